@@ -14,7 +14,6 @@ from nsqadmin_cli.commands import SECTIONS
 
 PAGE = Path(__file__).parents[1] / "contrib" / "docs" / "gnsqadmin.md"
 
-_COLUMNS = 85
 _BEGIN = "<!-- commands -->\n"
 _END = "<!-- end of commands -->\n"
 
@@ -104,14 +103,7 @@ def _escaped(text: str) -> str:
 
 
 def _block(text: str) -> str:
-    return "\n".join(f"    {line}".rstrip() for line in "\n".join(map(_folded, text.splitlines())).splitlines()) + "\n"
-
-
-def _folded(line: str) -> str:
-    """A command that is too long for the site goes on in the next line, if possible before an option or a pipe."""
-    ends = [match.start() for match in re.finditer(r"(?<=\S) (?=--|\| )", line[: _COLUMNS - 1])]
-    end = max((end for end in ends if line.count("'", 0, end) % 2 == 0), default=line.rfind(" ", 0, _COLUMNS - 1))
-    return f"{line[:end]} \\\n    {_folded(line[end + 1 :])}" if len(line) > _COLUMNS else line
+    return "\n".join(f"    {line}".rstrip() for line in text.splitlines()) + "\n"
 
 
 def _table(options: list[click.Option]) -> str:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 from gnsqd.names import is_valid_name
 from nsqadmin_cli.errors import AdminError, reason_of
 from nsqadmin_cli.message import Message, body_of
-from nsqadmin_cli.output import Advance
+from nsqadmin_cli.output import Advance, standard_output
 from nsqadmin_cli.units import plural
 
 DASH = "-"  # input or output, as a path
@@ -147,7 +147,7 @@ class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
         self._safe = 0  # bytes of the file that are whole lines on disk
         self._regular = False
         try:
-            self._file = sys.stdout.buffer if path == DASH else self._open(append)
+            self._file = standard_output().buffer if path == DASH else self._open(append)
         except FileExistsError:
             raise AdminError(f"{path} already exists; --append adds to it") from None
         except OSError as error:

@@ -25,15 +25,13 @@ class LazyGroup(click.Group):
 
     def __init__(self, *args: Any, first: str = "", **attributes: Any) -> None:
         super().__init__(*args, **attributes)
-        self.first = first
         self._entries: dict[str, Entry] = {}
         self._sections: dict[str, list[str]] = {}
         for section, entries in SECTIONS.items():
             for entry in entries:
-                words = entry.words.split()
-                name = words[1] if first and words[0] == first else "" if first else words[0]
-                if name and name not in self._entries:
-                    self._entries[name] = entry
+                name, is_group, _ = entry.words.removeprefix(first).partition(" ")
+                if entry.words.startswith(first) and name not in self._entries:
+                    self._entries[name] = Entry(name, GROUPS[name]) if is_group else entry
                     self._sections.setdefault("Commands" if first else section, []).append(name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -43,11 +41,14 @@ class LazyGroup(click.Group):
         entry = self._entries.get(name)
         if entry is None:
             return None
-        if not self.first and " " in entry.words:
-            return LazyGroup(name, first=name, help=GROUPS[name])
-        module = entry.module if "." in entry.module else f"nsqadmin_cli.commands.{entry.module}"
-        loaded = getattr(importlib.import_module(module), entry.attribute)
+        if entry.words in GROUPS:
+            return LazyGroup(name, first=f"{name} ", help=entry.summary)
+        module, attribute = entry.module or entry.words.split()[0].replace("-", "_"), name.replace("-", "_")
+        found = importlib.import_module(module if "." in module else f"nsqadmin_cli.commands.{module}")
+        loaded = getattr(found, attribute, None) or getattr(found, f"{attribute}_")  # list_, as list is Python's
         assert isinstance(loaded, click.Command)
+        if not (loaded.help or "").startswith(entry.summary):
+            loaded.help = f"{entry.summary}\n\n{loaded.help or ''}".rstrip()
         return loaded
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
@@ -59,11 +60,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section, names in self._sections.items():
             with formatter.section(section):
-                summaries = {name: self._entries[name].summary for name in names}
-                for name in names:
-                    if not summaries[name] and (found := self.get_command(ctx, name)) is not None:
-                        summaries[name] = found.get_short_help_str(formatter.width)
-                formatter.write_dl(list(summaries.items()))
+                formatter.write_dl([(name, self._entries[name].summary) for name in names])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -24,6 +24,7 @@ from nsqadmin_cli.units import parse_duration, printable
 
 Function = Callable[..., Any]
 _WHICH_NODES = "Which nodes"
+_COLUMNS = 78  # of an example, below its heading
 
 
 class AdminOption(click.Option):
@@ -66,7 +67,7 @@ class AdminCommand(click.Command):
 
     def __init__(self, *args: Any, examples: str = "", document: Sequence[str] = (), **attributes: Any) -> None:
         super().__init__(*args, **attributes)
-        self.examples = textwrap.dedent(examples).strip()
+        self.examples = "\n".join(map(_folded, textwrap.dedent(examples).strip().splitlines()))
         self.document = "\n".join(textwrap.dedent(part).strip() for part in document)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -100,10 +101,20 @@ class AdminCommand(click.Command):
                     formatter.write(textwrap.indent(text, " " * formatter.current_indent) + "\n")
 
 
+def _folded(line: str) -> str:
+    """A command that is too long for help on 80 columns continues in the next line, if possible at an option or pipe,
+    and never within quotes."""
+    ends = [match.start() for match in re.finditer(r"(?<=\S) (?=\S)", line[:_COLUMNS])]
+    ends = [end for end in ends if line.count("'", 0, end) % 2 == 0]
+    end = max((end for end in ends if line[end + 1 :].startswith(("--", "| "))), default=max(ends, default=0))
+    return f"{line[:end]} \\\n    {_folded(line[end + 1 :])}" if len(line) > _COLUMNS and end else line
+
+
 def command(
     *, examples: str, document: str | Sequence[str] = (), cls: type[AdminCommand] = AdminCommand, patterns: bool = False
 ) -> Callable[[Function], AdminCommand]:
-    """A decorator instead of click.command: the function's name is the last word of the command.
+    """A decorator instead of click.command: the function's name is the last word of the command, and its docstring is
+    what help has below the summary in `commands.SECTIONS`.
 
     The parameters of the function have the results of `option` or `argument`, or a Combined, as defaults. One that is
     named like one of `_SHARED` needs none; nor does a topic or channel, which is an argument: with `patterns` it may be
@@ -143,7 +154,7 @@ def command(
                 second.type, second.required = Name("channel", pattern=True), False
             subject = "TOPIC and CHANNEL, or TOPIC/CHANNEL as one argument," if channel else "TOPIC"
             shown = "all matches are shown, and changed after confirmation."
-            made.help = f"{made.help}\n\n{subject} may be a pattern such as 'orders*': {shown}"
+            made.help = f"{made.help or ''}\n\n{subject} may be a pattern such as 'orders*': {shown}".lstrip()
         return made
 
     return make

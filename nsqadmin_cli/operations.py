@@ -173,12 +173,12 @@ _DOCUMENT = """
               failed), lost
     lookupds  list of the nsqlookupds involved: address, result, error
     lost      the sums over all nodes
-    A result is "done", "already" (no change was needed), "absent" (no such topic or
-    channel), "failed", or "planned" in a dry run. "lost" has the counts shortly
-    before: depth, in_flight_count, deferred_count, client_count, channel_count, as
-    far as the action affects them; null if nothing is lost.
-    With a pattern, the document has action, dry_run and operations: a list of these
-    documents, one for each match.
+    A result is "done", "already" (no change was needed), "absent" (no such topic
+    or channel), "failed", or "planned" in a dry run. "lost" has the counts
+    shortly before: depth, in_flight_count, deferred_count, client_count,
+    channel_count, as far as the action affects them; null if nothing is lost.
+    With a pattern, the document has action, dry_run and operations: a list of
+    these documents, one for each match.
 """
 
 _DONE = {"create": "created", "delete": "deleted", "empty": "emptied", "pause": "paused", "unpause": "unpaused"}
@@ -407,10 +407,14 @@ def _operate_on_matches(cluster: Cluster, output: Output, operation: Operation, 
 def _match_table(works: Sequence[Work]) -> Table:
     rows = []
     for work in works:
-        results = [outcome for outcome in work.nodes if outcome.result is not Result.ABSENT]
-        worst = max(results, key=lambda outcome: _BY_NEED.index(outcome.result))
-        names = {"topic": work.operation.topic, "channel": work.operation.channel, "nodes": len(results)}
-        rows.append(_row(work.losses(), result=_said(work.operation.action, worst), **names))
+        errors = [outcome for outcome in work.nodes if outcome.error]
+        there = [one for one in work.nodes if not (one.error or one.result is Result.ABSENT)]
+        worst = max(there or errors or work.nodes, key=lambda outcome: _BY_NEED.index(outcome.result))
+        result = _said(work.operation.action, worst)
+        if there and errors:
+            result = Cell(f"{result.value}, {plural(len(errors), 'node')} failed", Tone.BAD)
+        names = {"topic": work.operation.topic, "channel": work.operation.channel, "nodes": len(there)}
+        rows.append(_row(work.losses(), result=result, **names))
     lost = {key for work in works for key in work.losses()}
     without = {*_OF_TARGETS, *_LOSSES, *([] if works[0].operation.channel else ["channel"])}
     return table_of(OutcomeRow, rows, without=without - lost)

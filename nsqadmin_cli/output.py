@@ -7,7 +7,7 @@ import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TextIO, TypeAlias, TypeVar
 
 import click
 
@@ -119,6 +119,13 @@ def measure_rates(seconds: float) -> None:
 def is_terminal(stream: Any) -> bool:
     """Whether a standard stream is a terminal; it is None if it was closed before the start."""
     return stream is not None and not stream.closed and stream.isatty()
+
+
+def standard_output() -> TextIO:
+    """Where data goes that must not be lost; AdminError if it was closed before the start."""
+    if sys.stdout is None:
+        raise AdminError("cannot write standard output: it is closed")
+    return sys.stdout
 
 
 def note(text: str) -> None:

@@ -103,13 +103,30 @@ class Flow(NamedTuple):
         return self.ingress > self.egress * 1.05 + 0.1
 
     def drain_seconds(self, depth: int) -> float | None:
-        """Time until a queue of `depth` messages is empty at the current rates; None: it does not shrink. One message,
+        """Time until a queue of `depth` messages is empty at the current rates; None: it does not shrink. Two messages,
         or as many as leave in a second, are considered in transit, whatever the ingress."""
         if not depth:
             return 0.0
         if self.egress - self.ingress > 1e-9:
             return depth / (self.egress - self.ingress)
-        return depth / self.egress if self.egress and depth <= max(1.0, self.egress) else None
+        return depth / self.egress if self.egress and depth <= max(_TRANSIT, self.egress) else None
+
+
+_TRANSIT = 2  # messages
+
+
+def drain_seconds(row: TopicStats | ChannelStats, flow: Flow, seconds: float = 1.0) -> float | None:
+    """As `Flow.drain_seconds`. Consumers that finished nothing in the `seconds` of measurement may be slow: their
+    messages in flight count as finished in this time if nothing arrived, or if the queue is in transit."""
+    found = flow.drain_seconds(row.depth)
+    if found is not None or flow.egress or row.paused:
+        return found
+    takers, held = (len(row.channels), 0) if isinstance(row, TopicStats) else (row.client_count, row.in_flight_count)
+    if row.depth <= _TRANSIT:
+        held = held or min(takers, 1)
+    elif flow.ingress:
+        held = 0
+    return row.depth * seconds / held if held else None
 
 
 Key = tuple[str, str]  # topic, and channel or nothing

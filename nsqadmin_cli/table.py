@@ -203,7 +203,7 @@ def described(name: str, what: str, kind: type) -> str:
     """`name` and its meaning, with the keys of a kind of rows, for the help of a command: lines of 80 columns."""
     helps = ((one.name, one.metadata.get("help")) for one in _keys_of(kind))
     keys = ", ".join(f"{name} ({help})" if help else name for name, help in helps)
-    return textwrap.fill(f"{what}: {keys}", 78, initial_indent=name.ljust(9), subsequent_indent=" " * 9) + "\n"
+    return textwrap.fill(f"{what}: {keys}", 78, initial_indent=f"{name:8} ", subsequent_indent=" " * 9) + "\n"
 
 
 class Line(NamedTuple):

@@ -1,80 +1,100 @@
 """The commands of gnsqadmin, one module for each or for a few related ones.
 
-Each row registers a command: its words, and the module and attribute that it is loaded from when it is used. Modules
-are loaded by name, so that a command does not import what only others need.
+Each row registers a command: its words, its summary, and the module that it is loaded from when it is used. Modules are
+loaded by name, so that a command does not import what only others need, and help lists commands without loading them.
 """
 
 from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """Where the command `words` is: `module` is one of this package, or a full name. Commands of one word have a
-    summary, so that help lists them without loading them."""
+    """The command `words`, and the first paragraph of its help; the others are the docstring of its function. This is
+    named like the last word, and is in a module of this package, by default the first word, or in one with a full
+    name."""
 
     words: str
-    module: str
-    attribute: str
-    summary: str = ""
-
-
-def _one(word: str, summary: str, module: str = "") -> Entry:
-    """A command of one word, which is its attribute and, unless it is given, its module."""
-    name = word.replace("-", "_")
-    return Entry(word, module or name, name, summary)
-
-
-def _of(noun: str, *attributes: str, module: str = "") -> list[Entry]:
-    """Commands of two words, which are their module, unless it is given, and attribute."""
-    verbs = [attribute.rstrip("_").replace("_", "-") for attribute in attributes]
-    return [Entry(f"{noun} {verb}", module or noun, name) for verb, name in zip(verbs, attributes, strict=True)]
+    summary: str
+    module: str = ""
 
 
 # By the heading of help, in its order.
 SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Inspect": (
-        _one("stats", "Show the depths, counts and clients of topics and channels."),
-        _one("top", "Watch the queues on a full screen: rates, trends, drain times and problems."),
-        _one("tree", "Show topics, channels and consumers on all nodes.", "stats"),
-        _one("nodes", "List the nodes: version, health, uptime, topics and messages."),
-        _one("lookup", "List the topics of nsqlookupds, and the nodes that they return to consumers.", "nodes"),
-        _one("counter", "Count the messages of all topics on all nodes since they started.", "stats"),
-        _one("web", "Serve the cluster as a page for browsers, with nsqadmin's JSON API.", "nsqadmin_web.command"),
-        _one("events", "Print changes as they happen: of consumers, topics, channels and nodes."),
-        *_of("topic", "show"),
-        *_of("channel", "show"),
+        Entry("stats", "Show the depths, counts and clients of topics and channels."),
+        Entry("top", "Watch the queues on a full screen: rates, trends, drain times and problems."),
+        Entry("tree", "Show topics, channels and consumers on all nodes.", "stats"),
+        Entry("nodes", "List the nodes: version, health, uptime, topics and messages."),
+        Entry("lookup", "List the topics of nsqlookupds, and the nodes that they return to consumers.", "nodes"),
+        Entry("counter", "Count the messages of all topics on all nodes since they started.", "stats"),
+        Entry("web", "Serve the cluster as a page for browsers, with nsqadmin's JSON API.", "nsqadmin_web.command"),
+        Entry("events", "Print changes as they happen: of consumers, topics, channels and nodes."),
+        Entry("topic show", "Show one topic: its counts, nodes and channels."),
+        Entry("channel show", "Show one channel: its depth, nodes and consumers."),
     ),
     "Manage": (
-        *_of("topic", "create", "pause", "unpause", "empty", "delete", "tombstone"),
-        *_of("channel", "create", "pause", "unpause", "empty", "delete"),
-        *_of("channel", "rewind", module="rewind"),
-        *_of("channel", "deferred", module="deferred"),
-        *_of("channel", "rules", module="rules"),
-        *_of("topology", "export", "diff", "import_"),
-        *_of("config", "get", "set_"),
-        *_of("drain", "start", "status", "watch", "cancel"),
+        Entry("topic create", "Create a topic on all nodes and at nsqlookupds."),
+        Entry("topic pause", "Stop a topic from passing messages to its channels."),
+        Entry("topic unpause", "Let a paused topic pass messages to its channels again."),
+        Entry("topic empty", "Discard the messages in a topic's own queue."),
+        Entry("topic delete", "Delete a topic with its channels and all messages."),
+        Entry("topic tombstone", "Hide one node from the consumers of a topic."),
+        Entry("channel create", "Create a channel on every node that has the topic, and at nsqlookupds."),
+        Entry("channel pause", "Stop a channel from sending messages to its consumers."),
+        Entry("channel unpause", "Let a paused channel send messages again."),
+        Entry("channel empty", "Discard all messages of a channel."),
+        Entry("channel delete", "Delete a channel with all its messages."),
+        Entry("channel rewind", "Deliver messages again that the consumers of a channel have finished.", "rewind"),
+        Entry(
+            "channel deferred",
+            "List the deferred messages of a channel, the first due first, and count them; or cancel one.",
+            "deferred",
+        ),
+        Entry("channel rules", "Show or change the delivery rules of a channel.", "rules"),
+        Entry("topology export", "Print the topics and channels of all nodes, one JSON document per line."),
+        Entry("topology diff", "Compare the topics and channels of each node with a file; exit code 1 if they differ."),
+        Entry(
+            "topology import",
+            "Create the missing topics and channels of a file on every node, and pause or unpause them as in the file.",
+        ),
+        Entry("config get", "Show all or the given options of running nodes."),
+        Entry("config set", "Change an option of running nodes, until they are restarted."),
+        Entry("drain start", "Drain nodes: they refuse publishers, and exit when consumers have emptied all queues."),
+        Entry("drain status", "Show which nodes drain, the time left, and the messages left."),
+        Entry("drain watch", "Wait until draining nodes have exited, and report whether they were empty."),
+        Entry("drain cancel", "Cancel drains: the nodes accept messages again."),
     ),
     "Messages": (
-        _one("pub", "Publish messages: the arguments, each line of a file, or each line of standard input."),
-        _one("tail", "Show messages as they are published, on all nodes that have the topic, until Ctrl-C."),
-        _one("peek", "Show the queued messages of a channel, without consuming them.", "tail"),
-        _one("copy", "Publish the messages of TOPIC to DESTINATION, by default a topic of the same name."),
-        _one("save", "Save messages to a file, one JSON document per line.", "copy"),
-        _one("load", "Publish the messages of a file that gnsqadmin save, tail --json or data export wrote.", "copy"),
-        _one("replay-dead", "Publish the dead letters of a channel, or of a dead-letter topic, again."),
+        Entry("pub", "Publish messages: the arguments, each line of a file, or each line of standard input."),
+        Entry("tail", "Show messages as they are published, on all nodes that have the topic, until Ctrl-C."),
+        Entry("peek", "Show the queued messages of a channel, without consuming them.", "tail"),
+        Entry("copy", "Publish the messages of TOPIC to DESTINATION, by default a topic of the same name."),
+        Entry("save", "Save messages to a file, one JSON document per line.", "copy"),
+        Entry("load", "Publish the messages of a file that gnsqadmin save, tail --json or data export wrote.", "copy"),
+        Entry("replay-dead", "Publish the dead letters of a channel, or of a dead-letter topic, again."),
     ),
     "Diagnose": (
-        _one("doctor", "Find problems of nodes, topics and channels, and suggest remedies."),
-        _one("check", "Check that all is within limits: exit code 0 OK, 1 warning, 2 critical, 3 unknown."),
-        _one("bench", "Measure messages per second that nodes accept and deliver, and latencies."),
+        Entry("doctor", "Find problems of nodes, topics and channels, and suggest remedies."),
+        Entry("check", "Check that all is within limits: exit code 0 OK, 1 warning, 2 critical, 3 unknown."),
+        Entry("bench", "Measure messages per second that nodes accept and deliver, and latencies."),
     ),
     "Data directories": (
-        *_of("data", "ls", "verify"),
-        *_of("data", "export", "convert", "repair", "recover_bad", module="data_write"),
+        Entry("data ls", "List the queues in a data directory: their messages, and the age of the oldest."),
+        Entry("data verify", "Read all files of a data directory, and report damage and how to repair it."),
+        Entry("data export", "Write the messages of a data directory to a file.", "data_write"),
+        Entry("data convert", "Move the messages of journals to disk queues, which the real nsqd reads.", "data_write"),
+        Entry("data repair", "Make a repaired copy of a data directory.", "data_write"),
+        Entry("data recover-bad", "Recover the messages in files that nsqd set aside as .bad.", "data_write"),
     ),
     "gnsqadmin itself": (
-        _one("cheat", "Print the ten commands that are used most."),
-        *_of("context", "list_", "set_", "use", "remove"),
-        _one(
+        Entry("cheat", "Print the ten commands that are used most."),
+        Entry("context list", "List the saved contexts."),
+        Entry(
+            "context set",
+            "Save the given options under a name. Options already saved under this name are kept.",
+        ),
+        Entry("context use", "Make a context the current one, which is used by default."),
+        Entry("context remove", "Remove a context."),
+        Entry(
             "completion",
             "Print a script that lets a shell complete commands, options, saved contexts, topics and channels.",
             "context",

@@ -376,10 +376,8 @@ def bench(
     durable: bool = flag("Use a topic and channel that are not ephemeral, which overflow to disk."),
     auth_secret: str = auth_option,
 ) -> int:
-    """Measure messages per second that nodes accept and deliver, and latencies.
-
-    Publishes to a temporary topic on every node, consumes it, and deletes it at the end. Without --rate it generates as
-    much load as it can: take care with nodes in production. Publishing latency is measured per request, delivery
+    """Publishes to a temporary topic on every node, consumes it, and deletes it at the end. Without --rate it generates
+    as much load as it can: take care with nodes in production. Publishing latency is measured per request, delivery
     latency per message, from just before publishing to receipt. Without --rate, most of the delivery latency is the
     time in the queue after up to --window other messages.
 

@@ -29,10 +29,7 @@ from nsqadmin_cli.units import plural
     """,
 )
 def show(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
-    """Show one channel: its depth, nodes and consumers.
-
-    CSV output has one row per consumer.
-    """
+    """CSV output has one row per consumer."""
     seen = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
     if (topic, channel) not in seen.channel_shares:
         raise no_such(cluster, seen.errors, topic, channel)
@@ -57,27 +54,20 @@ def show(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
     """
 )
 def create(cluster: Cluster, output: Output, topic: str, channel: str, lookupd_only: bool = lookupd_only_option) -> int:
-    """Create a channel on every node that has the topic, and at nsqlookupds.
-
-    From then on, the channel queues what is published, even without consumers. Nodes that create the topic later get
-    the channel from nsqlookupd.
-    """
+    """From then on, the channel queues what is published, even without consumers. Nodes that create the topic later get
+    the channel from nsqlookupd."""
     return operate(cluster, output, Operation("create", topic, channel, lookupd_only=lookupd_only))
 
 
 @pattern_command(examples="gnsqadmin channel pause orders billing\ngnsqadmin channel pause 'orders/*'")
 def pause(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
-    """Stop a channel from sending messages to its consumers.
-
-    New messages are queued, consumers stay connected, and messages in flight can be finished. The channel stays paused
-    across restarts.
-    """
+    """New messages are queued, consumers stay connected, and messages in flight can be finished. The channel stays
+    paused across restarts."""
     return operate(cluster, output, Operation("pause", topic, channel), confirm)
 
 
 @pattern_command(examples="gnsqadmin channel unpause orders billing\ngnsqadmin channel unpause orders billing --json")
 def unpause(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
-    """Let a paused channel send messages again."""
     return operate(cluster, output, Operation("unpause", topic, channel), confirm)
 
 
@@ -89,11 +79,8 @@ def unpause(cluster: Cluster, output: Output, confirm: Confirm, topic: str, chan
     """
 )
 def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
-    """Discard all messages of a channel.
-
-    This includes messages in flight and deferred messages. Other channels keep their messages. Consumers stay
-    connected, but cannot finish their messages in flight.
-    """
+    """This includes messages in flight and deferred messages. Other channels keep their messages. Consumers stay
+    connected, but cannot finish their messages in flight."""
     return operate(cluster, output, Operation("empty", topic, channel), confirm)
 
 
@@ -105,9 +92,6 @@ def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channe
     """
 )
 def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
-    """Delete a channel with all its messages.
-
-    It is deleted on all nodes and nsqlookupds, and its consumers are disconnected. A consumer that reconnects creates
-    the channel again: stop the consumers first.
-    """
+    """It is deleted on all nodes and nsqlookupds, and its consumers are disconnected. A consumer that reconnects
+    creates the channel again: stop the consumers first."""
     return operate(cluster, output, Operation("delete", topic, channel), confirm)

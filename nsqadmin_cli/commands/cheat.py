@@ -20,7 +20,6 @@ LINES = (
 
 @command(examples="gnsqadmin cheat", document="lines    list: command, meaning")
 def cheat(output: Output) -> None:
-    """Print the ten commands that are used most."""
     grid = Grid([[Cell(line, Tone.STRONG), meaning] for line, meaning in LINES])
     table = Table([Column("command", "command"), Column("meaning", "meaning", keep=ALWAYS)], [*LINES])
     output.show({"lines": [{"command": line, "meaning": meaning} for line, meaning in LINES]}, [grid], table)

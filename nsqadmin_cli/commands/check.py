@@ -21,7 +21,7 @@ from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command import AdminCommand, Combined, Parsed, channel_option, command, duration, option, topic_option
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import Output, measure_rates
-from nsqadmin_cli.snapshot import Flow, Snapshot, take_snapshot
+from nsqadmin_cli.snapshot import Flow, Snapshot, drain_seconds, take_snapshot
 from nsqadmin_cli.table import Block, Line, Tone, column, described, table_of
 from nsqadmin_cli.units import plural
 
@@ -117,10 +117,12 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The snapshot without `excluded`, patterns of `topic` or `topic/channel`."""
+    """The snapshot without `excluded`, patterns of `topic` or `topic/channel`. Its flows are those of `interval`, in
+    seconds."""
 
     seen: Snapshot
     excluded: tuple[str, ...] = ()
+    interval: float = 0.0
 
     def has(self, topic: str, channel: str = "") -> bool:
         names = [topic, f"{topic}/{channel}"] if channel else [topic]
@@ -146,14 +148,17 @@ class Scope:
 
     def drain_time(self) -> Iterator[Measure]:
         for topic, channel, flow in self.channels():
-            seconds = flow.drain_seconds(channel.depth)
+            seconds = drain_seconds(channel, flow, self.interval)
             yield Measure(math.inf if seconds is None else seconds, topic, channel.channel_name)
 
     def healthy_nodes(self) -> Iterator[Measure]:
         yield Measure(sum(node.health == "OK" for node in self.seen.nodes.values()))
 
 
-_DRAIN_HELP = "Maximum time until a channel is empty at the current rates."
+_DRAIN_HELP = (
+    "Maximum time until a channel is empty at the current rates. Slow consumers that finish nothing in the --interval "
+    "count as if they finished their messages in flight in this time, unless more messages arrive."
+)
 METRICS = (
     Metric("depth", "depth", "Maximum depth of all topics and channels together.", Scope.depth),
     Metric("topic_depth", "depth", "Maximum depth of a topic.", Scope.topic_depth),
@@ -270,10 +275,8 @@ def check(
         default="plugin",
     ),
 ) -> int:
-    """Check that all is within limits: exit code 0 OK, 1 warning, 2 critical, 3 unknown.
-
-    LIMITS are CRITICAL, or WARNING,CRITICAL, or WARNING, with a trailing comma: numbers, or durations such as 10m for
-    --drain-time. A value equal to a limit is within it. Counts are summed over nodes.
+    """LIMITS are CRITICAL, or WARNING,CRITICAL, or WARNING, with a trailing comma: numbers, or durations such as 10m
+    for --drain-time. A value equal to a limit is within it. Counts are summed over nodes.
 
     A node that does not answer or is unhealthy is critical. This also applies to a node that only nsqlookupd lists. An
     nsqlookupd that does not answer is a warning as long as another one answers. The status is unknown if no node has
@@ -293,7 +296,7 @@ def check(
     except AdminError as error:  # no nsqlookupd answers
         seen = Snapshot({}, [])
         found = [Problem(Status.UNKNOWN, text=str(error))]
-    scope = Scope(seen, exclude)
+    scope = Scope(seen, exclude, interval or 0.0)
     measures = {one: list(one.measure(scope)) if interval is not None or not one.moving else [] for one in METRICS}
     problems = [*found, *(_of_limits(limits, measures) if seen.answers else ())]
     order = list(Status)
@@ -369,8 +372,11 @@ def _prometheus(status: Status, worst: dict[Metric, Measure | None]) -> Iterator
     for metric, measure in worst.items():
         if measure is not None:
             name = f"gnsqadmin_check_{metric.key}{'_seconds' * metric.duration}"
-            extreme = "Smallest" if metric.least else "Largest"
-            yield Line.of(f"# HELP {name} {extreme} value: {metric.what}.")
+            subject = metric.help.partition(".")[0].partition(" ")[2]  # without Maximum or Minimum
+            extreme = (
+                f"{'Smallest' if metric.least else 'Largest'} {subject}" if measure.topic else subject.capitalize()
+            )
+            yield Line.of(f"# HELP {name} {extreme}.")
             yield Line.of(f"# TYPE {name} gauge")
             yield Line.of(f"{name} {'+Inf' if measure.value == math.inf else units.exact(measure.value)}")
 

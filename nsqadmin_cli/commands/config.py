@@ -55,11 +55,8 @@ def get(
     option: tuple[str, ...] = _key(NODE_OPTIONS, nargs=-1),
     different: bool = flag("Show only options whose values differ between nodes."),
 ) -> int:
-    """Show all or the given options of running nodes.
-
-    Options are named by their keys in the config file (max_msg_size) or as flags (max-msg-size). Nodes with the same
-    value share a row.
-    """
+    """Options are named by their keys in the config file (max_msg_size) or as flags (max-msg-size). Nodes with the same
+    value share a row."""
     keys = list(dict.fromkeys(option)) or list(NODE_OPTIONS)
     answers = ask_all(cluster.nsqds(), lambda node: options_of(node, keys), cluster.timeout * _PATIENCE)
     errors = [*cluster.lookupd_errors, *errors_of(answers)]
@@ -97,11 +94,8 @@ def set_(
     option: str = _key(CHANGEABLE),
     value: tuple[str, ...] = argument(nargs=-1, required=True),
 ) -> int:
-    """Change an option of running nodes, until they are restarted.
-
-    Two options can be changed: log_level (debug, info, warn, error, fatal), and nsqlookupd_tcp_addresses, with several
-    values or a JSON list. The config file is not changed.
-    """
+    """Two options can be changed: log_level (debug, info, warn, error, fatal), and nsqlookupd_tcp_addresses, with
+    several values or a JSON list. The config file is not changed."""
     text = _text(option, value)
     reasons = {UNKNOWN: f"{option} cannot be changed while nsqd runs, only {' and '.join(CHANGEABLE)} can"}
     expected = {"log_level": ", expected debug, info, warn, error or fatal"}.get(option, "")

@@ -25,7 +25,6 @@ _FILES = ("tls_ca", "tls_cert", "tls_key", "token_file")
     """,
 )
 def list_(output: Output) -> None:
-    """List the saved contexts."""
     saved = load_contexts()
     settings = {name: context.settings() for name, context in sorted(saved.contexts.items())}
     documents = [{"name": name, "current": name == saved.current} | told for name, told in settings.items()]
@@ -48,10 +47,7 @@ def list_(output: Output) -> None:
     """
 )
 def set_(settings: ClusterSettings, name: str = argument(shell_complete=complete_contexts)) -> None:
-    """Save the given options under a name. Options already saved under this name are kept.
-
-    The first context becomes the current one. Variables such as GNSQADMIN_TIMEOUT are not saved.
-    """
+    """The first context becomes the current one. Variables such as GNSQADMIN_TIMEOUT are not saved."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
         raise click.UsageError("a context name has 1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-'.")
     saved = load_contexts()
@@ -69,7 +65,6 @@ def use(
     name: str | None = argument(required=False, shell_complete=complete_contexts),
     no_context: bool = flag("Use no context by default.", "--none"),
 ) -> None:
-    """Make a context the current one, which is used by default."""
     if (name is None) != no_context:
         raise click.UsageError("give the name of a context, or --none.")
     saved = load_contexts()
@@ -81,7 +76,6 @@ def use(
 
 @command(examples="gnsqadmin context remove old")
 def remove(name: str = argument(shell_complete=complete_contexts)) -> None:
-    """Remove a context."""
     saved = load_contexts()
     saved.get(name)
     left = {other: context for other, context in saved.contexts.items() if other != name}
@@ -106,9 +100,6 @@ _SHELLS: dict[str, type[ShellComplete]] = {"bash": _BashComplete, "zsh": ZshComp
     """
 )
 def completion(shell: str = argument(click.Choice(sorted(_SHELLS)))) -> None:
-    """Print a script that lets a shell complete commands, options, saved contexts, topics and channels.
-
-    Topics and channels are queried from the nodes, for at most a second.
-    """
+    """Topics and channels are queried from the nodes, for at most a second."""
     root = click.get_current_context().find_root().command
     click.echo(_SHELLS[shell](root, {}, "gnsqadmin", "_GNSQADMIN_COMPLETE").source())

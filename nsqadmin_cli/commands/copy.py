@@ -58,14 +58,12 @@ def copy(
     rate: float = rate_option,
     source: Source = source_options,
 ) -> int:
-    """Publish the messages of TOPIC to DESTINATION, by default a topic of the same name.
+    """With --channel, the messages of that channel are moved until it is empty. Each is finished only after a node of
+    the destination has accepted it. Messages in flight when a run ends are requeued, so there may be duplicates, but
+    none is lost.
 
-    With --channel, the messages of that channel are moved until it is empty. Each is finished only after a node of the
-    destination has accepted it. Messages in flight when a run ends are requeued, so there may be duplicates, but none
-    is lost.
-
-    Without --channel, messages published from now on are copied, until Ctrl-C; other channels are not affected.
-    If messages arrive faster than they can be copied, some may be missing in the copy.
+    Without --channel, messages published from now on are copied, until Ctrl-C; other channels are not affected. If
+    messages arrive faster than they can be copied, some may be missing in the copy.
 
     A destination that cannot be reached is retried for 20 seconds. Messages get a new id and timestamp there.
     """
@@ -127,9 +125,8 @@ def save(
     append: bool = flag("Append to an existing file."),
     source: Source = source_options,
 ) -> int:
-    """Save messages to a file, one JSON document per line.
-
-    The file is compressed if its name ends in .gz; - is standard output. gnsqadmin load publishes the messages again.
+    """The file is compressed if its name ends in .gz; - is standard output. gnsqadmin load publishes the messages
+    again.
 
     With --channel, the messages of that channel are moved to the file until the channel is empty. Each message is
     finished only after it is synced to disk. Messages in flight when a run ends are requeued, so there may be
@@ -160,7 +157,6 @@ def save(
     else:
         output.show(row, [Line.of(told)], table_of(SavedFile, [row]))
     if interrupted:
-        sys.stdout.flush()
         raise KeyboardInterrupt
     return report(errors)
 
@@ -183,9 +179,8 @@ def load(
     dry_run: bool = flag("Only read the file, and show what would be published."),
     rate: float = rate_option,
 ) -> int:
-    """Publish the messages of a file that gnsqadmin save, tail --json or data export wrote.
-
-    They are published to their original topics, or to TOPIC. The file may be compressed with gzip; - is standard input.
+    """They are published to their original topics, or to TOPIC. The file may be compressed with gzip; - is standard
+    input.
 
     Each line is a JSON object with "body" or "body_base64", and "topic" unless TOPIC is given. Messages get a new id
     and timestamp. At an invalid line, or when nodes refuse a message, load stops and prints the line to continue from.

@@ -113,10 +113,8 @@ def verify(
     which: Which = which_option,
     max_msg_size: int = max_size_option,
 ) -> int:
-    """Read all files of a data directory, and report damage and how to repair it.
-
-    Damage means that nsqd has lost messages, would lose messages, or cannot start. A note is harmless, or nsqd corrects
-    it. The exit code is 1 if there is damage.
+    """Damage means that nsqd has lost messages, would lose messages, or cannot start. A note is harmless, or nsqd
+    corrects it. The exit code is 1 if there is damage.
 
     While an nsqd runs on the directory, files may disagree, so only damage within files is reported.
     """
@@ -240,9 +238,7 @@ class JournalRow:
     ),
 )
 def ls(output: Output, directory: str = directory_argument, which: Which = which_option) -> None:
-    """List the queues in a data directory: their messages, and the age of the oldest.
-
-    DIRECTORY is nsqd's --data-path. Counts are read from the meta files, which is fast. data verify reads all files.
+    """DIRECTORY is nsqd's --data-path. Counts are read from the meta files, which is fast. data verify reads all files.
     Messages in the memory of a running nsqd are missing. A topic's own queue has the messages that are not in its
     channels yet.
 

@@ -44,9 +44,7 @@ def export(
     which: Which = which_option,
     max_msg_size: int = max_size_option,
 ) -> int:
-    """Write the messages of a data directory to a file.
-
-    FILE has one line per message, a JSON document that gnsqadmin load can publish; - is standard output, and a name
+    """FILE has one line per message, a JSON document that gnsqadmin load can publish; - is standard output, and a name
     that ends in .gz is compressed. Messages are in nsqd's order of delivery, once for every channel that has them;
     messages after the damage are included.
 
@@ -94,11 +92,8 @@ def convert(
     directory: str = directory_argument,
     dry_run: bool = flag("Only show what would be converted.", "--dry-run", "-n"),
 ) -> None:
-    """Move the messages of journals to disk queues, which the real nsqd reads.
-
-    gnsqd keeps journals with --durability, even after a clean exit. Starting gnsqd without that option does the same as
-    this command. nsqd must be stopped. If the command is killed, run it again: no message is lost or duplicated.
-    """
+    """gnsqd keeps journals with --durability, even after a clean exit. Starting gnsqd without that option does the same
+    as this command. nsqd must be stopped. If the command is killed, run it again: no message is lost or duplicated."""
     with locked(directory):
         journals = list_directory(directory).select_journals("")
         counts = {name: count for journal in journals for name, count in count_messages(journal).items() if count}
@@ -141,11 +136,9 @@ def repair(
     adopt_orphans: bool = flag("Add topics and channels to nsqd.dat that it does not list."),
     max_msg_size: int = max_size_option,
 ) -> None:
-    """Make a repaired copy of a data directory.
-
-    The directory itself is not changed. Messages after the damage are recovered, counts and positions corrected,
-    and an unusable nsqd.dat rebuilt (with nothing paused). nsqd must be stopped. Files set aside as .bad are left to
-    data recover-bad.
+    """The directory itself is not changed. Messages after the damage are recovered, counts and positions corrected, and
+    an unusable nsqd.dat rebuilt (with nothing paused). nsqd must be stopped. Files set aside as .bad are left to data
+    recover-bad.
 
     The copy is read again to verify it. --replace then replaces the directory by the copy.
     """
@@ -236,11 +229,9 @@ def recover_bad(
     which: Which = which_option,
     max_msg_size: int = max_size_option,
 ) -> int:
-    """Recover the messages in files that nsqd set aside as .bad.
-
-    nsqd sets a file aside at the first damage. nsqd has delivered the messages before the damage. This command recovers
-    the messages after it. A file without damage was read completely, unless the log of nsqd reports that it could not
-    be opened; in that case, recover it with --all.
+    """nsqd sets a file aside at the first damage. nsqd has delivered the messages before the damage. This command
+    recovers the messages after it. A file without damage was read completely, unless the log of nsqd reports that it
+    could not be opened; in that case, recover it with --all.
 
     The messages are added to the end of their queue, and the file is renamed to .bad.recovered. nsqd must be stopped,
     and a damaged queue must be repaired first. --to writes the messages to a file instead, which gnsqadmin load can

@@ -76,9 +76,7 @@ def deferred(
     since: str | None = option("Leave out messages that are due earlier.", None, "--from", metavar="TIME"),
     cancel: str | None = option("Drop this message from the channel.", metavar="ID"),
 ) -> int:
-    """List the deferred messages of a channel, the first due first, and count them; or cancel one.
-
-    These are messages published with a delay, and messages requeued with a delay. TIME is a time with its zone
+    """These are messages published with a delay, and messages requeued with a delay. TIME is a time with its zone
     (2026-12-01T00:00:00Z) or a time from now (1h, 7d). Only gnsqd supports this.
 
     --cancel shows the message before it asks for confirmation.

@@ -69,9 +69,7 @@ def doctor(
     ),
     everything: bool = flag("Show every finding, not only the first 5 of a kind.", "--all"),
 ) -> int:
-    """Find problems of nodes, topics and channels, and suggest remedies.
-
-    doctor takes two snapshots to find changes. It modifies nothing. Each finding has evidence and remedies, with
+    """doctor takes two snapshots to find changes. It modifies nothing. Each finding has evidence and remedies, with
     commands for the nodes that were examined.
 
     Critical: messages are lost or not consumed. Warning: messages will probably be lost or not consumed. Note: the

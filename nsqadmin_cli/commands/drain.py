@@ -89,12 +89,9 @@ def start(
     confirm: Confirm,
     is_watched: bool = flag("Wait until the nodes have exited, like gnsqadmin drain watch.", "--watch"),
 ) -> int:
-    """Drain nodes: they refuse publishers, and exit when consumers have emptied all queues.
-
-    They also exit after their --drain-timeout; remaining messages are kept on disk, except for ephemeral topics and
+    """They also exit after their --drain-timeout; remaining messages are kept on disk, except for ephemeral topics and
     channels. Some messages cannot be consumed: in topics without channels, in paused topics and channels, and in
-    channels without consumers. With such messages, the node waits until the timeout. Only gnsqd can drain.
-    """
+    channels without consumers. With such messages, the node waits until the timeout. Only gnsqd can drain."""
     nodes = cluster.nsqds()
     answers = cluster.ask(lambda node: node.drain("GET"), nodes)
     able = [node for node in nodes if node.address in values_of(answers)]
@@ -119,23 +116,18 @@ def start(
 
 @drain_command(examples="gnsqadmin drain status\ngnsqadmin drain status --json | jq '.nodes[].messages'")
 def status(cluster: Cluster, output: Output) -> int:
-    """Show which nodes drain, the time left, and the messages left."""
     return _show_answers(cluster, output, cluster.ask(lambda node: node.drain("GET")))
 
 
 @drain_command(examples="gnsqadmin drain watch --nsqd-http-address a.example:4151\ngnsqadmin drain watch --json")
 def watch(cluster: Cluster, output: Output) -> int:
-    """Wait until draining nodes have exited, and report whether they were empty.
-
-    The exit code is 1 if a node reached its timeout before it was empty, or if its drain was cancelled. Ctrl-C ends
-    only this command.
-    """
+    """The exit code is 1 if a node reached its timeout before it was empty, or if its drain was cancelled. Ctrl-C ends
+    only this command."""
     return _watch(cluster, output, time.monotonic(), cluster.ask(lambda node: node.drain("GET")))
 
 
 @drain_command(examples="gnsqadmin drain cancel --nsqd-http-address a.example:4151\ngnsqadmin drain cancel --json")
 def cancel(cluster: Cluster, output: Output) -> int:
-    """Cancel drains: the nodes accept messages again."""
     return _show_answers(cluster, output, cluster.ask(lambda node: node.drain("DELETE")))
 
 

@@ -58,11 +58,9 @@ def events(
     interval: float = option("Time between two snapshots.", duration(3600), default="1"),
     count: int | None = option("Stop after N snapshots. Without it, Ctrl-C stops.", click.IntRange(1)),
 ) -> None:
-    """Print changes as they happen: of consumers, topics, channels and nodes.
-
-    Consumers connect and disconnect; topics and channels are created, paused, unpaused or vanish; nodes fail, answer
-    again or were restarted. Snapshots are compared, so something that comes and goes between two of them is not seen.
-    """
+    """Consumers connect and disconnect; topics and channels are created, paused, unpaused or vanish; nodes fail, answer
+    again or were restarted. Snapshots are compared, so something that comes and goes between two of them is not
+    seen."""
     before: Snapshot | None = None
     number = 0
     for seen in snapshots(cluster, interval, count, topic, channel, clients=True):

@@ -24,12 +24,9 @@ from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json
     document=described("nodes", "list by address", NodeRow),
 )
 def nodes(cluster: Cluster, output: Output) -> int:
-    """List the nodes: version, health, uptime, topics and messages.
-
-    "daemon" is gnsqd with its own version, or nsqd. A draining node accepts no new messages and exits when it is empty.
-    "listed" is the number of nsqlookupds that list a node. "tombstoned" is the number of topics for which nsqlookupds
-    hide the node from consumers.
-    """
+    """ "daemon" is gnsqd with its own version, or nsqd. A draining node accepts no new messages and exits when it is
+    empty. "listed" is the number of nsqlookupds that list a node. "tombstoned" is the number of topics for which
+    nsqlookupds hide the node from consumers."""
     seen = take_snapshot(cluster)
     rows = rows_with_daemons(cluster, seen)
     without = RATES if cluster.lookupds else (*LISTING, *RATES)
@@ -89,11 +86,8 @@ class Listed:
     document=described("topics", "list by name", Listed),
 )
 def lookup(cluster: Cluster, output: Output, orphans: bool = flag("Show only topics without a node.")) -> int:
-    """List the topics of nsqlookupds, and the nodes that they return to consumers.
-
-    nsqlookupd keeps a topic without a node until the topic is deleted. The channels of such a topic are shown, because
-    a node that creates the topic also creates them.
-    """
+    """nsqlookupd keeps a topic without a node until the topic is deleted. The channels of such a topic are shown,
+    because a node that creates the topic also creates them."""
     if not cluster.lookupds:
         raise click.UsageError("give an nsqlookupd by --lookupd-http-address or a saved context.")
     found, errors = listed_topics(cluster)

@@ -58,9 +58,7 @@ def pub(
     defer: float | None = option("Defer the messages for this time.", duration(30 * 86400)),
     rate: float = rate_option,
 ) -> int:
-    """Publish messages: the arguments, each line of a file, or each line of standard input.
-
-    Empty lines are skipped, because NSQ does not accept empty messages. The topic is created if it does not exist.
+    """Empty lines are skipped, because NSQ does not accept empty messages. The topic is created if it does not exist.
 
     Each message goes to one node. With several nodes, batches are sent to the nodes in turn, and a failed node is
     skipped. If the answer of a node is lost, its batch is published again, so there may be duplicates. --timeout

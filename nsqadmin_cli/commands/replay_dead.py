@@ -74,9 +74,7 @@ def replay_dead(
     rate: float = rate_option,
     auth_secret: str = auth_option,
 ) -> int:
-    """Publish the dead letters of a channel, or of a dead-letter topic, again.
-
-    gnsqd moves messages that failed --max-attempts times to the topic TOPIC.CHANNEL.dead. This command publishes the
+    """gnsqd moves messages that failed --max-attempts times to the topic TOPIC.CHANNEL.dead. This command publishes the
     original bodies to the original topics, with new ids and timestamps. All channels of a topic receive them again, not
     only the channel where they failed; to avoid that, give another topic with --to.
 

@@ -65,10 +65,8 @@ def rewind(
     to: str = option("The first message that comes again.", metavar="POINT", required=True),
     until: str | None = option("The first message that does not come again.", metavar="POINT"),
 ) -> int:
-    """Deliver messages again that the consumers of a channel have finished.
-
-    POINT is a time ago (-15m), a time with its zone (2026-11-23T14:00:00Z), the id of a message, or "first": the oldest
-    message that a node has kept. Only gnsqd keeps finished messages, with --retention-bytes.
+    """POINT is a time ago (-15m), a time with its zone (2026-11-23T14:00:00Z), the id of a message, or "first": the
+    oldest message that a node has kept. Only gnsqd keeps finished messages, with --retention-bytes.
 
     The messages come with attempts 1, in the order in which they were published. Queued, in-flight and deferred
     messages do not change.

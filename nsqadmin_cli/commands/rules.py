@@ -49,11 +49,8 @@ def rules(
     burst: int | None = option("Messages that may come at once.", click.INT),
     ordered: bool | None = option("One message at a time, oldest first.", None, "--ordered/--no-ordered", default=None),
 ) -> int:
-    """Show or change the delivery rules of a channel.
-
-    Without --rate, --burst and --ordered, show them. A rule that is not given does not change. Each node limits the
-    rate and keeps the order of its own messages; only gnsqd has rules.
-    """
+    """Without --rate, --burst and --ordered, show them. A rule that is not given does not change. Each node limits the
+    rate and keeps the order of its own messages; only gnsqd has rules."""
     given = {"rate": rate, "burst": burst, "ordered": ordered}
     changes = {name: str(value).lower() for name, value in given.items() if value is not None}
     query = {"topic": topic, "channel": channel}

@@ -55,7 +55,8 @@ def stats(
     topic: str = topic_option,
     channel: str = channel_option,
     by: str | None = option(
-        "Rows: topics with their channels, or only one of these. [default: tree; channel with --sort and --trouble]",
+        "Rows: topics with their channels, or only one of these. [default: tree; channel with --sort, --trouble and "
+        "names of --columns]",
         click.Choice(["tree", "topic", "channel", "client", "node"]),
     ),
     by_node: bool = flag("Also a row for each node that has the topic or channel.", "--nodes"),
@@ -72,11 +73,10 @@ def stats(
         "with --watch, also channels that grow or have time-outs."
     ),
 ) -> int:
-    """Show the depths, counts and clients of topics and channels.
-
-    The depth of a topic counts messages not yet passed to its channels. The depth of a channel counts queued messages;
-    it excludes messages in flight and deferred messages. "In memory" and "on disk" are the two parts of depth. Rows are
-    sums over nodes. The last line is the sum of the depths of topics and channels, and of messages published to topics.
+    """The depth of a topic counts messages not yet passed to its channels. The depth of a channel counts queued
+    messages; it excludes messages in flight and deferred messages. "In memory" and "on disk" are the two parts of
+    depth. Rows are sums over nodes. The last line is the sum of the depths of topics and channels, and of messages
+    published to topics.
 
     --columns, --sort and --trouble are for tables and CSV; --json has everything.
 
@@ -91,7 +91,7 @@ def stats(
         raise click.UsageError("--trouble is about channels: leave out --by, or use --by channel.")
     if sort and by == "tree":
         raise click.UsageError("the rows of --by tree have an order of their own: --sort requires another --by.")
-    by = by or ("channel" if sort or trouble else "tree")
+    by = by or ("channel" if sort or trouble or columns not in (None, "all") else "tree")
     names, watched = columns.split(",") if columns else None, watch.interval is not None
 
     def table(seen: Snapshot, by: str, *, compact: bool = False) -> Table:
@@ -156,10 +156,7 @@ def stats(
     """,
 )
 def tree(cluster: Cluster, output: Output, topic: str = topic_option, channel: str = channel_option) -> int:
-    """Show topics, channels and consumers on all nodes.
-
-    CSV output has one row per consumer.
-    """
+    """CSV output has one row per consumer."""
     seen = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
     require(cluster, seen, topic, channel)
     document, table = partial(_tree_document, seen), partial(stat_tables.client_table, seen)
@@ -253,7 +250,6 @@ class Count:
     """,
 )
 def counter(cluster: Cluster, output: Output, watch: Watch, topic: str = topic_option) -> int:
-    """Count the messages of all topics on all nodes since they started."""
     code = ExitCode.OK
     for number, seen in enumerate(snapshots(cluster, *watch, topic)):
         delivered = sum(channel.message_count for topic in seen.totals.topics for channel in topic.channels)

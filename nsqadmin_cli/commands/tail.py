@@ -21,8 +21,18 @@ from nsqadmin_cli.consumer import Consumer, ConsumerOptions, Received, auth_opti
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Record, read_queue
 from nsqadmin_cli.errors import NotFound
 from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.message import DOCUMENT, MOST, Found, Message, Peeked, message_blocks, message_table, peek_at
-from nsqadmin_cli.output import Output, OutputFormat, report
+from nsqadmin_cli.message import (
+    DOCUMENT,
+    MOST,
+    Found,
+    Message,
+    Peeked,
+    message_blocks,
+    message_table,
+    peek_at,
+    pretty_lines,
+)
+from nsqadmin_cli.output import Output, OutputFormat, report, standard_output
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.table import Block, Line, Tone
 from nsqadmin_cli.units import plural, printable
@@ -88,15 +98,14 @@ def tail(
     auth_secret: str = auth_option,
     yes: bool = flag("Consume messages queued in a topic without channels, without confirmation."),
 ) -> int:
-    """Show messages as they are published, on all nodes that have the topic, until Ctrl-C.
-
-    Uses a temporary channel, so other consumers are not affected. If a topic has no channel, the temporary channel
+    """Uses a temporary channel, so other consumers are not affected. If a topic has no channel, the temporary channel
     receives all its queued messages, and they are lost when it is deleted: tail asks for confirmation, or needs --yes.
 
     In a pipe, each body is printed unchanged, followed by a line feed; with several topics, the name of the topic comes
-    first. On a terminal, unprintable bytes are shown as escape sequences.
+    first. On a terminal, JSON is indented, and unprintable bytes are shown as escape sequences.
     """
     options = ConsumerOptions(ephemeral_channel("tail"), min(_WINDOW, count or _WINDOW), sample or 0, auth_secret)
+    out = standard_output()
     show = _printer(output, details=details, as_hex=as_hex, several=len(set(topics)) > 1)
     shown = 0
     with Consumer(cluster, topics, options) as consumer:
@@ -110,7 +119,7 @@ def tail(
             chosen = chosen[: None if count is None else count - shown]
             if chosen:
                 show(chosen)
-                sys.stdout.flush()
+                out.flush()
                 shown += len(chosen)
             consumer.finish(batch)
         errors = [*consumer.errors.values()]
@@ -148,7 +157,7 @@ def _print_bodies(messages: Sequence[Received], several: bool) -> None:
     """With the name of the topic where there are `several`."""
     heads = [f"{one.topic} | " if several else "" for one in messages]
     if sys.stdout.isatty():
-        texts = [printable(one.body_text, _LONGEST) for one in messages]
+        texts = ["\n".join(printable(line, _LONGEST) for line in pretty_lines(one.body_text)) for one in messages]
         sys.stdout.writelines(f"{head}{text}\n" for head, text in zip(heads, texts, strict=True))
     else:
         bodies = [head.encode() + one.body + b"\n" for head, one in zip(heads, messages, strict=True)]
@@ -165,8 +174,8 @@ def _print_bodies(messages: Sequence[Received], several: bool) -> None:
     document=f"""
         nodes    list: address (or the data path), error (null, or the reason),
                  depth, backend_depth (of them on disk; null after an error)
-        messages list, node by node: node, on_disk, size (of the body, which is truncated to
-                 32 KiB), and{DOCUMENT}
+        messages list, node by node: node, on_disk, size (of the body, which is
+                 truncated to 32 KiB), and{DOCUMENT}
     """,
 )
 def peek(
@@ -182,9 +191,7 @@ def peek(
         metavar="DIRECTORY",
     ),
 ) -> int:
-    """Show the queued messages of a channel, without consuming them.
-
-    Without CHANNEL, shows the messages in the topic's own queue. A topic has such messages if it is paused or has no
+    """Without CHANNEL, shows the messages in the topic's own queue. A topic has such messages if it is paused or has no
     channel. Messages in memory come first, then those on disk. Messages in flight and deferred messages are not shown.
 
     Only gnsqd supports this over HTTP. --data-path reads the queues on disk of gnsqd or nsqd, also while it runs. The

@@ -5,11 +5,13 @@ turns answers and keys into lines, is independent of the terminal.
 """
 
 import math
+import textwrap
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 import click
@@ -21,7 +23,7 @@ from nsqadmin_cli.command import command, duration, option
 from nsqadmin_cli.context import ClusterSettings, Commands
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.snapshot import Flow, Key, Snapshot, Totals, node_flows, summed, through
+from nsqadmin_cli.snapshot import Flow, Key, Snapshot, Totals, drain_seconds, node_flows, summed, through
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Line, Table, Tone, as_json
 from nsqadmin_cli.units import plural
 
@@ -125,11 +127,8 @@ class Trend:
         if self.flow is None:
             self.flow = flow
         elif flow is not None and flow != self.flow:
-            self.flow = Flow(*(old + (new - old) * 0.3 for old, new in zip(self.flow, flow, strict=True)))
-
-    def drain_seconds(self) -> float | None:
-        """Time until the queue is empty; None: it does not shrink."""
-        return (self.flow or Flow()).drain_seconds(self.depths[-1])
+            pairs = zip(self.flow, flow, strict=True)
+            self.flow = Flow(*(old + (new - old) * 0.3 if new or old > 1e-3 else 0.0 for old, new in pairs))
 
 
 SUBJECTS = ("channel", "topic", "node")
@@ -149,6 +148,9 @@ class TopRow:
     trend: Trend
     lonely: int = 0  # nodes with messages of this channel, but without consumers
 
+    def drain_seconds(self) -> float | None:
+        return drain_seconds(self.counts, self.trend.flow or Flow())
+
     def trouble(self) -> tuple[str, Tone]:
         """Its problems in a word or two each, the worst first."""
         counts, flow = self.counts, self.trend.flow or Flow()
@@ -163,7 +165,7 @@ class TopRow:
                 return "timeouts", Tone.NOTE
             if flow.requeues > max(0.01, flow.egress):
                 return "requeues", Tone.NOTE
-        if self.trend.drain_seconds() is None and flow.is_growing:
+        if self.drain_seconds() is None and flow.is_growing:
             return "growing", Tone.NOTE
         return "", Tone.PLAIN
 
@@ -179,7 +181,7 @@ ORDERS = {  # by the heading of the column
     "depth": Order("d", lambda row: row.counts.depth),
     "in/s": Order("i", lambda row: row.flow.ingress),
     "out/s": Order("o", lambda row: row.flow.egress),
-    "drain": Order("e", lambda row: math.inf if (seconds := row.trend.drain_seconds()) is None else seconds),
+    "drain": Order("e", lambda row: math.inf if (seconds := row.drain_seconds()) is None else seconds),
     "in flight": Order("f", lambda row: getattr(row.counts, "in_flight_count", 0)),
     "requeues/s": Order("r", lambda row: row.flow.requeues),
     "timeouts/s": Order("t", lambda row: row.flow.timeouts),
@@ -187,6 +189,7 @@ ORDERS = {  # by the heading of the column
     "trouble": Order("x", lambda row: {Tone.BAD: 2, Tone.NOTE: 1}.get(row.trouble()[1], 0)),
     "name": Order("n", lambda row: 0),
 }
+_SORT_HELP = f"Initial sort column: {', '.join(ORDERS)}."
 
 HELP = (
     ("d i o e f", "sort by depth, in/s, out/s, drain time, in flight"),
@@ -345,7 +348,7 @@ class TopView:
 
     def blocks(self, width: int, height: int) -> tuple[list[Line], Table, Line]:
         """The header, the table with as many rows as fit on `lines`, and the last line."""
-        head = self._head()
+        head = self._head(width - 1)  # the last column stays empty
         if self.helping:
             table = Table((Column("key", "key", tone=Tone.STRONG), Column("meaning", "what it does")), [*HELP])
             return head, table, Line.of("any key returns", Tone.FAINT)
@@ -355,7 +358,7 @@ class TopView:
         bars = 16 if width >= 120 else 8 if width >= 90 else 6
         shown = table.rows[self._offset : self._offset + room]
         table.rows = [self._cells(row, bars) if isinstance(row, TopRow) else row for row in shown]
-        return head, table, self._foot(len(self._shown), len(shown))
+        return head, table, self._foot(len(self._shown), len(shown), width - 1)
 
     def _move_to(self, rows: Sequence[object], room: int) -> None:
         """Put the cursor where it belongs among new rows, of which `room` are displayed."""
@@ -371,25 +374,30 @@ class TopView:
         self._offset = min(self._offset, self._index)
         self.cursor = self._index - self._offset
 
-    def _head(self) -> list[Line]:
+    def _head(self, width: int) -> list[Line]:
         totals = self._totals
         errors = errors_of(self._answers)
         nodes = plural(len(self._answers), "node")
         up = (f"{len(self._answers) - len(errors)} of {nodes}", Tone.BAD) if errors else (nodes, Tone.GOOD)
         summary = (
-            f"  in {units.compact_rate(self._flow.ingress)}/s  out {units.compact_rate(self._flow.egress)}/s"
-            f"  depth {units.compact(totals.depth)}  in flight {units.compact(totals.in_flight_count)}"
-            f"  {plural(totals.topic_count, 'topic')}  {plural(totals.channel_count, 'channel')}"
+            f"in {units.compact_rate(self._flow.ingress)}/s",
+            f"out {units.compact_rate(self._flow.egress)}/s",
+            f"depth {units.compact(totals.depth)}",
+            f"in flight {units.compact(totals.in_flight_count)}",
+            plural(totals.topic_count, "topic"),
+            plural(totals.channel_count, "channel"),
         )
         title = ("gnsqadmin top ", Tone.STRONG), (time.strftime("%H:%M:%S"), Tone.FAINT), ("  ", Tone.PLAIN)
+        first = _fitted([*title, up, *((f"  {item}", Tone.PLAIN) for item in summary)], width)
         health = {address: answer.health for address, answer in values_of(self._answers).items()}
         ill = [f"nsqd at {address}: {state}" for address, state in health.items() if state != "OK"]
         troubles = [*map(str, self.troubles), *map(str, errors), *ill]
         if (more := len(troubles) - 3) > 0:
             troubles[3:] = [f"and {more} more: Tab shows the nodes"]
-        return [Line((*title, up, (summary, Tone.PLAIN))), *(Line.of(text, Tone.BAD) for text in troubles)]
+        shortened = (textwrap.shorten(text, max(9, width), placeholder=" …") for text in troubles)
+        return [first, *(Line.of(text, Tone.BAD) for text in shortened)]
 
-    def _foot(self, count: int, shown: int) -> Line:
+    def _foot(self, count: int, shown: int, width: int) -> Line:
         if self.typing:
             return Line(((f"only names with: {self.needle}", Tone.STRONG), ("█", Tone.PLAIN)))
         parts = [f"{plural(count, self.subject)} by {self.order}"]
@@ -404,8 +412,9 @@ class TopView:
         if self.needle:
             parts.append(f"with {self.needle!r}")
         parts.append("held" if self.held else f"every {self.interval:g} s")
-        keys = "   q quit  ? help  Tab view  Enter open  p pause  P peek  T tail  E empty  D delete  / filter"
-        return Line(((" · ".join(parts), Tone.STRONG if self.held or self.needle else Tone.PLAIN), (keys, Tone.FAINT)))
+        tone = Tone.STRONG if self.held or self.needle else Tone.PLAIN
+        items = [(f"{' · ' if number else ''}{part}", tone) for number, part in enumerate(parts)]
+        return _fitted([*items, (" ", Tone.PLAIN), *((f"  {key}", Tone.FAINT) for key in _KEYS)], width)
 
     def _table(self) -> Table:
         seen = Snapshot(self._answers, [])
@@ -437,9 +446,9 @@ class TopView:
 
     def _cells(self, row: TopRow, bars: int) -> list[object]:
         trouble, tone = row.trouble()
-        seconds = row.trend.drain_seconds()
-        if not row.counts.depth or row.trend.flow is None:
-            drain = Cell("", None)
+        seconds, flow = row.drain_seconds(), row.trend.flow
+        if not row.counts.depth or flow is None or (seconds is not None and not flow.egress):
+            drain = Cell("", None)  # nothing is queued, or the time is not known yet
         elif seconds is None or seconds > 100 * 86400:
             drain = Cell("never", Tone.BAD if row.flow.ingress else Tone.NOTE)
         else:
@@ -448,7 +457,7 @@ class TopView:
         if row.channel:
             cells.append(row.topic)
         # As many messages as leave in a second, or ten, are a flat line.
-        least = max(_FLAT, row.trend.flow.egress if row.trend.flow else 0.0)
+        least = max(_FLAT, flow.egress if flow else 0.0)
         trend = units.sparkline(list(row.trend.depths)[-bars:], least * 8).rjust(bars)
         cells += [row.counts.depth, row.flow.ingress, row.flow.egress, drain, trend]
         if isinstance(row.counts, ChannelStats):
@@ -457,6 +466,13 @@ class TopView:
         return [*cells, Cell(trouble, tone)]
 
 
+def _fitted(items: Sequence[tuple[str, Tone]], width: int) -> Line:
+    """The items, without the last ones if these are not on `width` columns as a whole."""
+    ends = accumulate(len(text) for text, _ in items)
+    return Line(tuple(item for item, end in zip(items, ends, strict=True) if end <= width))
+
+
+_KEYS = "q quit", "? help", "Tab view", "Enter open", "p pause", "P peek", "T tail", "E empty", "D delete", "/ filter"
 _FLOWS = (
     Column("depth", "depth", form=Form.COUNT, keep=ALWAYS),
     Column("ingress_rate", "in/s", form=Form.RATE, keep=8),
@@ -497,13 +513,11 @@ def _name_of(row: object) -> object:
 def top(
     settings: ClusterSettings,
     interval: float = option("Interval between updates.", duration(60), default="1"),
-    order: str = option("Initial sort column.", click.Choice([*ORDERS]), "--sort", default="depth"),
+    order: str = option(_SORT_HELP, click.Choice([*ORDERS]), "--sort", default="depth", metavar="COLUMN"),
     needle: str = option("Show only names that contain this text.", None, "--filter", default="", metavar="TEXT"),
     subject: str = option("Initial view.", click.Choice(SUBJECTS), "--show", default=SUBJECTS[0]),
 ) -> None:
-    """Watch the queues on a full screen: rates, trends, drain times and problems.
-
-    Keys sort and filter, and show the consumers of a channel. They also pause, empty, delete, peek at or tail the
+    """Keys sort and filter, and show the consumers of a channel. They also pause, empty, delete, peek at or tail the
     selected topic or channel, with the same confirmation as the commands. ? lists the keys, q quits. Nodes are queried
     separately, so a node that hangs does not delay the others; it is shown as failed.
 

@@ -48,11 +48,9 @@ class RetentionRow:
     ),
 )
 def show(cluster: Cluster, output: Output, topic: str) -> int:
-    """Show one topic: its counts, nodes and channels.
-
-    With nsqlookupds, a node is marked if they do not return it to consumers: the topic is tombstoned there, or the node
-    is not registered. If gnsqd keeps the messages of the topic for a rewind, a table shows how many, and the limits.
-    """
+    """With nsqlookupds, a node is marked if they do not return it to consumers: the topic is tombstoned there, or the
+    node is not registered. If gnsqd keeps the messages of the topic for a rewind, a table shows how many, and the
+    limits."""
     seen = take_snapshot(cluster, topic=topic)
     found, errors = _found(cluster, topic)
     if topic not in seen.topic_shares:
@@ -116,26 +114,20 @@ def _found(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeErro
     """
 )
 def create(cluster: Cluster, output: Output, topic: str, lookupd_only: bool = lookupd_only_option) -> int:
-    """Create a topic on all nodes and at nsqlookupds.
-
-    Publishing creates a topic automatically. Create it explicitly to add channels or pause it before the first message.
-    """
+    """Publishing creates a topic automatically. Create it explicitly to add channels or pause it before the first
+    message."""
     return operate(cluster, output, Operation("create", topic, lookupd_only=lookupd_only))
 
 
 @pattern_command(examples="gnsqadmin topic pause orders\ngnsqadmin topic pause 'orders*'")
 def pause(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
-    """Stop a topic from passing messages to its channels.
-
-    Publishers are not affected: messages are queued in the topic. Channels continue with the messages they have. The
-    topic stays paused across restarts.
-    """
+    """Publishers are not affected: messages are queued in the topic. Channels continue with the messages they have. The
+    topic stays paused across restarts."""
     return operate(cluster, output, Operation("pause", topic), confirm)
 
 
 @pattern_command(examples="gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json")
 def unpause(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
-    """Let a paused topic pass messages to its channels again."""
     return operate(cluster, output, Operation("unpause", topic), confirm)
 
 
@@ -153,11 +145,8 @@ def empty(
     topic: str,
     with_channels: bool = flag("Also empty all its channels."),
 ) -> int:
-    """Discard the messages in a topic's own queue.
-
-    A topic has such messages if it is paused or has no channel. Its channels keep their messages; see also gnsqadmin
-    channel empty.
-    """
+    """A topic has such messages if it is paused or has no channel. Its channels keep their messages; see also gnsqadmin
+    channel empty."""
     return operate(cluster, output, Operation("empty", topic, with_channels=with_channels), confirm)
 
 
@@ -169,11 +158,8 @@ def empty(
     """
 )
 def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
-    """Delete a topic with its channels and all messages.
-
-    It is deleted on all nodes and nsqlookupds, and its consumers are disconnected. Publishers, and consumers that
-    reconnect, create the topic again: stop them first. To delete it on one node only, see gnsqadmin topic tombstone.
-    """
+    """It is deleted on all nodes and nsqlookupds, and its consumers are disconnected. Publishers, and consumers that
+    reconnect, create the topic again: stop them first. To delete it on one node only, see gnsqadmin topic tombstone."""
     return operate(cluster, output, Operation("delete", topic), confirm)
 
 
@@ -191,11 +177,9 @@ def tombstone(
     node: str = argument(),
     with_delete: bool = flag("Also delete the topic on the node, as nsqadmin's Tombstone does.", "--delete"),
 ) -> int:
-    """Hide one node from the consumers of a topic.
-
-    nsqlookupds no longer send consumers there. Stop publishers first. With --delete, the topic and all its messages on
-    the node are then deleted. Without --delete, connected consumers continue. NODE is {broadcast address}:{HTTP port},
-    as nsqlookupd lists it.
+    """nsqlookupds no longer send consumers there. Stop publishers first. With --delete, the topic and all its messages
+    on the node are then deleted. Without --delete, connected consumers continue. NODE is {broadcast address}:{HTTP
+    port}, as nsqlookupd lists it.
 
     A tombstone expires (--tombstone-lifetime of nsqlookupd, 45 seconds); if the node still has the topic then,
     consumers are sent there again.

@@ -3,21 +3,22 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
 from gnsqd.names import is_ephemeral, is_valid_name
 from nsqadmin_cli.api import NodeStats, Nsqd
+from nsqadmin_cli.archive import name_of, read_pieces
 from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command import argument, command
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import Confirm, Output, report
 from nsqadmin_cli.snapshot import Snapshot, by_key, take_snapshot
-from nsqadmin_cli.table import ALWAYS, Tone, column, described, table_of
+from nsqadmin_cli.table import ALWAYS, Table, Tone, column, described, table_of
 from nsqadmin_cli.units import plural, printable
 
-file_argument = argument(click.File(encoding="utf-8"))
+file_argument = argument(click.Path(exists=True, dir_okay=False, allow_dash=True))
 Entry = tuple[str, str]  # topic, and channel or "" for the topic itself
 
 
@@ -38,11 +39,8 @@ class Difference:
     """
 )
 def export(cluster: Cluster) -> int:
-    """Print the topics and channels of all nodes, one JSON document per line.
-
-    A line has the keys topic, channel (null for the topic itself) and paused (on all nodes that have it). Ephemeral
-    topics and channels are left out.
-    """
+    """A line has the keys topic, channel (null for the topic itself) and paused (on all nodes that have it). Ephemeral
+    topics and channels are left out."""
     seen = take_snapshot(cluster)
     found: dict[Entry, bool] = {}
     for node in seen.nodes.values():
@@ -60,15 +58,14 @@ def export(cluster: Cluster) -> int:
     """,
     document=described("differences", "list, by topic and channel", Difference),
 )
-def diff(cluster: Cluster, output: Output, file: TextIO = file_argument) -> int:
-    """Compare the topics and channels of each node with a file; exit code 1 if they differ.
-
-    "extra" is what a node has and the file does not. "paused" and "unpaused" are the states of the node.
-    """
+def diff(cluster: Cluster, output: Output, file: str = file_argument) -> int:
+    """ "extra" is what a node has and the file does not. "paused" and "unpaused" are the states of the node. A file has
+    the topics of all nodes together: right after an export, a topic that is not on all nodes is missing on the
+    others."""
     expected = _read(file)
     seen = take_snapshot(cluster)
     found = list(_differences(seen, expected))
-    output.show({"differences": found}, [table_of(Difference, found, empty="No differences.")])
+    output.show({"differences": found}, [_table(seen, found, "No differences")])
     return max(report(seen.errors), ExitCode.FAILED if found else ExitCode.OK)
 
 
@@ -79,12 +76,9 @@ def diff(cluster: Cluster, output: Output, file: TextIO = file_argument) -> int:
     """,
     document=described("differences", "list of what was changed", Difference),
 )
-def import_(cluster: Cluster, output: Output, confirm: Confirm, file: TextIO = file_argument) -> int:
-    """Create the missing topics and channels of a file on every node, and pause or unpause them as in the file.
-
-    The changes are shown, and made after confirmation. Nothing is deleted: topics and channels that are not in the file
-    are left as they are.
-    """
+def import_(cluster: Cluster, output: Output, confirm: Confirm, file: str = file_argument) -> int:
+    """The changes are shown, and made after confirmation. Nothing is deleted: topics and channels that are not in the
+    file are left as they are."""
     expected = _read(file)
     seen = take_snapshot(cluster)
     found = [one for one in _differences(seen, expected) if one.difference != "extra"]
@@ -97,8 +91,13 @@ def import_(cluster: Cluster, output: Output, confirm: Confirm, file: TextIO = f
         todo = {address: [one for one in found if one.node == str(address)] for address in seen.nodes}
         changed = [Nsqd(address, cluster.http) for address, changes in todo.items() if changes]
         errors += errors_of(cluster.ask(lambda node: _apply(node, todo[node.address], expected), changed))
-    output.show({"differences": found}, [table_of(Difference, found, empty="Nothing to change.")])
+    output.show({"differences": found}, [_table(seen, found, "Nothing to change")])
     return report(errors)
+
+
+def _table(seen: Snapshot, found: Sequence[Difference], none: str) -> Table:
+    where = " on the nodes that answered" if seen.errors else ""
+    return table_of(Difference, found, empty=f"{none}{where}." if seen.nodes else "")
 
 
 def _topology(node: NodeStats) -> dict[Entry, bool]:
@@ -127,17 +126,18 @@ def _apply(node: Nsqd, changes: Sequence[Difference], expected: dict[Entry, bool
             node.act("unpause", one.topic, one.channel)
 
 
-def _read(file: TextIO) -> dict[Entry, bool]:
+def _read(path: str) -> dict[Entry, bool]:
     """The entries of a file; AdminError. Each channel adds its topic."""
     found: dict[Entry, bool] = {}
     try:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                entry, paused = _entry(line, f"{file.name}, line {number}")
-                found.setdefault((entry[0], ""), False)
-                found[entry] = paused
+        text = b"".join(read_pieces(path)).decode()
     except UnicodeDecodeError:
-        raise AdminError(f"{file.name} is not UTF-8") from None
+        raise AdminError(f"{name_of(path)} is not UTF-8") from None
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            entry, paused = _entry(line, f"{name_of(path)}, line {number}")
+            found.setdefault((entry[0], ""), False)
+            found[entry] = paused
     return found
 
 

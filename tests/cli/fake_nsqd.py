@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -41,8 +41,9 @@ class FakeServer:
     last one for ever. A document may be a function that returns it. What it has none for is 404. `clock` is what its
     clock is ahead, in seconds."""
 
-    def __init__(self, documents: dict[str, Sequence[Any]], *, clock: float = 0.0) -> None:
+    def __init__(self, documents: Mapping[str, Sequence[Any]], *, clock: float = 0.0) -> None:
         self.asked: list[str] = []
+        self.changes: list[str] = []  # requests other than GET: method and path
         self._documents = {path: list(found) for path, found in documents.items()}
 
         class Handler(BaseHTTPRequestHandler):
@@ -61,6 +62,13 @@ class FakeServer:
                 handler.send_header("Content-Length", str(len(body)))
                 handler.end_headers()
                 handler.wfile.write(body)
+
+            def do_POST(handler) -> None:  # noqa: N805
+                self.changes.append(f"{handler.command} {urlsplit(handler.path).path}")
+                handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+                handler.do_GET()
+
+            do_DELETE = do_POST  # noqa: N815
 
             def date_time_string(handler, timestamp: float | None = None) -> str:  # noqa: N805
                 return formatdate(time.time() + clock, usegmt=True)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import time
 from typing import Any
 
@@ -390,6 +391,17 @@ def test_a_pattern_empties_and_deletes_with_the_losses_shown(nsqd: Daemon) -> No
     assert nsqd.channel_stats("clicks", "billing")["depth"] == 5
     assert document("topic", "delete", "orders*", "--yes", *at(nsqd))["dry_run"] is False
     assert list(topics(nsqd)) == ["clicks"]
+
+
+def test_a_pattern_counts_only_nodes_that_did_it(nsqd_factory: DaemonFactory) -> None:
+    daemons = nsqd_factory(), nsqd_factory()
+    for daemon in daemons:
+        create(daemon, "orders", "a")
+    down = f"--nsqd-http-address=127.0.0.1:{free_port()}"
+    for pause, done in (("--dry-run", "to be paused"), ("--yes", "paused")):
+        code, out, err = gnsqadmin("channel", "pause", "orders/*", pause, down, *at(*daemons))
+        assert (code, err.count("\n")) == (1, 1)
+        assert re.split("  +", out.splitlines()[2]) == ["orders", "a", "2", f"{done}, 1 node failed"]
 
 
 def test_a_pattern_without_a_match_is_not_found(nsqd: Daemon) -> None:

@@ -5,17 +5,23 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from cli.gnsqadmin import COMMAND, FakeNode, Terminal, environment, gnsqadmin, http_answer, on_terminal
+from cli.gnsqadmin import COMMAND, FakeNode, Result, Terminal, environment, gnsqadmin, http_answer, on_terminal
 from cli.nodes import address, at, create
 from conftest import DaemonFactory
 from daemons import DEADLINE, eventually, free_port
+from documentation.writers import load_writer
+from nsqadmin_cli.cli import main
 
+COMMANDS = load_writer("write_gnsqadmin").all_commands()
 NOT_JSON = "answered something that is not JSON; is this the HTTP address of an nsqd?"
 NOT_HTTP = "does not answer in HTTP; is this the TCP address of an nsqd?"
 NOT_NSQD = "answered JSON that is not an nsqd's:"
@@ -267,22 +273,65 @@ def test_a_closed_standard_output_is_no_failure() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        ("pub t", 1, "Error: cannot read standard input: it is closed; 0 messages were published\n"),
-        ("tail t", 5, "Nothing was done: use --yes to do it\n"),
-        ("topic delete t", 5, "Nothing was done: use --yes to do it, or --dry-run to see more\n"),
-    ],
-)
-def test_a_closed_standard_input_is_one_line_of_error(words: str, code: int, said: str) -> None:
-    waiting = topic(depth=3, channels=[])
-    with FakeNode(as_json(node(topics=[waiting]))) as fine:
-        shell = ["sh", "-c", '"$@" <&-', "sh", *COMMAND, *words.split(), "--nsqd-http-address", fine.address]
+UNREAD = "Error: cannot read standard input: it is closed"
+UNCONFIRMED = "Nothing was done: use --yes to do it, or --dry-run to see more"
+CLOSED_INPUT = {
+    "pub t": (1, f"{UNREAD}; 0 messages were published"),
+    "load -": (1, f"{UNREAD}; 0 messages published"),
+    "topology diff -": (1, UNREAD),
+    "topology import -": (1, UNREAD),
+    "tail t": (5, "Nothing was done: use --yes to do it"),
+    "topic delete t": (5, UNCONFIRMED),
+    "topic empty *": (5, UNCONFIRMED),
+}
+CLOSED_OUTPUT = ("tail t", "tail t --json", "save t -", "data export {0} -", "data recover-bad {0} --to -")
+
+
+def test_a_closed_standard_input_is_one_line_of_error() -> None:
+    code, said = CLOSED_INPUT["pub t"]
+    with FakeNode(as_json(node(topics=[topic(depth=3)]))) as fine:
+        shell = ["sh", "-c", '"$@" <&-', "sh", *COMMAND, "pub", "t", "--nsqd-http-address", fine.address]
         done = subprocess.run(shell, capture_output=True, env=environment(), text=True, timeout=DEADLINE)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr.endswith(said)
-    assert done.stderr.count("\n") == 1
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", f"{said}\n")
+
+
+def run_here(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Result:
+    """Run in this process, with its streams."""
+    with FakeNode(as_json(node(topics=[topic(depth=3)]))) as fine:
+        nodes = [] if words.startswith("data") else [f"--nsqd-http-address={fine.address}"]
+        monkeypatch.setattr(sys, "argv", ["gnsqadmin", *words.split(), *nodes])
+        with pytest.raises(SystemExit) as end:
+            main()
+    assert isinstance(end.value.code, int)
+    return Result(end.value.code, *capsys.readouterr())
+
+
+@pytest.mark.parametrize(("words", "expected"), CLOSED_INPUT.items())
+def test_every_command_reports_a_closed_standard_input(
+    words: str, expected: tuple[int, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    code, out, err = run_here(words, monkeypatch, capsys)
+    assert (code, out, err.count("\n")) == (expected[0], "", 1)
+    assert err.endswith(f"{expected[1]}\n")
+
+
+@pytest.mark.parametrize("words", CLOSED_OUTPUT)
+def test_every_command_reports_a_closed_standard_output_that_would_lose_messages(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "nsqd.dat").write_text('{"topics": [], "version": "1.3.0"}')
+    monkeypatch.setattr(sys, "stdout", None)
+    found = run_here(words.format(tmp_path), monkeypatch, capsys)
+    assert found == (1, "", "Error: cannot write standard output: it is closed\n")
+
+
+def test_every_command_with_a_dash_for_a_stream_is_in_these_tables() -> None:
+    parameters = [(words, param.type) for words, command in COMMANDS.items() for param in command.params]
+    dashed = {words for words, kind in parameters if isinstance(kind, click.File) or getattr(kind, "allow_dash", False)}
+    listed = " ".join([*CLOSED_INPUT, *CLOSED_OUTPUT])
+    assert [words for words in dashed if words not in listed] == []
+    assert dashed
 
 
 @pytest.mark.parametrize("option", [[], ["--json"]])

@@ -1,5 +1,6 @@
 """The reference page and the help: every command and option is in both, with examples that can be typed."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import pytest
 
 from cli.gnsqadmin import gnsqadmin
 from documentation.writers import load_writer
+from nsqadmin_cli.cli import cli
 from nsqadmin_cli.command import AdminCommand
-from nsqadmin_cli.commands import SECTIONS
+from nsqadmin_cli.commands import GROUPS, SECTIONS
 from nsqadmin_cli.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,9 +83,30 @@ def test_help_has_sections_and_examples(words: str) -> None:
 
 
 def test_summaries_are_the_first_sentences_of_help() -> None:
-    entries = [entry for entries in SECTIONS.values() for entry in entries if " " not in entry.words]
+    entries = [entry for entries in SECTIONS.values() for entry in entries]
     told = {entry.words: " ".join((COMMANDS[entry.words].help or "").partition("\n\n")[0].split()) for entry in entries}
     assert {entry.words: entry.summary for entry in entries} == told
+
+
+def test_every_help_fits_80_columns_and_nothing_is_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")  # as from a terminal: click's CliRunner has a width of its own
+    wrong = []
+    for words in ("", *GROUPS, *COMMANDS):
+        assert cli.main([*words.split(), "--help"], "gnsqadmin", standalone_mode=False) == 0
+        for line in capsys.readouterr().out.splitlines():
+            if len(line) > 80 or re.search(r"…|[a-z.]\.\.\.$", line):
+                wrong.append((words, line))
+    assert wrong == []
+
+
+def test_help_that_lists_commands_loads_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    ctx = click.Context(cli)
+    for group in [cli, *(cli.get_command(ctx, name) for name in GROUPS)]:
+        monkeypatch.setattr(group, "get_command", lambda ctx, name: pytest.fail(f"{name} was loaded"))
+        assert group is not None
+        assert "ommands" in group.get_help(click.Context(group))
 
 
 def test_help_of_all_lists_every_command_and_exit_code() -> None:

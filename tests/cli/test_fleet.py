@@ -13,7 +13,7 @@ from cli.fake_nsqd import FakeNsqd, channel, client, node, topic
 from cli.gnsqadmin import Terminal, gnsqadmin
 from cli.nodes import address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
-from daemons import Daemon
+from daemons import Daemon, free_port
 from nsq_client import Client
 from nsqadmin_cli.cli import cli
 from nsqadmin_cli.commands.cheat import LINES
@@ -64,6 +64,18 @@ def test_a_topology_is_exported_compared_and_imported(nsqd_factory: DaemonFactor
     assert differences("import", str(file), "--yes", *at(a, b)) == [*expected[:2], expected[3]]
     assert differences("diff", str(file), *at(a, b), code=1) == [expected[2]]
     assert differences("import", str(file), "--yes", *at(a, b)) == []
+
+
+def test_a_difference_is_only_of_nodes_that_answered(nsqd: Daemon, tmp_path: Path) -> None:
+    create(nsqd, "t")
+    file = tmp_path / "topology.ndjson"
+    file.write_text(export(nsqd))
+    down = f"--nsqd-http-address=127.0.0.1:{free_port()}"
+    for words, none in (("diff", "No differences"), ("import", "Nothing to change")):
+        assert gnsqadmin("topology", words, str(file), *at(nsqd)) == (0, f"{none}.\n", "")
+        code, out, err = gnsqadmin("topology", words, str(file), down, *at(nsqd))
+        assert (code, out, err.count("\n")) == (1, f"{none} on the nodes that answered.\n", 1)
+        assert gnsqadmin("topology", words, str(file), down) == (1, "", err)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +186,8 @@ def test_stats_have_the_columns_and_the_order_that_are_asked_for(several: list[s
     lines = table("--sort=depth", "--columns=topic,channel,depth", *several)
     assert lines[0] == ["topic", "channel", "depth"]
     assert [line[1:] for line in lines[2:]] == [["billing", "3"], ["well", "3"], ["archive", "0"]]
+    assert table("--columns=topic,channel,depth", *several)[0] == ["topic", "channel", "depth"]
+    assert gnsqadmin("stats", "--columns=all", *several).out.count("topic / channel") == 1  # the tree
     result = gnsqadmin("stats", "--by=channel", "--columns=depth,channel", "-o", "csv", *several)
     assert result.out.splitlines()[:2] == ["depth,channel", "0,archive"]
 
@@ -187,7 +201,7 @@ def test_trouble_leaves_channels_that_are_well_out(several: list[str]) -> None:
 @pytest.mark.parametrize(
     "arguments, reason",
     [
-        (["--columns=dept"], "'dept' is not a column of --by tree: name, "),
+        (["--columns=dept"], "'dept' is not a column of --by channel: channel, "),
         (["--sort=x"], "'x' is not a column of --by channel: channel, topic, depth, "),
         (["--sort=depth", "--by=tree"], "--sort requires another --by"),
         (["--trouble", "--by=node"], "--trouble is about channels"),

@@ -126,6 +126,20 @@ def test_messages_in_flight_and_deferred_take_no_time_to_drain(nsqd: Daemon) -> 
     assert (found["status"], found["metrics"]["drain_time"]) == ("OK", 0)
 
 
+def test_a_slow_consumer_has_time_to_drain_its_channel(nsqd: Daemon) -> None:
+    create(nsqd, "t", "c")
+    with Client(nsqd.tcp_address) as consumer:
+        consumer.subscribe("t", "c", rdy=1)
+        publish(nsqd, "t", 2)
+        eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 1)
+        wait_for_depth(nsqd, "t", "c", 1)
+        found = document("--drain-time=1m", "--interval=0.1", *at(nsqd))
+        assert (found["status"], found["metrics"]["drain_time"]) == ("OK", 0.1)
+        publish(nsqd, "t", 999)
+        wait_for_depth(nsqd, "t", "c", 1000)
+        assert document("--drain-time=1m", "--interval=0.1", *at(nsqd))["status"] == "CRITICAL"  # 1,000 times that
+
+
 def test_rates_and_the_time_to_drain_take_two_looks() -> None:
     looks = [
         node(
@@ -251,6 +265,14 @@ def test_metrics_have_the_format_of_prometheus(nsqd: Daemon) -> None:
     found = {name.removeprefix("gnsqadmin_check_"): value for (name, _), value in series(result.out.encode()).items()}
     assert (found["status"], found["clients"], found["nodes"], found["channel_depth"]) == (2, 0, 1, 0)
     assert "drain_time_seconds" not in found  # which takes two snapshots
+    helps = dict(re.findall("# HELP gnsqadmin_check_([a-z_]+) (.*)", result.out))
+    assert (helps["depth"], helps["topic_depth"], helps["channel_depth"]) == (
+        "Depth of all topics and channels together.",
+        "Largest depth of a topic.",
+        "Largest depth of a channel.",
+    )
+    assert helps["clients"] == "Smallest number of consumers of a channel."
+    assert len(set(helps.values())) == len(helps)
 
 
 def test_csv_has_a_row_for_each_problem() -> None:

@@ -141,6 +141,8 @@ def test_a_terminal_gets_no_control_codes_and_ctrl_c_ends_it(gnsqd: Daemon) -> N
         post(gnsqd, "/pub?topic=t", b"\x1b[2J\x07[bold]\r\xff \xe5\xae\xbd")
         terminal.wait_for(r"\x1b[2J\x07[bold]\r\xff 宽")
         assert "\x1b[2J" not in terminal.printed
+        post(gnsqd, "/pub?topic=t", b'{"id": 7, "tags": []}')
+        terminal.wait_for('{\r\n  "id": 7,\r\n  "tags": []\r\n}\r\n')
         terminal.type("\x03")
         assert terminal.end() == 130
     eventually(lambda: not tails(gnsqd), "its channel is gone")

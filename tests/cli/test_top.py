@@ -258,6 +258,16 @@ def test_drain_time_is_what_the_rates_promise(depth: int, flow: Flow | None, dra
     assert column(view({NODE: node(channel("c", depth))}, flows), "drain") == [drain]
 
 
+@pytest.mark.parametrize("flows", [[Flow()], [Flow(3)], [Flow(3), Flow()], [Flow(3), *[Flow()] * 3, Flow(0, 1)]])
+def test_a_slow_consumer_with_few_queued_messages_is_not_never(flows: list[Flow]) -> None:
+    found = TopView(interval=1)
+    for flow in flows + [Flow()] * 60:
+        slow = node(replace(channel("c", 1), in_flight_count=1), replace(channel("d", 2), in_flight_count=1))
+        found.update({NODE: slow}, {NODE: {("t", "c"): flow, ("t", "d"): flow}})
+        assert "never" not in column(found, "drain")
+    assert column(found, "drain") == ["", ""]
+
+
 def test_messages_in_flight_and_deferred_are_no_backlog() -> None:
     found = view({NODE: node(replace(channel("c"), in_flight_count=7, deferred_count=8))}, {("t", "c"): BUSY}, 3)
     assert [*column(found, "drain"), *column(found, "trouble")] == ["", ""]
@@ -291,6 +301,20 @@ def test_troubles_stand_on_top_and_do_not_fill_the_screen() -> None:
     assert text.count("\n") == 4
     assert "and 7 more" in text
     assert "nsqd at a:1: NOK - disk" in head(view({NODE: replace(node(), health="NOK - disk")}))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 86, 100, 120, 160])
+def test_head_and_foot_have_whole_items_only(width: int) -> None:
+    down = Address("b", 1)
+    found = view({NODE: node(channel("c", 7)), down: NodeError("nsqd", down, "no complete answer within 5 s")})
+    whole, line = head(found).splitlines(), foot(found)
+    lines, _, last = found.blocks(width, 40)
+    shown = ["".join(text for text, _ in one.parts) for one in [*lines, last]]
+    for text, full in zip(shown, [*whole, line], strict=True):
+        assert len(text) < width
+        assert full == text or f"{full}  "[len(text.removesuffix(" …"))] == " "
+        assert text.split()[-1] in full.split() or text.endswith("…")
+    assert (shown[0] == whole[0], shown[2] == line) == (width >= 100, width >= 160)
 
 
 def test_holding_goes_on_with_the_same_key() -> None:

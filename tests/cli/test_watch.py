@@ -18,7 +18,7 @@ from cli.nodes import at, create
 from daemons import Daemon, eventually
 from nsqadmin_cli.api import ChannelStats, NodeStats, TopicStats
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.snapshot import Flow, Snapshot, flows_between
+from nsqadmin_cli.snapshot import Flow, Snapshot, drain_seconds, flows_between
 
 A, B = Address("a", 1), Address("b", 1)
 CHANNEL = ChannelStats("c", 100, 0, 5, 5, 1000, 10, 0, 1, False)
@@ -106,13 +106,41 @@ def test_rates_beside_a_node_that_hung(nsqd: Daemon, words: list[str], rate: Cal
         (Flow(30, 10), 15, None),
         (Flow(30, 10), 5, 0.5),
         (Flow(1, 0.5), 1, 2),
-        (Flow(1, 0.5), 2, None),
+        (Flow(1, 0.5), 2, 4),
+        (Flow(1, 0.5), 3, None),
         (Flow(), 1, None),
         (Flow(), 0, 0),
     ],
 )
 def test_a_queue_is_empty_when_more_goes_than_comes(flow: Flow, depth: int, seconds: float | None) -> None:
     assert flow.drain_seconds(depth) == seconds
+
+
+def held(depth: int, in_flight: int, **changes: Any) -> ChannelStats:
+    return replace(CHANNEL, depth=depth, in_flight_count=in_flight, **changes)
+
+
+@pytest.mark.parametrize(
+    "row, flow, seconds",
+    [
+        (held(1, 1), Flow(), 5),
+        (held(1, 0), Flow(), 5),
+        (held(2, 1), Flow(3), 10),
+        (held(40, 20), Flow(), 10),
+        (held(40, 20), Flow(1), None),
+        (held(40, 20), Flow(0, 2), 20),
+        (held(40, 0), Flow(), None),
+        (held(1, 0, client_count=0), Flow(), None),
+        (held(1, 1, paused=True), Flow(), None),
+        (replace(TOPIC, depth=1), Flow(1), 5),
+        (replace(TOPIC, depth=3), Flow(1), None),
+        (replace(TOPIC, depth=1, channels=()), Flow(1), None),
+    ],
+)
+def test_slow_consumers_are_expected_to_finish_what_is_in_flight(
+    row: TopicStats | ChannelStats, flow: Flow, seconds: float | None
+) -> None:
+    assert drain_seconds(row, flow, 5) == seconds
 
 
 @pytest.mark.parametrize("command", ["counter", "stats"])

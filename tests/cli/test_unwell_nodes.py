@@ -1,0 +1,173 @@
+"""Commands that act on nodes or compute rates, beside nodes that hang, recover or are dead.
+
+All nodes are fakes of this process, and all commands of a test run at once: each waits for its hanging node.
+"""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from cli import fake_nsqd as fake
+from cli.gnsqadmin import FakeNode, gnsqadmin
+from cli.nodes import at
+from cli.test_messages_replay import letter, put
+from daemons import DEADLINE, Daemon, eventually, free_port
+from nsqadmin_cli.api import NodeStats
+from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.commands.top import Watcher
+from nsqadmin_cli.http_client import Address, HTTPClient, NodeError
+
+ID = "0123456789abcdef"
+DRAIN = {"draining": True, "remaining": 10**10, "messages": 0, "holding": []}
+DEFERRED = {
+    "deferred": 1,
+    "due": [{"within": seconds * 10**9, "messages": 1} for seconds in (60, 3600, 86400, 604800)],
+    "messages": [{"id": ID, "due": 10**18, "attempts": 1, "size": 1, "body": "x", "body_base64": None}],
+}
+ANSWERS = {
+    "/stats": fake.node(fake.topic("t", fake.channel("c", depth=1))),
+    "/channel/rewind": {"messages": 1},
+    "/channel/rules": {"rate": 5, "burst": 1, "ordered": False},
+    "/channel/deferred": DEFERRED,
+    "/drain": DRAIN,
+    "/config/drain_timeout": 10**10,
+    "/nodes": {"producers": [fake.producer(4151, t=False)]},
+    "/topics": {"topics": ["t"]},
+}
+CHANGES = ("/channel/deferred/cancel", "/channel/pause", "/channel/empty", "/topic/pause", "/topic/tombstone")
+
+# What each node that answers is asked for.
+ACTIONS = {
+    "topic tombstone t 127.0.0.1:4151": "POST /topic/tombstone",
+    "topic pause t* --yes": "POST /topic/pause",
+    "channel pause t/* --yes": "POST /channel/pause",
+    "channel empty t/* --yes": "POST /channel/empty",
+    "channel rewind t c --to first --yes": "POST /channel/rewind",
+    "channel rules t c --rate 5 --yes": "POST /channel/rules",
+    f"channel deferred t c --cancel {ID} --yes": "POST /channel/deferred/cancel",
+    "topology import {0} --yes": "POST /channel/pause",
+    "drain start --yes": "POST /drain",
+    "drain cancel": "DELETE /drain",
+}
+
+
+def unwell(words: str, change: str) -> None:
+    """Run a command beside a node that answers late, one that hangs and one that is dead."""
+    asked = threading.Event()
+
+    def answering(document: object) -> Callable[[], object]:
+        def answer() -> object:
+            asked.set()
+            return document
+
+        return answer
+
+    def recovering(document: object) -> Callable[[], object]:
+        return lambda: asked.wait(DEADLINE) and document
+
+    documents = ANSWERS | dict.fromkeys(CHANGES, "")
+    dead = f"127.0.0.1:{free_port()}"
+    with ExitStack() as stack:
+        well, late = (
+            stack.enter_context(fake.FakeServer({path: [made(one)] for path, one in documents.items()}))
+            for made in (answering, recovering)
+        )
+        hanging = stack.enter_context(FakeNode(hangs=True))
+        kind = "lookupd" if "tombstone" in words else "nsqd"
+        places = [well.address, late.address, hanging.address, dead]
+        flags = [f"--{kind}-http-address={place}" for place in places]
+        code, out, err = gnsqadmin(*words.split(), "--json", "--timeout=2", *flags)
+        program = "nsqlookupd" if kind == "lookupd" else kind
+        lines = {line.removesuffix("; it may still have been done") for line in err.splitlines()}
+        assert sorted(lines) == sorted(
+            [
+                f"Error: {program} at {hanging.address}: no complete answer within 2 s",
+                f"Error: {program} at {dead}: connection refused",
+            ]
+        ), (words, err)
+        assert code == 1, words
+        assert [change in one.changes for one in (well, late)] == [True, True], (words, well.changes, late.changes)
+    document = json.loads(out)
+    operations = document.get("operations", [document])
+    nodes = operations[0].get("lookupds" if kind == "lookupd" else "nodes", [])
+    failed = {one["address"]: bool(one["error"]) for one in nodes}
+    assert nodes == [] or failed == dict(zip(places, (False, False, True, True), strict=True)), (words, nodes)
+
+
+def test_actions_are_done_on_the_nodes_that_answer(tmp_path: Path) -> None:
+    file = tmp_path / "topology.ndjson"
+    file.write_text('{"topic": "t", "channel": "c", "paused": true}\n')
+    with ThreadPoolExecutor(len(ACTIONS)) as pool:
+        runs = [pool.submit(unwell, words.format(file), change) for words, change in ACTIONS.items()]
+    for run in runs:
+        run.result()
+
+
+def test_dead_letters_are_replayed_from_the_node_that_answers(gnsqd: Daemon) -> None:
+    put(gnsqd, letter(b"body"))
+    dead = f"127.0.0.1:{free_port()}"
+    with FakeNode(hangs=True) as hanging:
+        flags = [*at(gnsqd), *(f"--nsqd-http-address={place}" for place in (hanging.address, dead))]
+        result = gnsqadmin("replay-dead", "t", "c", "--limit=1", "--json", "--timeout=1", *flags)
+    assert result.code == 1
+    assert f"nsqd at {hanging.address}: no complete answer within 1 s" in result.err
+    assert f"nsqd at {dead}: connection refused" in result.err
+    assert json.loads(result.out)["topics"] == [{"topic": "t", "messages": 1}]
+
+
+def busy() -> dict[str, Any]:
+    """A channel with 180 requeues a second, and as many messages that are published and finished."""
+    count = int(180 * time.monotonic())
+    channel = fake.channel("c", message_count=count, requeue_count=count)
+    return fake.node(fake.topic("t", channel, message_count=count))
+
+
+def recovering(seconds: float) -> Callable[[], dict[str, Any]]:
+    """As `busy`, at first `seconds` late: a rate from the times of the questions would be less than half of it."""
+    until: list[float] = []
+
+    def answer() -> dict[str, Any]:
+        until.append(time.monotonic() + seconds)
+        eventually(lambda: time.monotonic() >= until[0])
+        return busy()
+
+    return answer
+
+
+def test_check_has_the_rate_of_a_node_that_recovers() -> None:
+    dead = f"--nsqd-http-address=127.0.0.1:{free_port()}"
+    with FakeNode(hangs=True) as hanging, fake.FakeNsqd(fake.node()) as well, fake.FakeNsqd(recovering(1.3)) as late:
+        flags = [well.flag, late.flag, f"--nsqd-http-address={hanging.address}", dead]
+        words = ["check", "--requeue-rate=1000", "--interval=0.1", "--timeout=2.2", "--json"]
+        code, out, err = gnsqadmin(*words, *flags)
+    document = json.loads(out)
+    assert (code, err) == (2, "")
+    assert [re.sub("[0-9.:]+", "", one["text"]) for one in document["problems"]] == [
+        "nsqd at  no complete answer within  s",
+        "nsqd at  connection refused",
+    ]
+    assert 120 < document["metrics"]["requeue_rate"] < 280
+
+
+def test_top_has_the_rate_of_a_node_that_recovers() -> None:
+    dead = Address("127.0.0.1", free_port())
+    with FakeNode(hangs=True) as hanging, fake.FakeNsqd(busy) as well, fake.FakeNsqd(recovering(1.25)) as late:
+        addresses = [Address.parse(one.address) for one in (well, late, hanging)]
+        watcher = Watcher(Cluster([*addresses, dead], [], HTTPClient(DEADLINE)), 2.5)
+        try:
+            eventually(lambda: all(watcher.see()[1].get(address) for address in addresses[:2]), "rates")
+            answers, flows = watcher.see()
+        finally:
+            watcher.stopped.set()
+    for address in addresses[:2]:
+        assert isinstance(answers[address], NodeStats)
+        assert 100 < flows[address]["t", "c"].requeues < 300
+        assert 100 < flows[address]["t", ""].ingress < 300
+    assert not isinstance(answers.get(addresses[2]), NodeStats)
+    assert isinstance(answers[dead], NodeError)
