@@ -63,8 +63,8 @@ class Store:
         return []
 
     def channel_queue(self, channel: str, begin: int = maxsize) -> Queue:
-        """The queue of a channel that is being made. A new one in a journal has the messages from number `begin` on that
-        can be delivered again. `adopt` it when the channel is complete."""
+        """The queue of a channel that is being made. A new one in a journal has what can be delivered again from the
+        message with number `begin` on. `adopt` it when the channel is complete."""
         return self.new_queue(f"{self.topic}:{channel}")
 
     def adopt(self, queue: Queue) -> None:
