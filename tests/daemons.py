@@ -53,6 +53,19 @@ def eventually(condition: Callable[[], T | None], what: str = "condition", timeo
     return result
 
 
+def wait_until_stopped(pid: int) -> None:
+    """Until all threads have stopped: on a busy machine some go on for a while after SIGSTOP."""
+
+    def stopped() -> bool:
+        try:
+            states = [path.read_text().rpartition(") ")[2][0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+        except (FileNotFoundError, ProcessLookupError):  # a thread has ended
+            return False
+        return set(states) == {"T"}
+
+    eventually(stopped, "SIGSTOP")
+
+
 def is_readable(file: socket.socket | int, seconds: float) -> bool:
     """Whether something can be read within `seconds`. For descriptors of any number, and pytest's process has many."""
     poll = select.poll()
@@ -246,6 +259,8 @@ class Daemon:
     def send_signal(self, number: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            wait_until_stopped(self.pid)
 
     def wait(self) -> int:
         """Wait for the process to exit and return its exit code (negative: the signal that killed it)."""

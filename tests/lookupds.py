@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import preloaded
-from daemons import DEADLINE, PEERS, Daemon, eventually, free_port, own_command
+from daemons import DEADLINE, PEERS, Daemon, eventually, free_port, own_command, wait_until_stopped
 from nsq_client import sized
 
 REAL_COMMAND = [str(PEERS / "nsqlookupd")]
@@ -98,6 +98,7 @@ class Lookupd:
         """From now on the kernel accepts connections, and nobody answers."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        wait_until_stopped(self.process.pid)
 
     def thaw(self) -> None:
         assert self.process is not None
