@@ -39,9 +39,11 @@ def test_nothing_acknowledged_is_lost_by_kills(flags: tuple[str, ...], tmp_path:
 
 
 def test_kills_while_a_channel_is_rewound_lose_nothing_and_bring_nothing_older(tmp_path: Path) -> None:
-    flags = ("--durability=process", "--retention-bytes=100000000", "--max-bytes-per-file=200000")
-    outcome = ledger.run(own_command(), tmp_path, 3, 5, *flags, rewinds=True)
-    assert [rewind for rewind in outcome.rewinds if rewind.answered < float("inf")]
+    flags = ("--durability=process", f"--retention-bytes={ledger.RETENTION_BYTES}", "--max-bytes-per-file=200000")
+    outcome = ledger.run(own_command(), tmp_path, 5, 5, *flags, rewinds=True)
+    assert [rewind for rewind in outcome.rewinds if rewind.answered]
+    assert outcome.past.count
+    assert outcome.past.wrong == []
     assert outcome.lost() == []
     assert outcome.missing() == []
     assert outcome.duplicated() == 0

@@ -91,6 +91,8 @@ BY_RETENTION: tuple[Variant, ...] = (
     ("process", ("--durability=process",)),
     ("retention", ("--durability=process", "--retention-bytes=1000000000")),
 )
+# Segments are also deleted.
+FULL_RETENTION: Variant = ("retention of 100 MB", ("--durability=process", "--retention-bytes=100000000"))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from benchmarks.put import put
 from benchmarks.row import (
     BY_DURABILITY,
     BY_RETENTION,
+    FULL_RETENTION,
     KILOBYTES,
     MEGABYTES,
     MILLISECONDS,
@@ -143,7 +144,7 @@ DURABILITY = (
         "publish (MPUB 200) and consume at once, retention",
         both(0, 0, "-batch=200"),
         all_that_comes,
-        variants=BY_RETENTION,
+        variants=(*BY_RETENTION, FULL_RETENTION),
     ),
     Row(
         "rewind",

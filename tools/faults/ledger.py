@@ -6,10 +6,13 @@ comes. As a program it prints a row of the table in contrib/docs/reliability.md:
 
     PYTHONPATH=tests:tools python -m faults.ledger --kills=500 --durability=process
 
-With --rewinds the first channel is also rewound all the time. What was published since then comes again, nothing older.
+With --rewinds the first channel is also rewound all the time, with an end or without, and a channel that nobody consumes
+is deleted and created again at a point in the past. What was published since then comes again, nothing older. Retention
+is so small that segments are deleted meanwhile, but has all that is asked for.
 """
 
 import argparse
+import json
 import random
 import re
 import subprocess
@@ -17,12 +20,11 @@ import sys
 import tempfile
 import threading
 import time
-from bisect import bisect_right
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,17 +33,33 @@ from nsq_client import ERROR, MESSAGE, Client, mpub_body, parse_message
 
 TOPIC = "t"
 CHANNELS = ("one", "two")
+PAST = "past"  # the channel that is created in the past
+RECENT = 400  # commands that published last, with 12 messages each: to one of these times a channel is rewound
+RETENTION_BYTES = 16_000_000  # more than these, what is not finished, and the records about both
+FOREVER = 1 << 62  # ns
 QUIET = 2.0  # seconds without a message, at the end
 SETTLED = 0.3  # seconds that a FIN may take to be read and kept
 MAX_PUBLISHED = 2000  # messages, by one publisher between two kills: the ledger has to remember them
 
 
 class Rewind(NamedTuple):
-    """Of the first channel, to messages published at `since` (ns); it was asked for and answered at these times (s)."""
+    """Of the first channel, to messages published from `since` to `until` (ns)."""
 
     since: int
-    asked: float
-    answered: float  # infinity if a kill came first
+    until: int
+    asked: float  # s
+    ended: float  # by the answer or a kill, s; infinity before that
+    answered: bool
+
+
+@dataclass
+class Past:
+    """The channel that was last created in the past, or is being created there."""
+
+    since: int | None = None  # ns; None: it is being deleted, and a kill may leave it without messages, as nsqd's files
+    made: bool = False  # it has to be there
+    count: int = 0  # of channels that were
+    wrong: list[str] = field(default_factory=list)  # what was found after a kill
 
 
 @dataclass
@@ -60,6 +78,8 @@ class Ledger:
     starts: list[float] = field(default_factory=list)
     kills: int = 0
     rewinds: list[Rewind] = field(default_factory=list)
+    past: Past = field(default_factory=Past)
+    recent: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))  # when messages were acknowledged, ns
     published: dict[bytes, int] = field(default_factory=dict)  # ns, of what the first channel delivered
     delivered_at: dict[bytes, float] = field(default_factory=dict)  # the last time, by the first channel
 
@@ -72,19 +92,21 @@ class Ledger:
     def may_come_again(self, body: bytes, finished: float) -> bool:
         """Whether the first channel was rewound to that message or before it, after it was finished."""
         published = self.published[body]
-        return any(rewind.since <= published and rewind.answered >= finished for rewind in self.rewinds)
+        return any(each.since <= published < each.until and each.ended >= finished for each in reversed(self.rewinds))
 
     def missing(self) -> list[bytes]:
         """What an answered rewind has not brought again."""
-        answered = sorted(rewind for rewind in self.rewinds if rewind.answered < float("inf"))
-        latest = list(accumulate((rewind.asked for rewind in answered), max))
-        missing = []
-        for body, published in self.published.items():
-            count = bisect_right(answered, published, key=lambda rewind: rewind.since)
-            seen = max(self.delivered_at[body], self.finished[CHANNELS[0]][body] + SETTLED)
-            if count and published / 1e9 < latest[count - 1] > seen:
-                missing.append(body)
-        return missing
+        missing: set[bytes] = set()
+        finished = self.finished[CHANNELS[0]]
+        in_order = sorted(self.published, key=self.published.__getitem__)
+        times = [self.published[body] for body in in_order]
+        for rewind in self.rewinds:
+            if rewind.answered:
+                end = min(rewind.until, int(rewind.asked * 1e9))
+                for body in in_order[bisect_left(times, rewind.since) : bisect_left(times, end)]:
+                    if rewind.asked > max(self.delivered_at[body], finished.get(body, FOREVER) + SETTLED):
+                        missing.add(body)
+        return sorted(missing)
 
     def duplicated(self) -> int:
         """Finished a while before the next kill, and delivered again."""
@@ -154,6 +176,7 @@ class Load:
                     client.command(f"PUB {TOPIC}".encode(), bodies[0])
                 assert client.response() == b"OK"
                 ledger.acknowledged.update(bodies)
+                ledger.recent.append(time.time_ns())
             client.recv_until_closed()
 
     def rewind(self) -> None:
@@ -161,18 +184,34 @@ class Load:
         ledger = self._ledger
         while True:
             time.sleep(chance.uniform(0.01, 0.3))
-            recent = list(ledger.published.values())[-5000:]
+            recent = ledger.recent.copy()
             if not recent:
                 continue
-            since = chance.choice(recent) // 1000 * 1000  # what the time of a request can express
-            text = datetime.fromtimestamp(since // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-            moment = f"{text}.{since % 10**9 // 1000:06}Z"
-            ledger.rewinds.append(Rewind(since, asked := time.time(), float("inf")))
-            status, _, answer = self._daemon.http(
-                "POST", f"/channel/rewind?topic={TOPIC}&channel={CHANNELS[0]}&to={moment}"
-            )
-            assert status == 200, answer
-            ledger.rewinds[-1] = Rewind(since, asked, time.time())
+            # What the time of a request can express.
+            since, until = sorted(each // 1000 * 1000 for each in chance.choices(recent, k=2))
+            act = chance.choice(("rewind", "until", "create"))
+            if act == "create":
+                self._create_in_the_past(since)
+                continue
+            rewind = Rewind(since, until if act == "until" else FOREVER, time.time(), float("inf"), answered=False)
+            ledger.rewinds.append(rewind)
+            end = f"&until={moment(until)}" if act == "until" else ""
+            self._post(f"/channel/rewind?topic={TOPIC}&channel={CHANNELS[0]}&to={moment(since)}{end}")
+            ledger.rewinds[-1] = rewind._replace(ended=time.time(), answered=True)
+
+    def _create_in_the_past(self, since: int) -> None:
+        past = self._ledger.past
+        if PAST in channels(self._daemon):
+            past.since, past.made = None, False
+            self._post(f"/channel/delete?topic={TOPIC}&channel={PAST}")
+        past.since = since
+        self._post(f"/channel/create?topic={TOPIC}&channel={PAST}&from={moment(since)}")
+        past.made = True
+        past.count += 1
+
+    def _post(self, path: str) -> None:
+        status, _, answer = self._daemon.http("POST", path)
+        assert status == 200, (path, answer)
 
     def consume(self, name: str) -> None:
         chance = random.Random(f"{self._seed} {name}")
@@ -236,7 +275,35 @@ def messages_left(daemon: Daemon) -> int:
         topic["depth"] + channel["depth"] + channel["in_flight_count"] + channel["deferred_count"]
         for topic in daemon.stats()["topics"]
         for channel in topic["channels"]
+        if channel["channel_name"] != PAST
     )
+
+
+def channels(daemon: Daemon) -> list[str]:
+    return [channel["channel_name"] for topic in daemon.stats()["topics"] for channel in topic["channels"]]
+
+
+def moment(time: int) -> str:
+    """A time in whole us, given in ns, for a request."""
+    text = datetime.fromtimestamp(time // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{time % 10**9 // 1000:06}Z"
+
+
+def check_past(daemon: Daemon, past: Past) -> None:
+    """Note what is wrong, after a kill, with the channel that nobody consumes: all that was published since has to be
+    in it, so a rewind would bring nothing again, and nothing older."""
+    if past.since is None:
+        return
+    if PAST not in channels(daemon):
+        if past.made:
+            past.wrong.append("it is gone")
+        return
+    plan = f"/channel/rewind?topic={TOPIC}&channel={PAST}&to={moment(past.since)}"
+    if missing := json.loads(daemon.http("GET", plan)[2])["messages"]:
+        past.wrong.append(f"{missing} messages are missing")
+    peeked = json.loads(daemon.http("GET", f"/channel/peek?topic={TOPIC}&channel={PAST}&limit=1000")[2])
+    if older := sum(message["timestamp"] < past.since for message in peeked["messages"]):
+        past.wrong.append(f"{older} messages are too old")
 
 
 class Outcome(NamedTuple):
@@ -247,6 +314,7 @@ class Outcome(NamedTuple):
     duplicated: int
     recovery_seconds: float
     rewinds: int = 0
+    channels: int = 0  # that were created in the past
 
 
 def kill_loop(command: list[str], kills: int, *flags: str, seed: int | None = None, rewinds: bool = False) -> Outcome:
@@ -254,13 +322,13 @@ def kill_loop(command: list[str], kills: int, *flags: str, seed: int | None = No
     with tempfile.TemporaryDirectory() as directory:
         seed = random.getrandbits(32) if seed is None else seed
         ledger = run(command, Path(directory), kills, seed, *flags, rewinds=rewinds)
-    lost = len(ledger.lost()) + len(ledger.missing())
-    slowest = max(ledger.starts, default=0.0)
-    return Outcome(len(ledger.acknowledged), lost, ledger.duplicated(), slowest, len(ledger.rewinds))
+    lost = len(ledger.lost()) + len(ledger.missing()) + len(ledger.past.wrong)
+    counts = len(ledger.rewinds), ledger.past.count
+    return Outcome(len(ledger.acknowledged), lost, ledger.duplicated(), max(ledger.starts, default=0.0), *counts)
 
 
 def run(command: list[str], directory: Path, kills: int, seed: int, *flags: str, rewinds: bool = False) -> Ledger:
-    """Kill that many times, then take everything; returns the ledger."""
+    """Kill that many times, then take everything; returns the ledger. `rewinds` need RETENTION_BYTES."""
     chance = random.Random(seed)
     ledger = Ledger()
     daemon = Daemon(command, directory / "data", "--msg-timeout=1s", *flags)
@@ -274,6 +342,8 @@ def run(command: list[str], directory: Path, kills: int, seed: int, *flags: str,
         killed_at = time.time()
         daemon.kill()
         load.join()
+        if ledger.rewinds and not ledger.rewinds[-1].answered:
+            ledger.rewinds[-1] = ledger.rewinds[-1]._replace(ended=killed_at)
         for name in CHANNELS:
             late = {body for body, at in ledger.finished[name].items() if at > killed_at - SETTLED}
             ledger.unsure[name] |= late
@@ -284,6 +354,8 @@ def run(command: list[str], directory: Path, kills: int, seed: int, *flags: str,
         daemon.start()
         ledger.starts.append(time.monotonic() - begin)
         ledger.kills += 1
+        if rewinds:
+            check_past(daemon, ledger.past)
     load = Load(ledger, daemon, seed, "end", finish_all=True)
     load.join()
     daemon.close()
@@ -316,16 +388,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.getrandbits(32))
     parser.add_argument("--durability", default="process")
     parser.add_argument("--rewinds", action="store_true")
+    parser.add_argument("--retention-bytes", type=int, default=RETENTION_BYTES, help="with --rewinds (%(default)s)")
     parser.add_argument("flags", nargs="*")
     asked = parser.parse_args()
     flags = (f"--durability={asked.durability}", *asked.flags)
     if asked.rewinds:
-        flags += ("--retention-bytes=1000000000",)
+        flags += (f"--retention-bytes={asked.retention_bytes}",)
     outcome = kill_loop(own_command(), asked.kills, *flags, seed=asked.seed, rewinds=asked.rewinds)
     print(  # noqa: T201
         f"seed {asked.seed}: {asked.kills} kills, {outcome.acknowledged} acknowledged, {outcome.lost} lost, "
         f"{outcome.duplicated} duplicated, slowest start {outcome.recovery_seconds:.2f} s"
-        f"{f', {outcome.rewinds} rewinds' if asked.rewinds else ''}"
+        f"{f', {outcome.rewinds} rewinds, {outcome.channels} channels created in the past' if asked.rewinds else ''}"
     )
     sys.exit(bool(outcome.lost or (asked.rewinds and outcome.duplicated)))
 

@@ -389,6 +389,8 @@ def test_restarts_do_not_prolong_the_life_of_messages(tmp_path: Path, syncer: Sy
     raise AssertionError("it is still retained")
 
 
+# Bytes, and ns.
+RETENTIONS = [(0, 0), (1 << 30, 0), (40_000, 0), (1 << 30, MINUTE), (1 << 30, 1_000_000)]
 OPERATIONS = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["publish", "defer"]), st.integers(1, 40)),
@@ -396,6 +398,7 @@ OPERATIONS = st.lists(
         st.tuples(st.just("rewind"), st.integers(0, 100)),
         st.tuples(st.just("until"), st.integers(0, 100)),
         st.tuples(st.just("create"), st.integers(0, 100)),
+        st.tuples(st.just("retain"), st.integers(0, len(RETENTIONS) - 1)),
         st.tuples(st.sampled_from(["flush", "kill", "compact"]), st.just(0)),
     ),
     max_size=25,
@@ -442,6 +445,12 @@ def run_model(daemon: Daemon, root: Path, operations: list[tuple[str, int]]) -> 
             else:
                 assert channel(daemon, name).rewind(start, stop) == len(since - unfinished[name])
             unfinished[name] |= since
+        elif operation == "retain":
+            journal = journal_of(daemon)
+            least = journal.retention.begin if journal.retention.max_bytes else journal.next_number
+            journal.set_retention(*RETENTIONS[amount])
+            assert least <= journal.retention.begin
+            assert history(daemon).retention == RETENTIONS[amount]
         elif operation == "flush":
             daemon.flush()
         elif operation == "compact":
