@@ -388,13 +388,15 @@ class Channel:
         """Queue messages once more, as `Queue.rewind`; unfinished ones are not changed. Also BrokerError("exiting")."""
         if self.exiting:
             raise BrokerError("exiting")
-        before = self.queue.count()
+        queue = self.queue
+        queued, held = queue.count(), queue.deferred_count
         try:
-            return self.queue.rewind(start, end)
+            return queue.rewind(start, end)
         finally:
-            count = self.queue.count() - before
-            self.message_count += count
+            count = queue.count() - queued
+            self.message_count += count + queue.deferred_count - held
             self._wake(count)
+            self._environment.wake_at(self, queue.next_due)
 
     def delete(self) -> None:
         """Drop everything, files included, and close the consumers' connections."""

@@ -163,7 +163,7 @@ class Topic:
         """Make a channel that receives again what can be delivered again from the message with number `begin` on, and
         what follows; errors as `get_channel`: then there is none. May yield."""
         channel = self.get_channel(name, begin)
-        channel.message_count = channel.depth
+        channel.message_count = channel.depth + channel.deferred_count
         try:
             self.commit()
         except StorageError:

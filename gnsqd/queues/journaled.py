@@ -205,12 +205,19 @@ class JournaledQueue(Queue):
 
     def begin_at(self, start: int) -> None:
         """As `rewind` to `start`, of a queue that the journal does not know yet."""
+        self.journal.flush()
         self._put_rewound(self.rewindable(start, maxsize))
 
     def _put_rewound(self, again: Spans) -> None:
         for span in again:
             self.finished.remove(*span)
         self._rewound_end = max(self._rewound_end, again.ceiling)
+        wall = time_ns()
+        numbers, times = self.journal.segments.due_after(wall, again)
+        if numbers:
+            now = monotonic_ns()
+            self._held.extend([now + min(time - wall, self._longest) for time in times], numbers)
+            again = again.without(Spans.of(numbers))
         self._depth += again.count()
         self._runs.extendleft(reversed([*again]))
         if self.ordered:

@@ -6,6 +6,7 @@ They are sorted by due time, in blocks, so that a change moves the numbers of on
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from sys import maxsize
 
 MAX_BLOCK = 1024  # messages
@@ -56,6 +57,15 @@ class Schedule:
                 blocks.insert(block + 1, items[half:])
                 del items[half:]
             self._firsts.insert(block + 1, self._dues[block + 1][0])
+
+    def extend(self, dues: Sequence[int], numbers: Sequence[int]) -> None:
+        """As `push` of each."""
+        if len(dues) < MAX_BLOCK:
+            for due, number in zip(dues, numbers, strict=True):
+                self.push(due, number)
+            return
+        both = Schedule([*chain.from_iterable(self._dues), *dues], [*chain.from_iterable(self._numbers), *numbers])
+        self._dues, self._numbers, self._firsts, self._length = both._dues, both._numbers, both._firsts, len(both)
 
     def pop_due(self, now: int, limit: int) -> list[int]:
         """Take out what is due at `now`, the earliest first, at most `limit` numbers."""

@@ -6,9 +6,9 @@ comes. As a program it prints a row of the table in contrib/docs/reliability.md:
 
     PYTHONPATH=tests:tools python -m faults.ledger --kills=500 --durability=process
 
-With --rewinds the first channel is also rewound all the time, with an end or without, and a channel that nobody consumes
-is deleted and created again at a point in the past. What was published since then comes again, nothing older. Retention
-is so small that segments are deleted meanwhile, but has all that is asked for.
+With --rewinds the first channel is also rewound all the time, with an end or without, and a channel that nobody
+consumes is deleted and created again at a point in the past. What was published since then comes again, nothing older.
+Retention is so small that segments are deleted meanwhile, but has all that is asked for.
 """
 
 import argparse

@@ -21,7 +21,7 @@ from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.storage.files import path_error
 from gnsqd.storage.journal import records
-from gnsqd.storage.journal.segment import Segment
+from gnsqd.storage.journal.segment import Segment, read_index
 from gnsqd.storage.journal.spans import Spans
 
 PROGRESS_SECONDS = 5.0
@@ -169,21 +169,11 @@ class Replay:
     def _read_index(self, path: str) -> bool:
         """Whether the index at the end of a segment has replaced reading it. Damage before that is found when the
         messages are needed. OSError."""
-        with open(path, "rb") as file:
-            salt = records.parse_first_line(file.read(records.FIRST_LINE_SIZE))
-            size = file.seek(0, os.SEEK_END)
-            if salt is None or size < 2 * records.FIRST_LINE_SIZE:
-                return False
-            file.seek(-records.FIRST_LINE_SIZE, os.SEEK_END)
-            begin = size - records.index_size(file.read())
-            if begin < records.FIRST_LINE_SIZE:
-                return False
-            file.seek(begin)
-            numbers = records.decode_index(file.read(), salt)
-        if numbers is None:
+        found = read_index(path)
+        if found is None:
             return False
         try:
-            segment, present = Segment.indexed(path, size, salt, numbers)
+            segment, present = Segment.indexed(path, *found)
         except StorageError:
             return False
         self.whole = False

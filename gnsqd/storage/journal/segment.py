@@ -6,7 +6,7 @@ rise within a segment; some may be missing.
 
 import os
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
@@ -40,6 +40,7 @@ class Segment:
         self._last = -INDEX_STEP
         self._gaps = array("q")  # spans of numbers that are not in it
         self.due = array("q")  # number and due time of messages with one, for its index
+        self.latest_due = 0  # no message in it is due later (wall clock, ns)
         self._descriptor = -1
 
     def note_put(self, first: int, count: int, offset: int, due: int) -> None:
@@ -49,6 +50,7 @@ class Segment:
         elif first != self.end:
             self._gaps.extend((self.end, first))
         if due:
+            self.latest_due = max(self.latest_due, due)
             for number in range(first, first + count):
                 self.due.extend((number, due))
         if offset - self._last >= INDEX_STEP:
@@ -94,11 +96,20 @@ class Segment:
         segment.size, segment.end, segment.count, segment.body_size = size, end, count, body_size
         segment._numbers, segment._offsets = numbers[gaps_end : gaps_end + marks], numbers[gaps_end + marks : due_at]
         segment.due = numbers[due_at:]
+        segment.latest_due = max(segment.due[1::2], default=0)
         present = Spans()
         present.add(first, end)
         for start, stop in zip(numbers[6:gaps_end:2], numbers[7:gaps_end:2], strict=True):
             present.remove(start, stop)
         return segment, present
+
+    def due_times(self) -> "array[int]":
+        """Number and due time of its messages with one, in pairs; none if its index is needed and can't be read."""
+        if not self.due and self.latest_due:
+            with suppress(OSError, StorageError):
+                if found := read_index(self.path):
+                    return Segment.indexed(self.path, *found)[0].due
+        return self.due
 
     def mark_continued(self) -> None:
         """Note at its end that another segment follows, with its index. Should that fail, it only goes unnoticed if
@@ -201,6 +212,22 @@ class Segment:
         return self.size
 
 
+def read_index(path: str) -> "tuple[int, int, array[int]] | None":
+    """The size, the salt and the index of a segment, None if it has no index; OSError."""
+    with open(path, "rb") as file:
+        salt = records.parse_first_line(file.read(records.FIRST_LINE_SIZE))
+        size = file.seek(0, os.SEEK_END)
+        if salt is None or size < 2 * records.FIRST_LINE_SIZE:
+            return None
+        file.seek(-records.FIRST_LINE_SIZE, os.SEEK_END)
+        begin = size - records.index_size(file.read())
+        if begin < records.FIRST_LINE_SIZE:
+            return None
+        file.seek(begin)
+        numbers = records.decode_index(file.read(), salt)
+    return None if numbers is None else (size, salt, numbers)
+
+
 class Segments:
     """Owns the list of all segments, the oldest first. One of them may be open for reading, as long as `open_files`
     have room."""
@@ -245,6 +272,22 @@ class Segments:
                 break
             number = max(number, self.all[position + 1].first)
         return end, [], 0
+
+    def due_after(self, time: int, among: Spans) -> "tuple[array[int], array[int]]":
+        """The numbers `among` some of messages that are due later than `time` (wall clock, ns), and their due times;
+        not all where an index can't be read."""
+        numbers, times = array("q"), array("q")
+        for segment in self.all:
+            if segment.latest_due > time and segment.first < among.ceiling and segment.end > among.begin:
+                due = segment.due_times()
+                of_segment, due_times = due[::2], due[1::2]
+                for start, end in among.between(segment.first, segment.end):
+                    first = bisect_left(of_segment, start)
+                    for position in range(first, bisect_left(of_segment, end, first)):
+                        if due_times[position] > time:
+                            numbers.append(of_segment[position])
+                            times.append(due_times[position])
+        return numbers, times
 
     def end_reading(self) -> None:
         if self._reading is not None:

@@ -107,8 +107,31 @@ def test_new_channel_from_a_point_in_the_past_holds_back_what_is_not_due(tmp_pat
     assert channel(daemon, "new").rewind(begin, EVERYTHING) == 2
     again = daemon.after_kill(tmp_path / "b")
     for each in (daemon, again):
+        assert channel(each, "new").deferred_count == 1
         assert bodies(consume(each, "new")) == [b"since"]
         assert channel(each, "new").deferred_count == 1
+
+
+def test_messages_that_are_not_due_are_listed_and_cancelled_after_a_rewind(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
+    channel(daemon)
+    for number in range(20):  # in several segments
+        publish(daemon, b"%d" % number * 50, deferred=MINUTE if number % 2 else 0)
+    channel(daemon).empty()
+    daemon.flush()
+    assert len(journal_of(daemon).segments) > 3
+    for each in (daemon, daemon.after_kill(tmp_path / "b")):
+        each.topic.create_channel("new", 0)
+        assert channel(each).rewind(0, EVERYTHING) == 20
+        for name in ("c", "new"):
+            queue = channel(each, name)
+            assert (queue.depth, queue.deferred_count) == (10, 10)
+            found = queue.queue.look_deferred(0, 100, EVERYTHING)
+            assert [int(message.body[:2]) % 2 for _, message in found] == [1] * 10
+            for due, message in found:
+                queue.queue.cancel(due, message)
+            assert len(consume(each, name)) == 10
+            assert queue.deferred_count == 0
 
 
 def test_retained_messages_survive_compaction(tmp_path: Path, syncer: Syncer) -> None:
@@ -441,7 +464,7 @@ def run_model(daemon: Daemon, root: Path, operations: list[tuple[str, int]]) -> 
                 name = f"c{len(unfinished)}"
                 unfinished[name] = set()
                 daemon.topic.create_channel(name, start)
-                assert channel(daemon, name).depth == len(since)
+                assert channel(daemon, name).depth + channel(daemon, name).deferred_count == len(since)
             else:
                 assert channel(daemon, name).rewind(start, stop) == len(since - unfinished[name])
             unfinished[name] |= since
