@@ -13,7 +13,7 @@ TIMES = st.integers(0, 30)
 
 
 @given(
-    st.lists(st.tuples(TIMES, st.sampled_from(["push", "push", "push", "pop", "remove"])), max_size=200),
+    st.lists(st.tuples(TIMES, st.sampled_from(["push", "push", "push", "extend", "pop", "remove"])), max_size=200),
     st.lists(TIMES, max_size=40),
     st.sampled_from([2, 3, 8]),
 )
@@ -32,6 +32,10 @@ def compare_with_a_list(steps: list[tuple[int, str]], begin: list[int]) -> None:
         if step == "push":
             tested.push(time, number)
             expected = sorted([*expected, (time, number)], key=lambda entry: entry[0])
+        elif step == "extend":
+            more = [(due, 10_000 + 4 * number + due % 4) for due in (time, time + 7, time + 2, time + 1)]
+            tested.extend(*zip(*more, strict=True))
+            expected = sorted([*expected, *more], key=lambda entry: entry[0])
         elif step == "pop":
             due = tested.pop_due(time, 3)
             count = min(sum(entry[0] <= time for entry in expected), 3)
