@@ -286,19 +286,20 @@ def decode_put(payload: bytes | memoryview) -> tuple[int, int, int]:
 def split_frames(payload: bytes, position: int, skip: int) -> list[bytes]:
     """The frames of a PUT record that begin at `position`, without the first `skip`; StorageError."""
     frames = []
+    data = payload  # compiled, a pointer
     end = len(payload)
     while position < end:
         if position + 4 > end:
             raise StorageError("invalid frames")
         begin = position
-        size = payload[begin] << 24 | payload[begin + 1] << 16 | payload[begin + 2] << 8 | payload[begin + 3]
+        size = data[begin] << 24 | data[begin + 1] << 16 | data[begin + 2] << 8 | data[begin + 3]
         position += 4 + size
         if not begin + 4 <= position <= end:
             raise StorageError("invalid frames")
         if skip:
             skip -= 1
         else:
-            frames.append(payload[begin:position])
+            frames.append(data[begin:position])
     return frames
 
 
