@@ -193,35 +193,38 @@ class JournaledQueue(Queue):
     def rewind(self, start: int, end: int) -> int:
         """Queue what is `rewindable` before everything in the store, as if it had never been delivered; how many
         messages. StorageError: not written yet."""
-        self.journal.flush()  # that they were finished is written before that they are not
-        again = self.rewindable(start, end)
-        if not again:
-            return 0
-        self._put_rewound(again)
-        for gap in self.journal.absent.between(again.begin, again.ceiling):
-            self.note_finished_span(*gap)
-        self.journal.rewind_queue(self, again.begin, again.ceiling)
+        again = self._take_again(start, end)
+        if again:
+            for gap in self.journal.absent.between(again.begin, again.ceiling):
+                self.note_finished_span(*gap)
+            self.journal.rewind_queue(self, again.begin, again.ceiling)
         return again.count()
 
     def begin_at(self, start: int) -> None:
         """As `rewind` to `start`, of a queue that the journal does not know yet."""
-        self.journal.flush()
-        self._put_rewound(self.rewindable(start, maxsize))
+        self._take_again(start, maxsize)
 
-    def _put_rewound(self, again: Spans) -> None:
+    def _take_again(self, start: int, end: int) -> Spans:
+        # Messages have to be in segments, and that they were finished is written before that they are not.
+        self.journal.flush()
+        again = queued = self.rewindable(start, end)
         for span in again:
             self.finished.remove(*span)
         self._rewound_end = max(self._rewound_end, again.ceiling)
-        wall = time_ns()
-        numbers, times = self.journal.segments.due_after(wall, again)
+        numbers, times = self.journal.segments.due_after(time_ns(), again)
         if numbers:
-            now = monotonic_ns()
-            self._held.extend([now + min(time - wall, self._longest) for time in times], numbers)
-            again = again.without(Spans.of(numbers))
-        self._depth += again.count()
-        self._runs.extendleft(reversed([*again]))
+            self._hold_until(times, numbers)
+            queued = again.without(Spans.of(numbers))
+        self._depth += queued.count()
+        self._runs.extendleft(reversed([*queued]))
         if self.ordered:
             self._sort_runs()
+        return again
+
+    def _hold_until(self, times: Sequence[int], numbers: Sequence[int]) -> None:
+        """Hold messages back until these times (wall clock, ns)."""
+        now, wall = monotonic_ns(), time_ns()
+        self._held.extend([now + min(time - wall, self._longest) for time in times], numbers)
 
     # Held back
 
@@ -451,8 +454,7 @@ class JournaledQueue(Queue):
         """Queue the `wanted` messages of a replay; of these, hold some back until they are `due` (wall clock, ns)."""
         self.finished = state.finished
         self._attempts = {number: attempts for number, attempts in state.attempts.items() if attempts}
-        now, wall = monotonic_ns(), time_ns()
-        self._held = Schedule([now + min(time - wall, self._longest) for time in due], held)
+        self._hold_until(due, held)
         self.put_spans(wanted.without(Spans.of(held)))
 
     def receive(self, messages: list[Message]) -> None:

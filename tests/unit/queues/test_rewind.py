@@ -54,6 +54,16 @@ def consume(daemon: Daemon, name: str = "c") -> list[Message]:
     return found
 
 
+def finished_daemon(path: Path, syncer: Syncer) -> Daemon:
+    """Whose channel has finished the messages 0, 1 and 2, all written."""
+    daemon = Daemon(path, syncer, OPTIONS)
+    channel(daemon)
+    publish(daemon, b"0", b"1", b"2")
+    consume(daemon)
+    daemon.flush()
+    return daemon
+
+
 def bodies(messages: list[Message]) -> list[bytes]:
     return sorted(message.body for message in messages)
 
@@ -330,11 +340,7 @@ def test_rewind_that_could_not_be_written_wakes_consumers_nevertheless(
 def test_kill_leaves_a_channel_with_its_past_or_no_channel(
     tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
-    channel(daemon)
-    publish(daemon, b"0", b"1", b"2")
-    consume(daemon)
-    daemon.flush()
+    daemon = finished_daemon(tmp_path / "a", syncer)
     write = AppendedFile.write
     writes: list[int] = []
 
@@ -359,11 +365,7 @@ def test_kill_leaves_a_channel_with_its_past_or_no_channel(
 def test_channel_in_the_past_that_could_not_be_written_is_not_there(
     tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
-    channel(daemon)
-    publish(daemon, b"0", b"1", b"2")
-    consume(daemon)
-    daemon.flush()
+    daemon = finished_daemon(tmp_path / "a", syncer)
     with monkeypatch.context() as patch:
         patch.setattr(AppendedFile, "write", lambda *_: (_ for _ in ()).throw(StorageError("full")))
         with pytest.raises(StorageError):
