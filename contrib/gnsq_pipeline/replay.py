@@ -21,9 +21,12 @@ _STEPS_PER_SECOND = 10  # how evenly the rate is held
 
 
 def select(
-    archived: DataFrame, topics: Sequence[str] = (), since_ns: int | None = None, until_ns: int | None = None,
+    archived: DataFrame,
+    topics: Sequence[str] = (),
+    since_ns: int | None = None,
+    until_ns: int | None = None,
     where: str | None = None,
-) -> DataFrame:  # fmt: skip
+) -> DataFrame:
     """The rows of `archived` from `since_ns` on and before `until_ns`, of `topics`, that `where` keeps.
 
     `where` is an SQL expression over the columns. UsageError if it is not, or a column that is needed is missing.
@@ -80,9 +83,11 @@ def paced(frame: DataFrame, rate: float, lanes: int) -> DataFrame:
 
 
 def hold_rate(
-    rows: Iterable[T], rate: float, clock: Callable[[], float] = time.monotonic,
+    rows: Iterable[T],
+    rate: float,
+    clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[T]:  # fmt: skip
+) -> Iterator[T]:
     """The `rows`, at most `rate` a second: in steps of a tenth of a second, and a pause is not made up for."""
     step = max(1, int(rate / _STEPS_PER_SECOND))
     due = clock()

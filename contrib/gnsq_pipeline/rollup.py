@@ -38,9 +38,12 @@ def by_window(
 
 
 def roll_up(
-    messages: DataFrame, window: str = "1 minute", watermark: str = "10 minutes",
-    percentiles: Sequence[float] = (0.5, 0.95, 0.99), channels: bool = False,
-) -> DataFrame:  # fmt: skip
+    messages: DataFrame,
+    window: str = "1 minute",
+    watermark: str = "10 minutes",
+    percentiles: Sequence[float] = (0.5, 0.95, 0.99),
+    channels: bool = False,
+) -> DataFrame:
     """One row for each topic (and channel, if `channels`) and window in which there were messages.
 
     `messages` needs `value, topic, timestamp, attempts`. A latency percentile p is the smallest latency that at least
@@ -111,9 +114,13 @@ def fields(schema: StructType, column: Column, prefix: str = "") -> dict[str, tu
 
 
 def roll_up_json(
-    messages: DataFrame, schema: StructType, group_by: Sequence[str], values: Sequence[str] = (),
-    window: str = "1 minute", watermark: str = "10 minutes",
-) -> DataFrame:  # fmt: skip
+    messages: DataFrame,
+    schema: StructType,
+    group_by: Sequence[str],
+    values: Sequence[str] = (),
+    window: str = "1 minute",
+    watermark: str = "10 minutes",
+) -> DataFrame:
     """One row for each topic, window and combination of the fields `group_by`: messages, rate, bytes, malformed bodies.
 
     Of each numeric field in `values` there are its count, sum, min, max and mean. Malformed bodies have no fields, so

@@ -128,7 +128,7 @@ def publish(
     Returns a row for each topic with `messages`, `bytes` and `damaged`, segments that cannot be read. PipelineError
     if no nsqd takes a message.
     """
-    from pyspark_nsq.columns import ARROW_SCHEMA, unpack
+    from pyspark_nsq.columns import ARROW_SCHEMA, Messages, rows_of
     from pyspark_nsq.message_batches import Columns, message_batches
     from pyspark_nsq.segment import Kind, read_segment
     from pyspark_nsq.spool import Spool
@@ -145,11 +145,11 @@ def publish(
                     if entry.kind not in (Kind.SEGMENT, Kind.LOST):
                         continue
                     try:
-                        ids, payload = read_segment(entry)
-                        found = unpack(ids, payload, topic=topic, channel=report.channel, nsqd=nsqd)
+                        stored_messages = Messages.unpacked(*read_segment(entry))
                     except (SpoolError, OSError):
                         row["damaged"] += 1
                         continue
+                    found = rows_of(stored_messages, topic=topic, channel=report.channel, nsqd=nsqd)
                     for messages in message_batches(found, columns, settings or Settings()):
                         if settings is not None:
                             publisher.publish(messages.topic, messages.bodies)

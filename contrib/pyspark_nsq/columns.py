@@ -139,11 +139,6 @@ def pack(batch: pa.RecordBatch) -> memoryview:
     return memoryview(sink.getvalue())
 
 
-def unpack(ids: bytes, payload: bytes | memoryview, *, topic: str, channel: str, nsqd: str) -> pa.RecordBatch:
-    """The rows of a segment, as `rows_of` makes them; SpoolError if the payload is not what `pack` makes."""
-    return rows_of(Messages.unpacked(ids, payload), topic=topic, channel=channel, nsqd=nsqd)
-
-
 def rows_of(messages: Messages, *, topic: str, channel: str, nsqd: str) -> pa.RecordBatch:
     """The rows that Spark gets."""
     ids, batch = messages

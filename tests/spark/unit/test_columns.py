@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsq_shared.client import Frames, Message
-from pyspark_nsq.columns import Messages, pack, rows_of, unpack
+from pyspark_nsq.columns import Messages, pack, rows_of
 from pyspark_nsq.errors import SpoolError
 from spark.unit.fake_nsqd import frames_of
 
@@ -74,7 +74,8 @@ def test_known_messages_are_left_out() -> None:
 
 def test_a_payload_comes_back_as_rows() -> None:
     ids, batch = Messages.of([frames_of([message(1), message(2, body=b"")])])
-    assert unpack(ids, bytes(pack(batch)), **CONSTANTS).equals(rows_of(Messages(ids, batch), **CONSTANTS))
+    unpacked = Messages.unpacked(ids, bytes(pack(batch)))
+    assert rows_of(unpacked, **CONSTANTS).equals(rows_of(Messages(ids, batch), **CONSTANTS))
     for wrong in (bytes(pack(batch))[:10], bytes(pack(pa.record_batch({"value": batch.column("value")})))):
         with pytest.raises(SpoolError):
-            unpack(ids, wrong, **CONSTANTS)
+            Messages.unpacked(ids, wrong)
