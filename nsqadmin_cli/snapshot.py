@@ -85,6 +85,9 @@ def _latency(rows: Sequence[TopicStats] | Sequence[ChannelStats]) -> Latency:
     return Latency(sum(latency.count for latency in latencies), percentiles)
 
 
+_TRANSIT = 2  # messages that are considered in transit
+
+
 class Flow(NamedTuple):
     """Messages per second into a topic or channel, and out of it: finished, or for a topic passed to channels.
     `requeues` and `timeouts` per second are of channels."""
@@ -110,9 +113,6 @@ class Flow(NamedTuple):
         if self.egress - self.ingress > 1e-9:
             return depth / (self.egress - self.ingress)
         return depth / self.egress if self.egress and depth <= max(_TRANSIT, self.egress) else None
-
-
-_TRANSIT = 2  # messages
 
 
 def drain_seconds(row: TopicStats | ChannelStats, flow: Flow, seconds: float = 1.0) -> float | None:

@@ -45,7 +45,7 @@ class GuidFactory:
         return suffixes
 
     def _start_tick(self, tick: int) -> None:
-        bits = NODE_ID_BITS
+        bits = NODE_ID_BITS  # compiled, a number of C
         self._tick = tick
         self._sequence = 0
         self.prefix = b"%013x" % (tick << bits | self._node_id)
