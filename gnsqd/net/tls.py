@@ -8,9 +8,11 @@ one table. Facts: NSQD-COMPAT 1.4 (rows 5 to 7), 2.6, 5.3.
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.bindings.openssl.binding import Binding
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
@@ -75,6 +77,13 @@ _STRINGS = {12: "utf-8", 18: "ascii", 19: "ascii", 20: "latin-1", 22: "ascii", 3
 
 _RECORD = 16384  # bytes of plaintext in a TLS record, at most
 
+# OpenSSL, for the data of an established connection: the methods of pyOpenSSL's Connection take longer than OpenSSL.
+_lib: Any = Binding.lib
+_ffi: Any = Binding.ffi
+_NULL = _ffi.NULL
+_CHARS = _ffi.typeof("char[]")
+_allocate = _ffi.new_allocator(should_clear_after_alloc=False)
+
 
 class TLSLayer:
     """The server's end of TLS on one connection; `handshake` first, then a Layer like the others.
@@ -86,6 +95,9 @@ class TLSLayer:
     def __init__(self, context: SSL.Context) -> None:
         self._connection = SSL.Connection(context, None)
         self._connection.set_accept_state()
+        self._ssl: Any = self._connection._ssl
+        self._input: Any = self._connection._into_ssl
+        self._output: Any = self._connection._from_ssl
         self._begin = b""  # of what was received: the type of a record and its major version
         self.established = False
         self.pending = False
@@ -133,11 +145,17 @@ class TLSLayer:
     def decode(self, data: bytes) -> bytes:
         self.pending = False
         if data:
-            self._connection.bio_write(data)
+            _lib.BIO_write(self._input, data, len(data))
         records = []
         try:
             while True:
-                records.append(self._connection.recv(_RECORD))
+                record = _allocate(_CHARS, _RECORD)
+                length = _lib.SSL_read(self._ssl, record, _RECORD)
+                if length <= 0:
+                    self._connection._raise_ssl_error(self._ssl, length)
+                records.append(bytes(_ffi.buffer(record, length)))
+                if not _lib.BIO_get_mem_data(self._input, _NULL):
+                    break
         except SSL.WantReadError:
             pass
         except SSL.ZeroReturnError:  # close_notify
@@ -149,27 +167,28 @@ class TLSLayer:
     def encode(self, data: bytes) -> bytes:
         """As in Layer; StreamError when our direction is over. TLS's own records for the peer go with it. A
         memory BIO keeps the memory of the largest amount it ever held: a Connection encodes 64 KB in one go."""
-        if data:
-            try:
-                # A record is sent whole, and `sendall` costs as much as encrypting a short one.
-                (self._connection.send if len(data) <= _RECORD else self._connection.sendall)(data)
-            except SSL.Error as error:
-                raise StreamError(_text(error)) from error
-        return self._outgoing(len(data) + len(data) // 64 + 1024)
+        try:
+            while data:  # OpenSSL writes one record in a call
+                length = _lib.SSL_write(self._ssl, data, len(data))
+                if length <= 0:
+                    self._connection._raise_ssl_error(self._ssl, length)
+                data = data[length:]
+        except SSL.Error as error:
+            raise StreamError(_text(error)) from error
+        return self._outgoing()
 
     def end(self) -> None:
         """Our direction is over; the next `encode`, of nothing, returns the alert for the peer."""
         with contextlib.suppress(SSL.Error):  # it is over already
             self._connection.shutdown()
 
-    def _outgoing(self, expected: int = _RECORD) -> bytes:
-        pieces: list[bytes] = []
-        try:
-            while not pieces or len(pieces[-1]) == expected:
-                pieces.append(self._connection.bio_read(expected))
-        except SSL.WantReadError:
-            pass
-        return b"".join(pieces)
+    def _outgoing(self) -> bytes:
+        length = _lib.BIO_get_mem_data(self._output, _NULL)
+        if not length:
+            return b""
+        records = _allocate(_CHARS, length)
+        _lib.BIO_read(self._output, records, length)
+        return bytes(_ffi.buffer(records, length))
 
 
 def _common_name(certificate: bytes) -> str:
