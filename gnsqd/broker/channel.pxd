@@ -26,6 +26,7 @@ cdef class Channel:
     cdef WaitingConsumers _waiting
 
     cpdef Py_ssize_t available(self) except -1
+    cpdef bint has_more(self) except -1
     cpdef put_messages(self, list messages)
     cdef _enqueue(self, list messages)
     @cython.locals(candidates=list, held_back=Py_ssize_t, chosen=list, taken=list, now=cython.longlong, queue=Queue, waiting=WaitingConsumers, promised=Py_ssize_t)

@@ -45,8 +45,8 @@ class WaitingConsumers:
 
     def __init__(self, ranked: bool) -> None:
         self._ranked = ranked
-        self._waiting: dict[int, Consumer] = {}
-        self._woken: set[int] = set()
+        self._waiting: dict[Consumer, None] = {}
+        self._woken: set[Consumer] = set()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -58,28 +58,28 @@ class WaitingConsumers:
 
     def leave(self, client: Consumer) -> int:
         """It does not wait. How many messages are promised to others: none if it was woken itself."""
-        self._waiting.pop(client.id, None)
-        if client.id in self._woken:
-            self._woken.remove(client.id)
+        self._waiting.pop(client, None)
+        if client in self._woken:
+            self._woken.remove(client)
             return 0
         return len(self._woken)
 
     def join(self, client: Consumer) -> None:
         """It waits at the end of the line."""
-        self._waiting[client.id] = client
+        self._waiting[client] = None
 
-    def go_to_the_end(self, client_id: int) -> None:
+    def go_to_the_end(self, client: Consumer | None) -> None:
         """If it waits, then at the end of the line from now on."""
-        client = self._waiting.pop(client_id, None)
-        if client is not None:
-            self._waiting[client_id] = client
+        if client is not None and client in self._waiting:
+            del self._waiting[client]
+            self._waiting[client] = None
 
     def wake(self, count: int) -> None:
         """Wake the first `count` of the line."""
-        line = sorted(self._waiting.values(), key=_rank) if self._ranked else self._waiting.values()
+        line = sorted(self._waiting, key=_rank) if self._ranked else self._waiting
         for client in list(islice(line, max(count, 0))):
-            del self._waiting[client.id]
-            self._woken.add(client.id)
+            del self._waiting[client]
+            self._woken.add(client)
             client.wake()
 
 
@@ -146,6 +146,10 @@ class Channel:
     def available(self) -> int:
         """Messages that consumers may take now: `depth`, or fewer by the rules."""
         return self.queue.count() if self.limiter is None else self.limiter.allowed(len(self._in_flight))
+
+    def has_more(self) -> bool:
+        """Whether a consumer that was not woken may take a message now. Those that were have one promised each."""
+        return self.available() > self._waiting.promised
 
     def _outside(self) -> list[Message]:
         """Messages that are in no queue."""
@@ -279,7 +283,7 @@ class Channel:
     def requeue(self, client_id: int, id: bytes, delay: int) -> None:
         """REQ: back to the queue after `delay` ns; errors as `finish`."""
         message = self._in_flight.pop(id, client_id)
-        self._waiting.go_to_the_end(client_id)
+        self._waiting.go_to_the_end(self.clients.get(client_id))
         self.requeue_count += 1
         if not self._unless_dead([message], REQUEUED):
             if self.limiter is not None:
@@ -304,7 +308,7 @@ class Channel:
         due = self._in_flight.pop_due(now, MAX_DUE)
         self.timeout_count += len(due)
         for message in due:
-            self._waiting.go_to_the_end(message.client_id)
+            self._waiting.go_to_the_end(self.clients.get(message.client_id))
         self._enqueue_again(self._unless_dead(due, TIMED_OUT))
         for message in due:
             client = self.clients.get(message.client_id)

@@ -159,12 +159,12 @@ class ProtocolV2:
             if channel.queue.ordered:
                 client.flush()  # the next one comes only after this one
             if client.window() > 0:
-                if channel.available():
+                if channel.has_more():
                     give_way()
                 else:
                     channel.wait(client)
                     client.wait_or_flush()
-        elif channel.available():
+        elif channel.has_more():
             # The disk can't be read just now; or it gave messages that are not due yet, then the bell has rung again.
             give_way()
             client.wait_or_flush(RETRY_SECONDS)

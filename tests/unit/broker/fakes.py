@@ -45,6 +45,12 @@ class FakeConsumer:
         self.emptied_count = 0
         self.closed = False
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FakeConsumer) and other._id == self._id
+
+    def __hash__(self) -> int:
+        return self._id
+
     @property
     def id(self) -> int:
         return self._id

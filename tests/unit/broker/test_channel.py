@@ -242,6 +242,20 @@ def test_consumers_that_were_woken_together_share_what_came(fakes: Build, consum
     assert [len(take(channel, consumer)) for consumer in consumers] == [3, 3, 3]
 
 
+def test_what_is_promised_to_others_is_not_there_for_a_consumer_that_was_not_woken(
+    fakes: Build, consumers: list[FakeConsumer]
+) -> None:
+    around = fakes()
+    channel = around.channel()
+    take(channel, consumers[0])
+    channel.put_messages(around.messages(b"x"))
+    assert not channel.has_more()
+    assert take(channel, consumers[1]) == []
+    channel.put_messages(around.messages(b"y", b"z"))
+    assert channel.has_more()
+    assert [len(take(channel, consumer, 1)) for consumer in consumers[:2]] == [1, 1]
+
+
 def test_woken_consumer_that_stops_passes_its_turn_on(fakes: Build, consumers: list[FakeConsumer]) -> None:
     around = fakes()
     channel = around.channel()

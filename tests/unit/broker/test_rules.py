@@ -272,6 +272,7 @@ def test_dead_letter_lets_the_next_message_go_on(ordered_topic: Any, consumers: 
     topic.start()
     topic.put_messages(numbered(around, 2))
     eventually(lambda: channel.depth == 2)
+    channel.add_client(consumers[0])
     (message,) = take(channel, consumers[0])
     assert take(channel, consumers[0]) == take(channel, consumers[1]) == []
     woken = sum(consumer.woken for consumer in consumers)
