@@ -11,6 +11,7 @@ cdef class WaitingConsumers:
 
     cpdef Py_ssize_t leave(self, client) except -1
     cpdef join(self, client)
+    @cython.locals(first=list)
     cpdef wake(self, Py_ssize_t count)
 
 cdef class Channel:

@@ -13,7 +13,6 @@ A channel with rules has a `Limiter`, which lowers how many messages are there t
 """
 
 from collections.abc import Callable
-from itertools import islice
 from operator import attrgetter
 from random import random
 from sys import maxsize
@@ -77,7 +76,12 @@ class WaitingConsumers:
     def wake(self, count: int) -> None:
         """Wake the first `count` of the line."""
         line = sorted(self._waiting, key=_rank) if self._ranked else self._waiting
-        for client in list(islice(line, max(count, 0))):
+        first: list[Consumer] = []
+        for client in line:
+            if len(first) >= count:
+                break
+            first.append(client)
+        for client in first:
             del self._waiting[client]
             self._woken.add(client)
             client.wake()
@@ -255,7 +259,7 @@ class Channel:
 
     def _wake(self, count: int) -> None:
         """That many messages are there to be taken."""
-        if len(self._waiting) and not self.paused and not self.exiting:
+        if count > 0 and len(self._waiting) and not self.paused and not self.exiting:
             if self.limiter is not None:  # one at a time, so that the others still count for its share
                 count = min(self.available() - self._waiting.promised, 1)
             self._waiting.wake(count)

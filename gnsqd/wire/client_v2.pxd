@@ -41,6 +41,6 @@ cdef class ClientV2:
     cpdef reply(self, bytes frame)
     @cython.locals(topic=Topic)
     cpdef send_replies(self)
-    @cython.locals(message=Message, frames=list)
+    @cython.locals(message=Message, output=list, delivery=bytes, size=Py_ssize_t)
     cpdef send_messages(self, list messages)
     cpdef flush(self)

@@ -233,10 +233,13 @@ class ClientV2:
         """Put message frames into the output buffer, which is sent when it is full. May yield then."""
         self.in_flight_count += len(messages)
         self.message_count += len(messages)
-        frames = [message.next_delivery() for message in messages]
-        self._output += frames
-        self._output_size += sum(map(len, frames))
-        if self._output_size >= self.output_buffer_size:
+        output, size = self._output, self._output_size
+        for message in messages:
+            delivery = message.next_delivery()
+            output.append(delivery)
+            size += len(delivery)
+        self._output_size = size
+        if size >= self.output_buffer_size:
             self.flush()
 
     def send_now(self, frame: bytes) -> None:
