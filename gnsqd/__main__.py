@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from gnsqd import process
@@ -28,6 +27,8 @@ def _start(flags: Mapping[str, Any], config: Mapping[str, Any]) -> int:
 
 
 def _temporary_data_path() -> AbstractContextManager[str]:
+    from tempfile import TemporaryDirectory  # here, as few need it
+
     try:
         return TemporaryDirectory(prefix="gnsqd-", ignore_cleanup_errors=True)
     except OSError as error:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from sys import maxsize
 from time import time_ns
+from typing import TYPE_CHECKING
 
 from gnsqd.broker.guid import time_of
 from gnsqd.errors import BrokerError
@@ -17,8 +18,10 @@ from gnsqd.gotext import parse_duration
 from gnsqd.hub.cooperative import Turns
 from gnsqd.options import SECOND
 from gnsqd.queues.message import Message
-from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.spans import Spans
+
+if TYPE_CHECKING:
+    from gnsqd.storage.journal.journal import Journal
+    from gnsqd.storage.journal.spans import Spans
 
 _NEAR = SECOND // 10  # between when the id of a message was made and when it was published
 _UNIX_EPOCH = datetime.fromtimestamp(0, UTC)
@@ -47,7 +50,7 @@ def parse_moment(text: str) -> int:
 class History:
     """Of a journal. Each method may raise StorageError."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: "Journal") -> None:
         self._journal = journal
         self._begin = journal.retention.begin
 
@@ -78,7 +81,7 @@ class History:
         """When the first of them was published (wall clock, ns), None if there is none."""
         return self._published(self._begin)
 
-    def published(self, spans: Spans) -> tuple[int | None, int | None]:
+    def published(self, spans: "Spans") -> tuple[int | None, int | None]:
         """When the first and the last message of `spans` were; None where there is none."""
         return (self._published(spans.begin), self._published(spans.ceiling - 1)) if spans else (None, None)
 

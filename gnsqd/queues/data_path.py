@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gevent.pool import Pool
 
@@ -9,7 +10,6 @@ from gnsqd.errors import StartError
 from gnsqd.log import Logger
 from gnsqd.names import is_ephemeral, is_valid_name
 from gnsqd.options import Options
-from gnsqd.queues.journal_store import JournalStore
 from gnsqd.queues.store import Context, Store
 from gnsqd.storage.directory import clean_up
 from gnsqd.storage.disk.opening import DataFiles
@@ -17,6 +17,9 @@ from gnsqd.storage.files import list_names
 from gnsqd.storage.journal.maintenance import Journals, find_journals
 from gnsqd.storage.metadata import FILE_NAME, ChannelMetadata, TopicMetadata, load, save
 from gnsqd.storage.syncer import Syncer
+
+if TYPE_CHECKING:
+    from gnsqd.queues.journal_store import JournalStore
 
 CONVERTED_AT_ONCE = 8  # journals; most of it is waiting for fsync
 MAX_DELAY = 1 << 62  # ns
@@ -44,6 +47,11 @@ class DataPath:
         """StorageError."""
         if self.context.options.durability == "none" or is_ephemeral(topic):
             return Store(topic, self.context)
+        return self._open_journal_store(topic)
+
+    def _open_journal_store(self, topic: str) -> "JournalStore":
+        from gnsqd.queues.journal_store import JournalStore  # here, as daemons without --durability do not need it
+
         return JournalStore(topic, self.context, self.journals.open(topic))
 
     def end_journals(self, topics: list[TopicMetadata]) -> list[TopicMetadata]:
@@ -62,7 +70,7 @@ class DataPath:
         return list(known.values())
 
     def _end_journal(self, topic: TopicMetadata) -> TopicMetadata:
-        store = JournalStore(topic.name, self.context, self.journals.open(topic.name))
+        store = self._open_journal_store(topic.name)
         channels = [channel for channel in topic.channels if is_valid_name(channel.name)]
         names = {channel.name for channel in channels}
         channels += [ChannelMetadata(name, False) for name in store.restored_channels if name not in names]

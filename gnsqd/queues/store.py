@@ -4,6 +4,7 @@ ephemeral one."""
 from collections.abc import Callable
 from dataclasses import dataclass
 from sys import maxsize
+from typing import TYPE_CHECKING
 
 from gnsqd.log import Logger
 from gnsqd.names import is_ephemeral
@@ -13,8 +14,10 @@ from gnsqd.queues.message import Message
 from gnsqd.queues.queue import EphemeralQueue, Left, Queue
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.opening import DataFiles
-from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.syncer import Syncer
+
+if TYPE_CHECKING:
+    from gnsqd.storage.journal.journal import Journal
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Store:
         return DiskBackedQueue(name, context.options, self.log, backend, context.set_health)
 
     @property
-    def journal(self) -> Journal | None:
+    def journal(self) -> "Journal | None":
         """Where all messages are, if they are in a journal."""
         return None
 
