@@ -69,7 +69,7 @@ class Backlog:
             raise DiscoveryError(f"no nsqd answers: {'; '.join(sorted(self._silent.values()))}")
         if before.batch == 0 and self.depths and not self._reached:
             self._reach([nsqd for topic, nsqd in places if (topic, nsqd.name) in self.depths])
-        self.waiting = {key: 0 if at.paused else at.channel + at.topic for key, at in self.depths.items()}
+        self.waiting = {key: at.waiting for key, at in self.depths.items()}
         for topic, nsqd in places:
             key = topic, nsqd.name
             if key in self.depths:
