@@ -3,7 +3,6 @@ metrics for Prometheus, as the sums of a run, and as a summary in a file for sch
 
 import json
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -52,10 +51,11 @@ def read_progress(text: str) -> Progress:
     reports = [offset for offset in offsets if isinstance(offset, Mapping) and "unread" in offset]
 
     def by_nsqd(figure: str) -> Mapping[Key, int]:  # sources of several channels may read one topic
-        found = Counter[Key]()
+        found: dict[Key, int] = {}
         for report in reports:
             for topic, nsqds in report[figure].items():
-                found.update({(topic, nsqd): count for nsqd, count in nsqds.items()})
+                for nsqd, count in nsqds.items():
+                    found[topic, nsqd] = found.get((topic, nsqd), 0) + count
         return found
 
     def total(figure: str) -> int | None:
