@@ -2,18 +2,12 @@
 
 from contextlib import ExitStack
 
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.sql.streaming import listener
 
 from gnsq_pipeline.progress import Metrics, read_progress
 
 
-class NsqMetrics(StreamingQueryListener):
+class NsqMetrics(listener.StreamingQueryListener):
     """Serves the metrics of all queries of a session that read from NSQ; an argument of `spark.streams.addListener`.
 
     The label `pipeline` is the name of a query, or its id if it has none. A query has series from its first batch until
@@ -26,20 +20,20 @@ class NsqMetrics(StreamingQueryListener):
         self._serving = ExitStack()
         self.port = self._serving.enter_context(self._metrics.serve((host, port)))
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+    def onQueryStarted(self, event: listener.QueryStartedEvent) -> None:  # noqa: N802
         """It may have no source of NSQ."""
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+    def onQueryProgress(self, event: listener.QueryProgressEvent) -> None:  # noqa: N802
         progress = read_progress(event.progress.json)
         if progress.unread is not None:
             name = self._names[str(event.progress.runId)] = event.progress.name or str(event.progress.id)
             self._metrics.add(name, progress)
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+    def onQueryIdle(self, event: listener.QueryIdleEvent) -> None:  # noqa: N802
         if name := self._names.get(str(event.runId)):
             self._metrics.alive(name, event.timestamp)
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+    def onQueryTerminated(self, event: listener.QueryTerminatedEvent) -> None:  # noqa: N802
         if name := self._names.pop(str(event.runId), None):
             self._metrics.remove(name)
 
