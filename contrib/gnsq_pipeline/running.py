@@ -234,7 +234,7 @@ def run_stream(
         if given.metrics_address is not None:
             metrics = Metrics(summary.pipeline)
             stack.enter_context(metrics.serve(given.metrics_address))
-            observers.append(metrics.add)
+            observers.append(partial(metrics.add, summary.pipeline))
         summary.finished = run_query(begin, stop, *observers)
         if stop.signal and not summary.finished:
             summary.stopped_by = stop.signal.name

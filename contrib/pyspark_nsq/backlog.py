@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Backlog:
-    """What is known of the nsqds; `waiting` and `depths` are what the last look saw."""
+    """What is known of the nsqds; `depths` are what the last look saw."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -44,7 +44,6 @@ class Backlog:
         self._others: dict[Key, int] = {}  # in how many looks in a row there were consumers
         self._empty: dict[Key, tuple[int, int]] = {}  # after which batch first seen empty, and how often since
         self.depths: dict[Key, Depth] = {}
-        self.waiting: dict[Key, int] = {}
 
     def nsqds(self) -> dict[str, Nsqd]:
         """Those known, by name."""
@@ -56,7 +55,7 @@ class Backlog:
         DiscoveryError if it is unknown where the topics are; for a new stream DiscoveryError or ConnectionLost if no
         nsqd answers; Refused if an nsqd does not let us make the channel.
         """
-        if not any(self.waiting.values()):
+        if not any(at.waiting for at in self.depths.values()):
             time.sleep(max(0.0, self._looked + _LOOK_INTERVAL - time.monotonic()))
         places = self._places(before)
         with ThreadPoolExecutor(8) as pool:
@@ -69,7 +68,6 @@ class Backlog:
             raise DiscoveryError(f"no nsqd answers: {'; '.join(sorted(self._silent.values()))}")
         if before.batch == 0 and self.depths and not self._reached:
             self._reach([nsqd for topic, nsqd in places if (topic, nsqd.name) in self.depths])
-        self.waiting = {key: 0 if at.paused else at.channel + at.topic for key, at in self.depths.items()}
         for topic, nsqd in places:
             key = topic, nsqd.name
             if key in self.depths:
@@ -78,7 +76,7 @@ class Backlog:
                 self._warn_of_others(key)
                 if not self.depths[key].channel_exists and nsqd in self._found.get(topic, ()):
                     self._make_channel(topic, nsqd)
-        return self.waiting
+        return {key: at.waiting for key, at in self.depths.items()}
 
     def empty_since(self) -> dict[Key, int]:
         """Where the channel was seen empty, more than once and without anything in between: after which batch."""
@@ -207,8 +205,8 @@ class Drain:
     def _waiting(self) -> dict[Key, int]:
         assert self._left is not None
         return {
-            key: min(count, self._left.get(key, 0)) if self._vain.get(key, 0) < _VAIN_BATCHES else 0
-            for key, count in self._backlog.waiting.items()
+            key: min(at.waiting, self._left.get(key, 0)) if self._vain.get(key, 0) < _VAIN_BATCHES else 0
+            for key, at in self._backlog.depths.items()
         }
 
     def _account(self, before: Offset, spool: Spool | None) -> None:

@@ -46,6 +46,11 @@ class Depth(NamedTuple):
     start_time: int = 0
     consumers: int = 0
 
+    @property
+    def waiting(self) -> int:
+        """Messages that a stream of the channel can read now."""
+        return 0 if self.paused else self.channel + self.topic
+
 
 def find_nsqds(settings: Settings, topic: str | None = None) -> list[Nsqd]:
     """The nsqds configured, or the ones that nsqlookupds list for that topic (None: all), by name.

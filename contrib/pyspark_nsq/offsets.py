@@ -12,12 +12,11 @@ those of all nsqds known then (TCP, HTTP), for the time when no nsqlookupd answe
 """
 
 import heapq
-import json
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pyspark_nsq.discovery import Nsqd
+from pyspark_nsq.discovery import Depth, Nsqd
 from pyspark_nsq.errors import NsqSourceError
 
 VERSION = 1
@@ -107,20 +106,17 @@ def split(quotas: Mapping[Place, int], min_partitions: int | None) -> dict[Place
     }
 
 
-def report(offset: Offset, waiting: Mapping[Key, int], planned: bool = True) -> dict[str, Any]:
-    """What Spark shows as the latest offset of its progress: what of the waiting is unread after this batch.
+def report(offset: Offset, depths: Mapping[Key, Depth], planned: bool = True) -> dict[str, Any]:
+    """What Spark shows as the latest offset of its progress: by topic and nsqd, the queued messages that are unread
+    after this batch, and the messages in flight when it was planned.
 
     `planned`: the batch is yet to read its quotas.
     """
     unread: dict[str, dict[str, int]] = {}
-    for (topic, name), count in waiting.items():
+    in_flight: dict[str, dict[str, int]] = {}
+    for (topic, name), at in depths.items():
         quota = sum(offset.quotas.get((topic, name), ())) if planned else 0
-        unread.setdefault(topic, {})[name] = max(0, count - quota)
-    return {"version": VERSION, "stream": offset.stream, "batch": offset.batch, "unread": unread}
-
-
-def unread(latest: str | Mapping[str, Any] | None) -> int:
-    """The messages still unread by a progress's `sources[0].latestOffset`; 0 if it does not contain them."""
-    value = json.loads(latest) if isinstance(latest, str) else latest
-    by_topic = value.get("unread", {}) if isinstance(value, Mapping) else {}
-    return sum(count for by_nsqd in by_topic.values() for count in by_nsqd.values())
+        unread.setdefault(topic, {})[name] = max(0, at.waiting - quota)
+        in_flight.setdefault(topic, {})[name] = at.in_flight
+    progress = {"version": VERSION, "stream": offset.stream, "batch": offset.batch}
+    return {**progress, "unread": unread, "in_flight": in_flight}

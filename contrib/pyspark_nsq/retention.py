@@ -25,7 +25,7 @@ from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import place
 from pyspark_nsq.known_ids import all_ids_files, archive
 from pyspark_nsq.options import Settings
-from pyspark_nsq.segment import Kind, read_entry
+from pyspark_nsq.segment import HEADER_SIZE, ID_LENGTH, Kind, read_entry
 from pyspark_nsq.spool import Spool
 
 CONFIRMED_RETENTION = 600.0
@@ -41,8 +41,9 @@ class Retention:
         self._settings = settings
         self._seen: dict[str, tuple[float, int]] = {}  # by path: since when, in seconds, and its size
 
-    def commit(self, batch: int, empty: Mapping[tuple[str, str], int]) -> None:
-        """The batch, and those before it, need no replay any more.
+    def commit(self, batch: int, empty: Mapping[tuple[str, str], int]) -> dict[str, int]:
+        """The batch, and those before it, need no replay any more. Returns how many suspects, and bytes of segments and
+        ids, are kept of them; uncommitted batches are not counted.
 
         `empty` has, for topics of nsqds whose channel was seen empty, after which batch. If this raises OSError or
         SpoolError, for want of space perhaps, the next call makes up for it.
@@ -53,10 +54,10 @@ class Retention:
                 if before < one <= batch:
                     archive(self._spool, one)
             self._spool.set_committed(batch)
-        self._delete(max(before, batch), empty)
+        return self._delete(max(before, batch), empty)
 
-    def _delete(self, committed: int, empty: Mapping[tuple[str, str], int]) -> None:
-        """What is due, and what there is no room for."""
+    def _delete(self, committed: int, empty: Mapping[tuple[str, str], int]) -> dict[str, int]:
+        """Delete what is due, and what there is no room for; returns what is left."""
         settings = self._settings
         directories = [self._spool.batch_directory(batch) for batch in self._spool.batches() if batch <= committed]
         files = [(key, file) for key, file in all_ids_files(self._spool) if file.batch <= committed]
@@ -71,6 +72,7 @@ class Retention:
             if path not in self._seen:
                 self._seen[path] = now, place(path).size(path)
         used = sum(self._seen[path][1] for path, _, _ in found)
+        suspects = 0
         for path, keep, has_suspects in found:
             first_seen, size = self._seen[path]
             is_due = now - first_seen >= keep
@@ -80,6 +82,9 @@ class Retention:
                 place(path).delete(path)
                 del self._seen[path]
                 used -= size
+            elif has_suspects:
+                suspects += (size - HEADER_SIZE) // ID_LENGTH
+        return {"suspects": suspects, "spool_bytes": used}
 
 
 # Inspection

@@ -43,6 +43,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._drain: Drain | None = None
         self._retention: Retention | None = None
         self._latest: dict[str, Any] | None = None
+        self._kept: dict[str, int] = {}  # in the spool, at the last commit
         self._new_stream = uuid.uuid4().hex
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -69,7 +70,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             waiting = self._drain.look(before, self._spool(before.stream) if self._settings.spool else None)
         wanted = share(waiting, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         if not any(wanted.values()):
-            self._latest = report(before, self._backlog.waiting, planned=False)
+            self._latest = report(before, self._backlog.depths, planned=False)
             if self._drain is not None:
                 # Spark has noted the batch before as committed when it asks for another one, but does not report it
                 # before the next run. (That is otherwise with asynchronous progress tracking, which has no drain.)
@@ -82,12 +83,12 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._create_spool(before.stream)
         quotas = split(wanted, self._settings.min_partitions)
         end = Offset(before.stream, before.batch + 1, self._settings.channel, quotas, self._backlog.nsqds())
-        self._latest = report(end, self._backlog.waiting)
+        self._latest = report(end, self._backlog.depths)
         return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """What is unread besides the batch planned last, see offsets.unread."""
-        return self._latest
+        """What is unread and in flight besides the batch planned last, and what the spool has of committed ones."""
+        return self._latest and self._latest | self._kept
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -115,7 +116,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._retention = Retention(self._spool(offset.stream), self._settings)
         try:
             self._close_chains(offset)
-            self._retention.commit(offset.batch, self._backlog.empty_since())
+            self._kept = self._retention.commit(offset.batch, self._backlog.empty_since())
         except (OSError, SpoolError) as error:
             _log.warning("the spool is not tidied up: %s", error)  # next time
 

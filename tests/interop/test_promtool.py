@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from prometheus_client import generate_latest
 
 from daemons import Daemon
+from gnsq_pipeline.progress import Metrics, Progress
 from nsq_client import Client
 
 pytestmark = [pytest.mark.peer, pytest.mark.one_lane]
 
 CONTRIB = Path(__file__).resolve().parents[2] / "contrib"
 ALERTS = CONTRIB / "grafana" / "gnsqd-alerts.yml"
-DASHBOARD = CONTRIB / "grafana" / "gnsqd-dashboard.json"
+DASHBOARDS = sorted((CONTRIB / "grafana").glob("*-dashboard.json"))
 
 PAUSED, WITHOUT_CONSUMERS, NOT_READY, TIMEOUTS, REQUEUES, FALLS_BEHIND = (
     f"NsqChannel{name}" for name in ("Paused", "WithoutConsumers", "NotReady", "Timeouts", "Requeues", "FallsBehind")
@@ -58,8 +60,9 @@ def test_rules_and_scrape_configs_are_valid(promtool: Promtool, tmp_path: Path) 
     assert f"{ALERTS.read_text('utf-8').count('expr:')} rules found" in checked
 
 
-def test_expressions_of_the_dashboard_are_valid(promtool: Promtool, tmp_path: Path) -> None:
-    dashboard = json.loads(DASHBOARD.read_text("utf-8"))
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_expressions_of_a_dashboard_are_valid(path: Path, promtool: Promtool, tmp_path: Path) -> None:
+    dashboard = json.loads(path.read_text("utf-8"))
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     expressions += [annotation["expr"] for annotation in dashboard["annotations"]["list"]]
     rules = [
@@ -88,6 +91,14 @@ def test_page_has_nothing_to_complain_about(gnsqd_factory: Callable[..., Daemon]
         client.command(b"FIN " + client.message().id)
         page = gnsqd.http("GET", "/metrics")[2]
     assert page.count(b"# TYPE gnsqd_") > 40
+    assert promtool("check", "metrics", input=page) == ""
+
+
+def test_page_of_pipelines_has_nothing_to_complain_about(promtool: Promtool) -> None:
+    metrics, key = Metrics(), ("t", "n:4150")
+    metrics.add("archive", Progress(1, "2026-11-21T20:41:28Z", 1, 1.0, {key: 1}, 0, 0, {key: 1}, 0, 0))
+    page = generate_latest(metrics.registry)
+    assert page.count(b"# TYPE gnsq_pipeline_") > 10
     assert promtool("check", "metrics", input=page) == ""
 
 
@@ -251,6 +262,17 @@ def test_alerts_fire_after_a_while(
     series = series_of("c", [QUIET] * before + (states * 100)[:100])
     checks = [(before + minute, FIRING, firing({"c": alert})) for minute, alert in alerts.items()]
     Checks(promtool, tmp_path, series).run(*checks)
+
+
+def test_a_pipeline_without_progress_causes_an_alert(promtool: Promtool, tmp_path: Path) -> None:
+    name = "gnsq_pipeline_last_progress_timestamp_seconds"
+    series = [
+        {"series": f'{name}{{pipeline="{pipeline}"}}', "values": values}
+        for pipeline, values in (("stalled", "0x60"), ("running", "0+60x60"), ("ended", "0x20 stale"))
+    ]
+    expression = 'sum by (alertname, pipeline) (ALERTS{alertstate="firing"})'
+    expected = [('{alertname="GnsqPipelineStalled",pipeline="stalled"}', 1)]
+    Checks(promtool, tmp_path, series).run((30, expression, []), (32, expression, expected))
 
 
 def test_lost_nsqlookupd_causes_an_alert(promtool: Promtool, tmp_path: Path) -> None:

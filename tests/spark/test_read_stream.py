@@ -155,12 +155,12 @@ def test_nsqds_are_found_by_nsqlookupd(
 
 
 def test_what_is_left_is_reported_with_each_batch(streams: Streams, nsqd: Daemon) -> None:
-    from pyspark_nsq.offsets import unread as left
+    from gnsq_pipeline.progress import read_progress
 
     publish(nsqd, "orders", bodies(3000))
     query = streams.start({**daemon_options(nsqd), "maxMessagesPerTrigger": "1000"}, availableNow=True)
     query.awaitTermination()
-    lags = [left(progress.sources[0].latestOffset) for progress in query.recentProgress if progress.numInputRows]
+    lags = [read_progress(progress.json).lag for progress in query.recentProgress if progress.numInputRows]
     assert lags == [2000, 1000, 0]
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_nsq.discovery import Nsqd
+from pyspark_nsq.discovery import Depth, Nsqd
 from pyspark_nsq.errors import NsqSourceError
-from pyspark_nsq.offsets import Offset, report, share, split, unread
+from pyspark_nsq.offsets import Offset, report, share, split
 
 NODE = Nsqd("[::1]:4150", ("::1", 4150), ("::1", 4151))
 OFFSET = Offset("5f0c", 7, "archive", {("clicks", NODE.name): [3, 2]}, {NODE.name: NODE})
@@ -79,18 +79,13 @@ def test_quotas_are_split_into_tasks(quotas: dict[str, int], tasks: int | None, 
 
 
 def test_the_report_leaves_out_what_the_batch_will_read() -> None:
-    latest = report(OFFSET, {("clicks", NODE.name): 9, ("views", NODE.name): 2})
+    depths = {("clicks", NODE.name): Depth(channel=7, topic=2, in_flight=3), ("views", NODE.name): Depth(channel=2)}
+    latest = report(OFFSET, depths)
     assert latest == {
         "version": 1,
         "stream": "5f0c",
         "batch": 7,
         "unread": {"clicks": {NODE.name: 4}, "views": {NODE.name: 2}},
+        "in_flight": {"clicks": {NODE.name: 3}, "views": {NODE.name: 0}},
     }
-    assert unread(latest) == 6
-    assert unread(json.dumps(latest)) == 6
-    assert unread(report(OFFSET, {("clicks", NODE.name): 9}, planned=False)) == 9
-
-
-@pytest.mark.parametrize("latest", [None, "null", "{}", "3", {}])
-def test_a_progress_without_a_report_has_nothing_unread(latest: Any) -> None:
-    assert unread(latest) == 0
+    assert report(OFFSET, depths, planned=False)["unread"]["clicks"] == {NODE.name: 9}

@@ -1,12 +1,12 @@
 """What a run reports of its progress, to Prometheus and to people, and how signals end it."""
 
 import json
-import math
 import os
 import signal
 import traceback
 import urllib.request
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,20 @@ REPORTED: dict[str, Any] = {
     "durationMs": {"triggerExecution": 2500},
     "eventTime": {"watermark": "2026-11-21T20:30:00.000Z"},
     "stateOperators": [{"numRowsTotal": 12, "numRowsDroppedByWatermark": 3}],
-    "sources": [{"latestOffset": {"version": 1, "unread": {"t": {"a:1": 40, "b:1": 2}, "u": {"a:1": 0}}}}],
+    "sources": [
+        {
+            "latestOffset": {
+                "version": 1,
+                "unread": {"t": {"a:1": 40, "b:1": 2}, "u": {"a:1": 0}},
+                "in_flight": {"t": {"a:1": 5, "b:1": 0}, "u": {"a:1": 0}},
+                "suspects": 3,
+                "spool_bytes": 1024,
+            }
+        },
+        {"latestOffset": {"version": 1, "unread": {"t": {"a:1": 1}}, "in_flight": {"t": {"a:1": 2}}}},
+    ],
 }
+A, B, U = ("t", "a:1"), ("t", "b:1"), ("u", "a:1")
 
 
 def reported(**fields: Any) -> str:
@@ -34,13 +46,15 @@ def reported(**fields: Any) -> str:
 
 
 def progress(batch: int = 1, rows: int = 10, seconds: float = 2.0, lag: int | None = 0, late: int = 0) -> Progress:
-    return Progress(batch, f"2026-11-21T20:41:{batch:02}.000Z", rows, seconds, lag, late)
+    unread = None if lag is None else {A: lag}
+    return Progress(batch, f"2026-11-21T20:41:{batch:02}.000Z", rows, seconds, unread, late)
 
 
 def test_a_batch_is_read_from_what_spark_reports() -> None:
     read = read_progress(reported())
-    assert read == Progress(7, "2026-11-21T20:41:28.046Z", 5000, 2.5, 42, 3, 12)
-    assert read.rows_per_second == 2000
+    unread, in_flight = {A: 41, B: 2, U: 0}, {A: 7, B: 0, U: 0}
+    assert read == Progress(7, "2026-11-21T20:41:28.046Z", 5000, 2.5, unread, 3, 12, in_flight, 3, 1024)
+    assert (read.lag, read.rows_per_second) == (43, 2000)
 
 
 @pytest.mark.parametrize("latest", [None, 4, "4", {"partition-1": {"index": 100}}])
@@ -70,15 +84,16 @@ def samples(metrics: Metrics) -> dict[str, float]:
 
 def test_prometheus_gets_totals_of_batches_and_the_last_lag() -> None:
     metrics = Metrics("archive")
-    assert math.isnan(samples(metrics)["lag_messages"])
+    assert samples(metrics)["rows_total"] == 0
+    assert "last_progress_timestamp_seconds" not in samples(metrics)
     for one in (progress(1, 10, 2, 5), progress(2, 30, 6, 4, late=2), progress(2, 0, 0.1, 3)):
-        metrics.add(one)
+        metrics.add("archive", one)
     found = samples(metrics)
     wanted = {
         "rows_total": 40,
         "batches_total": 2,
         "late_rows_total": 2,
-        "lag_messages": 3,
+        'lag_messages{nsqd="a:1",pipeline="archive",topic="t"}': 3,
         "rows_per_second": 5,
         "last_batch": 2,
         "batch_duration_seconds_count": 2,
@@ -88,13 +103,39 @@ def test_prometheus_gets_totals_of_batches_and_the_last_lag() -> None:
     assert found["last_progress_timestamp_seconds"] == pytest.approx(1795293662)
 
 
+def test_each_nsqd_has_series_as_long_as_it_is_reported() -> None:
+    metrics = Metrics()
+
+    def of(name: str) -> dict[tuple[str, str, str], float]:
+        (family,) = (family for family in metrics.registry.collect() if family.name == f"gnsq_pipeline_{name}")
+        return {
+            (labels["pipeline"], labels.get("topic", ""), labels.get("nsqd", "")): value
+            for _, labels, value, *_ in family.samples
+        }
+
+    before = read_progress(reported())
+    metrics.add("archive", before)
+    metrics.add("other", before)
+    lags = [(A, 41), (B, 2), (U, 0)]
+    assert of("lag_messages") == {(name, *key): lag for name in ("archive", "other") for key, lag in lags}
+    assert of("in_flight_messages")["archive", *A] == 7
+    metrics.add("archive", replace(before, unread={A: 8}, in_flight={A: 9}, suspects=None, spool_bytes=2048))
+    metrics.remove("other")
+    assert of("lag_messages") == {("archive", *A): 8}
+    assert of("in_flight_messages") == {("archive", *A): 9}
+    assert of("suspects") == {("archive", "", ""): 3}
+    assert of("spool_bytes") == {("archive", "", ""): 2048}
+    metrics.remove("archive")
+    assert not any(family.samples for family in metrics.registry.collect())
+
+
 def test_metrics_are_served_until_the_end_and_a_taken_address_is_reported() -> None:
     metrics = Metrics("archive")
     host = "127.0.0.1"
     with metrics.serve((host, 0)) as port:
         with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=30) as answer:
             assert b"gnsq_pipeline_rows_total" in answer.read()
-        taken = pytest.raises(PipelineError, match=f"--metrics-address {host}:{port}: Address already in use")
+        taken = pytest.raises(PipelineError, match=f"metrics at {host}:{port}: Address already in use")
         with taken, metrics.serve((host, port)):
             pass
     with pytest.raises(OSError):

@@ -165,6 +165,33 @@ def test_suspects_go_last_for_want_of_room(spool: Spool, caplog: pytest.LogCaptu
     assert "forgotten for want of room" in caplog.text
 
 
+@BOTH_PLACES
+def test_a_commit_returns_what_it_leaves_and_asks_for_the_size_of_a_file_once(
+    spool: Spool, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = place(spool.directory)
+    sizes: list[str] = []
+    size = where.size
+    monkeypatch.setattr(where, "size", lambda path: sizes.append(path) or size(path))  # type: ignore[func-returns-value]
+    keeper = Retention(spool, SETTINGS)
+    fill(spool, 1, confirmed=False)
+    fill(spool, 2)
+    kept = keeper.commit(2, {})
+    everything = size(f"{spool.directory}/batches") + size(f"{spool.directory}/ids")
+    marks = 3 * len(b"\n") if "://" in spool.location else 0  # of the directories that hold those of batches and ids
+    assert kept == {"suspects": 3, "spool_bytes": everything - marks}
+    assert len(sizes) == len(set(sizes)) == 4  # two directories of segments and two files of ids
+    fill(spool, 3, confirmed=False)
+    assert keeper.commit(2, {}) == kept, "a batch that is not committed is not counted"
+    assert len(sizes) == 4
+    clock.now += 3601
+    kept = keeper.commit(2, {})
+    (file,) = ids_files(spool, *KEY)
+    assert kept == {"suspects": 3, "spool_bytes": size(file.path)}
+    clock.now += 3600
+    assert keeper.commit(2, {}) == {"suspects": 0, "spool_bytes": 0}
+
+
 @pytest.mark.parametrize("file_length", [1, 2, 500_000])
 def test_suspects_are_known_by_attempts_and_others_after_a_restart(
     spool: Spool, monkeypatch: pytest.MonkeyPatch, file_length: int

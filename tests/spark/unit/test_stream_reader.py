@@ -5,17 +5,18 @@ import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from daemons import Daemon, eventually, fixed_ports
+from nsq_client import Client as Consumer
 from pyspark_nsq import backlog, read_task
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Depth, Nsqd, depth
 from pyspark_nsq.errors import DiscoveryError, OptionError, SpoolError
-from pyspark_nsq.offsets import Offset, unread
+from pyspark_nsq.offsets import Offset
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
 from pyspark_nsq.retention import inspect
@@ -202,15 +203,53 @@ def test_a_spool_that_is_gone_is_reported(settings: Settings, nsqds: list[FakeNs
     assert sum(batch.num_rows for batch in careless.read(partition)) == 2
 
 
+def latest(reader: NsqStreamReader) -> dict[str, Any]:
+    found = reader.reportLatestOffset()
+    assert found is not None
+    return found
+
+
 def test_the_progress_reports_what_is_unread(settings: Settings, nsqds: list[FakeNsqd]) -> None:
     nsqds[0].publish(50)
     reader = NsqStreamReader(settings)
-    assert unread(reader.reportLatestOffset()) == 0
+    assert reader.reportLatestOffset() is None
     end = plan(reader, ReadMaxRows(20)).to_json()
-    assert unread(reader.reportLatestOffset()) == 30
+    assert latest(reader)["unread"] == {TOPIC: {"node:4150": 30, "node:4250": 0}}
     nsqds[0].queue.clear()
     reader.latestOffset(end, ALL)
-    assert unread(reader.reportLatestOffset()) == 0
+    assert latest(reader)["unread"] == {TOPIC: {"node:4150": 0, "node:4250": 0}}
+
+
+def test_the_progress_reports_what_the_spool_has_at_the_last_commit(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nsqds[0].publish(50)
+    nsqds[0].piece = 20  # so the whole batch is one segment
+    query = MicroBatches(replace(settings, max_messages_per_trigger=20))
+    query.plan()
+    with monkeypatch.context() as deadly:
+
+        def die() -> NoReturn:
+            raise Died
+
+        Interruption(deadly, "finish", "before", 1, die)
+        query.execute()  # the first try of its task dies before a FIN
+    assert latest(query.reader).keys() == {"version", "stream", "batch", "unread", "in_flight"}
+    nsqds[0].time_out()
+    query.drain()
+    assert latest(query.reader)["suspects"] == 20
+    files = [path for path in Path(str(settings.spool_location)).rglob("*") if path.is_file()]
+    assert latest(query.reader)["spool_bytes"] == sum(
+        path.stat().st_size for path in files if path.name not in ("committed", "stream")
+    )
+
+
+def test_without_a_spool_its_figures_are_absent(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    nsqds[0].publish(5)
+    query = MicroBatches(replace(settings, spool=False, spool_location=None))
+    query.drain()
+    assert len(query.sink) == 5
+    assert latest(query.reader).keys() == {"version", "stream", "batch", "unread", "in_flight"}
 
 
 def test_the_last_batch_of_a_drain_is_committed_in_the_spool(settings: Settings, nsqds: list[FakeNsqd]) -> None:
@@ -361,6 +400,22 @@ def test_a_daemon_is_read_to_the_last_message_wherever_a_task_dies(
         assert sorted(int(row["value"]) for row in batches.sink) == list(range(100)), (step, when)
         assert len({row["message_id"] for row in batches.sink}) == 100
         assert depth(settings, where(settings), topic, CHANNEL)[:4] == (0, 0, 0, 0)
+
+
+def test_the_progress_reports_what_a_daemon_has_in_flight_to_others(nsqd: Daemon, settings: Settings) -> None:
+    settings = of_daemon(nsqd, settings)
+    publish(settings, TOPIC, 50)
+    consumer = Consumer(settings.nsqd_tcp_addresses[0])
+    consumer.subscribe(TOPIC, CHANNEL, rdy=7)
+    for _ in range(7):
+        consumer.message()
+    eventually(lambda: depth(settings, where(settings), TOPIC, CHANNEL).channel == 43, "the others are in the channel")
+    reader = NsqStreamReader(settings)
+    plan(reader, ReadMaxRows(13))
+    (name,) = latest(reader)["in_flight"][TOPIC]
+    assert latest(reader)["in_flight"] == {TOPIC: {name: 7}}
+    assert latest(reader)["unread"] == {TOPIC: {name: 50 - 7 - 13}}
+    consumer.sock.close()
 
 
 def test_a_message_that_timed_out_before_its_fin_is_one_row(nsqd: Daemon, settings: Settings) -> None:

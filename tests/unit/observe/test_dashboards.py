@@ -6,13 +6,15 @@ else (Prometheus' "Querying basics" and "Operators" say which words stand where)
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from exposition import OPENMETRICS, families
+from gnsq_pipeline.progress import Metrics as PipelineMetrics
+from gnsq_pipeline.progress import Progress
 from gnsqd.broker.registry import Registry
 from gnsqd.observe.prometheus import Metrics
 from gnsqd.observe.stats import MemoryStats
@@ -21,6 +23,7 @@ from unit.observe.clients import ShownClient
 
 CONTRIB = Path(__file__).resolve().parents[3] / "contrib"
 DASHBOARD = CONTRIB / "grafana" / "gnsqd-dashboard.json"
+OF_PIPELINES = CONTRIB / "grafana" / "gnsq-pipeline-dashboard.json"
 ALERTS = CONTRIB / "grafana" / "gnsqd-alerts.yml"
 SCRAPE_CONFIG = CONTRIB / "prometheus" / "gnsqd.yml"
 DOCUMENT = CONTRIB / "docs" / "metrics.md"
@@ -29,6 +32,7 @@ FUNCTIONS = {
     "changes",
     "count",
     "deriv",
+    "histogram_quantile",
     "increase",
     "label_values",
     "max",
@@ -36,6 +40,7 @@ FUNCTIONS = {
     "min_over_time",
     "rate",
     "sum",
+    "time",
     "topk",
     "vector",
 }
@@ -52,6 +57,8 @@ TOKEN = re.compile(
       | (?P<space> \s+ )""",
     re.VERBOSE,
 )
+
+EACH_DASHBOARD = pytest.mark.parametrize("path", [DASHBOARD, OF_PIPELINES], ids=["gnsqd", "gnsq-pipeline"])
 
 LOOKUPDS = {"127.0.0.1:4160": True}
 
@@ -115,6 +122,7 @@ def named(expression: str) -> Named:
         ('topk(10, max without (a) (x{b="$c"}[$__rate_interval]))', {"x": {"a", "b"}}),
         ('label_values(x{a="$b"}, c)', {"x": {"a", "c"}}),
         ("1 - x offset 5m", {"x": set()}),
+        ("time() - max by (a) (x)", {"x": {"a"}}),
     ],
 )
 def test_names_of_series_and_labels_are_found(expression: str, series: Named) -> None:
@@ -139,9 +147,21 @@ def exported_by_default(registry: Registry, options: Options) -> Named:
     return _exported(registry, options)
 
 
+@pytest.fixture
+def exported_by_pipelines() -> Named:
+    """What gnsq-pipeline and its listener export."""
+    metrics, key = PipelineMetrics(), ("t", "n:4150")
+    metrics.add("archive", Progress(1, "2026-11-21T20:41:28Z", 1, 1.0, {key: 1}, 0, 0, {key: 1}, 0, 0))
+    return _labels(metrics.registry.collect())
+
+
 def _exported(registry: Registry, options: Options) -> Named:
-    found: Named = {"up": set()}
-    for family in _page(registry, options):
+    return _labels(_page(registry, options)) | {"up": set()}
+
+
+def _labels(page: Iterable[Any]) -> Named:
+    found: Named = {}
+    for family in page:
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     return found
@@ -166,38 +186,58 @@ def assert_exported(expression: str, exported: Named) -> None:
 # The dashboard
 
 
-def dashboard() -> Any:
-    return json.loads(DASHBOARD.read_text("utf-8"))
+def dashboard(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8"))
 
 
-def panels() -> Iterator[Any]:
-    yield from (panel for panel in dashboard()["panels"] if panel["type"] != "row")
+def panels(path: Path) -> Iterator[Any]:
+    yield from (panel for panel in dashboard(path)["panels"] if panel["type"] != "row")
 
 
-def test_dashboard_shows_only_what_is_exported(exported: Named) -> None:
-    expressions = [target["expr"] for panel in panels() for target in panel["targets"]]
-    assert len(expressions) > 30
-    expressions += [annotation["expr"] for annotation in dashboard()["annotations"]["list"]]
-    variables = [variable for variable in dashboard()["templating"]["list"] if variable["type"] == "query"]
+@pytest.fixture
+def shown(request: pytest.FixtureRequest, path: Path) -> Named:
+    """What a dashboard may show."""
+    found: Named = request.getfixturevalue("exported" if path == DASHBOARD else "exported_by_pipelines")
+    return found
+
+
+@EACH_DASHBOARD
+def test_dashboard_shows_only_what_is_exported(path: Path, shown: Named) -> None:
+    expressions = [target["expr"] for panel in panels(path) for target in panel["targets"]]
+    assert len(expressions) > (30 if path == DASHBOARD else 15)
+    expressions += [annotation["expr"] for annotation in dashboard(path)["annotations"]["list"]]
+    variables = [variable for variable in dashboard(path)["templating"]["list"] if variable["type"] == "query"]
     for variable in variables:
         assert variable["query"]["query"] == variable["definition"]
         expressions.append(variable["definition"])
     for expression in expressions:
-        assert_exported(expression, exported)
+        assert_exported(expression, shown)
 
 
-def test_legends_name_labels_that_are_left(exported: Named) -> None:
-    for panel in panels():
+def test_dashboard_of_pipelines_shows_every_series(exported_by_pipelines: Named) -> None:
+    named_there = {
+        name for panel in panels(OF_PIPELINES) for target in panel["targets"] for name in named(target["expr"])
+    }
+    created = {name for name in exported_by_pipelines if name.endswith("_created")}
+    assert exported_by_pipelines.keys() - created - named_there == {
+        "gnsq_pipeline_batches_total",
+        "gnsq_pipeline_last_batch",
+    }
+
+
+@EACH_DASHBOARD
+def test_legends_name_labels_that_are_left(path: Path, shown: Named) -> None:
+    for panel in panels(path):
         for target in panel["targets"]:
             groups = re.findall(r"\bby \(([\w, ]+)\)", target["expr"])
             (name,) = {*named(target["expr"])} if len(named(target["expr"])) == 1 else [""]
-            left = set(groups[0].split(", ")) if groups else exported.get(name, set()) | OF_PROMETHEUS
+            left = set(groups[0].split(", ")) if groups else shown.get(name, set()) | OF_PROMETHEUS
             assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= left, target
 
 
 def test_panels_that_need_an_option_say_so(exported_by_default: Named) -> None:
     needing = 0
-    for panel in panels():
+    for panel in panels(DASHBOARD):
         if any(name not in exported_by_default for target in panel["targets"] for name in named(target["expr"])):
             needing += 1
             flags = re.findall(r"Needs --([\w-]+)\.", panel["description"])
@@ -206,16 +246,17 @@ def test_panels_that_need_an_option_say_so(exported_by_default: Named) -> None:
     assert needing >= 4
 
 
-def test_panels_lie_side_by_side_and_variables_are_defined() -> None:
+@EACH_DASHBOARD
+def test_panels_lie_side_by_side_and_variables_are_defined(path: Path) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in dashboard()["panels"]:
+    for panel in dashboard(path)["panels"]:
         place = panel["gridPos"]
         cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
         assert not cells & taken, panel["title"]
         assert max(x for x, _ in cells) < 24
         taken |= cells
-    defined = {variable["name"] for variable in dashboard()["templating"]["list"]} | {"__rate_interval", "__all"}
-    assert set(re.findall(r"\$\{?(\w+)", DASHBOARD.read_text("utf-8"))) == defined
+    defined = {variable["name"] for variable in dashboard(path)["templating"]["list"]} | {"__rate_interval", "__all"}
+    assert set(re.findall(r"\$\{?(\w+)", path.read_text("utf-8"))) == defined
 
 
 # The alert rules
@@ -234,7 +275,8 @@ def rules() -> list[tuple[str, str, str]]:
     return found
 
 
-def test_alerts_watch_only_what_is_exported(exported: Named) -> None:
+def test_alerts_watch_only_what_is_exported(exported: Named, exported_by_pipelines: Named) -> None:
+    exported |= exported_by_pipelines
     assert len({alert for alert, _, _ in rules()}) == len(rules()) == ALERTS.read_text("utf-8").count("expr:")
     for _, expression, text in rules():
         assert_exported(expression, exported)
@@ -242,9 +284,9 @@ def test_alerts_watch_only_what_is_exported(exported: Named) -> None:
         assert set(re.findall(r"\$labels\.(\w+)", text)) <= exported[first] | OF_PROMETHEUS
 
 
-def test_alerts_need_no_option(exported_by_default: Named) -> None:
+def test_alerts_need_no_option(exported_by_default: Named, exported_by_pipelines: Named) -> None:
     for _, expression, _ in rules():
-        assert named(expression).keys() <= exported_by_default.keys()
+        assert named(expression).keys() <= exported_by_default.keys() | exported_by_pipelines.keys()
 
 
 def test_documentation_lists_the_alerts_of_channels_in_their_order() -> None:
