@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -376,3 +377,19 @@ def test_scrapes_of_the_lane_that_is_there_are_timed_in_both_formats(peer_binary
     pub = r"\d+\.\d+ ms / \d+\.\d+ ms / \d+\.\d+ ms"
     for form, row in zip(("text", "openmetrics"), rows, strict=True):
         assert re.fullmatch(rf"gnsqd (compiled|plain) +{form} +[\d,]+ B +\d+ ms +\d+ ms +{pub} +{pub}", row)
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
+def test_instructions_of_a_command_are_counted(peer_binary: Callable[[str], Path]) -> None:
+    peer_binary("load")
+    run = subprocess.run(
+        [sys.executable, PROGRAM, "instructions", "--commands=20", "--loads", "pub", "mpub-20",
+         f"--compiled={shlex.join(own_command())}"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    counts = re.findall(r"^[\w-]+ +([\d,]+) instructions a command", run.stdout, re.MULTILINE)
+    pub, mpub = (int(count.replace(",", "")) for count in counts)
+    assert 1_000 < pub < mpub < 20 * pub

@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
         description="Compare gnsqd with the real nsqd.",
         epilog="`python tools/benchmarks memory --help` is about the memory of a backlog, `scale --help` about great "
         "numbers of topics, connections and so on, `schedule --help` about deferred messages, `scrape --help` about "
-        "/metrics.",
+        "/metrics, `instructions --help` about instructions per message.",
     )
     result.add_argument("--runs", type=positive, default=5, metavar="N", help="of each row and daemon (%(default)s)")
     result.add_argument(
