@@ -386,7 +386,7 @@ def test_instructions_of_a_command_are_counted(peer_binary: Callable[[str], Path
     peer_binary("load")
     run = subprocess.run(
         [sys.executable, PROGRAM, "instructions", "--commands=20", "--loads", "pub", "mpub-20",
-         f"--compiled={shlex.join(own_command())}"],
+         f"--gnsqd={shlex.join(own_command())}"],
         capture_output=True, text=True,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr

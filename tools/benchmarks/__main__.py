@@ -8,6 +8,8 @@ sys.path[:1] = [str(TOOLS), str(TOOLS.with_name("tests"))]
 
 from benchmarks import cli, instructions, lookupd, memory, scale, schedule, scrape  # noqa: E402
 
-OTHERS = {each.__name__.rpartition(".")[2]: each.main for each in (instructions, lookupd, memory, scale, schedule, scrape)}
+OTHERS = {
+    each.__name__.rpartition(".")[2]: each.main for each in (instructions, lookupd, memory, scale, schedule, scrape)
+}
 
 sys.exit(OTHERS[sys.argv[1]](sys.argv[2:]) if sys.argv[1:2] and sys.argv[1] in OTHERS else cli.main())

@@ -1,4 +1,4 @@
-"""`python tools/benchmarks instructions`: how many instructions the compiled gnsqd executes for a message, by callgrind.
+"""`python tools/benchmarks instructions`: how many instructions gnsqd executes for a message, counted by callgrind.
 
 Counts hardly change from run to run, whatever else the machine does, so they show a change of 1 %, which rates on a
 noisy machine do not. They do not include the kernel, waiting for memory and polling: valgrind, which has to be
@@ -16,7 +16,6 @@ from pathlib import Path
 from benchmarks.cli import positive, say
 from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError, Lane
 from benchmarks.programs import generator, on_channel, run_to_end
-from benchmarks.put import interpreter
 from benchmarks.queues import create_channel
 from certificates import issue
 from daemons import Daemon
@@ -40,16 +39,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python tools/benchmarks instructions", description=__doc__)
     parser.add_argument("--commands", type=positive, default=1000, help="of each load (default %(default)s)")
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS), help="(all)")
-    parser.add_argument("--compiled", default=".venv/bin/gnsqd", metavar="CMD", help="gnsqd (default %(default)s)")
+    parser.add_argument("--gnsqd", default=".venv/bin/python -P -m gnsqd", metavar="CMD", help="(%(default)s)")
     arguments = parser.parse_args(argv)
     try:
-        lane = Lane.parse("gnsqd", arguments.compiled)
+        lane = Lane.parse("gnsqd", arguments.gnsqd)
         if shutil.which("valgrind") is None:
             raise BenchmarkError("no such program: valgrind")
         for name in arguments.loads:
             flags, batch = LOADS[name]
             count = measure(lane, flags, arguments.commands, batch)
-            print(f"{name:12} {count:9,.0f} instructions a command{f', {count / batch:,.0f} a message' * (batch > 1)}", flush=True)
+            each = f", {count / batch:,.0f} a message" if batch > 1 else ""
+            print(f"{name:12} {count:9,.0f} instructions a command{each}", flush=True)
     except (BenchmarkError, OSError) as error:
         say(f"benchmarks: {error}")
         return 1
@@ -61,13 +61,12 @@ def measure(lane: Lane, flags: Sequence[str], commands: int, batch: int) -> floa
     with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
         counts = Path(directory, "callgrind")
         valgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}"]
-        command = [*valgrind, *interpreter(lane.command), *lane.command]
         certificate, key = issue("localhost").write(Path(directory) / "server")
         flags_of_daemon = ["--mem-queue-size=1000000", f"--tls-cert={certificate}", f"--tls-key={key}"]
-        with Daemon(command, Path(directory, "data"), *flags_of_daemon) as daemon:
+        with Daemon([*valgrind, *lane.command], Path(directory, "data"), *flags_of_daemon) as daemon:
             create_channel(daemon)
             control("--instr=on", daemon)
-            totals = []
+            totals: list[int] = []
             for number in (WARM_UP, WARM_UP + commands):
                 http = "{}:{}".format(*daemon.http_address)
                 load = [on_channel(), f"-count={number * batch}", *(flag.format(http=http) for flag in flags)]
