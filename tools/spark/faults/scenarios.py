@@ -48,13 +48,13 @@ class Stage:
         self._lookupd_ports = (free_port(), free_port())
         self._directory = directory
         self.lookupd: PeerProgram | None = None
-        flags: list[str] = []
+        flags = ["--max-rdy-count=500"]  # so that a task opens several connections
         # What a killed task holds comes again when its time is out.
         options = {"maxMessagesPerTrigger": "5000", "msgTimeoutMs": "5000"}
         if row.lookupd:
             self.start_lookupd()
             stack.callback(self.stop_lookupd)
-            flags = ["--broadcast-address=127.0.0.1", f"--lookupd-tcp-address=127.0.0.1:{self._lookupd_ports[0]}"]
+            flags += ["--broadcast-address=127.0.0.1", f"--lookupd-tcp-address=127.0.0.1:{self._lookupd_ports[0]}"]
             options["nsq.lookupd.http.addresses"] = f"127.0.0.1:{self._lookupd_ports[1]}"
         self.daemons = [
             stack.enter_context(Daemon(own_command(), directory / f"nsqd-{number}", *flags, *fixed_ports()))
