@@ -154,9 +154,10 @@ class Metrics:
 
     def remove(self, pipeline: str) -> None:
         """Remove the series of a pipeline that has ended."""
-        self._nsqds.pop(pipeline, None)
+        nsqds = self._nsqds.pop(pipeline, set())
         for family in self._families:
-            family.remove_by_labels({"pipeline": pipeline})
+            for place in nsqds if family in (self._lag, self._in_flight) else [()]:
+                family.remove(pipeline, *place)
 
     @contextmanager
     def serve(self, address: tuple[str, int]) -> Iterator[int]:
