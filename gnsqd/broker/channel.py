@@ -152,7 +152,7 @@ class Channel:
         return self.queue.count() if self.limiter is None else self.limiter.allowed(len(self._in_flight))
 
     def has_more(self) -> bool:
-        """Whether a consumer that was not woken may take a message now. Those that were have one promised each."""
+        """Whether a consumer that was not woken may take a message now: one is promised to each woken consumer."""
         return self.available() > self._waiting.promised
 
     def _outside(self) -> list[Message]:
