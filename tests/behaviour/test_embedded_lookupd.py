@@ -249,7 +249,7 @@ def test_dev_without_a_place_for_its_directory_is_a_fatal_line(
     def fail(**_: object) -> None:
         raise OSError("no space")
 
-    monkeypatch.setattr("gnsqd.__main__.TemporaryDirectory", fail)
+    monkeypatch.setattr("tempfile.TemporaryDirectory", fail)
     assert main(["--dev"]) == 1
     line = "FATAL: failed to instantiate nsqd - failed to create a temporary data path: no space"
     assert line in capfd.readouterr().err
