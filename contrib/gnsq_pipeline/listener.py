@@ -18,7 +18,7 @@ class NsqMetrics(listener.StreamingQueryListener):
         self._metrics = Metrics()
         self._names: dict[str, str] = {}  # of the running queries, by the id of the run
         self._serving = ExitStack()
-        self.port = self._serving.enter_context(self._metrics.serve((host, port)))
+        self.port = self._serving.enter_context(self._metrics.serve((host, port), type(self).__name__))
 
     def onQueryStarted(self, event: listener.QueryStartedEvent) -> None:  # noqa: N802
         """It may have no source of NSQ."""

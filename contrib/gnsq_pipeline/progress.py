@@ -160,15 +160,16 @@ class Metrics:
                 family.remove(pipeline, *place)
 
     @contextmanager
-    def serve(self, address: tuple[str, int]) -> Iterator[int]:
-        """Answer scrapes at `address` until the block ends, with the port; PipelineError if it is taken."""
+    def serve(self, address: tuple[str, int], named: str = "--metrics-address") -> Iterator[int]:
+        """Answer scrapes at `address`, which is the value of `named`, until the block ends; gives the port.
+        PipelineError if it is taken."""
         from prometheus_client import start_http_server
 
         host, port = address
         try:
             server, thread = start_http_server(port, host, self.registry)
         except OSError as error:
-            raise PipelineError(f"metrics at {host}:{port}: {error.strerror or error}") from None
+            raise PipelineError(f"{named} {host}:{port}: {error.strerror or error}") from None
         try:
             yield server.server_port
         finally:

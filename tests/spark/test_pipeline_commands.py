@@ -418,4 +418,4 @@ def test_an_address_for_metrics_that_is_taken_is_reported(run: Run, gnsqd: Daemo
     words = ["--topic", "t", "--channel", "c", *sources(gnsqd), "--metrics-address", taken, tmp_path / "output"]
     ended = run("archive", *words)
     assert ended.status == 1
-    assert one_line(ended.stderr) == f"Error: metrics at {taken}: Address already in use"
+    assert one_line(ended.stderr) == f"Error: --metrics-address {taken}: Address already in use"

@@ -135,7 +135,7 @@ def test_metrics_are_served_until_the_end_and_a_taken_address_is_reported() -> N
     with metrics.serve((host, 0)) as port:
         with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=30) as answer:
             assert b"gnsq_pipeline_rows_total" in answer.read()
-        taken = pytest.raises(PipelineError, match=f"metrics at {host}:{port}: Address already in use")
+        taken = pytest.raises(PipelineError, match=f"--metrics-address {host}:{port}: Address already in use")
         with taken, metrics.serve((host, port)):
             pass
     with pytest.raises(OSError):
