@@ -264,22 +264,40 @@ def test_alerts_fire_after_a_while(
     Checks(promtool, tmp_path, series).run(*checks)
 
 
-def test_a_pipeline_without_progress_causes_an_alert(promtool: Promtool, tmp_path: Path) -> None:
-    name = "gnsq_pipeline_last_progress_timestamp_seconds"
+@pytest.mark.parametrize(
+    "metric, label, values, times, alert",
+    [
+        pytest.param(
+            "gnsqd_nsqlookupd_connected",
+            "address",
+            {"a": "1x10 0x20", "b": "1x30", "c": "1 0 1 0 1 0 1 0 0 0 1x20"},
+            (14, 17),
+            ("GnsqdLookupdDisconnected", "a"),
+            id="lost nsqlookupd",
+        ),
+        pytest.param(
+            "gnsq_pipeline_last_progress_timestamp_seconds",
+            "pipeline",
+            {"stalled": "0x60", "running": "0+60x60", "ended": "0x20 stale"},
+            (30, 32),
+            ("GnsqPipelineStalled", "stalled"),
+            id="pipeline without progress",
+        ),
+    ],
+)
+def test_one_of_several_causes_an_alert(
+    promtool: Promtool,
+    tmp_path: Path,
+    metric: str,
+    label: str,
+    values: dict[str, str],
+    times: tuple[int, int],
+    alert: tuple[str, str],
+) -> None:
     series = [
-        {"series": f'{name}{{pipeline="{pipeline}"}}', "values": values}
-        for pipeline, values in (("stalled", "0x60"), ("running", "0+60x60"), ("ended", "0x20 stale"))
+        {"series": f'{metric}{{instance="i",{label}="{name}"}}', "values": those} for name, those in values.items()
     ]
-    expression = 'sum by (alertname, pipeline) (ALERTS{alertstate="firing"})'
-    expected = [('{alertname="GnsqPipelineStalled",pipeline="stalled"}', 1)]
-    Checks(promtool, tmp_path, series).run((30, expression, []), (32, expression, expected))
-
-
-def test_lost_nsqlookupd_causes_an_alert(promtool: Promtool, tmp_path: Path) -> None:
-    series = [
-        {"series": f'gnsqd_nsqlookupd_connected{{instance="i",address="{address}"}}', "values": values}
-        for address, values in (("a", "1x10 0x20"), ("b", "1x30"), ("c", "1 0 1 0 1 0 1 0 0 0 1x20"))
-    ]
-    expression = 'sum by (alertname, address) (ALERTS{alertstate="firing"})'
-    expected = [('{alertname="GnsqdLookupdDisconnected",address="a"}', 1)]
-    Checks(promtool, tmp_path, series).run((14, expression, []), (17, expression, expected))
+    expression = f'sum by (alertname, {label}) (ALERTS{{alertstate="firing"}})'
+    quiet, fires = times
+    expected = [(f'{{alertname="{alert[0]}",{label}="{alert[1]}"}}', 1)]
+    Checks(promtool, tmp_path, series).run((quiet, expression, []), (fires, expression, expected))
