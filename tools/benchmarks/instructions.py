@@ -65,12 +65,13 @@ def measure(lane: Lane, flags: Sequence[str], commands: int, batch: int) -> floa
         flags_of_daemon = ["--mem-queue-size=1000000", f"--tls-cert={certificate}", f"--tls-key={key}"]
         with Daemon([*valgrind, *lane.command], Path(directory, "data"), *flags_of_daemon) as daemon:
             create_channel(daemon)
+            http = "{}:{}".format(*daemon.http_address)
+            load = [on_channel(), *(flag.format(http=http) for flag in flags)]
             control("--instr=on", daemon)
             totals: list[int] = []
             for number in (SHORT, SHORT, SHORT + commands):  # the first one pays for what is done once
-                http = "{}:{}".format(*daemon.http_address)
-                load = [on_channel(), f"-count={number * batch}", *(flag.format(http=http) for flag in flags)]
-                run_to_end(generator(daemon, "move", f"-for={PATIENCE:g}s", *load), PATIENCE)
+                limits = f"-for={PATIENCE:g}s", f"-count={number * batch}"
+                run_to_end(generator(daemon, "move", *limits, *load), PATIENCE)
                 control("--dump", daemon)
                 totals.append(total(counts.with_name(f"{counts.name}.{len(totals) + 1}")))
             daemon.kill()
