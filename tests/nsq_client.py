@@ -91,12 +91,16 @@ class Client:
             self.command(b"RDY %d" % rdy)
 
     def publish(self, topic: str, *bodies: bytes) -> None:
-        """PUB one body, MPUB several, expecting OK."""
+        """PUB one body, MPUB several, expecting OK. Messages that come before it are kept: nsqd does not order them."""
         if len(bodies) == 1:
             self.command(f"PUB {topic}".encode(), bodies[0])
         else:
             self.command(f"MPUB {topic}".encode(), mpub_body(*bodies))
-        assert self.response() == b"OK"
+        early = b""
+        while (frame := self.frame()).type == MESSAGE:
+            early += sized(struct.pack(">i", MESSAGE) + frame.data)
+        assert frame == Frame(RESPONSE, b"OK")
+        self.buffer = early + self.buffer
 
     def frame(self, timeout: float | None = None) -> Frame:
         """The next frame, whatever it is. TimeoutError loses nothing; ConnectionError when the daemon closed."""
