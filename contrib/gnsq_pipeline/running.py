@@ -25,9 +25,10 @@ import click
 from gnsq_pipeline.archive import check_writable, only_writer, start
 from gnsq_pipeline.errors import NotFound, PipelineError, Unfinished, reason
 from gnsq_pipeline.options import local_path
-from gnsq_pipeline.progress import Lines, Metrics, Progress, Summary, read_progress
+from gnsq_pipeline.progress import Lines, Summary
 from pyspark_nsq.discovery import missing_topics
 from pyspark_nsq.options import parse
+from pyspark_nsq.progress import Metrics, Progress, read_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,8 +19,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from daemons import Daemon
-from gnsq_pipeline.progress import Metrics, Progress
 from nsq_client import Client
+from pyspark_nsq.progress import Metrics, Progress
 
 pytestmark = [pytest.mark.peer, pytest.mark.one_lane]
 

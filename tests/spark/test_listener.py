@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from gnsq_pipeline.listener import NsqMetrics
+    from pyspark_nsq.listener import NsqMetrics
 
 pytestmark = pytest.mark.spark
 
@@ -26,7 +26,7 @@ Series = tuple[str, ...]
 
 @pytest.fixture
 def listener(spark: "SparkSession") -> Iterator["NsqMetrics"]:
-    from gnsq_pipeline.listener import NsqMetrics
+    from pyspark_nsq.listener import NsqMetrics
 
     listener = NsqMetrics("127.0.0.1", 0)
     spark.streams.addListener(listener)

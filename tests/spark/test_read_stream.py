@@ -155,7 +155,7 @@ def test_nsqds_are_found_by_nsqlookupd(
 
 
 def test_what_is_left_is_reported_with_each_batch(streams: Streams, nsqd: Daemon) -> None:
-    from gnsq_pipeline.progress import read_progress
+    from pyspark_nsq.progress import read_progress
 
     publish(nsqd, "orders", bodies(3000))
     query = streams.start({**daemon_options(nsqd), "maxMessagesPerTrigger": "1000"}, availableNow=True)

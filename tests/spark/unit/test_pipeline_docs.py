@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from gnsq_pipeline.cli import cli
-from gnsq_pipeline.progress import Metrics
+from pyspark_nsq.progress import Metrics
 
 TEXT = (Path(__file__).parents[3] / "contrib" / "docs" / "spark-pipelines.md").read_text("utf-8")
 

@@ -14,8 +14,10 @@ import pytest
 from prometheus_client import generate_latest
 
 from gnsq_pipeline.errors import PipelineError, Unfinished
-from gnsq_pipeline.progress import Lines, Metrics, Progress, Summary, read_progress, summarised
+from gnsq_pipeline.progress import Lines, Summary, summarised
 from gnsq_pipeline.running import Stop, run_query, stopping
+from pyspark_nsq.errors import NsqSourceError
+from pyspark_nsq.progress import Metrics, Progress, read_progress
 
 REPORTED: dict[str, Any] = {
     "batchId": 7,
@@ -135,7 +137,7 @@ def test_metrics_are_served_until_the_end_and_a_taken_address_is_reported() -> N
     with metrics.serve((host, 0)) as port:
         with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=30) as answer:
             assert b"gnsq_pipeline_rows_total" in answer.read()
-        taken = pytest.raises(PipelineError, match=f"--metrics-address {host}:{port}: Address already in use")
+        taken = pytest.raises(NsqSourceError, match=f"--metrics-address {host}:{port}: Address already in use")
         with taken, metrics.serve((host, port)):
             pass
     with pytest.raises(OSError):

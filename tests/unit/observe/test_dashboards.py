@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from exposition import OPENMETRICS, families
-from gnsq_pipeline.progress import Metrics as PipelineMetrics
-from gnsq_pipeline.progress import Progress
 from gnsqd.broker.registry import Registry
 from gnsqd.observe.prometheus import Metrics
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.options import OPTIONS, Options
+from pyspark_nsq.progress import Metrics as PipelineMetrics
+from pyspark_nsq.progress import Progress
 from unit.observe.clients import ShownClient
 
 CONTRIB = Path(__file__).resolve().parents[3] / "contrib"

@@ -4,14 +4,14 @@ from contextlib import ExitStack
 
 from pyspark.sql.streaming import listener
 
-from gnsq_pipeline.progress import Metrics, read_progress
+from pyspark_nsq.progress import Metrics, read_progress
 
 
 class NsqMetrics(listener.StreamingQueryListener):
     """Serves the metrics of all queries of a session that read from NSQ; an argument of `spark.streams.addListener`.
 
     The label `pipeline` is the name of a query, or its id if it has none. A query has series from its first batch until
-    it ends. PipelineError if the address is taken.
+    it ends. NsqSourceError if the address is taken.
     """
 
     def __init__(self, host: str, port: int) -> None:
