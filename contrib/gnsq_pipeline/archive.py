@@ -87,12 +87,8 @@ def check_writable(spark: "SparkSession", directory: str, table_format: str = "p
     latest = _latest(spark, directory, _LOG)
     if latest < 0 and not all(name[0] in "_." for name in names):
         raise PipelineError(f"{directory} has files that are not of an archive: use another directory")
-    if latest >= 0 and "/hour=" in _listed_file(spark, directory):
-        raise PipelineError(
-            f"{directory} was written by an older release: replay and rollup read it; archive to another "
-            f"directory, or copy it first: spark.read.parquet({directory!r}).drop('hour').write"
-            ".format('delta').partitionBy('topic', 'date').save(...)"
-        )
+    if latest >= 0:
+        _listed_file(spark, directory)
     if latest > _latest(spark, directory, CHECKPOINT, "offsets"):
         raise PipelineError(
             f"{directory}: the checkpoint of this archive is missing, and without it messages would be lost: "

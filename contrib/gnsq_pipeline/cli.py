@@ -4,18 +4,15 @@ A user's mistake is a line on stderr, never a traceback; only --verbose shows wh
 modules that need Spark or pyarrow are imported by the commands, as --help needs neither.
 """
 
-import glob
 import os
 import sys
-import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from gnsq_pipeline.archive import PARTITION_COLUMNS, read_archive, to_archive
-from gnsq_pipeline.errors import INTERRUPTED, NotFound, PipelineError, UsageError
+from gnsq_pipeline.errors import INTERRUPTED, PipelineError, UsageError
 from gnsq_pipeline.options import (
     DESTINATION,
     DIRECTORY,
@@ -30,14 +27,10 @@ from gnsq_pipeline.options import (
     TO_TOPIC,
     Rows,
     command,
-    local_path,
     nsq_options,
     option,
-    places,
     require_directory,
-    show_rows,
 )
-from gnsq_pipeline.progress import Summary, summarised
 from gnsq_pipeline.running import run_job, run_stream, spark_session
 from gnsq_pipeline.spool import spool
 from gnsqd.version import VERSION
@@ -83,10 +76,7 @@ def archive(given: SimpleNamespace) -> None:
     if the run is killed and started again with the same spool and checkpoint, which are in DIRECTORY by default. With
     --format iceberg, DIRECTORY is the name of a table.
     """
-    given.spool_location, given.checkpoint = places(given)
-    source = nsq_options(given, "readStream")
-    with summarised(given.summary, Summary("archive", given.topics, given.channel)) as summary:
-        run_stream(given, source, summary, to_archive, PARTITION_COLUMNS)
+    run_stream("archive", given, to_archive, PARTITION_COLUMNS)
 
 
 @command(
@@ -126,136 +116,48 @@ def replay(given: SimpleNamespace) -> Rows:
     option("--percentile", "percentiles", type=click.FloatRange(0, 100), multiple=True, default=(50.0, 95.0, 99.0),
            show_default=True, help="Percentile of the latencies; may be repeated."),
     option("--by-channel", is_flag=True, help="Also group by channel."),
-    option("--json-schema", metavar="DDL|@FILE", help="Aggregate JSON bodies: user STRING, amount DOUBLE."),
-    option("--infer", is_flag=True, help="Aggregate JSON bodies, with a schema inferred from the archive."),
-    option("--infer-from", metavar="DIRECTORY", help="For topics of nsqds: archive from which to infer it."),
-    option("--infer-rows", type=click.IntRange(min=1), default=10_000, show_default=True, metavar="N",
-           help="Bodies to infer it from."),
-    option("--group-by", metavar="FIELDS", help="Fields of the bodies to group by: kind,user.country."),
-    option("--value", "values", multiple=True, help="Number in the bodies to aggregate; may be repeated."),
-    option("--output", metavar="DIRECTORY", help="Write the result to a table instead of printing it."),
-    option("--updates", is_flag=True, help="Print windows of a stream at each change, not at their end."),
+    option("--output", metavar="DIRECTORY", help="Table for the result; that of an archive is printed without it."),
     JSON, *SPARK,
-    short_help="Aggregate counts, bytes, rates and latencies per topic and window, or fields of JSON bodies.",
+    short_help="Aggregate counts, bytes, rates and latencies per topic and window.",
 )  # fmt: skip
-def rollup(given: SimpleNamespace) -> None:
+def rollup(given: SimpleNamespace) -> Rows | None:
     """Report counts, bytes, rates and latency percentiles for each topic and window of the messages' timestamps.
 
-    With --json-schema or --infer it aggregates fields of JSON bodies. A window of a stream is reported when the
-    watermark has passed its end; open windows are kept for the next run. Of an archive all windows are reported.
-    --format is the format of both tables, archive and output.
+    A window of a stream is written when the watermark has passed its end; open windows are kept for the next run. Of an
+    archive all windows are reported. --format is the format of both tables, archive and output.
     """
-    archive, printed, infers = given.from_archive, given.output is None, given.infer or given.infer_from
-    bodies = given.json_schema or infers
-    nodes = given.lookupd_http_addresses or given.nsqd_tcp_addresses or given.nsqd_http_addresses or given.extra
-    mistakes = {
-        "--json-schema and --infer contradict each other": given.json_schema and infers,
-        "--group-by and --value are for JSON bodies: they need --json-schema or --infer":
-            (given.group_by or given.values) and not bodies,
-        "--infer needs bodies that can be read twice: --from-archive, or --infer-from an archive":
-            given.infer and not (given.infer_from or archive),
-        "--since and --until belong to --from-archive": not archive and (given.since, given.until) != (None, None),
-        "--updates belongs to a result that is printed, not to --output": not archive and given.updates and not printed,
-        "--spool and --checkpoint are required, unless there is an --output to keep them in":
-            not archive and printed and None in (given.spool_location, given.checkpoint),
-        "--from-archive is read from files: it has no nodes, --channel, --continuous or --updates":
-            archive and (nodes or given.channel or given.continuous or given.updates),
-    }  # fmt: skip
-    for text, is_made in mistakes.items():
-        if is_made:
-            raise UsageError(text)
-    schema_text = given.json_schema or ""
-    if schema_text.startswith("@"):
-        try:
-            schema_text = Path(schema_text[1:]).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reported = getattr(error, "strerror", None) or error
-            raise NotFound(f"--json-schema {schema_text}: {reported}") from None
-    source: dict[str, str] = {}
-    if archive is None:
-        if not printed:
-            given.spool_location, given.checkpoint = places(given)
-        source = nsq_options(given, "readStream")
-    for directory in (archive, given.infer_from):
-        if directory and given.table_format != "iceberg":
-            require_directory(directory)
 
     def rolled_up(messages: "DataFrame") -> "DataFrame":
-        from gnsq_pipeline.rollup import infer_schema, read_schema, roll_up, roll_up_json
+        from gnsq_pipeline.rollup import roll_up
 
-        spark = messages.sparkSession
         spans = f"{round(given.window * 1000)} milliseconds", f"{round(given.watermark * 1000)} milliseconds"
-        if not bodies:
-            return roll_up(messages, *spans, [value / 100 for value in given.percentiles], given.by_channel)
-        if given.json_schema:
-            schema = read_schema(schema_text)
-        else:
-            sample = read_archive(spark, given.infer_from, given.table_format) if given.infer_from else messages
-            if given.topics and "topic" in sample.columns:
-                sample = sample.where(sample.topic.isin(*given.topics))
-            schema = infer_schema(spark, sample, given.infer_rows)
-        fields = [name for name in (given.group_by or "").split(",") if name]
-        return roll_up_json(messages, schema, fields, given.values, *spans)
+        return roll_up(messages, *spans, [value / 100 for value in given.percentiles], given.by_channel)
 
-    def show(result: "DataFrame", batch: int | None = None) -> None:
-        ordered = result.orderBy(*(name for name in ("window_start", "topic") if name in result.columns))
-        show_rows([row.asDict() for row in ordered.collect()], given.as_json, empty=batch is None)
-
-    with summarised(given.summary, Summary("rollup", given.topics, given.channel)) as summary:
-        if source:
-            run_stream(given, source, summary, rolled_up, show=show)
-            return
-        with spark_session(given) as (spark, stop):
-            from gnsq_pipeline.replay import select
-
-            archived = read_archive(spark, archive, given.table_format)
-            result = rolled_up(select(archived, given.topics, given.since, given.until))
-            if printed:
-                run_job(spark, lambda: show(result), stop)
-            elif given.table_format == "iceberg":
-                run_job(spark, lambda: result.writeTo(given.output).create(), stop)
-            else:
-                run_job(spark, lambda: result.write.format(given.table_format).save(given.output), stop)
-            summary.finished = True
-
-
-@command(
-    cli, "backlog", click.Argument(["directories"], metavar="DIRECTORY...", nargs=-1, required=True),
-    option("--topic", "topics", type=NAME, multiple=True, help="Only queues of this topic; may be repeated."),
-    option("--channel", "channels", type=NAME, multiple=True, help="Only queues of this channel; may be repeated."),
-    option("--all", "all_messages", is_flag=True, help="Include messages that were read but are still in the files."),
-    JSON, *SPARK,
-    short_help="Report the queued messages in the data directories of nodes that are down.",
-)  # fmt: skip
-def backlog(given: SimpleNamespace) -> int | None:
-    """Report the queued messages in data directories of gnsqd or nsqd, for nodes that are down, with a row per queue.
-
-    The directories (patterns such as /mnt/*/nsqd may be quoted) are read in parallel, with a task for each file. Damage
-    is reported with its position, and causes exit code 1.
-    """
-    from gnsq_pipeline.backlog import damages, summarise
-
-    for directory in given.directories:
-        if local_path(directory) is not None and not glob.glob(directory):
-            raise NotFound(f"{directory}: no such directory")
-    options = {"corruption": "column", "messages": "all" if given.all_messages else "unread"}
-    for name, names in (("topic", given.topics), ("channel", given.channels)):
-        if names:
-            options[name] = ",".join(names)
-    with spark_session(given) as (spark, stop):
-        records = spark.read.format("nsq_diskqueue").options(**options).load(list(given.directories))
-        summary, damage = summarise(records, time.time_ns()), damages(records)
-        rows = run_job(spark, lambda: [row.asDict() for row in summary.collect()], stop)
-        damaged = []
-        if any(row["damaged_places"] for row in rows):
-            damaged = run_job(spark, lambda: [row.asDict() for row in damage.collect()], stop)
-    show_rows(rows, given.as_json)
-    if not damaged:
+    archive = given.from_archive
+    source = click.get_current_context().get_parameter_source
+    for other in PERIOD if archive is None else STREAM:
+        if other.name != "topics" and source(other.name or "") is click.core.ParameterSource.COMMANDLINE:
+            raise UsageError(f"{other.opts[0]} {'needs' if archive is None else 'contradicts'} --from-archive")
+    if archive is None:
+        if given.output is None:
+            raise UsageError("--output is required, unless --from-archive is given")
+        run_stream("rollup", given, rolled_up)
         return None
-    if not given.as_json:
-        click.echo()
-    show_rows(damaged, given.as_json, "Damaged")
-    return PipelineError.exit_code
+    if given.table_format != "iceberg":
+        require_directory(archive)
+    with spark_session(given) as (spark, stop):
+        from gnsq_pipeline.replay import select
+
+        archived = read_archive(spark, archive, given.table_format)
+        result = rolled_up(select(archived, given.topics, given.since, given.until))
+        if given.output is None:
+            ordered = result.orderBy("window_start", "topic")
+            return run_job(spark, lambda: [row.asDict() for row in ordered.collect()], stop)
+        if given.table_format == "iceberg":
+            run_job(spark, lambda: result.writeTo(given.output).create(), stop)
+        else:
+            run_job(spark, lambda: result.write.format(given.table_format).save(given.output), stop)
+        return None
 
 
 cli.add_command(spool)
@@ -263,8 +165,9 @@ cli.add_command(spool)
 
 def main() -> NoReturn:
     """Run the command line of this process."""
+    status = 0
     try:
-        status: int = cli.main(prog_name="gnsq-pipeline", standalone_mode=False) or 0
+        cli.main(prog_name="gnsq-pipeline", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         status = error.exit_code

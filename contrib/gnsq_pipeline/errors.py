@@ -31,6 +31,7 @@ class NotFound(PipelineError):
 
 # Errors whose own text does not help: a pattern of it, and what is reported instead.
 _ADVICE = (
+    ("JAVA_GATEWAY_EXITED", "Java 17 or newer is needed, on PATH or in JAVA_HOME; --verbose shows more"),
     (
         "Multiple streaming jobs detected|streaming queries are concurrently using",
         "another query uses the same checkpoint: one run at a time may write to an archive; run this one again later",

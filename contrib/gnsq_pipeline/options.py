@@ -24,7 +24,7 @@ from pyspark_nsq.options import OPTIONS, parse
 SPOOL = "_spool"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Rows = list[dict[str, object]]
-Command = TypeVar("Command", bound=Callable[[SimpleNamespace], Rows | int | None])
+Command = TypeVar("Command", bound=Callable[[SimpleNamespace], Rows | None])
 
 
 class Text(click.ParamType[Any]):
@@ -75,18 +75,16 @@ def command(
     group: click.Group, name: str, *params: click.Parameter, short_help: str | None = None
 ) -> Callable[[Command], Command]:
     """A command with the function's docstring as help. It gets the values of `params` as the attributes of one object,
-    and returns rows to print, or an exit code."""
+    and may return rows to print."""
 
     def add(function: Command) -> Command:
-        def run(**values: Any) -> int | None:
+        def run(**values: Any) -> None:
             try:
-                result = function(SimpleNamespace(**values))
+                rows = function(SimpleNamespace(**values))
             except NsqSourceError as error:
                 raise PipelineError(str(error)) from None
-            if not isinstance(result, list):
-                return result
-            show_rows(result, values["as_json"])
-            return None
+            if rows is not None:
+                show_rows(rows, values["as_json"])
 
         group.command(name, params=list(params), help=function.__doc__, short_help=short_help)(run)
         return function
@@ -94,8 +92,8 @@ def command(
     return add
 
 
-def show_rows(rows: Sequence[Mapping[str, object]], as_json: bool, title: str = "", empty: bool = True) -> None:
-    """Print `rows`, which have the same keys; if there are none, a line on stderr unless `empty` is false."""
+def show_rows(rows: Sequence[Mapping[str, object]], as_json: bool) -> None:
+    """Print `rows`, which have the same keys; if there are none, a line on stderr."""
     if as_json:
         for row in rows:
             click.echo(json.dumps(row, default=_text))
@@ -103,14 +101,14 @@ def show_rows(rows: Sequence[Mapping[str, object]], as_json: bool, title: str = 
         from rich.console import Console
         from rich.table import Table
 
-        table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+        table = Table(box=None, pad_edge=False)
         for name in rows[0]:
             numeric = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
             table.add_column(name.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
         for row in rows:
             table.add_row(*map(_text, row.values()))
         Console(width=None if sys.stdout.isatty() else 10_000, markup=False, highlight=False).print(table)
-    if empty and not rows:
+    if not rows:
         click.echo("Nothing there.", err=True)
 
 
@@ -162,8 +160,6 @@ STREAM = (
     option("--continuous", is_flag=True, help="Continue until stopped, not only until everything is read."),
     option("--trigger", type=DURATION, default="10s", show_default=True, help="Time between continuous batches."),
     option("--allow-missing-topics", is_flag=True, help="Run even if no nsqd has a topic yet."),
-    option("--progress", type=click.Choice(["lines", "none"]), default="lines", show_default=True,
-           help="How to show progress on stderr: a line for each batch, or nothing."),
     option("--metrics-address", type=ADDRESS, metavar="HOST:PORT", help="Address for Prometheus metrics."),
     option("--summary", metavar="FILE", help="File for the result of the run as JSON; - is stdout."),
 )  # fmt: skip

@@ -8,9 +8,7 @@ import contextlib
 import logging
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,8 +22,8 @@ import click
 
 from gnsq_pipeline.archive import check_writable, only_writer, start
 from gnsq_pipeline.errors import NotFound, PipelineError, Unfinished, reason
-from gnsq_pipeline.options import local_path
-from gnsq_pipeline.progress import Lines, Summary
+from gnsq_pipeline.options import local_path, nsq_options, places
+from gnsq_pipeline.progress import Lines, Summary, summarised
 from pyspark_nsq.discovery import missing_topics
 from pyspark_nsq.options import parse
 from pyspark_nsq.progress import Metrics, Progress, read_progress
@@ -35,11 +33,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 T = TypeVar("T")
-Write = Callable[["DataFrame", int], None]
 
 _STEP = 0.25  # seconds between two polls
 _TASKS_LINE = 10.0  # seconds between two lines about the tasks of a job, on a terminal
-_JAVA = 17  # at least
 # What Delta Lake needs besides its package (docs.delta.io, "Set up Apache Spark with Delta Lake").
 DELTA_CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -72,7 +68,7 @@ def spark_session(given: SimpleNamespace) -> Iterator[tuple["SparkSession", Stop
     """A session that ends with the block, and whether a signal asked for that; `given` has the values of SPARK.
 
     A session that this process already has is used and not stopped. An exception of Spark that leaves the block is a
-    PipelineError of one line, unless the command is verbose. PipelineError if Java is missing or Spark does not start.
+    PipelineError of one line, unless the command is verbose. PipelineError if Spark does not start.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -100,8 +96,6 @@ def _start(given: SimpleNamespace) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # then spark-submit has started the JVM
-    if not submitted:
-        require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf: dict[str, Any] = {"spark.sql.session.timeZone": "UTC"}
     if vars(given).get("table_format") == "delta":
@@ -154,20 +148,6 @@ def _filtered_stderr(stop: Stop) -> Iterator[None]:
         os.dup2(stderr, 2)
 
 
-def require_java() -> None:
-    """PipelineError, unless there is a Java that Spark can run on."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin" if home else None)
-    if java is None:
-        where = f"JAVA_HOME is {home}, and there is none there" if home else "there is none on PATH or in JAVA_HOME"
-        raise PipelineError(f"Spark needs Java {_JAVA}: {where}")
-    shown = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", check=False).stderr
-    version = re.search(r'version "(?:1\.)?(\d+)', shown)  # Java 8 is 1.8
-    if version is None or int(version[1]) < _JAVA:
-        what = f"is Java {version[1]}" if version else "does not report its version"
-        raise PipelineError(f"Spark needs Java {_JAVA} or later: {java} {what}")
-
-
 def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Callable[[Progress], None]) -> bool:
     """Run a query until it ends or `stop` is set; whether it ended by itself. PipelineError if it fails.
 
@@ -203,67 +183,46 @@ def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Cal
 
 
 def run_stream(
-    given: SimpleNamespace, source: dict[str, str], summary: Summary, transform: Callable[["DataFrame"], "DataFrame"],
-    partitions: tuple[str, ...] = (), show: Write | None = None,
-) -> None:  # fmt: skip
-    """Run to its end the query that writes what `transform` makes of the messages of `source` to the output or, without
-    one, gives it to `show`; print the sums on stderr.
+    name: str, given: SimpleNamespace, transform: Callable[["DataFrame"], "DataFrame"], partitions: tuple[str, ...] = ()
+) -> None:
+    """Run to its end the query that writes what `transform` makes of the messages to the output, and write its summary.
 
-    `given` has the values of STREAM and SPARK. NotFound if no nsqd has one of the topics: its name is probably wrong.
-    KeyboardInterrupt if Ctrl-C ended the query, Unfinished if SIGTERM stopped a run that is not continuous before
-    everything was read.
+    `name` is that of the pipeline; `given` has the values of STREAM and SPARK. UsageError if the options are wrong,
+    NotFound if no nsqd has one of the topics: its name is probably wrong. KeyboardInterrupt if Ctrl-C ended the query,
+    Unfinished if SIGTERM stopped a run that is not continuous before everything was read.
     """
-    if not given.allow_missing_topics and (missing := missing_topics(parse(source, "readStream"))):
-        topics = f"topic {missing[0]!r}" if len(missing) == 1 else f"topics {', '.join(map(repr, missing))}"
-        raise NotFound(f"no nsqd has the {topics}; --allow-missing-topics runs nevertheless")
-    observers = [summary.add, *([] if given.progress == "none" else [Lines().add])]
+    output, table_format = given.output, given.table_format
+    given.spool_location, checkpoint = places(given)
+    source = nsq_options(given, "readStream")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(only_writer(given.output or given.checkpoint, local_path(given.checkpoint)))
+        summary = stack.enter_context(summarised(given.summary, Summary(name, given.topics, given.channel)))
+        if not given.allow_missing_topics and (missing := missing_topics(parse(source, "readStream"))):
+            topics = f"topic {missing[0]!r}" if len(missing) == 1 else f"topics {', '.join(map(repr, missing))}"
+            raise NotFound(f"no nsqd has the {topics}; --allow-missing-topics runs nevertheless")
+        stack.enter_context(only_writer(output, local_path(checkpoint)))
         spark, stop = stack.enter_context(spark_session(given))
-        if given.output is not None and given.table_format != "iceberg":
-            check_writable(spark, given.output, given.table_format)
+        if table_format != "iceberg":
+            check_writable(spark, output, table_format)
         writer = transform(spark.readStream.format("nsq").options(**source).load()).writeStream
         if given.continuous:
             writer = writer.trigger(processingTime=f"{round(given.trigger * 1000)} milliseconds")
         else:
             writer = writer.trigger(availableNow=True)
-        if show is None or given.output is not None:
-            begin = partial(start, writer, given.output, given.table_format, given.checkpoint, partitions)
-        else:
-            writer = writer.outputMode("update" if given.updates else "append").foreachBatch(stopping(show, stop))
-            begin = partial(writer.option("checkpointLocation", given.checkpoint).start)
+        observers = [summary.add, Lines().add]
         if given.metrics_address is not None:
-            metrics = Metrics(summary.pipeline)
+            metrics = Metrics(name)
             stack.enter_context(metrics.serve(given.metrics_address))
-            observers.append(partial(metrics.add, summary.pipeline))
+            observers.append(partial(metrics.add, name))
+        begin = partial(start, writer, output, table_format, checkpoint, partitions)
         summary.finished = run_query(begin, stop, *observers)
         if stop.signal and not summary.finished:
             summary.stopped_by = stop.signal.name
             if stop.signal is signal.SIGTERM and not given.continuous:
                 raise Unfinished(f"stopped by SIGTERM before everything was read: {summary}")
-        if given.progress != "none":
-            end = f"stopped by {summary.stopped_by}" if summary.stopped_by else "all is read"
-            click.echo(f"{end}: {summary}", err=True)
+        end = f"stopped by {summary.stopped_by}" if summary.stopped_by else "all is read"
+        click.echo(f"{end}: {summary}", err=True)
         if stop.signal is signal.SIGINT:
             raise KeyboardInterrupt
-
-
-def stopping(write: Write, stop: Stop) -> Write:
-    """`write`, made for `foreachBatch`, whose errors are short after a signal.
-
-    Stopping a query interrupts its batch, and Spark (4.3) matches the text of the error with a regular expression that
-    overflows the stack of the query's thread if a Java stack trace is in it.
-    """
-
-    def written(frame: "DataFrame", batch: int) -> None:
-        try:
-            write(frame, batch)
-        except Exception:
-            if stop.signal:
-                raise InterruptedError("the run was stopped") from None
-            raise
-
-    return written
 
 
 def run_job(spark: "SparkSession", job: Callable[[], T], stop: Stop) -> T:

@@ -1,9 +1,8 @@
-"""`gnsq-pipeline spool`: the streams of spools, the batches of one, their removal, and their messages published again.
+"""`gnsq-pipeline spool`: the streams of spools, the batches of one, its removal, and its messages published again.
 
 Needs no Spark, and pyarrow only when a command runs.
 """
 
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +16,6 @@ from gnsq_pipeline.options import (
     DESTINATION,
     DIRECTORY,
     DRY_RUN,
-    DURATION,
     JSON,
     SPOOL,
     TO_TOPIC,
@@ -164,24 +162,14 @@ def publish(
 
 
 @command(
-    spool, "prune", DIRECTORY,
-    option("--older-than", type=DURATION, default="1d", show_default=True, help="Minimum age of the reads."),
-    JSON,
-)  # fmt: skip
-def prune(given: SimpleNamespace) -> Rows:
-    """Remove the messages that batch reads left. Streams clean up their spools themselves."""
-    limit = time.time() - given.older_than
-    found = [one for one in reports(given.directory) if one[1].kind == "read" and one[1].created < limit]
-    return [_removed(path, report) for path, report in found]
-
-
-@command(
     spool, "remove", DIRECTORY, STREAM,
     option("--with-uncommitted", is_flag=True, help="Also remove a stream with uncommitted messages, and lose them."),
     JSON,
 )  # fmt: skip
 def remove(given: SimpleNamespace) -> Rows:
-    """Remove a stream whose query will not run again."""
+    """Remove a stream whose query will not run again, or what a batch read left."""
+    from pyspark_nsq.retention import remove_stream
+
     path, report = find(given)
     messages = sum(batch.messages for batch in report.uncommitted)
     if messages and report.kind != "read" and not given.with_uncommitted:
@@ -189,10 +177,4 @@ def remove(given: SimpleNamespace) -> Rows:
             f"stream {report.stream}: {messages:,} messages are not committed and would be lost; "
             "run the query to its end first, or use --with-uncommitted"
         )
-    return [_removed(path, report)]
-
-
-def _removed(path: str, report: "StreamReport") -> dict[str, object]:
-    from pyspark_nsq.retention import remove_stream
-
-    return {"stream": report.stream, "removed_bytes": remove_stream(path, report.stream)}
+    return [{"stream": report.stream, "removed_bytes": remove_stream(path, report.stream)}]

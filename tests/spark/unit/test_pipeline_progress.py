@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import traceback
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from prometheus_client import generate_latest
 
 from gnsq_pipeline.errors import PipelineError, Unfinished
 from gnsq_pipeline.progress import Lines, Summary, summarised
-from gnsq_pipeline.running import Stop, run_query, stopping
+from gnsq_pipeline.running import Stop, run_query
 from pyspark_nsq.errors import NsqSourceError
 from pyspark_nsq.progress import Metrics, Progress, read_progress
 
@@ -246,20 +245,6 @@ def test_a_query_that_the_end_of_the_jvm_stops_has_not_ended_by_itself(lost: boo
             return None
 
     assert not run_query(lambda: Stopped([]), stop)  # type: ignore[arg-type, return-value]
-
-
-def test_an_error_after_a_signal_is_short_so_that_spark_can_take_it_apart() -> None:
-    stop = Stop()
-
-    def write(frame: object, batch: int) -> None:
-        raise ValueError("x" * 100_000)
-
-    with pytest.raises(ValueError, match="xxx"):
-        stopping(write, stop)(None, 0)  # type: ignore[arg-type]
-    stop.hear(signal.SIGTERM)
-    with pytest.raises(InterruptedError) as raised:
-        stopping(write, stop)(None, 0)  # type: ignore[arg-type]
-    assert len("".join(traceback.format_exception(raised.value))) < 2000
 
 
 def test_a_summary_says_how_a_run_ended(tmp_path: Path) -> None:

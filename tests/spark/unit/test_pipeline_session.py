@@ -13,50 +13,9 @@ import click
 import pytest
 
 from gnsq_pipeline.cli import INSTALL
-from gnsq_pipeline.errors import PipelineError, UsageError, reason
+from gnsq_pipeline.errors import UsageError, reason
 from gnsq_pipeline.options import ADDRESS, DURATION, MOMENT, SETTING, nsq_options, places
-from gnsq_pipeline.running import Stop, _filtered_stderr, require_java
-
-
-def java(directory: Path, says: str) -> None:
-    program = directory / "bin" / "java"
-    program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
-    program.chmod(0o755)
-
-
-@pytest.mark.parametrize("version", ["17.0.15", "21", "25-ea"])
-def test_a_java_that_is_new_enough_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    java(tmp_path, f'openjdk version "{version}" 2025-04-15')
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    require_java()
-
-
-@pytest.mark.parametrize(
-    "says, error",
-    [
-        ('java version "1.8.0_392"', "is Java 8"),
-        ('openjdk version "11.0.2"', "is Java 11"),
-        ("hello", "does not report its version"),
-    ],
-)
-def test_another_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, error: str) -> None:
-    java(tmp_path, says)
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    with pytest.raises(PipelineError, match=f"^Spark needs Java 17.*{error}$"):
-        require_java()
-
-
-def test_a_java_that_is_not_there_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(PipelineError, match="JAVA_HOME is .*, and there is none there"):
-        require_java()
-    monkeypatch.delenv("JAVA_HOME")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(PipelineError, match="there is none on PATH or in JAVA_HOME"):
-        require_java()
-
+from gnsq_pipeline.running import Stop, _filtered_stderr
 
 SOURCE_ERROR = """\
 [STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] \
@@ -203,16 +162,16 @@ def run(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
 def test_without_java_a_run_ends_with_one_line(tmp_path: Path) -> None:
     ended = run("replay", str(tmp_path), "--dry-run", JAVA_HOME=str(tmp_path))
     assert ended.returncode == 1
-    assert ended.stderr == f"Error: Spark needs Java 17: JAVA_HOME is {tmp_path}, and there is none there\n"
+    needed = "Java 17 or newer is needed, on PATH or in JAVA_HOME; --verbose shows more"
+    assert ended.stderr.splitlines()[-1] == f"Error: Spark did not start: {needed}"
 
 
 def test_without_pyspark_a_run_ends_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError('no', name='pyspark')")
     path = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
-    for words in (["replay", str(tmp_path), "--dry-run"], ["backlog", str(tmp_path)]):
-        ended = run(*words, PYTHONPATH=path)
-        assert ended.returncode == 1
-        assert ended.stderr == f"Error: pyspark is not installed: {INSTALL}\n"
+    ended = run("replay", str(tmp_path), "--dry-run", PYTHONPATH=path)
+    assert ended.returncode == 1
+    assert ended.stderr == f"Error: pyspark is not installed: {INSTALL}\n"
     assert run("archive", "--help", PYTHONPATH=path).returncode == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from daemons import Daemon, free_port
 from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
-from gnsq_pipeline.spool import find, list_streams, prune, publish, remove, show
+from gnsq_pipeline.spool import find, list_streams, publish, remove, show
 from pyspark_nsq.client import Message
 from pyspark_nsq.columns import Messages, pack
 from pyspark_nsq.options import Settings
@@ -52,14 +52,6 @@ def test_a_stream_is_named_by_the_begin_of_its_id_if_that_is_of_one_only(tmp_pat
         show(given(tmp_path, "x"))
     with pytest.raises(NotFound, match="no such directory"):
         list_streams(given(tmp_path / "missing"))
-
-
-def test_only_what_batch_reads_left_is_pruned(tmp_path: Path) -> None:
-    stream(tmp_path, "live")
-    stream(tmp_path, "read", "read")
-    assert prune(given(tmp_path, older_than=3600)) == []
-    assert [row["stream"] for row in prune(given(tmp_path, older_than=-60))] == ["read"]
-    assert [row["stream"] for row in list_streams(given(tmp_path))] == ["live"]
 
 
 @pytest.fixture
