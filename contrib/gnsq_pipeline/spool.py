@@ -4,6 +4,7 @@ Needs no Spark, and pyarrow only when a command runs.
 """
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,33 +72,10 @@ def find(given: SimpleNamespace) -> tuple[str, "StreamReport"]:
 def list_streams(given: SimpleNamespace) -> Rows:
     """List the streams: batches, segments, messages, suspects (ids whose FIN is in doubt), bytes."""
     return [
-        {
-            "spool": path,
-            "stream": report.stream,
-            "kind": report.kind,
-            "created": datetime.fromtimestamp(report.created, UTC),
-            "topics": ",".join(report.topics),
-            "channel": report.channel,
-            "committed_batch": report.committed,
-            "batches": len(report.batches),
-            "segments": sum(batch.segments for batch in report.batches),
-            "messages": sum(batch.messages for batch in report.batches),
-            "uncommitted_messages": sum(batch.messages for batch in report.uncommitted),
-            "known_ids": report.ids,
-            "suspects": report.suspects + sum(batch.suspects for batch in report.uncommitted),
-            "bytes": report.bytes,
-            "damaged": sum(batch.damaged for batch in report.batches),
-        }
+        {"spool": path, **asdict(report)}
+        | {"created": datetime.fromtimestamp(report.created, UTC), "topics": ",".join(report.topics)}
         for path, report in reports(given.directory)
     ]
-
-
-@command(spool, "show", DIRECTORY, STREAM, JSON)
-def show(given: SimpleNamespace) -> Rows:
-    """List the batches of one stream."""
-    names = ("batch", "committed", "chains", "ended", "segments", "messages", "suspects", "bytes", "damaged")
-    shown = {"chains": "tasks", "ended": "ended_tasks"}
-    return [{shown.get(name, name): getattr(batch, name) for name in names} for batch in find(given)[1].batches]
 
 
 @command(
@@ -136,8 +114,10 @@ def publish(
     publisher = Publisher(settings or Settings())
     rows: dict[str, dict[str, int]] = {}
     try:
-        for batch in report.batches if committed else report.uncommitted:
-            for topic, nsqd, chain in stored.chains(batch.batch):
+        for batch in stored.batches():
+            if batch <= report.committed_batch and not committed:
+                continue
+            for topic, nsqd, chain in stored.chains(batch):
                 row = rows.setdefault(to_topic or topic, {"messages": 0, "bytes": 0, "damaged": 0})
                 for entry in chain.refresh():
                     if entry.kind not in (Kind.SEGMENT, Kind.LOST):
@@ -171,7 +151,7 @@ def remove(given: SimpleNamespace) -> Rows:
     from pyspark_nsq.retention import remove_stream
 
     path, report = find(given)
-    messages = sum(batch.messages for batch in report.uncommitted)
+    messages = report.uncommitted_messages
     if messages and report.kind != "read" and not given.with_uncommitted:
         raise PipelineError(
             f"stream {report.stream}: {messages:,} messages are not committed and would be lost; "

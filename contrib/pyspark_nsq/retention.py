@@ -18,7 +18,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark_nsq.errors import SpoolError
@@ -91,43 +91,24 @@ class Retention:
 
 
 @dataclass
-class BatchReport:
-    """What is there of one batch. `suspects` are messages whose FIN is not confirmed; `ended` are tasks."""
-
-    batch: int
-    committed: bool
-    chains: int = 0
-    segments: int = 0
-    messages: int = 0
-    suspects: int = 0
-    ended: int = 0
-    bytes: int = 0
-    damaged: int = 0  # entries
-
-
-@dataclass
 class StreamReport:
-    """What is there of one stream. `ids`, of which some are `suspects`, are those remembered of committed batches."""
+    """What a spool has of one stream. `known_ids` are of committed batches. `suspects` are messages whose FIN is not
+    confirmed, among these ids and in uncommitted batches. `damaged` are entries."""
 
     stream: str
     kind: str
     created: int  # unix seconds
     topics: tuple[str, ...]
     channel: str
-    committed: int
-    batches: list[BatchReport] = field(default_factory=list)
-    ids: int = 0
+    committed_batch: int
+    batches: int = 0
+    segments: int = 0
+    messages: int = 0
+    uncommitted_messages: int = 0
+    known_ids: int = 0
     suspects: int = 0
-    id_bytes: int = 0
-
-    @property
-    def uncommitted(self) -> list[BatchReport]:
-        """The batches whose messages NSQ doesn't have any more and Spark hasn't committed yet."""
-        return [batch for batch in self.batches if not batch.committed]
-
-    @property
-    def bytes(self) -> int:
-        return self.id_bytes + sum(batch.bytes for batch in self.batches)
+    bytes: int = 0
+    damaged: int = 0
 
 
 def inspect(location: str) -> list[StreamReport]:
@@ -151,32 +132,27 @@ def _inspect(spool: Spool) -> StreamReport:
         spool.committed(),
     )
     for batch in spool.batches():
-        report.batches.append(_inspect_batch(spool, batch, batch <= report.committed))
+        report.batches += 1
+        for _, _, chain in spool.chains(batch):
+            chain.refresh()
+            sure = chain.confirmed()
+            for entry in chain.entries:
+                report.bytes += entry.size
+                report.damaged += entry.kind is Kind.LOST
+                if entry.kind is Kind.SEGMENT:
+                    report.segments += 1
+                    report.messages += entry.messages
+                    if batch > report.committed_batch:
+                        report.uncommitted_messages += entry.messages
+                        report.suspects += 0 if entry.slot in sure else entry.messages
     for _, file in all_ids_files(spool):
         try:
             entry = read_entry(file.path, 0)
         except (SpoolError, FileNotFoundError):
             continue
-        report.ids += entry.messages
+        report.bytes += entry.size
+        report.known_ids += entry.messages
         report.suspects += 0 if file.confirmed else entry.messages
-        report.id_bytes += entry.size
-    return report
-
-
-def _inspect_batch(spool: Spool, batch: int, committed: bool) -> BatchReport:
-    report = BatchReport(batch, committed)
-    for _, _, chain in spool.chains(batch):
-        chain.refresh()
-        sure = chain.confirmed()
-        report.chains += 1
-        for entry in chain.entries:
-            if entry.kind is Kind.SEGMENT:
-                report.segments += 1
-                report.messages += entry.messages
-                report.suspects += 0 if entry.slot in sure else entry.messages
-            report.ended += entry.kind is Kind.END
-            report.damaged += entry.kind is Kind.LOST
-            report.bytes += entry.size
     return report
 
 

@@ -144,13 +144,12 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except (OSError, SpoolError):  # there is none yet; or making this stream's directory will fail with the reason
             return
         for other in reports:
-            messages = sum(batch.messages for batch in other.uncommitted)
             same = other.channel == self._settings.channel and not set(self._settings.topics).isdisjoint(other.topics)
-            if other.kind == "readStream" and same and messages and other.stream != stream:
+            if other.kind == "readStream" and same and other.uncommitted_messages and other.stream != stream:
                 _log.warning(
-                    f"the spool at {location} has {messages} messages of stream {other.stream} that are not committed. "
-                    "This query is a new stream and does not read them: if the checkpoint of that stream is gone, "
-                    f"`gnsq-pipeline spool replay {location} {other.stream}` publishes them again"
+                    f"the spool at {location} has {other.uncommitted_messages} messages of stream {other.stream} that "
+                    "are not committed. This query is a new stream and does not read them: if the checkpoint of that "
+                    f"stream is gone, `gnsq-pipeline spool replay {location} {other.stream}` publishes them again"
                 )
 
     def _check_spool(self, offset: Offset) -> None:

@@ -147,7 +147,7 @@ def test_streams_and_batch_reads_have_their_spools_there(
     assert sorted(bytes(row.value) for row in rows) == sorted(bodies(1000, "0 ") + bodies(1000, "1 "))
     ((_, report),) = reports(location)
     assert report.batches
-    assert not report.uncommitted
+    assert not report.uncommitted_messages
     publish(daemon, "orders", bodies(500, "batch "))
     frame = spark.read.format("nsq").options(**options).load()
     for _ in range(2):

@@ -10,7 +10,7 @@ import pytest
 
 from daemons import Daemon, free_port
 from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
-from gnsq_pipeline.spool import find, list_streams, publish, remove, show
+from gnsq_pipeline.spool import find, list_streams, publish, remove
 from pyspark_nsq.client import Message
 from pyspark_nsq.columns import Messages, pack
 from pyspark_nsq.options import Settings
@@ -38,7 +38,6 @@ def test_streams_are_found_in_a_spool_and_in_an_output_that_has_one(tmp_path: Pa
         (two, "orders", "c", 0, 0),
     ]
     assert [row["stream"] for row in list_streams(given(tmp_path / "_spool" / "b"))] == [two]
-    assert show(given(tmp_path, one[:8])) == []
 
 
 def test_a_stream_is_named_by_the_begin_of_its_id_if_that_is_of_one_only(tmp_path: Path) -> None:
@@ -49,7 +48,7 @@ def test_a_stream_is_named_by_the_begin_of_its_id_if_that_is_of_one_only(tmp_pat
     with pytest.raises(UsageError, match="the begin of ab1, ab3"):
         remove(given(tmp_path, "ab", with_uncommitted=False))
     with pytest.raises(NotFound, match="no stream x"):
-        show(given(tmp_path, "x"))
+        find(given(tmp_path, "x"))
     with pytest.raises(NotFound, match="no such directory"):
         list_streams(given(tmp_path / "missing"))
 

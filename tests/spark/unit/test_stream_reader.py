@@ -257,7 +257,7 @@ def test_the_last_batch_of_a_drain_is_committed_in_the_spool(settings: Settings,
     query = MicroBatches(replace(settings, max_messages_per_trigger=20))
     query.drain()
     (report,) = inspect(str(settings.spool_location))
-    assert (report.committed, len(report.batches), report.uncommitted) == (3, 3, [])
+    assert (report.committed_batch, report.batches, report.uncommitted_messages) == (3, 3, 0)
 
 
 def test_a_new_stream_warns_of_what_another_one_has_not_committed(
