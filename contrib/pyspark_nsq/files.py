@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from tempfile import TemporaryFile
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark_nsq.errors import SpoolError
 
@@ -23,51 +23,8 @@ _TEMPORARY = ".tmp-"
 _MARK = ".directory"
 
 
-class Place(Protocol):
-    """Where a spool is. Paths begin with its location."""
-
-    def check(self, location: str) -> None:
-        """Make the directory of a spool; SpoolError or OSError if files there can't be made as `create` has to."""
-
-    def make_directory(self, path: str) -> None:
-        """Make a directory, and the one around it, which survive a power cut."""
-
-    def settle(self, directory: str) -> None:
-        """Names in the directory survive a power cut when this returns."""
-
-    def create(self, path: str, pieces: Pieces) -> bool:
-        """Make a whole file, durably and at once, unless there is one; whether there was none."""
-
-    def replace(self, path: str, pieces: Pieces) -> None:
-        """Make or replace a whole file, durably and at once."""
-
-    def note(self, path: str, data: bytes) -> None:
-        """Make a file that may be missing or half there after a power cut."""
-
-    def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
-
-    def begin(self, path: str, count: int) -> tuple[bytes, int]:
-        """The first bytes of a file, at most `count`, and its size."""
-
-    def read(self, path: str, start: int = 0, count: int | None = None) -> bytes:
-        """The bytes of a file from `start` on, at most `count`."""
-
-    def mapped(self, path: str) -> mmap.mmap:
-        """The bytes of a file, as memory that the system can take back."""
-
-    def names(self, directory: str) -> list[str]:
-        """What is in a directory, in any order."""
-
-    def size(self, path: str) -> int:
-        """Bytes of a file, or of all below a directory."""
-
-    def delete(self, path: str) -> None:
-        """Delete a file, or a directory with all below it."""
-
-
-def place(path: str) -> Place:
-    """Where a file or directory of a spool is; SpoolError if such a place is not known."""
+def place(path: str) -> "_Directories | _Bucket":
+    """Where a path of a spool is, which begins with its location; SpoolError if such a place is not known."""
     return _bucket("/".join(path.split("/")[:3])) if "://" in path else _DIRECTORIES
 
 
@@ -126,6 +83,7 @@ class _Directories:
     """A file system that knows hard links."""
 
     def check(self, location: str) -> None:
+        """Make the directory of a spool; SpoolError or OSError if files there can't be made as `create` has to."""
         os.makedirs(location, exist_ok=True)
         with _temporary(location) as one, _temporary(location) as two, _temporary(location) as name:
             write_temporary(one, [b"1"])
@@ -140,15 +98,18 @@ class _Directories:
                 raise SpoolError(f"the spool at {location} is on a file system where links replace files")
 
     def make_directory(self, path: str) -> None:
+        """Make a directory, and the one around it, which survive a power cut."""
         os.makedirs(path, exist_ok=True)
         parent = os.path.dirname(path)
         self.settle(parent)
         self.settle(os.path.dirname(parent))
 
     def settle(self, directory: str) -> None:
+        """Names in the directory survive a power cut when this returns."""
         sync_directory(directory)
 
     def create(self, path: str, pieces: Pieces) -> bool:
+        """Make a whole file, durably and at once, unless there is one; whether there was none."""
         directory = os.path.dirname(path)
         with _temporary(directory) as temporary:
             write_temporary(temporary, pieces)
@@ -157,6 +118,7 @@ class _Directories:
         return won
 
     def replace(self, path: str, pieces: Pieces) -> None:
+        """Make or replace a whole file, durably and at once."""
         directory = os.path.dirname(path)
         with _temporary(directory) as temporary:
             write_temporary(temporary, pieces)
@@ -164,34 +126,42 @@ class _Directories:
         self.settle(directory)
 
     def note(self, path: str, data: bytes) -> None:
+        """Make a file that may be missing or half there after a power cut."""
         with open(path, "wb") as file:
             file.write(data)
 
     def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
         return os.path.exists(path)
 
     def begin(self, path: str, count: int) -> tuple[bytes, int]:
+        """The first bytes of a file, at most `count`, and its size."""
         with open(path, "rb") as file:
             return file.read(count), os.fstat(file.fileno()).st_size
 
     def read(self, path: str, start: int = 0, count: int | None = None) -> bytes:
+        """The bytes of a file from `start` on, at most `count`."""
         with open(path, "rb") as file:
             file.seek(start)
             return file.read(-1 if count is None else count)
 
     def mapped(self, path: str) -> mmap.mmap:
+        """The bytes of a file, as memory that the system can take back."""
         with open(path, "rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def names(self, directory: str) -> list[str]:
+        """What is in a directory, in any order."""
         return os.listdir(directory)
 
     def size(self, path: str) -> int:
+        """Bytes of a file, or of all below a directory."""
         if not os.path.isdir(path):
             return os.path.getsize(path)
         return sum(os.path.getsize(os.path.join(root, name)) for root, _, names in os.walk(path) for name in names)
 
     def delete(self, path: str) -> None:
+        """Delete a file, or a directory with all below it."""
         if os.path.isdir(path):
             shutil.rmtree(path)
         else:
@@ -207,7 +177,8 @@ def _bucket(root: str) -> "_Bucket":
 
 
 class _Bucket:
-    """A bucket, `s3://name`. Its address and keys come from the environment, as in other programs that use S3.
+    """A bucket, `s3://name`, with the methods of `_Directories`. Its address and keys come from the environment, as in
+    other programs that use S3.
 
     A directory is there while it has a mark, which is deleted first. So nobody makes a file in a directory that is
     deleted, as in a file system: who sees the mark after making a file made it before the deletion."""
