@@ -183,7 +183,7 @@ class Drain:
             self._left = {key: at.channel + at.topic + at.in_flight + at.deferred for key, at in self._depths()}
         else:
             self._account(before, spool)
-        again = True
+        again = any(self._left.values())
         while not any((waiting := self._waiting()).values()):
             held = any(self._left.get(key) and at.in_flight for key, at in self._depths())
             if not again and not (held and time.monotonic() < deadline):

@@ -55,6 +55,8 @@ class Messages(NamedTuple):
     @classmethod
     def joined(cls, parts: Sequence["Messages"]) -> "Messages":
         """All of them, in order."""
+        if len(parts) == 1:
+            return parts[0]
         return cls(b"".join(part.ids for part in parts), pa.concat_batches([part.batch for part in parts]))
 
     @classmethod

@@ -30,6 +30,7 @@ from pyspark_nsq.segment import (
     Damaged,
     Entry,
     Kind,
+    fixed_size_ids,
     pack_entry,
     read_entry,
     read_ids,
@@ -87,22 +88,23 @@ def archive(spool: Spool, batch: int) -> None:
         place(directory).make_directory(directory)
         number = 0
         for (started, sure), entries in groups.items():
+            doubt = "confirmed" if sure else "suspect"
             for ids in _sorted_ids(entries):
-                doubt = "confirmed" if sure else "suspect"
-                name = f"{batch:010d}-{number:04d}-{started}-{doubt}-{ids[0].hex()}-{ids[-1].hex()}.ids"
+                low, high = ids[:ID_LENGTH].hex(), ids[-ID_LENGTH:].hex()
+                name = f"{batch:010d}-{number:04d}-{started}-{doubt}-{low}-{high}.ids"
                 path = os.path.join(directory, name)
-                place(path).replace(path, pack_entry(Kind.SEGMENT, 0, started, b"".join(ids)))
+                place(path).replace(path, pack_entry(Kind.SEGMENT, 0, started, ids))
                 number += 1
 
 
-def _sorted_ids(entries: Sequence[Entry]) -> Iterator[list[bytes]]:
-    """The ids of the segments, in lists of bounded length."""
-    ids: list[bytes] = []
+def _sorted_ids(entries: Sequence[Entry]) -> Iterator[bytes]:
+    """The ids of the segments, joined and sorted, in pieces of bounded length."""
+    ids = bytearray()
     for entry in entries:
-        ids += split_ids(read_ids(entry))
-        if len(ids) >= _IDS_OF_A_FILE or entry is entries[-1]:
-            yield sorted(ids)
-            ids = []
+        ids += read_ids(entry)
+        if len(ids) >= ID_LENGTH * _IDS_OF_A_FILE or entry is entries[-1]:
+            yield fixed_size_ids(bytes(ids)).sort().buffers()[1].to_pybytes()[: len(ids)]
+            ids.clear()
 
 
 @lru_cache(maxsize=32)

@@ -1,16 +1,17 @@
-"""What a task does for its partition: take its quota from one nsqd into the spool, then hand out what the spool has.
+"""What a task does for its partition: take its quota from one nsqd into the spool, and deliver what the spool has.
 
     pull     SUB, RDY; messages come, until the quota is reached or no more come
     seal     a segment with the new ones among them is made durable in the chain
     finish   only then FIN
-    confirm  RDY 0, CLS, and the answer shows that the nsqd has processed every FIN; a marker notes it
-    end      nothing of this task may follow in the chain
     deliver  the chain's segments of this task, in order, as Arrow batches
+    confirm  RDY 0, CLS, and the answer shows that the nsqd has processed every FIN; a marker notes it
+    end      nothing of this task may follow in the chain; what is not delivered yet is delivered
 
 A task may die after any step and be run again, here or on another machine, even while its first run goes on. A message
 without FIN is delivered again by nsqd, and dropped (but finished) if it is in the spool already; a message with FIN is
-in the spool. Nothing is delivered before the end is in the chain, so all runs deliver the same. While rows are handed
-out nothing is in flight: a slow sink lets no message time out.
+in the spool. A run delivers all segments of its task that are in the chain before its end, so all runs deliver the
+same. If Spark takes long for some rows, the others are delivered after the end, when nothing is in flight: a slow sink
+lets no message time out.
 
 A segment is sealed when half of what may be in flight has come, so that nsqd goes on sending meanwhile.
 """
@@ -33,12 +34,13 @@ from pyspark_nsq.known_ids import KnownIds
 from pyspark_nsq.offsets import Offset
 from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import Damaged, Kind, pack_entry, read_segment, split_ids
-from pyspark_nsq.spool import Chain, Spool
+from pyspark_nsq.spool import Spool
 from pyspark_nsq.subscription import Subscription
 
 _SEGMENT_BYTES = 16 << 20  # of bodies; a segment is sealed when it has that many
 _QUIET = 0.1  # seconds without a message until those in hand are sealed
-_BATCH_ROWS = 10_000  # rows of an Arrow batch, about
+_BATCH_ROWS = 5_000  # rows of an Arrow batch, at least
+_SLOW = 1.0  # seconds that Spark may take for rows while messages are in flight
 _RECONNECT = 5.0  # seconds to try, when an nsqd went away
 
 _log = logging.getLogger(__name__)
@@ -73,7 +75,7 @@ def tasks_of(batch: Offset, settings: Settings) -> list[ReadPartition]:
     ]
 
 
-def read_partition(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
+def read_partition(partition: ReadPartition) -> Generator[pa.RecordBatch, None, None]:
     """The rows of the partition. ConnectionLost only without a spool; Refused, SpoolError.
 
     Spark drops the iterator before its end when it has rows enough (show, limit): what is in flight is released then.
@@ -86,37 +88,22 @@ def read_partition(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
                 with contextlib.closing(_read_without_spool(partition)) as messages:
                     yield from _rows(partition, messages)
             else:
-                yield from _rows(partition, deliver(partition, fill(partition)))
+                with contextlib.closing(read(partition)) as messages:
+                    yield from _rows(partition, messages)
     except GeneratorExit:
         mute_broken_sockets()
         raise
 
 
-def fill(partition: ReadPartition) -> Chain:
-    """Take messages into the chain until the task's end is in it.
+def read(partition: ReadPartition) -> Generator[Messages, None, None]:
+    """The task's messages in the chain, each segment when it is there, until the task's end is in the chain.
 
     An nsqd that is away also ends the task: what it has not sent stays with it, for later batches.
     """
     task = _Task(partition)
-    if task.is_over():
-        return task.chain
-    taken, deadline = -1, 0.0
-    while not task.is_through():
-        try:
-            task.pull()
-            break
-        except ConnectionLost as error:
-            now, before, taken = time.monotonic(), taken, task.taken()
-            if taken > before:
-                deadline = now + _RECONNECT
-            if now > deadline:
-                _log.warning("%s: ends with %d messages: %s", partition, taken, error)
-                break
-            time.sleep(0.2)
-        except OSError as error:
-            raise SpoolError(f"{partition}: cannot read the spool: {error}") from None
-    task.chain.end(partition.part)
-    return task.chain
+    if not task.is_over():
+        yield from task.fill()
+    yield from task.new()
 
 
 class _Task:
@@ -134,6 +121,8 @@ class _Task:
         self.chain = self.spool.chain(partition.batch, partition.topic, partition.nsqd.name)
         self.chain.open()
         self._sealed: dict[int, bytes] = {}  # by slot: ids that this connection has sealed
+        self._delivered = 0  # segments
+        self._fresh: dict[int, Messages] | None = {}  # by slot: sealed and not delivered; None once Spark is slow
 
     def taken(self) -> int:
         """How many messages the chain has of this task."""
@@ -156,7 +145,26 @@ class _Task:
         _log.warning("%s", what)
         return True
 
-    def pull(self) -> None:
+    def fill(self) -> Iterator[Messages]:
+        """Take messages into the chain until the task's end is in it, and deliver them, unless that takes too long."""
+        taken, deadline = -1, 0.0
+        while not self.is_through():
+            try:
+                yield from self.pull()
+                break
+            except ConnectionLost as error:
+                now, before, taken = time.monotonic(), taken, self.taken()
+                if taken > before:
+                    deadline = now + _RECONNECT
+                if now > deadline:
+                    _log.warning("%s: ends with %d messages: %s", self.partition, taken, error)
+                    break
+                time.sleep(0.2)
+            except OSError as error:
+                raise SpoolError(f"{self.partition}: cannot read the spool: {error}") from None
+        self.chain.end(self.partition.part)
+
+    def pull(self) -> Iterator[Messages]:
         """Take what the nsqd gives; ConnectionLost if a connection breaks."""
         partition = self.partition
         with _subscribe(partition, partition.quota - self.taken()) as subscription:
@@ -166,8 +174,8 @@ class _Task:
             )
             self._sealed.clear()
             try:
-                through = self._pull(subscription)
-            except Exception:
+                through = yield from self._pull(subscription)
+            except BaseException:
                 subscription.release()
                 raise
             if through:
@@ -183,7 +191,7 @@ class _Task:
             _log.warning("%s", error)
             return 0
 
-    def _pull(self, subscription: Subscription) -> bool:
+    def _pull(self, subscription: Subscription) -> Generator[Messages, None, bool]:
         """Take messages; False if another run of this task has ended it, so that nothing may be finished."""
         while subscription.left > 0:
             if subscription.receive(_QUIET if subscription.count else self.settings.idle_timeout):
@@ -194,6 +202,11 @@ class _Task:
             if not self.seal(subscription.take()):
                 return False
             subscription.finish()
+            if self._fresh is not None:
+                began = time.monotonic()
+                yield from self.new()
+                if time.monotonic() - began > _SLOW:
+                    self._fresh = None
         return True
 
     def seal(self, messages: Messages) -> bool:
@@ -208,6 +221,8 @@ class _Task:
             slot = len(self.chain.entries)
             if self.chain.append(pack_entry(Kind.SEGMENT, part, self._started, new.ids, pack(new.batch))):
                 self._sealed[slot] = new.ids
+                if self._fresh is not None:
+                    self._fresh[slot] = new
                 return True
 
     def confirm(self, subscription: Subscription) -> None:
@@ -217,20 +232,24 @@ class _Task:
         if sure := [slot for slot, ids in sealed if not unfinished or unfinished.isdisjoint(split_ids(ids))]:
             self.chain.confirm(self.partition.part, sure)
 
+    def new(self) -> Iterator[Messages]:
+        """The messages of the task that came into the chain since the last call."""
+        partition = self.partition
+        for entry in self.chain.segments(partition.part)[self._delivered :]:
+            self._delivered += 1
+            if self._fresh and entry.slot in self._fresh:
+                yield self._fresh.pop(entry.slot)
+                continue
+            try:
+                yield Messages.unpacked(*read_segment(entry))
+            except (Damaged, OSError) as error:
+                if partition.settings.fail_on_data_loss:
+                    raise SpoolError(f"{partition}: {entry.messages} messages are lost: {error}") from None
+                _log.warning("%s: %d messages are lost: %s", partition, entry.messages, error)
+
 
 def _subscribe(partition: ReadPartition, quota: int) -> contextlib.closing[Subscription]:
     return contextlib.closing(Subscription(partition.settings, partition.nsqd.tcp, partition.topic, quota))
-
-
-def deliver(partition: ReadPartition, chain: Chain) -> Iterator[Messages]:
-    """The task's messages in the chain."""
-    for entry in chain.segments(partition.part):
-        try:
-            yield Messages.unpacked(*read_segment(entry))
-        except (Damaged, OSError) as error:
-            if partition.settings.fail_on_data_loss:
-                raise SpoolError(f"{partition}: {entry.messages} messages are lost: {error}") from None
-            _log.warning("%s: %d messages are lost: %s", partition, entry.messages, error)
 
 
 def _rows(partition: ReadPartition, parts: Iterable[Messages]) -> Iterator[pa.RecordBatch]:

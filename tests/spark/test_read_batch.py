@@ -107,7 +107,7 @@ def test_a_frame_that_was_shown_still_has_all_rows(read: Read, nsqd: Daemon) -> 
     publish(nsqd, "orders", published)
     frame = read(nsqd)
     frame.select("topic", "attempts").show(5)
-    assert nsqd.channel_stats("orders", "spark")["in_flight_count"] == 0
+    eventually(lambda: nsqd.channel_stats("orders", "spark")["in_flight_count"] == 0)
     assert values(frame) == sorted(published)
 
 

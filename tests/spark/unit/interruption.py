@@ -19,7 +19,7 @@ STEPS = {
     "confirm": (read_task._Task, "confirm"),
     "mark": (Chain, "confirm"),
     "end": (Chain, "end"),
-    "deliver": (read_task, "read_segment"),
+    "deliver": (read_task, "rows_of"),
 }
 
 # Where a spool may be: for the fixture `location`, alone and with the steps there.

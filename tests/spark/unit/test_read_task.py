@@ -5,12 +5,13 @@ import errno
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+import pyarrow as pa
 import pytest
 
 from pyspark_nsq import known_ids, read_task
@@ -18,6 +19,7 @@ from pyspark_nsq.columns import ARROW_SCHEMA
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, read_partition
+from pyspark_nsq.segment import Entry
 from pyspark_nsq.spool import Spool
 from pyspark_nsq.stream_reader import NsqStreamReader
 from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
@@ -45,6 +47,12 @@ def settings(location: str) -> Settings:
 def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test here cuts the power."""
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each segment is delivered by itself."""
+    monkeypatch.setattr(read_task, "_BATCH_ROWS", 1)
 
 
 @pytest.fixture
@@ -84,6 +92,14 @@ def drain_everything(batches: MicroBatches, nsqds: list[FakeNsqd]) -> None:
         fake.time_out()
     batches.restart()
     batches.drain()
+
+
+def segments(partition: ReadPartition) -> list[Entry]:
+    """What the spool has of a task that was run to its end."""
+    run_task(partition)
+    chain = Spool.of(partition.settings, partition.stream).chain(partition.batch, TOPIC, partition.nsqd.name)
+    chain.refresh()
+    return chain.segments(partition.part)
 
 
 def test_rows_have_the_declared_schema(settings: Settings, nsqd: FakeNsqd) -> None:
@@ -136,6 +152,42 @@ def test_a_task_has_as_many_connections_as_what_may_be_in_flight_needs(
     assert not fake.subscribed
 
 
+def batches_of(settings: Settings, nsqd: FakeNsqd) -> Generator[pa.RecordBatch, None, None]:
+    """Of a task that reads nine messages in segments of three."""
+    nsqd.publish(9)
+    batches = MicroBatches(settings)
+    batches.plan()
+    (partition,) = batches.partitions()
+    return read_partition(partition)
+
+
+def test_rows_are_delivered_while_more_messages_come(settings: Settings, nsqd: FakeNsqd) -> None:
+    rows = batches_of(settings, nsqd)
+    assert next(rows).num_rows == 3
+    assert nsqd.in_flight
+    assert sum(batch.num_rows for batch in rows) == 6
+
+
+def test_a_task_that_is_stopped_gives_back_what_is_in_flight(settings: Settings, nsqd: FakeNsqd) -> None:
+    rows = batches_of(settings, nsqd)
+    next(rows)
+    rows.close()
+    assert len(nsqd.queue) == 6
+    assert not nsqd.in_flight
+
+
+def test_nothing_is_in_flight_once_a_sink_is_slow(
+    settings: Settings, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_task, "_SLOW", -1.0)
+    rows = batches_of(settings, nsqd)
+    next(rows)
+    assert next(rows).num_rows == 3
+    assert not nsqd.queue
+    assert not nsqd.in_flight
+    assert next(rows).num_rows == 3
+
+
 def test_a_segment_is_sealed_before_its_bodies_fill_the_memory(
     settings: Settings, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +197,7 @@ def test_a_segment_is_sealed_before_its_bodies_fill_the_memory(
     batches = MicroBatches(replace(settings, max_in_flight=2500))
     batches.plan()
     (partition,) = batches.partitions()
-    assert len(read_task.fill(partition).segments(0)) == 4
+    assert len(segments(partition)) == 4
 
 
 @BOTH_PLACES
@@ -407,7 +459,7 @@ def test_a_damaged_segment_is_reported(settings: Settings, nsqd: FakeNsqd, at: i
     batches = MicroBatches(settings)
     batches.plan()
     (partition,) = batches.partitions()
-    entry = read_task.fill(partition).segments(0)[0]
+    entry = segments(partition)[0]
     assert entry.messages == lost
     damage(entry.path, at % entry.size)
     with pytest.raises(SpoolError, match="000000 is"):
@@ -421,7 +473,7 @@ def test_a_missing_segment_is_reported(settings: Settings, nsqd: FakeNsqd) -> No
     batches = MicroBatches(settings)
     batches.plan()
     (partition,) = batches.partitions()
-    Path(read_task.fill(partition).segments(0)[0].path).unlink()
+    Path(segments(partition)[0].path).unlink()
     with pytest.raises(SpoolError, match="000000 is missing"):
         run_task(partition)
     assert len(run_task(replace(partition, settings=replace(settings, fail_on_data_loss=False)))) == 6
