@@ -28,7 +28,7 @@ POINTS = {
     "confirmed, before the marker": Point(_SPOOL, "Chain.confirm", "before"),
     "marked, before the end": Point(_SPOOL, "Chain.end", "before"),
     "ended, before rows": Point(_SPOOL, "Chain.end", "after"),
-    "handing out rows": Point("pyspark_nsq.segment", "read_segment", "after"),
+    "handing out rows": Point("pyspark_nsq.columns", "rows_of", "after"),
     "planned": Point(_READER, "NsqStreamReader.partitions", "after"),
     "before commit": Point(_READER, "NsqStreamReader.commit", "before"),
     "after commit": Point(_READER, "NsqStreamReader.commit", "after"),

@@ -124,6 +124,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         for within in sorted({within for *_, within in points.values() if within}):
             module, _, name = within.partition(":")
             self._of_module.setdefault(module, []).append((name, functools.partial(_noted, key=within)))
+        # Each segment is delivered by itself, while its task reads the next one.
+        self._of_module.setdefault("pyspark_nsq.read_task", []).append(("_BATCH_ROWS", lambda _: 1))
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if name not in self._of_module:
