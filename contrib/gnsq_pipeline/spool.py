@@ -111,7 +111,7 @@ def publish(
 
     columns = Columns(ARROW_SCHEMA.get_field_index("value"), ARROW_SCHEMA.get_field_index("topic"), None)
     stored = Spool(location, report.stream, strict=False)
-    publisher = Publisher(settings or Settings())
+    publisher = Publisher(settings) if settings else None
     rows: dict[str, dict[str, int]] = {}
     try:
         for batch in stored.batches():
@@ -129,7 +129,7 @@ def publish(
                         continue
                     found = rows_of(stored_messages, topic=topic, channel=report.channel, nsqd=nsqd)
                     for messages in message_batches(found, columns, settings or Settings()):
-                        if settings is not None:
+                        if publisher is not None:
                             publisher.publish(messages.topic, messages.bodies)
                         row["messages"] += len(messages.bodies)
                         row["bytes"] += sum(map(len, messages.bodies))
@@ -137,7 +137,8 @@ def publish(
         sent = sum(row["messages"] for row in rows.values())
         raise PipelineError(f"stopped after {sent:,} messages: {error}") from None
     finally:
-        publisher.close()
+        if publisher is not None:
+            publisher.close()
     return [{"stream": report.stream, "topic": topic, **row} for topic, row in sorted(rows.items())]
 
 
