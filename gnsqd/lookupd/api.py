@@ -4,7 +4,7 @@ The producers of /lookup and /nodes are put together from JSON that each nsqd wa
 topic may have thousands of them. Names of topics and channels need no escapes in JSON.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from time import monotonic_ns
 
@@ -166,7 +166,7 @@ def _list(names: Collection[str]) -> str:
     return f'["{joined}"]' if names else "[]"
 
 
-def _parameters(request: Request) -> dict[str, str]:
+def _parameters(request: Request) -> Mapping[str, str]:
     try:
         return read_parameters(request)
     except BadQuery as error:

@@ -5,7 +5,7 @@ The checks of every method come in the real daemon's order, because a client see
 """
 
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import nan
 from sys import maxsize
@@ -70,7 +70,7 @@ class API:
         self._put(topic, [request.body], self._parse_defer(parameters))
         return "OK"
 
-    def _parse_defer(self, parameters: dict[str, str]) -> int:
+    def _parse_defer(self, parameters: Mapping[str, str]) -> int:
         if "defer" not in parameters:
             return 0
         try:
@@ -91,7 +91,7 @@ class API:
         self._put(topic, bodies, deferred)
         return "OK"
 
-    def _wants_binary(self, parameters: dict[str, str]) -> bool:
+    def _wants_binary(self, parameters: Mapping[str, str]) -> bool:
         value = parameters.get("binary", "false")
         if value not in BOOLS:
             self._log.warn("deprecated value '%s' used for /mpub binary param", value)
@@ -367,7 +367,7 @@ class API:
 
     # What they share
 
-    def _get_topic(self, parameters: dict[str, str]) -> Topic:
+    def _get_topic(self, parameters: Mapping[str, str]) -> Topic:
         name = required(parameters, "topic")
         topic = self._registry.topics.get(name)
         if topic is not None:
@@ -405,7 +405,7 @@ def _retained(topic: Topic, channel_name: str) -> History:
     return history
 
 
-def _position(history: History, parameters: dict[str, str], name: str) -> int:
+def _position(history: History, parameters: Mapping[str, str], name: str) -> int:
     """The number of the message where a rewind begins or ends. May yield."""
     try:
         return history.position(parameters[name])
@@ -421,7 +421,7 @@ def _time(point: str) -> float:
         return nan
 
 
-def _limit(parameters: dict[str, str]) -> int:
+def _limit(parameters: Mapping[str, str]) -> int:
     """How many messages are to be shown."""
     try:
         limit = parse_int(parameters.get("limit", str(DEFAULT_PEEK)))

@@ -29,6 +29,7 @@ MAX_SILENCE = 65536  # bytes that bring neither a request nor a body any further
 DISCARD_LIMIT = 256 * 1024
 MAX_HEADS = 1024  # that are known at a time, and
 MAX_KNOWN_HEAD = 1024  # how many bytes one of them may have
+MAX_REPEATED = 64  # bytes of a response body: such responses, mostly OK, are kept for a second
 MAX_MEASURED = 2048  # bytes: a longer response body is sent chunked, as by Go's server
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -379,11 +380,6 @@ class RequestReader:
         self._head = b""
 
 
-@lru_cache(1)
-def _date_line(second: int) -> bytes:
-    return b"Date: %s\r\n" % formatdate(second, usegmt=True).encode()
-
-
 # By whether the request was HTTP/1.0
 _STATUS_LINES = [
     {status: f"HTTP/{version} {status} {reason}\r\n".encode() for status, reason in REASONS.items()}
@@ -396,14 +392,24 @@ _CONNECTION = [[b"Connection: close\r\n\r\n", b"\r\n"], [b"\r\n", b"Connection: 
 def render(request: Request, status: int, body: bytes, headers: bytes = b"") -> bytes:
     """A response: `headers` are whole lines; Date, Connection and the header with the length are added. HEAD gets no
     body."""
-    chunked = len(body) > MAX_MEASURED and not request.http10 and request.method != "HEAD"
+    make = _render if len(body) > MAX_REPEATED else _render_again
+    return make(int(time()), request.http10, request.keep_alive, request.method == "HEAD", status, headers, body)
+
+
+def _render(
+    second: int, http10: bool, keep_alive: bool, is_head: bool, status: int, headers: bytes, body: bytes
+) -> bytes:
+    chunked = len(body) > MAX_MEASURED and not http10 and not is_head
     head = (
-        _STATUS_LINES[request.http10][status],
+        _STATUS_LINES[http10][status],
         headers,
-        _date_line(int(time())),
+        b"Date: %s\r\n" % formatdate(second, usegmt=True).encode(),
         b"Transfer-Encoding: chunked\r\n" if chunked else b"Content-Length: %d\r\n" % len(body),
-        _CONNECTION[request.http10][request.keep_alive],
+        _CONNECTION[http10][keep_alive],
     )
     if chunked:
         return b"%s%x\r\n%s\r\n0\r\n\r\n" % (b"".join(head), len(body), body)
-    return b"".join(head if request.method == "HEAD" else (*head, body))
+    return b"".join(head if is_head else (*head, body))
+
+
+_render_again = lru_cache(64)(_render)

@@ -5,9 +5,10 @@ what that returns or raises, by the row's style (NSQD-COMPAT 5.1). Requests that
 redirects for a slash too many or the wrong case, OPTIONS, 405 and 404.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from operator import attrgetter
 from posixpath import basename, normpath
 from re import compile as regex
@@ -329,7 +330,8 @@ def _json(value: object, turns: Turns) -> Iterator[str]:
 _BAD_ESCAPE = regex("%(?![0-9a-fA-F]{2}).{0,2}")
 
 
-def parse_query(query: str) -> dict[str, str]:
+@lru_cache(64)
+def parse_query(query: str) -> Mapping[str, str]:
     """The parameters of a query by name; of several the first counts. BadQuery for bad escapes and semicolons."""
     parameters: dict[str, str] = {}
     for part in query.split("&"):
@@ -347,7 +349,7 @@ def parse_query(query: str) -> dict[str, str]:
     return parameters
 
 
-def read_parameters(request: Request) -> dict[str, str]:
+def read_parameters(request: Request) -> Mapping[str, str]:
     """The parameters of the request's query, for endpoints that read a body and ignore it; BadQuery."""
     parameters = parse_query(request.query)
     if request.broken:
@@ -355,14 +357,14 @@ def read_parameters(request: Request) -> dict[str, str]:
     return parameters
 
 
-def required(parameters: dict[str, str], name: str) -> str:
+def required(parameters: Mapping[str, str], name: str) -> str:
     """HTTPError if it is not there; it may be empty."""
     if name not in parameters:
         raise HTTPError(400, f"MISSING_ARG_{name.upper()}")
     return parameters[name]
 
 
-def topic_and_channel(parameters: dict[str, str]) -> tuple[str, str]:
+def topic_and_channel(parameters: Mapping[str, str]) -> tuple[str, str]:
     """Two valid names; HTTPError for the first that is missing or invalid."""
     topic = required(parameters, "topic")
     if not is_valid_name(topic):

@@ -175,8 +175,9 @@ class HTTPServer:
                 answers.clear()
                 size = 0
                 give_way()
-        answers.append(reader.refusal or reader.take_interim())
-        if any(answers):
+        if last := reader.refusal or reader.take_interim():
+            answers.append(last)
+        if answers:
             connection.send(b"".join(answers))
         return bool(requests)
 

@@ -71,7 +71,7 @@ class API:
     def page(self, request: Request) -> Content:
         return Content(b"<p>", "text/html")
 
-    def parameters(self, request: Request) -> dict[str, str]:
+    def parameters(self, request: Request) -> object:
         return read_parameters(request)
 
     def refusal(self, request: Request) -> None:
