@@ -14,10 +14,9 @@ methods that no standard names.
 """
 
 from collections.abc import Callable
-from email.utils import formatdate
 from functools import lru_cache
 from re import compile as regex
-from time import time
+from time import gmtime, strftime, time
 from typing import Any
 from urllib.parse import unquote
 
@@ -403,7 +402,7 @@ def _render(
     head = (
         _STATUS_LINES[http10][status],
         headers,
-        b"Date: %s\r\n" % formatdate(second, usegmt=True).encode(),
+        strftime("Date: %a, %d %b %Y %H:%M:%S GMT\r\n", gmtime(second)).encode(),
         b"Transfer-Encoding: chunked\r\n" if chunked else b"Content-Length: %d\r\n" % len(body),
         _CONNECTION[http10][keep_alive],
     )
