@@ -138,6 +138,8 @@ def rollup(given: SimpleNamespace) -> Rows | None:
     for other in PERIOD if archive is None else STREAM:
         if other.name != "topics" and source(other.name or "") is click.core.ParameterSource.COMMANDLINE:
             raise UsageError(f"{other.opts[0]} {'needs' if archive is None else 'contradicts'} --from-archive")
+    if given.as_json and given.output is not None:
+        raise UsageError("--json is for a result that is printed, not for --output")
     if archive is None:
         if given.output is None:
             raise UsageError("--output is required, unless --from-archive is given")

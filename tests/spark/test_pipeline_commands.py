@@ -279,6 +279,7 @@ BAD = [
     (["rollup", "--topic", "t", "--channel", "c", "--nsqd-tcp-address", "h:1"], 2, "--output is required"),
     (["rollup", "--output", "OUT", "--since", "5"], 2, "--since needs --from-archive"),
     (["rollup", "--from-archive", "EMPTY", "--channel", "c"], 2, "--channel contradicts --from-archive"),
+    (["rollup", "--from-archive", "EMPTY", "--output", "OUT", "--json"], 2, "--json is for a result that is printed"),
     (["rollup", "--from-archive", "MISSING"], 4, "no such directory"),
     (["spool", "list", "MISSING"], 4, "no such directory"),
     (["spool", "remove", "EMPTY", "abc"], 4, "no stream abc"),
