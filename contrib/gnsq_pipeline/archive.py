@@ -85,10 +85,10 @@ def check_writable(spark: "SparkSession", directory: str, table_format: str = "p
     if table_format != "parquet":
         return
     latest = _latest(spark, directory, _LOG)
-    if latest < 0 and not all(name[0] in "_." for name in names):
-        raise PipelineError(f"{directory} has files that are not of an archive: use another directory")
     if latest >= 0:
         _listed_file(spark, directory)
+    elif not all(name[0] in "_." for name in names):
+        raise PipelineError(f"{directory} has files that are not of an archive: use another directory")
     if latest > _latest(spark, directory, CHECKPOINT, "offsets"):
         raise PipelineError(
             f"{directory}: the checkpoint of this archive is missing, and without it messages would be lost: "

@@ -211,7 +211,7 @@ def run_stream(
         observers = [summary.add, Lines().add]
         if given.metrics_address is not None:
             metrics = Metrics(name)
-            stack.enter_context(metrics.serve(given.metrics_address))
+            stack.enter_context(metrics.serve(given.metrics_address, "--metrics-address"))
             observers.append(partial(metrics.add, name))
         begin = partial(start, writer, output, table_format, checkpoint, partitions)
         summary.finished = run_query(begin, stop, *observers)

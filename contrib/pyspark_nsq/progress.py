@@ -138,7 +138,7 @@ class Metrics:
                 family.remove(pipeline, *place)
 
     @contextmanager
-    def serve(self, address: tuple[str, int], named: str = "--metrics-address") -> Iterator[int]:
+    def serve(self, address: tuple[str, int], named: str) -> Iterator[int]:
         """Answer scrapes at `address`, which is the value of `named`, until the block ends; gives the port.
         NsqSourceError if it is taken."""
         from prometheus_client import start_http_server

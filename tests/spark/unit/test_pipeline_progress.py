@@ -133,11 +133,11 @@ def test_each_nsqd_has_series_as_long_as_it_is_reported() -> None:
 def test_metrics_are_served_until_the_end_and_a_taken_address_is_reported() -> None:
     metrics = Metrics("archive")
     host = "127.0.0.1"
-    with metrics.serve((host, 0)) as port:
+    with metrics.serve((host, 0), "--metrics-address") as port:
         with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=30) as answer:
             assert b"gnsq_pipeline_rows_total" in answer.read()
         taken = pytest.raises(NsqSourceError, match=f"--metrics-address {host}:{port}: Address already in use")
-        with taken, metrics.serve((host, port)):
+        with taken, metrics.serve((host, port), "--metrics-address"):
             pass
     with pytest.raises(OSError):
         urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=30)
