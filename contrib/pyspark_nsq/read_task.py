@@ -82,14 +82,9 @@ def read_partition(partition: ReadPartition) -> Generator[pa.RecordBatch, None, 
     """
     try:
         with plain_errors():
-            if partition.settings.peek:
-                yield from _rows(partition, peek(partition))
-            elif not partition.settings.spool:
-                with contextlib.closing(_read_without_spool(partition)) as messages:
-                    yield from _rows(partition, messages)
-            else:
-                with contextlib.closing(read(partition)) as messages:
-                    yield from _rows(partition, messages)
+            take = peek if partition.settings.peek else read if partition.settings.spool else _read_without_spool
+            with contextlib.closing(take(partition)) as messages:
+                yield from _rows(partition, messages)
     except GeneratorExit:
         mute_broken_sockets()
         raise
@@ -281,7 +276,7 @@ def _read_without_spool(partition: ReadPartition) -> Generator[Messages, None, N
         subscription.confirm()
 
 
-def peek(partition: ReadPartition) -> Iterator[Messages]:
+def peek(partition: ReadPartition) -> Generator[Messages, None, None]:
     """At most `quota` messages, which are requeued before Spark gets them."""
     with _subscribe(partition, partition.quota) as subscription:
         while subscription.count < partition.quota and subscription.receive(partition.settings.idle_timeout):

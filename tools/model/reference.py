@@ -89,8 +89,9 @@ class Channel:
         early = now < record.not_before - TOLERANCE
         raced = False
         if record.asked is consumer and came.fence < record.fence:
-            # It may have been on its way, timed out, to whom it had timed out for, who has answered it meanwhile.
-            raced = now >= record.before - TOLERANCE
+            # It may have been on its way, timed out, to whom it had timed out for, who has answered it meanwhile. If so
+            # with the delivery before, the answer before may have ended that one, and this is the next one.
+            raced = record.raced or now >= record.before - TOLERANCE
             if raced and (record.finished or early):
                 record.attempts = attempts
                 return False
