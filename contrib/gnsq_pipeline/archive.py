@@ -85,10 +85,12 @@ def check_writable(spark: "SparkSession", directory: str, table_format: str = "p
     if table_format != "parquet":
         return
     latest = _latest(spark, directory, _LOG)
-    if latest >= 0:
-        _listed_file(spark, directory)
-    elif not all(name[0] in "_." for name in names):
+    if latest < 0 and not all(name[0] in "_." for name in names):
         raise PipelineError(f"{directory} has files that are not of an archive: use another directory")
+    if latest >= 0 and "/hour=" in _listed_file(spark, directory):  # its log has other numbers than the batches
+        raise PipelineError(
+            f"{directory} was written by an older release: replay and rollup read it; archive to another directory"
+        )
     if latest > _latest(spark, directory, CHECKPOINT, "offsets"):
         raise PipelineError(
             f"{directory}: the checkpoint of this archive is missing, and without it messages would be lost: "

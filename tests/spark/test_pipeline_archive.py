@@ -1,6 +1,7 @@
 """Archives: what Spark's file sink writes for them, what is refused, and what their readers find. Rows are compared as
 multisets with the generated events."""
 
+import json
 import os
 import shutil
 from collections import Counter
@@ -124,6 +125,22 @@ def without_log(directory: Path) -> Path:
     return directory
 
 
+def of_old_release(directory: Path) -> Path:
+    """The log of releases before Spark's file sink: one file that lists all, with fields of their own."""
+    log = directory / "_spark_metadata"
+    entries = [json.loads(line) for number in "01" for line in (log / number).read_text().splitlines()[1:]]
+    for entry in entries:
+        file = Path(entry["path"].removeprefix("file://"))
+        hour = file.parent / "hour=13" / file.name
+        hour.parent.mkdir(exist_ok=True)
+        file.rename(hour)
+        entry |= {"path": hour.as_uri(), "file": str(hour.relative_to(directory)), "batches": {"stream": 1}}
+    for file in log.iterdir():
+        file.unlink()
+    (log / "7.compact").write_text("\n".join(["v1", *map(json.dumps, entries)]))
+    return directory
+
+
 def damaged(directory: Path) -> Path:
     (directory / "_spark_metadata" / "1").write_text("v1\n{")
     return directory
@@ -133,6 +150,7 @@ REFUSED = [
     (moved, "was moved or copied: the log of Spark's sink lists files of .*/own; move it back"),
     (without_checkpoint, "the checkpoint of this archive is missing"),
     (without_log, "has files that are not of an archive: use another directory"),
+    (of_old_release, "was written by an older release: replay and rollup read it; archive to another directory"),
     (damaged, "_spark_metadata is damaged: Unexpected end-of-input"),
 ]
 
