@@ -350,12 +350,11 @@ class Client:
         position = 0
         heartbeats = 0
         edges: list[int] = []
-        append = edges.append
         while position <= last:
             size, kind = unpack(buffer, position)
             end = position + 4 + size
-            if kind == 2 and size >= 30 and end <= length:  # FRAME_TYPE_MESSAGE
-                append(position)
+            if kind == _FRAME_TYPE_MESSAGE and size >= _MESSAGE_SIZE and end <= length:
+                edges.append(position)
                 position = end
                 continue
             self._keep(buffer, edges, position)
