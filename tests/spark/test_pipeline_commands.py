@@ -183,7 +183,9 @@ def test_a_drain_that_sigterm_stops_is_unfinished(run: Run, gnsqd: Daemon, tmp_p
     ended = run(*words, "--max-messages", "10")
     thread.join()
     assert ended.status == 3
-    assert ended.stderr.splitlines()[-1].startswith("Error: stopped by SIGTERM before everything was read: ")
+    *batches, end = ended.stderr.splitlines()
+    assert all(re.search("  batch [0-9]+  10 rows  ", line) for line in batches)
+    assert end.startswith("Error: stopped by SIGTERM before everything was read: ")
     reported = json.loads(summary.read_text())
     assert (reported["finished"], reported["stopped_by"], reported["exit_code"]) == (False, "SIGTERM", 3)
     assert reported["rows"] < 2000
