@@ -1,4 +1,4 @@
-"""The load generator counts what the daemon counts, and the sink keeps to the protocol; figures are not tested.
+"""The load generator counts what the daemon counts, and servers that do no work keep to the protocol.
 
 Expected counts come from the statistics of the daemon, ours or the real one, in the same run.
 """
@@ -6,6 +6,7 @@ Expected counts come from the statistics of the daemon, ours or the real one, in
 import json
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import floor
 from benchmarks.lanes import BenchmarkError, Lane
 from benchmarks.programs import GENERATOR, check, generate, generator, holding, on_channel, parse, started
 from benchmarks.queues import CHANNEL, TOPIC, create_channel, topic_stats
@@ -24,6 +26,7 @@ from nsq_client import Client
 pytestmark = pytest.mark.peer
 
 SINK = Lane("sink", (str(GENERATOR), "sink"))
+GEVENT_ALONE = Lane("gevent alone", (sys.executable, floor.__file__))
 
 
 @pytest.fixture(autouse=True)
@@ -237,3 +240,20 @@ def test_sink_upgrades(tmp_path: Path, layer: str) -> None:
     with SINK.running(f"--tls-cert={cert}", f"--tls-key={key}") as sink:
         loaded = generate(sink, "move", 0.1, on_channel(), "-publishers=1", "-batch=20", "-consumers=1", f"-{layer}")
     assert loaded.published > 0
+
+
+# gevent alone
+
+
+@pytest.mark.parametrize(
+    "flags", [["-publishers=2"], ["-publishers=2", "-batch=200"], ["-publishers=2", "-tls"],
+              ["-publishers=2", "-batch=20", "-http={}:{}"], ["-publishers=4", "-consumers=4"]],
+)  # fmt: skip
+def test_gevent_alone_serves_the_loads_of_its_rows(tmp_path: Path, flags: list[str]) -> None:
+    cert, key = issue("localhost").write(tmp_path / "server")
+    with GEVENT_ALONE.running(f"--tls-cert={cert}", f"--tls-key={key}") as server:
+        create_channel(server)
+        loaded = generate(server, "move", 0.1, on_channel(), *(flag.format(*server.http_address) for flag in flags))
+    assert loaded.published > 0
+    if "-consumers=4" in flags:  # the first messages may come before the consumers
+        assert loaded.published - 4 <= loaded.consumed <= loaded.published
