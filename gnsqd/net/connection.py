@@ -62,6 +62,10 @@ class Connection:
         self._expired = False
         self._sending = BoundedSemaphore(1)
 
+    def is_receiving(self) -> bool:
+        """Whether `receive` or `handshake` waits for the client."""
+        return self._reader is not None
+
     def receive(self) -> bytes:
         """What the client sent, unwrapped; b"" at its end. TimeoutError past the deadline, OSError, StreamError."""
         stream = self._stream

@@ -67,12 +67,10 @@ class API:
             raise HTTPError(400, "MSG_EMPTY")
         parameters = parse_query(request.query)
         topic = self._get_topic(parameters)
-        self._put(topic, [request.body], self._parse_defer(parameters))
+        self._put(topic, [request.body], self._parse_defer(parameters) if "defer" in parameters else 0)
         return "OK"
 
     def _parse_defer(self, parameters: Mapping[str, str]) -> int:
-        if "defer" not in parameters:
-            return 0
         try:
             deferred = parse_int(parameters["defer"]) * MILLISECOND
         except ValueError:
@@ -86,7 +84,7 @@ class API:
             raise HTTPError(413, "BODY_TOO_BIG")
         parameters = parse_query(request.query)
         topic = self._get_topic(parameters)
-        deferred = self._parse_defer(parameters)
+        deferred = self._parse_defer(parameters) if "defer" in parameters else 0
         bodies = self._split_binary(request) if self._wants_binary(parameters) else self._split_lines(request)
         self._put(topic, bodies, deferred)
         return "OK"
@@ -368,10 +366,10 @@ class API:
     # What they share
 
     def _get_topic(self, parameters: Mapping[str, str]) -> Topic:
-        name = required(parameters, "topic")
-        topic = self._registry.topics.get(name)
+        topic = self._registry.topics.get(parameters.get("topic", ""))
         if topic is not None:
             return topic
+        name = required(parameters, "topic")
         if not is_valid_name(name):
             raise HTTPError(400, "INVALID_TOPIC")
         check_limit(name, self._registry.topics, self._options.max_topics, "topics")

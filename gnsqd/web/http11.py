@@ -5,8 +5,9 @@ parts. As with Go's server, each route limits its body: a longer one is dropped 
 answered as `too_big` when it has ended; one that is longer by more than DISCARD_LIMIT is answered at once and is the
 connection's last. Trailers, headers that follow a chunked body, are dropped.
 
-A client that keeps its connection mostly sends the same head again, so whole heads are first looked up among heads that
-were read before, `heads`, and only new ones go through the parser. Heads with credentials are never kept there.
+A client that keeps its connection mostly sends the same head again. So the connection's last head is compared first,
+then whole heads are looked up among heads that were read before, `heads`, and only new ones go through the parser.
+Heads with credentials are never kept.
 
 Anything else is answered with Go's text, as `refusal`, and ends the connection. httptools is stricter than Go where two
 servers could read a request differently (two lengths for one body, lines without a carriage return) and does not know
@@ -113,6 +114,7 @@ class _Stop(Exception):
 class RequestReader:
     """One connection's requests. `body_limit(request)` is asked when a head is in: the maximum size of the body.
     `heads` is shared by the connections for which that is the same: requests by the bytes of their heads.
+    Requests are valid until the next call of `feed`.
 
     After `done` nothing more is to be read: the connection closes once everything given so far is answered, with
     `refusal` as the last thing sent.
@@ -124,6 +126,8 @@ class RequestReader:
         self._body_limit = body_limit
         self._heads = heads
         self._head = b""  # of the request that comes first in what the parser gets
+        self._last: Request | None = None  # from `heads`, and its head
+        self._last_head = b""
         self._parser: Any = HttpRequestParser(self)
         self._request: Request | None = None
         self._ready: list[Request] = []
@@ -134,6 +138,10 @@ class RequestReader:
 
     def feed(self, data: bytes) -> list[Request]:
         """The requests that `data` completes, in order."""
+        last = self._last
+        if last is not None and len(data) == len(self._last_head) + last.received and data.startswith(self._last_head):
+            last.body = data[len(self._last_head) :]
+            return [last]
         self._progress = False
         if self._request is None:
             data = self._take_known(data)
@@ -170,9 +178,12 @@ class RequestReader:
             body_end = end + known.received
             if body_end > len(data):
                 break
-            self._ready.append(known.again(data[end:body_end]))
+            self._last, self._last_head = known.again(data[end:body_end]), self._head
+            self._ready.append(self._last)
             self._progress = True
             start = body_end
+        if start < len(data):
+            self._last = None
         return data[start:]
 
     def feed_eof(self) -> list[Request]:

@@ -146,6 +146,7 @@ _V1 = b"X-Nsq-Content-Type: nsq; version=1.0\r\n"
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 _JSON = b"Content-Type: application/json; charset=utf-8\r\n"
 _HTML = b"Content-Type: text/html; charset=utf-8\r\n"
+_V1_TEXT = _V1 + _TEXT
 _V1_JSON = _V1 + _JSON
 
 
@@ -291,7 +292,9 @@ def _redirect(request: Request, path: str) -> bytes:
 def _dress(request: Request, status: int, result: object, v1: bool, headers: bytes = b"") -> bytes:
     if isinstance(result, str):
         body = result.encode("utf-8", "surrogateescape")  # a file name may be any bytes
-        return render(request, status, body, (_V1 if v1 else b"") + (_TEXT if body else b""))
+        if body:
+            return render(request, status, body, _V1_TEXT if v1 else _TEXT)
+        return render(request, status, body, _V1 if v1 else b"")
     if isinstance(result, HTTPError):
         if v1:
             return render(request, status, dumps({"message": result.code}).encode(), headers + _V1_JSON)

@@ -75,7 +75,6 @@ class HTTPServer:
         self._kind = "HTTP" if self._new_tls is None else "HTTPS"
         self._closed = False
         self._connections: set[Connection] = set()
-        self._receiving: set[Connection] = set()
         self._heads: dict[bytes, Request] = {}
 
     def serve(self) -> None:
@@ -93,8 +92,9 @@ class HTTPServer:
         answer, unless the client is slow to take it. Yields."""
         self._closed = True
         self._listener.close()
-        for connection in list(self._receiving):
-            connection.shutdown()
+        for connection in list(self._connections):
+            if connection.is_receiving():
+                connection.shutdown()
         self._listener.join(CLOSE_SECONDS)
         for connection in list(self._connections):
             connection.shutdown()
@@ -115,7 +115,6 @@ class HTTPServer:
 
     def _converse_in_tls(self, connection: Connection, layer: TLS) -> None:
         connection.read_deadline = monotonic() + HANDSHAKE_TIMEOUT
-        self._receiving.add(connection)
         try:
             received = b""
             while len(received) < _RECORD_HEADER:
@@ -131,8 +130,6 @@ class HTTPServer:
             if not self._closed:
                 self._log.warn("http: TLS handshake error from %s: %s", connection.remote_address, error)
             return
-        finally:
-            self._receiving.discard(connection)
         router = self._router if self._for_peer is None else self._for_peer(layer.peer_common_name)
         self._converse(connection, router)
         layer.end()
@@ -141,19 +138,16 @@ class HTTPServer:
     def _converse(self, connection: Connection, router: Responder) -> None:
         began = 0.0  # the head or the body that is under way
         in_body = False
+        idle = True
         with closing(RequestReader(router.body_limit, self._heads)) as reader:
             while not (reader.done or self._closed):
-                if reader.idle:
+                if idle:
                     began = 0.0
                     connection.read_deadline = monotonic() + self._idle_timeout if self._idle_timeout else 0.0
-                self._receiving.add(connection)
-                try:
-                    data = connection.receive()
-                finally:
-                    self._receiving.discard(connection)
-                answered = self._respond(connection, reader, router, data)
-                data = b""  # a connection that waits keeps no body, and no token
-                if not reader.idle:
+                # A connection that waits keeps no body, and no token.
+                answered = self._respond(connection, reader, router, connection.receive())
+                idle = reader.idle
+                if not idle:
                     if answered or not began or in_body != reader.in_body:
                         began = monotonic()
                         in_body = reader.in_body
@@ -168,6 +162,7 @@ class HTTPServer:
             if self._closed:
                 break
             answer = router.respond(request, connection.remote_address)
+            request.body = b""
             answers.append(answer)
             size += len(answer)
             if size >= BATCH_BYTES:
@@ -175,8 +170,10 @@ class HTTPServer:
                 answers.clear()
                 size = 0
                 give_way()
-        if last := reader.refusal or reader.take_interim():
-            answers.append(last)
+        if reader.refusal:
+            answers.append(reader.refusal)
+        elif not reader.idle and (interim := reader.take_interim()):
+            answers.append(interim)
         if answers:
             connection.send(b"".join(answers))
         return bool(requests)

@@ -394,6 +394,24 @@ def test_a_head_that_was_read_before_gives_the_same_request_with_the_new_body() 
     assert everything(again) == everything(first)
 
 
+def test_the_last_head_again_gives_a_request_for_each_body() -> None:
+    under_test = reader()
+    for cut in (0, 20, len(POST) - 2):
+        for body in (b"hello", b"world", b"again"):
+            (request,) = under_test.feed(POST.replace(b"hello", body))
+            assert seen(request) == ("POST", "/pub", "topic=t", body)
+        assert under_test.feed(POST[:cut]) == []
+        assert [one.body for one in under_test.feed(POST[cut:] + GET)] == [b"hello", b""]
+
+
+def test_a_body_that_looks_like_the_last_request_is_a_body() -> None:
+    under_test = reader()
+    for _ in range(3):
+        under_test.feed(POST)
+    assert under_test.feed(head(b"Content-Length: %d" % len(POST))) == []
+    assert [one.body for one in under_test.feed(POST)] == [POST]
+
+
 def test_a_body_may_come_later_than_a_head_that_is_known() -> None:
     under_test = reader()
     under_test.feed(POST)
@@ -430,6 +448,7 @@ def everything(request: Request) -> list[object]:
 REPEATED = [
     GET,
     POST,
+    POST.replace(b"hello", b"world"),
     CHUNKED,
     b"\r\n\r\n" + GET,
     b"\n\r\n\r\n" + GET,
@@ -443,18 +462,21 @@ REPEATED = [
 ]
 
 
-@given(st.lists(st.lists(st.sampled_from(REPEATED), max_size=5), max_size=6), st.integers(1, 400))
+@given(st.lists(st.lists(st.sampled_from(REPEATED), max_size=5), max_size=6), st.integers(0, 400))
 def test_requests_are_the_same_whether_their_heads_are_known_or_not(streams: list[list[bytes]], size: int) -> None:
+    """`size` is that of what arrives at once, 0 for one request each."""
     heads: dict[bytes, Request] = {}
     for parts in streams:
         data = b"".join(parts)
-        knowing, ignorant = RequestReader(lambda request: LIMIT, heads), reader()
+        pieces = [data[start : start + size] for start in range(0, len(data), size)] if size else parts
+        bytewise = [data[at : at + 1] for at in range(len(data))]  # a head that comes in pieces is never looked up
         seen_by_both = []
-        for under_test, step in ((knowing, size), (ignorant, 1)):  # a head that comes in pieces is never looked up
+        for under_test, arrived in ((RequestReader(lambda request: LIMIT, heads), pieces), (reader(), bytewise)):
             requests = []
-            for start in range(0, len(data), step):
+            for piece in arrived:
                 if not under_test.done:
-                    requests += under_test.feed(data[start : start + step])
+                    found = under_test.feed(piece)
+                    requests += [(everything(one), one.body) for one in found]
                     under_test.take_interim()
-            seen_by_both.append(([(everything(one), one.body) for one in requests], under_test.done, under_test.idle))
+            seen_by_both.append((requests, under_test.done, under_test.idle))
         assert seen_by_both[0] == seen_by_both[1]

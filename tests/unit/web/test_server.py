@@ -340,6 +340,15 @@ def test_a_connection_that_waits_keeps_nothing_of_its_last_request(running: Runn
     assert alive() == before
 
 
+def test_a_connection_that_waits_keeps_no_body_of_a_head_that_it_knows(running: Running) -> None:
+    client = running.connect()
+    for _ in range(3):
+        client.sendall(b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\n\r\nunique")
+        assert read_responses(client, 1) == [b"6"]
+    gevent.idle()
+    assert not [one for one in gc.get_objects() if isinstance(one, Request) and one.body == b"unique"]
+
+
 # TLS
 
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of a ClientHello
