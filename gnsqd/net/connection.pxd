@@ -5,15 +5,15 @@ cdef class Connection:
     cdef public str remote_address
     cdef public double read_deadline
     cdef public object write_timeout
-    cdef object _stream, _socket, _hub, _readable, _reader, _timer, _sending
-    cdef bint _upgraded, _armed, _expired
+    cdef object _layer, _socket, _hub, _readable, _reader, _timer, _sending
+    cdef bint _armed, _expired
     cdef bytes _unread
     cdef str _local_address
     cdef Polling _polling
     cdef double _timer_at
 
     cpdef bytes receive(self)
-    cdef _decode(self, bytes data)
+    cdef _decode(self, layer, bytes data)
     cdef _receive(self)
     cdef bint _wait_readable(self) except -1
     cpdef _on_readable(self)

@@ -23,7 +23,7 @@ from greenlet import getcurrent, greenlet
 from gnsqd.hub.cooperative import give_way
 from gnsqd.hub.polling import shared_polling
 from gnsqd.net.addresses import format_address
-from gnsqd.net.stream import TLS, Layer, Stream, StreamError, TLSError
+from gnsqd.net.stream import TLS, Layer, Stack, StreamError, TLSError
 
 RECEIVE_SIZE = 65536
 SLOWEST_READER = 4096  # bytes in a second
@@ -35,8 +35,8 @@ class Connection:
     """Owns the socket. `read_deadline` is monotonic seconds, 0 for none; `write_timeout` seconds, None for none."""
 
     __slots__ = (
-        "_armed", "_expired", "_hub", "_local_address", "_polling", "_readable", "_reader", "_sending", "_socket",
-        "_stream", "_timer", "_timer_at", "_unread", "_upgraded", "read_deadline", "remote_address", "write_timeout",
+        "_armed", "_expired", "_hub", "_layer", "_local_address", "_polling", "_readable", "_reader", "_sending",
+        "_socket", "_timer", "_timer_at", "_unread", "read_deadline", "remote_address", "write_timeout",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, remote_address: str) -> None:
@@ -44,8 +44,7 @@ class Connection:
         self.remote_address = remote_address
         self.read_deadline = 0.0
         self.write_timeout: float | None = None
-        self._stream = Stream()
-        self._upgraded = False
+        self._layer: Layer | None = None
         self._unread = b""
         self._socket = sock
         try:
@@ -68,31 +67,31 @@ class Connection:
 
     def receive(self) -> bytes:
         """What the client sent, unwrapped; b"" at its end. TimeoutError past the deadline, OSError, StreamError."""
-        stream = self._stream
+        layer = self._layer
         if self._unread:
             data, self._unread = self._unread, b""
             return data
         while True:
-            if self._upgraded and stream.pending:
+            if layer is not None and layer.pending:
                 give_way()
-                data = self._decode(b"")
-            elif self._upgraded and stream.ended:
+                data = self._decode(layer, b"")
+            elif layer is not None and layer.ended:
                 return b""
             else:
                 data = self._receive()
                 if not data:
                     return b""
-                if self._upgraded:
-                    data = self._decode(data)
+                if layer is not None:
+                    data = self._decode(layer, data)
             if data:
                 return data
 
-    def _decode(self, data: bytes) -> bytes:
+    def _decode(self, layer: Layer, data: bytes) -> bytes:
         try:
-            return self._stream.decode(data)
+            return layer.decode(data)
         except StreamError:
             if not self._sending.locked():
-                self._send_alert(self._stream.encode(b""))
+                self._send_alert(layer.encode(b""))
             raise
 
     def _receive(self) -> bytes:
@@ -158,19 +157,20 @@ class Connection:
     def send(self, data: bytes) -> None:
         """Wrap and send all of `data`; TimeoutError if the client takes nothing for as long as the write timeout, or
         after that time less than SLOWEST_READER; OSError, StreamError."""
-        if not self._upgraded and not self._sending.locked():
+        if self._layer is None and not self._sending.locked():
             sent = self._try_send(data)  # at once, as nearly always
             if sent == len(data):
                 return
             data = data[sent:]
         with self._sending:
-            if not self._upgraded:
+            layer = self._layer
+            if layer is None:
                 self._send(data)
                 return
-            self._send(self._stream.encode(data[:_SLICE]))
+            self._send(layer.encode(data[:_SLICE]))
             for start in range(_SLICE, len(data), _SLICE):
                 give_way()
-                self._send(self._stream.encode(data[start : start + _SLICE]))
+                self._send(layer.encode(data[start : start + _SLICE]))
 
     def _send(self, data: bytes) -> None:
         sent = self._try_send(data)
@@ -227,8 +227,7 @@ class Connection:
 
     def push(self, layer: Layer, received: bytes = b"") -> None:
         """Everything goes through `layer` from now on, beginning with what was `received` already."""
-        self._stream.push(layer)
-        self._upgraded = True
+        self._layer = layer if self._layer is None else Stack(self._layer, layer)
         if received:
             self._unread = layer.decode(received)
 

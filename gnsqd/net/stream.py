@@ -1,10 +1,10 @@
 """The layers between a client's socket and the codec: none at first, then those negotiated by IDENTIFY.
 
-A `Stream` is a stack of layers, TLS below deflate or snappy, and does no I/O: `decode` takes what the socket received
-and gives what the codec may read, `encode` takes frames and gives what to send. Every `encode` ends with a flush, so
-that the peer can read all of it at once. Every `decode` gives a bounded amount: a layer that has more sets `pending`,
-and the caller drains it by `decode(b"")` before it receives again. That makes a decompression bomb as slow to read as
-the bytes it expands to, and the codec's size limits cut it off.
+Layers are stacked, TLS below deflate or snappy, and do no I/O: `decode` takes what the socket received and gives what
+the codec may read, `encode` takes frames and gives what to send. Every `encode` ends with a flush, so that the peer can
+read all of it at once. Every `decode` gives a bounded amount: a layer that has more sets `pending`, and the caller
+drains it by `decode(b"")` before it receives again. That makes a decompression bomb as slow to read as the bytes it
+expands to, and the codec's size limits cut it off.
 
 Deflate is raw RFC 1951 in both directions, each flush a sync flush. Snappy is the framing format
 (https://github.com/google/snappy/blob/main/framing_format.txt): the boundaries of chunks are found here, so that they
@@ -66,41 +66,26 @@ class TLS(Layer, Protocol):
         """Our direction is closed."""
 
 
-class Stream:
-    """The layers of one connection. Without any, bytes pass as they are."""
+class Stack:
+    """Two layers as one: `upper` is nearer to the codec."""
 
-    __slots__ = ("_layers",)
-
-    def __init__(self) -> None:
-        self._layers: list[Layer] = []
-
-    def push(self, layer: Layer) -> None:
-        """Put `layer` between the codec and the layers so far."""
-        self._layers.append(layer)
+    def __init__(self, lower: Layer, upper: Layer) -> None:
+        self._lower = lower
+        self._upper = upper
 
     @property
     def pending(self) -> bool:
-        for layer in self._layers:  # noqa: SIM110 (several times as fast, and asked for each receive)
-            if layer.pending:
-                return True
-        return False
+        return self._lower.pending or self._upper.pending
 
     @property
     def ended(self) -> bool:
-        for layer in self._layers:  # noqa: SIM110
-            if layer.ended:
-                return True
-        return False
+        return self._lower.ended or self._upper.ended
 
     def decode(self, data: bytes) -> bytes:
-        for layer in self._layers:
-            data = layer.decode(data)
-        return data
+        return self._upper.decode(self._lower.decode(data))
 
     def encode(self, data: bytes) -> bytes:
-        for layer in reversed(self._layers):
-            data = layer.encode(data)
-        return data
+        return self._lower.encode(self._upper.encode(data))
 
 
 class DeflateLayer:

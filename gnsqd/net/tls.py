@@ -75,14 +75,13 @@ _COMMON_NAME = bytes([0x55, 4, 3])  # its OID, 2.5.4.3
 # ASN.1's types of string that Go knows: UTF8String, NumericString, PrintableString, T61String, IA5String, BMPString.
 _STRINGS = {12: "utf-8", 18: "ascii", 19: "ascii", 20: "latin-1", 22: "ascii", 30: "utf-16-be"}
 
-_RECORD = 16384  # bytes of plaintext in a TLS record, at most
-
 # OpenSSL, for the data of an established connection: the methods of pyOpenSSL's Connection take longer than OpenSSL.
 _lib: Any = Binding.lib
 _ffi: Any = Binding.ffi
 _NULL = _ffi.NULL
-_CHARS = _ffi.typeof("char[]")
-_allocate = _ffi.new_allocator(should_clear_after_alloc=False)
+_PIECE = 1 << 17  # bytes that OpenSSL gives at once; a record has at most 16384 of plaintext
+_buffer: Any = _ffi.new("char[]", _PIECE)  # of all connections, each for a single call
+_bytes: Any = _ffi.buffer(_buffer)
 
 
 class TLSLayer:
@@ -149,11 +148,10 @@ class TLSLayer:
         records = []
         try:
             while True:
-                record = _allocate(_CHARS, _RECORD)
-                length = _lib.SSL_read(self._ssl, record, _RECORD)
+                length = _lib.SSL_read(self._ssl, _buffer, _PIECE)
                 if length <= 0:
                     self._connection._raise_ssl_error(self._ssl, length)
-                records.append(bytes(_ffi.buffer(record, length)))
+                records.append(_bytes[:length])
                 if not _lib.BIO_get_mem_data(self._input, _NULL):
                     break
         except SSL.WantReadError:
@@ -183,12 +181,12 @@ class TLSLayer:
             self._connection.shutdown()
 
     def _outgoing(self) -> bytes:
-        length = _lib.BIO_get_mem_data(self._output, _NULL)
-        if not length:
-            return b""
-        records = _allocate(_CHARS, length)
-        _lib.BIO_read(self._output, records, length)
-        return bytes(_ffi.buffer(records, length))
+        outgoing = b""
+        while (length := _lib.BIO_read(self._output, _buffer, _PIECE)) > 0:
+            outgoing += _bytes[:length]
+            if length < _PIECE:
+                break
+        return outgoing
 
 
 def _common_name(certificate: bytes) -> str:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsqd.net.stream import MAX_CHUNK, DeflateLayer, Layer, SnappyLayer, Stream, StreamError
+from gnsqd.net.stream import MAX_CHUNK, DeflateLayer, Layer, SnappyLayer, Stack, StreamError
 from upgraded_client import SNAPPY_IDENTIFIER as IDENTIFIER
 from upgraded_client import chunk
 
@@ -25,7 +25,7 @@ def plain_chunk(data: bytes) -> bytes:
     return chunk(0x01, data, data)
 
 
-def drain(layer: Layer | Stream, data: bytes) -> bytes:
+def drain(layer: Layer, data: bytes) -> bytes:
     pieces = [layer.decode(data)]
     while layer.pending:
         pieces.append(layer.decode(b""))
@@ -42,29 +42,24 @@ LAYERS: list[Callable[[], Layer]] = [lambda: DeflateLayer(6), SnappyLayer]
 layers = pytest.mark.parametrize("make_layer", LAYERS, ids=["deflate", "snappy"])
 
 
-def test_stream_without_layers_passes_the_same_object() -> None:
-    stream = Stream()
-    data = b"PUB test\n"
-    assert stream.decode(data) is data
-    assert stream.encode(data) is data
-    assert not stream.pending
-    assert not stream.ended
+def test_the_upper_layer_is_nearer_to_the_codec() -> None:
+    stack = Stack(DeflateLayer(1), SnappyLayer())
+    assert zlib.decompressobj(-15).decompress(stack.encode(OK_FRAME)) == FRAMED_OK
+    assert stack.decode(raw_deflate(FRAMED_OK)) == OK_FRAME
 
 
-def test_later_layers_are_nearer_to_the_codec() -> None:
-    stream = Stream()
-    stream.push(DeflateLayer(1))
-    stream.push(SnappyLayer())
-    assert zlib.decompressobj(-15).decompress(stream.encode(OK_FRAME)) == FRAMED_OK
-    assert stream.decode(raw_deflate(FRAMED_OK)) == OK_FRAME
+@pytest.mark.parametrize("ended", [0, 1])
+def test_a_stack_has_ended_when_one_of_its_layers_has(ended: int) -> None:
+    layers = DeflateLayer(1), DeflateLayer(1)
+    stack = Stack(*layers)
+    assert not stack.ended
+    layers[ended].decode(raw_deflate(b"x", finish=True))
+    assert stack.ended
 
 
-def test_stream_is_pending_while_any_layer_is() -> None:
-    stream = Stream()
-    stream.push(DeflateLayer(1))
-    stream.push(SnappyLayer())
+def test_a_stack_is_pending_while_one_of_its_layers_is() -> None:
     many = IDENTIFIER + plain_chunk(b"x") + chunk(0x01, b"y" * 1000, b"y" * 1000) * 2000
-    assert drain(stream, raw_deflate(many)) == b"x" + b"y" * 2_000_000
+    assert drain(Stack(DeflateLayer(1), SnappyLayer()), raw_deflate(many)) == b"x" + b"y" * 2_000_000
 
 
 def test_snappy_of_the_first_frame_is_byte_for_byte_nsqds() -> None:

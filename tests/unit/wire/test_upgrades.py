@@ -13,7 +13,7 @@ import pytest
 
 from certificates import issue
 from daemons import DEADLINE, Daemon
-from gnsqd.net.stream import DeflateLayer, SnappyLayer, Stream
+from gnsqd.net.stream import DeflateLayer, Layer, SnappyLayer, Stack
 from gnsqd.net.tls import TLSLayer, build_context
 from gnsqd.options import Options
 from nsq_client import RESPONSE
@@ -35,31 +35,26 @@ upgrades = pytest.mark.parametrize(
 OK_FRAME = b"\0\0\0\x06\0\0\0\0OK"
 
 
-def push_compression(stream: Stream, upgrade: dict[str, Any]) -> bool:
+def compression(upgrade: dict[str, Any]) -> Layer | None:
     if upgrade.get("snappy"):
-        stream.push(SnappyLayer())
-    elif upgrade.get("deflate"):
-        stream.push(DeflateLayer(upgrade["deflate_level"]))
-    else:
-        return False
-    return True
+        return SnappyLayer()
+    if upgrade.get("deflate"):
+        return DeflateLayer(upgrade["deflate_level"])
+    return None
 
 
 class OurCompression:
     """One of our layers, as the client for tests needs it."""
 
-    def __init__(self, upgrade: dict[str, Any]) -> None:
-        self._stream = Stream()
+    def __init__(self, layer: Layer) -> None:
+        self._layer = layer
         self.flushed = True
-        push_compression(self._stream, upgrade)
-
-    def encode(self, data: bytes) -> bytes:
-        return self._stream.encode(data)
+        self.encode = layer.encode
 
     def decode(self, raw: bytes) -> bytes:
-        pieces = [self._stream.decode(raw)]
-        while self._stream.pending:
-            pieces.append(self._stream.decode(b""))
+        pieces = [self._layer.decode(raw)]
+        while self._layer.pending:
+            pieces.append(self._layer.decode(b""))
         return b"".join(pieces)
 
 
@@ -67,7 +62,20 @@ class OurClient(UpgradedClient):
     """The client for tests, with compression by our layers."""
 
     def _agreed_compression(self) -> Compression | None:
-        return OurCompression(self.answer) if self.answer["snappy"] or self.answer["deflate"] else None
+        layer = compression(self.answer)
+        return None if layer is None else OurCompression(layer)
+
+
+class Plain:
+    """The layer of a connection without upgrades."""
+
+    pending = ended = False
+
+    def encode(self, data: bytes) -> bytes:
+        return data
+
+    def decode(self, data: bytes) -> bytes:
+        return data
 
 
 @upgrades
@@ -99,7 +107,7 @@ class Server:
     def __init__(self, options: Options, upgrade: dict[str, Any]) -> None:
         self.options = options
         self.upgrade = upgrade
-        self.stream = Stream()
+        self.layer: Layer = Plain()
         self.plain = b""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(DEADLINE)
@@ -125,21 +133,22 @@ class Server:
             while not layer.established:
                 self.sock.sendall(layer.handshake(self.sock.recv(65536)))
             assert layer.version == "TLS1.2"  # the client library offers no more
-            self.stream.push(layer)
+            self.layer = layer
             self.send(OK_FRAME)
-        if push_compression(self.stream, self.upgrade):
+        if (upper := compression(self.upgrade)) is not None:
+            self.layer = Stack(self.layer, upper)
             self.send(OK_FRAME)
 
     def send(self, data: bytes) -> None:
-        self.sock.sendall(self.stream.encode(data))
+        self.sock.sendall(self.layer.encode(data))
 
     def receive(self) -> None:
-        if self.stream.pending:
-            self.plain += self.stream.decode(b"")
+        if self.layer.pending:
+            self.plain += self.layer.decode(b"")
         else:
             data = self.sock.recv(65536)
             assert data, "closed by the client"
-            self.plain += self.stream.decode(data)
+            self.plain += self.layer.decode(data)
 
     def read(self, size: int) -> bytes:
         while len(self.plain) < size:
