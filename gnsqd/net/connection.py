@@ -157,19 +157,23 @@ class Connection:
     def send(self, data: bytes) -> None:
         """Wrap and send all of `data`; TimeoutError if the client takes nothing for as long as the write timeout, or
         after that time less than SLOWEST_READER; OSError, StreamError."""
-        if self._layer is None and not self._sending.locked():
+        layer = self._layer
+        if not self._sending.locked() and (layer is None or len(data) <= _SLICE):
+            if layer is not None:
+                data = layer.encode(data)
             sent = self._try_send(data)  # at once, as nearly always
-            if sent == len(data):
-                return
-            data = data[sent:]
+            if sent < len(data):
+                with self._sending:
+                    self._send_slowly(memoryview(data)[sent:])
+            return
         with self._sending:
             layer = self._layer
             if layer is None:
                 self._send(data)
                 return
-            self._send(layer.encode(data[:_SLICE]))
-            for start in range(_SLICE, len(data), _SLICE):
-                give_way()
+            for start in range(0, max(len(data), 1), _SLICE):
+                if start:
+                    give_way()
                 self._send(layer.encode(data[start : start + _SLICE]))
 
     def _send(self, data: bytes) -> None:
