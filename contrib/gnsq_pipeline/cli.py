@@ -4,15 +4,13 @@ A user's mistake is a line on stderr, never a traceback; only --verbose shows wh
 modules that need Spark or pyarrow are imported by the commands, as --help needs neither.
 """
 
-import os
-import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
 from gnsq_pipeline.archive import PARTITION_COLUMNS, read_archive, to_archive
-from gnsq_pipeline.errors import INTERRUPTED, PipelineError, UsageError
+from gnsq_pipeline.errors import UsageError
 from gnsq_pipeline.options import (
     DESTINATION,
     DIRECTORY,
@@ -37,9 +35,6 @@ from gnsqd.version import VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-# What the extra `spark` in pyproject.toml installs; gnsqd itself, whose extra that is, may be on no index.
-INSTALL = "pip install 'pyarrow>=18' 'pyspark>=4.2'"
 
 
 class Group(click.Group):
@@ -165,26 +160,6 @@ def rollup(given: SimpleNamespace) -> Rows | None:
 cli.add_command(spool)
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Run the command line of this process."""
-    status = 0
-    try:
-        cli.main(prog_name="gnsq-pipeline", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        status = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        status = INTERRUPTED
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("pyspark", "pyarrow"):
-            raise
-        click.echo(f"Error: {error.name} is not installed: {INSTALL}", err=True)
-        status = PipelineError.exit_code
-    except OSError as error:
-        click.echo(f"Error: {error.filename or 'standard output'}: {error.strerror or error}", err=True)
-        status = PipelineError.exit_code
-    try:
-        sys.stdout.flush()
-    except OSError:  # whoever read it went away
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(status)
+    cli(prog_name="gnsq-pipeline")

@@ -3,6 +3,7 @@
 Addresses, durations and sizes are written as in the options of `format("nsq")` (`pyspark_nsq.option_values`).
 """
 
+import errno
 import json
 import re
 import sys
@@ -16,11 +17,13 @@ from typing import Any, TypeVar
 import click
 
 from gnsq_pipeline.archive import CHECKPOINT, FORMATS
-from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
+from gnsq_pipeline.errors import INTERRUPTED, NotFound, PipelineError, UsageError
 from pyspark_nsq import option_values
 from pyspark_nsq.errors import NsqSourceError, OptionError
 from pyspark_nsq.options import OPTIONS, parse
 
+# What the extra `spark` in pyproject.toml installs; gnsqd itself, whose extra that is, may be on no index.
+INSTALL = "pip install 'pyarrow>=18' 'pyspark>=4.2'"
 SPOOL = "_spool"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Rows = list[dict[str, object]]
@@ -81,10 +84,20 @@ def command(
         def run(**values: Any) -> None:
             try:
                 rows = function(SimpleNamespace(**values))
+                if rows is not None:
+                    show_rows(rows, values["as_json"])
+            except KeyboardInterrupt:
+                raise click.exceptions.Exit(INTERRUPTED) from None
             except NsqSourceError as error:
                 raise PipelineError(str(error)) from None
-            if rows is not None:
-                show_rows(rows, values["as_json"])
+            except ModuleNotFoundError as error:
+                if (error.name or "").partition(".")[0] not in ("pyspark", "pyarrow"):
+                    raise
+                raise PipelineError(f"{error.name} is not installed: {INSTALL}") from None
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # nobody reads the output any more
+                    raise
+                raise PipelineError(f"{error.filename or 'standard output'}: {error.strerror or error}") from None
 
         group.command(name, params=list(params), help=function.__doc__, short_help=short_help)(run)
         return function

@@ -104,35 +104,35 @@ def publish(
     Returns a row for each topic with `messages`, `bytes` and `damaged`, segments that cannot be read. PipelineError
     if no nsqd takes a message.
     """
-    from pyspark_nsq.columns import ARROW_SCHEMA, Messages, rows_of
-    from pyspark_nsq.message_batches import Columns, message_batches
+    from pyspark_nsq.columns import Messages
+    from pyspark_nsq.message_batches import cut
     from pyspark_nsq.segment import Kind, read_segment
     from pyspark_nsq.spool import Spool
 
-    columns = Columns(ARROW_SCHEMA.get_field_index("value"), ARROW_SCHEMA.get_field_index("topic"), None)
     stored = Spool(location, report.stream, strict=False)
+    limits = settings or Settings()
     publisher = Publisher(settings) if settings else None
     rows: dict[str, dict[str, int]] = {}
     try:
         for batch in stored.batches():
             if batch <= report.committed_batch and not committed:
                 continue
-            for topic, nsqd, chain in stored.chains(batch):
-                row = rows.setdefault(to_topic or topic, {"messages": 0, "bytes": 0, "damaged": 0})
+            for topic, _, chain in stored.chains(batch):
+                topic = to_topic or topic
+                row = rows.setdefault(topic, {"messages": 0, "bytes": 0, "damaged": 0})
                 for entry in chain.refresh():
                     if entry.kind not in (Kind.SEGMENT, Kind.LOST):
                         continue
                     try:
-                        stored_messages = Messages.unpacked(*read_segment(entry))
+                        messages = Messages.unpacked(*read_segment(entry)).batch.column("value").to_pylist()
                     except (SpoolError, OSError):
                         row["damaged"] += 1
                         continue
-                    found = rows_of(stored_messages, topic=topic, channel=report.channel, nsqd=nsqd)
-                    for messages in message_batches(found, columns, settings or Settings()):
+                    for bodies in cut(messages, limits.batch_size, limits.batch_bytes):
                         if publisher is not None:
-                            publisher.publish(messages.topic, messages.bodies)
-                        row["messages"] += len(messages.bodies)
-                        row["bytes"] += sum(map(len, messages.bodies))
+                            publisher.publish(topic, bodies)
+                        row["messages"] += len(bodies)
+                        row["bytes"] += sum(map(len, bodies))
     except (NsqSourceError, OSError) as error:
         sent = sum(row["messages"] for row in rows.values())
         raise PipelineError(f"stopped after {sent:,} messages: {error}") from None

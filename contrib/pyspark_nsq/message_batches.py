@@ -52,7 +52,7 @@ def message_batches(rows: pa.RecordBatch, columns: Columns, settings: Settings) 
                 letter for one in invalid for letter in one.dead_letters()
             )
     for (topic, defer_ms), group in groups.items():
-        for batch in _cut(group, settings.batch_size, settings.batch_bytes):
+        for batch in cut(group, settings.batch_size, settings.batch_bytes):
             yield MessageBatch(topic, defer_ms, batch)
 
 
@@ -81,15 +81,15 @@ def _grouped(
     """Bodies by topic and delay, and invalid rows. An option `topic` prevails over the column."""
     count = rows.num_rows
     bodies: list[bytes | None] = rows.column(columns.value).cast(pa.binary()).to_pylist()
-    topics = [topic] * count if topic or columns.topic is None else rows.column(columns.topic).to_pylist()
-    delays = [0] * count if columns.defer_ms is None else rows.column(columns.defer_ms).to_pylist()
+    is_same = topic or columns.topic is None
     groups: dict[tuple[str | None, int | None, bool], list[bytes | None]] = {}
-    for key, body in zip(zip(topics, delays, map(bool, bodies), strict=True), bodies, strict=True):
-        group = groups.get(key)
-        if group is None:
-            groups[key] = [body]
-        else:
-            group.append(body)
+    if is_same and columns.defer_ms is None and all(bodies):
+        groups[topic, 0, True] = bodies
+    else:
+        topics = [topic] * count if is_same else rows.column(columns.topic).to_pylist()
+        delays = [0] * count if columns.defer_ms is None else rows.column(columns.defer_ms).to_pylist()
+        for key, body in zip(zip(topics, delays, map(bool, bodies), strict=True), bodies, strict=True):
+            groups.setdefault(key, []).append(body)
     checked: dict[tuple[str, int], list[bytes]] = {}
     invalid = []
     for (name, delay, has_body), found in groups.items():
@@ -119,7 +119,7 @@ def _delay(milliseconds: int | None) -> int:
     return milliseconds or 0
 
 
-def _cut(bodies: Iterable[bytes], most: int, most_bytes: int) -> Iterator[list[bytes]]:
+def cut(bodies: Iterable[bytes], most: int, most_bytes: int) -> Iterator[list[bytes]]:
     """Pieces of at most that many messages and bytes; a larger message is a piece by itself."""
     batch: list[bytes] = []
     room = most_bytes

@@ -226,7 +226,7 @@ def test_what_a_pipeline_without_spark_advises_installs_what_the_extra_does() ->
     """The packages themselves: gnsqd, whose extra it is, may be on no index."""
     extra = PYPROJECT["project"]["optional-dependencies"]["spark"]
     advice = " ".join(["pip install", *(f"'{requirement}'" for requirement in extra)])
-    assert f'INSTALL = "{advice}"\n' in (ROOT / "contrib/gnsq_pipeline/cli.py").read_text("utf-8")
+    assert f'INSTALL = "{advice}"\n' in (ROOT / "contrib/gnsq_pipeline/options.py").read_text("utf-8")
 
 
 def test_package_page_of_a_release_has_links_that_work(tmp_path: Path) -> None:

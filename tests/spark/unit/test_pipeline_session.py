@@ -12,9 +12,8 @@ from typing import Any
 import click
 import pytest
 
-from gnsq_pipeline.cli import INSTALL
 from gnsq_pipeline.errors import UsageError, reason
-from gnsq_pipeline.options import ADDRESS, DURATION, MOMENT, SETTING, nsq_options, places
+from gnsq_pipeline.options import ADDRESS, DURATION, INSTALL, MOMENT, SETTING, nsq_options, places
 from gnsq_pipeline.running import Stop, _filtered_stderr
 
 SOURCE_ERROR = """\
