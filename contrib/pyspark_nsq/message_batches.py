@@ -7,6 +7,7 @@ Arrow batch (10,000 rows, unless Spark is configured otherwise), so memory is bo
 import base64
 import json
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, cast
 
@@ -81,15 +82,15 @@ def _grouped(
     """Bodies by topic and delay, and invalid rows. An option `topic` prevails over the column."""
     count = rows.num_rows
     bodies: list[bytes | None] = rows.column(columns.value).cast(pa.binary()).to_pylist()
-    is_same = topic or columns.topic is None
-    groups: dict[tuple[str | None, int | None, bool], list[bytes | None]] = {}
-    if is_same and columns.defer_ms is None and all(bodies):
+    has_one_topic = topic or columns.topic is None
+    groups: dict[tuple[str | None, int | None, bool], list[bytes | None]] = defaultdict(list)
+    if has_one_topic and columns.defer_ms is None and all(bodies):
         groups[topic, 0, True] = bodies
     else:
-        topics = [topic] * count if is_same else rows.column(columns.topic).to_pylist()
+        topics = [topic] * count if has_one_topic else rows.column(columns.topic).to_pylist()
         delays = [0] * count if columns.defer_ms is None else rows.column(columns.defer_ms).to_pylist()
         for key, body in zip(zip(topics, delays, map(bool, bodies), strict=True), bodies, strict=True):
-            groups.setdefault(key, []).append(body)
+            groups[key].append(body)
     checked: dict[tuple[str, int], list[bytes]] = {}
     invalid = []
     for (name, delay, has_body), found in groups.items():
