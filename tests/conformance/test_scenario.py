@@ -20,9 +20,9 @@ def nsqd(nsqd_factory: Callable[..., Daemon]) -> Daemon:
     return nsqd_factory(f"--msg-timeout={scenario.MSG_TIMEOUT:g}s", *fixed_ports())
 
 
-def test_pynsq_loses_nothing_of_5000_messages_over_a_restart(nsqd: Daemon, tmp_path: Path) -> None:
+def test_pynsq_loses_nothing_of_20000_messages_over_a_restart(nsqd: Daemon, tmp_path: Path) -> None:
     driver = [sys.executable, str(HERE / "pynsq_scenario.py")]
-    scenario.check(scenario.run(driver, nsqd, 5_000, tmp_path))
+    scenario.check(scenario.run(driver, nsqd, 20_000, tmp_path))
 
 
 def test_gnsq_loses_nothing_of_1000_messages_over_a_restart(nsqd: Daemon, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from daemons import Daemon
 @pytest.mark.parametrize(
     "body_size, count, mem_queue_size, limit",
     [
-        pytest.param(1000, 1_000_000, MEM_QUEUE_SIZE, 200 * MB, id="1 GB of 1 kB messages"),
+        pytest.param(1000, 2_000_000, MEM_QUEUE_SIZE, 200 * MB, id="2 GB of 1 kB messages"),
         pytest.param(100_000, 6_000, 500, bound(100_000, 500), id="600 MB of 100 kB messages"),
     ],
 )
