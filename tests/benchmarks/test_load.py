@@ -6,7 +6,6 @@ Expected counts come from the statistics of the daemon, ours or the real one, in
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import floor
-from benchmarks.lanes import BenchmarkError, Lane
+from benchmarks.lanes import GEVENT_ALONE, BenchmarkError, Lane
 from benchmarks.programs import GENERATOR, check, generate, generator, holding, on_channel, parse, started
 from benchmarks.queues import CHANNEL, TOPIC, create_channel, topic_stats
 from certificates import issue
@@ -26,7 +24,6 @@ from nsq_client import Client
 pytestmark = pytest.mark.peer
 
 SINK = Lane("sink", (str(GENERATOR), "sink"))
-GEVENT_ALONE = Lane("gevent alone", (sys.executable, floor.__file__))
 
 
 @pytest.fixture(autouse=True)

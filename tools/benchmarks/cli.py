@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import floor, report
+from benchmarks import report
 from benchmarks.backlog import Backlogs
 from benchmarks.harness import RowResult, run_row
-from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError, Lane
+from benchmarks.lanes import DIRECTORY_PREFIX, GEVENT_ALONE, BenchmarkError, Lane
 from benchmarks.programs import GENERATOR
 from benchmarks.queues import fill
 from benchmarks.row import Load, Row
-from benchmarks.rows import ROWS
+from benchmarks.rows import FLOOR_ROWS, ROWS
 from certificates import issue
 from daemons import PEERS
 
@@ -58,7 +58,6 @@ def run_rows(rows: Sequence[Row], arguments: argparse.Namespace, load: Load) -> 
     """The results, and why some rows have none: what an hour has measured is not lost with the last row."""
     lanes = find_lanes(arguments)
     sink = Lane.parse(report.SINK, f"{GENERATOR} sink")
-    alone = Lane("gevent alone", (sys.executable, floor.__file__))
     with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
         load = replace(load, certificate=issue("localhost").write(Path(directory) / "server"))
         backlogs = Backlogs(Path(directory), lambda daemon: fill(daemon, load.stored))
@@ -66,7 +65,7 @@ def run_rows(rows: Sequence[Row], arguments: argparse.Namespace, load: Load) -> 
         failures: list[Exception] = []
         for row in rows:
             try:
-                compared = [*lanes, alone] if arguments.floor and row.name in floor.ROWS else lanes
+                compared = [*lanes, GEVENT_ALONE] if arguments.floor and row.name in FLOOR_ROWS else lanes
                 results += run_row(row, compared, arguments.runs, load, say, backlogs.of, sink)
             except (BenchmarkError, OSError) as error:
                 failures.append(error)
@@ -96,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="PATTERN",
         help=f"those called so, like '*-consume', of {names} (all)",
     )
-    served = ", ".join(floor.ROWS)
+    served = ", ".join(FLOOR_ROWS)
     result.add_argument("--floor", action="store_true", help=f"also a gevent server that does no work, in {served}")
     result.add_argument("--json", type=Path, metavar="FILE", help="write every run to FILE")
     result.add_argument("--markdown", action="store_true", help="print the table in Markdown")

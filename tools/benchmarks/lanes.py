@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -70,6 +71,10 @@ class Lane:
             _, _, body = daemon.http("GET", "/metrics")
         found = re.search(rb'^gnsqd_build_info\{.*lane="(\w+)"', body, re.MULTILINE)
         return found[1].decode() if found else None
+
+
+# A server in its own process, as nothing here needs gevent.
+GEVENT_ALONE = Lane("gevent alone", (sys.executable, str(Path(__file__).with_name("floor.py"))))
 
 
 def cpu_seconds(daemon: Daemon) -> float:

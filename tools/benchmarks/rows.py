@@ -237,3 +237,9 @@ FIXTURE = (
 ROWS = (
     BENCH_PROGRAMS + THROUGHPUT + UPGRADED + DISK + DURABILITY + LATENCY + FAIRNESS + FOOTPRINT + IN_PROCESS + FIXTURE
 )
+
+# Those whose loads `floor` serves.
+FLOOR_ROWS = (
+    "writer-1", "writer-20", "writer-200", "pub", "mpub-20", "mpub-200", "both-16", "http-pub", "http-mpub", "tls-pub",
+    "tls-mpub-20",
+)  # fmt: skip
