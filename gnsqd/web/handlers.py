@@ -67,10 +67,12 @@ class API:
             raise HTTPError(400, "MSG_EMPTY")
         parameters = parse_query(request.query)
         topic = self._get_topic(parameters)
-        self._put(topic, [request.body], self._parse_defer(parameters) if "defer" in parameters else 0)
+        self._put(topic, [request.body], self._parse_defer(parameters))
         return "OK"
 
     def _parse_defer(self, parameters: Mapping[str, str]) -> int:
+        if "defer" not in parameters:
+            return 0
         try:
             deferred = parse_int(parameters["defer"]) * MILLISECOND
         except ValueError:
@@ -84,7 +86,7 @@ class API:
             raise HTTPError(413, "BODY_TOO_BIG")
         parameters = parse_query(request.query)
         topic = self._get_topic(parameters)
-        deferred = self._parse_defer(parameters) if "defer" in parameters else 0
+        deferred = self._parse_defer(parameters)
         bodies = self._split_binary(request) if self._wants_binary(parameters) else self._split_lines(request)
         self._put(topic, bodies, deferred)
         return "OK"
