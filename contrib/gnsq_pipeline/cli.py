@@ -1,4 +1,4 @@
-"""The `gnsq-pipeline` command line: its commands, and how a run ends.
+"""The `gnsq-pipeline` command line: its commands.
 
 A user's mistake is a line on stderr, never a traceback; only --verbose shows where an error of Spark comes from. The
 modules that need Spark or pyarrow are imported by the commands, as --help needs neither.

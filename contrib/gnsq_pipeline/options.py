@@ -78,7 +78,7 @@ def command(
     group: click.Group, name: str, *params: click.Parameter, short_help: str | None = None
 ) -> Callable[[Command], Command]:
     """A command with the function's docstring as help. It gets the values of `params` as the attributes of one object,
-    and may return rows to print."""
+    and may return rows to print. Errors that it may raise end it with a line on stderr, Ctrl-C with INTERRUPTED."""
 
     def add(function: Command) -> Command:
         def run(**values: Any) -> None:
