@@ -1,5 +1,6 @@
 """A client's socket: deadlines (NSQD-COMPAT 2.1), layers, and errors in Go's words."""
 
+import random
 import socket
 import struct
 import zlib
@@ -109,6 +110,36 @@ def test_much_is_wrapped_in_slices_between_which_others_have_their_turn() -> Non
     assert layer.encoded == [65536] * 16
     assert len(seen) > 10
     assert theirs.recv(100) == bytes(16)
+    connection.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize("has_layer", [False, True])
+def test_who_sends_while_the_socket_is_full_comes_after_who_waits(has_layer: bool) -> None:
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours, "peer")
+    if has_layer:
+        connection.push(DeflateLayer(1))
+    theirs.setblocking(False)
+    first = random.Random(1).randbytes(4 << 20)
+    waiting = spawn(connection.send, first)
+    sleep(0)
+    received = [theirs.recv(65536)]  # now there is room
+
+    def receive() -> None:
+        while received[-1]:
+            with suppress(BlockingIOError):
+                received.append(theirs.recv(65536))
+            sleep(0)
+
+    receiving = spawn(receive)
+    assert not waiting.ready()
+    connection.send(b"second")
+    waiting.get()
+    connection.shutdown()
+    receiving.get(timeout=30)
+    sent = b"".join(received)
+    assert (zlib.decompressobj(-zlib.MAX_WBITS).decompress(sent) if has_layer else sent) == first + b"second"
     connection.close()
     theirs.close()
 
