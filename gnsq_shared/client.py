@@ -12,7 +12,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self
@@ -452,6 +452,42 @@ class Client:
     def _refused(self, code: str, reason: str) -> NoReturn:
         """The daemon answered an error that ends the connection."""
         raise NotImplementedError
+
+
+def batches(bodies: Iterable[bytes], most: int, most_bytes: int) -> Iterator[list[bytes]]:
+    """The bodies in order, in batches of at most `most` messages that take at most `most_bytes` of an MPUB; a larger
+    message is a batch by itself."""
+    batch: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if batch and (len(batch) == most or size + _SIZE.size + len(body) > most_bytes):
+            yield batch
+            batch, size = [], 0
+        batch.append(body)
+        size += _SIZE.size + len(body)
+    if batch:
+        yield batch
+
+
+def tls_context(ca: str | None, certificate: str | None, key: str | None, is_verifying: bool) -> ssl.SSLContext:
+    """TLS by PEM files: trusts the authorities in `ca`, or else those of the system. `certificate` may have its key.
+
+    OSError with a text that names the file.
+    """
+    file = ca
+    try:
+        context = ssl.create_default_context(cafile=ca or None)
+        file = certificate
+        if certificate:
+            context.load_cert_chain(certificate, key or None, password="")  # an encrypted key must not ask
+    except OSError as error:
+        is_explained = not isinstance(error, ssl.SSLError) or error.reason
+        why = reason(error) if is_explained else "is not a certificate in PEM format"
+        raise OSError(f"cannot use {error.filename or file} for TLS: {why}") from None
+    if not is_verifying:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def reason(error: BaseException) -> str:

@@ -22,6 +22,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, IncompleteRead, InsecureRequestWarning, InvalidChunkLength, NewConnectionError
 from urllib3.exceptions import TimeoutError as PoolTimeout
 
+from gnsq_shared.client import tls_context
 from gnsqd.version import VERSION
 from nsqadmin_cli.errors import AdminError, reason_of
 from nsqadmin_cli.units import printable
@@ -118,23 +119,10 @@ class TLS:
 
     def context(self) -> ssl.SSLContext:
         """Raises AdminError."""
-        context = ssl.create_default_context()
-        file = self.ca
         try:
-            if self.ca:
-                context.load_verify_locations(self.ca)
-            file = self.cert
-            if self.cert:
-                context.load_cert_chain(self.cert, self.key or None, password="")  # an encrypted key must not ask
-        except ssl.SSLError as error:
-            reason = error.reason.replace("_", " ").lower() if error.reason else "is not a certificate in PEM format"
-            raise AdminError(f"cannot use {file} for TLS: {reason}") from None
+            return tls_context(self.ca, self.cert, self.key, not self.insecure)
         except OSError as error:
-            raise AdminError(f"cannot use {error.filename or file} for TLS: {reason_of(error)}") from None
-        if self.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
+            raise AdminError(str(error)) from None
 
 
 class HTTPClient:

@@ -26,6 +26,7 @@ from gnsq_pipeline.options import (
     option,
     show_rows,
 )
+from gnsq_shared.client import batches
 from pyspark_nsq.errors import NsqSourceError, SpoolError
 from pyspark_nsq.options import Settings, parse
 from pyspark_nsq.publishing import Publisher
@@ -105,7 +106,6 @@ def publish(
     if no nsqd takes a message.
     """
     from pyspark_nsq.columns import Messages
-    from pyspark_nsq.message_batches import cut
     from pyspark_nsq.segment import Kind, read_segment
     from pyspark_nsq.spool import Spool
 
@@ -128,7 +128,7 @@ def publish(
                     except (SpoolError, OSError):
                         row["damaged"] += 1
                         continue
-                    for bodies in cut(messages, limits.batch_size, limits.batch_bytes):
+                    for bodies in batches(messages, limits.batch_size, limits.batch_bytes):
                         if publisher is not None:
                             publisher.publish(topic, bodies)
                         row["messages"] += len(bodies)

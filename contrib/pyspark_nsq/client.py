@@ -7,7 +7,7 @@ from functools import partial
 from typing import NoReturn, Self
 
 from gnsq_shared.client import Client as WireClient
-from gnsq_shared.client import Message, Upgrade, reason
+from gnsq_shared.client import Message, Upgrade, reason, tls_context
 from pyspark_nsq.errors import ConnectionLost, NotAgreed, Refused
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
@@ -35,7 +35,7 @@ class Client(WireClient):
             identity["client_id"] = settings.client_id
         if settings.msg_timeout_ms is not None:
             identity["msg_timeout"] = settings.msg_timeout_ms
-        tls = Upgrade(partial(tls_context, settings), settings.tls_server_name or address[0]) if settings.tls else None
+        tls = Upgrade(partial(tls_of, settings), settings.tls_server_name or address[0]) if settings.tls else None
         try:
             client.negotiate(identity, deadline, tls=tls, secret=settings.auth_secret)
         except BaseException:
@@ -59,20 +59,9 @@ def name_of(address: Address) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def tls_context(settings: Settings) -> ssl.SSLContext:
+def tls_of(settings: Settings) -> ssl.SSLContext:
     """For connections to nsqds; NotAgreed if this machine doesn't have the files, or they are not certificates."""
     try:
-        context = ssl.create_default_context(cafile=settings.tls_ca)
+        return tls_context(settings.tls_ca, settings.tls_certificate, settings.tls_key, settings.tls_verify)
     except OSError as error:
-        raise NotAgreed(f"option 'nsq.tls.ca', {settings.tls_ca!r}: {reason(error)}") from None
-    if not settings.tls_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if settings.tls_certificate:
-        try:
-            # Without a password of ours OpenSSL would ask for one at the terminal.
-            context.load_cert_chain(settings.tls_certificate, settings.tls_key, password="")
-        except OSError as error:
-            files = " and ".join(repr(file) for file in (settings.tls_certificate, settings.tls_key) if file)
-            raise NotAgreed(f"options 'nsq.tls.certificate' and 'nsq.tls.key', {files}: {reason(error)}") from None
-    return context
+        raise NotAgreed(str(error)) from None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from gnsq_shared.client import reason
-from pyspark_nsq.client import name_of, tls_context
+from pyspark_nsq.client import name_of, tls_of
 from pyspark_nsq.errors import DiscoveryError
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
@@ -116,7 +116,7 @@ def depth(settings: Settings, nsqd: Nsqd, topic: str, channel: str) -> Depth:
     # If also asked for a channel, nsqd leaves out topics without it, and their queued messages.
     query = {"format": "json", "include_clients": "false", "include_mem": "false", "topic": topic}
     who = f"nsqd {nsqd.name}"
-    tls = tls_context(settings) if settings.nsqd_http_tls else None
+    tls = tls_of(settings) if settings.nsqd_http_tls else None
     is_assumed = settings.nsqd_tcp_addresses and not settings.nsqd_http_addresses
     hint = " (from its TCP port; option 'nsq.nsqd.http.addresses' specifies another one)" if is_assumed else ""
     status, answer = _get(who, nsqd.http, f"/stats?{urlencode(query)}", settings.discovery_timeout, tls, hint)

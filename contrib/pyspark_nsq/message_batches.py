@@ -8,18 +8,17 @@ import base64
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, cast
 
 import pyarrow as pa
 
+from gnsq_shared.client import batches
 from pyspark_nsq.errors import InvalidRow
 from pyspark_nsq.option_values import TOPIC
 from pyspark_nsq.options import Settings
 
 _log = logging.getLogger(__name__)
-
-_SIZE_OF_SIZE = 4  # bytes in front of each message of an MPUB
 
 
 class Columns(NamedTuple):
@@ -53,7 +52,7 @@ def message_batches(rows: pa.RecordBatch, columns: Columns, settings: Settings) 
                 letter for one in invalid for letter in one.dead_letters()
             )
     for (topic, defer_ms), group in groups.items():
-        for batch in cut(group, settings.batch_size, settings.batch_bytes):
+        for batch in batches(group, settings.batch_size, settings.batch_bytes):
             yield MessageBatch(topic, defer_ms, batch)
 
 
@@ -118,18 +117,3 @@ def _delay(milliseconds: int | None) -> int:
     if milliseconds is not None and milliseconds < 0:
         raise InvalidRow(f"the column defer_ms is {milliseconds} in a row: expected milliseconds from 0 on")
     return milliseconds or 0
-
-
-def cut(bodies: Iterable[bytes], most: int, most_bytes: int) -> Iterator[list[bytes]]:
-    """Pieces of at most that many messages and bytes; a larger message is a piece by itself."""
-    batch: list[bytes] = []
-    room = most_bytes
-    for body in bodies:
-        size = _SIZE_OF_SIZE + len(body)
-        if batch and (size > room or len(batch) == most):
-            yield batch
-            batch, room = [], most_bytes
-        batch.append(body)
-        room -= size
-    if batch:
-        yield batch

@@ -99,6 +99,19 @@ def test_plain_http_at_an_https_address_and_the_other_way_round(https: tuple[Dae
     )
 
 
+def test_an_authority_of_ones_own_replaces_those_of_the_system(
+    https: tuple[Daemon, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, at, ca = https
+    monkeypatch.setenv("SSL_CERT_FILE", ca)
+    option = f"--nsqd-http-address=https://{at}"
+    assert topics(gnsqadmin("stats", "--json", option)) == ["t"]
+    other = tmp_path / "other.pem"
+    other.write_bytes(issue("Other Authority", authority=True).cert_pem)
+    distrusted = error(gnsqadmin("stats", option, f"--tls-ca={other}"))
+    assert distrusted.startswith("its certificate is not trusted: ")
+
+
 @pytest.mark.parametrize("option", ["--tls-ca", "--tls-cert"])
 @pytest.mark.parametrize("content, reason", [(None, "no such file or directory"), (b"x", ""), (b"\0" * 10, "")])
 def test_a_bad_tls_file_is_one_line_of_error(tmp_path: Path, option: str, content: bytes | None, reason: str) -> None:

@@ -342,9 +342,9 @@ def test_files_that_are_not_there_are_named(
 ) -> None:
     nsqd = tls_factory()
     missing = str(tmp_path / "missing.pem")
-    with pytest.raises(NotAgreed, match=f"option 'nsq.tls.ca', '{missing}': no such file or directory"):
+    with pytest.raises(NotAgreed, match=f"cannot use {missing} for TLS: no such file or directory"):
         connect(nsqd, tls(files, tls_ca=missing))
-    with pytest.raises(NotAgreed, match=f"'nsq.tls.certificate' and 'nsq.tls.key', '{missing}': no such file"):
+    with pytest.raises(NotAgreed, match=f"cannot use {missing} for TLS: no such file or directory"):
         connect(nsqd, tls(files, tls_certificate=missing))
 
 
