@@ -1,4 +1,4 @@
-"""`gnsq-pipeline spool`: the streams of spools, the batches of one, its removal, and its messages published again.
+"""`gnsq-pipeline spool`: the streams of spools, and the messages of one published again.
 
 Needs no Spark, and pyarrow only when a command runs.
 """
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 STREAM = click.Argument(["stream"])
 
 
-@click.group(short_help="Inspect the spool of a stream, publish its messages again, or clean it up.")
+@click.group(short_help="List the streams of a spool, or publish the messages of one again.")
 def spool() -> None:
-    """Inspect the spool of a stream, publish its messages again, or clean it up.
+    """List the streams of a spool, or publish the messages of one again.
 
     DIRECTORY is a spool, or the output of a pipeline that contains its spool. STREAM is the beginning of a stream's id.
     """
@@ -140,22 +140,3 @@ def publish(
         if publisher is not None:
             publisher.close()
     return [{"stream": report.stream, "topic": topic, **row} for topic, row in sorted(rows.items())]
-
-
-@command(
-    spool, "remove", DIRECTORY, STREAM,
-    option("--with-uncommitted", is_flag=True, help="Also remove a stream with uncommitted messages, and lose them."),
-    JSON,
-)  # fmt: skip
-def remove(given: SimpleNamespace) -> Rows:
-    """Remove a stream whose query will not run again, or what a batch read left."""
-    from pyspark_nsq.retention import remove_stream
-
-    path, report = find(given)
-    messages = report.uncommitted_messages
-    if messages and report.kind != "read" and not given.with_uncommitted:
-        raise PipelineError(
-            f"stream {report.stream}: {messages:,} messages are not committed and would be lost; "
-            "run the query to its end first, or use --with-uncommitted"
-        )
-    return [{"stream": report.stream, "removed_bytes": remove_stream(path, report.stream)}]

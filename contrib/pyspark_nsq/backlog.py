@@ -42,7 +42,6 @@ class Backlog:
         self._reached = False  # at a TCP address
         self._silent: dict[str, str] = {}  # by name: what was wrong
         self._others: dict[Key, int] = {}  # in how many looks in a row there were consumers
-        self._empty: dict[Key, tuple[int, int]] = {}  # after which batch first seen empty, and how often since
         self.depths: dict[Key, Depth] = {}
 
     def nsqds(self) -> dict[str, Nsqd]:
@@ -72,23 +71,10 @@ class Backlog:
             key = topic, nsqd.name
             if key in self.depths:
                 self._known[nsqd.name] = nsqd, self._looked
-                self._note_empty(key, before.batch)
                 self._warn_of_others(key)
                 if not self.depths[key].channel_exists and nsqd in self._found.get(topic, ()):
                     self._make_channel(topic, nsqd)
         return {key: at.waiting for key, at in self.depths.items()}
-
-    def empty_since(self) -> dict[Key, int]:
-        """Where the channel was seen empty, more than once and without anything in between: after which batch."""
-        return {key: batch for key, (batch, times) in self._empty.items() if times > 1}
-
-    def _note_empty(self, key: Key, batch: int) -> None:
-        at = self.depths[key]
-        if not at.channel_exists or at.channel or at.topic or at.in_flight or at.deferred:
-            self._empty.pop(key, None)
-        else:
-            first, times = self._empty.get(key, (batch, 0))
-            self._empty[key] = first, times + 1
 
     def _warn_of_others(self, key: Key) -> None:
         """No task of the stream runs when its next batch is planned; one that is just leaving is seen in one look."""

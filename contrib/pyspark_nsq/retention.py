@@ -4,33 +4,30 @@ Spark commits a batch; then its segments are needed only by somebody who resets 
 those whose FIN is in doubt (suspects). `Retention.commit` writes the ids files, notes the batch as committed, and then
 deletes, in this order, so that it may die in between:
 
-- segments of committed batches: after `spoolRetention`, or earlier while there are more than `spoolMaxBytes`;
+- segments of committed batches: after `spoolRetention`, or the oldest earlier while there are more than
+  `spoolMaxBytes`;
 - ids whose FIN was confirmed: after ten minutes (a killed nsqd may deliver them again, what it had not synced);
-- suspects: after `dedupRetention`, or like the confirmed when their channel was seen empty since. What `spoolMaxBytes`
-  leaves no room for is also deleted: first the oldest confirmed ids, then the oldest suspects.
+- suspects: after `dedupRetention`.
 
 Ages count only while the stream runs: a message that waits for a stopped stream is still known when it runs again. They
 are taken from a clock that nobody sets, and not from the times of files, which another machine may have given them.
 Segments without a commit are never deleted: NSQ no longer has their messages.
 """
 
-import logging
+import math
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import place
-from pyspark_nsq.known_ids import all_ids_files, archive
+from pyspark_nsq.known_ids import IdsFile, all_ids_files, archive
 from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import HEADER_SIZE, ID_LENGTH, Kind, read_entry
 from pyspark_nsq.spool import Spool
 
 CONFIRMED_RETENTION = 600.0
-
-_log = logging.getLogger(__name__)
 
 
 class Retention:
@@ -41,12 +38,11 @@ class Retention:
         self._settings = settings
         self._seen: dict[str, tuple[float, int]] = {}  # by path: since when, in seconds, and its size
 
-    def commit(self, batch: int, empty: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    def commit(self, batch: int) -> dict[str, int]:
         """The batch, and those before it, need no replay any more. Returns how many suspects, and bytes of segments and
         ids, are kept of them; uncommitted batches are not counted.
 
-        `empty` has, for topics of nsqds whose channel was seen empty, after which batch. If this raises OSError or
-        SpoolError, for want of space perhaps, the next call makes up for it.
+        If this raises OSError or SpoolError, for want of space perhaps, the next call makes up for it.
         """
         before = self._spool.committed()
         if batch > before:
@@ -54,37 +50,36 @@ class Retention:
                 if before < one <= batch:
                     archive(self._spool, one)
             self._spool.set_committed(batch)
-        return self._delete(max(before, batch), empty)
+        return self._delete(max(before, batch))
 
-    def _delete(self, committed: int, empty: Mapping[tuple[str, str], int]) -> dict[str, int]:
-        """Delete what is due, and what there is no room for; returns what is left."""
-        settings = self._settings
-        directories = [self._spool.batch_directory(batch) for batch in self._spool.batches() if batch <= committed]
-        files = [(key, file) for key, file in all_ids_files(self._spool) if file.batch <= committed]
-        # (path, seconds to keep it, whether it has suspects), in the order in which room is made.
-        found = [(directory, settings.spool_retention, False) for directory in directories]
-        for key, file in sorted(files, key=lambda item: (not item[1].confirmed, item[1].batch)):
-            is_safe = file.confirmed or empty.get(key, 0) >= file.batch
-            keep = min(settings.dedup_retention, CONFIRMED_RETENTION) if is_safe else settings.dedup_retention
-            found.append((file.path, keep, not file.confirmed))
-        now = time.monotonic()
-        for path, _, _ in found:
+    def _delete(self, committed: int) -> dict[str, int]:
+        """Delete what is due, and segments that there is no room for; returns what is left."""
+        settings, now = self._settings, time.monotonic()
+        segments = [self._spool.batch_directory(batch) for batch in self._spool.batches() if batch <= committed]
+        ids = {file.path: file for file in all_ids_files(self._spool) if file.batch <= committed}
+        for path in (*segments, *ids):
             if path not in self._seen:
                 self._seen[path] = now, place(path).size(path)
-        used = sum(self._seen[path][1] for path, _, _ in found)
-        suspects = 0
-        for path, keep, has_suspects in found:
+        excess = sum(self._seen[path][1] for path in segments) - (settings.spool_max_bytes or math.inf)
+        left = {"suspects": 0, "spool_bytes": 0}
+        for path in (*segments, *ids):
             first_seen, size = self._seen[path]
-            is_due = now - first_seen >= keep
-            if is_due or (settings.spool_max_bytes is not None and used > settings.spool_max_bytes):
-                if has_suspects and not is_due:
-                    _log.warning("spool at %s: %s is forgotten for want of room", self._spool.directory, path)
+            file = ids.get(path)
+            keep = settings.spool_retention if file is None else self._keep(file)
+            if now - first_seen >= keep or (file is None and excess > 0):
                 place(path).delete(path)
                 del self._seen[path]
-                used -= size
-            elif has_suspects:
-                suspects += (size - HEADER_SIZE) // ID_LENGTH
-        return {"suspects": suspects, "spool_bytes": used}
+                excess -= size
+                continue
+            left["spool_bytes"] += size
+            if file is not None and not file.confirmed:
+                left["suspects"] += (size - HEADER_SIZE) // ID_LENGTH
+        return left
+
+    def _keep(self, file: IdsFile) -> float:
+        """Seconds."""
+        longest = self._settings.dedup_retention
+        return min(longest, CONFIRMED_RETENTION) if file.confirmed else longest
 
 
 # Inspection
@@ -145,7 +140,7 @@ def _inspect(spool: Spool) -> StreamReport:
                     if batch > report.committed_batch:
                         report.uncommitted_messages += entry.messages
                         report.suspects += 0 if entry.slot in sure else entry.messages
-    for _, file in all_ids_files(spool):
+    for file in all_ids_files(spool):
         try:
             entry = read_entry(file.path, 0)
         except (SpoolError, FileNotFoundError):
@@ -160,14 +155,4 @@ def remove_old_reads(location: str, age: float) -> None:
     """Delete what reads other than streams have left, if they were made more than `age` seconds ago."""
     for report in inspect(location):
         if report.kind == "read" and time.time() - report.created > age:
-            remove_stream(location, report.stream)
-
-
-def remove_stream(location: str, stream: str) -> int:
-    """Delete all of a stream, whose query and checkpoint must be gone for good; returns the bytes that were there."""
-    spool = Spool(location, stream)
-    if os.sep in stream or stream in ("", ".", "..") or not spool.exists():
-        raise SpoolError(f"there is no stream {stream!r} in the spool at {location}")
-    size = place(location).size(spool.directory)
-    place(location).delete(spool.directory)
-    return size
+            place(location).delete(os.path.join(location, report.stream))

@@ -116,7 +116,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._retention = Retention(self._spool(offset.stream), self._settings)
         try:
             self._close_chains(offset)
-            self._kept = self._retention.commit(offset.batch, self._backlog.empty_since())
+            self._kept = self._retention.commit(offset.batch)
         except (OSError, SpoolError) as error:
             _log.warning("the spool is not tidied up: %s", error)  # next time
 

@@ -1,4 +1,4 @@
-"""What `gnsq-pipeline spool` finds and removes."""
+"""What `gnsq-pipeline spool` finds and publishes."""
 
 import uuid
 from dataclasses import replace
@@ -10,7 +10,7 @@ import pytest
 
 from daemons import Daemon, free_port
 from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
-from gnsq_pipeline.spool import find, list_streams, publish, remove
+from gnsq_pipeline.spool import find, list_streams, publish
 from pyspark_nsq.client import Message
 from pyspark_nsq.columns import Messages, pack
 from pyspark_nsq.options import Settings
@@ -43,10 +43,9 @@ def test_streams_are_found_in_a_spool_and_in_an_output_that_has_one(tmp_path: Pa
 def test_a_stream_is_named_by_the_begin_of_its_id_if_that_is_of_one_only(tmp_path: Path) -> None:
     stream(tmp_path, "ab1")
     stream(tmp_path, "ab2")
-    assert remove(given(tmp_path, "ab2", with_uncommitted=False))[0]["stream"] == "ab2"
-    stream(tmp_path, "ab3")
-    with pytest.raises(UsageError, match="the begin of ab1, ab3"):
-        remove(given(tmp_path, "ab", with_uncommitted=False))
+    assert find(given(tmp_path, "ab2"))[1].stream == "ab2"
+    with pytest.raises(UsageError, match="the begin of ab1, ab2"):
+        find(given(tmp_path, "ab"))
     with pytest.raises(NotFound, match="no stream x"):
         find(given(tmp_path, "x"))
     with pytest.raises(NotFound, match="no such directory"):
@@ -68,12 +67,6 @@ def half_committed(tmp_path: Path) -> Path:
         chain.end(0)
     spool.set_committed(1)
     return tmp_path
-
-
-def test_messages_that_are_not_committed_keep_a_stream_from_being_removed(half_committed: Path) -> None:
-    with pytest.raises(PipelineError, match="4 messages are not committed and would be lost"):
-        remove(given(half_committed, "ab", with_uncommitted=False))
-    assert remove(given(half_committed, "ab", with_uncommitted=True))[0]["stream"] == "ab"
 
 
 def test_replay_publishes_what_is_not_committed(half_committed: Path, gnsqd: Daemon) -> None:
