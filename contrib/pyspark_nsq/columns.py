@@ -10,7 +10,7 @@ nanoseconds of NSQ are in `timestamp_ns`. (`nsqd`, `topic`, `message_id`) identi
 
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -50,7 +50,7 @@ class Messages(NamedTuple):
     @classmethod
     def of(cls, received: Iterable[Frames]) -> "Messages":
         """What was received."""
-        return cls.joined([cls(*cut(frames.data, frames.edges, FRAME_HEAD, 8)) for frames in received])
+        return cls.joined([cut(frames.data, frames.edges, FRAME_HEAD, 8) for frames in received])
 
     @classmethod
     def joined(cls, parts: Sequence["Messages"]) -> "Messages":
@@ -100,8 +100,8 @@ class Messages(NamedTuple):
         return self.rows([row for row, id in enumerate(split_ids(self.ids)) if id not in known]) if known else self
 
 
-def cut(data: bytes, edges: Sequence[int], head: int, number: int) -> tuple[bytes, pa.RecordBatch]:
-    """The ids and the other columns of messages that are one behind the other in `data`.
+def cut(data: bytes, edges: Sequence[int], head: int, number: int) -> Messages:
+    """Messages that are one behind the other in `data`.
 
     `edges` is where each begins, and where the last one ends. A message has `head` bytes before its body: from `number`
     on these are timestamp (8), attempts (2) and id (16).
@@ -130,7 +130,7 @@ def cut(data: bytes, edges: Sequence[int], head: int, number: int) -> tuple[byte
         number_column(pa.int64(), range(8)),
         number_column(pa.int32(), [None, None, 8, 9]),
     ]
-    return bytes_of(number + 10, number + 10 + ID_LENGTH), pa.record_batch(columns, schema=_STORED)
+    return Messages(bytes_of(number + 10, number + 10 + ID_LENGTH), pa.record_batch(columns, schema=_STORED))
 
 
 def pack(batch: pa.RecordBatch) -> memoryview:
@@ -141,32 +141,38 @@ def pack(batch: pa.RecordBatch) -> memoryview:
     return memoryview(sink.getvalue())
 
 
-def rows_of(messages: Messages, *, topic: str, channel: str, nsqd: str) -> pa.RecordBatch:
-    """The rows that Spark gets."""
-    ids, batch = messages
-    count = batch.num_rows
-    timestamp_ns = batch.column("timestamp_ns")
-    return pa.record_batch(
-        [
-            batch.column("value"),
-            pa.repeat(_text(topic), count),
-            pa.repeat(_text(channel), count),
-            pa.repeat(_text(nsqd), count),
-            message_ids(ids),
-            timestamp_ns.cast(pa.timestamp("ns")).cast(MOMENT, safe=False),
-            timestamp_ns,
-            batch.column("attempts"),
-        ],
-        schema=ARROW_SCHEMA,
-    )
+def columns_of(messages: Messages) -> dict[str, pa.Array]:
+    """The columns that Spark gets of messages, by name."""
+    columns = {name: messages.batch.column(name) for name in _STORED.names}
+    return columns | {"message_id": _texts(messages.ids), "timestamp": moments(columns["timestamp_ns"])}
+
+
+def moments(nanoseconds: pa.Array) -> pa.Array:
+    """Times in microseconds, as Spark has them."""
+    return pc.divide(nanoseconds, 1000).cast(MOMENT)
+
+
+def _texts(ids: bytes) -> pa.Array:
+    """Joined ids as texts; bytes that are not ASCII, as damaged ones have, are escaped."""
+    if ids.isascii():
+        return fixed_size_ids(ids).cast(pa.binary()).view(pa.string())
+    return pa.array([id.decode("ascii", "backslashreplace") for id in split_ids(ids)], pa.string())
 
 
 @cache
-def _text(text: str) -> pa.StringScalar:
+def _text(text: str | None) -> pa.StringScalar:
     """Which pyarrow takes a hundred times longer to make than to repeat."""
     return pa.scalar(text, pa.string())
 
 
-def message_ids(ids: bytes) -> pa.Array:
-    """Joined ids as a column of texts."""
-    return fixed_size_ids(ids).cast(pa.binary()).view(pa.string())  # without a check that they are UTF-8
+def batch_of(schema: pa.Schema, count: int, columns: Mapping[str, pa.Array], **same: str | None) -> pa.RecordBatch:
+    """`count` rows of these columns and of those that are the `same` in all rows; the others of `schema` are null."""
+    columns = {**columns, **{name: pa.repeat(_text(text), count) for name, text in same.items()}}
+    arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def rows_of(messages: Messages, *, topic: str, channel: str, nsqd: str) -> pa.RecordBatch:
+    """The rows that Spark gets."""
+    columns = columns_of(messages)
+    return batch_of(ARROW_SCHEMA, len(columns["value"]), columns, topic=topic, channel=channel, nsqd=nsqd)

@@ -5,14 +5,12 @@ or a PUT with `If-None-Match: *`. Errors are OSErrors, such as FileNotFoundError
 """
 
 import errno
-import mmap
 import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from tempfile import TemporaryFile
 from typing import Any
 
 from pyspark_nsq.errors import SpoolError
@@ -125,11 +123,6 @@ class _Directories:
             os.replace(temporary, path)
         self.settle(directory)
 
-    def note(self, path: str, data: bytes) -> None:
-        """Make a file that may be missing or half there after a power cut."""
-        with open(path, "wb") as file:
-            file.write(data)
-
     def exists(self, path: str) -> bool:
         """Whether there is such a file."""
         return os.path.exists(path)
@@ -144,11 +137,6 @@ class _Directories:
         with open(path, "rb") as file:
             file.seek(start)
             return file.read(-1 if count is None else count)
-
-    def mapped(self, path: str) -> mmap.mmap:
-        """The bytes of a file, as memory that the system can take back."""
-        with open(path, "rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def names(self, directory: str) -> list[str]:
         """What is in a directory, in any order."""
@@ -253,9 +241,6 @@ class _Bucket:
         with self._request(path) as key:
             self._obstore.put(self._store, key, b"".join(pieces), use_multipart=False)
 
-    def note(self, path: str, data: bytes) -> None:
-        self.replace(path, [data])
-
     def exists(self, path: str) -> bool:
         try:
             with self._request(path) as key:
@@ -274,12 +259,6 @@ class _Bucket:
             if count is None:
                 return bytes(self._obstore.get(self._store, key, options={"range": {"offset": start}}).bytes())
             return bytes(self._obstore.get(self._store, key, options={"range": (start, start + count)}).bytes())
-
-    def mapped(self, path: str) -> mmap.mmap:
-        with TemporaryFile() as file:
-            file.write(self.read(path))
-            file.flush()
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def names(self, directory: str) -> list[str]:
         with self._request(directory) as key:

@@ -13,10 +13,8 @@ with the ids in hexadecimal, and the header of a segment in front. Suspects are 
 nsqd's ids begin with the time, so ranges rarely overlap, and hardly a file is ever opened.
 """
 
-import mmap
 import os
 import re
-import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -24,18 +22,7 @@ from typing import NamedTuple
 
 from pyspark_nsq.columns import Messages
 from pyspark_nsq.files import names_in, place
-from pyspark_nsq.segment import (
-    HEADER_SIZE,
-    ID_LENGTH,
-    Damaged,
-    Entry,
-    Kind,
-    fixed_size_ids,
-    pack_entry,
-    read_entry,
-    read_ids,
-    split_ids,
-)
+from pyspark_nsq.segment import ID_LENGTH, Entry, Kind, fixed_size_ids, pack_entry, read_entry, read_ids, split_ids
 from pyspark_nsq.spool import Chain, Spool, split_chain_name
 
 _IDS_OF_A_FILE = 500_000
@@ -67,10 +54,10 @@ def ids_files(spool: Spool, topic: str, nsqd: str) -> list[IdsFile]:
     return [file for name in sorted(names_in(directory)) if (file := IdsFile.of(os.path.join(directory, name)))]
 
 
-def all_ids_files(spool: Spool) -> list[tuple[tuple[str, str], IdsFile]]:
-    """All ids files, each with its topic and nsqd."""
-    keys = map(split_chain_name, names_in(os.path.join(spool.directory, "ids")))
-    return [(key, file) for key in keys for file in ids_files(spool, *key)]
+def all_ids_files(spool: Spool) -> list[IdsFile]:
+    """All ids files of a stream."""
+    names = names_in(os.path.join(spool.directory, "ids"))
+    return [file for name in names for file in ids_files(spool, *split_chain_name(name))]
 
 
 def archive(spool: Spool, batch: int) -> None:
@@ -107,24 +94,18 @@ def _sorted_ids(entries: Sequence[Entry]) -> Iterator[bytes]:
             ids.clear()
 
 
-@lru_cache(maxsize=32)
-def _ids_of_file(path: str) -> mmap.mmap:
-    """The file, whose ids have been checked: they are too many to have them as objects."""
-    entry = read_entry(path, 0)
-    mapped = place(path).mapped(path)
-    with memoryview(mapped) as whole, whole[HEADER_SIZE:] as ids:
-        if zlib.crc32(ids) != entry.ids_crc:
-            raise Damaged(f"{path} is damaged: checksum of its ids")
-    return mapped
+@lru_cache(maxsize=8)
+def _ids_of_file(path: str) -> bytes:
+    """Joined and sorted: they are too many to have them as objects."""
+    return read_ids(read_entry(path, 0))
 
 
-def _in_file(mapped: mmap.mmap, id: bytes) -> bool:
+def _is_among(ids: bytes, id: bytes) -> bool:
     def id_at(index: int) -> bytes:
-        return mapped[HEADER_SIZE + ID_LENGTH * index : HEADER_SIZE + ID_LENGTH * (index + 1)]
+        return ids[ID_LENGTH * index : ID_LENGTH * (index + 1)]
 
-    count = (len(mapped) - HEADER_SIZE) // ID_LENGTH
-    at = bisect_left(range(count), id, key=id_at)
-    return at < count and id_at(at) == id
+    at = bisect_left(range(len(ids) // ID_LENGTH), id, key=id_at)
+    return id_at(at) == id
 
 
 @lru_cache(maxsize=256)
@@ -180,5 +161,5 @@ def _common(wanted: set[bytes], ids: IdsFile | Entry) -> set[bytes]:
         return near
     if isinstance(ids, Entry):
         return near & _ids_of_segment(ids)
-    mapped = _ids_of_file(ids.path)
-    return {id for id in near if _in_file(mapped, id)}
+    stored = _ids_of_file(ids.path)
+    return {id for id in near if _is_among(stored, id)}

@@ -11,7 +11,6 @@ that each task of the batch takes, one number for each task. What the tasks real
 those of all nsqds known then (TCP, HTTP), for the time when no nsqlookupd answers.
 """
 
-import heapq
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -91,15 +90,11 @@ def share(waiting: Mapping[Place, int], limit: int | None) -> dict[Place, int]:
 def split(quotas: Mapping[Place, int], min_partitions: int | None) -> dict[Place, list[int]]:
     """The quotas of the tasks for each that has one: at least `min_partitions` tasks, as far as there are messages."""
     tasks = {key: 1 for key, quota in quotas.items() if quota > 0}
-    # The one whose tasks have most to do gets the next task.
-    heap: list[tuple[float, int, Place]] = [(-quotas[key], place, key) for place, key in enumerate(tasks)]
-    heapq.heapify(heap)
-    for _ in range((min_partitions or 0) - len(tasks)):
-        if not heap or -heap[0][0] <= 1:
+    while tasks and sum(tasks.values()) < (min_partitions or 0):
+        key = max(tasks, key=lambda key: quotas[key] / tasks[key])  # whose tasks have most to do
+        if quotas[key] == tasks[key]:
             break
-        _, place, key = heap[0]
         tasks[key] += 1
-        heapq.heapreplace(heap, (-quotas[key] / tasks[key], place, key))
     return {
         key: [quotas[key] // count + (part < quotas[key] % count) for part in range(count)]
         for key, count in tasks.items()

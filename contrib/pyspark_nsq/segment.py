@@ -73,18 +73,8 @@ def pack_entry(
     low, high = b"", b""
     if ids:
         low, high = pc.min_max(fixed_size_ids(ids)).as_py().values()
-    header = _HEADER.pack(
-        _MAGIC,
-        kind,
-        part,
-        len(ids) // ID_LENGTH,
-        started,
-        low,
-        high,
-        len(payload),
-        zlib.crc32(ids),
-        zlib.crc32(payload),
-    )
+    crcs = zlib.crc32(ids), zlib.crc32(payload)
+    header = _HEADER.pack(_MAGIC, kind, part, len(ids) // ID_LENGTH, started, low, high, len(payload), *crcs)
     return [header, _CRC.pack(zlib.crc32(header)), ids, payload]
 
 

@@ -163,8 +163,8 @@ class Chain:
     def confirm(self, part: int, slots: Sequence[int]) -> None:
         """Note that the nsqd has processed the FINs of these segments. Not noting it costs only disk space."""
         path = os.path.join(self.directory, f"{_MARKER}{part:04d}-{uuid.uuid4().hex[:12]}")
-        with suppress(OSError, SpoolError):  # written halfway, its segments stay in doubt, which is safe
-            self._place.note(path, json.dumps(list(slots)).encode())
+        with suppress(OSError, SpoolError):  # its segments stay in doubt, which is safe
+            self._place.replace(path, [json.dumps(list(slots)).encode()])
 
     def confirmed(self) -> set[int]:
         """The slots of all segments whose FINs are confirmed."""

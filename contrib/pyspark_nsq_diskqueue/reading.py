@@ -18,9 +18,8 @@ from gnsq_shared.directory import DueTimes, key_of, open_file, read_due_times, r
 from gnsqd.errors import StorageError
 from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE, frame_records
 from pyspark_nsq.columns import ARROW_SCHEMA as MESSAGE_SCHEMA
-from pyspark_nsq.columns import MOMENT, SCHEMA_DDL, cut, message_ids
+from pyspark_nsq.columns import MOMENT, SCHEMA_DDL, batch_of, columns_of, cut, moments
 from pyspark_nsq.errors import NsqSourceError
-from pyspark_nsq.segment import split_ids
 from pyspark_nsq_diskqueue.options import COLUMN, SKIP
 from pyspark_nsq_diskqueue.planning import DataDirectoryError, FileTask
 
@@ -58,7 +57,7 @@ def read_task(
     except _Damage as damage:
         if corruption == COLUMN:
             columns = {"position": pa.array([damage.position], pa.int64()), "corruption": pa.array([str(damage)])}
-            yield _batch(task, columns, 1)
+            yield _batch(task, columns)
         elif corruption != SKIP:
             raise CorruptionError(
                 f"{task.path} at {damage.position}: {damage}. `gnsqadmin data verify {task.directory}` shows what can "
@@ -182,32 +181,12 @@ def _message_rows(
     `edges` is where each record begins, and where the last one ends; `positions` where they stand in the file; `dues`
     has an entry (ns or None) for each, or none at all.
     """
-    ids, messages = cut(data, edges, LENGTH.size + MIN_RECORD_SIZE, LENGTH.size)
-    columns = {name: messages.column(name) for name in messages.schema.names}
-    columns |= {"timestamp": _moments(columns["timestamp_ns"]), "position": positions}
-    if ids.isascii():
-        columns["message_id"] = message_ids(ids)
-    else:  # a damaged one, which nsqd would deliver as it is
-        texts = [id.decode("ascii", "backslashreplace") for id in split_ids(ids)]
-        columns["message_id"] = pa.array(texts, pa.string())
+    columns = columns_of(cut(data, edges, LENGTH.size + MIN_RECORD_SIZE, LENGTH.size)) | {"position": positions}
     if any(dues):
-        columns["due"] = _moments(pa.array(dues, pa.int64()))
-    return _batch(task, columns, messages.num_rows)
+        columns["due"] = moments(pa.array(dues, pa.int64()))
+    return _batch(task, columns)
 
 
-def _moments(nanoseconds: pa.Array) -> pa.Array:
-    return pc.divide(nanoseconds, 1000).cast(MOMENT)
-
-
-def _batch(task: FileTask, columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
-    """With the columns that are the same for all rows, and null for the rest."""
-    same = {
-        "topic": task.topic,
-        "channel": task.channel,
-        "nsqd": task.directory,
-        "queue": task.queue,
-        "file": task.file,
-    }
-    columns |= {name: pa.repeat(pa.scalar(text, pa.string()), count) for name, text in same.items()}
-    arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in ARROW_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+def _batch(task: FileTask, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+    same = {"topic": task.topic, "channel": task.channel, "nsqd": task.directory}
+    return batch_of(ARROW_SCHEMA, len(columns["position"]), columns, **same, queue=task.queue, file=task.file)
