@@ -33,7 +33,6 @@ class Kind(IntEnum):
     LOST = 0  # unreadable, where that is to be survived
     SEGMENT = 1  # messages
     END = 2  # its task is through; nothing of that task may follow
-    CLOSE = 3  # nothing may follow at all
 
 
 class Entry(NamedTuple):

@@ -72,7 +72,6 @@ class Chain:
         self._strict = strict
         self.entries: list[Entry] = []
         self._ended: set[int] = set()
-        self._closed = False
 
     def open(self) -> None:
         """Make the directory if there is none, and read what is in it.
@@ -112,8 +111,6 @@ class Chain:
         self.entries.append(entry)
         if entry.kind is Kind.END:
             self._ended.add(entry.part)
-        elif entry.kind is Kind.CLOSE:
-            self._closed = True
 
     def _is_gap(self, slot: int) -> bool:
         # Entries that were linked meanwhile are none.
@@ -131,7 +128,7 @@ class Chain:
 
     def ended(self, part: int) -> bool:
         """Whether nothing of that task may follow."""
-        return self._closed or part in self._ended
+        return part in self._ended
 
     def segments(self, part: int) -> list[Entry]:
         """The segments of a task, in order."""
@@ -154,11 +151,6 @@ class Chain:
         """Nothing of that task may follow."""
         while not self.ended(part):
             self.append(pack_entry(Kind.END, part))
-
-    def close(self) -> None:
-        """Nothing may follow."""
-        while not self._closed:
-            self.append(pack_entry(Kind.CLOSE))
 
     def confirm(self, part: int, slots: Sequence[int]) -> None:
         """Note that the nsqd has processed the FINs of these segments. Not noting it costs only disk space."""

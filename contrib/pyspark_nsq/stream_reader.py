@@ -21,17 +21,11 @@ from pyspark_nsq.backlog import Backlog, Drain
 from pyspark_nsq.errors import OptionError, SpoolError, plain_errors
 from pyspark_nsq.offsets import Offset, report, share, split
 from pyspark_nsq.options import Settings
-from pyspark_nsq.read_task import ReadPartition, read_partition, tasks_of
+from pyspark_nsq.read_task import read_partition, tasks_of
 from pyspark_nsq.retention import Retention, inspect
 from pyspark_nsq.spool import Spool, check_location
 
 _log = logging.getLogger(__name__)
-
-
-class NsqInputPartition(InputPartition):
-    """What Spark hands to a task; `value` is a ReadPartition."""
-
-    value: ReadPartition
 
 
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -100,8 +94,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._settings.spool:
             self._check_spool(after)
             if before.stream == after.stream:
-                self._close_chains(before)
-        return [NsqInputPartition(task) for task in tasks_of(after, self._settings)]
+                self._end_chains(before)
+        return [InputPartition(task) for task in tasks_of(after, self._settings)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On an executor: the rows of a task."""
@@ -115,7 +109,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._retention is None:
             self._retention = Retention(self._spool(offset.stream), self._settings)
         try:
-            self._close_chains(offset)
+            self._end_chains(offset)
             self._kept = self._retention.commit(offset.batch)
         except (OSError, SpoolError) as error:
             _log.warning("the spool is not tidied up: %s", error)  # next time
@@ -166,7 +160,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _log.warning("%s", what)
         self._create_spool(offset.stream)
 
-    def _close_chains(self, offset: Offset) -> None:
+    def _end_chains(self, offset: Offset) -> None:
         """See to it that nothing is put any more into the batch before, which is over: the tasks of the next one
         compare with what is in it. Spark may have left a task behind that still runs, or never ran one."""
         spool = self._spool(offset.stream)
@@ -175,5 +169,5 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, parts in offset.quotas.items():
             chain = spool.chain(offset.batch, *key)
             chain.open()
-            if not all(chain.ended(part) for part in range(len(parts))):
-                chain.close()
+            for part in range(len(parts)):
+                chain.end(part)

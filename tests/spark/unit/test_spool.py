@@ -73,17 +73,13 @@ def test_nothing_follows_the_end_of_a_task(spool: Spool) -> None:
     assert not zombie.append(segment())
     assert zombie.ended(0)
     assert not zombie.ended(1)
-    chain.close()
-    assert not zombie.append(segment(part=1))
-    assert zombie.ended(1)
 
 
 @BOTH_PLACES
 def test_an_end_is_written_once(spool: Spool) -> None:
     for _ in range(2):
         opened(spool).end(0)
-        opened(spool).close()
-    assert [entry.kind for entry in opened(spool).entries] == [Kind.END, Kind.CLOSE]
+    assert [entry.kind for entry in opened(spool).entries] == [Kind.END]
 
 
 @BOTH_PLACES
