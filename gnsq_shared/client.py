@@ -255,22 +255,19 @@ class Client:
 
         A Refused MPUB has published nothing but after a disk error; of DPUBs any number may have been published.
         """
+        self.publish_joined(topic, b"".join([_SIZE.pack(len(body)) + body for body in bodies]), len(bodies), defer_ms)
+
+    def publish_joined(self, topic: str, data: bytes | memoryview, count: int, defer_ms: int = 0) -> None:
+        """As `publish`: `data` has `count` bodies, each behind its size of 4 bytes."""
         if defer_ms:
-            line = f"DPUB {topic} {defer_ms}\n".encode()
-            self._send(b"".join([b"%b%b%b" % (line, _SIZE.pack(len(body)), body) for body in bodies]))
-            for _ in bodies:
-                self._expect(b"OK")
-            return
-        if len(bodies) == 1:
-            head = f"PUB {topic}\n".encode() + _SIZE.pack(len(bodies[0]))
-            self._send(head + bodies[0])
+            self._send(b"".join(_deferred(topic, memoryview(data), defer_ms)))
+        elif count == 1:
+            self._send(b"".join([f"PUB {topic}\n".encode(), data]))
         else:
-            pack = _SIZE.pack
-            parts = [part for body in bodies for part in (pack(len(body)), body)]
-            size = 4 + 4 * len(bodies) + sum(map(len, bodies))
-            head = f"MPUB {topic}\n".encode() + pack(size) + pack(len(bodies))
-            self._send(b"".join([head, *parts]))
-        self._expect(b"OK")
+            head = f"MPUB {topic}\n".encode() + _SIZE.pack(_SIZE.size + len(data)) + _SIZE.pack(count)
+            self._send(b"".join([head, data]))
+        for _ in range(count if defer_ms else 1):
+            self._expect(b"OK")
 
     def close(self) -> None:
         """Close at once; messages in flight go to other consumers when they have timed out."""
@@ -454,19 +451,13 @@ class Client:
         raise NotImplementedError
 
 
-def batches(bodies: Iterable[bytes], most: int, most_bytes: int) -> Iterator[list[bytes]]:
-    """The bodies in order, in batches of at most `most` messages that take at most `most_bytes` of an MPUB; a larger
-    message is a batch by itself."""
-    batch: list[bytes] = []
-    size = 0
-    for body in bodies:
-        if batch and (len(batch) == most or size + _SIZE.size + len(body) > most_bytes):
-            yield batch
-            batch, size = [], 0
-        batch.append(body)
-        size += _SIZE.size + len(body)
-    if batch:
-        yield batch
+def _deferred(topic: str, data: memoryview, defer_ms: int) -> Iterator[bytes | memoryview]:
+    """The pieces of a DPUB for each message."""
+    while data:
+        end = _SIZE.size + _SIZE.unpack_from(data)[0]
+        yield f"DPUB {topic} {defer_ms}\n".encode()
+        yield data[:end]
+        data = data[end:]
 
 
 def tls_context(ca: str | None, certificate: str | None, key: str | None, is_verifying: bool) -> ssl.SSLContext:

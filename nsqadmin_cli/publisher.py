@@ -12,7 +12,6 @@ from types import MappingProxyType
 
 import click
 
-from gnsq_shared.client import batches
 from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import ask_all
@@ -70,7 +69,7 @@ class Publisher:
         """Publish all of `bodies`; yields the number of messages published by each request. AdminError if none of the
         nodes accepts a message, or it is invalid."""
         most = max(1, min(MOST_MESSAGES, int(self._rate / 10))) if self._rate else MOST_MESSAGES
-        for batch in batches(bodies, 1 if defer_ms else most, MOST_BYTES):
+        for batch in _batches(bodies, 1 if defer_ms else most):
             if self._rate:
                 now = time.monotonic()
                 time.sleep(max(0.0, self._free_at - now))
@@ -122,6 +121,20 @@ class Publisher:
                 told = True
                 note(f"Warning: {'; '.join(map(str, errors))}; trying again")
             time.sleep(0.5)
+
+
+def _batches(bodies: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
+    """`bodies` in order, in batches that fit into one request."""
+    batch: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if batch and (len(batch) >= most or size + len(body) + 4 > MOST_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(body)
+        size += len(body) + 4
+    if batch:
+        yield batch
 
 
 # The document of `show_published`, for the help of commands.

@@ -26,10 +26,8 @@ from gnsq_pipeline.options import (
     option,
     show_rows,
 )
-from gnsq_shared.client import batches
 from pyspark_nsq.errors import NsqSourceError, SpoolError
 from pyspark_nsq.options import Settings, parse
-from pyspark_nsq.publishing import Publisher
 
 if TYPE_CHECKING:
     from pyspark_nsq.retention import StreamReport
@@ -106,6 +104,8 @@ def publish(
     if no nsqd takes a message.
     """
     from pyspark_nsq.columns import Messages
+    from pyspark_nsq.message_batches import cut
+    from pyspark_nsq.publishing import Publisher
     from pyspark_nsq.segment import Kind, read_segment
     from pyspark_nsq.spool import Spool
 
@@ -124,15 +124,15 @@ def publish(
                     if entry.kind not in (Kind.SEGMENT, Kind.LOST):
                         continue
                     try:
-                        messages = Messages.unpacked(*read_segment(entry)).batch.column("value").to_pylist()
+                        bodies = Messages.unpacked(*read_segment(entry)).batch.column("value")
                     except (SpoolError, OSError):
                         row["damaged"] += 1
                         continue
-                    for bodies in batches(messages, limits.batch_size, limits.batch_bytes):
+                    for one in cut(topic, 0, bodies.cast("large_binary"), limits):
                         if publisher is not None:
-                            publisher.publish(topic, bodies)
-                        row["messages"] += len(bodies)
-                        row["bytes"] += sum(map(len, bodies))
+                            publisher.publish(one)
+                        row["messages"] += one.messages
+                        row["bytes"] += one.body_bytes
     except (NsqSourceError, OSError) as error:
         sent = sum(row["messages"] for row in rows.values())
         raise PipelineError(f"stopped after {sent:,} messages: {error}") from None

@@ -7,11 +7,12 @@ published twice, or the first part of it: delivery is at least once, as is Spark
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Nsqd, find_nsqds
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NotAgreed, NsqSourceError, Refused, WriteError
+from pyspark_nsq.message_batches import MessageBatch
 from pyspark_nsq.options import Settings
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds between rounds
@@ -28,18 +29,19 @@ class Publisher:
         self._nsqds: list[Nsqd] = []  # the next one to try is the first
         self._client: Client | None = None
 
-    def publish(self, topic: str, bodies: Sequence[bytes], defer_ms: int = 0) -> None:
+    def publish(self, batch: MessageBatch) -> None:
         """Return when an nsqd has taken all of them. WriteError when none does, Refused when none ever will."""
+
+        def send(client: Client) -> None:
+            client.publish_joined(batch.topic, batch.data, batch.messages, batch.defer_ms)
+
         if self._client is not None:
             try:
-                self._client.publish(topic, bodies, defer_ms)
+                send(self._client)
                 return
             except (ConnectionLost, Refused) as error:
                 self._forget(error)
-        self._until_done(
-            lambda client: client.publish(topic, bodies, defer_ms),
-            f"no nsqd takes {len(bodies)} messages for topic {topic}",
-        )
+        self._until_done(send, f"no nsqd takes {batch.messages} messages for topic {batch.topic}")
 
     def connect(self) -> None:
         """Return when an nsqd could be reached. WriteError when none can."""

@@ -86,7 +86,7 @@ class _Writer:
         try:
             for rows in iterator:
                 for batch in message_batches(rows, self._columns, self._settings):
-                    publisher.publish(batch.topic, batch.bodies, batch.defer_ms)
+                    publisher.publish(batch)
         except (InvalidRow, Refused) as error:
             for _ in iterator:  # Spark sends all rows, whether they are used or not
                 pass

@@ -29,6 +29,21 @@ DaemonFactory = Callable[..., Daemon]
 SETTINGS = Settings(topic="clicks", retry_timeout=10.0)
 
 
+def batch(topic: str, bodies: Sequence[bytes], defer_ms: int = 0) -> MessageBatch:
+    data = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+    return MessageBatch(topic, defer_ms, len(bodies), data)
+
+
+def bodies_of(batch: MessageBatch) -> list[bytes]:
+    found, data = [], bytes(batch.data)
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        found.append(data[4 : 4 + size])
+        data = data[4 + size :]
+    assert len(found) == batch.messages
+    return found
+
+
 def frame(**columns: pa.Array | Sequence[object]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
@@ -45,9 +60,9 @@ def batches(rows: pa.RecordBatch, settings: Settings = SETTINGS) -> list[Message
 def test_a_batch_has_at_most_batch_size_messages() -> None:
     rows = frame(value=[b"%d" % number for number in range(7)])
     assert batches(rows, replace(SETTINGS, batch_size=3)) == [
-        MessageBatch("clicks", 0, [b"0", b"1", b"2"]),
-        MessageBatch("clicks", 0, [b"3", b"4", b"5"]),
-        MessageBatch("clicks", 0, [b"6"]),
+        batch("clicks", [b"0", b"1", b"2"]),
+        batch("clicks", [b"3", b"4", b"5"]),
+        batch("clicks", [b"6"]),
     ]
 
 
@@ -59,9 +74,9 @@ def test_invalid_rows_go_to_the_topic_for_them_with_their_reason() -> None:
     )
     settings = replace(SETTINGS, topic=None, invalid_rows="topic:invalid")
     fine, letters = batches(rows, settings)
-    assert fine == MessageBatch("t", 5, [b"fine"])
+    assert fine == batch("t", [b"fine"], 5)
     assert (letters.topic, letters.defer_ms) == ("invalid", 0)
-    found = [json.loads(body) for body in letters.bodies]
+    found = [json.loads(body) for body in bodies_of(letters)]
     reasons = [one.pop("reason") for one in found]
     assert found == [
         {"topic": "t", "defer_ms": 6, "value": None},
@@ -82,13 +97,13 @@ def test_a_batch_has_at_most_batch_bytes_but_for_a_larger_message() -> None:
     """As MPUB counts them: four bytes for the size of each."""
     rows = frame(value=[b"a" * 6, b"b" * 6, b"c", b"d" * 100, b"e"])
     found = batches(rows, replace(SETTINGS, batch_bytes=20))
-    assert [batch.bodies for batch in found] == [[b"a" * 6, b"b" * 6], [b"c"], [b"d" * 100], [b"e"]]
+    assert [bodies_of(one) for one in found] == [[b"a" * 6, b"b" * 6], [b"c"], [b"d" * 100], [b"e"]]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
 def test_values_are_texts_or_bytes(kind: pa.DataType) -> None:
     rows = frame(value=pa.array(["", "grün", "x"], kind).slice(1))
-    assert batches(rows) == [MessageBatch("clicks", 0, ["grün".encode(), b"x"])]
+    assert batches(rows) == [batch("clicks", ["grün".encode(), b"x"])]
 
 
 def test_rows_go_by_topic_and_delay() -> None:
@@ -98,14 +113,14 @@ def test_rows_go_by_topic_and_delay() -> None:
         defer_ms=pa.array([0, None, None, 500, 0], pa.int64()),
     )
     assert batches(rows, Settings()) == [
-        MessageBatch("a", 0, [b"1", b"3"]),
-        MessageBatch("b", 0, [b"2", b"5"]),
-        MessageBatch("a", 500, [b"4"]),
+        batch("a", [b"1", b"3"]),
+        batch("b", [b"2", b"5"]),
+        batch("a", [b"4"], 500),
     ]
 
 
 def test_the_option_topic_prevails_over_the_column() -> None:
-    assert batches(frame(value=[b"1", b"2"], topic=["a", None])) == [MessageBatch("clicks", 0, [b"1", b"2"])]
+    assert batches(frame(value=[b"1", b"2"], topic=["a", None])) == [batch("clicks", [b"1", b"2"])]
 
 
 @pytest.mark.parametrize(
@@ -218,11 +233,12 @@ class FakeClient:
         self._nsqds = nsqds
         self._name = name
 
-    def publish(self, topic: str, bodies: Sequence[bytes], defer_ms: int = 0) -> None:
+    def publish_joined(self, topic: str, data: bytes, count: int, defer_ms: int) -> None:
         error = next(self._nsqds.outcomes.get(self._name, iter([])), None)
         if error is not None:
             raise error
-        self._nsqds.taken.append((self._name, topic, list(bodies), defer_ms))
+        bodies = bodies_of(MessageBatch(topic, defer_ms, count, data))
+        self._nsqds.taken.append((self._name, topic, bodies, defer_ms))
 
     def close(self) -> None:
         self._nsqds.open -= 1
@@ -251,8 +267,8 @@ LOST = ConnectionLost("nsqd went away")
 def test_tasks_begin_with_different_nsqds_and_stay_there(nsqds: FakeNsqds) -> None:
     for start in range(5):
         publisher = Publisher(SETTINGS, start)
-        publisher.publish("t", [b"1"])
-        publisher.publish("t", [b"2"], 100)
+        publisher.publish(batch("t", [b"1"]))
+        publisher.publish(batch("t", [b"2"], 100))
         publisher.close()
     assert nsqds.tries == ["a", "b", "c", "a", "b"]
     assert nsqds.taken[:2] == [("a", "t", [b"1"], 0), ("a", "t", [b"2"], 100)]
@@ -266,31 +282,31 @@ def test_a_batch_that_one_nsqd_does_not_take_goes_to_the_next(
 ) -> None:
     nsqds.outcomes["a"] = itertools.chain([None], itertools.repeat(error))
     for body in (b"1", b"2", b"3"):
-        publisher.publish("t", [body])
+        publisher.publish(batch("t", [body]))
     assert [(name, bodies) for name, _, bodies, _ in nsqds.taken] == [("a", [b"1"]), ("b", [b"2"]), ("b", [b"3"])]
     assert nsqds.slept == []
 
 
 def test_nsqds_that_are_down_are_passed_over(nsqds: FakeNsqds, publisher: Publisher) -> None:
     nsqds.down = {"a": LOST, "b": NotAgreed("nsqd b offers no TLS")}
-    publisher.publish("t", [b"1"])
+    publisher.publish(batch("t", [b"1"]))
     assert nsqds.taken == [("c", "t", [b"1"], 0)]
     assert nsqds.slept == []
-    publisher.publish("t", [b"2"])
+    publisher.publish(batch("t", [b"2"]))
     assert nsqds.tries == ["a", "b", "c"]
 
 
 def test_after_a_lost_connection_its_nsqd_is_tried_first(nsqds: FakeNsqds, publisher: Publisher) -> None:
     """A connection that was idle for long is closed by an nsqd that is well."""
-    publisher.publish("t", [b"1"])
+    publisher.publish(batch("t", [b"1"]))
     nsqds.outcomes["a"] = iter([LOST])
-    publisher.publish("t", [b"2"])
+    publisher.publish(batch("t", [b"2"]))
     assert nsqds.tries == ["a", "a"]
     nsqds.down["a"] = LOST
     nsqds.outcomes["a"] = iter([LOST])
-    publisher.publish("t", [b"3"])
+    publisher.publish(batch("t", [b"3"]))
     nsqds.outcomes["b"] = iter([LOST])
-    publisher.publish("t", [b"4"])
+    publisher.publish(batch("t", [b"4"]))
     assert nsqds.tries == ["a", "a", "a", "b", "b"]
     assert nsqds.slept == []
 
@@ -304,7 +320,7 @@ def test_a_batch_is_offered_again_until_an_nsqd_is_back(nsqds: FakeNsqds, publis
             nsqds.names.append("d")  # as nsqlookupd now lists it
 
     nsqds.sleep = sleep  # type: ignore[method-assign]
-    publisher.publish("t", [b"1"])
+    publisher.publish(batch("t", [b"1"]))
     assert [name for name, *_ in nsqds.taken] == ["d"]
     assert nsqds.slept == sorted(nsqds.slept)
 
@@ -312,7 +328,7 @@ def test_a_batch_is_offered_again_until_an_nsqd_is_back(nsqds: FakeNsqds, publis
 def test_a_batch_that_nobody_takes_is_an_error_when_the_time_is_over(nsqds: FakeNsqds, publisher: Publisher) -> None:
     nsqds.down = {"a": LOST, "b": LOST, "c": ConnectionLost("cannot connect to nsqd c")}
     with pytest.raises(WriteError) as raised:
-        publisher.publish("t", [b"1", b"2"])
+        publisher.publish(batch("t", [b"1", b"2"]))
     assert str(raised.value) == "no nsqd takes 2 messages for topic t: cannot connect to nsqd c; nsqd went away"
     assert 5.0 < nsqds.time <= 10.0
 
@@ -320,7 +336,7 @@ def test_a_batch_that_nobody_takes_is_an_error_when_the_time_is_over(nsqds: Fake
 def test_with_no_time_each_nsqd_is_asked_once(nsqds: FakeNsqds) -> None:
     nsqds.down = {"a": LOST, "b": LOST, "c": LOST}
     with pytest.raises(WriteError):
-        Publisher(replace(SETTINGS, retry_timeout=0.0), 1).publish("t", [b"1"])
+        Publisher(replace(SETTINGS, retry_timeout=0.0), 1).publish(batch("t", [b"1"]))
     assert nsqds.tries == ["b", "c", "a"]
     assert nsqds.slept == []
 
@@ -329,14 +345,14 @@ def test_what_does_not_get_better_is_not_waited_for(nsqds: FakeNsqds, publisher:
     nsqds.down = dict.fromkeys("ab", NotAgreed("requires an authorization"))
     nsqds.outcomes["c"] = iter([Refused("E_UNAUTHORIZED", "AUTH failed")])
     with pytest.raises(WriteError, match="requires an authorization"):
-        publisher.publish("t", [b"1"])
+        publisher.publish(batch("t", [b"1"]))
     assert nsqds.slept == []
 
 
 def test_as_long_as_one_nsqd_may_get_better_it_is_waited_for(nsqds: FakeNsqds, publisher: Publisher) -> None:
     nsqds.down = {"a": LOST, "b": NotAgreed("requires an authorization"), "c": NotAgreed("offers no TLS")}
     nsqds.sleep = lambda seconds: nsqds.down.clear()  # type: ignore[method-assign]
-    publisher.publish("t", [b"1"])
+    publisher.publish(batch("t", [b"1"]))
     assert nsqds.tries == ["a", "b", "c", "a"]
 
 
@@ -346,28 +362,28 @@ def test_a_message_that_every_nsqd_would_refuse_is_an_error_at_once(
 ) -> None:
     nsqds.outcomes["a"] = iter([Refused(code, "MPUB message too big 3 > 2", "a:4150")])
     with pytest.raises(Refused, match="message too big 3 > 2"):
-        publisher.publish("t", [b"123"])
+        publisher.publish(batch("t", [b"123"]))
     assert (nsqds.tries, nsqds.taken) == (["a"], [])
 
 
 def test_a_dead_nsqlookupd_is_waited_for(nsqds: FakeNsqds, publisher: Publisher) -> None:
     nsqds.lookup_error = DiscoveryError("no nsqlookupd answers")
     with pytest.raises(WriteError, match="no nsqlookupd answers"):
-        publisher.publish("t", [b"1"])
+        publisher.publish(batch("t", [b"1"]))
     assert nsqds.slept
 
     def sleep(seconds: float) -> None:
         nsqds.lookup_error = None
 
     nsqds.sleep = sleep  # type: ignore[method-assign]
-    publisher.publish("t", [b"1"])
+    publisher.publish(batch("t", [b"1"]))
     assert len(nsqds.taken) == 1
 
 
 def test_a_cluster_without_any_nsqd_is_reported(nsqds: FakeNsqds, publisher: Publisher) -> None:
     nsqds.names = []
     with pytest.raises(WriteError, match="there is no nsqd to write to"):
-        publisher.publish("t", [b"1"])
+        publisher.publish(batch("t", [b"1"]))
 
 
 def test_a_task_that_fails_leaves_no_connection(nsqds: FakeNsqds) -> None:
@@ -389,7 +405,7 @@ def test_a_task_that_fails_leaves_no_connection(nsqds: FakeNsqds) -> None:
 def test_invalid_rows_can_be_skipped(columns: dict[str, Sequence[object]], caplog: pytest.LogCaptureFixture) -> None:
     settings = Settings(invalid_rows="skip")
     topics = ["a", None if len(columns["value"]) == 3 else "a", "a", "a"][: len(columns["value"])]
-    assert batches(frame(**columns, topic=topics), settings) == [MessageBatch("a", 0, [b"1", b"2"])]
+    assert batches(frame(**columns, topic=topics), settings) == [batch("a", [b"1", b"2"])]
     assert f"{len(topics) - 2} of {len(topics)} rows are not published" in caplog.text
 
 
