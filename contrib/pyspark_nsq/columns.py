@@ -57,7 +57,8 @@ class Messages(NamedTuple):
         """All of them, in order."""
         if len(parts) == 1:
             return parts[0]
-        return cls(b"".join(part.ids for part in parts), pa.concat_batches([part.batch for part in parts]))
+        (batch,) = pa.Table.from_batches([part.batch for part in parts]).combine_chunks().to_batches()
+        return cls(b"".join(part.ids for part in parts), batch)
 
     @classmethod
     def unpacked(cls, ids: bytes, payload: bytes | memoryview) -> "Messages":
