@@ -10,14 +10,15 @@ export PYTHON
 
 PEERS := tests/peers/bin/.built
 PROMTOOL := tests/peers/bin/promtool
+OLD_SPARK := build/old-spark/.installed
 # pytest keeps what it made of each test file: making it takes longer than many a folder's tests.
 CACHING := PYTHONDONTWRITEBYTECODE=
 # Tests mostly wait, for processes and for time to pass, so there may be more at once than there are cores.
 WORKERS := 3
 PYTEST = $(CACHING) GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest -n $(WORKERS) --dist=worksteal
 
-.PHONY: help run check test test-all test-plain test-spark peers bench bench-memory bench-scale spark-faults spark-bench
-.PHONY: spark-example spark-patterns faults differential soak docs options screens release-check lint types format clean
+.PHONY: help run check test test-all test-plain test-spark test-old-spark peers bench bench-memory bench-scale spark-faults
+.PHONY: spark-bench spark-example spark-patterns faults differential soak docs options screens release-check lint types format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -49,7 +50,23 @@ test-plain: ## what may differ where no module is compiled
 
 test-spark: ## the Spark side, with Spark installed; needs Java 17 or 21
 	@CC=/bin/false .ci/install .venv-plain dev,spark,object-store,s3-server
+	@PYTHONPATH=tests .venv-plain/bin/python -m spark.shared_classes
 	@$(call PYTEST,.venv-plain) tests/spark $(TESTS)
+
+# Those whose results depend on the versions of Spark and pyarrow; one worker, as each starts a JVM.
+test-old-spark: WORKERS := 1
+test-old-spark: ## sources and sinks with the oldest Spark and pyarrow that pyproject.toml allows
+	@CC=/bin/false .ci/install .venv-plain dev,spark,object-store,s3-server
+	@$(MAKE) --no-print-directory $(OLD_SPARK)
+	@PYTHONPATH=$(dir $(OLD_SPARK)) $(call PYTEST,.venv-plain) -k "not nsqd]" tests/spark/test_catalog.py \
+		$(patsubst %,tests/spark/unit/test_%.py,columns diskqueue writer) \
+		$(patsubst %,tests/spark/test_%.py,read_batch read_stream write) $(TESTS)
+
+$(OLD_SPARK): pyproject.toml
+	@rm -rf $(dir $@)
+	@.venv-plain/bin/pip install --quiet --disable-pip-version-check --retries 8 --no-deps --target $(dir $@) \
+		$$(sed -n '/^spark = /{s/.*\[\(.*\)\]/\1/;s/[",]//g;s/>=\([0-9.]*\)/==\1.*/gp}' $<)
+	@touch $@
 
 peers: $(PEERS) $(PROMTOOL) ## the programs of the real NSQ, and promtool, for tests and benchmarks; needs Go
 

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark import shared_classes
 from spark.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # A JVM that starts fast and is done with little: half the time of a test otherwise goes into compiling Spark.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK_JAVA = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {shared_classes.options()}".rstrip()
 
 # Small and quiet: tests share the machine, and look at rows, not at pages.
 CONF = {

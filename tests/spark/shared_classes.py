@@ -1,0 +1,45 @@
+"""`python -m spark.shared_classes`: the archive of Spark's classes that tests share (Java's class data sharing).
+
+With it, a JVM starts and runs its first queries in half the time. A JVM ignores the archive of another Java or Spark.
+"""
+
+import contextlib
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from spark.java import NoJava
+
+ARCHIVE = Path(sys.prefix, f"spark-{version('pyspark')}.jsa")
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "rolled" / "data"
+
+
+def options() -> str:
+    """Options of a JVM that uses the archive, if there is one, and is silent about one that does not fit."""
+    return f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:disable" if ARCHIVE.exists() else ""
+
+
+def make() -> None:
+    """Run a batch and a stream like those of the tests in a JVM that archives its classes when it ends."""
+    from spark.sessions import CONF, QUICK_JAVA, start_session
+
+    archiving = f"{QUICK_JAVA} -XX:ArchiveClassesAtExit={ARCHIVE} -Xlog:disable"
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        spark = start_session(directory, conf={**CONF, "spark.driver.extraJavaOptions": archiving})
+        messages = spark.read.format("nsq_diskqueue").load(str(GOLDEN))
+        messages.write.partitionBy("topic").parquet(str(directory / "table"))
+        table = spark.readStream.schema(messages.schema).parquet(str(directory / "table"))
+        writer = table.writeStream.trigger(availableNow=True).format("parquet")
+        writer.start(str(directory / "output"), checkpointLocation=str(directory / "checkpoint")).awaitTermination()
+        spark.read.parquet(str(directory / "output")).groupBy("topic").count().orderBy("topic").collect()
+        gateway = spark.sparkContext._gateway
+        assert gateway is not None
+        spark.stop()
+        gateway.proc.communicate()  # it ends at the end of its input, and archives the classes
+
+
+if __name__ == "__main__" and not ARCHIVE.exists():
+    with contextlib.suppress(NoJava):
+        make()
