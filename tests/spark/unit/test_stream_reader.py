@@ -426,7 +426,7 @@ def test_a_message_that_timed_out_before_its_fin_is_one_row(nsqd: Daemon, settin
     with pytest.MonkeyPatch.context() as monkeypatch:
 
         def wait_for_timeout() -> None:
-            eventually(lambda: depth(settings, where(settings), TOPIC, CHANNEL).channel, "messages timed out")
+            eventually(lambda: nsqd.channel_stats(TOPIC, CHANNEL)["timeout_count"] >= 30, "messages timed out")
 
         interruption = Interruption(monkeypatch, "finish", "before", 1, wait_for_timeout)
         batches.execute()
