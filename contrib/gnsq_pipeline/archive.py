@@ -149,11 +149,8 @@ def _listed_file(spark: "SparkSession", directory: str) -> str:
 
 
 @contextlib.contextmanager
-def only_writer(table: str, checkpoint: Path | None) -> Iterator[None]:
-    """Keep other runs of this host from `checkpoint`; None: on another file system, where Spark detects them."""
-    if checkpoint is None:
-        yield
-        return
+def only_writer(table: str, checkpoint: Path) -> Iterator[None]:
+    """Keep other runs of this host from `checkpoint`; on other file systems, Spark detects them."""
     checkpoint.mkdir(parents=True, exist_ok=True)
     with (checkpoint / ".lock").open("w") as file:
         try:

@@ -37,14 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class Group(click.Group):
-    """A group whose commands are listed in the order of their definition."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(VERSION, prog_name="gnsq-pipeline", message="%(prog)s %(version)s")
 def cli() -> None:
     """Pipelines between NSQ and tables on Spark.

@@ -199,7 +199,8 @@ def run_stream(
         if not given.allow_missing_topics and (missing := missing_topics(parse(source, "readStream"))):
             topics = f"topic {missing[0]!r}" if len(missing) == 1 else f"topics {', '.join(map(repr, missing))}"
             raise NotFound(f"no nsqd has the {topics}; --allow-missing-topics runs nevertheless")
-        stack.enter_context(only_writer(output, local_path(checkpoint)))
+        if path := local_path(checkpoint):
+            stack.enter_context(only_writer(output, path))
         spark, stop = stack.enter_context(spark_session(given))
         if table_format != "iceberg":
             check_writable(spark, output, table_format)

@@ -107,7 +107,7 @@ def test_an_archive_is_written_by_one_run(tmp_path: Path) -> None:
         only_writer("there", tmp_path / "_checkpoint"),
     ):
         pass
-    with only_writer("there", tmp_path / "_checkpoint"), only_writer("hdfs", None):
+    with only_writer("there", tmp_path / "_checkpoint"):
         pass
 
 
