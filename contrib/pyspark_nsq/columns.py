@@ -167,7 +167,7 @@ def _text(text: str | None) -> pa.StringScalar:
 
 
 def batch_of(schema: pa.Schema, count: int, columns: Mapping[str, pa.Array], **same: str | None) -> pa.RecordBatch:
-    """`count` rows of these columns and of those that are the `same` in all rows; the others of `schema` are null."""
+    """`count` rows of these columns, and of texts that are the `same` in all rows; the rest of `schema` is null."""
     columns = {**columns, **{name: pa.repeat(_text(text), count) for name, text in same.items()}}
     arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
