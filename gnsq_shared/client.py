@@ -463,18 +463,18 @@ def _deferred(topic: str, data: memoryview, defer_ms: int) -> Iterator[bytes | m
 def tls_context(ca: str | None, certificate: str | None, key: str | None, is_verifying: bool) -> ssl.SSLContext:
     """TLS by PEM files: trusts the authorities in `ca`, or else those of the system. `certificate` may have its key.
 
-    OSError with a text that names the file.
+    OSError with a text that names the file, or certificate and key.
     """
-    file = ca
+    files = ca
     try:
         context = ssl.create_default_context(cafile=ca or None)
-        file = certificate
+        files = " and ".join(file for file in (certificate, key) if file)  # Python does not report which of them it is
         if certificate:
             context.load_cert_chain(certificate, key or None, password="")  # an encrypted key must not ask
     except OSError as error:
         is_explained = not isinstance(error, ssl.SSLError) or error.reason
         why = reason(error) if is_explained else "is not a certificate in PEM format"
-        raise OSError(f"cannot use {error.filename or file} for TLS: {why}") from None
+        raise OSError(f"cannot use {files} for TLS: {why}") from None
     if not is_verifying:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -346,6 +346,9 @@ def test_files_that_are_not_there_are_named(
         connect(nsqd, tls(files, tls_ca=missing))
     with pytest.raises(NotAgreed, match=f"cannot use {missing} for TLS: no such file or directory"):
         connect(nsqd, tls(files, tls_certificate=missing))
+    certificate = files["authority"][0]
+    with pytest.raises(NotAgreed, match=f"cannot use {certificate} and {missing} for TLS: no such file or directory"):
+        connect(nsqd, tls(files, tls_certificate=certificate, tls_key=missing))
 
 
 def test_the_secret_authorizes(nsqd_factory: DaemonFactory) -> None:
