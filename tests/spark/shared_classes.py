@@ -24,7 +24,8 @@ def make() -> None:
     """Run a batch and a stream like those of the tests in a JVM that archives its classes when it ends."""
     from spark.sessions import CONF, QUICK_JAVA, start_session
 
-    archiving = f"{QUICK_JAVA} -XX:ArchiveClassesAtExit={ARCHIVE} -Xlog:disable"
+    made = ARCHIVE.with_suffix(".part")
+    archiving = f"{QUICK_JAVA} -XX:ArchiveClassesAtExit={made} -Xlog:disable"
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         spark = start_session(directory, conf={**CONF, "spark.driver.extraJavaOptions": archiving})
@@ -38,6 +39,7 @@ def make() -> None:
         assert gateway is not None
         spark.stop()
         gateway.proc.communicate()  # it ends at the end of its input, and archives the classes
+    made.rename(ARCHIVE)  # whole, even if this program is interrupted
 
 
 if __name__ == "__main__" and not ARCHIVE.exists():
