@@ -113,6 +113,7 @@ class NSQD:
         https_listener = None
         if new_tls is not None and options.https_address:
             https_listener = Listener(options.https_address, tcp_only=True)
+        self._listeners = [one for one in (tcp_listener, http_listener, https_listener) if one is not None]
         http_port = 0 if http_listener is None else http_listener.port
         https_port = 0 if https_listener is None else https_listener.port
         # /config shows what is registered with nsqlookupd
@@ -326,10 +327,13 @@ class NSQD:
             self._health.stop,
             self._service_manager.stopping,
             *([] if self._auth is None else [self._auth.stop]),
+            # A client may connect again as soon as it is closed, and must be refused.
+            *(listener.close for listener in self._listeners),
+            *([] if self._embedded is None else [self._embedded.stop_accepting]),
+            *([] if self._admin is None else [self._admin.close]),
             self._tcp_server.close,
             self._debug.stop,
             *(server.close for server in self._http_servers),
-            *([] if self._admin is None else [self._admin.close]),
             *([] if self._embedded is None else [self._embedded.close]),
             self._drain.stop,
             self._bounds_exit.set,

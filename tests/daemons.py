@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -313,6 +314,47 @@ def last_flag(flags: Sequence[str], name: str) -> str | None:
     """The value of the last `-name=value` or `--name=value`."""
     values = [value for flag, _, value in (flag.partition("=") for flag in flags) if flag.lstrip("-") == name]
     return values[-1] if values else None
+
+
+def address_of(text: str) -> Address:
+    """The address that `host:port` is."""
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+def accepted_at_end(greetings: Sequence[tuple[Address, bytes]], end: Callable[[], object]) -> list[Address]:
+    """The addresses where a client is accepted that connects again as soon as its connection is closed.
+
+    Several clients connect to each address and send its greeting, to which the daemon answers if it is not empty;
+    then `end` is called, which lets the daemon exit.
+    """
+
+    def reconnects(client: socket.socket) -> bool:
+        address = client.getpeername()
+        with client:
+            try:
+                while client.recv(65536):
+                    pass
+            except ConnectionResetError:
+                pass
+        try:
+            open_socket(address, DEADLINE).close()
+        except (ConnectionRefusedError, FileNotFoundError):  # no file of a unix socket
+            return False
+        except ConnectionResetError:
+            pass
+        return True
+
+    clients = []
+    for address, greeting in greetings:
+        for _ in range(3):
+            clients.append((address, open_socket(address, DEADLINE)))
+            clients[-1][1].sendall(greeting)
+            assert not greeting or clients[-1][1].recv(65536)
+    with ThreadPoolExecutor(len(clients)) as pool:
+        results = [(address, pool.submit(reconnects, client)) for address, client in clients]
+        end()
+        return sorted({address for address, result in results if result.result()})
 
 
 class _HTTPConnection(http.client.HTTPConnection):

@@ -87,6 +87,10 @@ class EmbeddedLookupd:
         """Begin to accept. Never yields."""
         self._servers.start()
 
+    def stop_accepting(self) -> None:
+        """Refuse new clients. Never yields."""
+        self._servers.stop_accepting()
+
     def close(self) -> None:
         """Stop accepting, and end all connections. Yields."""
         self._servers.close()

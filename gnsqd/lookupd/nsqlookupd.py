@@ -47,8 +47,9 @@ class LookupdServers:
             Listener(address, tcp_only=True) if address else None
             for address in (options.tcp_address, options.http_address)
         )
-        listeners = {"TCP": tcp, "HTTP": http}
-        self.addresses = [f"{listener.address} ({kind})" for kind, listener in listeners.items() if listener]
+        listeners = {kind: one for kind, one in (("TCP", tcp), ("HTTP", http)) if one is not None}
+        self._listeners = list(listeners.values())
+        self.addresses = [f"{listener.address} ({kind})" for kind, listener in listeners.items()]
         self.http_address = "" if http is None else http.address
         self._servers: dict[str, LookupTCPServer | HTTPServer] = {}
         if tcp is not None:
@@ -63,8 +64,14 @@ class LookupdServers:
         """Begin to accept. Never yields."""
         self._greenlets = [self._spawn(name, server.serve) for name, server in self._servers.items()]
 
+    def stop_accepting(self) -> None:
+        """Refuse new clients. Never yields."""
+        for listener in self._listeners:
+            listener.close()
+
     def close(self) -> None:
         """Stop accepting, and end all connections. Yields."""
+        self.stop_accepting()
         for server in self._servers.values():
             server.close()
         joinall(self._greenlets)

@@ -15,11 +15,11 @@ from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
-import gevent.socket
-from gevent import Greenlet, joinall, sleep
+from gevent import Greenlet, get_hub, joinall, sleep
 
 from gnsqd.errors import NSQError, StartError
 from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.addresses import HIGHEST_PORT, format_address, split_host_port, unix_name
 
@@ -28,6 +28,7 @@ _KEEPALIVE_SECONDS = 15
 _TCP_KEEPIDLE = getattr(socket, "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE")  # of macOS
 _ACCEPT_PAUSE_SECONDS = 0.1
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_READ = 1
 
 
 class ListenerBroken(NSQError):
@@ -46,6 +47,8 @@ class Listener:
         except StartError as error:
             raise StartError(f"listen ({address}) failed - {error}") from error
         self._closed = False
+        self._readable = get_hub().loop.io(self._socket.fileno(), _READ)
+        self._doorbell = Doorbell()
         self._greenlets: set[Greenlet[..., None]] = set()
         name = self._socket.getsockname()
         self.address = format_address(name)
@@ -62,11 +65,13 @@ class Listener:
         while not self._closed:
             try:
                 accepted, peer = self._socket.accept()
+            except BlockingIOError:
+                self._wait()
             except OSError as error:
                 if error.errno in _OUT_OF_RESOURCES:
                     log.warn("%s: temporary Accept() failure - %s", kind, error)
                     sleep(_ACCEPT_PAUSE_SECONDS)
-                elif not self._closed and error.errno != errno.ECONNABORTED:
+                elif error.errno != errno.ECONNABORTED:
                     call = "listener.Accept()" if kind == "TCP" else "http.Serve()"
                     where = f"unix {self.address}" if self.port < 0 else f"tcp {self.address}"
                     raise ListenerBroken(f"{call} error - accept {where}: accept4: {_reason(error)}") from error
@@ -77,38 +82,48 @@ class Listener:
                         log.warn("%s: closing new connections, there are as many as may be", kind)
                     was_full = True
                 else:
-                    greenlet = spawn(_plain_socket(accepted), format_address(peer))
+                    _set_options(accepted)
+                    greenlet = spawn(accepted, format_address(peer))
                     self._greenlets.add(greenlet)
                     greenlet.rawlink(self._greenlets.discard)
                     was_full = False
                 give_way()
         log.info("%s: closing %s", kind, self.address)
 
+    def _wait(self) -> None:
+        """Return when a client may have connected, or at `close`. Yields."""
+        self._readable.start(self._doorbell.ring)
+        self._doorbell.wait()
+        self._readable.stop()
+
     def close(self) -> None:
+        """Refuse new clients from now on: gevent's socket would accept them until a waiting `accept` has returned."""
+        if self._closed:
+            return
         self._closed = True
         if self._path:
             with suppress(OSError):
                 os.unlink(self._path)  # before another daemon can have put its own there
+        self._readable.stop()
+        self._readable.close()
         self._socket.close()
+        self._doorbell.ring()
 
     def join(self, timeout: float | None = None) -> None:
         """Return when all clients are gone, or after `timeout` seconds. Yields."""
         joinall(list(self._greenlets), timeout)
 
 
-def _plain_socket(accepted: gevent.socket.socket) -> socket.socket:
-    """The standard library's socket on the same file: a Connection does its own waiting."""
-    plain = socket.socket(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
-    if plain.family != socket.AF_UNIX:
+def _set_options(accepted: socket.socket) -> None:
+    if accepted.family != socket.AF_UNIX:
         with suppress(OSError):  # macOS reports this for a client that is gone already
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            plain.setsockopt(socket.IPPROTO_TCP, _TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_SECONDS)
-    return plain
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            accepted.setsockopt(socket.IPPROTO_TCP, _TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_SECONDS)
 
 
-def _listen(address: str, tcp_only: bool) -> gevent.socket.socket:
+def _listen(address: str, tcp_only: bool) -> socket.socket:
     try:
         host, port = split_host_port(address)
     except ValueError as error:
@@ -118,7 +133,7 @@ def _listen(address: str, tcp_only: bool) -> gevent.socket.socket:
     else:
         family, bind_address, shown = _resolve(host, _port_number(port))
     try:
-        listener = gevent.socket.socket(family, socket.SOCK_STREAM)
+        listener = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
         raise StartError(f"listen {shown}: socket: {_reason(error)}") from error
     try:
@@ -127,6 +142,7 @@ def _listen(address: str, tcp_only: bool) -> gevent.socket.socket:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.bind(bind_address)
         listener.listen(_BACKLOG)
+        listener.setblocking(False)
     except OSError as error:
         listener.close()
         raise StartError(f"listen {shown}: bind: {_reason(error)}") from error

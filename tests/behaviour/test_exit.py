@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from daemons import DEADLINE, Address, Daemon, eventually, open_socket
+from certificates import issue
+from daemons import DEADLINE, Address, Daemon, accepted_at_end, address_of, eventually, open_socket, own_command
+from lookupds import DEV, EmbeddedLookupd
 from nsq_client import Client
 
 
@@ -132,6 +135,37 @@ def records(path: Path) -> list[bytes]:
         bodies.append(data[4 + 26 : 4 + size])
         data = data[4 + size :]
     return bodies
+
+
+V2 = b"  V2IDENTIFY\n\0\0\0\2{}"
+PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def test_client_that_connects_again_at_once_is_refused(
+    nsqd_factory: Callable[..., Daemon], tmp_path: Path, daemon_command: list[str]
+) -> None:
+    """A client reads that the exit has begun from its connection: so nobody may accept it any more by then."""
+    cert, key = issue("server").write(tmp_path / "server")
+    flags = [f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=127.0.0.1:0"]
+    own = daemon_command == own_command()
+    daemon = nsqd_factory(*flags, *(DEV[1:] if own else ()))
+    greetings: list[tuple[Address, bytes]] = [(daemon.tcp_address, V2), (daemon.http_address, PING)]
+    if own:
+        lookupd = EmbeddedLookupd(daemon)
+        greetings += [(address_of(lookupd.tcp_address), b"  V1PING\n"), (address_of(lookupd.http_address), PING)]
+    for kind in ("HTTPS", "ADMIN")[: 1 + own]:
+        found = eventually(lambda kind=kind: re.search(rf" {kind}: listening on (.*)", daemon.log()))  # type: ignore[misc]
+        greetings.append((address_of(found[1]), b""))
+    assert accepted_at_end(greetings, lambda: daemon.send_signal(signal.SIGTERM)) == []
+    assert daemon.wait() == 0
+
+
+def test_client_that_connects_again_at_once_is_refused_on_a_unix_socket(
+    nsqd_factory: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    daemon = nsqd_factory(f"--tcp-address={tmp_path}/t.sock", f"--http-address={tmp_path}/h.sock")
+    greetings = [(daemon.tcp_address, V2), (daemon.http_address, PING)]
+    assert accepted_at_end(greetings, lambda: daemon.send_signal(signal.SIGTERM)) == []
 
 
 def test_slow_reader_of_an_answer_does_not_hold_up_the_exit(gnsqd_factory: Callable[..., Daemon]) -> None:

@@ -7,11 +7,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from daemons import DEADLINE, eventually, free_port, run_to_end
+from daemons import DEADLINE, accepted_at_end, address_of, eventually, free_port, run_to_end
 from http_api import read_all
 from lookupds import REAL_COMMAND, Lookupd, LookupdPair, Nsqd, handles_signals, normal, own_lookupd_command
 
@@ -183,8 +184,13 @@ def test_log_level_and_prefix_are_those_of_the_flags(start: Start) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_connections_and_exits_with_0(start: Start, number: signal.Signals) -> None:
     for lookupd in start():
+        greetings = [(address_of(lookupd.tcp_address), b"  V1PING\n")]
+        greetings.append((address_of(lookupd.http_address), b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"))
         with Nsqd(lookupd) as nsqd:
-            assert lookupd.terminate(number) == 0
+            accepted = accepted_at_end(greetings, partial(lookupd.terminate, number))
+            assert accepted == [], "connected again as soon as they were closed"
+            assert lookupd.process is not None
+            assert lookupd.process.wait(DEADLINE) == 0
             assert nsqd.reply() == b""
         assert {" INFO: HTTP: closing ADDRESS", " INFO: TCP: closing ADDRESS"} <= {
             re.sub(r"^\S+ \S+ \S+", "", line) for line in normal(lookupd.log()).splitlines()

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import gevent
-import gevent.socket
 import pytest
 
 from gnsqd.errors import StartError
@@ -38,7 +37,7 @@ def test_missing_support_of_ipv6_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
         assert family == socket.AF_INET6
         raise OSError(errno.EAFNOSUPPORT, "as on a kernel without it")
 
-    monkeypatch.setattr(gevent.socket, "socket", refuse)
+    monkeypatch.setattr(socket, "socket", refuse)
     error = r"^listen \(\[::1\]:0\) failed - listen tcp \[::1\]:0: socket: address family not supported by protocol$"
     with pytest.raises(StartError, match=error):
         Listener("[::1]:0")
