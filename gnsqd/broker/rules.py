@@ -64,7 +64,7 @@ class Rules(NamedTuple):
                 burst = parse_int(parameters["burst"])
             except ValueError:
                 burst = -1
-            if not (1 <= burst <= MAX_BURST if rate else burst == 0):
+            if not (rate and 1 <= burst <= MAX_BURST):
                 raise InvalidRule("burst")
         if "ordered" in parameters:
             try:
@@ -98,7 +98,10 @@ def decode(found: Mapping[Key, Settings]) -> dict[Key, Rules]:
         try:
             if not set(settings) <= set(Rules._fields):
                 raise ValueError("unknown rule")
-            rules[key] = Rules().changed({name: dumps(value) for name, value in settings.items()})
+            changes = {name: dumps(value) for name, value in settings.items()}
+            if changes.get("burst") == "0" and changes.get("rate") == "0":
+                del changes["burst"]  # that of no limit, which nobody can set
+            rules[key] = Rules().changed(changes)
         except ValueError as error:
             raise StorageError(f"{FILE_NAME}: {error} in {settings} of the channel {key}") from error
     return rules

@@ -224,8 +224,8 @@ def test_rules_of_an_ephemeral_channel_are_not_kept(nsqd: Daemon) -> None:
         *((f"topic=t&channel=c&rate={text}", 400, "INVALID_ARG_RATE") for text in ("", "-1", "x", "nan", "inf", "1e7")),
         ("topic=t&channel=c&rate=0.0001", 400, "INVALID_ARG_RATE"),
         *((f"topic=t&channel=c&rate=5&burst={text}", 400, "INVALID_ARG_BURST") for text in ("", "0", "-1", "1.5")),
-        ("topic=t&channel=c&burst=5", 400, "INVALID_ARG_BURST"),
-        ("topic=t&channel=c&rate=0&burst=5", 400, "INVALID_ARG_BURST"),
+        *((f"topic=t&channel=c&burst={text}", 400, "INVALID_ARG_BURST") for text in ("0", "5")),
+        *((f"topic=t&channel=c&rate=0&burst={text}", 400, "INVALID_ARG_BURST") for text in ("0", "5")),
         *((f"topic=t&channel=c&ordered={text}", 400, "INVALID_ARG_ORDERED") for text in ("", "yes", "2")),
         ("topic=t&rate=1", 400, "MISSING_ARG_CHANNEL"),
         ("topic=t&channel=nosuch&rate=1", 404, "CHANNEL_NOT_FOUND"),
@@ -257,6 +257,7 @@ def test_option_has_the_rules_until_they_are_changed(gnsqd_factory: DaemonFactor
         ("t:c", 'must be <topic>:<channel>:rate=<n>:burst=<n>:ordered=true, not "t:c"'),
         ("t:c:speed=1", 'must be <topic>:<channel>:rate=<n>:burst=<n>:ordered=true, not "t:c:speed=1"'),
         ("t:c:rate=fast", 'invalid rate in "t:c:rate=fast"'),
+        ("t:c:burst=0", 'invalid burst in "t:c:burst=0"'),
     ],
 )
 def test_option_that_is_not_valid_ends_the_start(gnsqd_factory: DaemonFactory, text: str, reason: str) -> None:
