@@ -1,8 +1,10 @@
 """Addresses: what `--tcp-address` and its like may be, listening on them, and how they are shown.
 
-An address is `host:port`, else the path of a unix socket, which HTTPS does not have. No host, and `0.0.0.0`, mean every
-interface, IPv6 included, as in Go; of a name's addresses one is taken, of IPv4 if there is one. A path that begins with
-`@` is on Linux no file but a name in the abstract namespace, and no path at all lets the kernel choose such a name.
+An address is `host:port`, else the path of a unix socket, which HTTPS does not have; an IP address, `localhost` or a
+number alone has no port and is an error. A socket that a killed daemon left at a path is replaced. No host, and
+`0.0.0.0`, mean every interface, IPv6 included, as in Go; of a name's addresses one is taken, of IPv4 if there is one. A
+path that begins with `@` is on Linux no file but a name in the abstract namespace, and no path at all lets the kernel
+choose such a name.
 Errors have Go's words (NSQD-COMPAT section 1.4, row 10).
 """
 
@@ -10,6 +12,7 @@ import errno
 import os
 import re
 import socket
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -129,6 +132,9 @@ def _listen(address: str, tcp_only: bool) -> socket.socket:
     except ValueError as error:
         if tcp_only:
             raise StartError(f"listen tcp: address {address}: {error}") from error
+        if _lacks_port(address):
+            hint = f"(a unix socket of this name would be ./{address})"
+            raise StartError(f"listen tcp: address {address}: missing port in address {hint}") from error
         family, bind_address, shown = int(socket.AF_UNIX), unix_name(address), f"unix {address}"
     else:
         family, bind_address, shown = _resolve(host, _port_number(port))
@@ -140,13 +146,45 @@ def _listen(address: str, tcp_only: bool) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind(bind_address)
+        try:
+            listener.bind(bind_address)
+        except OSError as error:
+            if family != socket.AF_UNIX or error.errno != errno.EADDRINUSE or not _is_stale(bind_address):
+                raise
+            os.unlink(bind_address)
+            listener.bind(bind_address)
         listener.listen(_BACKLOG)
         listener.setblocking(False)
     except OSError as error:
         listener.close()
         raise StartError(f"listen {shown}: bind: {_reason(error)}") from error
     return listener
+
+
+def _lacks_port(address: str) -> bool:
+    """True if it is meant as a host or a port, and not as the path of a unix socket."""
+    if address.lower() == "localhost" or address.isdecimal():
+        return True
+    try:
+        ip_address(address.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_stale(path: bytes) -> bool:
+    """True for a unix socket where nobody listens, as a killed daemon leaves it."""
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            return False
+        with socket.socket(socket.AF_UNIX) as client:
+            client.setblocking(False)
+            client.connect(path)
+    except ConnectionRefusedError:
+        return True
+    except OSError:  # the one who listens has too much to do, or has bound a socket of another type
+        return False
+    return False
 
 
 def _resolve(host: str, port: int) -> tuple[int, Any, str]:

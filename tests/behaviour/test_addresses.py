@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from certificates import issue
-from daemons import DEADLINE, Address, Daemon, eventually, free_port, open_socket, run_to_end
+from daemons import DEADLINE, Address, Daemon, eventually, free_port, open_socket, own_command, run_to_end
 from http_api import head, read_all
 from nsq_client import Client
 from peer_program import PeerProgram
@@ -275,16 +275,34 @@ def test_path_that_is_taken_is_left_alone(
     assert refused()
     assert path.read_text() == "no socket"
     path.unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(str(path))
+        assert refused()
+    target = path.rename(tmp_path / "target.sock")
+    path.symlink_to(target)
+    assert refused()
+    path.unlink()
     first = nsqd_factory(f"--tcp-address={path}")
     assert refused()  # by a daemon
     with consumer(first, str(path)):
         pass
-    first.kill()
-    assert refused()  # by nobody any more
-    path.unlink()
-    first.start()
-    with consumer(first, str(path), "u"):
+
+
+def test_socket_of_a_killed_daemon_is_replaced(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    """The real daemon does not start before somebody has removed it."""
+    nsqd = gnsqd_factory(f"--tcp-address={tmp_path}/t.sock", f"--http-address={tmp_path}/h.sock")
+    nsqd.kill()
+    nsqd.start()
+    with consumer(nsqd, nsqd.tcp_address):
         pass
+
+
+@pytest.mark.parametrize("flag", ["--tcp-address=127.0.0.1", "--http-address=localhost"])
+def test_host_without_a_port_is_not_a_unix_socket(tmp_path: Path, flag: str) -> None:
+    """The real daemon makes a socket of that name in its working directory."""
+    host = flag.partition("=")[2]
+    error = f"address {host}: missing port in address (a unix socket of this name would be ./{host})"
+    assert start_and_fail(own_command(), tmp_path, flag) == f"listen ({host}) failed - listen tcp: {error}"
 
 
 class NamedClient(Client):

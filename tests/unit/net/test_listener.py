@@ -63,6 +63,19 @@ def test_text_that_can_be_no_address_is_refused(address: str) -> None:
         Listener(address)
 
 
+@pytest.mark.parametrize("address", ["LOCALHOST", "::1", "[::1]", "fe80::1%lo", "[fe80::1%lo]", "0.0.0.0", "4150"])
+def test_host_or_port_alone_is_not_the_path_of_a_unix_socket(address: str) -> None:
+    with pytest.raises(StartError, match=r"missing port in address \(a unix socket of this name would be \./"):
+        Listener(address)
+
+
+@pytest.mark.parametrize("name", ["nsqd", "nsqd.sock", "host.example", "127.0.0.1.sock", "./127.0.0.1", "./4150"])
+def test_any_other_name_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with listening(name) as found:
+        assert (found.port, found.address) == (-1, name)
+
+
 @pytest.mark.parametrize("zone", ["nope", "99999999999", "x" * 100, "a\0b"])
 def test_zone_that_is_none_is_refused(zone: str) -> None:
     with pytest.raises(StartError, match=r"^listen \(.*\) failed - listen tcp "):
