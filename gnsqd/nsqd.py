@@ -80,7 +80,7 @@ class NSQD:
         self._health = Health(self._registry, options.max_msg_size, self._metadata_path, self._syncer, log)
         self._memory = MemoryStats()
         self._debug = Debug(partial(held, self._registry), self._memory, self._supervisor.crashes)
-        self._queue_scan = QueueScan(self._registry, options, log, self._spawn)
+        self._queue_scan = QueueScan(options.queue_scan_worker_pool_max, log, self._spawn)
         self._lookup = Lookup(self._registry, options, log, self._spawn)
         self._embedded: EmbeddedLookupd | None = None
         self._admin: PageServer | None = None

@@ -54,7 +54,7 @@ class Kind(enum.Enum):
     LOG_LEVEL = enum.auto()
     TLS_REQUIRED = enum.auto()
     TLS_VERSION = enum.auto()
-    FRACTION = enum.auto()  # internal rows only
+    FRACTION = enum.auto()  # an element of FLOATS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,12 +167,11 @@ class Options:
     sync_timeout: int = _duration(2 * SECOND, "duration of time per diskqueue fsync")
 
     queue_scan_selection_count: int = _row(
-        20, "number of channels to check per cycle (every 100ms) for in-flight and deferred timeouts"
+        20,
+        "number of channels to check per cycle (every 100ms) for in-flight and deferred timeouts"
+        " [no effect in gnsqd: it checks each channel when its first message is due]",
     )
     queue_scan_worker_pool_max: int = _row(4, "max concurrency for checking in-flight and deferred message timeouts")
-    queue_scan_interval: int = _duration(100 * MILLISECOND, flag="", cfg="")
-    queue_scan_refresh_interval: int = _duration(5 * SECOND, flag="", cfg="")
-    queue_scan_dirty_percent: float = _row(0.25, kind=Kind.FRACTION, flag="", cfg="")
 
     msg_timeout: int = _duration(MINUTE, "default duration to wait before auto-requeing a message")
     max_msg_timeout: int = _duration(15 * MINUTE, "maximum duration before a message will timeout")

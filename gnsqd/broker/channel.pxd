@@ -25,6 +25,7 @@ cdef class Channel:
     cdef object _environment, _log, _options, _on_last_client, _configured
     cdef InFlight _in_flight
     cdef WaitingConsumers _waiting
+    cdef long long _alarm
 
     cpdef Py_ssize_t available(self) except -1
     cpdef bint has_more(self) except -1
@@ -39,5 +40,7 @@ cdef class Channel:
     cpdef finish(self, long long client_id, bytes id)
     @cython.locals(message=Message)
     cdef _note_finished(self, list messages)
+    cdef _wake_at(self, long long due)
+    cpdef process_due(self, long long now)
     cpdef wait(self, client)
     cpdef _wake(self, Py_ssize_t count)

@@ -127,7 +127,8 @@ class Channel:
         self.limiter: Limiter | None = None  # if there are rules
         self._configured = environment.rules.configured.get((topic_name, name), Rules())
         self.set_rules(environment.rules.kept.get((topic_name, name), self._configured))
-        environment.wake_at(self, queue.next_due)
+        self._alarm = maxsize  # when the queue scan looks at the channel (monotonic ns)
+        self._wake_at(queue.next_due)
         environment.notify(self, not self.ephemeral)
 
     @property
@@ -174,7 +175,7 @@ class Channel:
         """As `put_messages`, but hold each back for the time it asks for; `stored` as for `Queue.defer`."""
         self.message_count += len(messages)
         self.queue.defer(messages, stored)
-        self._environment.wake_at(self, self.queue.next_due)
+        self._wake_at(self.queue.next_due)
 
     def _enqueue(self, messages: list[Message]) -> None:
         self.queue.put_all(messages, len(self._waiting))
@@ -218,7 +219,7 @@ class Channel:
             if not candidates:
                 waiting.join(client)
                 if queue.deferred_count > held_back:
-                    self._environment.wake_at(self, queue.next_due)
+                    self._wake_at(queue.next_due)
                     waiting.wake(1)  # to go on behind messages that are not due yet
                 return taken
             chosen = candidates
@@ -235,6 +236,7 @@ class Channel:
                 waiting.join(client)
                 waiting.wake(1)  # behind what was too old, but not in one turn
                 return taken
+        self._wake_at(now + timeout)
         if len(waiting):
             self._wake(queue.count() - waiting.promised)
         return taken
@@ -295,7 +297,7 @@ class Channel:
             return
         if delay > 0:
             self.queue.defer_again(message, delay)
-            self._environment.wake_at(self, self.queue.next_due)
+            self._wake_at(self.queue.next_due)
             if self.limiter is not None:
                 self._wake(1)
         else:
@@ -303,9 +305,23 @@ class Channel:
 
     def touch(self, client_id: int, id: bytes, timeout: int) -> None:
         """TOUCH: `timeout` ns from now, never beyond max-msg-timeout since its delivery; errors as `finish`."""
-        self._in_flight.touch(id, client_id, monotonic_ns() + timeout, self._options.max_msg_timeout)
+        self._wake_at(self._in_flight.touch(id, client_id, monotonic_ns() + timeout, self._options.max_msg_timeout))
 
     # From the queue scan
+
+    def _wake_at(self, due: int) -> None:
+        """Let the queue scan look at the channel at `due` (monotonic ns), unless it will earlier."""
+        if due < self._alarm:
+            self._alarm = due
+            self._environment.wake_at(self, due)
+
+    def process_due(self, now: int) -> None:
+        """Put back some of what timed out, and queue some of what is due, by `now` (monotonic ns). The queue scan is
+        asked to look again when the next message is."""
+        self._alarm = maxsize
+        self.process_in_flight(now)
+        self.process_deferred(now)
+        self._wake_at(min(self._in_flight.next_due, self.queue.next_due))
 
     def process_in_flight(self, now: int) -> bool:
         """Put back some of what timed out by `now` (monotonic ns); whether there was anything."""
@@ -323,8 +339,6 @@ class Channel:
         """Queue some of what is due by `now` (monotonic ns); whether there was anything."""
         count = self.queue.release(now, MAX_DUE, len(self._waiting))
         self._wake(count)
-        if not count:  # else the caller looks again
-            self._environment.wake_at(self, self.queue.next_due)
         return count > 0
 
     # Dead letters
@@ -403,7 +417,7 @@ class Channel:
             count = queue.count() - queued
             self.message_count += count + queue.deferred_count - held
             self._wake(count)
-            self._environment.wake_at(self, queue.next_due)
+            self._wake_at(queue.next_due)
 
     def delete(self) -> None:
         """Drop everything, files included, and close the consumers' connections."""

@@ -9,6 +9,7 @@ when they surface and swept when they outnumber the live ones.
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
+from sys import maxsize
 from time import time_ns
 
 from gnsqd.errors import BrokerError
@@ -87,8 +88,9 @@ class InFlight:
                 return message
         raise BrokerError("ID not in flight")
 
-    def touch(self, id: bytes, client_id: int, deadline: int, max_timeout: int) -> None:
-        """Move the deadline of a message, to `max_timeout` ns after its delivery at most; errors as `pop`."""
+    def touch(self, id: bytes, client_id: int, deadline: int, max_timeout: int) -> int:
+        """Move the deadline of a message, to `max_timeout` ns after its delivery at most; returns the new one. Errors
+        as `pop`."""
         message = self.pop(id, client_id)
         deadline = min(deadline, message.delivered_at + max_timeout)
         message.deadline = deadline
@@ -97,6 +99,17 @@ class InFlight:
         if len(self._heap) > 2 * len(self._touched) + _SWEEP_FROM:
             self._heap = [(touched.deadline, touched.id) for touched in self._touched.values()]
             heapify(self._heap)
+        return deadline
+
+    @property
+    def next_due(self) -> int:
+        """No message has its deadline earlier (monotonic ns); maxsize if there is none."""
+        due = self._heap[0][0] if self._heap else maxsize
+        for timeout, messages in self._by_timeout.items():
+            for message in messages.values():
+                due = min(due, message.delivered_at + timeout)
+                break
+        return due
 
     def pop_due(self, now: int, limit: int) -> list[Message]:
         """Take out what has its deadline at `now` or earlier, at most `limit` messages."""

@@ -5,10 +5,12 @@ The real daemon looks for time-outs only in channels that existed at its last re
 and channels are made when the module's daemon starts, and only its first test waits for that.
 """
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,6 +197,17 @@ def test_new_channel_times_out_as_soon_as_an_old_one(gnsqd_factory: Callable[...
                 assert client.message().attempts == 1
                 again = next_message(client)
                 assert (again.attempts, 0.9 < time.monotonic() - began < 3.5) == (2, True)
+
+
+def test_time_outs_are_on_time_among_many_channels(gnsqd_factory: Callable[..., Daemon], tmp_path: Path) -> None:
+    """Corrected (NSQD-COMPAT 3): in the real daemon each of these time-outs is some 10 s late."""
+    channels = [{"name": f"c{number}", "paused": False} for number in range(2000)]
+    topics = [{"name": "many", "paused": False, "channels": channels}, {"name": "t", "paused": False, "channels": []}]
+    (tmp_path / "nsqd.dat").write_text(json.dumps({"version": "1.3.0", "topics": topics}))
+    nsqd = gnsqd_factory("--msg-timeout=100ms", "--queue-scan-selection-count=0", data_path=tmp_path)
+    with consume(nsqd, "t", rdy=1) as client, Client(nsqd.tcp_address) as publisher:
+        publisher.publish("t", b"x")
+        assert [client.message().attempts for _ in range(5)] == [1, 2, 3, 4, 5]
 
 
 def test_messages_of_a_client_that_left_stay_in_flight_until_they_time_out(

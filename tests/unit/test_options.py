@@ -47,9 +47,6 @@ def test_node_id_comes_from_the_host_name() -> None:
 def test_rows_without_a_flag_hold_the_fixed_values() -> None:
     fixed = {option.name: getattr(Options(), option.name) for option in OPTIONS if not option.flag}
     assert fixed == {
-        "queue_scan_interval": SECOND // 10,
-        "queue_scan_refresh_interval": 5 * SECOND,
-        "queue_scan_dirty_percent": 0.25,
         "client_timeout": 60 * SECOND,
         "broadcast_address_given": False,
     }
