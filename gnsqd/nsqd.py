@@ -296,7 +296,6 @@ class NSQD:
     def _notify(self, changed: object, persist: bool) -> None:
         if persist and not self._registry.loading:
             self._metadata_file.note_change()
-        self._registry.note_change()
         self._lookup.notify(changed)
         if self._embedded is not None:
             self._embedded.notify(changed)

@@ -6,7 +6,6 @@ from typing import TypeVar
 
 from gevent.pool import Pool
 
-from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import BrokerError, StorageError
@@ -33,7 +32,6 @@ class Registry:
         self.start_time = int(time())
         self.draining = False
         self._environment: Environment
-        self._channels: list[Channel] | None = None  # of all topics; None when one may have come or gone
         self._late: set[Topic] = set()  # whose channels nsqlookupd was too slow to report
         self.error: Exception | None = None  # of the last disk write; None when it succeeded
         self._exiting = False
@@ -124,16 +122,6 @@ class Registry:
                     self._environment.log.error("deleting topic %s - %s", topic.name, error)
 
         self._environment.spawn(f"delete:{topic.name}", delete)
-
-    def channels(self) -> list[Channel]:
-        """Every channel of every topic, and possibly some that have just gone. Not to be changed."""
-        if self._channels is None:
-            self._channels = [channel for topic in self.topics.values() for channel in topic.channels.values()]
-        return self._channels
-
-    def note_change(self) -> None:
-        """A topic or channel comes or goes."""
-        self._channels = None
 
     # nsqd.dat
 

@@ -132,7 +132,6 @@ class Fakes:
         """Nobody asks for an exit."""
 
     def _notify(self, thing: object, persist: bool) -> None:
-        self.registry.note_change()
         self.notified.append((thing, persist))
 
     def _channels_to_precreate(self, topic_name: str) -> list[str]:

@@ -159,12 +159,6 @@ def test_ephemeral_topic_goes_with_the_last_client_of_its_last_channel(
     assert registry.topics == {}
 
 
-def test_channels_of_all_topics_are_listed(fakes: Build) -> None:
-    registry = fakes().registry
-    channels = [registry.get_topic(topic).get_channel(name) for topic, name in (("a", "1"), ("a", "2"), ("b", "1"))]
-    assert registry.channels() == channels
-
-
 def test_health_is_that_of_the_last_disk_write(fakes: Build) -> None:
     registry = fakes().registry
     assert (registry.healthy, registry.health) == (True, "OK")
