@@ -18,6 +18,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, TypeVar
 
+from gnsqd.names import is_ephemeral
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, Refused
 
 _LARGEST = 2**64  # no count of a Go program goes beyond its integers
@@ -128,6 +129,12 @@ class NodeStats:
     def channels(self) -> Iterator[tuple[str, ChannelStats]]:
         """Each channel and the name of its topic."""
         return ((topic.topic_name, channel) for topic in self.topics for channel in topic.channels)
+
+    @property
+    def has_ephemeral(self) -> bool:
+        """True if a topic or channel is ephemeral."""
+        names = [topic.topic_name for topic in self.topics] + [channel.channel_name for _, channel in self.channels()]
+        return any(map(is_ephemeral, names))
 
     def connections(self) -> dict[Connection, ClientStats]:
         """The consumers, by the identity of their connection."""
@@ -422,6 +429,20 @@ class Nsqd(Peer):
         first, _, _ = self.request("GET", "/stats", query=query).partition(b"\n")
         match = re.search(rb"\(built w/gnsqd-([0-9A-Za-z.]{1,20})-", first)
         return f"gnsqd {match[1].decode()}" if match else "nsqd"
+
+    def dropped(self) -> dict[tuple[str, str], int]:
+        """The messages that each topic, with "" as channel, and each channel has dropped; none of the real nsqd, which
+        does not count them."""
+        try:
+            page = self.request("GET", "/metrics")
+        except Refused:
+            return {}
+        dropped = {}
+        lines = rb"^gnsqd_\w+_dropped_messages_total\{(.*)\} (\d[\d.]{,20}(?:e\+\d\d)?)$"
+        for labels, count in re.findall(lines, page, re.MULTILINE):
+            names = dict(re.findall(r'(topic|channel)="([^"]*)"', labels.decode("utf-8", "replace")))
+            dropped[names.get("topic", ""), names.get("channel", "")] = int(float(count))
+        return dropped
 
     def pub(self, topic: str, body: bytes, *, defer_ms: int = 0) -> None:
         self.request("POST", "/pub", body, query={"topic": topic} | ({"defer": str(defer_ms)} if defer_ms else {}))

@@ -92,12 +92,14 @@ _OWN_FIELDS: dict[str, tuple[StatField, ...]] = {
     "topic": (
         _pulled("queue.age", "oldest_message_age_seconds", "Age of the oldest message that no channel has yet."),
         _pulled("queue.disk_bytes", "disk_bytes", "Bytes of the topic's disk queue, or of its journal."),
+        _bound("dropped", "Messages dropped at a limit or by a full ephemeral topic, before any channel had them."),
     ),
     "channel": (
         _pulled("finish_count", "finished_messages", "Messages that clients finished.", Kind.COUNTER),
         StatField("ready_count", "ready", Kind.GAUGE, "Sum of the RDY counts of its clients.", _ready_count, ""),
         _pulled("queue.age", "oldest_message_age_seconds", "Age of the oldest queued message."),
         _pulled("queue.disk_bytes", "disk_bytes", "Bytes of the channel's disk queue."),
+        _bound("dropped", "Messages dropped at a limit or by a full ephemeral channel."),
     ),
 }
 
@@ -114,12 +116,10 @@ _RETENTION_FIELDS: dict[str, tuple[StatField, ...]] = {
 _BOUND_FIELDS: dict[str, tuple[StatField, ...]] = {
     "topic": (
         _bound("rejected", "Messages refused because any limit was reached."),
-        _bound("dropped", "Messages dropped at a limit, before any channel had them."),
         _bound("expired", "Messages dropped because they exceeded the TTL, before any channel had them."),
     ),
     "channel": (
         _bound("rejected", "Messages refused because the channel was full."),
-        _bound("dropped", "Messages dropped at a limit."),
         _bound("expired", "Messages dropped because they exceeded the TTL."),
     ),
 }

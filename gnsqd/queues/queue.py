@@ -550,4 +550,7 @@ class EphemeralQueue(Queue):
 
     def put(self, messages: list[Message], takers: int = 0) -> None:
         room = max(max(self.capacity, takers) - len(self.memory), 0)
-        self.memory.extend(messages[:room])
+        if room < len(messages):
+            self.dropped += len(messages) - room
+            messages = messages[:room]
+        self.memory.extend(messages)

@@ -41,7 +41,8 @@ _OF_A_KIND = 5  # findings that are shown without --all
         """
         code     of queues: no-consumers, orphan-channel, no-channel, missing-channel,
                  paused-topic, paused-channel, rdy-zero, stuck, stuck-consumer,
-                 stuck-topic, slow, growing, requeue-storm, timeouts, dead-letters;
+                 stuck-topic, slow, growing, requeue-storm, timeouts, dead-letters,
+                 dropped;
                  of nodes: unreachable, unhealthy, draining, unserved-node,
                  version-mix, config-drift, clock-skew, no-nodes;
                  of nsqlookupd: lookupd-unreachable, not-registered,

@@ -4,6 +4,7 @@ some seconds apart, and other answers of nodes and nsqlookupds.
 
 import enum
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -72,6 +73,9 @@ class Examination:
     whole: bool = True
     clocks: Answers[tuple[float, float] | None] = field(default_factory=dict)  # seconds ahead, at least and at most
     drains: Answers[DrainState] = field(default_factory=dict)
+    # The messages that each topic, with "" as channel, and each channel had dropped at the time of each snapshot.
+    dropped_before: Counter[tuple[str, str]] = field(default_factory=Counter)
+    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
     options: Answers[dict[str, object]] = field(default_factory=dict)  # those of these two that a node has
     listed: Answers[tuple[Producer, ...]] = field(default_factory=dict)  # by each nsqlookupd
     known_topics: Answers[tuple[str, ...]] = field(default_factory=dict)  # to each nsqlookupd
@@ -105,13 +109,21 @@ def examine(
     there = [node for node in nodes if node.address in before.nodes]
     clocks = cluster.ask(Nsqd.clock_ahead, there)
     drains = cluster.ask(lambda node: node.drain("GET"), there)
+    dropping = [node for node in there if before.nodes[node.address].has_ephemeral]
+    dropped_before = _sum_dropped(cluster, dropping)
     options = cluster.ask(lambda node: options_of(node, COMPARED + _EMBEDDED), there)
     lookupds = [lookupd for lookupd in cluster.lookupds if lookupd.address in values_of(listed)]
     known = ask_all(lookupds, Lookupd.topics, cluster.timeout)
     if there:
         wait(interval)
     after = Snapshot(before.answers | cluster.ask(question, there), [], before)
+    dropped = _sum_dropped(cluster, dropping)
     # What is left of these are nodes at impossible addresses.
     discovery += [one for one in cluster.lookupd_errors if not isinstance(listed.get(one.address), NodeError)]
     seconds, whole = max(1e-3, after.moment - before.moment), not topic and not channel
-    return Examination(before, after, seconds, commands, deep, whole, clocks, drains, options, listed, known, discovery)
+    answers = clocks, drains, dropped_before, dropped, options, listed, known
+    return Examination(before, after, seconds, commands, deep, whole, *answers, discovery)
+
+
+def _sum_dropped(cluster: Cluster, nodes: Sequence[Nsqd]) -> Counter[tuple[str, str]]:
+    return sum(map(Counter, values_of(cluster.ask(Nsqd.dropped, nodes)).values()), Counter())

@@ -43,6 +43,7 @@ def examine_queues(seen: Examination) -> Iterator[Finding]:
             yield from _dead_letters(seen, topic)
             continue
         yield from _topic(seen, topic)
+        yield from _dropped(seen, name)
         for channel in topic.channels:
             key = name, channel.channel_name
             shares = seen.after.channel_shares[key]
@@ -55,6 +56,7 @@ def examine_queues(seen: Examination) -> Iterator[Finding]:
             ]
             check = ChannelCheck(seen, topic, channel, shares, then, flow, consumers)
             yield from check.findings()
+            yield from _dropped(seen, *key)
             for address in check.unserved():
                 if address not in lost and (name, address) not in lost:
                     unserved.setdefault(address, []).append(("/".join(key), shares[address].depth))
@@ -105,6 +107,20 @@ def _missing_channels(seen: Examination, topic: TopicStats) -> Iterator[Finding]
         remedies = tuple(Remedy(f"To create {'it' if one else each} there:", create(each)) for each in missing)
         text, severity = f"topic {name} at {address} lacks {which}", _by_depth(seen, share.depth)
         yield Finding(severity, "missing-channel", text, evidence, remedies, name, one, str(address))
+
+
+def _dropped(seen: Examination, topic: str, channel: str = "") -> Iterator[Finding]:
+    """Messages that an ephemeral topic or channel had no room for."""
+    total = seen.dropped[topic, channel]
+    if not total or not is_ephemeral(channel or topic):
+        return
+    lately = max(total - seen.dropped_before[topic, channel], 0)
+    what = f"channel {topic}/{channel}" if channel else f"topic {topic}"
+    severity, text = (WARNING, "its memory is full: it drops") if lately else (NOTE, "its memory was full: it dropped")
+    evidence = f"{total:,} since the start, {lately:,} of them in the last {seen.seconds:.1f} s"
+    more = Remedy("It keeps at most mem-queue-size messages, an option of the node. Add consumers, or increase it.")
+    keep = Remedy("If no message may be lost, use a name that does not end with #ephemeral.")
+    yield Finding(severity, "dropped", f"{what}: {text} messages", (evidence,), (more, keep), topic, channel)
 
 
 def _dead_letters(seen: Examination, topic: TopicStats) -> Iterator[Finding]:

@@ -103,6 +103,20 @@ def test_scrapes_bear_topics_that_come_and_go(gnsqd_factory: Callable[..., Daemo
 # Channels
 
 
+def test_messages_that_a_full_ephemeral_topic_or_channel_drops_are_counted(
+    gnsqd_factory: Callable[..., Daemon],
+) -> None:
+    daemon = gnsqd_factory("--mem-queue-size=2")
+    with Client(daemon.tcp_address) as publisher, Client(daemon.tcp_address) as consumer:
+        publisher.publish("t#ephemeral", *[b"x"] * 5)
+        consumer.subscribe("t#ephemeral", "c#ephemeral")
+        publisher.publish("t#ephemeral", b"y")
+        publisher.command(b"DPUB t#ephemeral 1", b"z")
+        of_channel = labels(topic="t#ephemeral", channel="c#ephemeral")
+        eventually(lambda: scrape(daemon)["gnsqd_channel_dropped_messages_total", of_channel] == 2)
+        assert scrape(daemon)["gnsqd_topic_dropped_messages_total", labels(topic="t#ephemeral")] == 3
+
+
 def test_finished_messages_and_rdy_counts_add_up(gnsqd: Daemon) -> None:
     with Client(gnsqd.tcp_address) as one, Client(gnsqd.tcp_address) as other, Client(gnsqd.tcp_address) as publisher:
         one.subscribe("t", "c", rdy=5)

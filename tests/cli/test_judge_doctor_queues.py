@@ -104,6 +104,40 @@ def test_messages_that_are_in_flight_and_never_finished_are_found(nsqd: Daemon) 
     assert found[0]["evidence"][2].endswith(f"at {address(nsqd)} has 4 in flight, RDY 4")
 
 
+def test_an_ephemeral_channel_that_drops_messages_is_found(gnsqd_factory: DaemonFactory) -> None:
+    a, b = gnsqd_factory("--mem-queue-size=2"), gnsqd_factory("--mem-queue-size=2")
+    publish(a, "own#ephemeral", 3)
+    with Client(a.tcp_address) as one, Client(b.tcp_address) as two:
+        for daemon, consumer in ((a, one), (b, two)):
+            consumer.subscribe("t", "e#ephemeral", rdy=1)
+            publish(daemon, "t", 4)
+            eventually(lambda daemon=daemon: daemon.channel_stats("t", "e#ephemeral")["message_count"] == 4)  # type: ignore[misc]
+        before = [finding for finding in examined(*at(a, b), code=None) if finding["code"] == "dropped"]
+        looked = threading.Event()
+
+        def publish_more() -> None:
+            while not looked.is_set():
+                publish(b, "t", 1)
+
+        thread = threading.Thread(target=publish_more)
+        thread.start()
+        try:
+            now = [finding for finding in examined(*at(a, b)) if finding["code"] == "dropped"]
+        finally:
+            looked.set()
+            thread.join()
+    about = [("own#ephemeral", None), ("t", "e#ephemeral")]
+    assert [(finding["topic"], finding["channel"]) for finding in before] == about
+    assert [finding["severity"] for finding in before] == ["note", "note"]
+    assert before[1]["summary"] == "channel t/e#ephemeral: its memory was full: it dropped messages"
+    assert before[1]["evidence"][0].startswith("2 since the start, 0 of them in the last ")
+    assert [(finding["severity"], finding["channel"]) for finding in now] == [
+        ("warning", "e#ephemeral"),
+        ("note", None),
+    ]
+    assert now[0]["summary"] == "channel t/e#ephemeral: its memory is full: it drops messages"
+
+
 def test_a_requeue_storm_is_found(nsqd: Daemon) -> None:
     create(nsqd, "t", "c")
     publish(nsqd, "t", 3)

@@ -80,6 +80,7 @@ def test_topics_and_channels_show_all_their_figures(registry: Registry, metrics:
         "gnsqd_topic_paused": 0,
         "gnsqd_topic_oldest_message_age_seconds": 0,
         "gnsqd_topic_disk_bytes": 0,
+        "gnsqd_topic_dropped_messages_total": 0,
         "gnsqd_channel_depth": 2,
         "gnsqd_channel_backend_depth": 0,
         "gnsqd_channel_in_flight": 0,
@@ -92,6 +93,7 @@ def test_topics_and_channels_show_all_their_figures(registry: Registry, metrics:
         "gnsqd_channel_finished_messages_total": 0,
         "gnsqd_channel_ready": 0,
         "gnsqd_channel_disk_bytes": 0,
+        "gnsqd_channel_dropped_messages_total": 0,
     }
     assert found["gnsqd_topic_messages_total", labels(topic="t")] == 2
     assert found["gnsqd_channel_depth", labels(topic="t", channel="c")] == 2
