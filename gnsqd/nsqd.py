@@ -1,8 +1,9 @@
 """The daemon: builds the parts, hands each the callables it needs of the others, and orders start and exit.
 
-Start (NSQD-COMPAT 1.4): lock the data path, check the options, bind the sockets, load nsqd.dat, write it, then begin
-to accept. Exit (section 3): close the listeners and the clients, write nsqd.dat, flush every queue to disk, unlock.
-Every long-lived greenlet is spawned here, by name; one that dies of a defect ends the daemon (`supervisor`).
+Start (NSQD-COMPAT 1.4): lock the data path, check the options, bind the sockets, load nsqd.dat, write it unless that is
+what it holds, then begin to accept. Exit (section 3): close the listeners and the clients, write nsqd.dat, flush every
+queue to disk, unlock. Every long-lived greenlet is spawned here, by name; one that dies of a defect ends the daemon
+(`supervisor`).
 """
 
 import os
@@ -268,8 +269,9 @@ class NSQD:
     # nsqd.dat
 
     def _load_metadata(self) -> None:
+        is_fresh = not os.path.exists(self._metadata_path)
         try:
-            if not os.path.exists(self._metadata_path):
+            if is_fresh:
                 self._warn_of_older_metadata()
             topics = self._data_path.end_journals(metadata.load(self._metadata_path))
             path = os.path.join(self._options.data_path, rules.FILE_NAME)
@@ -278,10 +280,14 @@ class NSQD:
             self._rule_book.kept = {}
         except StorageError as error:
             raise StartError(str(error), prefix="failed to load metadata") from error
+        self._metadata_file.note_change()
         try:
             self._metadata_file.write()
         except StorageError as error:
-            raise StartError(str(error), prefix="failed to persist metadata") from error
+            if is_fresh:
+                raise StartError(str(error), prefix="failed to persist metadata") from error
+            # consumers have to drain a full disk; persist_loop tries again
+            self._log.error("failed to persist metadata - %s", error)
 
     def _warn_of_older_metadata(self) -> None:
         if names := metadata.find_older(self._options.data_path):

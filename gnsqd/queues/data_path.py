@@ -66,7 +66,9 @@ class DataPath:
         data_path = self.context.options.data_path
         if find_journals(data_path, list_names(data_path)):
             # Disk queues that are incomplete now would be taken for copies by the next gnsqd that has a journal.
-            raise StartError("a journal could not be turned into disk queues")
+            raise StartError(
+                "a journal could not be turned into disk queues, which --durability=process or disk does not need"
+            )
         return list(known.values())
 
     def _end_journal(self, topic: TopicMetadata) -> TopicMetadata:

@@ -17,7 +17,7 @@ from gnsqd.errors import StorageError
 from gnsqd.gotext import Struct, decode_object
 from gnsqd.log import Logger
 from gnsqd.storage import rules
-from gnsqd.storage.files import failing_as_go, path_error, remove_file, replace_file
+from gnsqd.storage.files import failing_as_go, path_error, remove_file, replace_file, sync_directory
 from gnsqd.storage.rules import Settings, encode_rules
 from gnsqd.storage.syncer import Syncer
 from gnsqd.version import NSQD_VERSION
@@ -92,9 +92,26 @@ def _array(items: list[str]) -> str:
 
 
 def save(path: str, topics: Sequence[TopicMetadata]) -> None:
-    """Replace the file, durably; StorageError. For a thread, as thousands of topics take milliseconds to encode; but of
-    two calls at a time the older could win."""
-    replace_file(path, encode(topics))
+    """Replace the file, durably, unless that is its content; StorageError. For a thread, as thousands of topics take
+    milliseconds to encode; but of two calls at a time the older could win."""
+    _save(path, encode(topics))
+
+
+def _save(path: str, data: bytes) -> None:
+    if _has_content(path, data):  # a full or read-only disk does not matter then
+        sync_directory(os.path.dirname(path))
+    else:
+        replace_file(path, data)
+
+
+def _has_content(path: str, data: bytes) -> bool:
+    try:
+        if os.path.getsize(path) == len(data):
+            with open(path, "rb") as file:
+                return file.read() == data
+    except OSError:
+        pass
+    return False
 
 
 class MetadataFile:
@@ -137,7 +154,8 @@ class MetadataFile:
         self.wait()
 
     def write(self) -> None:
-        """Write the file here and now; StorageError. Only for when `persist_loop` does not run. Yields."""
+        """Write the file here and now; StorageError. Only for when `persist_loop` does not run, which tries again what
+        was noted before. Yields."""
         self._log.info("NSQ: persisting topic/channel metadata to %s", self.path)
         self._write()
 
@@ -157,7 +175,7 @@ class MetadataFile:
         found = {(t.name, c.name): c.rules for t in topics for c in t.channels if c.rules is not None}
         if found != self._rules:
             if found:
-                replace_file(self._rules_path, encode_rules(found))
+                _save(self._rules_path, encode_rules(found))
             else:
                 remove_file(self._rules_path)
             self._rules = found

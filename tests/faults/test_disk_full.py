@@ -7,6 +7,7 @@ loses, the test says so.
 import re
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -233,29 +234,93 @@ def test_exit_keeps_what_fits_and_names_the_rest(disk: SmallDisk, start: DaemonF
         assert code == 0
 
 
-@pytest.mark.parametrize("fault", ["full", "read-only"])
-def test_it_does_not_start_on_such_a_disk(disk: SmallDisk, start: DaemonFactory, fault: str) -> None:
-    nsqd = start("--mem-queue-size=0")
-    account = Account(nsqd, "t")
-    assert account.publish("PUB", 10, 6000)
-    nsqd.terminate()
-    if fault == "full":
+@pytest.fixture(params=["full", "read-only"])
+def spoil(request: pytest.FixtureRequest, disk: SmallDisk) -> Callable[[], Callable[[], object]]:
+    """Lets nothing be written any more; returns what lets it again."""
+
+    def fill() -> Callable[[], object]:
         disk.fill()
-    else:
+        return disk.free
+
+    def remount() -> Callable[[], object]:
         assert disk.remount("ro")
-    with pytest.raises(StartFailed, match="exited with 1:"):
-        nsqd.start()
-    what, why = {"full": ("write", "no space left on device"), "read-only": ("open", "read-only file system")}[fault]
-    file = rf"{re.escape(str(disk.path))}/nsqd\.dat\.\d+\.tmp"
-    assert re.search(rf"FATAL: failed to persist metadata - {what} {file}: {why}$", nsqd.log(), re.MULTILINE)
-    if fault == "full":
-        disk.free()
-    else:
-        assert disk.remount("rw")
+        return partial(disk.remount, "rw")
+
+    return {"full": fill, "read-only": remount}[request.param]
+
+
+@only_gnsqd
+@pytest.mark.parametrize(
+    "durability, end", [("none", Daemon.terminate), ("none", Daemon.kill), ("process", Daemon.kill)]
+)
+def test_consumers_drain_such_a_disk_after_a_start(
+    start: DaemonFactory,
+    spoil: Callable[[], Callable[[], object]],
+    durability: str,
+    end: Callable[[Daemon], object],
+    disk: SmallDisk,
+) -> None:
+    """The real nsqd does not start there."""
+    nsqd = start("--mem-queue-size=0", f"--durability={durability}")
+    account = Account(nsqd, "t")
+    assert ask(nsqd, "POST /topic/create?topic=t") == (200, "")
+    assert ask(nsqd, "POST /channel/create?topic=t&channel=c") == (200, "")
+    assert account.publish("PUB", *range(1000, 1010))
+    assert ask(nsqd, "POST /channel/rules?topic=t&channel=c&rate=1000")[0] == 200
+    end(nsqd)
+    account.disconnect()
+    restore = spoil()
     nsqd.start()
-    account.settle()
+    assert "persist" not in "".join(errors(nsqd))
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=5)
+        received = [client.message() for _ in range(5)]
+        client.command(b"RDY 0\nREQ " + received[0].id + b" 0")
+        client.command(b"\n".join(b"FIN " + message.id for message in received[1:]))
+        eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 0)
+        bodies = {message.body for message in received}
+        assert not account.publish("PUB", 6000)
+        assert re.search(": (no space left on device|read-only file system)$", account.error)
+    restore()
+    gets_well(nsqd)
+    assert account.publish("PUB", 100)
+    account.disconnect()
+    bodies |= set(drain(nsqd, "t"))
+    assert bodies >= set(account.acknowledged)
     assert nsqd.terminate() == 0
     no_trace(nsqd, disk)
+
+
+@only_gnsqd
+def test_metadata_that_has_to_change_is_written_when_the_disk_allows(
+    disk: SmallDisk, start: DaemonFactory, spoil: Callable[[], Callable[[], object]]
+) -> None:
+    nsqd = start()
+    assert ask(nsqd, "POST /topic/create?topic=t") == (200, "")
+    nsqd.terminate()
+    path = disk.files / "nsqd.dat"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"1.3.0", b"1.2.1"))
+    restore = spoil()
+    nsqd.start()
+    (line,) = errors(nsqd)
+    assert line.startswith("failed to persist metadata - ")
+    assert topic_stats(nsqd, "t")["depth"] == 0
+    restore()
+    eventually(lambda: path.read_bytes() == content)
+    eventually(lambda: f"metadata could be persisted to {disk.path}/nsqd.dat at last" in nsqd.log())
+    assert len(errors(nsqd)) == 1
+
+
+def test_a_first_start_needs_a_disk_that_can_be_written_to(
+    disk: SmallDisk, start: DaemonFactory, spoil: Callable[[], Callable[[], object]]
+) -> None:
+    spoil()
+    with pytest.raises(StartFailed, match="exited with 1:") as failed:
+        start()
+    file = rf"{re.escape(str(disk.path))}/nsqd\.dat\.\d+\.tmp"
+    why = "(write FILE: no space left on device|open FILE: read-only file system)".replace("FILE", file)
+    assert re.search(rf"FATAL: failed to persist metadata - {why}$", str(failed.value), re.MULTILINE)
 
 
 def test_no_new_files_on_a_disk_without_inodes(disk: SmallDisk, start: DaemonFactory) -> None:
