@@ -208,6 +208,7 @@ class NSQD:
         return for_daemon(
             options.admin_http_address,
             http_address,
+            (options.broadcast_address if options.broadcast_address_given else "", options.broadcast_http_port),
             lookupd,
             options.http_auth_token_files,
             options.admin_read_only,

@@ -41,6 +41,11 @@ class Cluster:
         self.listed: dict[Address, tuple[Producer, ...]] = {}  # what each nsqlookupd answered last
         self._named = [Nsqd(address, self.http) for address in dict.fromkeys(nsqds)]
 
+    def acting(self, authorization: str) -> "Cluster":
+        """The same nodes, asked with this header in place of the token."""
+        nsqds, lookupds = ([peer.address for peer in peers] for peers in (self._named, self.lookupds))
+        return Cluster(nsqds, lookupds, self.http.acting(authorization))
+
     def nsqds(self) -> list[Nsqd]:
         """The nodes given, then those listed by the nsqlookupds, by address; queries nsqlookupds at each call. One that
         does not answer is added to `lookupd_errors`; AdminError if none answers and no node was given."""

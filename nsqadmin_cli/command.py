@@ -243,7 +243,9 @@ _CLUSTER = {
     "tls_key": _where("Private key of the client certificate, unless --tls-cert contains it.", **_FILE),
     "tls_insecure": _where("Accept any certificate for https.", is_flag=True),
     "token_file": _where(
-        "File whose first line is the token for gnsqds that require one. The token is not sent to nsqlookupds.", **_FILE
+        "File whose first line is the token for gnsqds that require one. It is sent only to nodes given by address, "
+        "never to the nodes of an nsqlookupd.",
+        **_FILE,
     ),
 }
 _FORMATS = click.Choice([form.value for form in OutputFormat])

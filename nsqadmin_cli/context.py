@@ -183,7 +183,7 @@ def make_cluster(context: Context, name: str = "") -> Cluster:
     if not nsqds and not lookupds:
         nsqds = [Address.parse(DEFAULT_ADDRESS)]
     tls = TLS(context.tls_ca, context.tls_cert, context.tls_key, context.tls_insecure)
-    return Cluster(nsqds, lookupds, HTTPClient(context.timeout or DEFAULT_TIMEOUT, tls, context.token_file))
+    return Cluster(nsqds, lookupds, HTTPClient(context.timeout or DEFAULT_TIMEOUT, tls, context.token_file, nsqds))
 
 
 def take_settings(ctx: click.Context, values: dict[str, Any]) -> ClusterSettings:

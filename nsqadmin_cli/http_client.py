@@ -11,7 +11,9 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -84,6 +86,7 @@ _ADVICE = {
     401: ": it requires the token of a --token-file, or the certificate of a --tls-cert",
     403: ": the token of --token-file, or the certificate of --tls-cert, does not permit it",
 }
+_NOT_NAMED = ": it was not sent the token, as an nsqlookupd listed it; name it with --nsqd-http-address={}"
 _LARGEST_ANSWER = 64 * 1024 * 1024  # bytes; some hundred thousand channels
 
 
@@ -100,9 +103,12 @@ class NodeError(AdminError):
 class Refused(NodeError):
     """A node answered with an error; `code` is NSQ's error code, such as TOPIC_NOT_FOUND, or empty."""
 
-    def __init__(self, program: str, address: Address, status: int, code: str, explanation: str) -> None:
+    def __init__(
+        self, program: str, address: Address, status: int, code: str, explanation: str, advice: str = ""
+    ) -> None:
         text = printable(explanation, 100)
-        advice = _ADVICE.get(status, "") if program == "nsqd" and code != "TLS_REQUIRED" else ""
+        if program == "nsqd" and code != "TLS_REQUIRED":
+            advice = advice or _ADVICE.get(status, "")
         super().__init__(program, address, f"answered HTTP {status}{f' ({text})' if text else ''}{advice}")
         self.status = status
         self.code = code
@@ -128,16 +134,19 @@ class TLS:
 class HTTPClient:
     """Owns the connections to all nodes and keeps them for the next request. Threads may share it."""
 
-    def __init__(self, timeout: float, tls: TLS | None = None, token_file: str = "") -> None:
-        """`timeout`: seconds for a whole answer, with a retry over TLS. AdminError if the token file cannot be used."""
+    def __init__(
+        self, timeout: float, tls: TLS | None = None, token_file: str = "", named: Iterable[Address] = ()
+    ) -> None:
+        """`timeout`: seconds for a whole answer, with a retry over TLS. The token is sent to the nodes `named` only:
+        anybody may register with an nsqlookupd. AdminError if the token file cannot be used."""
         self.timeout = timeout
         self.tls = tls or TLS()
         self._headers = {"User-Agent": f"gnsqadmin/{VERSION}"}
-        self._nsqd_headers = dict(self._headers)
-        if token_file:
-            self._nsqd_headers["Authorization"] = f"Bearer {_read_token(token_file)}"
+        self._token_file = token_file
+        self._authorization = f"Bearer {_read_token(token_file)}" if token_file else ""
+        self._named = set(named)
         self._pools: dict[Address, HTTPConnectionPool] = {}
-        self._moved: dict[Address, Address] = {}  # nodes that require TLS -> their HTTPS address
+        self._moved: dict[Address, Address] = {}  # nodes -> where they are asked: if they require TLS, by HTTPS
         if self.tls.insecure:
             urllib3.disable_warnings(InsecureRequestWarning)
 
@@ -145,27 +154,53 @@ class HTTPClient:
     def _context(self) -> ssl.SSLContext:
         return self.tls.context()
 
+    def acting(self, authorization: str) -> "HTTPClient":
+        """The same client with this header in place of the token; it shares the connections."""
+        client = copy(self)
+        client._token_file, client._authorization = "", authorization
+        return client
+
+    def reach(self, listed: Address, address: Address) -> None:
+        """Ask the node that is `listed` by nsqlookupds at `address`, which is named."""
+        self._moved[listed] = address
+        self._named.add(listed)
+
     def answer(
         self, address: Address, method: str, target: str, body: bytes | None = None, *, program: str = "nsqd"
     ) -> tuple[Mapping[str, str], bytes]:
         """Headers and body of a 200 answer. Raises Refused for other answers, NodeError for all other failures. A node
         that requires HTTPS and reports its port is queried there, as by NSQ's own tools."""
         asked = self._moved.get(address, address)
-        status, reason, headers, answer = self._exchange(program, asked, method, target, body)
+        authorization = self._authorization if program == "nsqd" and address in self._named else ""
+        status, reason, headers, answer = self._exchange(program, asked, authorization, method, target, body)
         if status == 403 and not (asked.tls or asked.path) and (port := _https_port(answer)):
-            self._moved[address] = asked = Address(address.host, port, tls=True)
-            status, reason, headers, answer = self._exchange(program, asked, method, target, body)
+            self._moved[address] = asked = Address(asked.host, port, tls=True)
+            status, reason, headers, answer = self._exchange(program, asked, authorization, method, target, body)
+        if status == 401 and authorization and self._has_new_token():
+            return self.answer(address, method, target, body, program=program)
         if status != 200:
-            raise Refused(program, address, status, *_explanation(reason, headers, answer))
+            withheld = status == 401 and self._authorization and not authorization
+            advice = _NOT_NAMED.format(address) if withheld else ""
+            raise Refused(program, address, status, *_explanation(reason, headers, answer), advice)
         return headers, answer
 
+    def _has_new_token(self) -> bool:
+        """Read the file again: tokens are replaced while a page is served."""
+        before = self._authorization
+        if self._token_file:
+            with suppress(AdminError):
+                self._authorization = f"Bearer {_read_token(self._token_file)}"
+        return self._authorization != before
+
     def _exchange(
-        self, program: str, address: Address, method: str, target: str, body: bytes | None
+        self, program: str, address: Address, authorization: str, method: str, target: str, body: bytes | None
     ) -> tuple[int, str, Mapping[str, str], bytes]:
         """Status, reason, headers and body of any answer."""
         deadline = time.monotonic() + self.timeout
         try:
-            headers, timeout = self._nsqd_headers if program == "nsqd" else self._headers, urllib3.Timeout(self.timeout)
+            headers, timeout = self._headers, urllib3.Timeout(self.timeout)
+            if authorization:
+                headers = headers | {"Authorization": authorization}
             as_it_is: dict[str, Any] = {"retries": False, "redirect": False}
             as_it_is |= {"preload_content": False, "decode_content": False}
             response = self._pool(address).urlopen(method, target, body, headers, timeout=timeout, **as_it_is)

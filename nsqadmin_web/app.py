@@ -87,11 +87,15 @@ _LIVE = (views.overview, views.topic, views.channel, views.nodes, views.node, vi
 
 
 class Application:
-    """One page of one cluster. `commands` are shown as remedies."""
+    """One page of one cluster. `commands` are shown as remedies. With `own_tokens` the tokens of the page are those of
+    its node, which then gets the user's."""
 
-    def __init__(self, cluster: Cluster, commands: Commands, security: Security, log: Logger) -> None:
+    def __init__(
+        self, cluster: Cluster, commands: Commands, security: Security, log: Logger, *, own_tokens: bool = False
+    ) -> None:
         self._log = log
         self._security = security
+        self._own_tokens = own_tokens
         self._site = Site(cluster, Monitor(cluster, commands), security)
         self._pool = ThreadPool(_THREADS)
         live_pool = ThreadPool(_LIVE_THREADS)
@@ -146,7 +150,8 @@ class Application:
     def _handle(self, handler: Handler, request: Request) -> Response:
         """In a thread of the pool."""
         try:
-            found = handler(self._site, request)
+            site = self._site.acting(self._security.authorization(request)) if self._own_tokens else self._site
+            found = handler(site, request)
             return found if isinstance(found, Response) else Response(200, self._site.render(request, found))
         except HTTPError as error:
             return self._error(request, error)

@@ -35,7 +35,7 @@ _OPEN = ("ping", "static", "login")  # first segments of what needs no token
 
 
 class Session(NamedTuple):
-    authorization: bytes  # the header that the token would be in
+    authorization: str  # the header that the token would be in
     until: float
 
 
@@ -57,13 +57,15 @@ class Security:
         """What the token or the session of a request permits."""
         if self._tokens is None:
             return Role.FULL
-        authorization = request.headers.get("HTTP_AUTHORIZATION", "").encode("latin-1")
-        if not authorization and (session := self._sessions.get(request.cookie(COOKIE))) is not None:
-            if session.until < time.monotonic():
-                return Role.ANYBODY
-            authorization = session.authorization
         with self._lock:  # the files may be read again
-            return self._tokens.role(authorization)
+            return self._tokens.role(self.authorization(request).encode("latin-1"))
+
+    def authorization(self, request: Request) -> str:
+        """The header with the token of a request or its session; empty without one."""
+        authorization: str = request.headers.get("HTTP_AUTHORIZATION", "")
+        if not authorization and (session := self._sessions.get(request.cookie(COOKIE))) is not None:
+            return session.authorization if session.until >= time.monotonic() else ""
+        return authorization
 
     def may_change(self, request: Request) -> bool:
         return not self.read_only and self.role(request) >= Role.FULL
@@ -92,9 +94,9 @@ class Security:
     def log_in(self, token: str) -> str | None:
         """The cookie of a new session, None if the token is unknown."""
         assert self._tokens is not None
-        authorization = b"Bearer " + token.encode("utf-8", "replace")
+        authorization = f"Bearer {token}"
         with self._lock:
-            if self._tokens.role(authorization) < Role.READ:
+            if self._tokens.role(authorization.encode("utf-8", "replace")) < Role.READ:
                 return None
             name = secrets.token_urlsafe(24)
             self._sessions[name] = Session(authorization, time.monotonic() + _SESSION_SECONDS)

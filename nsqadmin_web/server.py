@@ -4,6 +4,7 @@ So a gnsqd whose page nobody looks at is neither slower to start nor larger.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from socket import socket
@@ -15,7 +16,7 @@ from gevent import Greenlet, GreenletExit, get_hub, killall
 from gevent.lock import BoundedSemaphore
 
 from gnsqd.log import Logger
-from gnsqd.net.addresses import split_host_port
+from gnsqd.net.addresses import join_host_port, split_host_port
 from gnsqd.net.listener import Listener
 
 if TYPE_CHECKING:
@@ -136,18 +137,24 @@ def _make_server(application: WSGIApplication, log: Logger) -> "WSGIServer":
 def for_daemon(
     address: str,
     http_address: str,
+    listed: tuple[str, int],
     lookupd_http_address: str,
     token_files: Sequence[str],
     read_only: bool,
     log: Logger,
     spawn: Spawn,
 ) -> PageServer:
-    """The page of nsqlookupd in this process, else of this nsqd alone; StartError. `token_files` are those of its
-    --http-auth-token-file, for which the page is asked, and with whose first full token it asks."""
+    """The page of nsqlookupd in this process, else of this nsqd alone; StartError. `listed` is host and port of this
+    nsqd's HTTP as nsqlookupd lists them, without a host that of nsqlookupd itself.
+
+    The page requires a token of `token_files`, which are those of --http-auth-token-file. Tokens are sent to this nsqd
+    alone, at its own address, as anybody may register with nsqlookupd: a read token, if there is one, for statistics,
+    and the user's own for all else."""
 
     def load(loopback: bool) -> WSGIApplication:
         from nsqadmin_cli.context import ClusterSettings, Commands, Context, make_cluster
         from nsqadmin_cli.errors import AdminError
+        from nsqadmin_cli.http_client import Address
         from nsqadmin_web.app import Application
         from nsqadmin_web.security import Security
 
@@ -156,15 +163,19 @@ def for_daemon(
         else:
             context = Context(nsqd_http_address=(reachable(http_address),))
         commands = Commands(ClusterSettings(context))
-        full = [source.partition(":")[2] for source in token_files if source.startswith("full:")]
+        token_file = max(token_files, default="").partition(":")[2]  # read: comes after full:
         try:
             # The certificate is that of this process.
-            cluster = make_cluster(Context(**context.settings(), tls_insecure=True, token_file=full[0] if full else ""))
+            cluster = make_cluster(Context(**context.settings(), tls_insecure=True, token_file=token_file))
         except AdminError as error:
             log.error("ADMIN: %s", error)
             cluster = make_cluster(context)
+        with suppress(ValueError, IndexError):  # no HTTP address
+            host = listed[0] or cluster.lookupds[0].address.host or "localhost"
+            own = Address.parse(join_host_port(host, listed[1]))
+            cluster.http.reach(own, Address.parse(reachable(http_address)))
         security = Security(token_files, log, loopback=loopback, read_only=read_only)
-        return Application(cluster, commands, security, log)
+        return Application(cluster, commands, security, log, own_tokens=bool(token_files))
 
     server = PageServer(address, load, log, spawn)
     server.warn_unless(bool(read_only or token_files))

@@ -2,6 +2,7 @@
 
 import secrets
 from collections import OrderedDict
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,13 @@ class Site:
         self.monitor = monitor
         self.security = security
         self._results: OrderedDict[str, Page] = OrderedDict()
+
+    def acting(self, authorization: str) -> "Site":
+        """The same site for one user: all that is not the Monitor's is asked with the user's own token."""
+        _ = self._environment  # shared
+        site = copy(self)
+        site.cluster = self.cluster.acting(authorization)
+        return site
 
     def snapshot(self, request: Request) -> Snapshot:
         """The latest state of all nodes, shared by all live pages."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from certificates import Identity, issue
+from cli.fake_nsqd import producer
 from cli.gnsqadmin import FakeNode, Result, gnsqadmin, http_answer
 from cli.nodes import Cluster, address, create
 from conftest import DaemonFactory
@@ -276,16 +277,33 @@ def test_nodes_that_want_a_token_get_the_one_of_the_file(gnsqd_factory: DaemonFa
     assert topics(gnsqadmin("stats", "--json", **home)) == ["t"]
 
 
-def test_nsqlookupds_do_not_get_the_token(tmp_path: Path) -> None:
+def test_only_nodes_that_are_named_get_the_token(tmp_path: Path) -> None:
+    """Neither an nsqlookupd nor what it lists, nor where a node redirects to."""
     file = tmp_path / "token"
     file.write_text("does-everything-0001\n")
-    with FakeNode(http_answer(json.dumps({"producers": []}).encode())) as lookupd, FakeNode() as node:
-        ats = [f"--lookupd-http-address={lookupd.address}", f"--nsqd-http-address={node.address}"]
-        gnsqadmin("stats", *ats, f"--token-file={file}")
+    refusal = http_answer(b'{"message":"UNAUTHORIZED"}', "401 Unauthorized")
+    with FakeNode(refusal) as node, FakeNode(refusal) as listed, FakeNode() as other:
+        redirect = b"HTTP/1.1 307 Temporary Redirect\r\nContent-Length: 0\r\nLocation: http://%s/stats\r\n\r\n"
+        redirecting = FakeNode(redirect % other.address.encode())
+        producers = [producer(int(one.address.split(":")[1])) for one in (node, listed)]
+        with redirecting, FakeNode(http_answer(json.dumps({"producers": producers}).encode())) as lookupd:
+            named = [f"--nsqd-http-address={one.address}" for one in (node, redirecting)]
+            flags = [f"--lookupd-http-address={lookupd.address}", *named, f"--token-file={file}"]
+            result = gnsqadmin("stats", *flags)
+            gnsqadmin("topic", "pause", "t", *flags)
+            gnsqadmin("pub", "t", "x", *flags)
+    assert (
+        f"Error: nsqd at {listed.address}: answered HTTP 401 (UNAUTHORIZED): it was not sent the token, as an "
+        f"nsqlookupd listed it; name it with --nsqd-http-address={listed.address}"
+    ) in result.err.splitlines()
+    assert f"Error: nsqd at {node.address}: answered HTTP 401 (UNAUTHORIZED): it requires the token" in result.err
     assert lookupd.requests
-    assert not any(b"does-everything" in request for request in lookupd.requests)
+    assert listed.requests
+    assert not any(b"does-everything" in request for one in (lookupd, listed) for request in one.requests)
     assert all(b"Authorization: Bearer does-everything-0001\r\n" in request for request in node.requests)
     assert node.requests
+    assert redirecting.requests
+    assert not other.requests
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\n", b"two words", b"a\0b", b"\xff" * 20, b"x: y"])

@@ -1,15 +1,20 @@
 """Who may read and who may change: names of the host, origins, tokens, read-only, and the headers of every response."""
 
 import http.client
+import json
 import re
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
 from cli.fake_nsqd import FakeServer, node, topic
+from cli.gnsqadmin import FakeNode, http_answer
 from conftest import DaemonFactory
-from web.wsgi import HOST, OWN, App
+from daemons import DEADLINE, eventually
+from lookupds import EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
+from web.wsgi import HOST, OWN, App, shown
 
 FORM = urlencode({"action": "create", "topic": "made"}).encode()
 JSON = b'{"action": "pause"}'
@@ -223,3 +228,61 @@ def test_the_daemon_guards_its_page_with_its_tokens(gnsqd_factory: DaemonFactory
     assert ask("POST", "/api/topics", READ, '{"topic": "t"}')[0] == 403
     assert ask("POST", "/api/topics", FULL, '{"topic": "t"}') == (200, '{"message": ""}')
     assert ask("GET", "/api/topics", READ) == (200, '{"topics": ["t"], "message": ""}')
+
+
+def test_the_node_is_asked_for_statistics_with_the_token_of_the_page_and_for_all_else_with_that_of_the_user(
+    tokens: list[str], tmp_path: Path
+) -> None:
+    with FakeNode(http_answer(json.dumps(node(topic("t"))).encode())) as asked:
+        app = App([asked.address], token_files=tokens, token_file=str(tmp_path / "read"), own_tokens=True)
+
+        def sent(method: str, target: str, token: str, body: bytes = b"") -> set[str]:
+            asked.requests.clear()
+            app.ask(method, target, body, Authorization=f"Bearer {token}", **OWN)
+            return {found[1].decode() for one in asked.requests if (found := re.search(rb"Bearer (\S+)", one))}
+
+        assert sent("GET", "/topics/t", FULL) == {READ}
+        assert sent("GET", "/api/topics/t", READ) == {READ}
+        assert sent("GET", "/peek?topic=t", FULL) == sent("POST", "/api/topics/t", FULL, JSON) == {FULL}
+        session = {
+            "Cookie": app.ask("POST", "/login", urlencode({"token": FULL}).encode(), **OWN).headers["Set-Cookie"]
+        }
+        asked.requests.clear()
+        assert app.ask("POST", "/act", FORM, **session, **OWN).status == 303
+        assert all(f"Bearer {FULL}".encode() in one for one in asked.requests)
+        assert sent("GET", "/peek?topic=t", READ) == sent("POST", "/act", READ, FORM) == set()
+
+
+def test_tokens_of_the_daemon_do_not_go_to_nodes_that_registered(
+    gnsqd_factory: DaemonFactory, tokens: list[str], tmp_path: Path
+) -> None:
+    """Also not if they are asked to change something. The daemon's own page has its statistics nevertheless, also after
+    its tokens were replaced."""
+    flags = [f"--http-auth-token-file={source}" for source in tokens]
+    daemon = gnsqd_factory(*EMBEDDED, "--admin-http-address=127.0.0.1:0", *flags)
+    found = re.search(r"ADMIN: listening on (\S+)", daemon.log())
+    assert found
+
+    def ask(method: str, path: str, token: str, body: str = "") -> tuple[int, str]:
+        with closing(http.client.HTTPConnection(found[1], timeout=DEADLINE)) as connection:
+            connection.request(method, path, body, {"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            return answer.status, shown(answer.read().decode())
+
+    with FakeNode(http_answer(b'{"message":"UNAUTHORIZED"}', "401 Unauthorized")) as other:
+        identity = {**IDENTITY, "broadcast_address": "127.0.0.1", "http_port": int(other.address.split(":")[1])}
+        with Nsqd(EmbeddedLookupd(daemon), identity) as registered:
+            registered.register("t")
+            assert daemon.http("POST", "/topic/create?topic=t", headers={"Authorization": f"Bearer {FULL}"})[0] == 200
+            reason = f"nsqd at {other.address}: answered HTTP 401 (UNAUTHORIZED): it was not sent the token"
+            status, page = ask("GET", "/topics/t", READ)
+            assert (status, reason in page) == (200, True), page
+            assert ask("POST", "/api/topics/t", FULL, '{"action": "pause"}')[0] == 200
+            assert ask("GET", "/peek?topic=t", FULL)[0] == 200
+            assert len(other.requests) >= 3
+            assert not any(b"authorization" in one.lower() for one in other.requests)
+        for name in ("full", "read"):
+            (tmp_path / name).write_text(f"replaced-{name}-0123456789\n")
+        eventually(lambda: ask("GET", "/api/topics/t", "replaced-read-0123456789")[0] == 200)
+        assert "topics 1" in ask("GET", "/", "replaced-read-0123456789")[1]
+    assert daemon.http("GET", "/stats", headers={"Authorization": "Bearer replaced-read-0123456789"})[0] == 200

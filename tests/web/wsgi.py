@@ -74,12 +74,14 @@ class App:
         token_files: Sequence[str] = (),
         read_only: bool = False,
         loopback: bool = True,
+        token_file: str = "",
+        own_tokens: bool = False,
     ) -> None:
-        settings = ClusterSettings(Context(tuple(nodes), tuple(lookupds), timeout))
+        settings = ClusterSettings(Context(tuple(nodes), tuple(lookupds), timeout, token_file=token_file))
         self.log = io.StringIO()
         log = Logger("", Level.INFO, self.log)
         security = Security(token_files, log, loopback=loopback, read_only=read_only)
-        self.app = Application(settings.cluster(), Commands(settings), security, log)
+        self.app = Application(settings.cluster(), Commands(settings), security, log, own_tokens=own_tokens)
 
     def ask(self, method: str, target: str, body: bytes = b"", /, **headers: str) -> Answer:
         """`headers` have an underscore for each hyphen."""
