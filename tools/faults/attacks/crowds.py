@@ -1,0 +1,136 @@
+"""Great numbers of channels and topics: how late messages in flight time out, what a daemon with many channels takes at
+rest, and what it costs to create them over HTTP.
+"""
+
+import itertools
+import resource
+import select
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from http.client import HTTPConnection
+
+from benchmarks.lanes import cpu_seconds
+from daemons import DEADLINE, Daemon
+from faults.attacks.figures import Attack, Figure, Setting, address, running
+from nsq_client import MESSAGE, Client, parse_message
+
+PER_TOPIC = 100  # channels
+INTERVAL = 0.05  # s between the messages of two topics, each of which goes to PER_TOPIC channels
+TIMEOUT = 1.0  # s
+REST = 5.0  # s
+AT_ONCE = 8  # requests
+
+LATE_LIMIT = 100.0  # ms
+REST_LIMIT = 1.0  # % of a core
+
+
+def time_out(number: int, command: list[str], setting: Setting) -> list[Figure]:
+    """The least of the attempts, which end with the first one within the limit."""
+    late: list[float] = []
+    while len(late) < setting.attempts and min(late, default=LATE_LIMIT) >= LATE_LIMIT:
+        latest, rest = time_out_once(setting.scaled(number), command, REST * min(setting.scale, 1.0))
+        late.append(latest)
+    return [
+        Figure("latest time-out", min(late), "ms", at_most=LATE_LIMIT),
+        Figure("CPU at rest", rest, "%", at_most=REST_LIMIT),
+    ]
+
+
+def time_out_once(number: int, command: list[str], rest: float) -> tuple[float, float]:
+    """ms, and % of a core."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the daemon inherits it
+    topics, channels = -(-number // PER_TOPIC), min(number, PER_TOPIC)
+    try:
+        flags = [f"--msg-timeout={TIMEOUT}s"]
+        with running(command, *flags, topics=topics, channels=channels) as daemon, ExitStack() as stack:
+            consumers = []
+            for topic, channel in itertools.product(range(topics), range(channels)):
+                consumer = stack.enter_context(Client(daemon.tcp_address))
+                consumer.identify(heartbeat_interval=-1, output_buffer_size=-1)
+                consumer.subscribe(f"t{topic}", f"c{channel}", rdy=1)
+                consumers.append(consumer)
+            publisher = threading.Thread(target=publish, args=(daemon, topics))
+            publisher.start()
+            latest = max(lateness(consumers))
+            publisher.join()
+            time.sleep(1.0)
+            before, began = cpu_seconds(daemon), time.monotonic()
+            time.sleep(rest)
+            return 1000 * latest, 100 * (cpu_seconds(daemon) - before) / (time.monotonic() - began)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def publish(daemon: Daemon, topics: int) -> None:
+    with Client(daemon.tcp_address) as client:
+        for number in range(topics):
+            client.publish(f"t{number}", b"x")
+            time.sleep(INTERVAL)
+
+
+def lateness(consumers: list[Client]) -> Iterator[float]:
+    """Seconds from when the message of each consumer should have timed out until it came again."""
+    poll = select.epoll()
+    by_descriptor = {consumer.sock.fileno(): consumer for consumer in consumers}
+    for descriptor in by_descriptor:
+        poll.register(descriptor, select.EPOLLIN)
+    first: dict[int, float] = {}
+    left = len(consumers)
+    while left:
+        ready = poll.poll(DEADLINE * 2)
+        assert ready, f"{left} messages did not come again"
+        now = time.monotonic()
+        for descriptor, _ in ready:
+            consumer = by_descriptor[descriptor]
+            frame = consumer.frame()
+            assert frame.type == MESSAGE, frame
+            message = parse_message(frame.data)
+            if message.attempts == 1:
+                first[descriptor] = now
+                continue
+            consumer.command(b"FIN " + message.id)
+            left -= 1
+            yield now - first[descriptor] - TIMEOUT
+
+
+def create(number: int, command: list[str], setting: Setting) -> list[Figure]:
+    """Topics, then a channel in each."""
+    count = setting.scaled(number)
+    figures = []
+    with running(command) as daemon:
+        for what, path in (
+            ("topic", "/topic/create?topic=t{}"),
+            ("channel", "/channel/create?topic=t{}&channel=c"),
+        ):
+            before, began = cpu_seconds(daemon), time.monotonic()
+            with ThreadPoolExecutor(AT_ONCE) as threads:
+                list(threads.map(partial(post_all, daemon, path), (range(at, count, AT_ONCE) for at in range(AT_ONCE))))
+            seconds, cpu = time.monotonic() - began, cpu_seconds(daemon) - before
+            figures += [
+                Figure(f"time for a {what}", 1000 * seconds / count, "ms"),
+                Figure(f"CPU time for all {what}s", cpu, "s"),
+            ]
+    return figures
+
+
+def post_all(daemon: Daemon, path: str, numbers: range) -> None:
+    connection = HTTPConnection(address(daemon.http_address), timeout=DEADLINE)
+    for number in numbers:
+        connection.request("POST", path.format(number))
+        response = connection.getresponse()
+        assert (response.status, response.read()) == (200, b"")
+    connection.close()
+
+
+ATTACKS = (
+    *(
+        Attack(f"time-outs in {number:,} channels", partial(time_out, number), real=True)
+        for number in (100, 1_000, 10_000)
+    ),
+    *(Attack(f"creation of {number:,} topics", partial(create, number), real=True) for number in (3_000, 10_000)),
+)

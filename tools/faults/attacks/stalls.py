@@ -1,0 +1,146 @@
+"""Measures for how long a daemon stops, on a machine that is busy with other things.
+
+A process of its own asks /ping every 10 ms, and measures how long each answer takes. From that time it subtracts the
+time that the daemon's main thread and this process were ready to run and had no CPU (run_delay in
+/proc/PID/schedstat). The rest is what the daemon itself did, or waited for. A second process publishes beside it, at a
+given rate or as fast as it can.
+
+    python -m faults.attacks.stalls ping HOST:PORT PID          prints a line per ping: begin and wait, s
+    python -m faults.attacks.stalls publish HOST:PORT RATE      prints a line per batch of answers: time, messages
+"""
+
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from daemons import DEADLINE, Address, eventually, open_socket
+from nsq_client import sized
+
+INTERVAL = 0.01  # s
+TOPIC = "beside"
+WINDOW = 100  # PUBs that are sent together
+ANSWER = 10  # bytes of OK
+TREES = [os.fspath(Path(__file__).parents[2]), os.fspath(Path(__file__).parents[3] / "tests")]
+
+
+class Sample(NamedTuple):
+    at: float  # of time.monotonic
+    value: float
+
+
+def run_delay(pid: int | str) -> float:
+    """Seconds for which the main thread of a process was ready to run and had no CPU, so far."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
+def ping(address: Address, pid: int) -> None:
+    with open_socket(address, 10 * DEADLINE) as sock:
+        for number in itertools.count():
+            if number:
+                time.sleep(INTERVAL)
+            delay, begin = run_delay(pid) + run_delay("self"), time.monotonic()
+            sock.sendall(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = b""
+            while not answer.endswith((b"OK", b"}")):
+                more = sock.recv(4096)
+                assert more, "the daemon closed the connection"
+                answer += more
+            wait = time.monotonic() - begin
+            say(begin, max(wait - (run_delay(pid) + run_delay("self") - delay), 0.0))
+
+
+def publish(address: Address, rate: float) -> None:
+    """PUBs of 200 bytes: `rate` a second, or two connections with WINDOW each that always wait for answers (0)."""
+    connections = [open_socket(address, 10 * DEADLINE) for _ in range(1 if rate else 2)]
+    count = max(int(rate * INTERVAL), 1) if rate else WINDOW
+    commands = (f"PUB {TOPIC}\n".encode() + sized(bytes(200))) * count
+    for sock in connections:
+        identify = b'{"heartbeat_interval":-1}'
+        sock.sendall(b"  V2IDENTIFY\n" + sized(identify))
+        receive(sock, ANSWER)
+        sock.sendall(commands)
+    begin = time.monotonic()
+    for number, sock in enumerate(itertools.cycle(connections), 1):
+        receive(sock, count * ANSWER)
+        say(time.monotonic(), count)
+        if rate:
+            time.sleep(max(begin + number * count / rate - time.monotonic(), 0.0))
+        sock.sendall(commands)
+
+
+def receive(sock: socket.socket, size: int) -> None:
+    while size:
+        data = sock.recv(size)
+        assert data, "the daemon closed the connection"
+        size -= len(data)
+
+
+def say(*numbers: float) -> None:
+    sys.stdout.write(" ".join(map(str, numbers)) + "\n")
+    sys.stdout.flush()
+
+
+class Probe:
+    """The lines that a module prints as a process of its own, from the first one until `with` ends."""
+
+    def __init__(self, module: str, *arguments: object) -> None:
+        self.samples: list[Sample] = []
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", f"faults.attacks.{module}", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(TREES)},
+        )
+        self._thread = threading.Thread(target=self._read)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.samples.append(Sample(*map(float, line.split())))
+
+    def since(self, begin: float, end: float = float("inf")) -> list[float]:
+        return [sample.value for sample in self.samples if begin <= sample.at < end]
+
+    def wait_for(self, begin: float) -> None:
+        """Until there is a sample that began later."""
+
+        def there() -> bool:
+            if self._process.poll() is not None:
+                raise AssertionError(f"ended: {self._process.communicate()[1]}")
+            return bool(self.samples) and self.samples[-1].at > begin
+
+        eventually(there, "a sample", 10 * DEADLINE)
+
+    def __enter__(self) -> "Probe":
+        self._thread.start()
+        self.wait_for(0.0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._thread.join()
+
+
+def main() -> None:
+    what, address, number = sys.argv[1:]
+    host, _, port = address.rpartition(":")
+    if what == "ping":
+        ping((host, int(port)), int(number))
+    else:
+        publish((host, int(port)), float(number))
+
+
+if __name__ == "__main__":
+    main()
