@@ -8,7 +8,9 @@ comes. As a program it prints a row of the table in contrib/docs/reliability.md:
 
 With --rewinds the first channel is also rewound all the time, with an end or without, and a channel that nobody
 consumes is deleted and created again at a point in the past. What was published since then comes again, nothing older.
-Retention is so small that segments are deleted meanwhile, but has all that is asked for.
+Retention is so small that segments are deleted meanwhile, but has all that is asked for. With --changes deferred
+messages of the second channel are cancelled, which must not come again, and its delivery rules are changed, which must
+be as they were last set.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +36,7 @@ from nsq_client import ERROR, MESSAGE, Client, mpub_body, parse_message
 
 TOPIC = "t"
 CHANNELS = ("one", "two")
+CHANGED = f"topic={TOPIC}&channel={CHANNELS[1]}"  # the channel with cancels and rules
 PAST = "past"  # the channel that is created in the past
 RECENT = 400  # commands that published last, with 12 messages each: to one of these times a channel is rewound
 RETENTION_BYTES = 16_000_000  # more than these, what is not finished, and the records about both
@@ -40,6 +44,10 @@ FOREVER = 1 << 62  # ns
 QUIET = 2.0  # seconds without a message, at the end
 SETTLED = 0.3  # seconds that a FIN may take to be read and kept
 MAX_PUBLISHED = 2000  # messages, by one publisher between two kills: the ledger has to remember them
+
+
+Rules = tuple[int, bool]  # rate, and whether it is ordered
+NO_RULES = (0, False)
 
 
 class Rewind(NamedTuple):
@@ -82,12 +90,16 @@ class Ledger:
     recent: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))  # when messages were acknowledged, ns
     published: dict[bytes, int] = field(default_factory=dict)  # ns, of what the first channel delivered
     delivered_at: dict[bytes, float] = field(default_factory=dict)  # the last time, by the first channel
+    cancelled: dict[bytes, bool] = field(default_factory=dict)  # in the second channel; True if that was answered
+    rules: list[Rules] = field(default_factory=lambda: [NO_RULES])  # the last answered, and what was asked for after it
+    changes: int = 0  # of rules
+    wrong_rules: list[Rules] = field(default_factory=list)  # what was found after a kill
 
     def lost(self) -> list[tuple[str, bytes]]:
-        """Acknowledged, never finished, and never delivered at the end."""
-        return [
-            (name, body) for name in CHANNELS for body in sorted(self.acknowledged) if body not in self.finished[name]
-        ]
+        """Acknowledged, never finished or cancelled, and never delivered at the end."""
+        gone = {name: set(self.finished[name]) for name in CHANNELS}
+        gone[CHANNELS[1]] |= self.cancelled.keys()
+        return [(name, body) for name in CHANNELS for body in sorted(self.acknowledged - gone[name])]
 
     def may_come_again(self, body: bytes, finished: float) -> bool:
         """Whether the first channel was rewound to that message or before it, after it was finished."""
@@ -109,7 +121,7 @@ class Ledger:
         return sorted(missing)
 
     def duplicated(self) -> int:
-        """Finished a while before the next kill, and delivered again."""
+        """Finished a while before the next kill, or cancelled, and delivered again."""
         return sum(len(bodies) for bodies in self.again.values())
 
 
@@ -124,6 +136,7 @@ class Load:
         prefix: str,
         finish_all: bool = False,
         rewinds: bool = False,
+        changes: bool = False,
     ) -> None:
         self._ledger = ledger
         self._daemon = daemon
@@ -135,6 +148,7 @@ class Load:
         if not finish_all:
             bodies += [lambda number=number: self.publish(number) for number in (0, 1)]  # type: ignore[misc]
         bodies += [self.rewind] if rewinds else []
+        bodies += [self.cancel, self.change_rules] if changes else []
         self._threads = [threading.Thread(target=self._guard, args=(body,)) for body in bodies]
         self.failures: list[BaseException] = []
         for thread in self._threads:
@@ -143,7 +157,7 @@ class Load:
     def _guard(self, body: Callable[[], None]) -> None:
         try:
             body()
-        except OSError:
+        except (OSError, HTTPException):
             pass  # killed
         except BaseException as error:
             self.failures.append(error)
@@ -209,6 +223,37 @@ class Load:
         past.made = True
         past.count += 1
 
+    def cancel(self) -> None:
+        """One of the second channel's deferred messages after the other."""
+        chance = random.Random(f"{self._seed} cancel")
+        cancelled = self._ledger.cancelled
+        while True:
+            time.sleep(chance.uniform(0.0, 0.05))
+            listed = json.loads(self._daemon.http("GET", f"/channel/deferred?{CHANGED}&limit=50")[2])["messages"]
+            if not listed:
+                continue
+            message = chance.choice(listed)
+            body = message["body"].encode()
+            cancelled.setdefault(body, False)
+            status, _, answer = self._daemon.http("POST", f"/channel/deferred/cancel?{CHANGED}&id={message['id']}")
+            assert status in (200, 404), answer
+            if status == 200:
+                cancelled[body] = True
+            else:  # it is due by now
+                del cancelled[body]
+
+    def change_rules(self) -> None:
+        """Of the second channel."""
+        chance = random.Random(f"{self._seed} rules")
+        ledger = self._ledger
+        while True:
+            time.sleep(chance.uniform(0.0, 0.2))
+            rules = (chance.choice((0, 500, 2000, 100_000)), chance.random() < 0.2)
+            ledger.rules.append(rules)
+            self._post(rules_path(rules))
+            ledger.rules = [rules]
+            ledger.changes += 1
+
     def _post(self, path: str) -> None:
         status, _, answer = self._daemon.http("POST", path)
         assert status == 200, (path, answer)
@@ -247,9 +292,11 @@ class Load:
                     if ledger.rewinds and body in finished and ledger.may_come_again(body, finished[body]):
                         del finished[body]
                         ledger.unsure[name].discard(body)
-                if body in finished and body not in ledger.unsure[name]:
+                is_cancelled = name == CHANNELS[1] and ledger.cancelled.get(body, False)
+                if is_cancelled or (body in finished and body not in ledger.unsure[name]):
                     ledger.again[name].add(body)
-                what = 1.0 if self._finish_all else chance.random()
+                # If a cancelled message is not in flight any more, the error says so.
+                what = 1.0 if self._finish_all or is_cancelled else chance.random()
                 if what > 0.3:
                     finishing.setdefault(message.id, []).append(body)
                     client.command(b"FIN " + message.id)
@@ -306,6 +353,20 @@ def check_past(daemon: Daemon, past: Past) -> None:
         past.wrong.append(f"{older} messages are too old")
 
 
+def rules_path(rules: Rules) -> str:
+    rate, ordered = rules
+    return f"/channel/rules?{CHANGED}&rate={rate}&ordered={str(ordered).lower()}"
+
+
+def check_rules(daemon: Daemon, ledger: Ledger) -> None:
+    """Note, after a kill, rules that are neither those of the last answer nor those that were asked for after it."""
+    answer = json.loads(daemon.http("GET", f"/channel/rules?{CHANGED}")[2])
+    rules = (answer["rate"], answer["ordered"])
+    if rules not in ledger.rules:
+        ledger.wrong_rules.append(rules)
+    ledger.rules = [rules]
+
+
 class Outcome(NamedTuple):
     """Messages, except for the last: the longest time that a daemon took from its start until it answered."""
 
@@ -315,19 +376,36 @@ class Outcome(NamedTuple):
     recovery_seconds: float
     rewinds: int = 0
     channels: int = 0  # that were created in the past
+    cancelled: int = 0
+    changes: int = 0  # of rules
 
 
-def kill_loop(command: list[str], kills: int, *flags: str, seed: int | None = None, rewinds: bool = False) -> Outcome:
+def kill_loop(
+    command: list[str],
+    kills: int,
+    *flags: str,
+    seed: int | None = None,
+    rewinds: bool = False,
+    changes: bool = False,
+) -> Outcome:
     """What becomes of messages in a daemon, ours or the real one, that is killed that many times."""
     with tempfile.TemporaryDirectory() as directory:
         seed = random.getrandbits(32) if seed is None else seed
-        ledger = run(command, Path(directory), kills, seed, *flags, rewinds=rewinds)
-    lost = len(ledger.lost()) + len(ledger.missing()) + len(ledger.past.wrong)
-    counts = len(ledger.rewinds), ledger.past.count
+        ledger = run(command, Path(directory), kills, seed, *flags, rewinds=rewinds, changes=changes)
+    lost = len(ledger.lost()) + len(ledger.missing()) + len(ledger.past.wrong) + len(ledger.wrong_rules)
+    counts = len(ledger.rewinds), ledger.past.count, sum(ledger.cancelled.values()), ledger.changes
     return Outcome(len(ledger.acknowledged), lost, ledger.duplicated(), max(ledger.starts, default=0.0), *counts)
 
 
-def run(command: list[str], directory: Path, kills: int, seed: int, *flags: str, rewinds: bool = False) -> Ledger:
+def run(
+    command: list[str],
+    directory: Path,
+    kills: int,
+    seed: int,
+    *flags: str,
+    rewinds: bool = False,
+    changes: bool = False,
+) -> Ledger:
     """Kill that many times, then take everything; returns the ledger. `rewinds` need RETENTION_BYTES."""
     chance = random.Random(seed)
     ledger = Ledger()
@@ -337,7 +415,7 @@ def run(command: list[str], directory: Path, kills: int, seed: int, *flags: str,
         for what in ("topic", "channel"):
             assert daemon.http("POST", f"/{what}/create?topic={TOPIC}&channel={channel}")[0] == 200
     for number in range(kills):
-        load = Load(ledger, daemon, seed + number, f"{number}", rewinds=rewinds)
+        load = Load(ledger, daemon, seed + number, f"{number}", rewinds=rewinds, changes=changes)
         time.sleep(chance.uniform(0.05, 0.8))
         killed_at = time.time()
         daemon.kill()
@@ -356,6 +434,10 @@ def run(command: list[str], directory: Path, kills: int, seed: int, *flags: str,
         ledger.kills += 1
         if rewinds:
             check_past(daemon, ledger.past)
+        if changes:
+            check_rules(daemon, ledger)
+    if changes:
+        assert daemon.http("POST", rules_path(NO_RULES))[0] == 200
     load = Load(ledger, daemon, seed, "end", finish_all=True)
     load.join()
     daemon.close()
@@ -388,19 +470,23 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.getrandbits(32))
     parser.add_argument("--durability", default="process")
     parser.add_argument("--rewinds", action="store_true")
+    parser.add_argument("--changes", action="store_true", help="cancel messages and change delivery rules")
     parser.add_argument("--retention-bytes", type=int, default=RETENTION_BYTES, help="with --rewinds (%(default)s)")
     parser.add_argument("flags", nargs="*")
     asked = parser.parse_args()
     flags = (f"--durability={asked.durability}", *asked.flags)
     if asked.rewinds:
         flags += (f"--retention-bytes={asked.retention_bytes}",)
-    outcome = kill_loop(own_command(), asked.kills, *flags, seed=asked.seed, rewinds=asked.rewinds)
+    outcome = kill_loop(
+        own_command(), asked.kills, *flags, seed=asked.seed, rewinds=asked.rewinds, changes=asked.changes
+    )
     print(  # noqa: T201
         f"seed {asked.seed}: {asked.kills} kills, {outcome.acknowledged} acknowledged, {outcome.lost} lost, "
         f"{outcome.duplicated} duplicated, slowest start {outcome.recovery_seconds:.2f} s"
         f"{f', {outcome.rewinds} rewinds, {outcome.channels} channels created in the past' if asked.rewinds else ''}"
+        f"{f', {outcome.cancelled} cancelled, {outcome.changes} changes of rules' if asked.changes else ''}"
     )
-    sys.exit(bool(outcome.lost or (asked.rewinds and outcome.duplicated)))
+    sys.exit(bool(outcome.lost or ((asked.rewinds or asked.changes) and outcome.duplicated)))
 
 
 if __name__ == "__main__":
