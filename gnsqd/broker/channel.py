@@ -198,10 +198,18 @@ class Channel:
         self.clients[client.id] = client
 
     def remove_client(self, client: Consumer) -> None:
-        """What it has in flight stays so until it times out."""
+        """What it has in flight stays so until it times out, which in an ordered channel is at once."""
         self.stop_waiting(client)
-        if self.clients.pop(client.id, None) is not None and not self.clients and self.ephemeral and not self.exiting:
+        if self.clients.pop(client.id, None) is None or self.exiting:
+            return
+        self._time_out_abandoned()
+        if not self.clients and self.ephemeral:
             self._on_last_client(self)
+
+    def _time_out_abandoned(self) -> None:
+        """In an ordered channel, where they hold up all others, put back the messages of consumers that have left."""
+        if self.queue.ordered:
+            self._time_out(self._in_flight.pop_abandoned(self.clients))
 
     def take(self, client: Consumer, window: int, timeout: int, sample_rate: int) -> list[Message]:
         """Up to `window` messages for `client`, noted in flight for `timeout` ns.
@@ -326,14 +334,18 @@ class Channel:
     def process_in_flight(self, now: int) -> bool:
         """Put back some of what timed out by `now` (monotonic ns); whether there was anything."""
         due = self._in_flight.pop_due(now, MAX_DUE)
-        self.timeout_count += len(due)
-        clients = [client for message in due if (client := self.clients.get(message.client_id)) is not None]
+        self._time_out(due)
+        return bool(due)
+
+    def _time_out(self, messages: list[Message]) -> None:
+        """Put back messages that were in flight until now."""
+        self.timeout_count += len(messages)
+        clients = [client for message in messages if (client := self.clients.get(message.client_id)) is not None]
         for client in clients:
             self._waiting.go_to_the_end(client)
-        self._enqueue_again(self._unless_dead(due, TIMED_OUT))
+        self._enqueue_again(self._unless_dead(messages, TIMED_OUT))
         for client in clients:
             client.timed_out_message()
-        return bool(due)
 
     def process_deferred(self, now: int) -> bool:
         """Queue some of what is due by `now` (monotonic ns); whether there was anything."""
@@ -378,6 +390,7 @@ class Channel:
             self.limiter.set(rules)
             if rules == Rules():
                 self.limiter = None
+            self._time_out_abandoned()
             self._wake(self.depth - self._waiting.promised)
 
     def _on_time(self) -> None:

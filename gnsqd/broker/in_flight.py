@@ -6,7 +6,7 @@ distinct time-out is already sorted by deadline. Only what TOUCH moved goes to a
 when they surface and swept when they outnumber the live ones.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from sys import maxsize
@@ -87,6 +87,10 @@ class InFlight:
                 del messages[id]
                 return message
         raise BrokerError("ID not in flight")
+
+    def pop_abandoned(self, clients: Container[int]) -> list[Message]:
+        """Take out the messages of all clients but these."""
+        return [self.pop(message.id, message.client_id) for message in [*self] if message.client_id not in clients]
 
     def touch(self, id: bytes, client_id: int, deadline: int, max_timeout: int) -> int:
         """Move the deadline of a message, to `max_timeout` ns after its delivery at most; returns the new one. Errors

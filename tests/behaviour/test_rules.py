@@ -125,6 +125,30 @@ def test_ordered_channel_has_one_message_in_flight(nsqd: Daemon) -> None:
         assert finish(first, 14) == list(range(11, 25))
 
 
+def test_ordered_channel_goes_on_when_its_consumer_disconnects(nsqd: Daemon) -> None:
+    publish(nsqd, 4)
+    with Client(nsqd.tcp_address) as third:
+        with Client(nsqd.tcp_address) as first, Client(nsqd.tcp_address) as second:
+            for client in (first, second, third):
+                client.identify(output_buffer_timeout=-1)
+            first.subscribe("t", "c", 1)
+            assert first.message().body == b"0"
+            first.close()  # its message stays in flight, as the channel is not ordered yet
+            eventually(lambda: nsqd.channel_stats("t", "c")["client_count"] == 0)
+            assert nsqd.channel_stats("t", "c")["in_flight_count"] == 1
+            rules(nsqd, "&ordered=true")
+            second.subscribe("t", "c", 10)
+            again = second.message()
+            third.subscribe("t", "c", 10)
+        again_again = third.message()
+        assert (again.body, again.attempts) == (b"0", 2)
+        assert (again_again.id, again_again.attempts) == (again.id, 3)
+        third.command(b"FIN " + again.id)
+        assert finish(third, 3) == [1, 2, 3]
+        stats = nsqd.channel_stats("t", "c")
+        assert (stats["timeout_count"], stats["requeue_count"]) == (2, 0)
+
+
 def test_ordered_message_does_not_wait_in_the_output_buffer(nsqd: Daemon) -> None:
     rules(nsqd, "&ordered=true")
     publish(nsqd, 5)

@@ -241,6 +241,7 @@ def test_channel_becomes_ordered_while_it_is_used(
     around = fakes(mem_queue_size=4, **store)
     topic = around.registry.get_topic("t")
     channel = topic.get_channel("c")
+    channel.add_client(consumers[0])
     topic.start()
     topic.put_messages(numbered(around, 4))
     eventually(lambda: channel.depth == 4)
