@@ -16,6 +16,7 @@ from gevent.event import Event
 
 from gnsqd.broker import rules as broker_rules
 from gnsqd.broker.bounds import Bounds, bounds_loop
+from gnsqd.broker.channel import Channel
 from gnsqd.broker.dead_letters import DeadLetters
 from gnsqd.broker.drain import Drain
 from gnsqd.broker.environment import Environment
@@ -72,7 +73,9 @@ class NSQD:
         self._metadata_path = os.path.join(options.data_path, metadata.FILE_NAME)
         self._registry = Registry()
         self._rule_book = broker_rules.RuleBook()
-        self._metadata_file = metadata.MetadataFile(self._metadata_path, self._registry.metadata, self._syncer, log)
+        self._metadata_file = metadata.MetadataFile(
+            self._metadata_path, self._registry.metadata, self._syncer, log, options.durability == "disk"
+        )
         self._drain = Drain(self._registry, options.drain_timeout, log, self._spawn, lambda: self.request_exit(0))
         self._free_disk = FreeDisk(options.data_path, options.min_free_disk, log) if options.min_free_disk else None
         self._bounds_exit = Event()
@@ -270,9 +273,8 @@ class NSQD:
     # nsqd.dat
 
     def _load_metadata(self) -> None:
-        is_fresh = not os.path.exists(self._metadata_path)
         try:
-            if is_fresh:
+            if not os.path.exists(self._metadata_path):
                 self._warn_of_older_metadata()
             topics = self._data_path.end_journals(metadata.load(self._metadata_path))
             path = os.path.join(self._options.data_path, rules.FILE_NAME)
@@ -281,11 +283,10 @@ class NSQD:
             self._rule_book.kept = {}
         except StorageError as error:
             raise StartError(str(error), prefix="failed to load metadata") from error
-        self._metadata_file.note_change()
         try:
             self._metadata_file.write()
         except StorageError as error:
-            if is_fresh:
+            if not self._registry.topics:
                 raise StartError(str(error), prefix="failed to persist metadata") from error
             # consumers have to drain a full disk; persist_loop tries again
             self._log.error("failed to persist metadata - %s", error)
@@ -300,9 +301,9 @@ class NSQD:
                 metadata.FILE_NAME,
             )
 
-    def _notify(self, changed: object, persist: bool) -> None:
-        if persist and not self._registry.loading:
-            self._metadata_file.note_change()
+    def _notify(self, changed: Topic | Channel, persist: bool) -> None:
+        if persist:
+            self._metadata_file.note_change(changed.topic_name if isinstance(changed, Channel) else changed.name)
         self._lookup.notify(changed)
         if self._embedded is not None:
             self._embedded.notify(changed)

@@ -36,7 +36,7 @@ class Environment:
     log: Logger
     ids: GuidFactory
     open_store: Callable[[str], Store]
-    notify: Callable[[object, bool], None]
+    notify: Callable[[Any, bool], None]
     channels_to_precreate: Callable[[str], list[str]]
     spawn: Spawn
     free_disk: FreeDisk | None = None

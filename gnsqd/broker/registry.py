@@ -125,15 +125,15 @@ class Registry:
 
     # nsqd.dat
 
-    def metadata(self) -> list[TopicMetadata]:
-        """What nsqd.dat and the file of rules keep: names, pause flags and rules, nothing ephemeral."""
-        topics = []
-        for topic in self.topics.values():
-            if not topic.ephemeral and not topic.exiting:
-                channels = [each for each in topic.channels.values() if not each.ephemeral and not each.exiting]
-                listed = [ChannelMetadata(channel.name, channel.paused, channel.own_rules) for channel in channels]
-                topics.append(TopicMetadata(topic.name, topic.paused, listed))
-        return topics
+    def metadata(self, name: str) -> TopicMetadata | None:
+        """What nsqd.dat and the file of rules keep of a topic: names, pause flags and rules, nothing ephemeral; None if
+        there is no such topic, or it is ephemeral or being deleted."""
+        topic = self.topics.get(name)
+        if topic is None or topic.ephemeral or topic.exiting:
+            return None
+        channels = [each for each in topic.channels.values() if not each.ephemeral and not each.exiting]
+        listed = [ChannelMetadata(channel.name, channel.paused, channel.own_rules) for channel in channels]
+        return TopicMetadata(name, topic.paused, listed)
 
     def load(self, topics: list[TopicMetadata], journaled: Iterable[str] = ()) -> None:
         """Create what nsqd.dat lists, and the topics and channels that only journals know. It skips invalid names."""

@@ -129,12 +129,14 @@ def rename_file(source: str, target: str) -> None:
         raise StorageError(path_error("rename", f"{source} {target}", error)) from error
 
 
-def replace_file(path: str, data: bytes) -> None:
-    """Replace the file, durably and at once; StorageError: it is as it was, or not yet synced."""
+def replace_file(path: str, data: bytes, durable: bool = True) -> None:
+    """Replace the file at once; StorageError: it is as it was, or not yet synced. Unless `durable`, a loss of power may
+    bring the old one back."""
     temporary = temporary_path(path)
     write_file(temporary, data, sync=True)
     rename_file(temporary, path)
-    sync_directory(os.path.dirname(path))
+    if durable:
+        sync_directory(os.path.dirname(path))
 
 
 def remove_file(path: str) -> None:

@@ -75,12 +75,16 @@ def find_older(data_path: str) -> list[str]:
 
 def encode(topics: Sequence[TopicMetadata]) -> bytes:
     """The content of nsqd.dat, as Go's encoder writes it; all names are valid, so nothing in them is escaped."""
-    # By hand: with thousands of topics, a general encoder would be most of the work of creating another.
-    entries = []
-    for topic in topics:
-        channels = _array([_encode(channel.name, channel.paused) for channel in topic.channels])
-        entries.append(_encode(topic.name, topic.paused, f',"channels":{channels}'))
-    return f'{{"topics":{_array(entries)},"version":"{NSQD_VERSION}"}}'.encode()
+    return _encode_file([_encode_topic(topic) for topic in topics])
+
+
+def _encode_file(topics: list[str]) -> bytes:
+    return f'{{"topics":{_array(topics)},"version":"{NSQD_VERSION}"}}'.encode()
+
+
+def _encode_topic(topic: TopicMetadata) -> str:
+    channels = _array([_encode(channel.name, channel.paused) for channel in topic.channels])
+    return _encode(topic.name, topic.paused, f',"channels":{channels}')
 
 
 def _encode(name: str, paused: bool, rest: str = "") -> str:
@@ -92,48 +96,40 @@ def _array(items: list[str]) -> str:
 
 
 def save(path: str, topics: Sequence[TopicMetadata]) -> None:
-    """Replace the file, durably, unless that is its content; StorageError. For a thread, as thousands of topics take
-    milliseconds to encode; but of two calls at a time the older could win."""
-    _save(path, encode(topics))
-
-
-def _save(path: str, data: bytes) -> None:
-    if _has_content(path, data):  # a full or read-only disk does not matter then
-        sync_directory(os.path.dirname(path))
-    else:
-        replace_file(path, data)
-
-
-def _has_content(path: str, data: bytes) -> bool:
-    try:
-        if os.path.getsize(path) == len(data):
-            with open(path, "rb") as file:
-                return file.read() == data
-    except OSError:
-        pass
-    return False
+    """Replace the file, durably; StorageError."""
+    replace_file(path, encode(topics))
 
 
 class MetadataFile:
-    """The file `path` of a running daemon, and the file of rules; `topics()` is the state to write, without yielding.
-    `persist_loop` writes it after every `note_change`, until `close`. What could not be written is logged and tried
-    again, once a second and with every further change."""
+    """The file `path` of a running daemon, and the file of rules; `topic(name)` returns what they keep of a topic, None
+    if it does not belong there, without yielding. `persist_loop` writes them after every `note_change`, until `close`.
+    What could not be written is logged and tried again, once a second and with every further change.
 
-    def __init__(self, path: str, topics: Callable[[], Sequence[TopicMetadata]], syncer: Syncer, log: Logger) -> None:
+    Of thousands of topics one changes at a time, so each is encoded when it changes, and the pieces are kept. With
+    `durable`, what was written also survives a loss of power; always, once closed."""
+
+    def __init__(
+        self, path: str, topic: Callable[[str], TopicMetadata | None], syncer: Syncer, log: Logger, durable: bool
+    ) -> None:
         self.path = path
         self._rules_path = os.path.join(os.path.dirname(path), rules.FILE_NAME)
-        self._rules: dict[rules.Key, Settings] | None = None  # in their file; None if unknown
-        self._topics = topics
+        self._topic = topic
         self._syncer = syncer
         self._log = log
+        self._durable = durable
+        self._changed: dict[str, None] = {}  # topics that are to be encoded
+        self._encoded: dict[str, str] = {}  # topics
+        self._rules: dict[str, dict[rules.Key, Settings]] = {}  # of the topics that have some
+        self._rules_changed = True  # since they were written
         self._changes = self._tried = self._written = 0  # noted, in the latest write, and in the file
         self._begun = self._ended = 0  # writes
         self._end = Event()  # of the next write that ends
         self._bell = Event()
         self._closing = self._closed = False
 
-    def note_change(self) -> None:
-        """The file is to be written. Never yields."""
+    def note_change(self, topic: str) -> None:
+        """A topic or one of its channels came, changed or went. Never yields."""
+        self._changed[topic] = None
         self._changes += 1
         self._bell.set()
 
@@ -148,9 +144,9 @@ class MetadataFile:
                 raise StorageError("exiting")
             self._end.wait()
 
-    def persist(self) -> None:
-        """Have the file written with what is so now, and `wait` for that."""
-        self.note_change()
+    def persist(self, topic: str) -> None:
+        """Have the file written with what is so now of a topic, and `wait` for that."""
+        self.note_change(topic)
         self.wait()
 
     def write(self) -> None:
@@ -162,23 +158,50 @@ class MetadataFile:
     def _write(self) -> None:
         self._begun += 1
         self._tried = self._changes
+        self._encode_changed()
+        rules_changed, self._rules_changed = self._rules_changed, False
+        found = {key: settings for of_topic in self._rules.values() for key, settings in of_topic.items()}
         try:
-            self._syncer.run(self._save, self._topics())
+            self._syncer.run(self._save, list(self._encoded.values()), found if rules_changed else None)
             self._written = self._tried
+        except BaseException:
+            self._rules_changed |= rules_changed
+            raise
         finally:
             self._ended += 1
             end, self._end = self._end, Event()
             end.set()
 
-    def _save(self, topics: Sequence[TopicMetadata]) -> None:
-        save(self.path, topics)
-        found = {(t.name, c.name): c.rules for t in topics for c in t.channels if c.rules is not None}
-        if found != self._rules:
-            if found:
-                _save(self._rules_path, encode_rules(found))
+    def _encode_changed(self) -> None:
+        changed, self._changed = self._changed, {}
+        for name in changed:
+            topic = self._topic(name)
+            of_topic: dict[rules.Key, Settings] = {}
+            if topic is None:
+                self._encoded.pop(name, None)
             else:
-                remove_file(self._rules_path)
-            self._rules = found
+                self._encoded[name] = _encode_topic(topic)
+                of_topic = {
+                    (name, channel.name): channel.rules for channel in topic.channels if channel.rules is not None
+                }
+            if of_topic != self._rules.pop(name, {}):
+                self._rules_changed = True
+            if of_topic:
+                self._rules[name] = of_topic
+
+    def _save(self, topics: list[str], found: dict[rules.Key, Settings] | None) -> None:
+        self._replace(self.path, _encode_file(topics))
+        if found:
+            self._replace(self._rules_path, encode_rules(found))
+        elif found is not None:
+            remove_file(self._rules_path)
+
+    def _replace(self, path: str, data: bytes) -> None:
+        """Replace a file, unless that is its content: a full or read-only disk does not matter then."""
+        if not _has_content(path, data):
+            replace_file(path, data, self._durable or self._closing)
+        elif self._closing:
+            sync_directory(os.path.dirname(path))
 
     def persist_loop(self) -> None:
         """Write the file when it is due, until `close`."""
@@ -212,3 +235,13 @@ class MetadataFile:
             self._log.error("failed to persist metadata - %s", error)
         self._closed = True
         self._end.set()
+
+
+def _has_content(path: str, data: bytes) -> bool:
+    try:
+        if os.path.getsize(path) == len(data):
+            with open(path, "rb") as file:
+                return file.read() == data
+    except OSError:
+        pass
+    return False

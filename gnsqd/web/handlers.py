@@ -147,7 +147,7 @@ class API:
     def delete_topic(self, request: Request) -> None:
         name = required(read_parameters(request), "topic")
         self._registry.delete_existing_topic(name)
-        self._metadata_file.persist()
+        self._metadata_file.wait()
 
     def empty_topic(self, request: Request) -> None:
         name = required(read_parameters(request), "topic")
@@ -156,12 +156,14 @@ class API:
         self._registry.get_existing_topic(name).empty()
 
     def pause_topic(self, request: Request) -> None:
-        self._find_topic(request).pause()
-        self._metadata_file.persist()
+        topic = self._find_topic(request)
+        topic.pause()
+        self._metadata_file.persist(topic.name)
 
     def unpause_topic(self, request: Request) -> None:
-        self._find_topic(request).unpause()
-        self._metadata_file.persist()
+        topic = self._find_topic(request)
+        topic.unpause()
+        self._metadata_file.persist(topic.name)
 
     def peek_topic(self, request: Request) -> dict[str, object]:
         return self._peek(self._find_topic(request).queue, request)
@@ -212,18 +214,20 @@ class API:
     def delete_channel(self, request: Request) -> None:
         topic, name = self._find_topic_and_channel_name(request)
         topic.delete_existing_channel(name)
-        self._metadata_file.persist()
+        self._metadata_file.wait()
 
     def empty_channel(self, request: Request) -> None:
         self._find_channel(request).empty()
 
     def pause_channel(self, request: Request) -> None:
-        self._find_channel(request).pause()
-        self._metadata_file.persist()
+        channel = self._find_channel(request)
+        channel.pause()
+        self._metadata_file.persist(channel.topic_name)
 
     def unpause_channel(self, request: Request) -> None:
-        self._find_channel(request).unpause()
-        self._metadata_file.persist()
+        channel = self._find_channel(request)
+        channel.unpause()
+        self._metadata_file.persist(channel.topic_name)
 
     def peek_channel(self, request: Request) -> dict[str, object]:
         return self._peek(self._find_channel(request).queue, request)
@@ -263,7 +267,7 @@ class API:
         except InvalidRule as error:
             raise HTTPError(400, f"INVALID_ARG_{error.name.upper()}") from error
         topic.set_rules(channel, rules)
-        self._metadata_file.persist()
+        self._metadata_file.persist(topic.name)
         return rules._asdict()
 
     def _find_rewind(self, request: Request) -> tuple[Channel, History, int, int]:

@@ -178,7 +178,7 @@ def test_metadata_is_loaded_and_written_again(fakes: Build) -> None:
     around = fakes()
     registry = around.registry
     registry.load(METADATA)
-    assert registry.metadata() == METADATA
+    assert [registry.metadata(topic.name) for topic in METADATA] == METADATA
     assert not registry.loading
     assert (registry.topics["a"].paused, registry.topics["a"].channels["two"].paused) == (True, True)
     publish(around, "b")
@@ -203,7 +203,8 @@ def test_duplicates_merge_and_invalid_names_are_skipped(fakes: Build) -> None:
             TopicMetadata("d", False, [ChannelMetadata("c", False), ChannelMetadata("bad$", True)]),
         ]
     )
-    assert around.registry.metadata() == [TopicMetadata("d", True, [ChannelMetadata("c", False)])]
+    assert list(around.registry.topics) == ["d"]
+    assert around.registry.metadata("d") == TopicMetadata("d", True, [ChannelMetadata("c", False)])
     assert "WARNING: skipping creation of invalid topic bad$\n" in around.log.getvalue()
     assert "WARNING: skipping creation of invalid channel bad$\n" in around.log.getvalue()
 
@@ -216,7 +217,8 @@ def test_metadata_has_nothing_ephemeral_and_nothing_that_is_going(fakes: Build) 
         topic.get_channel(name)
     topic.channels["going"].exiting = True
     registry.get_topic("going").exiting = True
-    assert registry.metadata() == [TopicMetadata("t", False, [ChannelMetadata("c", False)])]
+    assert registry.metadata("t") == TopicMetadata("t", False, [ChannelMetadata("c", False)])
+    assert [registry.metadata(name) for name in ("t#ephemeral", "going", "other")] == [None] * 3
     registry.topics["going"].exiting = False
 
 
@@ -228,11 +230,11 @@ def test_everything_survives_close_and_load(fakes: Build) -> None:
     registry.get_topic("t").get_channel("c")
     settle()
     publish(around, "lonely")
-    metadata = registry.metadata()
+    metadata = [registry.metadata(name) for name in ("t", "lonely")]
     registry.close()
     again = fakes().registry
-    again.load(metadata)
-    assert again.metadata() == metadata
+    again.load([each for each in metadata if each is not None])
+    assert [again.metadata(name) for name in again.topics] == metadata
     assert [again.topics["t"].depth, again.topics["t"].channels["c"].depth, again.topics["lonely"].depth] == [0, 3, 1]
 
 

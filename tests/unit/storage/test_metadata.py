@@ -179,16 +179,20 @@ class Writing:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.topics: list[str] = []
+        self.asked: list[str] = []
+        self.rules: dict[str, object] | None = None  # of the channel `c` that every topic has
         self.begun = 0
         self.ended = 0
         self.error: StorageError | None = None
         self.stream = io.StringIO()
         self._permits = Semaphore(0)
         log = Logger("", Level.DEBUG, self.stream)
-        self.file = MetadataFile(
-            str(path), lambda: [TopicMetadata(name, False) for name in self.topics], cast(Any, self), log
-        )
+        self.file = MetadataFile(str(path), self._topic, cast(Any, self), log, durable=False)
         self.loop = gevent.spawn(self.file.persist_loop)
+
+    def _topic(self, name: str) -> TopicMetadata | None:
+        self.asked.append(name)
+        return TopicMetadata(name, False, [ChannelMetadata("c", rules=self.rules)]) if name in self.topics else None
 
     def run(self, function: Callable[..., None], *args: object) -> None:
         self.begun += 1
@@ -212,7 +216,7 @@ class Writing:
 
     def _create(self, name: str) -> None:
         self.topics.append(name)
-        self.file.note_change()
+        self.file.note_change(name)
         self.file.wait()
 
     def listed(self) -> list[str]:
@@ -243,6 +247,40 @@ def test_changes_that_come_together_share_one_write(writing: Writing) -> None:
     gevent.joinall(waiting, raise_error=True)
     assert writing.begun == 2
     assert writing.listed() == writing.topics
+
+
+def test_a_write_looks_only_at_the_topics_that_changed(writing: Writing) -> None:
+    writing.let(1000)
+    for number in range(10):
+        writing.create(str(number)).get()
+    assert writing.asked == writing.topics == writing.listed()
+    writing.topics.remove("4")
+    writing.file.persist("4")
+    assert writing.asked[10:] == ["4"]
+    assert writing.listed() == writing.topics
+
+
+def test_rules_are_written_with_the_change_of_their_topic_and_not_again(writing: Writing) -> None:
+    path = writing.path.with_name("gnsqd.rules.dat")
+    writing.rules = {"rate": 5}
+    writing.error = StorageError("disk full")
+    writing.let(1)
+    writing.create("a").get()
+    writing.error = None
+    writing.let(1000)
+    writing.create("b").get()
+    assert (
+        path.read_text() == '{"channels":[{"topic":"a","channel":"c","rate":5},{"topic":"b","channel":"c","rate":5}]}'
+    )
+    path.unlink()
+    writing.file.persist("a")
+    assert not path.exists()
+    writing.rules = None
+    writing.file.persist("a")
+    assert json.loads(path.read_text()) == {"channels": [{"topic": "b", "channel": "c", "rate": 5}]}
+    writing.topics.remove("b")
+    writing.file.persist("b")
+    assert not path.exists()
 
 
 def test_write_that_began_before_a_change_does_not_count_for_it(writing: Writing) -> None:
@@ -283,8 +321,8 @@ def test_nothing_is_written_or_waited_for_without_a_change(writing: Writing) -> 
 
 def test_request_for_a_write_is_one_even_without_a_change(writing: Writing) -> None:
     writing.let(2)
-    writing.file.persist()
-    writing.file.persist()
+    writing.file.persist("a")
+    writing.file.persist("a")
     assert writing.begun == 2
 
 
@@ -352,8 +390,7 @@ def test_close_waits_for_the_write_under_way_and_has_the_last_word(writing: Writ
     writing.let(2)
     gevent.joinall([closing, second, third, writing.loop], raise_error=True)
     assert writing.listed() == ["first", "second", "third"]
-    writing.topics.clear()
-    writing.file.note_change()
+    writing.file.note_change("first")
     with pytest.raises(StorageError, match="^exiting$"):
         writing.file.wait()
     assert writing.begun == 3

@@ -144,8 +144,8 @@ def test_pausing_is_written_down_before_it_is_answered(world: World, what: str, 
     [
         ("create_topic", ["wait"]),
         ("create_channel", ["get_channel", "wait"]),
-        ("delete_topic", ["delete", "persist"]),
-        ("delete_channel", ["delete_existing_channel", "persist"]),
+        ("delete_topic", ["delete", "wait"]),
+        ("delete_channel", ["delete_existing_channel", "wait"]),
     ],
 )
 def test_creation_and_deletion_are_written_down_before_they_are_answered(
@@ -159,14 +159,14 @@ def test_creation_and_deletion_are_written_down_before_they_are_answered(
 def test_deletion_that_somebody_else_has_begun_is_written_down_before_it_is_answered(world: World) -> None:
     vars(world.topic)["exiting"] = True
     assert world.ask("delete_topic") is None
-    assert world.calls == ["persist"]
+    assert world.calls == ["wait"]
 
 
 def test_channel_that_goes_away_meanwhile_is_not_found(world: World) -> None:
     world.topic.failures["delete_existing_channel"] = ChannelNotFound("channel does not exist")
     with pytest.raises(ChannelNotFound):
         world.ask("delete_channel")
-    assert "persist" not in world.calls
+    assert "wait" not in world.calls
 
 
 def test_topic_that_goes_away_meanwhile_is_not_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_topic_that_goes_away_meanwhile_is_not_found(world: World, monkeypatch: 
     monkeypatch.setattr(world.registry, "delete_existing_topic", gone)
     with pytest.raises(TopicNotFound):
         world.ask("delete_topic")
-    assert "persist" not in world.calls
+    assert "wait" not in world.calls
 
 
 def test_ping_tells_the_last_failure_to_write(world: World) -> None:
