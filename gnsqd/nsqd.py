@@ -36,7 +36,7 @@ from gnsqd.observe.statsd import Statsd
 from gnsqd.options import TLS_REQUIRED, LookupdOptions, Options, validate, validate_after_tls
 from gnsqd.queues.data_path import DataPath
 from gnsqd.storage import metadata, rules
-from gnsqd.storage.directory import DirLock, FreeDisk
+from gnsqd.storage.directory import DirLock, FreeDisk, find_unserved
 from gnsqd.storage.syncer import Syncer
 from gnsqd.supervisor import Supervisor
 from gnsqd.systemd import ServiceManager
@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from gnsqd.lookupd.embedded import EmbeddedLookupd
     from gnsqd.web.http_auth import Guard
     from nsqadmin_web.server import PageServer
+
+
+MAX_NAMES = 10  # of topics and channels in a line of the log
 
 
 class NSQD:
@@ -273,16 +276,18 @@ class NSQD:
     # nsqd.dat
 
     def _load_metadata(self) -> None:
+        is_missing = not os.path.exists(self._metadata_path)
         try:
-            if not os.path.exists(self._metadata_path):
+            if is_missing:
                 self._warn_of_older_metadata()
-            topics = self._data_path.end_journals(metadata.load(self._metadata_path))
+            topics = self._data_path.end_journals(self._read_metadata())
             path = os.path.join(self._options.data_path, rules.FILE_NAME)
             self._rule_book.kept = broker_rules.decode(rules.load_rules(path))
             self._registry.load(topics, self._data_path.journals.topics)
             self._rule_book.kept = {}
         except StorageError as error:
             raise StartError(str(error), prefix="failed to load metadata") from error
+        self._warn_of_unserved(is_missing)
         try:
             self._metadata_file.write()
         except StorageError as error:
@@ -290,6 +295,37 @@ class NSQD:
                 raise StartError(str(error), prefix="failed to persist metadata") from error
             # consumers have to drain a full disk; persist_loop tries again
             self._log.error("failed to persist metadata - %s", error)
+
+    def _read_metadata(self) -> list[metadata.TopicMetadata]:
+        try:
+            return metadata.load(self._metadata_path)
+        except StorageError as error:
+            if isinstance(error.__cause__, ValueError):
+                self._log.warn(
+                    "NSQ: %s is damaged; `gnsqadmin data repair --replace %s` restores topics and channels from the "
+                    "names of the other files",
+                    self._metadata_path,
+                    self._quoted_data_path,
+                )
+            raise
+
+    def _warn_of_unserved(self, is_missing: bool) -> None:
+        """Point out the messages of topics and channels that nsqd.dat does not list."""
+        if names := find_unserved(self._data_path.context.data_files):
+            others = f" and {len(names) - MAX_NAMES} others" if len(names) > MAX_NAMES else ""
+            self._log.warn(
+                "NSQ: messages of %s%s are not served, as %s %s; to serve them, stop this nsqd and run `gnsqadmin data "
+                "repair --adopt-orphans --replace %s`",
+                ", ".join(names[:MAX_NAMES]),
+                others,
+                self._metadata_path,
+                "is missing" if is_missing else "does not list them",
+                self._quoted_data_path,
+            )
+
+    @property
+    def _quoted_data_path(self) -> str:
+        return shlex.quote(self._options.data_path or ".")
 
     def _warn_of_older_metadata(self) -> None:
         if names := metadata.find_older(self._options.data_path):
@@ -371,7 +407,7 @@ class NSQD:
                 "NSQ: %d messages are in journals, which only gnsqd reads; `gnsqadmin data convert %s` moves them to "
                 "disk queues, for any nsqd",
                 left.journaled,
-                shlex.quote(self._options.data_path or "."),
+                self._quoted_data_path,
             )
 
     def _stop_subsystems(self) -> None:

@@ -6,12 +6,13 @@ import os
 import re
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 
 from gnsqd.errors import StartError, StorageError
 from gnsqd.log import Logger
 from gnsqd.storage import rules
 from gnsqd.storage.disk.opening import DataFiles
-from gnsqd.storage.disk.record import due_times_file_name, meta_file_name
+from gnsqd.storage.disk.record import Meta, due_times_file_name, meta_file_name
 from gnsqd.storage.files import failing_as_go, path_error
 from gnsqd.storage.metadata import FILE_NAME
 
@@ -19,6 +20,7 @@ LOOK_EVERY = 1 << 20  # bytes that may come between two looks at the disk
 
 _NAME = r"[.a-zA-Z0-9_-]{1,64}(?:#ephemeral)?"  # of a topic or a channel, generously
 _QUEUE = rf"{_NAME}(?::{_NAME})?"
+_QUEUE_NAME = re.compile(_QUEUE)
 _META, _DUE_TIMES = re.escape(meta_file_name("")), re.escape(due_times_file_name(""))
 _TEMPORARY = re.compile(
     rf"(?:{re.escape(FILE_NAME)}|{re.escape(rules.FILE_NAME)}|{_QUEUE}(?:{_META}|{_DUE_TIMES}|\.journal\.[0-9]+\.dat))\.[0-9]+\.tmp"
@@ -89,6 +91,23 @@ class FreeDisk:
                 self._log.warn("NSQ: %d bytes of disk are free, publishers are refused below %d", free, self.minimum)
             else:
                 self._log.info("NSQ: %d bytes of disk are free, publishers are no longer refused", free)
+
+
+def find_unserved(data_files: DataFiles) -> list[str]:
+    """The queues that were not opened and hold messages by their files, sorted. An ephemeral topic has no messages from
+    before."""
+    found = []
+    for queue, numbers in data_files.unopened().items():
+        if "#" not in queue and _QUEUE_NAME.fullmatch(queue):
+            with (
+                suppress(OSError, StorageError),
+                open(os.path.join(data_files.data_path, meta_file_name(queue)), "rb") as file,
+            ):
+                meta = Meta.parse(file.read(200))
+                if meta.read_position == meta.write_position and max(numbers) <= meta.write_file:
+                    continue
+            found.append(queue)
+    return sorted(found)
 
 
 def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:

@@ -121,7 +121,9 @@ class Repair:
         if self._found.listed is not None and not self._adopt:
             return []
         unknown = [queue for queue in self._found.queues.values() if queue.name not in (self._found.listed or {})]
-        names = [queue.name for queue in unknown if queue.numbers or queue.has_meta]
+        names = {queue.name for queue in unknown if queue.numbers or queue.has_meta}
+        if self._found.listed is None:
+            names.update(self._found.journals)
         return sorted(filter(_NAME.fullmatch, names))
 
     @property

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ import pytest
 from cli.gnsqadmin import Terminal, gnsqadmin
 from cli.test_data_look import TOPIC_T, contents, document, exported, golden, make, message
 from conftest import DaemonFactory
+from daemons import StartFailed
 from gnsqd.storage.disk.record import decode_record
+from http_api import ask
 from interop.test_golden import GOLDEN, drain, expectation, recorded
 
 
@@ -137,6 +141,50 @@ def test_without_nsqd_dat_topics_and_channels_are_listed_anew(
     assert stats.keys() == {"nochan", "orders", "paused_topic"}
     assert {channel["channel_name"] for channel in stats["orders"]["channels"]} == {"busy", "paused_ch", "plain"}
     assert nsqd.channel_stats("orders", "plain")["depth"] == 8
+
+
+@pytest.mark.parametrize(
+    "text, names",
+    [
+        (None, "nochan, orders:busy, orders:paused_ch, orders:plain, paused_topic"),
+        (
+            '{"topics":[{"name":"orders","channels":[{"name":"busy"}]}]}',
+            "nochan, orders:paused_ch, orders:plain, paused_topic",
+        ),
+        ("", None),
+        ('{"topics":[{"name":"orde', None),
+    ],
+)
+def test_gnsqd_offers_the_repair_of_a_directory_whose_messages_it_does_not_serve(
+    gnsqd_factory: DaemonFactory, tmp_path: Path, text: str | None, names: str | None
+) -> None:
+    directory = golden("basic", tmp_path)
+    (directory / "nsqd.dat").unlink()
+    if text is not None:
+        (directory / "nsqd.dat").write_text(text)
+    if names is None:
+        with pytest.raises(StartFailed) as failed:
+            gnsqd_factory(data_path=directory)
+        log = str(failed.value)
+    else:
+        nsqd = gnsqd_factory(data_path=directory)
+        nsqd.terminate()
+        log = nsqd.log()
+        assert f"WARNING: NSQ: messages of {names} are not served, as {directory}/nsqd.dat " in log
+    (offer,) = set(re.findall("`gnsqadmin (data repair .*)`", log))
+    assert gnsqadmin(*shlex.split(offer), "--yes").code == 0
+    nsqd = gnsqd_factory(data_path=directory)
+    assert {topic["topic_name"] for topic in nsqd.stats()["topics"]} == {"nochan", "orders", "paused_topic"}
+    assert nsqd.channel_stats("orders", "plain")["depth"] == 8
+    assert nsqd.log().count("gnsqadmin data repair") == 1
+
+
+def test_topics_with_a_journal_are_listed_again_too(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    nsqd = gnsqd_factory("--durability=process", data_path=tmp_path / "data")
+    assert ask(nsqd, "POST /pub?topic=journaled", b"x") == (200, "OK")
+    nsqd.terminate()
+    (tmp_path / "data" / "nsqd.dat").write_text("")
+    assert document("repair", str(tmp_path / "data"))["adopted"] == ["journaled"]
 
 
 def test_orphans_are_adopted_when_that_is_told(tmp_path: Path) -> None:

@@ -392,7 +392,7 @@ def test_metadata_cannot_be_written(nsqd_factory: DaemonFactory, faults: Faults)
         faults.set(rule)
         nsqd.start()
         assert errors(nsqd) == [f"failed to persist metadata - {TEXTS[step]}"]
-        nsqd.kill()
+        nsqd.terminate()
     assert listed(nsqd) == {"old", "gone"}
     assert left_over(nsqd) == []
     faults.set()

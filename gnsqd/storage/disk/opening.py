@@ -56,6 +56,10 @@ class DataFiles:
         found = (data_file_number(queue, name) for name in list_names(self.data_path))
         return sorted(number for number in found if number is not None)
 
+    def unopened(self) -> dict[str, list[int]]:
+        """The numbers of the data files of queues that have some and have not been opened, in the listing."""
+        return {queue: numbers for queue, numbers in self._numbers.items() if numbers}
+
     def note_opened(self, queue: str) -> None:
         """Its files change from now on."""
         self._numbers[queue] = None
