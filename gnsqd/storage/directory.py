@@ -23,7 +23,7 @@ _QUEUE = rf"{_NAME}(?::{_NAME})?"
 _QUEUE_NAME = re.compile(_QUEUE)
 _META, _DUE_TIMES = re.escape(meta_file_name("")), re.escape(due_times_file_name(""))
 _TEMPORARY = re.compile(
-    rf"(?:{re.escape(FILE_NAME)}|{re.escape(rules.FILE_NAME)}|{_QUEUE}(?:{_META}|{_DUE_TIMES}|\.journal\.[0-9]+\.dat))\.[0-9]+\.tmp"
+    rf"(?:{re.escape(FILE_NAME)}|{re.escape(rules.FILE_NAME)}|{_QUEUE}(?:{_META}|{_DUE_TIMES}|\.(?:journal|diskqueue)\.[0-9]+\.dat))\.[0-9]+\.tmp"
 )
 _OF_DUE_TIMES = re.compile(rf"({_QUEUE}){_DUE_TIMES}")
 
@@ -114,8 +114,8 @@ def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:
     """Remove the leftovers among `names`, all files in the data path, under its lock and before any queue is opened.
 
     They are files on their way to becoming nsqd.dat, the file of rules, a meta file, a segment or a file of due times,
-    and due times of a queue that has neither meta nor data files, because the real nsqd, which does not know them, has
-    deleted it."""
+    removed files whose blocks were not yet free, and due times of a queue that has neither meta nor data files, because
+    the real nsqd, which does not know them, has deleted it."""
     removed = 0
     errors = []
     for name in names:

@@ -1,13 +1,15 @@
-"""Keeps fsync off the hub, which it would stop: threads of storage's own, one fsync for many that wait for it, and the
-timer of `--sync-timeout`.
+"""Keeps off the hub what would stop it, fsync and the removal of large files: threads of storage's own, one fsync for
+many that wait for it, and the timer of `--sync-timeout`.
 
 One Syncer serves all queues of a daemon. A queue with unsynced operations is noted here and forgotten once it is
 synced, so idle queues cost nothing.
 """
 
 import _thread
+import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from time import monotonic_ns, perf_counter
 from typing import Any, Protocol, TypeVar
@@ -19,16 +21,20 @@ from gevent.lock import Semaphore
 
 from gnsqd.errors import StorageError
 from gnsqd.hub.cooperative import give_way
+from gnsqd.storage.files import temporary_path
 
 THREADS = 4
+LARGE = 1 << 20  # bytes, of a file whose removal takes time: 0.3 ms per MB
+MAX_KEPT = 32  # descriptors of removed files
 GATHER_SHARE = 0.5  # of the time that an fsync takes
 MAX_GATHER_SECONDS = 0.002
 LINGER_SECONDS = 1.0
 
 T = TypeVar("T")
 
-Job = tuple["Waiter[Outcome]", Callable[..., Any], tuple[object, ...]]
 Outcome = tuple[Any, BaseException | None]  # what was returned, or raised
+Report = Callable[[Outcome], object]
+Job = tuple[Report, Callable[..., Any], tuple[object, ...]]
 
 
 class Threads:
@@ -42,41 +48,45 @@ class Threads:
         self._started = 0
         self._busy = 0
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._done: deque[tuple[Waiter[Outcome], Outcome]] = deque()
+        self._done: deque[tuple[Report, Outcome]] = deque()
         self._bell = get_hub().loop.async_()
         self._bell.start(self._report)
         self._free = Event()
 
     def run(self, function: Callable[..., T], *args: object) -> T:
         """Call `function(*args)` in a thread; returns its result, raises its error. Yields."""
-        if self._busy == self._started < self._limit:
-            _thread.start_new_thread(self._work, ())
-            self._started += 1
-        self._busy += 1
         waiter: Waiter[Outcome] = Waiter()
-        self._jobs.put((waiter, function, args))
+        self._start(waiter.switch, function, *args)
         result, error = waiter.get()
         if error is not None:
             raise error
         return result  # type: ignore[no-any-return]
 
+    def _start(self, report: Report, function: Callable[..., object], *args: object) -> None:
+        """Call `function(*args)` in a thread, and then, in the hub, `report` with the outcome. Never yields."""
+        if self._busy == self._started < self._limit:
+            _thread.start_new_thread(self._work, ())
+            self._started += 1
+        self._busy += 1
+        self._jobs.put((report, function, args))
+
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            waiter, function, args = job
+            report, function, args = job
             try:
                 outcome: Outcome = function(*args), None
             except BaseException as error:
                 outcome = None, error
-            self._done.append((waiter, outcome))
+            self._done.append((report, outcome))
             self._bell.send()
 
     def _report(self) -> None:
         while self._done:
-            waiter, outcome = self._done.popleft()
+            report, outcome = self._done.popleft()
             self._busy -= 1
             if not self._busy:
                 self._free.set()
-            waiter.switch(outcome)
+            report(outcome)
 
     def close(self) -> None:
         """Wait for running calls, and end the threads. Yields."""
@@ -100,7 +110,7 @@ class Syncable(Protocol):
 
 
 class Syncer(Threads):
-    """Owns the threads, and the times at which queues are to be synced."""
+    """Owns the threads, the times at which queues are to be synced, and removed files until their blocks are free."""
 
     def __init__(self) -> None:
         super().__init__(THREADS)
@@ -109,6 +119,49 @@ class Syncer(Threads):
         # One thread is left to queues that wait for their own sync.
         self._slots = Semaphore(THREADS - 1)
         self._stopped = False
+        self._removed: deque[tuple[Callable[[Any], None], object]] = deque()  # what frees their blocks: a call each
+        self._freeing = False
+
+    @contextmanager
+    def keeping(self, path: str) -> Iterator[None]:
+        """Inside `with`, the file may lose its name; if it is large, a thread frees its blocks. Never yields."""
+        descriptor = -1
+        with suppress(OSError):
+            if len(self._removed) < MAX_KEPT and os.stat(path).st_size >= LARGE:
+                descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            yield
+        finally:
+            if descriptor >= 0:
+                self._free_soon(os.close, descriptor)
+
+    def remove(self, path: str) -> None:
+        """Remove a file: its name at once, and its blocks as after `keeping`; OSError. Never yields."""
+        if len(self._removed) >= MAX_KEPT and os.stat(path).st_size >= LARGE:
+            temporary = temporary_path(path)
+            os.rename(path, temporary)
+            self._free_soon(os.unlink, temporary)
+        else:
+            with self.keeping(path):
+                os.unlink(path)
+
+    def _free_soon(self, function: Callable[[Any], None], file: object) -> None:
+        self._removed.append((function, file))
+        if not self._freeing:
+            self._freed()
+
+    def _free_removed(self) -> None:
+        """In one thread, so that the others are there for fsync."""
+        while self._removed:
+            function, file = self._removed[0]
+            with suppress(OSError):
+                function(file)
+            self._removed.popleft()
+
+    def _freed(self, outcome: Outcome | None = None) -> None:
+        self._freeing = bool(self._removed)  # again, since the thread looked
+        if self._freeing:
+            self._start(self._freed, self._free_removed)
 
     def note(self, queue: Syncable) -> None:
         """`queue` has unsynced operations: sync it within its `sync_timeout`. Never yields."""

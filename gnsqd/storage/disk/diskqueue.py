@@ -4,11 +4,12 @@ Positions are a file number and bytes into that file. A file is *finished* when 
 its size is then its end. Reading consumes files: a finished file is deleted with its last record. What cannot be read
 is set aside as `.bad` with the rest of its file.
 
-Everything runs on the hub's thread and nothing that moves records yields. Only fsync happens in the Syncer's threads,
-in three steps: note the positions, fsync the files written to and a new meta file (thread), rename that over the old
-meta file (hub again). Writing goes on meanwhile, and meta only has records that are safe on disk. One thing
-cannot wait: a change of file numbers is written to meta at once, without fsync, as is the first meta file ahead of the
-first record. Otherwise, after a kill, the real nsqd would begin to write a file that holds records.
+Everything runs on the hub's thread and nothing that moves records yields. In the Syncer's threads the blocks of large
+removed files are freed, and fsync happens, in three steps: note the positions, fsync the files written to and a new
+meta file (thread), rename that over the old meta file (hub again). Writing goes on meanwhile, and meta only has records
+that are safe on disk. One thing cannot wait: a change of file numbers is written to meta at once, without fsync, as is
+the first meta file ahead of the first record. Otherwise, after a kill, the real nsqd would begin to write a file that
+holds records.
 
 What was read is somebody's to finish now, and after a kill it is gone unless meta has an older read position.
 That is why the position in meta, the *saved* one, moves no more often than in the real nsqd: every sync-every
@@ -86,7 +87,7 @@ class DiskQueue:
             self._change_meta()
         elif self._read_file:
             with suppress(OSError):
-                os.unlink(self._files.path(self._read_file - 1))  # read, if a kill came before it was removed
+                syncer.remove(self._files.path(self._read_file - 1))  # read, if a kill came before it was removed
         self._check_tail()
         if held_back := self.due_times.load():
             self._put_back(held_back)
@@ -328,7 +329,7 @@ class DiskQueue:
         self._read_pos = 0
         self._change_meta()
         try:
-            os.unlink(path)
+            self._syncer.remove(path)
         except OSError as error:
             text = path_error("remove", path, error)
             self._log.error("DISKQUEUE(%s) failed to Remove(%s) - %s", self.name, path, text)
@@ -482,7 +483,7 @@ class DiskQueue:
         failure = None
         for path in [*map(self._files.path, numbers), self._files.meta_path]:
             try:
-                os.unlink(path)
+                self._syncer.remove(path)
             except FileNotFoundError:
                 pass
             except OSError as error:

@@ -194,7 +194,8 @@ class DueTimes:
     def _compact(self) -> None:
         endings = self._endings
         try:
-            with closing(self._replace(lambda path: self._syncer.run(sync_path, path))) as steps:
+            sync = lambda path: self._syncer.run(sync_path, path)  # noqa: E731
+            with self._syncer.keeping(self._path), closing(self._replace(sync)) as steps:
                 for _ in steps:
                     give_way()
                     if self._endings != endings:
@@ -258,7 +259,8 @@ class DueTimes:
         self._held.clear()
         self._unwritten.clear()
         self._endings += 1
-        self._unlink()
+        with self._syncer.keeping(self._path):
+            self._unlink()
 
     def _unlink(self) -> None:
         if self.size:

@@ -81,7 +81,7 @@ class Journal:
         self.next_number = self.replay.next_number
         self._next_queue = self.replay.next_queue
         self._next_segment = max((number for number, _ in paths), default=-1) + 1
-        self.segments = Segments(topic, self.replay.segments, log, self._open_files)
+        self.segments = Segments(topic, self.replay.segments, log, self._open_files, syncer.remove)
         self._void = self.replay.void
         self._replay_whole = self.replay.whole
         own = self.replay.retention
@@ -213,7 +213,7 @@ class Journal:
             except StorageError:
                 self._drop_snapshot()  # it may be what the disk has no room for
                 count = len(self.segments)
-                self.reclaim(self.floor())
+                self.reclaim(self.floor(), at_once=True)
                 if len(self.segments) == count:
                     raise
                 self._flush(advance)  # a full disk has room now, and what the segments went for has to be written
@@ -507,12 +507,12 @@ class Journal:
         if not self._durable:
             self.reclaim(self._finished_floor)
 
-    def reclaim(self, floor: int) -> None:
-        """Delete the oldest segments that have no message from `floor` on."""
+    def reclaim(self, floor: int, at_once: bool = False) -> None:
+        """Delete the oldest segments that have no message from `floor` on; `at_once` as of `Segments.delete`."""
         if not self._is_snapshot_safe():
             return
         if len(self.segments) > 1:
-            self.segments.drop_below(min(floor, self.floor()))
+            self.segments.drop_below(min(floor, self.floor()), at_once)
         if self._void:
             self.segments.delete(self._void)
             self._void = []
@@ -557,7 +557,8 @@ class Journal:
                 if not self._may_compact(group):
                     rewriting.discard()
                     return False
-                copy = rewriting.finish()
+                with self._syncer.keeping(group[-1].path):
+                    copy = rewriting.finish()
                 gone = self.segments.replace(group, copy)
                 if copy is None:
                     self.segments.delete(gone)

@@ -7,7 +7,7 @@ rise within a segment; some may be missing.
 import os
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 
@@ -140,11 +140,11 @@ class Segment:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def remove(self) -> None:
-        """Delete the file; StorageError."""
+    def remove(self, unlink: Callable[[str], None]) -> None:
+        """Delete the file, by `unlink`; StorageError."""
         self.close()
         try:
-            os.unlink(self.path)
+            unlink(self.path)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -230,10 +230,18 @@ def read_index(path: str) -> "tuple[int, int, array[int]] | None":
 
 class Segments:
     """Owns the list of all segments, the oldest first. One of them may be open for reading, as long as `open_files`
-    have room."""
+    have room. `unlink` deletes files, and may free their blocks later."""
 
-    def __init__(self, topic: str, segments: list[Segment], log: Logger, open_files: OpenFiles) -> None:
+    def __init__(
+        self,
+        topic: str,
+        segments: list[Segment],
+        log: Logger,
+        open_files: OpenFiles,
+        unlink: Callable[[str], None] = os.unlink,
+    ) -> None:
         self._topic = topic
+        self._unlink = unlink
         self.all = segments
         self._log = log
         self._open_files = open_files
@@ -295,10 +303,10 @@ class Segments:
             self._reading.close()
             self._reading = None
 
-    def drop_below(self, floor: int) -> None:
+    def drop_below(self, floor: int, at_once: bool) -> None:
         """Delete the oldest as far as they have no message from `floor` on, except for the last of all."""
         while len(self.all) > 1 and self.all[0].end <= floor:
-            self.delete([self.all.pop(0)])
+            self.delete([self.all.pop(0)], at_once)
 
     def replace(self, group: list[Segment], by: Segment | None) -> list[Segment]:
         """Replace neighbours by `by`, which took the file of the last of them; returns the segments to be deleted."""
@@ -308,12 +316,13 @@ class Segments:
         self.all[position : position + len(group)] = [] if by is None else [by]
         return group if by is None else group[:-1]
 
-    def delete(self, segments: Sequence[Segment]) -> None:
-        """Delete the files, whether they are in the list or not; what can't be deleted is logged."""
+    def delete(self, segments: Sequence[Segment], at_once: bool = False) -> None:
+        """Delete the files, whether they are in the list or not; what can't be deleted is logged. `at_once`: also their
+        blocks are free when this returns."""
         for segment in segments:
             if segment is self._reading:
                 self.end_reading()
             try:
-                segment.remove()
+                segment.remove(os.unlink if at_once else self._unlink)
             except StorageError as error:
                 self._log.error("JOURNAL(%s): %s", self._topic, error)

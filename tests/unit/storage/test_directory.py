@@ -26,6 +26,8 @@ TEMPORARY = [
     "nsqd.dat:a.b-c_D.diskqueue.due_times.dat.7.tmp",
     f"{LONGEST}:{LONGEST}.diskqueue.meta.dat.9223372036854775807.tmp",
     "a.diskqueue.meta.dat.1.tmp.diskqueue.meta.dat.2.tmp",
+    "t.diskqueue.000001.dat.1.tmp",
+    "t:c.journal.000001.dat.1.tmp",
 ]
 OTHERS = [
     "nsqd.dat",
@@ -48,8 +50,8 @@ OTHERS = [
     "t.diskqueue.meta.dat.tmp",
     "t.diskqueue.metaxdat.1.tmp",
     "t.diskqueue.meta.dat.1.2.tmp",
-    "t.diskqueue.000001.dat.1.tmp",
     "t.diskqueue.000001.dat.bad",
+    "t.diskqueue.dat.1.tmp",
     "t.diskqueue.meta.dat",
     "t.diskqueue.000000.dat",
     "u.diskqueue.000001.dat",

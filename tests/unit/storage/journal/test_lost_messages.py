@@ -123,8 +123,8 @@ def test_segments_that_nobody_wants_any_more_are_not_missing(
         status = os.fstat(descriptor)
         synced[status.st_ino] = status.st_size
 
-    def delete_and_copy(self: Segments, segments: Sequence[Segment]) -> None:
-        delete(self, segments)
+    def delete_and_copy(self: Segments, segments: Sequence[Segment], at_once: bool = False) -> None:
+        delete(self, segments, at_once)
         if segments:
             copy = tmp_path / f"copy{len(copies)}"
             copies.append(Path(shutil.copytree(source, copy)))
