@@ -108,7 +108,7 @@ class Journal:
         self._begin = self._snapshot_end = 0  # of the last segment and its snapshot, in bytes ever
         self._snapshot: Snapshot | None = None  # of the next segment, until it is complete
         self._abandoned: list[Segment] = []  # to be deleted when there is another
-        self._unmarked: list[Segment] = []  # do not yet record that another follows
+        self._unmarked = self.replay.unindexed  # segments that do not yet record that another follows
         self._finished_floor = 0  # no message before this one is live, by what is written
         self._unsynced: list[AppendedFile] = []  # of segments that are no longer written
         self._unconfirmed: list[tuple[int, list[bytes], list[records.Mark]]] = []  # what an fsync must confirm
@@ -117,6 +117,8 @@ class Journal:
         self._compaction: Greenlet[[], bool] | None = None
         self._compact_at = 0.0  # monotonic; earlier is too early
         self._replaced: list[Segment] = []  # there are copies of their live messages
+        if not self._durable:
+            self._mark_continued()
 
     def forget_replay(self) -> None:
         """All that a replay found has its place."""
@@ -384,7 +386,8 @@ class Journal:
     def _mark_continued(self) -> None:
         """The last segment survives what it is to survive, so those before it may record that it follows."""
         for segment in self._unmarked:
-            segment.mark_continued()
+            if segment in self.segments.all:
+                segment.mark_continued()
         self._unmarked = []
 
     # fsync
@@ -599,6 +602,7 @@ class Journal:
         for segment in self.segments.all[:]:
             self._syncer.run(sync_path, segment.path)
         self._syncer.run(sync_directory, self._data_path)
+        self._mark_continued()
 
     def mark_converting(self) -> None:
         """What the disk queues of the topic hold from now on is a copy; StorageError. May yield."""

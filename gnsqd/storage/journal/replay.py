@@ -81,6 +81,7 @@ class Replay:
         self.damages: list[Damage] = []
         self.lost = Spans()  # messages that are in no segment and that some queue is not done with
         self.torn: Damage | None = None
+        self.unindexed: list[Segment] = []  # undamaged, with another behind them: a kill came before their index
         self._mends = mends
         self._topic = topic
         self._log = log
@@ -139,6 +140,7 @@ class Replay:
         segment.size = len(data)
         self.segments.append(segment)
         position = records.FIRST_LINE_SIZE
+        is_indexed = False
         for type, start, end in records.find_records(data, salt):
             begin = start - records.HEADER.size
             if begin != position:
@@ -149,6 +151,7 @@ class Replay:
             try:
                 if type == records.CONTINUED:
                     self._continued = segment
+                    is_indexed = start < end == len(data)
                 elif type == records.PUT:
                     self._put(segment, memoryview(data)[start : start + records.PUT_HEAD], begin)
                     segment.body_size += end - start - records.PUT_HEAD
@@ -164,6 +167,8 @@ class Replay:
                 self._cut_off(segment, rest)
             else:
                 self._note_damage(rest)
+        if not is_indexed:
+            self.unindexed.append(segment)
         return len(data)
 
     def _read_index(self, path: str) -> bool:
@@ -404,11 +409,11 @@ class Replay:
             self.lost = suspects.without(done)
         self.put_count = sum(segment.count for segment in self.segments)
         self.put_size = sum(segment.body_size for segment in self.segments)
-        for segment in self.segments[:-1]:
-            segment.forget_index()
         needed = [segment for segment in self.segments if segment.count or segment is self.segments[-1]]
         self.void += [segment for segment in self.segments if segment not in needed]
         self.segments = needed
+        damaged = {damage.path for damage in self.damages}
+        self.unindexed = [each for each in self.unindexed if each in needed[:-1] and each.path not in damaged]
 
 
 def _has_snapshot(path: str) -> bool:

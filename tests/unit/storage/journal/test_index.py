@@ -12,7 +12,7 @@ import pytest
 from gnsqd.log import Level, Logger
 from gnsqd.storage.journal.records import CONTINUED, Encoder, find_records, parse_first_line
 from gnsqd.storage.journal.replay import Replay
-from gnsqd.storage.journal.segment import Segment
+from gnsqd.storage.journal.segment import Segment, read_index
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE
 from unit.queues.test_journaled import Daemon, channel
@@ -172,12 +172,27 @@ def whole_count(state: dict[str, Any]) -> int:
     return len(numbers - {number for start, end in finished for number in range(start, end)})
 
 
-def test_index_of_a_segment_that_could_not_be_marked_is_not_missed(tmp_path: Path, syncer: Syncer) -> None:
-    paths = lay_out(tmp_path, syncer)
+@pytest.mark.parametrize("durability", ["process", "disk"])
+@pytest.mark.parametrize("has_old", [False, True], ids=["none", "old"])
+def test_missing_index_is_written(tmp_path: Path, syncer: Syncer, durability: str, has_old: bool) -> None:
+    """A kill may come before it. Until it is there, a rewind nevertheless finds which messages are not due."""
+    options = SMALL | {"retention_bytes": 1 << 30, "durability": durability}
+    daemon = Daemon(tmp_path / "a", syncer, options)
+    channel(daemon)
+    for _ in range(40):
+        daemon.topic.publish([bytes(200)], deferred=MINUTE)
+        daemon.topic.commit()
+    daemon.kill()
+    paths = sorted((tmp_path / "a").glob("t.journal.*"))
     whole = found(paths, mends=True)
-    data = paths[2].read_bytes()
-    salt = parse_first_line(data)
-    assert salt is not None
-    *_, (_, begin, _) = find_records(data, salt)
-    os.truncate(paths[2], begin - len(Encoder(salt).record(CONTINUED)))
-    assert found(paths, mends=True)["present"] == whole["present"]
+    for path in paths[1:4]:
+        without_index(path)
+        if not has_old:
+            os.truncate(path, path.stat().st_size - len(Encoder(0).record(CONTINUED)))
+    again = Daemon(tmp_path / "a", syncer, options)
+    channel(again).empty()
+    assert channel(again).rewind(1, 1000) == 40
+    assert channel(again).deferred_count == 40
+    again.registry.close()
+    assert all(read_index(str(path)) for path in paths[1:4])
+    assert found(paths, mends=True)["due"] == whole["due"]
