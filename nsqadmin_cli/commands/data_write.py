@@ -224,14 +224,16 @@ def recover_bad(
         metavar="FILE",
     ),
     appending: bool = flag("Append to FILE if it exists.", "--append"),
-    everything: bool = flag("Also recover messages before the damage, which are then delivered twice.", "--all"),
+    everything: bool = flag(
+        "Also recover messages that were or may have been delivered: they may come twice.", "--all"
+    ),
     dry_run: bool = flag("Only show what would be recovered.", "--dry-run", "-n"),
     which: Which = which_option,
     max_msg_size: int = max_size_option,
 ) -> int:
     """nsqd sets a file aside at the first damage. nsqd has delivered the messages before the damage. This command
-    recovers the messages after it. A file without damage was read completely, unless the log of nsqd reports that it
-    could not be opened; in that case, recover it with --all.
+    recovers the messages after it. Of a file without damage, it is unknown which messages were delivered: all, unless
+    the log of nsqd reports that it could not open the file, or read at a wrong position. --all recovers all of them.
 
     The messages are added to the end of their queue, and the file is renamed to .bad.recovered. nsqd must be stopped,
     and a damaged queue must be repaired first. --to writes the messages to a file instead, which gnsqadmin load can
@@ -276,6 +278,9 @@ def recover_bad(
         note(f"{count} of {plural(len(files), 'file')}")
     else:
         document = {"directory": directory, "file": lines and target, "messages": messages, "files": files}
-        table = table_of(BadFile, files, empty="No files were set aside.")
-        output.show(document, [table, *([Line.of(told)] if messages else [])])
+        blocks: list[Block] = [table_of(BadFile, files, empty="No files were set aside.")]
+        if unknown := sum(bad.unknown for bad in files) * (not everything):
+            text = f"It is unknown whether {plural(unknown, 'message')} of files without damage were delivered; --all"
+            blocks.append(Line.of(f"{text} recovers them.", Tone.NOTE))
+        output.show(document, [*blocks, *([Line.of(told)] if messages else [])])
     return report([AdminError(f"{bad.file}: {bad.error}") for bad in files if bad.error])

@@ -16,7 +16,7 @@ from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.storage.disk.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name, segment_name
 from gnsqd.storage.journal.replay import Replay
-from nsqadmin_cli.datadir.records import Gap, Record, describe_missing, read_data_file, read_queue
+from nsqadmin_cli.datadir.records import Gap, Record, describe_missing, first_unread, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import Advance
 from nsqadmin_cli.table import Block, Line, Paragraph, Tone, column
@@ -201,6 +201,10 @@ class Checker:
         elif meta is not None:
             if plan.missing:
                 yield Severity.DAMAGE, name, f"{describe_missing(queue, plan)}, and the messages in it are lost"
+            begin = first_unread(queue, plan, self._max_msg_size)
+            if begin != plan.position:
+                text = f"reads from inside the message at {begin:,} of {queue.file_name(meta.read_file)}"
+                yield Severity.DAMAGE, name, f"{text}: nsqd sets that file aside, gnsqd reads from this message on"
             size, last = queue.numbers.get(meta.write_file, 0), queue.file_name(meta.write_file)
             later = [number for number in plan.numbers if number > meta.write_file]
             if size > meta.write_pos:
@@ -227,8 +231,10 @@ class Checker:
             tally.add(item)
         name = queue.file_name(number, bad=True)
         if not tally.flaw:
-            text = "set aside, but whole: nsqd had read all of it, or could not open it, as its log reports"
-            report.add(Severity.NOTE, name, text)
+            count = plural(tally.messages, "message")
+            text = f"set aside, but whole: it is unknown whether its {count} were delivered. Not all were if nsqd "
+            text += "logged that it could not open the file, or read at a wrong position; "
+            report.add(Severity.NOTE, name, text + "gnsqadmin data recover-bad --all restores all")
         else:
             text = f"set aside for {tally.flaw}; {plural(tally.behind, 'message')} behind that can be recovered"
             severity = Severity.DAMAGE if tally.behind else Severity.NOTE

@@ -12,11 +12,12 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gnsq_shared.directory import Plan, Queue, key_of, make_plan, open_file, read_held
+from gnsqd.storage.disk.reader import RecordReader
 from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE, decode_record
 from nsqadmin_cli.archive import ArchiveWriter
 from nsqadmin_cli.errors import AdminError, reason_of
@@ -184,13 +185,28 @@ def describe_missing(queue: Queue, plan: Plan) -> str:
     return f"{name} is missing" if count == 1 else f"{name} and {count - 1:,} more files are missing"
 
 
+def first_unread(queue: Queue, plan: Plan, max_msg_size: int) -> int:
+    """The read position in the first file, moved back to the beginning of a record as gnsqd does."""
+    if plan.position and queue.numbers[plan.numbers[0]] > plan.position:
+        with suppress(OSError):
+            path = queue.path(plan.numbers[0])
+            reader = RecordReader(path, MIN_RECORD_SIZE, max_msg_size + MIN_RECORD_SIZE)
+            try:
+                return reader.record_at(plan.position)
+            finally:
+                reader.close()
+    return plan.position
+
+
 def read_queue(
     queue: Queue, plan: Plan, max_msg_size: int, advance: Advance | None = None
 ) -> Iterator[tuple[int, Record | Gap]]:
     """All unread records, or damage, with the number of their file. A file deleted meanwhile is skipped; AdminError."""
+    start = first_unread(queue, plan, max_msg_size)
     for number in plan.numbers:
-        for item in read_data_file(queue.path(number), plan.start(number), max_msg_size, advance):
+        for item in read_data_file(queue.path(number), start, max_msg_size, advance):
             yield number, item
+        start = 0
 
 
 def read_data_file(path: str, start: int, max_msg_size: int, advance: Advance | None = None) -> Iterator[Record | Gap]:

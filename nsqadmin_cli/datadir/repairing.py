@@ -5,8 +5,9 @@ others, every readable message is written, in order, to new files with numbers a
 files set aside are not reused. Messages already read, and unfinished files of a killed nsqd, are not copied.
 
 nsqd reads a file from its beginning and sets it aside as `.bad` at damage, so the messages before the damage were
-delivered, and those behind it were not. It also sets whole files aside: files that it had read to the end, and files
-that it could not open when the system was short of file descriptors. Only its log shows which case applies. Recovered
+delivered, and those behind it were not. It also sets whole files aside: files that it had read to the end, files that
+it could not open when the system was short of file descriptors, and files in which its read position was inside a
+message. Only its log shows which case applies, so nobody knows which of their messages were delivered. Recovered
 messages become new data files at the end of their queue, and their file is renamed, so that they are recovered once.
 """
 
@@ -259,6 +260,9 @@ class BadFile:
     delivered: int = column(
         "delivered before", "before", Form.COUNT, default=0, help="messages before the damage, which nsqd had read"
     )
+    unknown: int = column(
+        "delivered or not", "?", Form.COUNT, default=0, help="messages of a file without damage; --all recovers them"
+    )
     recovered: int = column("recovered", "rec", Form.COUNT, ALWAYS, default=0)
     lost_bytes: int = column("lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD, help="unreadable", default=0)
     error: str = column(
@@ -278,6 +282,8 @@ class BadFile:
             if damaged or everything:
                 self.recovered += 1
                 yield item.payload
+        if not damaged:
+            self.unknown, self.delivered = self.delivered, 0
 
 
 def put_back(queue: Queue, bad: str, payloads: Iterator[bytes], found: DataDirectory) -> None:

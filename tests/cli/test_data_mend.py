@@ -264,7 +264,9 @@ def test_messages_that_nsqd_set_aside_come_back_once(nsqd_factory: DaemonFactory
     files = {each["file"]: each for each in found["files"]}
     mine = files["roll:c.diskqueue.000001.dat.bad"]
     assert (mine["recovered"], mine["delivered"], mine["error"]) == (3, 13, None)
-    assert files["roll.diskqueue.000000.dat.bad"]["recovered"] == 0  # nsqd had read all of it
+    whole = files["roll.diskqueue.000000.dat.bad"]
+    assert (whole["recovered"], whole["delivered"]) == (0, 0)
+    assert whole["unknown"] > 0  # nsqd had read all of it, but the file has no proof of that
     assert document("recover-bad", str(directory), "--channel=c")["messages"] == 0
     assert document("verify", str(directory))["sound"]
     flags = expectation("corrupt_size")["nsqd_options"]
@@ -301,6 +303,26 @@ def test_what_cannot_be_put_back_stays_set_aside_and_is_told(tmp_path: Path) -> 
     target = str(tmp_path / "lost.ndjson")
     assert document("recover-bad", str(directory), "--to", target)["messages"] == 2
     assert exported(Path(target).read_text()) == {"t": [b"world"], "o": [b"world"]}
+
+
+@pytest.mark.parametrize("inside", [1, 20, 37])
+def test_a_read_position_inside_a_message_costs_no_message(
+    gnsqd_factory: DaemonFactory, tmp_path: Path, inside: int
+) -> None:
+    """The damage of go-diskqueue in nsqio/nsq issues 1491 and 1514: nsqd sets the whole file aside."""
+    bodies = [b"body %03d" % number for number in range(10)]
+    records = [message(body, number) for number, body in enumerate(bodies, 1)]
+    size = len(records[0])
+    meta = b"8\n0,%d\n0,%d\n" % (2 * size + inside, 10 * size)
+    files = {"t_diskqueue_000000_dat": b"".join(records), "t_diskqueue_meta_dat": meta}
+    directory = Path(make(tmp_path / "d", TOPIC_T, **files))
+    [damage] = document("verify", str(directory), code=1)["findings"]
+    assert f"inside the message at {2 * size}" in damage["text"]
+    copy = Path(document("repair", str(directory))["copy"])
+    assert document("verify", str(copy))["sound"]
+    assert deliveries(gnsqd_factory, copy, "t", 8) == bodies[2:]
+    assert deliveries(gnsqd_factory, directory, "t", 8) == bodies[2:]
+    assert not list(directory.glob("*.bad"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="owners are changed by root alone")

@@ -72,6 +72,7 @@ SHARED = (
     "gnsqd.version",
     "gnsqd.wire.codec",
     "gnsqd.broker.envelope",
+    "gnsqd.storage.disk.reader",
     "gnsqd.storage.disk.record",
     "gnsqd.storage.journal.records",
     "gnsqd.storage.journal.replay",

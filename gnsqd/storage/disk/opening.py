@@ -9,6 +9,9 @@ files hold. Here every data file is read from its beginning: records may come tw
 writing goes on in a new file when the write file is longer than in meta, because meta is older than the last
 records; also when it is shorter, because writing behind its end would leave a hole in it, and when there are files
 behind it, because a full disk took records but no newer meta file.
+
+Where the read position is inside a record, the real nsqd finds no length there and sets the whole file aside. Here
+reading goes on with that record.
 """
 
 import errno
@@ -145,7 +148,25 @@ def open_queue(files: QueueFiles, log: Logger) -> Opening:
         if isinstance(error, OSError) and error.errno in SHORTAGES:
             raise StorageError(text) from error
         return _recover(files, log)
-    return _check_write_file(files, meta, log)
+    begin = _record_at(files, meta)
+    opening = _check_write_file(files, meta._replace(read_pos=begin), log)
+    if begin == meta.read_pos:
+        return opening
+    text = "DISKQUEUE(%s) %s metadata readPos %d is inside the record at %d, reading from there"
+    log.warn(text, files.name, files.path(meta.read_file), meta.read_pos, begin)
+    return opening._replace(mended=True)
+
+
+def _record_at(files: QueueFiles, meta: Meta) -> int:
+    """The read position, moved back to the beginning of the record that it is inside of, if it is."""
+    if meta.read_pos and meta.read_position < meta.write_position:
+        with suppress(OSError, StorageError):
+            reader = files.open_reader(meta.read_file)
+            try:
+                return reader.record_at(meta.read_pos)
+            finally:
+                reader.close()
+    return meta.read_pos
 
 
 def _recover(files: QueueFiles, log: Logger) -> Opening:

@@ -8,12 +8,16 @@ length alone does not prove it sound: it must lead to other records, or to the e
 """
 
 import os
+import re
+from bisect import bisect_right
 
 from gnsqd.errors import StorageError
 from gnsqd.storage.disk.record import LENGTH
 
 BUFFER_SIZE = 64 * 1024  # bytes; every queue with a backlog holds one
 FOLLOWERS = 4  # records that must follow a large one; a damaged length leads to that many only by a rare accident
+_ID = re.compile(rb"[0-9a-f]{16}")
+_ID_AT = 14  # in a record
 MAX_JOINED = 16 * 1024  # bytes; beyond that reading them back costs less than copying them again and again
 
 
@@ -63,6 +67,24 @@ class RecordReader:
         if ends and ends[-1] == self._start + len(self._buffer):
             self._buffer = b""
         return payloads, ends
+
+    def record_at(self, pos: int) -> int:
+        """Where the record begins that has `pos` inside it; `pos` if one begins there, or if damage hides that.
+        OSError. Only if no message seems to begin there is the file read, from its beginning."""
+        end = self.file_size()
+        if self._is_followed(pos, end) and _ID.match(os.pread(self._descriptor, 16, pos + _ID_AT)):
+            return pos
+        begin = 0
+        while begin < pos < end:
+            try:
+                ends = self.read(begin, end, 1000, 1 << 20)[1]
+            except StorageError:
+                break
+            if pos < ends[-1]:
+                begins = [begin, *ends]
+                return begins[bisect_right(begins, pos) - 1]
+            begin = ends[-1]
+        return pos
 
     def _parse(self, pos: int, end: int, limit: int, max_bytes: int, payloads: list[bytes], ends: list[int]) -> int:
         """Append the records that the buffer holds from `pos` on; the bytes needed there to go on, 0 to stop."""

@@ -124,6 +124,30 @@ def test_depth_is_0_behind_the_last_record_of_a_file_that_is_too_short(open_queu
     assert queue.depth == 0
 
 
+def payload(number: int) -> bytes:
+    return bytes(10) + b"%016x" % number + b"body"
+
+
+@pytest.mark.parametrize("pos, begin", [(34, 34), (35, 34), (67, 34), (68, 68), (101, 68), (102, 102), (103, 103)])
+def test_read_position_inside_a_record_goes_back_to_its_beginning(
+    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, pos: int, begin: int
+) -> None:
+    """Behind the third record, at 102, is damage: then nobody knows where the next one begins."""
+    content = b"".join(map(record, map(payload, range(3)))) + b"damage"
+    write_queue(tmp_path, f"3\n0,{pos}\n1,0\n", content)
+    queue = open_queue(min_msg_size=26)
+    assert (tmp_path / "q.diskqueue.meta.dat").read_text() == f"3\n0,{begin}\n1,0\n"
+    moved = f"$D/q.diskqueue.000000.dat metadata readPos {pos} is inside the record at {begin}, reading from there"
+    assert complaints() == ([f"WARNING: DISKQUEUE(q) {moved}"] if begin < pos else [])
+    assert queue.peek_many(3, ALL) == [payload(number) for number in range(begin // 34, 3)]
+
+
+def test_record_that_does_not_look_like_one_of_nsqd_is_read_nevertheless(open_queue: OpenQueue, tmp_path: Path) -> None:
+    content = [bytes(40), bytes(range(60, 100)), bytes(30)]
+    write_queue(tmp_path, "2\n0,44\n0,122\n", b"".join(map(record, content)))
+    assert drain(open_queue()) == content[1:]
+
+
 @pytest.mark.parametrize("content", [None, b"", b"torn"])
 def test_short_write_file_that_had_been_read_is_dropped(
     open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, content: bytes | None
