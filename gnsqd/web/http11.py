@@ -1,30 +1,30 @@
 """HTTP/1.0 and 1.1 seen from the server, without any I/O: requests out of bytes, responses into bytes.
 
-`RequestReader` is fed with what arrives, in whatever pieces, and returns complete requests. httptools finds their
-parts. As with Go's server, each route limits its body: a longer one is dropped while it arrives, and the request is
-answered as `too_big` when it has ended; one that is longer by more than DISCARD_LIMIT is answered at once and is the
-connection's last. Trailers, headers that follow a chunked body, are dropped.
+`RequestReader` is fed with what arrives, in whatever pieces, and returns complete requests. As with Go's server, each
+route limits its body: a longer one is dropped while it arrives, and the request is answered as `too_big` when it has
+ended; one that is longer by more than DISCARD_LIMIT is answered at once and is the connection's last. Trailers, headers
+that follow a chunked body, are dropped.
 
 A client that keeps its connection mostly sends the same head again. So the connection's last head is compared first,
-then whole heads are looked up among heads that were read before, `heads`, and only new ones go through the parser.
-Heads with credentials are never kept.
+then whole heads are looked up among heads that were read before, `heads`, and only new ones are parsed. Heads with
+credentials are never kept.
 
-Anything else is answered with Go's text, as `refusal`, and ends the connection. httptools is stricter than Go where two
-servers could read a request differently (two lengths for one body, lines without a carriage return) and does not know
-methods that no standard names.
+Anything else is answered with Go's text, as `refusal`, and ends the connection. Where two servers could read a request
+differently, more is refused than by Go's server: a repeated Content-Length, one beside a Transfer-Encoding, headers in
+several lines, and a head whose lines do not all end alike. Lines may end with line feeds alone if all do.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
+from re import Pattern
 from re import compile as regex
 from time import gmtime, strftime, time
-from typing import Any
+from typing import NoReturn
 from urllib.parse import unquote
 
-from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
-
 MAX_HEADER_LINES = 1000
-MAX_HEAD = 65536  # bytes of a target, header names and values; white space around them is bounded by MAX_SILENCE
+MAX_HEAD = 65536  # bytes
 MAX_SILENCE = 65536  # bytes that bring neither a request nor a body any further: part of a head, chunk sizes, trailers
 DISCARD_LIMIT = 256 * 1024
 MAX_HEADS = 1024  # that are known at a time, and
@@ -53,7 +53,22 @@ REASONS = {
 
 _BAD_ESCAPE = regex("%(?![0-9a-fA-F]{2})")
 # Heads with one of these are not kept: what they ask for is more than `Request.again` does, or they hold a token.
-_SPECIAL = {b"authorization", b"expect", b"transfer-encoding", b"upgrade"}
+_SPECIAL = {b"authorization", b"expect", b"transfer-encoding"}
+_ONCE = {b"host", b"content-length"}
+
+_NAME = rb"!#$%&'*+\-.^_`|~0-9A-Za-z"  # characters of a method or a header's name
+_TOKEN = b"[%b]+" % _NAME
+_TEXT = rb"[^\x00-\x08\x0a-\x1f\x7f]*"
+_END_OF_HEAD = regex(rb"\n\r?\n")
+_REQUEST_LINE = regex(rb"(%b) ([\x21-\x7e]+) HTTP/([0-9])\.([0-9])" % _TOKEN)
+_TARGET = regex(rb"/|\*\Z|[A-Za-z][A-Za-z0-9+.\-]*://")
+_HEADER = regex(rb"(%b):(%b)" % (_TOKEN, _TEXT))
+_SPACE_IN_NAME = regex(rb"[%b]+ [%b ]*:" % (_NAME, _NAME))
+_HOST = regex(rb"[!$%&'()*+,\-.:;=\[\]_~0-9A-Za-z]*")
+_LENGTH = regex(rb"[0-9]{1,19}")
+_CHUNK_SIZE = regex(rb"([0-9a-fA-F]{1,15})(?:[ \t]*|;%b)\r\n" % _TEXT)
+_CHUNK_END = regex(rb"\r\n")
+_TRAILER = regex(rb"(?:%b:%b)?\r\n" % (_TOKEN, _TEXT))
 
 
 class Request:
@@ -108,7 +123,7 @@ class Request:
 
 
 class _Stop(Exception):
-    """Raised from a callback of the parser: nothing that follows counts."""
+    """Nothing counts that follows on the connection."""
 
 
 class RequestReader:
@@ -125,15 +140,16 @@ class RequestReader:
         self.refusal = b""
         self._body_limit = body_limit
         self._heads = heads
-        self._head = b""  # of the request that comes first in what the parser gets
+        self._head = b""  # of the request at hand, if it may be kept
         self._last: Request | None = None  # from `heads`, and its head
         self._last_head = b""
-        self._parser: Any = HttpRequestParser(self)
-        self._request: Request | None = None
+        self._buffer = b""  # the beginning of a head, of a line between chunks, or of a trailer
+        self._searched = 0  # bytes of it without the end of a head
+        self._request: Request | None = None  # whose body is under way
+        self._rest = 0  # bytes of its body, or of its chunk, that are still to come
+        self._line: Pattern[bytes] | None = None  # what comes then, for a chunk
         self._ready: list[Request] = []
         self._silence = 0
-        self._lines = 0  # of the head at hand, and of its trailers
-        self._size = 0  # bytes of the head at hand, or of its trailers
         self._progress = False
 
     def feed(self, data: bytes) -> list[Request]:
@@ -143,26 +159,22 @@ class RequestReader:
             last.body = data[len(self._last_head) :]
             return [last]
         self._progress = False
-        if self._request is None:
+        size = len(data)
+        if self._buffer:
+            data, self._buffer = self._buffer + data, b""
+        elif self._request is None:
             data = self._take_known(data)
-        while data:
-            try:
-                self._parser.feed_data(data)
-                break
-            except HttpParserUpgrade as upgrade:
-                if self.done:  # CONNECT
-                    break
-                data = self._decline_upgrade() + data[upgrade.args[0] :]
-            except HttpParserCallbackError as error:
-                if isinstance(error.__context__, _Stop):
-                    break
-                raise
-            except HttpParserError:
-                self._malformed()
-                break
-        self._silence = 0 if self._progress else self._silence + len(data)
-        if self._silence > MAX_SILENCE and not self.done:
-            self._refuse(431)
+        try:
+            position, before = 0, -1
+            while before < position < len(data) and not self.done:
+                before = position
+                position = self._read_head(data, position) if self._request is None else self._read_body(data, position)
+            self._buffer = b"" if self.done else data[position:]
+            self._silence = 0 if self._progress else self._silence + size
+            if self._silence > MAX_SILENCE:
+                self._stop(431)
+        except _Stop:
+            pass
         return self._take_ready()
 
     def _take_known(self, data: bytes) -> bytes:
@@ -170,15 +182,14 @@ class RequestReader:
         start = 0
         while start < len(data):
             end = data.find(b"\r\n\r\n", start, start + MAX_KNOWN_HEAD) + 4
-            # Empty lines before a request are not part of it.
-            self._head = data[start:end] if end > start + 4 and data[start] > 32 else b""
-            known = self._heads.get(self._head)
+            head = data[start:end]
+            known = self._heads.get(head)
             if known is None:
                 break
             body_end = end + known.received
             if body_end > len(data):
                 break
-            self._last, self._last_head = known.again(data[end:body_end]), self._head
+            self._last, self._last_head = known.again(data[end:body_end]), head
             self._ready.append(self._last)
             self._progress = True
             start = body_end
@@ -188,8 +199,9 @@ class RequestReader:
 
     def feed_eof(self) -> list[Request]:
         """The client has closed its side: returns the request that was truncated in its body, if any."""
-        if self._request is not None and not self.done:
-            self._malformed()
+        if not (self.idle or self.done):
+            with suppress(_Stop):
+                self._malformed()
         self.done = True
         return self._take_ready()
 
@@ -197,21 +209,15 @@ class RequestReader:
         ready, self._ready = self._ready, []
         return ready
 
-    def close(self) -> None:
-        """Let go of the parser, which refers back here: otherwise a body that was cut off would stay until the garbage
-        collector comes by."""
-        self._request = None
-        self._parser = None
-
     @property
     def idle(self) -> bool:
         """Nothing of a next request has arrived."""
-        return self._request is None
+        return self._request is None and not self._buffer
 
     @property
     def in_body(self) -> bool:
         """A head is complete, its body not."""
-        return self._request is not None and bool(self._request.method)
+        return self._request is not None
 
     @property
     def body_size(self) -> int:
@@ -226,118 +232,139 @@ class RequestReader:
         request.expects = False
         return CONTINUE
 
-    def _decline_upgrade(self) -> bytes:
-        # Go's server ignores an offer to switch protocols, which Java's client makes with every first request; llhttp
-        # stops there, body or not. So it gets the same head again, without the offer.
-        request = self._ready.pop()
-        self._parser = HttpRequestParser(self)
-        lines = [b"%s: %s\r\n" % header for header in request.headers.items() if header[0] != b"upgrade"]
-        version = b"1.0" if request.http10 else b"1.1"
-        return b"%s %s HTTP/%s\r\n%s\r\n" % (request.method.encode(), request.target.encode(), version, b"".join(lines))
+    def _malformed(self) -> NoReturn:
+        if self._request is None:
+            self._stop(400)
+        self._request.broken = True
+        self._answer_now(self._request)
 
-    def _malformed(self) -> None:
-        if self.done:
-            return
-        request = self._request
-        if request is None or not request.method:
-            self._refuse(400)
-        else:
-            request.broken = True
-            self._answer_now(request)
-
-    def _refuse(self, status: int, why: str = "", text: str = "") -> None:
+    def _stop(self, status: int, why: str = "", text: str = "") -> NoReturn:
         """End the connection with one of Go's built-in answers."""
         line = f"{status} {REASONS[status]}{why}"
         self.refusal = (
             f"HTTP/1.1 {line}\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n{text or line}"
         ).encode()
         self.done = True
+        raise _Stop
 
-    def _answer_now(self, request: Request) -> None:
+    def _answer_now(self, request: Request) -> NoReturn:
+        """Let it be the last request, whatever of it is missing."""
         request.keep_alive = False
         self._finish(request)
+        raise _Stop
 
     def _finish(self, request: Request) -> None:
         self._request = None
+        self._progress = True
         if request.buffer is not None:
             request.body = bytes(request.buffer)
         self._ready.append(request)
         self.done = not request.keep_alive
+        if self._head and request.keep_alive and not request.too_big and _SPECIAL.isdisjoint(request.headers):
+            # Nothing in the head needs more than `Request.again` does.
+            if len(self._heads) >= MAX_HEADS:
+                self._heads.clear()
+            self._heads[self._head] = request.again(b"")
+        self._head = b""
 
-    # Called by the parser
+    # Heads
 
-    def on_message_begin(self) -> None:
-        self._request = Request()
-        self._lines = 0
-        self._size = 0
-
-    def on_url(self, part: bytes) -> None:
-        assert self._request is not None
-        self._measure(len(part))
-        self._request.target += part.decode("ascii")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        request = self._request
-        assert request is not None
-        self._lines += 1
-        self._measure(len(name) + len(value) + 4)  # with what separates them
-        if request.method:  # the head is complete: this is a trailer
-            return
-        headers = request.headers
-        name = name.lower()
-        headers[name] = headers[name] + b", " + value if name in headers else value
-
-    def _measure(self, size: int) -> None:
-        self._size += size
-        if self._size > MAX_HEAD or self._lines > MAX_HEADER_LINES:
+    def _read_head(self, data: bytes, start: int) -> int:
+        """Read the head that begins at `start`, if it is complete; where the rest of the data begins. _Stop"""
+        if data.startswith((b"\r", b"\n"), start):  # empty lines, which Go's server skips after a POST
+            start = len(data) - len(data[start:].lstrip(b"\r\n"))
+        found = _END_OF_HEAD.search(data, start + self._searched)
+        end = found.end() if found else len(data)
+        self._searched = 0
+        if end - start > MAX_HEAD:
             self._stop(431)
-
-    def on_headers_complete(self) -> None:
-        request = self._request
-        assert request is not None
-        parser = self._parser
-        self._progress = True
-        self._size = 0
-        request.method = parser.get_method().decode()
-        headers = request.headers
-        version = parser.get_http_version()
-        request.http10 = version == "1.0"
-        if version == "1.1":
-            self._check_host(headers.get(b"host"))
-        elif version == "2.0":
-            self._stop(505, ": unsupported protocol version")
-        elif not request.http10:
+        if found is None:
+            line, ended, _ = data[start:].partition(b"\n")
+            if ended or (line and not 32 < line[0] < 127):  # such as a handshake of TLS
+                self._read_request_line(line.removesuffix(b"\r"))
+            self._searched = max(0, end - start - 3)
+            return start
+        head = data[start:end]
+        # Lines end as the last one does. A proxy may take a line feed alone for a part of the line, and the rest of the
+        # line must not become a header here.
+        if head.endswith(b"\r\n\r\n"):
+            line, *lines = head[:-4].split(b"\r\n")
+            self._head = head if len(head) <= MAX_KNOWN_HEAD else b""
+        elif head.endswith(b"\n\n"):
+            line, *lines = head[:-2].split(b"\n")
+        else:
             self._stop(400)
-        if parser.should_upgrade() and request.method != "CONNECT":
-            return
-        request.keep_alive = parser.should_keep_alive() and request.method != "CONNECT"
+        self._begin(self._read_request_line(line), lines)
+        return end
+
+    def _read_request_line(self, line: bytes) -> Request:
+        found = _REQUEST_LINE.fullmatch(line)
+        if found is None:
+            self._stop(400)
+        method, target, major, minor = found.groups()
+        request = Request()
+        request.method = method.decode()
+        request.target = target.decode()
+        if method != b"CONNECT" and not _TARGET.match(target):
+            self._stop(400)
+        if major != b"1":
+            self._stop(505, ": unsupported protocol version")
+        request.http10 = minor == b"0"
+        return request
+
+    def _begin(self, request: Request, lines: list[bytes]) -> None:
+        """A head is complete, with these header lines. _Stop"""
+        self._progress = True
+        if len(lines) > MAX_HEADER_LINES:
+            self._stop(431)
+        headers = request.headers
+        for line in lines:
+            found = _HEADER.fullmatch(line)
+            if found is None:
+                self._stop(400, ": invalid header name" if _SPACE_IN_NAME.match(line) else "")
+            name, value = found[1].lower(), found[2].strip(b" \t")
+            if name not in headers:
+                headers[name] = value
+            elif name in _ONCE:
+                self._stop(400)
+            else:
+                headers[name] += b", " + value
+        host = headers.get(b"host")
+        if host is None:
+            if not request.http10 and request.method != "CONNECT":
+                self._stop(400, ": missing required Host header")
+        elif not _HOST.fullmatch(host):
+            self._stop(400, ": malformed Host header")
+        options = {option.strip().lower() for option in headers.get(b"connection", b"").split(b",")}
+        request.keep_alive = b"close" not in options and (not request.http10 or b"keep-alive" in options)
         self._locate(request)
         if b"expect" in headers:
             if headers[b"expect"].lower() != b"100-continue":
                 self._stop(417)
             request.expects = not request.http10
+        self._request = request
+        self._rest = 0
+        self._line = None
         if b"transfer-encoding" in headers:
-            if request.http10:  # knows none: others might see where the body ends differently
+            # Others may see where the body ends differently: HTTP/1.0 knows no encodings.
+            if request.http10 or b"content-length" in headers:
                 self._stop(400)
             if headers[b"transfer-encoding"].lower() != b"chunked":
                 self._stop(501, text="Unsupported transfer encoding")
             request.limit = self._body_limit(request)
+            self._line = _CHUNK_SIZE
         elif b"content-length" in headers:
-            length = int(headers[b"content-length"])
+            length = headers[b"content-length"]
+            if not _LENGTH.fullmatch(length):
+                self._stop(400)
+            self._rest = int(length)
             request.announced = True
             request.limit = self._body_limit(request)
-            request.too_big = length > request.limit
-            if request.too_big and (length > DISCARD_LIMIT or request.expects):
+            request.too_big = self._rest > request.limit
+            if request.too_big and (self._rest > DISCARD_LIMIT or request.expects):
                 self._answer_now(request)
-                raise _Stop
-
-    def _check_host(self, host: bytes | None) -> None:
-        if host is None:
-            self._stop(400, ": missing required Host header")
-        elif b"," in host:
-            self._stop(400)
-        elif b" " in host:
-            self._stop(400, ": malformed Host header")
+        if not self._rest and self._line is None:
+            self._finish(request)
 
     def _locate(self, request: Request) -> None:
         """Split the target into path and query; a proxy's absolute form loses its host."""
@@ -350,13 +377,36 @@ class RequestReader:
             path = unquote(path)
         request.path = path
 
-    def _stop(self, status: int, why: str = "", text: str = "") -> None:
-        self._refuse(status, why, text)
-        raise _Stop
+    # Bodies
 
-    def on_body(self, data: bytes) -> None:
+    def _read_body(self, data: bytes, start: int) -> int:
+        """Read from `start` on as much as belongs together; where the rest of the data begins. _Stop"""
         request = self._request
         assert request is not None
+        if self._rest:
+            end = min(start + self._rest, len(data))
+            self._rest -= end - start
+            self._take_body(request, data[start:end])
+            if not self._rest and self._line is None:
+                self._finish(request)
+            return end
+        end = start + 2 if self._line is _CHUNK_END else data.find(b"\n", start) + 1
+        if not start < end <= len(data):
+            return start
+        assert self._line is not None
+        found = self._line.fullmatch(data, start, end)
+        if found is None:
+            self._malformed()
+        if self._line is _CHUNK_END:
+            self._line = _CHUNK_SIZE
+        elif self._line is _CHUNK_SIZE:
+            self._rest = int(found[1], 16)
+            self._line = _CHUNK_END if self._rest else _TRAILER
+        elif end - start == 2:
+            self._finish(request)
+        return end
+
+    def _take_body(self, request: Request, data: bytes) -> None:
         self._progress = True
         room = request.limit - request.received
         request.received += len(data)
@@ -364,7 +414,6 @@ class RequestReader:
             request.too_big = True
             if request.received > request.limit + DISCARD_LIMIT:
                 self._answer_now(request)
-                raise _Stop
             data = data[: max(room, 0)]
         if not request.body:
             request.body = data
@@ -372,22 +421,6 @@ class RequestReader:
             if request.buffer is None:
                 request.buffer = bytearray(request.body)
             request.buffer += data
-
-    def on_message_complete(self) -> None:
-        request = self._request
-        assert request is not None
-        self._progress = True
-        self._finish(request)
-        if self._head:
-            self._learn(request)
-
-    def _learn(self, request: Request) -> None:
-        """Know the head of the request that just ended again, if nothing in it needs more than `Request.again` does."""
-        if request.keep_alive and not request.too_big and _SPECIAL.isdisjoint(request.headers):
-            if len(self._heads) >= MAX_HEADS:
-                self._heads.clear()
-            self._heads[self._head] = request.again(b"")
-        self._head = b""
 
 
 # By whether the request was HTTP/1.0

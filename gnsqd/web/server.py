@@ -9,7 +9,6 @@ end. A request without TLS to a server with TLS is answered without TLS.
 
 import socket
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -139,19 +138,19 @@ class HTTPServer:
         began = 0.0  # the head or the body that is under way
         in_body = False
         idle = True
-        with closing(RequestReader(router.body_limit, self._heads)) as reader:
-            while not (reader.done or self._closed):
-                if idle:
-                    began = 0.0
-                    connection.read_deadline = monotonic() + self._idle_timeout if self._idle_timeout else 0.0
-                # A connection that waits keeps no body, and no token.
-                answered = self._respond(connection, reader, router, connection.receive())
-                idle = reader.idle
-                if not idle:
-                    if answered or not began or in_body != reader.in_body:
-                        began = monotonic()
-                        in_body = reader.in_body
-                    connection.read_deadline = began + REQUEST_TIMEOUT + reader.body_size / SLOWEST_BODY
+        reader = RequestReader(router.body_limit, self._heads)
+        while not (reader.done or self._closed):
+            if idle:
+                began = 0.0
+                connection.read_deadline = monotonic() + self._idle_timeout if self._idle_timeout else 0.0
+            # A connection that waits keeps no body, and no token.
+            answered = self._respond(connection, reader, router, connection.receive())
+            idle = reader.idle
+            if not idle:
+                if answered or not began or in_body != reader.in_body:
+                    began = monotonic()
+                    in_body = reader.in_body
+                connection.read_deadline = began + REQUEST_TIMEOUT + reader.body_size / SLOWEST_BODY
 
     def _respond(self, connection: Connection, reader: RequestReader, router: Responder, data: bytes) -> bool:
         """Answer the requests that `data` completes, b"" at the end of the stream; whether there were any."""

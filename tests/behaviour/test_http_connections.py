@@ -1,17 +1,17 @@
 """What both daemons make of connections and bodies, and of bytes that are hardly HTTP.
 
-httptools refuses a little more than Go's server; only what both refuse stands here.
+gnsqd refuses more where two servers could read a request differently; that stands in a table of its own.
 """
 
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from daemons import DEADLINE, Daemon, eventually, open_socket
+from daemons import DEADLINE, Daemon, eventually, open_socket, own_command
 from http_api import exchange, head, message, read_all, split_responses, topic_stats
 from nsq_client import Client, mpub_body
 
@@ -22,6 +22,13 @@ DaemonFactory = Callable[..., Daemon]
 def shared(module_factory: DaemonFactory) -> Daemon:
     """One daemon for all the tests that leave nothing on it another could trip over."""
     return module_factory()
+
+
+@pytest.fixture(scope="module")
+def gnsqd_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """The same, but only ours."""
+    with Daemon(own_command(), tmp_path_factory.mktemp("shared") / "data") as daemon:
+        yield daemon
 
 
 def is_open(sock: socket.socket) -> bool:
@@ -48,6 +55,16 @@ PING = head("GET /ping")
         (head("GET http://host/ping"), [(200, "OK")]),
         (head("GET /%70ing"), [(200, "OK")]),
         (head("OPTIONS *"), [(200, "")]),
+        (head("CONNECT /ping") + PING, [(405, message("METHOD_NOT_ALLOWED")), (200, "OK")]),
+        (b"GET /ping HTTP/1.0\n\n", [(200, "OK")]),
+        (b"GET /ping HTTP/1.1\nHost: x\n\n" + PING + b"GET /ping HTTP/1.2\nHost: a,b\n\n", [(200, "OK")] * 3),
+        (b"POST /pub?topic=t HTTP/1.1\nHost: x\nContent-Length: 3\n\nabc" + PING, [(200, "OK")] * 2),
+        (
+            b"POST /pub?topic=t HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\n\n"
+            b"1;a=b\r\na\r\n02\t\r\nbc\r\n0\r\n\r\n" + PING, [(200, "OK")] * 2,
+        ),
+        (head("POST /pub?topic=t", "Content-Length: 3") + b"abc\r\n" + PING, [(200, "OK")] * 2),
+        (b"GET /ping HTTP/1.0\r\nProxy-Connection: keep-alive\r\n\r\n" + PING, [(200, "OK")]),
         (
             head("POST /pub?topic=t", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "Content-Length: 3")
             + b"abc" + PING,
@@ -75,16 +92,31 @@ BAD = "400 Bad Request"
         (b"GET /ping HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n", 400, BAD),
         (b"GET /ping HTTP/1.1\r\nHost: a b\r\n\r\n", 400, BAD + ": malformed Host header"),
         (b"GET /ping HTTP/2.0\r\n\r\n", 505, "505 HTTP Version Not Supported: unsupported protocol version"),
+        (b"GET /ping HTTP/0.9\r\n\r\n", 505, "505 HTTP Version Not Supported: unsupported protocol version"),
+        (b"GET  /ping HTTP/1.1\r\nHost: x\r\n\r\n", 400, BAD),
+        (b"GET /ping HTTP/1.1 \r\nHost: x\r\n\r\n", 400, BAD),
+        (b"GET /ping HTTP/1.1\r\nHost: a@b\r\n\r\n", 400, BAD + ": malformed Host header"),
+        (b"GET /ping HTTP/1.0\r\nHost: x\r\nHost: x\r\n\r\n", 400, BAD),
+        (b"FOO /ping HTTP/1.1\n\n", 400, BAD + ": missing required Host header"),
         (head("GET ping"), 400, BAD),
+        (head("GET *x"), 400, BAD),
+        (head(" /ping"), 400, BAD),
         (head("G@T /ping"), 400, BAD),
         (head("GET /%zz"), 400, BAD),
         (head("GET /ping?\x01"), 400, BAD),
         (head("GET /ping", "no colon"), 400, BAD),
         (head("GET /ping", ": no name"), 400, BAD),
+        (head("GET /ping", "a b: c"), 400, BAD + ": invalid header name"),
         (head("GET /ping", "a: \x00"), 400, BAD),
+        (head("GET /ping", "a: b\rc"), 400, BAD),
+        (head("GET /ping", "a: b\r"), 400, BAD),
         (head("POST /pub?topic=t", "Content-Length: abc"), 400, BAD),
         (head("POST /pub?topic=t", "Content-Length: -1"), 400, BAD),
         (head("POST /pub?topic=t", "Content-Length: 3", "Content-Length: 4") + b"abcd", 400, BAD),
+        (head("POST /pub?topic=t", "Content-Length: +3") + b"abc", 400, BAD),
+        (head("POST /pub?topic=t", "Content-Length: 0_3") + b"abc", 400, BAD),
+        (head("POST /pub?topic=t", "Content-Length: 3, 3") + b"abc", 400, BAD),
+        (head("POST /pub?topic=t", *["Transfer-Encoding: chunked"] * 2), 501, "Unsupported transfer encoding"),
         (head("POST /pub?topic=t", "Transfer-Encoding: gzip"), 501, "Unsupported transfer encoding"),
         (head("GET /ping", "A: " + "x" * 1_100_000), 431, "431 Request Header Fields Too Large"),
     ],
@@ -96,6 +128,56 @@ def test_what_is_no_http_is_refused_and_ends_the_connection(
         assert [answer[0] for answer in exchange(shared, PING + data)] == [200, status]
     else:
         assert exchange(shared, PING + data) == [(200, "OK"), (status, body)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nA: b\nContent-Length: 3\r\n\r\nabc",
+        b"POST /pub?topic=t HTTP/1.1\nHost: x\nA: b\r\nContent-Length: 3\n\nabc",
+        b"GET /ping HTTP/1.1\r\nHost: x\n\n",
+        b"GET /ping HTTP/1.1\nHost: x\r\n\r\n",
+        b"GET /ping HTTP/1.1\r\nHost: x\r\n\n",
+        b"GET /ping HTTP/1.1\nHost: x\n\r\n",
+        head("GET /ping", "a: b", " c"),
+        head("POST /pub?topic=t", "Content-Length:", " 3") + b"abc",
+        head("POST /pub?topic=t", "Content-Length: 3", "Content-Length: 3") + b"abc",
+        head("POST /pub?topic=t", "Content-Length: 3", "Transfer-Encoding: chunked") + b"3\r\nabc\r\n0\r\n\r\n",
+        head("POST /pub?topic=t", "Content-Length: ") + b"abc",
+        head("GET /ping?\xe9"),
+    ],
+)
+def test_what_two_servers_could_read_differently_is_refused(gnsqd_shared: Daemon, data: bytes) -> None:
+    """The real daemon reads it in its own way."""
+    assert exchange(gnsqd_shared, PING + data + PING) == [(200, "OK"), (400, BAD)]
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize(
+    "line, headers, body",
+    [
+        ("FOO /ping", ["Allow: GET, OPTIONS"], "METHOD_NOT_ALLOWED"),
+        ("get /ping", ["Allow: GET, OPTIONS"], "METHOD_NOT_ALLOWED"),
+        ("options /ping", ["Allow: GET, OPTIONS"], "METHOD_NOT_ALLOWED"),
+        ("DESCRIBE /pub?topic=t", ["Allow: OPTIONS, POST"], "METHOD_NOT_ALLOWED"),
+        ("!#$%&'*+-.^_`|~09 /ping", ["Allow: GET, OPTIONS"], "METHOD_NOT_ALLOWED"),
+        ("X" * 5000 + " /ping", ["Allow: GET, OPTIONS"], "METHOD_NOT_ALLOWED"),
+        ("FOO /nope", [], "NOT_FOUND"),
+        ("FOO /ping/", [], "NOT_FOUND"),
+    ],
+)
+def test_unknown_method_is_not_allowed(shared: Daemon, version: str, line: str, headers: list[str], body: str) -> None:
+    """NSQD-COMPAT 5; its body is read, so that the next request is found."""
+    with open_socket(shared.http_address, DEADLINE) as sock:
+        request = f"{line} HTTP/{version}\r\nHost: x\r\nConnection: keep-alive\r\nContent-Length: 3\r\n\r\nabc"
+        sock.sendall(request.encode() + head("GET /ping", "Connection: close"))
+        answer, _, rest = read_all(sock).partition(b"\r\n\r\n")
+    status, *found = answer.decode().splitlines()
+    assert status.startswith(f"HTTP/{version} {404 if body == 'NOT_FOUND' else 405} ")
+    expected = {"Content-Type: application/json; charset=utf-8", "X-Nsq-Content-Type: nsq; version=1.0", *headers}
+    expected |= {"Connection: keep-alive"} if version == "1.0" else set()
+    assert {line for line in found if not line.startswith(("Date", "Content-Length"))} == expected
+    assert rest.startswith(message(body).encode() + b"HTTP/1.1 200 OK\r\n")
 
 
 @pytest.mark.parametrize(

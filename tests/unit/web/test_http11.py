@@ -239,11 +239,10 @@ def test_connection_is_kept_as_version_and_header_say(line: bytes, headers: tupl
     assert not under_test.refusal
 
 
-def test_connect_is_answered_like_any_method_and_is_the_last() -> None:
+def test_connect_is_answered_like_any_method() -> None:
     under_test = reader()
-    (request,) = under_test.feed(head(line=b"CONNECT host:1 HTTP/1.1") + GET)
-    assert (request.method, request.keep_alive) == ("CONNECT", False)
-    assert under_test.done
+    (request, _) = under_test.feed(head(line=b"CONNECT host:1 HTTP/1.1") + GET)
+    assert (request.method, request.keep_alive) == ("CONNECT", True)
 
 
 def test_offer_of_another_protocol_is_ignored_and_the_body_read() -> None:
@@ -452,6 +451,9 @@ REPEATED = [
     CHUNKED,
     b"\r\n\r\n" + GET,
     b"\n\r\n\r\n" + GET,
+    GET.replace(b"\r", b""),
+    POST.replace(b"\r", b""),
+    b"FOO /ping HTTP/1.1\r\nHost: x\r\n\r\n",
     head(b"Expect: 100-continue", b"Content-Length: 5") + b"hello",
     head(b"Connection: Upgrade", b"Upgrade: h2c", b"Content-Length: 5") + b"hello",
     head(b"Content-Length: 101") + b"x" * 101,
