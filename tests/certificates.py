@@ -4,6 +4,7 @@ Keys are P-256 unless a test brings another one, because those take no time to m
 """
 
 import datetime
+import hashlib
 import ipaddress
 from pathlib import Path
 from typing import NamedTuple
@@ -72,6 +73,28 @@ def issue(
     signer = issuer.key if issuer else key
     algorithm = None if isinstance(signer, ed25519.Ed25519PrivateKey) else SHA256()
     return Identity(builder.sign(signer, algorithm), key)
+
+
+_SHA256_WITH_RSA = bytes.fromhex("2a864886f70d01010b")  # its OID; those of the others end with another byte
+_WEAK = {
+    "md5": (4, bytes.fromhex("3020300c06082a864886f70d020505000410")),
+    "sha1": (5, bytes.fromhex("3021300906052b0e03021a05000414")),
+}
+
+
+def sign_weakly(identity: Identity, issuer: Identity, algorithm: str) -> Identity:
+    """The same, with another signature of `issuer`, which has an RSA key: PKCS #1 by hand, as cryptography refuses."""
+    assert isinstance(issuer.key, rsa.RSAPrivateKey)
+    number, prefix = _WEAK[algorithm]
+    oid = _SHA256_WITH_RSA[:-1] + bytes([number])
+    der = identity.certificate.public_bytes(Encoding.DER).replace(_SHA256_WITH_RSA, oid)
+    signed = identity.certificate.tbs_certificate_bytes.replace(_SHA256_WITH_RSA, oid)
+    digest = prefix + hashlib.new(algorithm, signed).digest()
+    size = issuer.key.key_size // 8
+    padded = b"\0\1" + b"\xff" * (size - 3 - len(digest)) + b"\0" + digest
+    private = issuer.key.private_numbers()
+    signature = pow(int.from_bytes(padded), private.d, private.public_numbers.n).to_bytes(size)
+    return Identity(x509.load_der_x509_certificate(der[:-size] + signature), identity.key)
 
 
 def write_identities(directory: Path) -> dict[str, tuple[str, str]]:

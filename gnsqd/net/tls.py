@@ -75,6 +75,14 @@ _COMMON_NAME = bytes([0x55, 4, 3])  # its OID, 2.5.4.3
 # ASN.1's types of string that Go knows: UTF8String, NumericString, PrintableString, T61String, IA5String, BMPString.
 _STRINGS = {12: "utf-8", 18: "ascii", 19: "ascii", 20: "latin-1", 22: "ascii", 30: "utf-16-be"}
 
+# What Go verifies; RSASSA-PSS only with these hashes. OpenSSL has these names.
+_SIGNATURES = {b"ED25519", *(b"sha%dWithRSAEncryption" % bits for bits in (256, 384, 512))}
+_SIGNATURES |= {b"ecdsa-with-SHA%d" % bits for bits in (256, 384, 512)}
+_PSS = b"rsassaPss"
+_PSS_HASHES = {"sha256", "sha384", "sha512"}
+_UNKNOWN_AUTHORITY = 20  # X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY
+_WEAK_SIGNATURE = 68  # X509_V_ERR_CA_MD_TOO_WEAK
+
 # OpenSSL, for the data of an established connection: the methods of pyOpenSSL's Connection take longer than OpenSSL.
 _lib: Any = Binding.lib
 _ffi: Any = Binding.ffi
@@ -276,7 +284,7 @@ def _build_context(options: Options) -> SSL.Context:
     names = [name for _, name, _ in _CIPHER_SUITES]
     if options.tls_min_version < SSL.TLS1_2_VERSION:
         # TLS 1.0 and 1.1 sign their handshake with MD5 and SHA-1, which OpenSSL allows at security level 0 only. The
-        # level also bounds certificates and keys, so it is set before they are loaded.
+        # level also bounds certificates and keys, so it is set before they are loaded; and `_verify` bounds signatures.
         names.append("@SECLEVEL=0")
     context.set_cipher_list(":".join(names).encode())
     context.set_tls13_ciphersuites(":".join(name for _, name, _ in _TLS13_CIPHER_SUITES).encode())
@@ -326,7 +334,8 @@ def _set_client_auth(context: SSL.Context, policy: str, root_ca_path: str) -> No
     if policy == "require":
         context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, lambda *_: True)
     elif policy == "require-verify":
-        context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT)
+        # Not pyOpenSSL's set_verify: its callback cannot choose the alert.
+        _lib.SSL_CTX_set_verify(context._context, SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, _verify)
         if not roots:
             context.set_default_verify_paths()
     store = context.get_cert_store()
@@ -335,6 +344,40 @@ def _set_client_auth(context: SSL.Context, policy: str, root_ca_path: str) -> No
     for root in roots:
         store.add_cert(crypto.X509.from_cryptography(root))
         context.add_client_ca(root)
+
+
+@_ffi.callback("int (*)(int, X509_STORE_CTX *)")  # type: ignore[untyped-decorator]
+def _verify(ok: int, store: Any) -> int:
+    """OpenSSL's verdict on one certificate of a chain, or Go's: neither accepts a chain with a weak signature, and the
+    client learns that its authority is unknown. OpenSSL's own bound depends on its security level."""
+    if ok and _lib.X509_STORE_CTX_get_error_depth(store) == 0:  # the last: the client's own certificate
+        *signed, _ = _chain(store)  # nobody signs for a trusted certificate
+        ok = all(map(_is_strong, signed))
+        if not ok:
+            _lib.X509_STORE_CTX_set_error(store, _UNKNOWN_AUTHORITY)
+    elif _lib.X509_STORE_CTX_get_error(store) == _WEAK_SIGNATURE:
+        _lib.X509_STORE_CTX_set_error(store, _UNKNOWN_AUTHORITY)
+    return ok
+
+
+def _chain(store: Any) -> list[crypto.X509]:
+    """The certificates that are verified, the client's first, a trusted one last."""
+    stack = _lib.X509_STORE_CTX_get1_chain(store)
+    count = _lib.sk_X509_num(stack)
+    chain = [crypto.X509._from_raw_x509_ptr(_lib.sk_X509_value(stack, index)) for index in range(count)]
+    _lib.sk_X509_free(stack)
+    return chain
+
+
+def _is_strong(certificate: crypto.X509) -> bool:
+    """True if Go verifies signatures of this kind."""
+    with contextlib.suppress(ValueError, UnsupportedAlgorithm):
+        algorithm = certificate.get_signature_algorithm()
+        if algorithm != _PSS:
+            return algorithm in _SIGNATURES
+        found = certificate.to_cryptography().signature_hash_algorithm
+        return found is not None and found.name in _PSS_HASHES
+    return False
 
 
 def _read_roots(path: str) -> list[x509.Certificate]:

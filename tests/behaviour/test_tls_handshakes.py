@@ -14,11 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from auth_server import EVERYTHING, AuthServer, grant, query
-from certificates import issue, write_identities
-from daemons import Daemon, eventually, is_readable, own_command
+from certificates import issue, sign_weakly, write_identities
+from daemons import DEADLINE, Daemon, address_of, eventually, is_readable, open_socket, own_command
 from faults.observers import GoodClients
 from nsq_client import HEARTBEAT, Client, split_frames
 from upgraded_client import UpgradedClient, tls_client_context
@@ -222,6 +223,71 @@ def test_plain_bytes_behind_the_handshake_close_the_connection(nsqd: Daemon, ver
     assert raw[:1] in (b"\x15", b"\x17")  # an alert; since TLS 1.3 it looks like data
     assert b"E_" not in raw
     eventually(lambda: f"client({address}) - failed to read command - tls: " in nsqd.log())
+
+
+# How it is signed
+
+
+@pytest.fixture(scope="module")
+def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KeyPair]:
+    """Clients with their chains, by what is weak in it, and the authorities that the daemon trusts."""
+    directory = tmp_path_factory.mktemp("chains")
+    key = rsa.generate_private_key(65537, 2048)
+    root = issue("root", authority=True, key=key)
+    weak_root = sign_weakly(issue("weak root", authority=True, key=key), root, "sha1")
+    weak_root = sign_weakly(weak_root, weak_root, "sha1")
+    intermediate = issue("intermediate", root, authority=True, key=key)
+    client = issue("client", root)
+    behind = issue("client", intermediate)
+    chains = {
+        "nothing": (behind, intermediate),
+        "root": (issue("client", weak_root),),
+        "client-md5": (sign_weakly(client, root, "md5"),),
+        "client-sha1": (sign_weakly(client, root, "sha1"),),
+        "intermediate-sha1": (behind, sign_weakly(intermediate, root, "sha1")),
+        "behind-sha1": (sign_weakly(behind, intermediate, "sha1"), intermediate),
+        "roots": (root, weak_root),
+    }
+    return {name: first.write(directory / name, *rest) for name, (first, *rest) in chains.items()}
+
+
+@pytest.fixture(scope="module")
+def trusting(
+    module_factory: Callable[..., Daemon], identities: dict[str, KeyPair], chains: dict[str, KeyPair]
+) -> Daemon:
+    """Clients of TLS 1.0 may connect."""
+    cert, key = identities["server"]
+    flags = [f"--tls-cert={cert}", f"--tls-key={key}", f"--tls-root-ca-file={chains['roots'][0]}"]
+    return module_factory(*flags, "--tls-client-auth-policy=require-verify", "--https-address=127.0.0.1:0")
+
+
+@pytest.mark.parametrize("version", ["tls1.0", "tls1.2", "tls1.3"])
+@pytest.mark.parametrize("weak", ["nothing", "root"])
+def test_chain_is_accepted_whatever_a_trusted_certificate_is_signed_with(
+    trusting: Daemon, chains: dict[str, KeyPair], weak: str, version: str
+) -> None:
+    with UpgradedClient(trusting.tcp_address, tls_client_context(version, chains[weak]), tls_v1=True) as client:
+        client.publish("chains#ephemeral", b"x")
+
+
+@pytest.mark.parametrize("version", ["tls1.0", "tls1.2", "tls1.3"])
+@pytest.mark.parametrize("weak", ["client-md5", "client-sha1", "intermediate-sha1", "behind-sha1"])
+def test_chain_with_a_weak_signature_is_refused(
+    trusting: Daemon, chains: dict[str, KeyPair], weak: str, version: str
+) -> None:
+    context = tls_client_context(version, chains[weak])
+    found = re.search(r" HTTPS: listening on (.*)", trusting.log())
+    assert found is not None
+    with (
+        open_socket(address_of(found[1]), DEADLINE) as sock,
+        pytest.raises((ssl.SSLError, ConnectionError)) as caught,
+        context.wrap_socket(sock) as upgraded,
+    ):
+        assert not upgraded.recv(1)
+    if isinstance(caught.value, ssl.SSLError) and (weak, version) != ("client-md5", "tls1.3"):
+        assert "alert unknown ca" in str(caught.value)
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        UpgradedClient(trusting.tcp_address, context, tls_v1=True)
 
 
 # Whose certificate it is
