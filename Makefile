@@ -18,7 +18,7 @@ WORKERS := 3
 PYTEST = $(CACHING) GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest -n $(WORKERS) --dist=worksteal
 
 .PHONY: help run check test test-all test-plain test-spark test-old-spark peers bench bench-memory bench-scale spark-faults
-.PHONY: spark-bench spark-example spark-patterns faults differential soak docs options screens release-check lint types format clean
+.PHONY: spark-bench spark-example spark-patterns faults attacks differential soak docs options screens release-check lint types format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -105,6 +105,11 @@ bench-scale: $(PEERS) ## many topics, channels, connections and messages
 faults: $(PEERS) ## kills, losses of power, full disks: an hour
 	@.ci/install .venv dev
 	@PYTHONPATH=tests:tools .venv/bin/python -m faults $(FLAGS)
+
+# Freezes of the daemon, floods of its page, hostile nodes, time-outs in many channels, creation of many topics; FLAGS="--rows=page".
+attacks: $(PEERS) ## freezes, floods, hostile nodes: figures with limits
+	@.ci/install .venv dev
+	@PYTHONPATH=tests:tools .venv/bin/python -m faults.attacks $(FLAGS)
 
 # Random sessions played to the real nsqd and to gnsqd, and every answer compared: FLAGS="--steps=1000000 --seed=1".
 differential: $(PEERS) ## random sessions with gnsqd and the real nsqd

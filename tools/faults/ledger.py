@@ -91,7 +91,7 @@ class Ledger:
     published: dict[bytes, int] = field(default_factory=dict)  # ns, of what the first channel delivered
     delivered_at: dict[bytes, float] = field(default_factory=dict)  # the last time, by the first channel
     cancelled: dict[bytes, bool] = field(default_factory=dict)  # in the second channel; True if that was answered
-    rules: list[Rules] = field(default_factory=lambda: [NO_RULES])  # the last answered, and what was asked for after it
+    rules: list[Rules] = field(default_factory=lambda: [NO_RULES])  # the last answered, and later requests
     changes: int = 0  # of rules
     wrong_rules: list[Rules] = field(default_factory=list)  # what was found after a kill
 
@@ -295,7 +295,7 @@ class Load:
                 is_cancelled = name == CHANNELS[1] and ledger.cancelled.get(body, False)
                 if is_cancelled or (body in finished and body not in ledger.unsure[name]):
                     ledger.again[name].add(body)
-                # If a cancelled message is not in flight any more, the error says so.
+                # If a cancelled message is not in flight any more, the daemon reports that.
                 what = 1.0 if self._finish_all or is_cancelled else chance.random()
                 if what > 0.3:
                     finishing.setdefault(message.id, []).append(body)
@@ -359,7 +359,7 @@ def rules_path(rules: Rules) -> str:
 
 
 def check_rules(daemon: Daemon, ledger: Ledger) -> None:
-    """Note, after a kill, rules that are neither those of the last answer nor those that were asked for after it."""
+    """Note, after a kill, rules that are neither the last answered nor requested later."""
     answer = json.loads(daemon.http("GET", f"/channel/rules?{CHANGED}")[2])
     rules = (answer["rate"], answer["ordered"])
     if rules not in ledger.rules:

@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from http.client import HTTPConnection
+from statistics import median
 
 from benchmarks.lanes import cpu_seconds
 from daemons import DEADLINE, Daemon
-from faults.attacks.figures import Attack, Figure, Setting, address, running
+from faults.attacks.figures import Attack, Figure, Setting, address, attempts, running, spread
 from nsq_client import MESSAGE, Client, parse_message
 
 PER_TOPIC = 100  # channels
@@ -30,14 +31,18 @@ REST_LIMIT = 1.0  # % of a core
 
 
 def time_out(number: int, command: list[str], setting: Setting) -> list[Figure]:
-    """The least of the attempts, which end with the first one within the limit."""
-    late: list[float] = []
-    while len(late) < setting.attempts and min(late, default=LATE_LIMIT) >= LATE_LIMIT:
-        latest, rest = time_out_once(setting.scaled(number), command, REST * min(setting.scale, 1.0))
-        late.append(latest)
+    rests: list[float] = []
+
+    def latest() -> float:
+        late, rest = time_out_once(setting.scaled(number), command, setting.seconds(REST))
+        rests.append(rest)
+        return late
+
+    late = attempts(latest, setting, LATE_LIMIT)
     return [
-        Figure("latest time-out", min(late), "ms", at_most=LATE_LIMIT),
-        Figure("CPU at rest", rest, "%", at_most=REST_LIMIT),
+        Figure("latest time-out", median(late), "ms", at_most=LATE_LIMIT),
+        *spread(late, "ms"),
+        Figure("CPU at rest", min(rests), "%", at_most=REST_LIMIT),
     ]
 
 

@@ -15,8 +15,8 @@ MB = 1e6
 
 
 class Setting(NamedTuple):
-    """`scale` multiplies the sizes of all attacks; `beside` messages a second are published beside freezes; an attack
-    that breaks a limit is repeated up to `attempts` times."""
+    """`scale` multiplies the sizes of all attacks; `beside` messages a second are published beside freezes; what
+    breaks a limit of time is measured up to `attempts` times."""
 
     scale: float
     beside: int
@@ -24,6 +24,10 @@ class Setting(NamedTuple):
 
     def scaled(self, size: int) -> int:
         return max(int(size * self.scale), 1)
+
+    def seconds(self, seconds: float) -> float:
+        """A time in which something is measured or may settle."""
+        return max(seconds * min(self.scale, 1.0), 0.1)
 
 
 class Figure(NamedTuple):
@@ -52,6 +56,20 @@ class Attack(NamedTuple):
     name: str
     run: Callable[[list[str], Setting], list[Figure]]
     real: bool = False
+
+
+def attempts(measure: Callable[[], float], setting: Setting, limit: float) -> list[float]:
+    """One figure if it is within the limit, else as many as may be."""
+    values = [measure()]
+    while values[0] > limit and len(values) < setting.attempts:
+        values.append(measure())
+    return values
+
+
+def spread(values: list[float], unit: str) -> list[Figure]:
+    """The least and the most of several attempts."""
+    ends = (min(values), max(values)) if len(values) > 1 else ()
+    return [Figure(f"{len(values)} attempts", value, unit) for value in ends]
 
 
 @contextmanager

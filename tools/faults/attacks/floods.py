@@ -1,4 +1,4 @@
-"""Floods of the page's port by clients without a token, and viewers with one: what they cost those who publish.
+"""Floods of the page's port by clients without a token, and viewers with one: what they cost publishers.
 
 Publishers keep gnsqd busy, alone and beside the flood in turns. The share of messages that is left is given as it is,
 and of the time in which both the daemon's main thread and the publisher had a CPU or waited for something else than a
@@ -125,7 +125,7 @@ def token_files(directory: Path) -> list[str]:
 
 
 def measure(name: str, command: list[str], setting: Setting) -> list[Figure]:
-    seconds = max(SECONDS * min(setting.scale, 1.0), 0.3)
+    seconds = setting.seconds(SECONDS)
     to = f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         flags = [f"--admin-http-address={to}", *token_files(Path(directory))]

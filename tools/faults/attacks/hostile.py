@@ -1,5 +1,5 @@
-"""Nodes that answer /stats without end, registered at an nsqlookupd: what they take from those who look at the cluster,
-and whether these send them a token.
+"""Nodes that answer /stats without end, registered at an nsqlookupd: the memory that they take from gnsqadmin and
+the page, and whether these send them a token.
 
     python -m faults.attacks.hostile HOST:PORT COUNT        prints a line per request: time, 1 if it had a token
 
@@ -121,13 +121,13 @@ def look_at_the_page(number: int, command: list[str], setting: Setting) -> list[
         nodes = stack.enter_context(Probe("hostile", tcp, setting.scaled(number)))
         memory = Memory(daemon.pid)
         began = time.monotonic()
-        for path in ("/topics", "/nodes", "/doctor", "/topics/t0"):
+        for path in ("/topics", "/nodes", "/topics/t0"):
             connection = HTTPConnection(page, timeout=10 * DEADLINE)
             connection.request("GET", path, headers={"Authorization": f"Bearer {READ}"})
             connection.getresponse().read()
             connection.close()
         seconds = time.monotonic() - began
-        time.sleep(SETTLED * min(setting.scale, 1.0))
+        time.sleep(setting.seconds(SETTLED))
         most, left = memory.stop(), resident(daemon.pid) / MB
     return [
         Figure("seconds", seconds, "s"),
