@@ -168,15 +168,15 @@ def test_gnsqd_offers_the_repair_of_a_directory_whose_messages_it_does_not_serve
         log = str(failed.value)
     else:
         nsqd = gnsqd_factory(data_path=directory)
-        nsqd.terminate()
         log = nsqd.log()
+        nsqd.terminate()
         assert f"WARNING: NSQ: messages of {names} are not served, as {directory}/nsqd.dat " in log
     (offer,) = set(re.findall("`gnsqadmin (data repair .*)`", log))
     assert gnsqadmin(*shlex.split(offer), "--yes").code == 0
-    nsqd = gnsqd_factory(data_path=directory)
+    nsqd = gnsqd_factory(data_path=directory) if names is None else nsqd.start()
     assert {topic["topic_name"] for topic in nsqd.stats()["topics"]} == {"nochan", "orders", "paused_topic"}
     assert nsqd.channel_stats("orders", "plain")["depth"] == 8
-    assert nsqd.log().count("gnsqadmin data repair") == 1
+    assert "not served" not in nsqd.log()
 
 
 def test_topics_with_a_journal_are_listed_again_too(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
