@@ -8,7 +8,6 @@ type, means that this is another program, and is a `ModelError`.
 """
 
 import email.utils
-import json
 import re
 import time
 import urllib.parse
@@ -20,6 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from gnsqd.names import is_ephemeral
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, Refused
+from nsqadmin_cli.json_stream import Rows, parse
 
 _LARGEST = 2**64  # no count of a Go program goes beyond its integers
 
@@ -143,12 +143,14 @@ class NodeStats:
 
     @classmethod
     def from_json(cls, data: object, moment: float = 0.0) -> "NodeStats":
-        """Read the parsed `/stats?format=json` of one nsqd, received at `moment`; ModelError."""
+        """Read the parsed `/stats?format=json` of one nsqd, with STATS_ROWS, received at `moment`; ModelError."""
         where = ("the document", "")
         node = _object(data, where)
         values = scalars(NodeStats, node, where)
-        topics = tuple(_topic(item) for item in _list(node, "topics", where) or ())
-        return cls(*values, topics, _clients(node, "producers", where), moment)  # type: ignore[call-arg]
+        topics = tuple(_list(node, "topics", where) or ())
+        producers = _list(node, "producers", where) if "producers" in node else None
+        clients = None if producers is None else tuple(producers)
+        return cls(*values, topics, clients, moment)  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,17 +185,13 @@ class Producer:
         return Address.parse(f"[{host}]:{self.http_port}" if ":" in host else self.name)
 
     @classmethod
-    def list_from_json(cls, data: object) -> tuple["Producer", ...]:
-        """The producers in the parsed `/nodes` or `/lookup` of one nsqlookupd; ModelError if it is anything else."""
-        where = ("the document", "")
-        found = []
-        for item in _list(_object(data, where), "producers", where) or ():
-            inner = ("a producer", "")
-            producer = _object(item, inner)
-            topics = strings(producer, "topics", inner) if "topics" in producer else ()
-            tombstones = tuple(bool(told) for told in _list(producer, "tombstones", inner) or ()) if topics else ()
-            found.append(cls(*scalars(Producer, producer, inner), topics, tombstones))  # type: ignore[call-arg]
-        return tuple(found)
+    def from_json(cls, data: object) -> "Producer":
+        """An item of `/nodes` or `/lookup` of one nsqlookupd; ModelError if it is anything else."""
+        where = ("a producer", "")
+        producer = _object(data, where)
+        topics = strings(producer, "topics", where) if "topics" in producer else ()
+        tombstones = tuple(bool(told) for told in _list(producer, "tombstones", where) or ()) if topics else ()
+        return cls(*scalars(Producer, producer, where), topics, tombstones)  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +238,12 @@ def located(producers: Iterable[Producer]) -> Iterator[tuple[Address, Producer]]
 Where = tuple[str, str]  # what is read, and its name if it has one; made a text of only for an error
 
 
+def items(data: object, key: str) -> tuple[Any, ...]:
+    """The list that a document has under `key`, whose items are rows already; ModelError."""
+    where = ("the document", "")
+    return tuple(_list(_object(data, where), key, where) or ())
+
+
 def strings(data: object, key: str, where: Where = ("the document", "")) -> tuple[str, ...]:
     """The list of strings that an object has under `key`; ModelError."""
     found = _list(_object(data, where), key, where) or []
@@ -267,6 +271,16 @@ def _clients(data: dict[str, Any], key: str, where: Where) -> tuple[ClientStats,
         return None
     inner = (f"a client of {_text(where)}", "") if found else where
     return tuple(ClientStats(*scalars(ClientStats, item, inner)) for item in found)
+
+
+def _producer(data: object) -> ClientStats:
+    return ClientStats(*scalars(ClientStats, data, ("a client of the document", "")))
+
+
+def _name(data: object) -> str:
+    if not isinstance(data, str):
+        raise ModelError("a name is not a string")
+    return data
 
 
 def _latency(data: dict[str, Any], where: Where) -> Latency:
@@ -327,6 +341,9 @@ def _text(where: Where) -> str:
     return f"{what} {name!r:.100}" if name else what
 
 
+STATS_ROWS: dict[str, Callable[[Any], Any]] = {"topics": _topic, "producers": _producer}
+_PRODUCERS: Rows = {"producers": Producer.from_json}
+
 T = TypeVar("T")
 
 Action = Literal["create", "delete", "empty", "pause", "unpause"]
@@ -353,10 +370,23 @@ class Peer:
         self, method: str, path: str, body: bytes | None = None, *, query: Query = None, reasons: Reasons = None
     ) -> bytes:
         """The body of a 200 answer."""
+        return self._request(method, path, body, query, reasons, b"".join)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        query: Query,
+        reasons: Reasons,
+        read: Callable[[Iterator[bytes]], T],
+    ) -> T:
+        """What `read` makes of the parts of that body."""
         # Names from a command line may be any bytes, which Python carries as surrogates.
         target = f"{path}?{urllib.parse.urlencode(query, errors='surrogateescape')}" if query else path
         try:
-            return self._http.answer(self.address, method, target, body, program=self.program)[1]
+            found: T = self._http.answer(self.address, method, target, body, program=self.program, read=read)[1]
+            return found
         except Refused as error:
             failure: NodeError = error
             if error.code == "NOT_FOUND":
@@ -369,14 +399,18 @@ class Peer:
             raise failure from None
 
     def ask(
-        self, path: str, read: Callable[[object], T], query: Query = None, method: str = "GET", reasons: Reasons = None
+        self,
+        path: str,
+        read: Callable[[object], T],
+        query: Query = None,
+        method: str = "GET",
+        reasons: Reasons = None,
+        rows: Rows | None = None,
     ) -> T:
-        """The JSON at `path`, parsed by `read`, whose ModelError becomes a NodeError."""
-        return self._read(self.request(method, path, query=query, reasons=reasons), read)
-
-    def _read(self, body: bytes, read: Callable[[object], T]) -> T:
+        """The JSON at `path`, with `rows` of `json_stream.parse`, as `read` reads it; ModelErrors of both become
+        NodeErrors."""
         try:
-            return read(json.loads(body))
+            return read(self._request(method, path, None, query, reasons, lambda parts: parse(parts, rows or {})))
         except ModelError as error:
             reason = f"answered JSON that is not an {self.program}'s: {error}"
         except (ValueError, RecursionError):
@@ -419,9 +453,17 @@ class Nsqd(Peer):
         """Topics and channels, all or those of the given names (an empty name does not filter)."""
         query = {"format": "json", "include_clients": str(clients).lower(), "include_mem": "false"}
         query |= {"topic": topic, "channel": channel}
-        body = self.request("GET", "/stats", query=query)
-        moment = time.monotonic()  # before the document is parsed, which takes long for many nodes together
-        return self._read(body, lambda data: NodeStats.from_json(data, moment))
+        moments: list[float] = []  # the first is that of the answer: more of it may take long to arrive and to parse
+
+        def row(data: object) -> TopicStats:
+            if not moments:
+                moments.append(time.monotonic())
+            return _topic(data)
+
+        def read(data: object) -> NodeStats:
+            return NodeStats.from_json(data, *moments or [time.monotonic()])
+
+        return self.ask("/stats", read, query, rows=STATS_ROWS | {"topics": row})
 
     def daemon(self) -> str:
         """`gnsqd` and its version, or `nsqd`, from the "built with" line of its text statistics."""
@@ -478,20 +520,21 @@ class Lookupd(Peer):
     _mistake = "it is an nsqd; name it with --nsqd-http-address"
 
     def topics(self) -> tuple[str, ...]:
-        return self.ask("/topics", lambda data: strings(data, "topics"))
+        return self.ask("/topics", lambda data: items(data, "topics"), rows={"topics": _name})
 
     def channels(self, topic: str) -> tuple[str, ...]:
         """Empty for unknown topics."""
-        return self.ask("/channels", lambda data: strings(data, "channels"), {"topic": topic})
+        return self.ask("/channels", lambda data: items(data, "channels"), {"topic": topic}, rows={"channels": _name})
 
     def lookup(self, topic: str) -> tuple[Producer, ...]:
         """The nodes that consumers of a topic are sent to, without tombstoned ones. Code TOPIC_NOT_FOUND; gnsqd in
         dev mode does not create the topic for it."""
-        return self.ask("/lookup", Producer.list_from_json, {"topic": topic, "create": "false"})
+        query = {"topic": topic, "create": "false"}
+        return self.ask("/lookup", lambda data: items(data, "producers"), query, rows=_PRODUCERS)
 
     def nodes(self) -> tuple[Producer, ...]:
         """All active nodes, also tombstoned ones."""
-        return self.ask("/nodes", Producer.list_from_json)
+        return self.ask("/nodes", lambda data: items(data, "producers"), rows=_PRODUCERS)
 
     def tombstone(self, topic: str, node: str) -> None:
         """Hide a node, `{broadcast address}:{HTTP port}`, from consumers of a topic; it may be unknown."""

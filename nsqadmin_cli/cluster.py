@@ -1,7 +1,8 @@
 """The nodes of a command, given by address or listed by nsqlookupds, and parallel requests to them.
 
 Each node is queried on a daemon thread, which is abandoned at its timeout, so that a name server that hangs delays
-neither the command nor Ctrl-C. Everything else is limited by the HTTP client's deadline.
+neither the command nor Ctrl-C. Everything else is limited by the HTTP client's deadline. The answers of all nodes to a
+question have one budget.
 """
 
 import threading
@@ -12,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from nsqadmin_cli.api import Lookupd, Nsqd, Peer, Producer
+from nsqadmin_cli.budget import ROOM, Budget, Room
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, timed_out
 from nsqadmin_cli.table import failed
@@ -25,6 +27,7 @@ Waiting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 Answers = dict[Address, T | NodeError]
 
 _PATIENCE = 1.0  # seconds before progress is shown
+_MOST_THREADS = 1000
 _GRACE = 0.5  # seconds that the HTTP client has to report the time-out itself
 
 
@@ -85,39 +88,56 @@ class Cluster:
 
 
 def ask_all(
-    peers: Sequence[P], question: Callable[[P], T], timeout: float, waiting: Waiting | None = None
+    peers: Sequence[P],
+    question: Callable[[P], T],
+    timeout: float,
+    waiting: Waiting | None = None,
+    budget: Budget | None = None,
 ) -> Answers[T]:
-    """As `Cluster.ask`. A peer that takes more than `timeout` seconds counts as a NodeError."""
+    """As `Cluster.ask`. A peer that takes more than `timeout` seconds counts as a NodeError. `budget` is for all
+    answers together, by default that of these peers."""
     deadline = time.monotonic() + timeout + _GRACE
-    futures: dict[Address, Future[T]] = {}
-    for peer in peers:
-        futures[peer.address] = Future()
-        threading.Thread(target=answer, args=(futures[peer.address], question, peer), daemon=True).start()
+    futures: dict[Address, Future[T]] = {peer.address: Future() for peer in peers}
+    budget = budget or Budget(len(futures))
+    left = iter(peers)
+
+    def serve() -> None:
+        for peer in left:
+            if time.monotonic() < deadline:
+                answer(futures[peer.address], question, peer, Room(budget))
+
+    for _ in range(min(len(futures), _MOST_THREADS)):
+        threading.Thread(target=serve, daemon=True).start()
     pending = set(futures.values())
     if waiting is not None:
         pending = wait(pending, min(timeout + _GRACE, _PATIENCE)).not_done
         if pending:
             with waiting(len(futures)) as advance:
                 advance(len(futures) - len(pending))
-                while pending and (left := deadline - time.monotonic()) > 0:
-                    answered, pending = wait(pending, left, FIRST_COMPLETED)
+                while pending and (rest := deadline - time.monotonic()) > 0:
+                    answered, pending = wait(pending, rest, FIRST_COMPLETED)
                     advance(len(answered))
     answers: Answers[T] = {}
     for peer in peers:
+        future = futures[peer.address]
         try:
-            answers[peer.address] = futures[peer.address].result(max(0.0, deadline - time.monotonic()))
-        except NodeError as error:
-            answers[peer.address] = error
+            error = future.exception(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
-            answers[peer.address] = NodeError(peer.program, peer.address, timed_out(timeout))
+            error = NodeError(peer.program, peer.address, timed_out(timeout))
+        answers[peer.address] = error if isinstance(error, NodeError) else future.result()
     return answers
 
 
-def answer(future: "Future[T]", question: Callable[[P], T], peer: P) -> None:
-    """Put the answer, or whatever was raised, into `future`."""
+def answer(future: "Future[T]", question: Callable[[P], T], peer: P, room: Room | None = None) -> None:
+    """Put the answer, or whatever was raised, into `future`. The answer takes `room`."""
+    ROOM.set(room)
     try:
         future.set_result(question(peer))
     except BaseException as error:
+        if room is not None:
+            room.release()
+        if isinstance(error, NodeError):  # is kept as an answer, and its traceback would keep what was read
+            error.__traceback__ = error.__context__ = None
         future.set_exception(error)
 
 

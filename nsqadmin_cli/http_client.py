@@ -1,7 +1,7 @@
 """HTTP to nsqd and nsqlookupd with urllib3: one request, and its whole answer or a `NodeError` with the reason.
 
 urllib3 keeps connections, checks certificates, allows custom sockets, has no dependencies and loads quickly. Its
-timeouts restart with every byte of headers from a slow peer; `cluster.ask_all` abandons such a request.
+timeouts restart with every byte from a slow peer, so the sockets here count them from the request.
 """
 
 import http.client
@@ -11,7 +11,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from urllib3.exceptions import TimeoutError as PoolTimeout
 
 from gnsq_shared.client import tls_context
 from gnsqd.version import VERSION
+from nsqadmin_cli.budget import ROOM, Budget, Room, TooLarge
 from nsqadmin_cli.errors import AdminError, reason_of
 from nsqadmin_cli.units import printable
 
@@ -87,7 +88,9 @@ _ADVICE = {
     403: ": the token of --token-file, or the certificate of --tls-cert, does not permit it",
 }
 _NOT_NAMED = ": it was not sent the token, as an nsqlookupd listed it; name it with --nsqd-http-address={}"
-_LARGEST_ANSWER = 64 * 1024 * 1024  # bytes; some hundred thousand channels
+_PART = 1 << 16  # bytes that are read at once
+_LARGEST_REFUSAL = 1 << 16  # bytes of an answer other than 200 that are looked at
+_MOST_POOLS = 1000  # of connections: nodes that an nsqlookupd lists may be others each time
 
 
 class NodeError(AdminError):
@@ -152,7 +155,9 @@ class HTTPClient:
 
     @cached_property
     def _context(self) -> ssl.SSLContext:
-        return self.tls.context()
+        context = self.tls.context()
+        context.sslsocket_class = _TLSSocket
+        return context
 
     def acting(self, authorization: str) -> "HTTPClient":
         """The same client with this header in place of the token; it shares the connections."""
@@ -166,23 +171,32 @@ class HTTPClient:
         self._named.add(listed)
 
     def answer(
-        self, address: Address, method: str, target: str, body: bytes | None = None, *, program: str = "nsqd"
-    ) -> tuple[Mapping[str, str], bytes]:
-        """Headers and body of a 200 answer. Raises Refused for other answers, NodeError for all other failures. A node
-        that requires HTTPS and reports its port is queried there, as by NSQ's own tools."""
+        self,
+        address: Address,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        *,
+        program: str = "nsqd",
+        read: Callable[[Iterator[bytes]], Any] = b"".join,
+    ) -> tuple[Mapping[str, str], Any]:
+        """Headers of a 200 answer, and what `read` makes of the parts of its body. Raises Refused for other answers,
+        NodeError for all other failures. A node that requires HTTPS and reports its port is queried there, as by NSQ's
+        own tools."""
         asked = self._moved.get(address, address)
         authorization = self._authorization if program == "nsqd" and address in self._named else ""
-        status, reason, headers, answer = self._exchange(program, asked, authorization, method, target, body)
-        if status == 403 and not (asked.tls or asked.path) and (port := _https_port(answer)):
+        response, answer = self._exchange(program, asked, authorization, method, target, body, read)
+        if response.status == 403 and not (asked.tls or asked.path) and (port := _https_port(answer)):
             self._moved[address] = asked = Address(asked.host, port, tls=True)
-            status, reason, headers, answer = self._exchange(program, asked, authorization, method, target, body)
-        if status == 401 and authorization and self._has_new_token():
-            return self.answer(address, method, target, body, program=program)
-        if status != 200:
-            withheld = status == 401 and self._authorization and not authorization
+            response, answer = self._exchange(program, asked, authorization, method, target, body, read)
+        if response.status == 401 and authorization and self._has_new_token():
+            return self.answer(address, method, target, body, program=program, read=read)
+        if response.status != 200:
+            withheld = response.status == 401 and self._authorization and not authorization
             advice = _NOT_NAMED.format(address) if withheld else ""
-            raise Refused(program, address, status, *_explanation(reason, headers, answer), advice)
-        return headers, answer
+            found = _explanation(response.reason or "", response.headers, answer)
+            raise Refused(program, address, response.status, *found, advice)
+        return response.headers, answer
 
     def _has_new_token(self) -> bool:
         """Read the file again: tokens are replaced while a page is served."""
@@ -193,31 +207,46 @@ class HTTPClient:
         return self._authorization != before
 
     def _exchange(
-        self, program: str, address: Address, authorization: str, method: str, target: str, body: bytes | None
-    ) -> tuple[int, str, Mapping[str, str], bytes]:
-        """Status, reason, headers and body of any answer."""
-        deadline = time.monotonic() + self.timeout
+        self,
+        program: str,
+        address: Address,
+        authorization: str,
+        method: str,
+        target: str,
+        body: bytes | None,
+        read: Callable[[Iterator[bytes]], Any],
+    ) -> tuple[urllib3.BaseHTTPResponse, Any]:
+        """Any answer, and what `read` makes of one with 200, else the beginning of its body."""
+        headers, timeout = self._headers, urllib3.Timeout(self.timeout)
+        if authorization:
+            headers = headers | {"Authorization": authorization}
+        as_it_is: dict[str, Any] = {"retries": False, "redirect": False}
+        as_it_is |= {"preload_content": False, "decode_content": False}
         try:
-            headers, timeout = self._headers, urllib3.Timeout(self.timeout)
-            if authorization:
-                headers = headers | {"Authorization": authorization}
-            as_it_is: dict[str, Any] = {"retries": False, "redirect": False}
-            as_it_is |= {"preload_content": False, "decode_content": False}
             response = self._pool(address).urlopen(method, target, body, headers, timeout=timeout, **as_it_is)
-            try:
-                answer = bytearray()
-                while part := response.read1(1 << 20):  # more at once would take a short answer for a whole one
-                    answer += part
-                    if len(answer) > _LARGEST_ANSWER:
-                        raise NodeError(program, address, f"answered more than {_LARGEST_ANSWER >> 20} MiB")
-                    if time.monotonic() > deadline:
-                        raise TimeoutError
-            except BaseException:
-                response.close()
-                raise
-            response.release_conn()
-            return response.status, response.reason or "", response.headers, bytes(answer)
-        except (HTTPError, http.client.HTTPException, OSError, ValueError) as error:
+        except _FAILURES as error:
+            raise NodeError(program, address, _reason(error, program, self.timeout)) from None
+        try:
+            parts = self._parts(program, address, response)
+            answer = read(parts) if response.status == 200 else _beginning(parts)
+        except TooLarge as error:
+            response.close()
+            raise NodeError(program, address, str(error)) from None
+        except BaseException:
+            response.close()
+            raise
+        if response.status != 200 and len(answer) > _LARGEST_REFUSAL:  # there may be more
+            response.close()
+        response.release_conn()
+        return response, answer
+
+    def _parts(self, program: str, address: Address, response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+        room = ROOM.get() or Room(Budget())
+        try:
+            while part := response.read1(_PART):  # more at once would take a short answer for a whole one
+                room.take(len(part))
+                yield part
+        except _FAILURES as error:
             raise NodeError(program, address, _reason(error, program, self.timeout)) from None
 
     def _pool(self, address: Address) -> HTTPConnectionPool:
@@ -228,8 +257,21 @@ class HTTPClient:
             if address.tls:
                 pool = HTTPSConnectionPool(host, address.port, ssl_context=self._context, **kept)
             pool.ConnectionCls = _TLSConnection if address.tls else _Connection
+            if len(self._pools) >= _MOST_POOLS:
+                self._pools.clear()
             self._pools[address] = pool
+            return pool
         return self._pools[address]
+
+
+_FAILURES = (HTTPError, http.client.HTTPException, OSError, ValueError)
+
+
+def _beginning(parts: Iterator[bytes]) -> bytes:
+    found = b""
+    while len(found) <= _LARGEST_REFUSAL and (part := next(parts, b"")):
+        found += part
+    return found
 
 
 def _read_token(path: str) -> str:
@@ -251,6 +293,27 @@ def timed_out(timeout: float) -> str:
     return f"no complete answer within {timeout:g} s"
 
 
+class _Socket(socket.socket):
+    """A socket whose timeout is the time for all that is received, from when it is set."""
+
+    _until = float("inf")
+
+    def settimeout(self, value: float | None) -> None:
+        self._until = time.monotonic() + value if value else float("inf")
+        super().settimeout(value)
+
+    def recv_into(self, *args: Any) -> int:
+        if (left := self._until - time.monotonic()) <= 0:
+            raise TimeoutError
+        if left < float("inf"):
+            super().settimeout(left)
+        return super().recv_into(*args)
+
+
+class _TLSSocket(_Socket, ssl.SSLSocket):
+    pass
+
+
 class _Connected:
     """A connection of urllib3 to an address, which may be a unix socket."""
 
@@ -264,10 +327,12 @@ class _Connected:
         """A connection to the first of the host's addresses that accepts it, or to the unix socket."""
         address = self._address
         if not address.path:
-            sock = socket.create_connection((address.host, address.port), self.timeout)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected = socket.create_connection((address.host, address.port), self.timeout)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock = _Socket(fileno=connected.detach())
+            sock.settimeout(self.timeout)
             return sock
-        sock = socket.socket(socket.AF_UNIX)
+        sock = _Socket(socket.AF_UNIX)
         try:
             sock.settimeout(self.timeout)
             sock.connect(address.path)

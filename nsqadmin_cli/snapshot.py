@@ -195,8 +195,10 @@ class Snapshot:
     moment: float = field(default_factory=time.monotonic)
 
     def __post_init__(self, before: "Snapshot | None") -> None:
-        self.flows = flows_between(before.latest, self.nodes) if before else None
-        self.latest: dict[Address, NodeStats] = (before.latest if before else {}) | self.nodes  # also of failed nodes
+        self.latest: dict[Address, NodeStats]  # also of nodes that failed now
+        known = before.latest if before else {}
+        self.flows = flows_between(known, self.nodes) if before else None
+        self.latest = {address: node for address, node in known.items() if address in self.answers} | self.nodes
 
     @cached_property
     def nodes(self) -> dict[Address, NodeStats]:

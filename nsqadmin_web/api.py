@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnsqd.names import is_valid_name
-from nsqadmin_cli.api import Action, Lookupd, NodeStats, Nsqd, Producer
+from nsqadmin_cli.api import STATS_ROWS, Action, Lookupd, NodeStats, Nsqd, Producer
 from nsqadmin_cli.cluster import Answers, ask_all, errors_of, values_of
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_web.http import HTTPError, Request, Response
@@ -183,14 +183,20 @@ def _stats_of(
 ) -> tuple[list[JSONObject], dict[str, JSONObject], list[NodeError]]:
     """Topics by host name, channels summed over nodes by their name, or `topic:channel` without a topic; errors."""
 
-    def ask(nsqd: Nsqd) -> JSONObject:
-        def read(data: object) -> JSONObject:
+    at = {node.nsqd.address: node for node in nodes}
+
+    def ask(nsqd: Nsqd) -> list[JSONObject]:
+        def row(data: Any) -> JSONObject:
+            STATS_ROWS["topics"](data)  # ModelError
+            return _topic(data, at[nsqd.address])
+
+        def read(data: Any) -> list[JSONObject]:
             NodeStats.from_json(data)  # ModelError
-            assert isinstance(data, dict)
-            return data
+            return data["topics"] or []
 
         given = {"topic": topic, "channel": channel} if channel else {"topic": topic} if topic else {}
-        return nsqd.ask("/stats", read, {"format": "json", "include_clients": str(clients).lower(), **given})
+        query = {"format": "json", "include_clients": str(clients).lower(), **given}
+        return nsqd.ask("/stats", read, query, rows=STATS_ROWS | {"topics": row})
 
     answers = ask_all([node.nsqd for node in nodes], ask, site.cluster.timeout)
     errors = _answers(answers, "nsqd")
@@ -200,10 +206,9 @@ def _stats_of(
         answer = answers[node.nsqd.address]
         if isinstance(answer, NodeError):
             continue
-        for one in answer["topics"] or ():
-            if topic and one["topic_name"] != topic:
+        for made in answer:
+            if topic and made["topic_name"] != topic:
                 continue
-            made = _topic(one, node)
             topics.append(made)
             for inner in made["channels"] or ():
                 name = inner["channel_name"] if topic else f"{made['topic_name']}:{inner['channel_name']}"

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from nsqadmin_cli.api import Lookupd, NodeStats, Nsqd, Producer
+from nsqadmin_cli.budget import Budget
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all
 from nsqadmin_cli.commands.doctor import findings_of
 from nsqadmin_cli.commands.nodes import Listed, listed_topics, rows_with_daemons
@@ -177,9 +178,12 @@ class Monitor:
         quick = min(_QUICK, self.cluster.timeout)
         slow = [node for node in nodes if node.address in self._slow]
         found: Answers[NodeStats] = {}
-        thread = threading.Thread(target=lambda: found.update(ask_all(slow, question, quick)), daemon=True)
+        budget = Budget(len(nodes))
+        ask = lambda: found.update(ask_all(slow, question, quick, budget=budget))  # noqa: E731
+        thread = threading.Thread(target=ask, daemon=True)
         thread.start()
-        answers = ask_all([node for node in nodes if node not in slow], question, self.cluster.timeout)
+        others = [node for node in nodes if node not in slow]
+        answers = ask_all(others, question, self.cluster.timeout, budget=budget)
         thread.join()
         answers |= found
         texts = (timed_out(self.cluster.timeout), timed_out(quick))

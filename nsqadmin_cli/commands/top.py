@@ -18,6 +18,7 @@ import click
 
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import ChannelStats, NodeStats, Nsqd, TopicStats
+from nsqadmin_cli.budget import ROOM, Budget, Room
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
 from nsqadmin_cli.command import command, duration, option
 from nsqadmin_cli.context import ClusterSettings, Commands
@@ -43,17 +44,24 @@ class _Watched:
     moment: float = field(default_factory=time.monotonic)  # of the last answer, or of the beginning
     gone: bool = False
     _latest: NodeStats | None = None  # before errors
+    _room: Room | None = None  # of the last answer
 
-    def ask(self, *, clients: bool) -> None:
+    def ask(self, budget: Budget, *, clients: bool) -> None:
+        room = Room(budget)
+        ROOM.set(room)
         try:
             answer = self.node.stats(clients=clients)
         except AdminError as error:
+            room.release()
             reason = error.reason if isinstance(error, NodeError) else str(error)  # a file for TLS, for one
             self.flows, self.answer = {}, NodeError(self.node.program, self.node.address, reason)
             return
         # Nothing of the old answer is changed: who looks at it meanwhile sees one or the other.
         self.flows = node_flows(self._latest, answer) if self._latest else {}
         self.answer, self.moment, self._latest = answer, answer.moment, answer
+        if self._room is not None:
+            self._room.release()
+        self._room = room
 
 
 class Watcher:
@@ -65,6 +73,7 @@ class Watcher:
         self.troubles: list[AdminError] = []  # with the nsqlookupds
         self._cluster = cluster
         self._nodes: dict[Address, _Watched] = {}
+        self._budget = Budget()
         self.stopped = threading.Event()  # to be set at the end; threads that wait for an answer are abandoned
         threading.Thread(target=self._discover, name="discover", daemon=True).start()
 
@@ -95,6 +104,8 @@ class Watcher:
                 nodes = {address: watched.node for address, watched in self._nodes.items()}
                 self.troubles = [error]
             known = dict(self._nodes)
+            if known.keys() != nodes.keys():
+                self._budget = Budget(len(nodes))
             for address in known.keys() - nodes.keys():
                 known.pop(address).gone = True
             for address in nodes.keys() - known.keys():
@@ -107,7 +118,7 @@ class Watcher:
     def _watch(self, watched: _Watched) -> None:
         while not watched.gone:
             due = time.monotonic() + self.interval
-            watched.ask(clients=self.clients)
+            watched.ask(self._budget, clients=self.clients)
             if self.stopped.wait(max(0.05, due - time.monotonic())):
                 return
 

@@ -1,0 +1,66 @@
+"""Limits of what the daemons of a cluster may answer, in bytes: for one of them, and for all answers of one look.
+
+One half of what a look may take is divided among its peers, so that huge answers of some leave room for those of the
+others; the second half is for whichever needs more than its share, and an answer that fails gives its part back.
+"""
+
+import threading
+from contextvars import ContextVar
+
+LARGEST_ANSWER = 64 << 20  # some hundred thousand channels
+LARGEST_LOOK = 256 << 20  # ten nodes of 30,000 channels with about as many clients
+
+
+class TooLarge(Exception):
+    """The text is the reason of a NodeError."""
+
+
+class Pool:
+    """`size` bytes that threads share; `refusal` is the text of TooLarge."""
+
+    def __init__(self, size: int, refusal: str) -> None:
+        self._left = size
+        self._refusal = refusal
+        self._lock = threading.Lock()
+
+    def borrow(self, size: int) -> None:
+        """Take bytes, or give them back if `size` is negative; TooLarge."""
+        with self._lock:
+            if size > max(0, self._left):
+                raise TooLarge(self._refusal)
+            self._left -= size
+
+
+class Budget:
+    """What all answers of one look may take together: the share of each peer, and the rest in `pool`."""
+
+    def __init__(self, peers: int = 1) -> None:
+        self.share = LARGEST_LOOK // 2 // max(1, peers)
+        self.pool = Pool(
+            LARGEST_LOOK // 2, f"answered more than is left of {LARGEST_LOOK >> 20} MiB for the answers of all nodes"
+        )
+
+
+class Room:
+    """What one peer has answered in one look."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._taken = self._borrowed = 0
+
+    def take(self, size: int) -> None:
+        """Count `size` bytes more; TooLarge."""
+        self._taken += size
+        if self._taken > LARGEST_ANSWER:
+            raise TooLarge(f"answered more than {LARGEST_ANSWER >> 20} MiB")
+        if (missing := self._taken - self._budget.share - self._borrowed) > 0:
+            self._budget.pool.borrow(missing)
+            self._borrowed += missing
+
+    def release(self) -> None:
+        """Give back everything: the answer is dropped."""
+        self._budget.pool.borrow(-self._borrowed)
+        self._taken = self._borrowed = 0
+
+
+ROOM: ContextVar[Room | None] = ContextVar("ROOM", default=None)  # of the thread that asks a peer
