@@ -6,6 +6,7 @@ an item would take is estimated before it is parsed, because a few bytes of text
 
 import codecs
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, nullcontext
@@ -20,7 +21,8 @@ _LARGEST_ITEM = 16 << 20  # bytes of text, with what follows: a topic with more 
 _LARGEST_OBJECTS = 64 << 20  # bytes that an item may take as Python objects
 _MOST_KEYS = 1000
 _SMALL = 1 << 17  # bytes of text that each thread may have and parse while others do
-_SPACE = " \t\n\r"
+_SPACE = re.compile("[ \t\n\r]*")
+_AFTER_NUMBER = tuple(" \t\n\r,]}")  # else it may go on
 _UNFINISHED = 10  # characters: an error so close to the end is that of a text which goes on
 
 _parsing = threading.Lock()  # so that the threads do not have an item each
@@ -72,12 +74,11 @@ class _Text:
     def next_char(self) -> str:
         """The next character that is not white space, which is skipped; "" at the end."""
         while True:
-            while self._at < len(self._text):
-                if (char := self._text[self._at]) not in _SPACE:
-                    return char
-                self._at += 1
-            if self._is_whole:
-                return ""
+            found = _SPACE.match(self._text, self._at)
+            assert found is not None  # it may be empty
+            self._at = found.end()
+            if self._at < len(self._text) or self._is_whole:
+                return self._text[self._at : self._at + 1]
             self._read(1)
 
     def skip(self, expected: str) -> None:
@@ -100,12 +101,10 @@ class _Text:
         self.next_char()
         while True:
             size = len(self._text) - self._at
-            if size > _SMALL:
-                self._check_objects()
             try:
                 with _parsing if size > _SMALL else nullcontext():
                     value, end = _decoder.raw_decode(self._text, self._at)
-                    if end < len(self._text) or self._is_whole or self._text[end - 1] in '}]"':  # not half a number
+                    if self._is_whole or self._text[end - 1] in '}]"' or self._text[end : end + 1] in _AFTER_NUMBER:
                         self._at = end
                         return make(value)
             except json.JSONDecodeError as error:
@@ -113,11 +112,6 @@ class _Text:
                 if self._is_whole or not goes_on:
                     raise
             self._read(size)
-
-    def _check_objects(self) -> None:
-        objects, lists, values = (self._text.count(char, self._at) for char in "{[,")
-        if 200 * objects + 64 * lists + 48 * values > _LARGEST_OBJECTS:
-            raise TooLarge("answered a part, such as a topic, with too many objects")
 
     def _read(self, size: int) -> None:
         """Read `size` bytes more, unless the text ends before."""
@@ -133,6 +127,10 @@ class _Text:
             read.append(self._decode(part, self._is_whole))
             size -= len(part)
         self._text = "".join(read)
+        if len(self._text) > _SMALL:
+            objects, lists, values = map(self._text.count, "{[,")
+            if 200 * objects + 64 * lists + 48 * values > _LARGEST_OBJECTS:
+                raise TooLarge("answered a part, such as a topic, with too many objects")
 
     def _borrow(self, size: int) -> None:
         if size != self._borrowed:
