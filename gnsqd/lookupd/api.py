@@ -4,14 +4,16 @@ The producers of /lookup and /nodes are put together from JSON that each nsqd wa
 topic may have thousands of them. Names of topics and channels need no escapes in JSON.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
 from time import monotonic_ns
+from typing import TypeVar
 
-from gnsqd.gotext import dumps
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
-from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
+from gnsqd.lookupd.registration_db import PeerInfo, Producer, RegistrationDB
 from gnsqd.names import is_valid_name
 from gnsqd.net.addresses import split_host_port
 from gnsqd.options import LookupdOptions
@@ -46,6 +48,10 @@ LOOKUPD_ROUTES = (
     *PPROF_ROUTES,
 )
 
+_PIECE = 5000
+
+T = TypeVar("T")
+
 _NEVER = -6795364578871345152  # Go's zero time, as UnixNano shows it
 
 
@@ -69,11 +75,26 @@ class LookupdAPI:
     # Queries
 
     def topics(self, request: Request) -> EncodedJSON:
-        return EncodedJSON(f'{{"topics":{_list(self._db.topics)}}}')
+        return EncodedJSON(f'{{"topics":{_list(self._db.topics, Turns())}}}')
 
     def channels(self, request: Request) -> EncodedJSON:
         topic = required(_parameters(request), "topic")
-        return EncodedJSON(f'{{"channels":{_list(self._db.channel_names(topic))}}}')
+        return EncodedJSON(f'{{"channels":{self._channels(topic, Turns())}}}')
+
+    def _channels(self, topic: str, turns: Turns) -> str:
+        """The channels of a topic; of all topics, where a name may come more than once. May yield."""
+        names: list[str] = []
+        for name in turns.over(self._db.matching(self._db.channels, topic)):
+            names += self._db.channels.get(name, ())
+        return _list(names, turns)
+
+    def _producers(self, topic: str, turns: Turns) -> list[Producer]:
+        """The producers of a topic; of all topics, one for each nsqd. May yield."""
+        producers: dict[str, Producer] = {}
+        for name in turns.over(self._db.matching(self._db.topics, topic)):
+            for id, producer in self._db.topics.get(name, {}).items():
+                producers.setdefault(id, producer)
+        return list(producers.values())
 
     def lookup(self, request: Request) -> EncodedJSON:
         parameters = _parameters(request)
@@ -83,13 +104,14 @@ class LookupdAPI:
             provide(topic)
         if not self._db.has_topic(topic):
             raise HTTPError(404, "TOPIC_NOT_FOUND")
+        turns = Turns()
         host, oldest, lifetime = _host(request), self._oldest(), self._options.tombstone_lifetime
         producers = [
             producer.peer.json_for(host)
-            for producer in self._db.producers(topic)
+            for producer in self._producers(topic, turns)
             if producer.peer.heard >= oldest and not (producer.tombstoned_at and producer.is_tombstoned(lifetime))
         ]
-        channels = _list(self._db.channel_names(topic))
+        channels = self._channels(topic, turns)
         return EncodedJSON(f'{{"channels":{channels},"producers":[{",".join(producers)}]}}')
 
     def _oldest(self) -> int:
@@ -100,25 +122,30 @@ class LookupdAPI:
         turns = Turns()
         host, oldest = _host(request), self._oldest()
         clients = turns.over(list(self._db.clients.values()))
-        rows = [self._node(peer, host) for peer in clients if peer.heard >= oldest]
+        rows = [self._node(peer, host, turns) for peer in clients if peer.heard >= oldest]
         return EncodedJSON(f'{{"producers":[{",".join(rows)}]}}')
 
-    def _node(self, peer: PeerInfo, host: str) -> str:
+    def _node(self, peer: PeerInfo, host: str, turns: Turns) -> str:
         lifetime = self._options.tombstone_lifetime
-        tombstones = dumps([producer.is_tombstoned(lifetime) for producer in peer.topics.values()])
-        return f'{peer.json_for(host)[:-1]},"tombstones":{tombstones},"topics":{_list(peer.topics)}}}'
+        topics, producers = list(peer.topics), list(peer.topics.values())
+        tombstones = ",".join("true" if one.is_tombstoned(lifetime) else "false" for one in turns.over(producers))
+        return f'{peer.json_for(host)[:-1]},"tombstones":[{tombstones}],"topics":{_list(topics, turns)}}}'
 
     def debug_registrations(self, request: Request) -> dict[str, object]:
         """Every registration by `category:topic:channel`, sorted, without names that nobody has registered."""
-        return {key: rows for key, rows in sorted(self._registrations(Turns())) if rows}
+        turns = Turns()
+        registrations = (registration for registration in self._registrations(turns) if registration[1])
+        return dict(turns.over(merge(*map(sorted, _pieces(registrations)))))
 
     def _registrations(self, turns: Turns) -> Iterator[tuple[str, list[dict[str, object]]]]:
         yield "client::", [_debug_row(peer) for peer in self._db.clients.values()]
-        for topic, producers in turns.over(list(self._db.topics.items())):
-            yield f"topic:{topic}:", [_debug_row(one.peer, one.tombstoned_at) for one in producers.values()]
-        for topic, channels in turns.over(list(self._db.channels.items())):
-            for channel, peers in channels.items():
-                yield f"channel:{topic}:{channel}", [_debug_row(peer) for peer in peers.values()]
+        for topic in turns.over(list(self._db.topics)):
+            producers = self._db.topics.get(topic, {}).values()
+            yield f"topic:{topic}:", [_debug_row(one.peer, one.tombstoned_at) for one in producers]
+        for topic in list(self._db.channels):
+            for channel in turns.over(self._db.channel_names(topic)):
+                peers = self._db.channels.get(topic, {}).get(channel, {}).values()
+                yield f"channel:{topic}:{channel}", [_debug_row(peer) for peer in peers]
 
     # Names
 
@@ -134,9 +161,10 @@ class LookupdAPI:
 
     def delete_topic(self, request: Request) -> None:
         topic = required(_parameters(request), "topic")
-        for channel in self._db.delete_channels(topic):
+        turns = Turns()
+        for channel in turns.over(self._db.delete_channels(topic)):
             self._log.info("DB: removing channel(%s) from topic(%s)", channel, topic)
-        for _ in range(self._db.delete_topics(topic)):
+        for _ in turns.over(self._db.delete_topics(topic)):
             self._log.info("DB: removing topic(%s)", topic)
 
     def create_channel(self, request: Request) -> None:
@@ -156,14 +184,22 @@ class LookupdAPI:
         topic, node = required(parameters, "topic"), required(parameters, "node")
         self._log.info("DB: setting tombstone for producer@%s of topic(%s)", node, topic)
         host = _host(request)
-        for producer in self._db.producers(topic):
+        for producer in self._producers(topic, Turns()):
             if f"{producer.peer.address_for(host)}:{producer.peer.http_port}" == node:
                 producer.tombstone()
 
 
-def _list(names: Collection[str]) -> str:
-    joined = '","'.join(names)
+def _list(names: Collection[str], turns: Turns) -> str:
+    """JSON. May yield."""
+    joined = '","'.join('","'.join(piece) for piece in turns.over(_pieces(list(names))))
     return f'["{joined}"]' if names else "[]"
+
+
+def _pieces(items: Iterable[T]) -> Iterator[list[T]]:
+    """Lists that take a millisecond or two to join or to sort."""
+    rest = iter(items)
+    while piece := list(islice(rest, _PIECE)):
+        yield piece
 
 
 def _parameters(request: Request) -> Mapping[str, str]:

@@ -8,6 +8,7 @@ from struct import Struct
 
 from gnsqd.errors import NSQError
 from gnsqd.gotext import format_duration
+from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
 from gnsqd.net.connection import Connection
@@ -121,14 +122,19 @@ class Registrant:
             self._log_change("REGISTER", *registration)
 
     def unregister(self, topic: str, channel: str) -> None:
-        """The opposite; a topic goes with its channels."""
+        """The opposite; a topic goes with its channels. May yield without a channel."""
         if channel:
             if self._db.unregister_channel(self.peer, topic, channel):
                 self._log_change("UNREGISTER", "channel", topic, channel)
             return
-        for name in self._db.unregister_channels(self.peer, topic):
-            line = "client(%s) unexpected UNREGISTER category:channel key:%s subkey:%s"
-            self._log.warn(line, self.peer.id, topic, name)
+        for name in Turns().over(self._db.channel_names(topic)):
+            if self._db.remove_from_channel(self.peer, topic, name):
+                line = "client(%s) unexpected UNREGISTER category:channel key:%s subkey:%s"
+                self._log.warn(line, self.peer.id, topic, name)
+        self.unregister_topic(topic)
+
+    def unregister_topic(self, topic: str) -> None:
+        """Unregister for a topic, and not for channels that it may still have."""
         if self._db.unregister_topic(self.peer, topic):
             self._log_change("UNREGISTER", "topic", topic)
 
@@ -137,6 +143,6 @@ class Registrant:
         self._log.info("CLIENT(%s): pinged (last ping %s)", self.peer.id, format_duration(self.peer.note_update()))
 
     def disconnect(self) -> None:
-        """It is gone."""
-        for registration in self._db.disconnect(self.peer):
+        """It is gone. May yield."""
+        for registration in Turns().over(self._db.disconnect(self.peer)):
             self._log_change("UNREGISTER", *registration)

@@ -16,7 +16,6 @@ from gnsqd.log import Logger
 from gnsqd.lookupd.client_v1 import Registrant
 from gnsqd.lookupd.nsqlookupd import LookupdServers
 from gnsqd.lookupd.registration_db import PeerInfo
-from gnsqd.names import TooMany
 from gnsqd.options import LookupdOptions, Options
 from gnsqd.version import NSQD_VERSION
 from gnsqd.web.debug import Debug
@@ -79,7 +78,8 @@ class EmbeddedLookupd:
         self._servers = LookupdServers(lookupd_options, log, spawn, spawn_for_client, debug, provide)
         self._registrant: Registrant | None = None
         if options.broadcast_tcp_port and options.broadcast_http_port:
-            self._registrant = Registrant(self._servers.db, OwnPeer(options), log)
+            self._servers.db.own = OwnPeer(options)
+            self._registrant = Registrant(self._servers.db, self._servers.db.own, log)
         else:
             log.error("this nsqd is not registered: it has no TCP port or no HTTP port, and no broadcast port instead")
 
@@ -109,28 +109,26 @@ class EmbeddedLookupd:
         """A topic or channel was created or deleted. Never yields."""
         if self._registrant is None:
             return
-        topic, channels = (thing.topic_name, [thing.name]) if isinstance(thing, Channel) else (thing.name, [""])
-        if not thing.exiting:
-            self._register(topic, *channels)
-            return
-        if isinstance(thing, Topic):
-            channels = [*thing.channels, ""]  # which will report themselves too late
-        for channel in channels:
-            self._registrant.unregister(topic, channel)
-
-    def _register(self, topic: str, *channels: str) -> None:
-        assert self._registrant is not None
-        try:
-            for channel in channels:
-                self._registrant.register(topic, channel)
-        except TooMany as error:
-            self._log.error("DB: topic(%s) is not registered: %s", topic, error.reason)
+        if isinstance(thing, Channel):
+            if thing.exiting:
+                self._registrant.unregister(thing.topic_name, thing.name)
+            else:
+                self._registrant.register(thing.topic_name, thing.name)
+        elif not thing.exiting:
+            self._registrant.register(thing.name, "")
+        else:
+            for channel in thing.channels:  # which will report themselves too late
+                self._registrant.unregister(thing.name, channel)
+            self._registrant.unregister_topic(thing.name)
 
     def channels(self, topic: str) -> list[str]:
         """The registered channels of a topic."""
         return self._servers.db.channel_names(topic)
 
     def _provide(self, name: str) -> None:
-        topic = self._new_topic(name) if self._registrant is not None else None
+        if self._registrant is None:
+            return
+        topic = self._new_topic(name)
         if topic is not None and not topic.exiting:
-            self._register(name, "", *topic.channels)  # which may have been deleted here, and not in the broker
+            for channel in ("", *topic.channels):  # which may have been deleted here, and not in the broker
+                self._registrant.register(name, channel)

@@ -5,9 +5,12 @@ and a channel are registered independently, as in the real nsqlookupd, so a chan
 not. `*` stands for all topics where a query allows it.
 
 What an nsqd has registered is also kept with the nsqd, so a disconnect does not search the database.
+
+There may be a million registrations. What removes many of them is a generator, which removes one for each item: the
+caller gives turns to others in between, who may change the same names.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from time import monotonic_ns, time_ns
 
 from gnsqd.gotext import dumps
@@ -16,6 +19,8 @@ from gnsqd.names import TooMany, is_ephemeral
 ALL = "*"
 
 Registration = tuple[str, str, str]  # category (client, topic or channel), topic, channel
+
+_LONG_AGO = -(1 << 63)
 
 
 class PeerInfo:
@@ -111,7 +116,8 @@ class Producer:
 
 
 class RegistrationDB:
-    """Owns all registrations. `limit` is the maximum of `count`, 0 for none.
+    """Owns all registrations. `limit` is the maximum of `count`, 0 for none; `own`, an nsqd in this process, is not
+    limited, and does not count.
 
     clients   every nsqd, by id
     topics    topic -> the producers of it, by id of the nsqd
@@ -124,10 +130,12 @@ class RegistrationDB:
         self.topics: dict[str, dict[str, Producer]] = {}
         self.channels: dict[str, dict[str, dict[str, PeerInfo]]] = {}
         self.count = 0
+        self.own: PeerInfo | None = None
         self._limit = limit
 
     def _check(self, more: int) -> None:
-        if more and 0 < self._limit < self.count + more:
+        own = 0 if self.own is None else 2 * (len(self.own.topics) + len(self.own.channels))
+        if more and 0 < self._limit < self.count - own + more:
             raise TooMany("too many registrations")
 
     # Registrations of nsqds
@@ -138,16 +146,15 @@ class RegistrationDB:
         new_channel = bool(channel) and (topic, channel) not in peer.channels
         new_topic = topic not in peer.topics
         names = (new_topic and topic not in self.topics) + (new_channel and channel not in self.channels.get(topic, ()))
-        self._check(new_channel + new_topic + names)
+        if peer is not self.own:
+            self._check(new_channel + new_topic + names)
         registered = []
         if new_channel:
-            self.add_channel(topic, channel)
-            self.channels[topic][channel][peer.id] = peer
+            self._channel(topic, channel)[peer.id] = peer
             peer.channels[topic, channel] = None
             registered.append(("channel", topic, channel))
         if new_topic:
-            self.add_topic(topic)
-            self.topics[topic][peer.id] = peer.topics[topic] = Producer(peer)
+            self._topic(topic)[peer.id] = peer.topics[topic] = Producer(peer)
             registered.append(("topic", topic, ""))
         self.count += len(registered)
         return registered
@@ -161,41 +168,43 @@ class RegistrationDB:
 
     def unregister_channel(self, peer: PeerInfo, topic: str, channel: str) -> bool:
         """Whether it was registered. An ephemeral channel goes with its last producer."""
-        removed = self._remove_from_channel(peer, topic, channel)
+        removed = self.remove_from_channel(peer, topic, channel)
         if is_ephemeral(channel) and self.channels.get(topic, {}).get(channel) == {}:
             self._drop_channel(topic, channel)
         return removed
 
-    def unregister_channels(self, peer: PeerInfo, topic: str) -> list[str]:
-        """Remove an nsqd from all channels of a topic, and return their names. All names stay."""
-        names = [name for name in self.channels.get(topic, ()) if (topic, name) in peer.channels]
-        for name in names:
-            self._remove_from_channel(peer, topic, name)
-        return names
-
-    def disconnect(self, peer: PeerInfo) -> list[Registration]:
-        """Remove an nsqd, and return what it had registered. All names stay."""
-        removed = [("client", "", "")] if self.clients.pop(peer.id, None) else []
-        for topic in list(peer.topics):
-            self._remove_from_topic(peer, topic)
-            removed.append(("topic", topic, ""))
-        for topic, channel in list(peer.channels):
-            self._remove_from_channel(peer, topic, channel)
-            removed.append(("channel", topic, channel))
-        return removed
-
-    def _remove_from_topic(self, peer: PeerInfo, topic: str) -> bool:
-        if peer.topics.pop(topic, None) is None:
-            return False
-        del self.topics[topic][peer.id]
-        self.count -= 1
-        return True
-
-    def _remove_from_channel(self, peer: PeerInfo, topic: str, channel: str) -> bool:
+    def remove_from_channel(self, peer: PeerInfo, topic: str, channel: str) -> bool:
+        """Whether it was registered. The channel's name stays."""
         if (topic, channel) not in peer.channels:
             return False
         del peer.channels[topic, channel]
-        del self.channels[topic][channel][peer.id]
+        peers = self.channels.get(topic, {}).get(channel, {})
+        if peers.get(peer.id) is peer:
+            del peers[peer.id]
+        self.count -= 1
+        return True
+
+    def disconnect(self, peer: PeerInfo) -> Iterator[Registration]:
+        """Remove an nsqd, and return what it had registered. All names stay. No query finds it any more once there is
+        the first item."""
+        peer.heard = _LONG_AGO
+        if self.clients.get(peer.id) is peer:
+            del self.clients[peer.id]
+            yield "client", "", ""
+        for topic in list(peer.topics):
+            if self._remove_from_topic(peer, topic):
+                yield "topic", topic, ""
+        for topic, channel in list(peer.channels):
+            if self.remove_from_channel(peer, topic, channel):
+                yield "channel", topic, channel
+
+    def _remove_from_topic(self, peer: PeerInfo, topic: str) -> bool:
+        producer = peer.topics.pop(topic, None)
+        if producer is None:
+            return False
+        producers = self.topics.get(topic, {})
+        if producers.get(peer.id) is producer:  # another nsqd may have the id while one that left is being removed
+            del producers[peer.id]
         self.count -= 1
         return True
 
@@ -205,31 +214,42 @@ class RegistrationDB:
         """TooMany."""
         if topic not in self.topics:
             self._check(1)
-            self.topics[topic] = {}
-            self.count += 1
+            self._topic(topic)
 
     def add_channel(self, topic: str, channel: str) -> None:
         """TooMany."""
-        channels = self.channels.get(topic, {})
-        if channel not in channels:
+        if channel not in self.channels.get(topic, ()):
             self._check(1)
-            channels[channel] = {}
-            self.channels[topic] = channels
+            self._channel(topic, channel)
+
+    def _topic(self, topic: str) -> dict[str, Producer]:
+        """The producers of a topic, whose name is added if it is new."""
+        if topic not in self.topics:
+            self.topics[topic] = {}
             self.count += 1
+        return self.topics[topic]
 
-    def delete_topics(self, topic: str) -> int:
-        """Remove a topic, or all, with the registrations for it; the number of removed topics."""
-        names = self._matching(self.topics, topic)
-        for name in names:
-            self._drop_topic(name)
-        return len(names)
+    def _channel(self, topic: str, channel: str) -> dict[str, PeerInfo]:
+        """The nsqds of a channel, whose name is added if it is new."""
+        channels = self.channels.setdefault(topic, {})
+        if channel not in channels:
+            channels[channel] = {}
+            self.count += 1
+        return channels[channel]
 
-    def delete_channels(self, topic: str) -> list[str]:
+    def delete_topics(self, topic: str) -> Iterator[str]:
+        """Remove a topic, or all, with the registrations for it; the names of the removed topics."""
+        for name in self.matching(self.topics, topic):
+            if name in self.topics:
+                self._drop_topic(name)
+                yield name
+
+    def delete_channels(self, topic: str) -> Iterator[str]:
         """Remove the channels of a topic, or of all, with the registrations for them; their names."""
-        removed = [(name, channel) for name in self._matching(self.channels, topic) for channel in self.channels[name]]
-        for name, channel in removed:
-            self._drop_channel(name, channel)
-        return [channel for _, channel in removed]
+        for name in self.matching(self.channels, topic):
+            for channel in list(self.channels.get(name, ())):
+                if self.delete_channel(name, channel):
+                    yield channel
 
     def delete_channel(self, topic: str, channel: str) -> bool:
         """Remove a channel with the registrations for it; whether there was one."""
@@ -257,22 +277,14 @@ class RegistrationDB:
 
     def has_topic(self, topic: str) -> bool:
         """Whether there is this topic, or any."""
-        return bool(self._matching(self.topics, topic))
+        return bool(self.topics) if topic == ALL else topic in self.topics
 
     def channel_names(self, topic: str) -> list[str]:
-        """The channels of a topic, or of all topics, where a name may come more than once."""
-        return [channel for name in self._matching(self.channels, topic) for channel in self.channels[name]]
+        """The channels of a topic."""
+        return list(self.channels.get(topic, ()))
 
-    def producers(self, topic: str) -> Iterable[Producer]:
-        """The producers of a topic; of all topics, one for each nsqd."""
-        if topic != ALL:
-            return self.topics.get(topic, {}).values()
-        found: dict[str, Producer] = {}
-        for producers in self.topics.values():
-            found = producers | found
-        return found.values()
-
-    def _matching(self, table: Mapping[str, object], topic: str) -> list[str]:
+    def matching(self, table: Mapping[str, object], topic: str) -> list[str]:
+        """The topic if it is in the table, or all that are."""
         if topic == ALL:
             return list(table)
         return [topic] if topic in table else []

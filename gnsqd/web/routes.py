@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from itertools import islice
 from operator import attrgetter
 from posixpath import basename, normpath
 from re import compile as regex
@@ -307,7 +308,22 @@ def _dress(request: Request, status: int, result: object, v1: bool, headers: byt
         return render(request, status, result.text.encode(), _V1_JSON)
     if isinstance(result, JSON):
         result = result.value
-    return render(request, status, "".join(_json(result, Turns())).encode(), _V1_JSON)
+    return render(request, status, _encode(result), _V1_JSON)
+
+
+_PIECE = 1000  # strings
+
+
+def _encode(value: object) -> bytes:
+    """JSON, which may have a hundred megabytes. May yield."""
+    turns = Turns()
+    strings = _json(value, turns)
+    pieces = []
+    while piece := "".join(islice(strings, _PIECE)):
+        pieces.append(piece.encode())
+    body = b"".join(pieces)
+    turns.give()
+    return body
 
 
 def _json(value: object, turns: Turns) -> Iterator[str]:

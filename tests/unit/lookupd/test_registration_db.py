@@ -66,11 +66,12 @@ class Subject:
         if channel:
             self._db.unregister_channel(self._peers[id], topic, channel)
         else:
-            self._db.unregister_channels(self._peers[id], topic)
+            for name in self._db.channel_names(topic):
+                self._db.remove_from_channel(self._peers[id], topic, name)
             self._db.unregister_topic(self._peers[id], topic)
 
     def disconnect(self, id: str) -> None:
-        self._db.disconnect(self._peers[id])
+        list(self._db.disconnect(self._peers[id]))
 
     def add(self, topic: str, channel: str) -> None:
         if channel:
@@ -82,8 +83,8 @@ class Subject:
         if channel:
             self._db.delete_channel(topic, channel)
         else:
-            self._db.delete_channels(topic)
-            self._db.delete_topics(topic)
+            list(self._db.delete_channels(topic))
+            list(self._db.delete_topics(topic))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -125,3 +126,40 @@ def test_registration_beyond_the_limit_leaves_nothing() -> None:
     with pytest.raises(TooMany):
         db.add_channel("u", "c")
     assert contents(db) == {("topic", "t", ""): {"x"}, ("topic", "u", ""): set()}
+
+
+def test_own_registrations_are_not_limited_and_do_not_count() -> None:
+    db, own, other = RegistrationDB(4), PeerInfo("own"), PeerInfo("x")
+    db.own = own
+    for topic in ("t", "u", "v"):
+        db.register(own, topic, "c")
+    db.register(other, "x", "")
+    db.register(other, "y", "")
+    with pytest.raises(TooMany):
+        db.register(other, "t", "")
+    db.register(own, "w", "c")
+    assert set(other.topics) == {"x", "y"}
+    assert set(own.topics) == {"t", "u", "v", "w"}
+
+
+def test_nsqd_that_leaves_bit_by_bit_is_found_by_nobody_and_takes_nothing_with_it() -> None:
+    """Others change the same names in between, and another nsqd connects from the same address."""
+    db, leaving, other = RegistrationDB(0), PeerInfo("x"), PeerInfo("x")
+    db.clients["x"] = leaving
+    for topic in ("t", "u", "v", "w"):
+        db.register(leaving, topic, "c")
+        db.register(leaving, topic, "d")
+    steps = db.disconnect(leaving)
+    assert next(steps) == ("client", "", "")
+    assert leaving.heard < 0
+    db.clients["x"] = other
+    for topic in ("t", "w"):
+        db.register(other, topic, "c")
+    list(db.delete_topics("u"))
+    list(db.delete_channels("v"))
+    assert len(list(steps)) == 9
+    assert (leaving.topics, leaving.channels) == ({}, {})
+    assert db.clients == {"x": other}
+    kept = {key for key, ids in contents(db).items() if ids}
+    assert kept == {(kind, topic, name) for topic in "tw" for kind, name in (("topic", ""), ("channel", "c"))}
+    assert db.count == len(contents(db)) + len(kept)
