@@ -6,7 +6,7 @@ cdef class Connection:
     cdef public double read_deadline
     cdef public object write_timeout
     cdef object _layer, _socket, _hub, _readable, _reader, _timer, _sending
-    cdef bint _armed, _expired
+    cdef bint _armed, _closed, _expired
     cdef bytes _unread
     cdef str _local_address
     cdef Polling _polling

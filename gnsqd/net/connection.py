@@ -35,8 +35,8 @@ class Connection:
     """Owns the socket. `read_deadline` is monotonic seconds, 0 for none; `write_timeout` seconds, None for none."""
 
     __slots__ = (
-        "_armed", "_expired", "_hub", "_layer", "_local_address", "_polling", "_readable", "_reader", "_sending",
-        "_socket", "_timer", "_timer_at", "_unread", "read_deadline", "remote_address", "write_timeout",
+        "_armed", "_closed", "_expired", "_hub", "_layer", "_local_address", "_polling", "_readable", "_reader",
+        "_sending", "_socket", "_timer", "_timer_at", "_unread", "read_deadline", "remote_address", "write_timeout",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, remote_address: str) -> None:
@@ -59,6 +59,7 @@ class Connection:
         self._timer: Any = None
         self._timer_at = 0.0
         self._expired = False
+        self._closed = False  # on this side
         self._sending = BoundedSemaphore(1)
 
     def is_receiving(self) -> bool:
@@ -66,7 +67,8 @@ class Connection:
         return self._reader is not None
 
     def receive(self) -> bytes:
-        """What the client sent, unwrapped; b"" at its end. TimeoutError past the deadline, OSError, StreamError."""
+        """What the client sent, unwrapped; b"" at its end. TimeoutError past the deadline, OSError, also after
+        `shutdown`, StreamError, also at an end inside a layer's stream."""
         layer = self._layer
         if self._unread:
             data, self._unread = self._unread, b""
@@ -75,11 +77,11 @@ class Connection:
             if layer is not None and layer.pending:
                 give_way()
                 data = self._decode(layer, b"")
-            elif layer is not None and layer.ended:
-                return b""
             else:
-                data = self._receive()
+                data = b"" if layer is not None and layer.ended else self._receive()
                 if not data:
+                    if layer is not None and layer.cut_off:
+                        raise StreamError(layer.cut_off)
                     return b""
                 if layer is not None:
                     data = self._decode(layer, data)
@@ -97,6 +99,8 @@ class Connection:
     def _receive(self) -> bytes:
         while True:
             in_time = self._wait_readable()
+            if self._closed:
+                raise OSError(f"{self._describe('read')}: use of closed network connection")
             try:
                 return self._socket.recv(RECEIVE_SIZE)
             except BlockingIOError:
@@ -245,6 +249,7 @@ class Connection:
 
     def shutdown(self) -> None:
         """End both directions; whoever waits on this connection notices."""
+        self._closed = True
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:

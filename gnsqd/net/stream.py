@@ -43,6 +43,10 @@ class Layer(Protocol):
     def ended(self) -> bool:
         """The peer ended the stream inside this layer; whatever follows is ignored."""
 
+    @property
+    def cut_off(self) -> str:
+        """Go's error if no more is received, "" if the peer may stop here."""
+
     def decode(self, data: bytes) -> bytes:
         """Raw bytes as received to plain ones, b"" when more are needed. StreamError for garbage."""
 
@@ -81,6 +85,10 @@ class Stack:
     def ended(self) -> bool:
         return self._lower.ended or self._upper.ended
 
+    @property
+    def cut_off(self) -> str:
+        return self._lower.cut_off or self._upper.cut_off
+
     def decode(self, data: bytes) -> bytes:
         return self._upper.decode(self._lower.decode(data))
 
@@ -96,6 +104,10 @@ class DeflateLayer:
         self._decompress = zlib.decompressobj(-zlib.MAX_WBITS)
         self.pending = False
         self.ended = False
+
+    @property
+    def cut_off(self) -> str:
+        return "" if self.ended else "unexpected EOF"
 
     def decode(self, data: bytes) -> bytes:
         try:
@@ -139,6 +151,10 @@ class SnappyLayer:
         self._identified = False
         self._sent_identifier = False
         self.pending = False
+
+    @property
+    def cut_off(self) -> str:
+        return "snappy: corrupt input" if self._unread or self._skip else ""
 
     def decode(self, data: bytes) -> bytes:
         chunks = self._take_chunks(data)

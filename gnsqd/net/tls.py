@@ -99,6 +99,8 @@ class TLSLayer:
     `established`. The bytes that came behind the peer's last handshake message are `pending` then.
     """
 
+    cut_off = ""  # clients close without TLS's goodbye
+
     def __init__(self, context: SSL.Context) -> None:
         self._connection = SSL.Connection(context, None)
         self._connection.set_accept_state()

@@ -58,7 +58,7 @@ class ProtocolV2:
 
     def _serve(self, client: ClientV2) -> None:
         decoder = client.decoder
-        while not client.exiting:
+        while True:
             channel = client.channel if self._log.level > _DEBUG else None
             done = executed = 0
             turn_end = 0.0

@@ -8,6 +8,7 @@ real daemon writes them: what one client's IOLoop says, and the daemon's way fro
 import re
 import socket
 import struct
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from daemons import Daemon, eventually, own_command
 from nsq_client import Client, mpub_body
 from pairs import running_pair
 from peer_program import start_nsqlookupd
+from upgraded_client import UpgradedClient
 
 pytestmark = pytest.mark.peer
 
@@ -26,10 +28,6 @@ LINE = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} ((?:DEBUG|INF
 ONLY_REAL = {
     r"INFO: DISKQUEUE\(.*\): closing \.\.\. ioLoop": "ours have no ioLoop",
     r"INFO: DISKQUEUE\(.*\): readOne\(\) opened .*": "gnsqd opens a file when it is read",
-    r"ERROR: .*: use of closed network connection":
-        "closing a connection wakes those at work on it with an error in Go, with the end of the stream here",
-    r"ERROR: client\(CLIENT3\) - failed to read command - unexpected EOF":
-        "no client ends its deflate stream before the connection, and ours does not expect it to",
 }  # fmt: skip
 ONLY_OURS = {
     r"INFO: gnsqd v.* \((plain|compiled)\)": "which gnsqd it is",
@@ -39,6 +37,10 @@ ANY_NUMBER = {
     r"INFO: 200 GET /stats\?format=json&topic=s&channel=c .*": "this test looks until it sees something",
     r"DEBUG: \[CLIENT\d+\] state rdy: .*": "as often as the messagePump looks again, for which it has other reasons",
 }
+PERHAPS = {
+    r"ERROR: PROTOCOL\(V2\): \[CLIENT\d+\] messagePump error - .*: use of closed network connection":
+        "the real messagePump may flush a compressed stream while the connection is closed",
+}  # fmt: skip
 
 
 def lines(nsqd: Daemon) -> list[str]:
@@ -76,8 +78,11 @@ def session(nsqd: Daemon) -> None:
     consume_and_publish(nsqd)
     provoke_errors(nsqd)
     steer(nsqd)
+    end_streams(nsqd)
     leave_messages(nsqd)
-    assert nsqd.terminate() == 0
+    with connect(nsqd) as client, connect(nsqd):
+        client.subscribe("s", "c")
+        assert nsqd.terminate() == 0
 
 
 def connect(nsqd: Daemon) -> Client:
@@ -195,6 +200,33 @@ def steer(nsqd: Daemon) -> None:
         second.recv_until_closed()
 
 
+def end_streams(nsqd: Daemon) -> None:
+    """Compressed streams that end as they should, in the middle, or with the connection."""
+    deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    ended = deflate.compress(b"NOP\n") + deflate.flush()
+    count = nsqd.log().count("exiting ioloop")
+    for feature, data in (
+        ("deflate", ended),
+        ("deflate", ended[:-1]),
+        ("snappy", b"\xff\x06\0\0sNaPpY"),
+        ("snappy", b"\xff\x06\0\0sNa"),
+        ("snappy", b"\xff\x06\0\0sNaPpY\xfe\x09\0\0pad"),
+        ("snappy", b"\xff\x06"),
+    ):
+        with connect(nsqd) as client:
+            client.identify(feature_negotiation=True, **{feature: True})
+            assert client.buffer or client.sock.recv(65536)  # the OK in the upgraded stream
+            client.sock.sendall(data)
+            client.sock.shutdown(socket.SHUT_WR)
+            count += 1
+            served(nsqd, count)
+    with UpgradedClient(nsqd.tcp_address, deflate=True) as client:
+        client.subscribe("v", "c1")
+        nsqd.http("POST", "/topic/delete?topic=v")
+        client.recv_until_closed()
+        served(nsqd, count + 1)
+
+
 def leave_messages(nsqd: Daemon) -> None:
     nsqd.http("POST", "/topic/create?topic=w")
     nsqd.http("POST", "/topic/pause?topic=w")
@@ -219,7 +251,7 @@ def logs(peer_binary: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
 
 
 def test_every_line_is_there_as_often(logs: tuple[list[str], list[str]]) -> None:
-    ours, real = (Counter(without(found, ONLY_REAL, ONLY_OURS, ANY_NUMBER)) for found in logs)
+    ours, real = (Counter(without(found, ONLY_REAL, ONLY_OURS, ANY_NUMBER, PERHAPS)) for found in logs)
     assert (dict(ours - real), dict(real - ours)) == ({}, {})
 
 
@@ -235,7 +267,7 @@ def test_lines_that_are_excused_are_there(logs: tuple[list[str], list[str]]) -> 
 def sequences(lines: list[str]) -> dict[str, list[str]]:
     """By subject: what one IOLoop wrote, what became of one topic, requests, and the daemon itself."""
     found: dict[str, list[str]] = {}
-    for line in without(lines, ONLY_REAL, ONLY_OURS, ANY_NUMBER):
+    for line in without(lines, ONLY_REAL, ONLY_OURS, ANY_NUMBER, PERHAPS):
         if re.search("messagePump|writing msg", line):
             continue
         match = (

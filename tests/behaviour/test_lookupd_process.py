@@ -192,7 +192,8 @@ def test_signal_ends_connections_and_exits_with_0(start: Start, number: signal.S
             assert lookupd.process is not None
             assert lookupd.process.wait(DEADLINE) == 0
             assert nsqd.reply() == b""
-        assert {" INFO: HTTP: closing ADDRESS", " INFO: TCP: closing ADDRESS"} <= {
+        closed = " ERROR: client(ADDRESS) - read tcp ADDRESS->ADDRESS: use of closed network connection"
+        assert {" INFO: HTTP: closing ADDRESS", " INFO: TCP: closing ADDRESS", closed} <= {
             re.sub(r"^\S+ \S+ \S+", "", line) for line in normal(lookupd.log()).splitlines()
         }
 

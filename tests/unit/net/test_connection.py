@@ -81,6 +81,7 @@ class Recorder:
     """A layer that makes little of much, and notes how much that was."""
 
     pending = ended = False
+    cut_off = ""
 
     def __init__(self) -> None:
         self.encoded: list[int] = []

@@ -70,6 +70,7 @@ class Plain:
     """The layer of a connection without upgrades."""
 
     pending = ended = False
+    cut_off = ""
 
     def encode(self, data: bytes) -> bytes:
         return data
