@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from gnsqd import process
-from gnsqd.configuration import resolve
+from gnsqd.configuration import resolve, warn_of_unknown_keys
 from gnsqd.errors import StartError
 from gnsqd.log import Logger
 from gnsqd.options import OPTIONS
@@ -19,11 +19,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def _start(flags: Mapping[str, Any], config: Mapping[str, Any]) -> int:
     options = resolve(flags, config)
+    log = Logger(options.log_prefix, options.log_level)
+    warn_of_unknown_keys(flags.get("config", ""), config, log)
     from gnsqd.nsqd import NSQD  # here, because a mistake in a flag should not wait for the whole daemon to load
 
     with _temporary_data_path() if options.dev and not options.data_path else nullcontext(options.data_path) as path:
         options.data_path = path
-        return process.serve(lambda: NSQD(options, Logger(options.log_prefix, options.log_level)))
+        return process.serve(lambda: NSQD(options, log))
 
 
 def _temporary_data_path() -> AbstractContextManager[str]:

@@ -8,13 +8,14 @@ ignored. Values of the file are coerced as the real daemon does, with its messag
 there: an integer for a bool has its usual meaning (1 is true), and values that it misprints or crashes on are refused.
 """
 
+import codecs
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gnsqd import gotext
 from gnsqd.errors import NSQError, StartError
-from gnsqd.log import Level
+from gnsqd.log import Level, Logger
 from gnsqd.options import DEV, OPTIONS, TLS_VERSIONS, Kind, Option, Options, parse_tls_required, parse_tls_version
 
 Table = Sequence[Option]
@@ -153,7 +154,8 @@ def load_file(path: str) -> dict[str, Any]:
 
     try:
         with open(path, "rb") as file:
-            config = tomllib.load(file)
+            data = file.read()
+        config = tomllib.loads(data.removeprefix(codecs.BOM_UTF8).decode())
         _check_integers(config)
         return config
     except OSError as error:
@@ -164,6 +166,23 @@ def load_file(path: str) -> dict[str, Any]:
     except RecursionError:
         reason = "toml: nested too deeply"
     raise StartError(reason, prefix=f"failed to load config file {path}")
+
+
+def warn_of_unknown_keys(path: str, config: Mapping[str, Any], log: Logger, options: Table = OPTIONS) -> None:
+    """Log each key of the config file that no option has, with the nearest that one has; they are ignored."""
+    names = {option.flag.replace("-", "_"): option.cfg for option in options if option.cfg}
+    names |= {key: key for key in names.values()}
+    for key, value in config.items():
+        if key in names.values():
+            continue
+        if isinstance(value, dict):
+            log.warn("config file %s: table [%s] is ignored, options belong above all tables", path, key)
+            continue
+        from difflib import get_close_matches  # imported late, as few need it
+
+        nearest = get_close_matches(key.lower().replace("-", "_"), names, 1, 0.7)
+        hint = f"; did you mean {names[nearest[0]]}?" if nearest else ""
+        log.warn("config file %s: unknown key %s is ignored%s", path, key, hint)
 
 
 def _check_integers(value: object) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gnsqd import process
-from gnsqd.configuration import combine
+from gnsqd.configuration import combine, warn_of_unknown_keys
 from gnsqd.log import Logger
 from gnsqd.options import LOOKUPD_OPTIONS, LookupdOptions
 
@@ -17,9 +17,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def _start(flags: Mapping[str, Any], config: Mapping[str, Any]) -> int:
     options = LookupdOptions(**combine(flags, config, LOOKUPD_OPTIONS))
+    log = Logger(options.log_prefix, options.log_level)
+    warn_of_unknown_keys(flags.get("config", ""), config, log, LOOKUPD_OPTIONS)
     from gnsqd.lookupd.nsqlookupd import NSQLookupd  # here, as in gnsqd's command
 
-    return process.serve(lambda: NSQLookupd(options, Logger(options.log_prefix, options.log_level)))
+    return process.serve(lambda: NSQLookupd(options, log))
 
 
 if __name__ == "__main__":

@@ -331,6 +331,7 @@ def test_config_file_that_is_no_toml_is_a_fatal_line(run: Run, config: Callable[
     ("line", "text"),
     [
         ('log_level = "trace"', "failed parsing log_level trace"),
+        ('\ufefflog_level = "trace"', "failed parsing log_level trace"),  # after a byte order mark
         ("log_level = 2", "failed parsing log_level 2"),
         ("tls_required = 2", "failed parsing tls_required 2"),
         ('tls_required = "no"', "failed parsing tls_required no"),
@@ -400,6 +401,29 @@ def test_list_that_crashes_nsqd_is_one_fatal_line_and_exit_1(
     result = run_own(config(line))
     assert refusal(result).startswith(f"failed parsing {line.split()[0]} ")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "warning"),
+    [
+        ("max-rdy-count = 5", "unknown key max-rdy-count is ignored; did you mean max_rdy_count?"),
+        ("Mem_Queue_Sise = 5", "unknown key Mem_Queue_Sise is ignored; did you mean mem_queue_size?"),
+        ("node_id = 5", "unknown key node_id is ignored; did you mean id?"),
+        (
+            "lookupd_tcp_address = []",
+            "unknown key lookupd_tcp_address is ignored; did you mean nsqlookupd_tcp_addresses?",
+        ),
+        ("bogus = 5", "unknown key bogus is ignored"),
+        ("[nsqd]\nmem_queue_size = 5", "table [nsqd] is ignored, options belong above all tables"),
+    ],
+)
+def test_key_that_is_ignored_is_a_warning(
+    run_own: Run, config: Callable[[str], str], tmp_path: Path, line: str, warning: str
+) -> None:
+    result = run_own(config(f"id = 1024\n{line}"))
+    assert refusal(result) == NODE_ID
+    found = re.findall("WARNING: (.*)", result.stderr)
+    assert found == [f"config file {tmp_path}/nsqd.cfg: {warning}"]
 
 
 NODE_ID = "failed to instantiate nsqd - --node-id must be [0,1024)"

@@ -86,6 +86,7 @@ def test_address_in_use_is_a_fatal_line(run: Run) -> None:
     "text",
     [
         'log_level = "trace"',
+        '\ufefflog_level = "trace"',
         "log_level = 3",
         "tombstone_lifetime = 1.5",
         "tombstone_lifetime = true",
@@ -141,13 +142,16 @@ def test_values_of_the_config_file_take_effect_and_flags_win(start: Start, tmp_p
         'broadcast_address = "b"\nlog_prefix = "p "\nlog_level = "debug"\nunknown = 1\nverbose = true\n'
         f'tcp_address = "127.0.0.1:{free_port()}"\ntombstone_lifetime = 300\ninactive_producer_timeout = "1m"\n'
     )
-    for lookupd in start(f"--config={config}", "--broadcast-address=c", "--log-prefix=q "):
+    ours, real = start(f"--config={config}", "--broadcast-address=c", "--log-prefix=q ")
+    for lookupd in (ours, real):
         assert lookupd.log().startswith("q ")
         with Nsqd(lookupd) as nsqd:
             assert nsqd.identity["broadcast_address"] == "c"
             nsqd.register("t")
             lookupd.ask("/topic/tombstone?topic=t&node=b:2", "POST")
             eventually(lambda one=lookupd: one.found("t") == {1})  # type: ignore[misc]  # after 300 ms
+    keys = re.findall(r"WARNING: config file \S+: unknown key (\w+) is ignored\n", ours.log())
+    assert keys == ["unknown", "verbose"]
 
 
 def test_addresses_of_the_config_file_are_listened_on(tmp_path: Path, peer_binary: Callable[[str], Path]) -> None:
