@@ -92,10 +92,11 @@ class Deferred:
 
     def push(self, message: Message, due: int) -> bool:
         """Hold `message` back until `due`; False if its id is held back already, as it is the same message."""
-        if self._messages.setdefault(message.id, message) is not message:
+        id = message.id  # once, for both
+        if self._messages.setdefault(id, message) is not message:
             return False
         message.deadline = due
-        heappush(self._heap, (due, message.id))
+        heappush(self._heap, (due, id))
         return True
 
     def get(self, id: bytes) -> Message | None:
@@ -105,7 +106,7 @@ class Deferred:
         """Take out one message."""
         del self._messages[id]
         if len(self._heap) > 2 * len(self._messages) + _SWEEP_FROM:
-            self._heap = [(other.deadline, other.id) for other in self._messages.values()]
+            self._heap = [(other.deadline, id) for id, other in self._messages.items()]
             heapify(self._heap)
 
     @property

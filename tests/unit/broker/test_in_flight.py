@@ -1,5 +1,6 @@
 """Messages in flight and deferred: by id, by owner, by deadline. The model is a plain dict, sorted when asked."""
 
+import sys
 import tracemalloc
 
 import pytest
@@ -168,6 +169,19 @@ def test_deferred_messages_become_due_in_order() -> None:
     assert ids(deferred.pop_due(200, 1000)) == [2, 4, 3]
     assert ids(deferred.pop_due(1000, 1000)) == [1]
     assert len(deferred) == 0
+
+
+def test_deferred_message_has_one_copy_of_its_id() -> None:
+    deferred = Deferred()
+    messages = [message(number) for number in range(1000)]
+    tracemalloc.start()
+    try:
+        for due, each in enumerate(messages):
+            deferred.push(each, due)
+        sizes = [trace.size for trace in tracemalloc.take_snapshot().traces]
+    finally:
+        tracemalloc.stop()
+    assert sizes.count(sys.getsizeof(messages[0].id)) == len(messages)
 
 
 def test_message_deferred_already_stays_as_it_is() -> None:
