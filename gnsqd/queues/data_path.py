@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gevent.pool import Pool
 
-from gnsqd.errors import StartError
+from gnsqd.errors import StartError, StorageError
 from gnsqd.log import Logger
 from gnsqd.names import is_ephemeral, is_valid_name
 from gnsqd.options import Options
@@ -61,8 +61,7 @@ class DataPath:
             return topics
         known = {topic.name: topic for topic in topics}
         names = filter(is_valid_name, self.journals.topics)
-        journaled = [known.get(name) or TopicMetadata(name, False) for name in names]
-        known.update((topic.name, topic) for topic in Pool(CONVERTED_AT_ONCE).map(self._end_journal, journaled))
+        Pool(CONVERTED_AT_ONCE).map(lambda name: self._end_journal(name, known), names)
         data_path = self.context.options.data_path
         if find_journals(data_path, list_names(data_path)):
             # Disk queues that are incomplete now would be taken for copies by the next gnsqd that has a journal.
@@ -71,16 +70,28 @@ class DataPath:
             )
         return list(known.values())
 
-    def _end_journal(self, topic: TopicMetadata) -> TopicMetadata:
-        store = self._open_journal_store(topic.name)
+    def _end_journal(self, name: str, known: dict[str, TopicMetadata]) -> None:
+        """Convert one. nsqd.dat lists its topic and channels, as `known` does, before the journal goes."""
+        store = self._open_journal_store(name)
+        topic = known.get(name, TopicMetadata(name))
         channels = [channel for channel in topic.channels if is_valid_name(channel.name)]
         names = {channel.name for channel in channels}
         channels += [ChannelMetadata(name, False) for name in store.restored_channels if name not in names]
         for channel in channels:
             store.adopt(store.channel_queue(channel.name))
-        store.start()
+        journal = store.journal
+        if journal.is_needed or journal.replay.converting:
+            store.start()  # else the disk queues are complete, and a kill came before the journal was gone
+        if name not in known or channels != topic.channels:
+            known[name] = TopicMetadata(name, topic.paused, channels)
+            listed = [topic for topic in known.values() if is_valid_name(topic.name)]
+            try:
+                save(os.path.join(self.context.options.data_path, FILE_NAME), listed)
+            except StorageError as error:
+                self.context.log.error("failed to persist metadata - %s", error)
+                journal.close()
+                return
         store.close()
-        return TopicMetadata(topic.name, topic.paused, channels)
 
 
 def convert(data_path: str, log: Logger) -> None:
@@ -89,10 +100,7 @@ def convert(data_path: str, log: Logger) -> None:
     syncer = Syncer()
     try:
         options = Options(data_path=data_path, max_req_timeout=MAX_DELAY)
-        path = os.path.join(data_path, FILE_NAME)
-        listed = load(path)
-        topics = DataPath(options, log, syncer, lambda error: None).end_journals(listed)
-        if topics != listed:
-            save(path, [topic for topic in topics if is_valid_name(topic.name)])
+        topics = load(os.path.join(data_path, FILE_NAME))
+        DataPath(options, log, syncer, lambda error: None).end_journals(topics)
     finally:
         syncer.stop()

@@ -1,8 +1,8 @@
 """A store that keeps each message of a topic once, in a journal, and how it exchanges messages with disk queues.
 
 A start moves what disk queues hold to the journal, batch by batch: the journal has a batch before the read position of
-the disk queue passes it, and that position is synced before the next batch is read. So a kill leaves one batch in both
-at most, and the next start goes on behind the position.
+the disk queue passes it, and that position is synced before the batch is queued and the next one is read. So a kill
+leaves one batch in both at most; the next start passes over what the journal has of it, and goes on behind it.
 
 A daemon without durability converts: `close` writes everything to disk queues, for any nsqd, and removes the journal.
 The journal first notes that the disk queues are copies, so that a start after a kill drops them.
@@ -10,13 +10,13 @@ The journal first notes that the disk queues are copies, so that a start after a
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import islice
+from itertools import chain, islice
 from sys import maxsize
 
 from gevent.lock import Semaphore
 
 from gnsqd.errors import StorageError
-from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.cooperative import Turns, give_way
 from gnsqd.names import is_ephemeral
 from gnsqd.queues.disk import MAX_FLUSH, flush_messages, keep_delays, read_messages
 from gnsqd.queues.journaled import JournaledQueue, journal_messages
@@ -72,7 +72,7 @@ class JournalStore(Store):
                 self._restored[state.name.rpartition(":")[2]] = queue
 
     @property
-    def journal(self) -> Journal | None:
+    def journal(self) -> Journal:
         return self._journal
 
     # Channels
@@ -165,6 +165,8 @@ class JournalStore(Store):
                         self.log.info("JOURNAL(%s): an exit was not finished, its disk queue is a copy", name)
                     else:
                         self.log.info("JOURNAL(%s): moving %d messages from the disk queue", name, depth)
+                        if not self._started:
+                            self._pass_over(old, queue)
                         self._move(old, queue)
                 if self._are_copies or not old.depth:
                     old.delete()
@@ -179,6 +181,19 @@ class JournalStore(Store):
             if old is not None and old.depth and not queue.closed:
                 self.log.error("JOURNAL(%s): %d messages stay in the disk queue until the next start", name, old.depth)
 
+    def _pass_over(self, old: DiskQueue, queue: JournaledQueue) -> None:
+        """Pass over the messages at the front of a disk queue that the journal has for `queue`, all unread there: a
+        kill came before the read position was written. StorageError. May yield."""
+        payloads = old.peek_many(IMPORT_BATCH, MAX_BYTES)
+        missing = set(map(_content, payloads))
+        for message in Turns().over(chain(queue.stored_messages(), queue.held_messages())):
+            missing.discard(_content(message.payload()))
+        count = next((at for at, payload in enumerate(payloads) if _content(payload) in missing), len(payloads))
+        if count:
+            self.log.info("JOURNAL(%s): %d messages of the disk queue are in the journal already", queue.name, count)
+            old.advance(count)
+            _save_position(old)
+
     def _move(self, old: DiskQueue, queue: JournaledQueue) -> None:
         """Move messages for `queue` until there are no more, or it or the store ends. StorageError if the journal or
         the read position of the disk queue can't be written: the rest is in the disk queue then."""
@@ -186,11 +201,14 @@ class JournalStore(Store):
             self.context.check_exit()
             if self._ending or queue.closed or not (messages := self._move_batch(old, queue)):
                 return
-            queue.receive(messages)
-            if not old.depth:
-                give_way()  # it is deleted next, without an fsync: there may be thousands of short queues
-            elif old.start_sync().get() is not None:
-                raise StorageError(f"the read position of {old.name} can't be written")
+            try:
+                if old.depth:
+                    _save_position(old)
+                else:
+                    give_way()
+                    old.delete()  # without an fsync: there may be thousands of short queues
+            finally:
+                queue.receive(messages)
 
     def _move_batch(self, old: DiskQueue, queue: JournaledQueue) -> list[Message]:
         """What was moved; StorageError if the journal can't keep it: it is in the disk queue then. May yield."""
@@ -292,3 +310,14 @@ class JournalStore(Store):
         while batch := list(islice(held, MAX_FLUSH)):
             left += flush_messages(batch, target, self.log)
         return left + queue.stored() + (not target.close())
+
+
+def _save_position(queue: DiskQueue) -> None:
+    """Write the read position; StorageError. Yields."""
+    if queue.start_sync().get() is not None:
+        raise StorageError(f"the read position of {queue.name} can't be written")
+
+
+def _content(payload: bytes) -> tuple[bytes, bytes]:
+    """All of a message but its attempts."""
+    return payload[:8], payload[10:]

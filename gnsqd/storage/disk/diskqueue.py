@@ -85,12 +85,17 @@ class DiskQueue:
         self.due_times = DueTimes(name, self._files.due_times_path, log, syncer)
         if self._opening.mended:
             self._change_meta()
-        elif self._read_file:
-            with suppress(OSError):
-                syncer.remove(self._files.path(self._read_file - 1))  # read, if a kill came before it was removed
+        else:
+            self._remove_read_files()
         self._check_tail()
         if held_back := self.due_times.load():
             self._put_back(held_back)
+
+    def _remove_read_files(self) -> None:
+        """A kill came before files were removed that had been read, or dropped."""
+        with suppress(OSError):
+            for number in range(self._read_file - 1, -1, -1):
+                self._syncer.remove(self._files.path(number))
 
     @property
     def depth(self) -> int:
@@ -461,9 +466,6 @@ class DiskQueue:
             return
         self._closed = True
         self._log.info("DISKQUEUE(%s): deleting", self.name)
-        if not self._readable() and self._saved_operations != self._operations:
-            self._save(self._read_pos)
-            self._write_meta()  # what was read must not look lost should a kill come before all files are gone
         self._remove_files()
         self._files.data_files.note_deleted(self.name)
 
@@ -479,6 +481,8 @@ class DiskQueue:
         self._save(0)
         self._save_pending = False
         self._meta_changes += 1  # a sync that is under way must not bring the meta file back
+        if numbers:
+            self._write_meta()  # should a kill come before all files are gone, the others must not look lost
         self._syncer.forget(self)
         failure = None
         for path in [*map(self._files.path, numbers), self._files.meta_path]:

@@ -77,7 +77,7 @@ def bodies_in(channel: Channel) -> Counter[bytes]:
     return Counter(bodies_of(messages))
 
 
-def test_kill_at_any_time_of_a_move_loses_nothing_and_leaves_one_batch_twice_at_most(
+def test_kill_at_any_time_of_a_move_leaves_each_message_once(
     disk_queues: Path, tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states: list[Path] = []
@@ -88,17 +88,14 @@ def test_kill_at_any_time_of_a_move_loses_nothing_and_leaves_one_batch_twice_at_
         moved = Daemon(disk_queues, syncer, {}, TOPICS)
     assert not list(disk_queues.glob("*.diskqueue.0*"))
     assert bodies_in(channel(moved)) == OLD
-    doubled = 0
+    logs = []
     for state in states:
         found, log = left_in(state, syncer)
-        for bodies in (found["c"], found["d"]):
-            assert bodies >= OLD
-        sizes = [bodies.total() - OLD.total() for bodies in found.values()]
-        assert min(sizes) == 0
-        assert sum(sizes) <= BATCH, (state, found)
-        doubled += sum(sizes) > 0
+        assert found == {"c": OLD, "d": OLD, "alone": Counter({b"?": OLD.total()})}, state
         assert "ERROR" not in log
-    assert doubled, "no state between the write to the journal and that of the position"
+        logs.append(log)
+    text = "messages of the disk queue are in the journal already"
+    assert any(text in log for log in logs), "no state between the write to the journal and that of the position"
 
 
 def test_every_start_goes_on_where_the_kill_came(
@@ -129,9 +126,7 @@ def test_every_start_goes_on_where_the_kill_came(
         directory = next_directory
     assert kills > 2
     for name in TOPICS["t"]:
-        bodies = bodies_in(channel(daemon, name))
-        assert bodies >= OLD
-        assert bodies.total() <= OLD.total() + kills * BATCH
+        assert bodies_in(channel(daemon, name)) == OLD
 
 
 def test_start_that_is_to_end_leaves_the_rest_to_the_next(
