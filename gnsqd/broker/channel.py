@@ -1,8 +1,8 @@
 """A channel: one queue of a topic's messages, shared by its consumers.
 
 Messages are in the channel's queue; `take` gives some to a consumer and notes them in flight; FIN, REQ, TOUCH and the
-queue scan move them on from there. Nothing here yields but `close`, so every method is one step as far as other
-greenlets can see.
+queue scan move them on from there. Nothing here yields but `rewind` and `close`, so every other method is one step as
+far as other greenlets can see.
 
 Consumers that could take a message but found none wait; a put wakes as many as it brought messages for. A consumer that
 was not woken leaves one message for each that was, so that what a consumer requeued, or let time out, goes to
@@ -419,18 +419,15 @@ class Channel:
             client.emptied()
 
     def rewind(self, start: int, end: int) -> int:
-        """Queue messages once more, as `Queue.rewind`; unfinished ones are not changed. Also BrokerError("exiting")."""
+        """Queue messages once more, as `Queue.rewind`; unfinished ones are not changed."""
         if self.exiting:
             raise BrokerError("exiting")
-        queue = self.queue
-        queued, held = queue.count(), queue.deferred_count
-        try:
-            return queue.rewind(start, end)
-        finally:
-            count = queue.count() - queued
-            self.message_count += count + queue.deferred_count - held
-            self._wake(count)
-            self._wake_at(queue.next_due)
+        return self.queue.rewind(start, end, self._note_rewound)
+
+    def _note_rewound(self, count: int) -> None:
+        self.message_count += count
+        self._wake(self.queue.count() - self._waiting.promised)
+        self._wake_at(self.queue.next_due)
 
     def delete(self) -> None:
         """Drop everything, files included, and close the consumers' connections."""

@@ -7,7 +7,6 @@ and lose nothing.
 
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from sys import maxsize
 from time import monotonic, time_ns
 
 from gnsqd.broker.bounds import Bounds
@@ -21,7 +20,7 @@ from gnsqd.hub.doorbell import Doorbell
 from gnsqd.names import is_ephemeral
 from gnsqd.quantile import Result
 from gnsqd.queues.message import BODY_AT, Message, new_messages
-from gnsqd.queues.queue import Left
+from gnsqd.queues.queue import Left, Queue
 
 MAX_BATCH = 256
 MAX_PUT = 2048
@@ -159,10 +158,14 @@ class Topic:
 
     # Channels
 
-    def create_channel(self, name: str, begin: int) -> None:
+    def create_channel(self, name: str, begin: int) -> bool:
         """Make a channel that receives again what can be delivered again from the message with number `begin` on, and
-        what follows; errors as `get_channel`: then there is none. May yield."""
-        channel = self.get_channel(name, begin)
+        what follows; False if there is one of that name by now. Errors as `get_channel`: then there is none. May
+        yield."""
+        queue = self._store.past_queue(name, begin)
+        if name in self.channels:
+            return False
+        channel = self.get_channel(name, queue)
         channel.message_count = channel.depth + channel.deferred_count
         try:
             self.commit()
@@ -170,15 +173,16 @@ class Topic:
             with suppress(StorageError):
                 self.delete_existing_channel(name)
             raise
+        return True
 
-    def get_channel(self, name: str, begin: int = maxsize) -> Channel:
-        """The channel of that name, new if there is none yet, then as `create_channel`; BrokerError("exiting") or
+    def get_channel(self, name: str, past: Queue | None = None) -> Channel:
+        """The channel of that name, new if there is none yet, then as `Store.channel_queue`; BrokerError("exiting") or
         StorageError."""
         channel = self.channels.get(name)
         if channel is None:
             if self.exiting:
                 raise BrokerError("exiting")
-            queue = self._store.channel_queue(name, begin)
+            queue = self._store.channel_queue(name, past)
             channel = self.channels[name] = Channel(
                 self.name, name, self._environment, queue, self._delete_soon, self._doorbell.ring
             )

@@ -11,7 +11,6 @@ The journal first notes that the disk queues are copies, so that a start after a
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import chain, islice
-from sys import maxsize
 
 from gevent.lock import Semaphore
 
@@ -81,21 +80,29 @@ class JournalStore(Store):
     def restored_channels(self) -> list[str]:
         return list(self._restored)
 
-    def channel_queue(self, channel: str, begin: int = maxsize) -> Queue:
+    def channel_queue(self, channel: str, past: Queue | None = None) -> Queue:
         if is_ephemeral(channel):
             return super().new_queue(f"{self.topic}:{channel}")
         queue = self._restored.pop(channel, None)
         if queue is None:
             journal = self._journal
-            queue = self.new_queue(f"{self.topic}:{channel}")
-            queue.finished = self.queue.finished.copy()
+            if isinstance(past, JournaledQueue):
+                queue = past  # in the record of the new queue: a kill leaves it with its past, or not at all
+            else:
+                queue = self.new_queue(f"{self.topic}:{channel}")
+                queue.finished = self.queue.finished.copy()
             if not self._started and journal.replay.damaged:
                 # It may have been there before: rather everything once more than something not at all.
                 queue.finished = journal.replay.present.gaps(0, journal.next_number)
                 queue.put_spans(self.queue.finished.without(queue.finished))
-            if begin < maxsize:
-                queue.begin_at(begin)  # in the record of the new queue: a kill leaves both or neither
             queue.index = journal.add_queue(queue)
+        return queue
+
+    def past_queue(self, channel: str, begin: int) -> Queue | None:
+        if is_ephemeral(channel):
+            return None
+        queue = self.new_queue(f"{self.topic}:{channel}")
+        queue.begin_at(begin, self.queue)
         return queue
 
     def adopt(self, queue: Queue) -> None:

@@ -6,14 +6,17 @@ journal what its owner does with messages: taken, held back, finished (for a top
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice, starmap
 from sys import maxsize
 from time import monotonic_ns, time_ns
 from typing import TypeVar
 
-from gnsqd.errors import StorageError
+from gevent.lock import Semaphore
+
+from gnsqd.errors import BrokerError, StorageError
+from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.queues.message import MAX_ATTEMPTS, Message
@@ -27,6 +30,7 @@ from gnsqd.storage.journal.snapshot import Queue as NotedQueue
 from gnsqd.storage.journal.spans import Spans
 
 T = TypeVar("T")
+FOREVER = float("inf")  # seconds
 MAX_READS = 16  # of the journal in one step, where messages are scattered
 
 
@@ -48,6 +52,8 @@ class JournaledQueue(Queue):
         self._frames_due = 0
         self._rewound_end = 0  # messages before this one may come earlier than they are due
         self._seen = (-1, 0)  # number and timestamp of a message, the last that was at the front
+        self._rewinding = Semaphore(1)
+        self._logs: list[Spans] = []  # of those who note what is finished meanwhile
         self._noted = False
         self._finished_notes: list[tuple[int, int]] = []
         self._taken_notes: list[tuple[int, int]] = []
@@ -190,36 +196,79 @@ class JournaledQueue(Queue):
         done = self.finished.between(max(start, journal.retention.begin), min(end, journal.next_number))
         return done.without(journal.absent) if journal.absent else done
 
-    def rewind(self, start: int, end: int) -> int:
-        """Queue what is `rewindable` before everything in the store, as if it had never been delivered; how many
-        messages. StorageError: not written yet."""
-        again = self._take_again(start, end)
-        if again:
-            for gap in self.journal.absent.between(again.begin, again.ceiling):
-                self.note_finished_span(*gap)
-            self.journal.rewind_queue(self, again.begin, again.ceiling)
-        return again.count()
+    def rewind(self, start: int, end: int, on_queued: Callable[[int], None] = lambda count: None) -> int:
+        """Queue what is `rewindable` before everything in the store, as if it had never been delivered.
 
-    def begin_at(self, start: int) -> None:
-        """As `rewind` to `start`, of a queue that the journal does not know yet."""
-        self._take_again(start, maxsize)
+        There may be a million messages, so they are looked at in pieces, with turns for others in between, and queued
+        together at the end. What is finished meanwhile is not rewound."""
+        with self._rewinding:
+            finished = Spans()
+            self._logs.append(finished)
+            try:
+                again = self._take_again(start, end)
+            finally:
+                self._logs.remove(finished)
+            count = again.count()
+            if again:
+                on_queued(count)
+                for spans in (finished, self.journal.absent):
+                    for span in spans.between(again.begin, again.ceiling):
+                        self.note_finished_span(*span)
+                self.journal.rewind_queue(self, again.begin, again.ceiling)
+            return count
+
+    def begin_at(self, start: int, topic: "JournaledQueue") -> None:
+        """As `rewind` to `start`, of a queue that the journal does not know yet, of a channel that has what its topic
+        has handed over by the time when this returns. StorageError. May yield."""
+        handed_over = Spans()
+        self.finished = topic.finished.copy()
+        topic._logs.append(handed_over)
+        try:
+            self._take_again(start, maxsize)
+            self.journal.flush()
+            self._runs.extend(self._sort_out(handed_over, Turns(FOREVER)))
+        finally:
+            topic._logs.remove(handed_over)
 
     def _take_again(self, start: int, end: int) -> Spans:
+        """Queue what is rewindable; what that was: nothing if the queue was emptied meanwhile. BrokerError("exiting"),
+        StorageError. May yield, but not between its last look at other queues and its return."""
         # Messages have to be in segments, and that they were finished is written before that they are not.
         self.journal.flush()
-        again = queued = self.rewindable(start, end)
-        for span in again:
-            self.finished.remove(*span)
-        self._rewound_end = max(self._rewound_end, again.ceiling)
-        numbers, times = self.journal.segments.due_after(time_ns(), again)
-        if numbers:
-            self._hold_until(times, numbers)
-            queued = again.without(Spans.of(numbers))
-        self._depth += queued.count()
-        self._runs.extendleft(reversed([*queued]))
+        again = self.rewindable(start, end)
+        held = self._held
+        self.journal.rewinds += 1
+        try:
+            runs = self._sort_out(again, Turns())
+        finally:
+            self.journal.rewinds -= 1
+        if self.closed:
+            raise BrokerError("exiting")
+        if self._held is not held:
+            return Spans()
+        self.finished.remove(again.begin, again.ceiling)
+        self._runs.extendleft(reversed(runs))
         if self.ordered:
             self._sort_runs()
         return again
+
+    def _sort_out(self, again: Spans, turns: Turns) -> deque[tuple[int, int]]:
+        """Hold back which of these messages are not due, and count the others; runs of these. Yields in `turns`, as
+        long as the queue is not emptied or deleted."""
+        runs: deque[tuple[int, int]] = deque()
+        held, depth = self._held, 0
+        for piece, numbers, times in self.journal.segments.pieces(again, time_ns()):
+            if numbers:
+                self._hold_until(times, numbers)
+                piece = piece.without(Spans.of(numbers))
+            runs.extend(piece)
+            depth += piece.count()
+            turns.give()
+            if self._held is not held or self.closed:
+                return runs
+        self._depth += depth
+        self._rewound_end = max(self._rewound_end, again.ceiling)
+        return runs
 
     def _hold_until(self, times: Sequence[int], numbers: Sequence[int]) -> None:
         """Hold messages back until these times (wall clock, ns)."""
@@ -372,6 +421,8 @@ class JournaledQueue(Queue):
 
     def note_finished_span(self, start: int, end: int) -> None:
         self.finished.add(start, end)
+        for log in self._logs:
+            log.add(start, end)
         notes = self._finished_notes
         if notes and notes[-1][1] == start:
             start = notes.pop()[0]

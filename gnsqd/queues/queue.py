@@ -4,7 +4,7 @@ Messages are in memory, at most mem-queue-size of them. The rest is in the *stor
 a disk queue (`disk`) or a journal (`journaled`). Reading alternates between memory and store, as the select of nsqd
 does. A channel's queue also holds messages back until they are due.
 
-Only `wait_synced` and `close` may yield.
+Only `rewind`, `wait_synced` and `close` may yield.
 """
 
 from bisect import bisect_right
@@ -362,8 +362,9 @@ class Queue:
         """Of the messages with numbers from `start` to `end`, all that can be delivered again."""
         return Spans()
 
-    def rewind(self, start: int, end: int) -> int:
-        """Queue these once more; how many. StorageError: not written yet."""
+    def rewind(self, start: int, end: int, on_queued: Callable[[int], None] = lambda count: None) -> int:
+        """Queue these once more; how many. `on_queued` is called with that number once they are queued. BrokerError
+        ("exiting"), or StorageError: not written yet. May yield."""
         return 0
 
     # Bounds

@@ -3,7 +3,6 @@ ephemeral one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from sys import maxsize
 from typing import TYPE_CHECKING
 
 from gnsqd.log import Logger
@@ -65,10 +64,15 @@ class Store:
         """Channels that only the store knows so far."""
         return []
 
-    def channel_queue(self, channel: str, begin: int = maxsize) -> Queue:
-        """The queue of a channel that is being made. A new one in a journal has what can be delivered again from the
-        message with number `begin` on. `adopt` it when the channel is complete."""
+    def channel_queue(self, channel: str, past: Queue | None = None) -> Queue:
+        """The queue of a channel that is being made, `past` if the store has none. `adopt` it when the channel is
+        complete."""
         return self.new_queue(f"{self.topic}:{channel}")
+
+    def past_queue(self, channel: str, begin: int) -> Queue | None:
+        """A queue, not yet stored, with what can be delivered again from the message with number `begin` on: for
+        `channel_queue`, without a yield in between. None if the store can't. May yield."""
+        return None
 
     def adopt(self, queue: Queue) -> None:
         """Queue what other storage still has for `queue`. May yield."""

@@ -205,9 +205,8 @@ class API:
         parameters = read_parameters(request)
         if "from" in parameters:
             begin = _position(_retained(topic, name), parameters, "from")
-            if name in topic.channels:
+            if name in topic.channels or not topic.create_channel(name, begin):
                 raise HTTPError(400, "CHANNEL_EXISTS")
-            topic.create_channel(name, begin)
         topic.get_channel(name)
         self._metadata_file.wait()
 

@@ -90,6 +90,7 @@ class Journal:
         self.retention = Retention(*(own or (options.retention_bytes, options.retention_time, 0)))
         present = self.replay.present
         self.absent = present.gaps(0, self.next_number) if self.retention.max_bytes else Spans()  # no segment has these
+        self.rewinds = 0  # that are looking for what comes again, which is retained meanwhile
         self._snapshot_size = 0  # bytes, of the last segment
         self._advance_retention()
         self._put_count = self.replay.put_count
@@ -301,6 +302,8 @@ class Journal:
         self.flush()
 
     def _advance_retention(self) -> None:
+        if self.rewinds:
+            return
         last_size = self.segments.all[-1].size if self.segments else 0
         with suppress(StorageError):  # what cannot be read is reported when somebody needs it
             self.retention.advance(self.segments, max(self._full_size - last_size, 0))

@@ -7,7 +7,7 @@ rise within a segment; some may be missing.
 import os
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 
@@ -21,6 +21,7 @@ from gnsqd.storage.journal.spans import Spans
 
 INDEX_STEP = 16 * 1024  # bytes
 CHUNK = 64 * 1024  # bytes that are read at once, at least
+PIECE = 1000  # messages, or spans of them, that one step looks at
 
 
 class Segment:
@@ -281,21 +282,32 @@ class Segments:
             number = max(number, self.all[position + 1].first)
         return end, [], 0
 
-    def due_after(self, time: int, among: Spans) -> "tuple[array[int], array[int]]":
-        """The numbers `among` some of messages that are due later than `time` (wall clock, ns), and their due times;
-        not all where an index can't be read."""
-        numbers, times = array("q"), array("q")
-        for segment in self.all:
-            if segment.latest_due > time and segment.first < among.ceiling and segment.end > among.begin:
-                due = segment.due_times()
-                of_segment, due_times = due[::2], due[1::2]
-                for start, end in among.between(segment.first, segment.end):
-                    first = bisect_left(of_segment, start)
-                    for position in range(first, bisect_left(of_segment, end, first)):
-                        if due_times[position] > time:
-                            numbers.append(of_segment[position])
-                            times.append(due_times[position])
-        return numbers, times
+    def pieces(self, among: Spans, time: int) -> "Iterator[tuple[Spans, array[int], array[int]]]":
+        """Some messages in pieces of at most PIECE spans, each with the numbers of those due later than `time` (wall
+        clock, ns), and their due times; not all where an index can't be read. A piece has at most PIECE of these.
+        Segments may come and go between two pieces."""
+        start, end = among.begin, among.ceiling
+        indexed: Segment | None = None
+        of_segment = due_times = array("q")
+        while start < end:
+            stop = min(among.stretch(start, PIECE), end)
+            numbers, times = array("q"), array("q")
+            segment = next((segment for segment in self.all if segment.end > start), None)
+            if segment is not None:
+                stop = min(stop, segment.end)
+                if segment.latest_due > time:
+                    stop = min(stop, start + PIECE)
+                    if segment is not indexed:
+                        due = segment.due_times()
+                        indexed, of_segment, due_times = segment, due[::2], due[1::2]
+                    for begin, behind in among.between(start, stop):
+                        first = bisect_left(of_segment, begin)
+                        for position in range(first, bisect_left(of_segment, behind, first)):
+                            if due_times[position] > time:
+                                numbers.append(of_segment[position])
+                                times.append(due_times[position])
+            yield among.between(start, stop), numbers, times
+            start = stop
 
     def end_reading(self) -> None:
         if self._reading is not None:

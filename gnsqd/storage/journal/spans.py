@@ -143,7 +143,11 @@ class Spans:
 
     def between(self, start: int, end: int) -> "Spans":
         """What is in here of a span."""
-        part = self.copy()
+        first, last = max(bisect_right(self._firsts, start) - 1, 0), bisect_left(self._firsts, end)
+        part = Spans()
+        part._starts = [starts[:] for starts in self._starts[first:last]]
+        part._ends = [ends[:] for ends in self._ends[first:last]]
+        part._firsts = self._firsts[first:last]
         part.remove(0, start)
         part.remove(end, maxsize)
         return part
@@ -204,6 +208,11 @@ class Spans:
 
     def without(self, other: "Spans") -> "Spans":
         """What is in here and not in `other`."""
+        if len(other) < len(self):
+            rest = self.copy()
+            for start, end in other:
+                rest.remove(start, end)
+            return rest
         rest = Spans()
         for start, end in self:
             for gap in other.gaps(start, end):

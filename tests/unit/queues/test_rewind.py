@@ -2,13 +2,14 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import time_ns
 
 import pytest
-from gevent import killall, sleep
+from gevent import killall, sleep, spawn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,12 +17,13 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.history import History
 from gnsqd.broker.rules import Rules
 from gnsqd.errors import BrokerError, StorageError
+from gnsqd.hub import cooperative
 from gnsqd.queues.message import Message
-from gnsqd.storage.journal import snapshot
+from gnsqd.storage.journal import segment, snapshot
 from gnsqd.storage.journal.open_files import AppendedFile
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, eventually, settle
-from unit.queues.test_journaled import Daemon
+from unit.queues.test_journaled import FAR, Daemon
 from unit.storage.journal.test_lost_messages import journal_of
 
 OPTIONS = {"retention_bytes": 1 << 20}
@@ -317,6 +319,175 @@ def test_scattered_messages_are_rewound(tmp_path: Path, syncer: Syncer) -> None:
     left = channel(daemon).in_flight_count
     assert channel(daemon).rewind(0, EVERYTHING) == count - left
     assert channel(daemon.after_kill(tmp_path / "b")).depth == count
+
+
+class Steps:
+    """Calls `call` at a turn that a long work gives, the `nth`; each chance to give a turn is taken."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, nth: int, call: Callable[[], object]) -> None:
+        self.given = 0
+        self._nth = nth
+        self._call = call
+        seconds = count()
+        patch.setattr(cooperative, "perf_counter", lambda: next(seconds))
+        patch.setattr(cooperative, "give_way", self._give)
+
+    def _give(self) -> None:
+        self.given += 1
+        if self.given == self._nth:
+            self._call()
+
+
+def scattered(directory: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> tuple[Daemon, list[Message]]:
+    """20 messages published, of which each second is finished, after 10 deferred ones, all cancelled; those in flight.
+    A step looks at two."""
+    monkeypatch.setattr(segment, "PIECE", 2)
+    daemon = Daemon(directory, syncer, OPTIONS | {"mem_queue_size": 5})
+    channel(daemon)
+    publish(daemon, *(b"later%d" % number for number in range(10)), deferred=MINUTE)
+    channel(daemon).empty()
+    publish(daemon, *(b"%d" % number for number in range(20)))
+    messages: list[Message] = []
+    while batch := daemon.take("c"):
+        messages += batch
+    for message in messages[::2]:
+        channel(daemon).finish(daemon.consumer("c"), message.id)
+    return daemon, messages[1::2]
+
+
+LATER = {b"later%d" % number for number in range(10)}
+NOW = {b"%d" % number for number in range(20)}
+
+
+@pytest.mark.parametrize("nth", range(1, 15, 3))
+@pytest.mark.parametrize("action", ["nothing", "finish", "publish", "release", "kill", "empty"])
+def test_others_go_on_while_a_rewind_looks_for_messages(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch, action: str, nth: int
+) -> None:
+    daemon, in_flight = scattered(tmp_path / "a", syncer, monkeypatch)
+    queue = channel(daemon)
+    gone, new = set[bytes](), set[bytes]()
+    early: list[bytes] = []
+
+    def act() -> None:
+        if action == "finish":
+            for message in in_flight[3:7]:
+                queue.finish(daemon.consumer("c"), message.id)
+                gone.add(message.body)
+        elif action == "publish":
+            daemon.topic.publish([b"new"])
+            new.add(b"new")
+        elif action == "release":
+            queue.process_deferred(FAR)
+            early.extend(message.body for message in queue.take(FakeConsumer(9), 1000, MINUTE, 0))
+        elif action == "kill":
+            daemon.around.stores.journals.flush_dirty()
+            shutil.copytree(tmp_path / "a", tmp_path / "killed")
+        elif action == "empty":
+            queue.empty()
+
+    before = queue.message_count
+    with monkeypatch.context() as patch:
+        steps = Steps(patch, nth, act)
+        rewound = queue.rewind(0, EVERYTHING)
+    assert steps.given >= nth
+    settle()
+    unfinished = {message.body for message in in_flight}
+    if action == "empty":
+        assert (rewound, queue.depth, queue.deferred_count) == (0, 0, 0)
+        assert daemon.after_kill(tmp_path / "b").take_all("c") == Counter()
+        return
+    assert rewound == 20
+    assert queue.message_count == before + 20 + len(new)
+    assert queue.depth + queue.deferred_count == 20 + len(new) - len(early)
+    again = daemon.after_kill(tmp_path / "b")
+    assert again.take_all("c") == Counter(LATER | NOW - gone | new)
+    assert early or channel(daemon).deferred_count == 10
+    comes = daemon.take_all("c")
+    assert comes + Counter(early) == Counter(LATER | NOW - unfinished | new)
+    if action == "kill":
+        killed = Daemon(tmp_path / "killed", syncer, OPTIONS, {"t": ["c"]})
+        assert killed.take_all("c") == Counter(unfinished)
+
+
+@pytest.mark.parametrize("nth", [1, 5, 9])
+def test_new_channel_in_the_past_gets_what_its_topic_hands_over_meanwhile(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    daemon, _ = scattered(tmp_path / "a", syncer, monkeypatch)
+
+    def act() -> None:
+        monkeypatch.undo()
+        publish(daemon, b"new0", b"new1")
+        publish(daemon, b"new2", deferred=MINUTE)
+
+    with monkeypatch.context() as patch:
+        steps = Steps(patch, nth, act)
+        assert daemon.topic.create_channel("new", 0)
+    assert steps.given >= nth
+    publish(daemon, b"new3")
+    new = {b"new%d" % number for number in range(4)}
+    assert channel(daemon, "new").deferred_count == 11
+    assert channel(daemon, "new").message_count == 34
+    assert daemon.after_kill(tmp_path / "b").take_all("new") == Counter(LATER | NOW | new)
+    assert daemon.take_all("new") == Counter(LATER | NOW | new)
+
+
+def test_new_channel_in_the_past_may_be_there_by_now(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon, _ = scattered(tmp_path / "a", syncer, monkeypatch)
+    with monkeypatch.context() as patch:
+        Steps(patch, 3, lambda: channel(daemon, "new"))
+        assert not daemon.topic.create_channel("new", 0)
+    assert daemon.take_all("new") == Counter()
+
+
+@pytest.mark.parametrize("how", ["delete", "close"])
+def test_channel_that_ends_while_a_rewind_looks_for_messages(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    daemon, in_flight = scattered(tmp_path / "a", syncer, monkeypatch)
+    queue = channel(daemon)
+    with monkeypatch.context() as patch:
+        Steps(patch, 3, queue.delete if how == "delete" else queue.close)
+        with pytest.raises(BrokerError, match="exiting"):
+            queue.rewind(0, EVERYTHING)
+    again = daemon.after_kill(tmp_path / "b")
+    left = {message.body for message in in_flight} if how == "close" else set()
+    assert again.take_all("c") == Counter(left)
+
+
+def test_rewinds_of_one_channel_follow_each_other(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon, _ = scattered(tmp_path / "a", syncer, monkeypatch)
+    rewinds = [spawn(channel(daemon).rewind, 0, EVERYTHING) for _ in range(3)]
+    assert [greenlet.get() for greenlet in rewinds] == [20, 0, 0]
+    assert channel(daemon).deferred_count == channel(daemon).depth == 10
+
+
+def test_messages_are_not_lost_to_retention_while_a_rewind_looks_for_them(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"retention_bytes": 20_000, "max_bytes_per_file": 2000}
+    monkeypatch.setattr(segment, "PIECE", 2)
+    daemon = Daemon(tmp_path / "a", syncer, options)
+    channel(daemon)
+    publish(daemon, *(b"%03d" % number * 20 for number in range(100)))
+    consume(daemon)
+    daemon.flush()
+
+    def act() -> None:
+        for _ in range(100):
+            daemon.topic.publish([bytes(1000)])
+            daemon.flush()
+
+    with monkeypatch.context() as patch:
+        Steps(patch, 1, act)
+        count = channel(daemon).rewind(0, EVERYTHING)
+    assert count > 50
+    assert len([message for message in consume(daemon) if any(message.body)]) == count
 
 
 def test_rewind_that_could_not_be_written_wakes_consumers_nevertheless(
