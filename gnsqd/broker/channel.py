@@ -1,8 +1,8 @@
 """A channel: one queue of a topic's messages, shared by its consumers.
 
 Messages are in the channel's queue; `take` gives some to a consumer and notes them in flight; FIN, REQ, TOUCH and the
-queue scan move them on from there. Nothing here yields but `rewind` and `close`, so every other method is one step as
-far as other greenlets can see.
+queue scan move them on from there. Nothing here yields but `close`, `rewind` and what changes the order, so every other
+method is one step as far as other greenlets can see.
 
 Consumers that could take a message but found none wait; a put wakes as many as it brought messages for. A consumer that
 was not woken leaves one message for each that was, so that what a consumer requeued, or let time out, goes to
@@ -384,6 +384,7 @@ class Channel:
         return None if self.rules == self._configured else self.rules._asdict()
 
     def set_rules(self, rules: Rules) -> None:
+        """May yield."""
         if self.limiter is None and rules != Rules():
             self.limiter = Limiter(self.queue, self._on_time)
         if self.limiter is not None:
@@ -392,6 +393,12 @@ class Channel:
                 self.limiter = None
             self._time_out_abandoned()
             self._wake(self.depth - self._waiting.promised)
+
+    def cancel(self, due: int, message: Message) -> None:
+        """Drop a message that is held back until `due`. May yield."""
+        self.queue.cancel(due, message)
+        self.queue.cancelled(due)
+        self._wake(self.depth - self._waiting.promised)
 
     def _on_time(self) -> None:
         if not self.paused:

@@ -177,7 +177,7 @@ class Topic:
 
     def get_channel(self, name: str, past: Queue | None = None) -> Channel:
         """The channel of that name, new if there is none yet, then as `Store.channel_queue`; BrokerError("exiting") or
-        StorageError."""
+        StorageError. May yield."""
         channel = self.channels.get(name)
         if channel is None:
             if self.exiting:
@@ -194,9 +194,12 @@ class Topic:
         return channel
 
     def set_rules(self, channel: Channel, rules: Rules) -> None:
-        """Change the rules of a channel. Messages reach it in order only if they leave the topic in order."""
+        """Change the rules of a channel. Messages reach it in order only if they leave the topic in order. May yield."""
+        if rules.ordered:
+            self.queue.set_ordered(True)
         channel.set_rules(rules)
         self._follow_rules()
+        self._doorbell.ring()
 
     def _follow_rules(self) -> None:
         self.queue.set_ordered(any(channel.queue.ordered for channel in self.channels.values()))

@@ -339,9 +339,9 @@ class JournaledQueue(Queue):
     def _sort_runs(self) -> None:
         self._runs = deque(sorted(self._runs))
 
-    def held_again(self) -> list[int]:
-        held = [due for due, number in self._held if number in self._attempts] if self._attempts else []
-        return super().held_again() + held
+    def held_again(self) -> Iterator[int]:
+        held = Turns().over(self._held.copy()) if self._attempts else ()
+        return chain(super().held_again(), (due for due, number in held if number in self._attempts))
 
     def held_messages(self) -> Iterator[Message]:
         """Copies of the messages that are held back as numbers, each with the time left as `deferred`; StorageError."""

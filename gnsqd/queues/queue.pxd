@@ -14,7 +14,7 @@ cdef class Deferred:
 
 cdef class Queue:
     cdef public str name, label
-    cdef public object memory, log, outside, on_refused, on_more
+    cdef public object memory, log, outside, on_refused, on_more, arranging
     cdef public Deferred deferred
     cdef public bint blocked, closed, ordered
     cdef public Py_ssize_t unsettled, capacity

@@ -4,7 +4,7 @@ Messages are in memory, at most mem-queue-size of them. The rest is in the *stor
 a disk queue (`disk`) or a journal (`journaled`). Reading alternates between memory and store, as the select of nsqd
 does. A channel's queue also holds messages back until they are due.
 
-Only `rewind`, `wait_synced` and `close` may yield.
+Only `rewind`, `wait_synced`, `close`, and what changes the order may yield.
 """
 
 from bisect import bisect_right
@@ -154,6 +154,7 @@ class Queue:
         self.on_more: Callable[[int], None] = lambda count: None
         self._store_first = False
         self.ordered = False  # the oldest message comes next; `set_ordered` changes it
+        self.arranging: object | None = None  # while `set_ordered` is at work
         self.resume_at = 0  # of an ordered queue, when the last of its delivered messages that are held back is due
 
     def count(self) -> int:
@@ -251,6 +252,8 @@ class Queue:
         [] if nothing can be read now. What came from the store may have to be held back first, for `deferred` ns. Call
         `finish` with the messages when other queues have them."""
         memory = self.memory
+        if self.arranging is not None:
+            return []
         if self.ordered and memory and self.stored():
             self._store_first = self.front() < self.order(memory[0])
             limit = 1
@@ -344,17 +347,81 @@ class Queue:
     # In order
 
     def set_ordered(self, ordered: bool) -> None:
-        """Whether the oldest message comes next, also before others that were queued or held back until now."""
-        self.ordered = ordered
-        self.resume_at = max(self.held_again(), default=0) if ordered else 0
-        if ordered:
-            messages = sorted(self.memory, key=self._age_key)
-            self.memory.clear()
-            self.memory.extend(messages)
+        """Whether the oldest message comes next, also before others that were queued or held back until now. May yield;
+        until it returns, `next` gives nothing."""
+        if not ordered:
+            self.ordered, self.arranging, self.resume_at = False, None, 0
+        elif not self.ordered:
+            self._arrange(self._sort)
 
-    def held_again(self) -> list[int]:
-        """When the messages that were delivered before and are held back are due (monotonic ns)."""
-        return [message.deadline for message in self.deferred if message.attempts]
+    def cancelled(self, due: int) -> None:
+        """A message is not held back until `due` any more; in an ordered queue, others may have waited for it. Yields
+        as `set_ordered`."""
+        if self.ordered and due >= self.resume_at:
+            self._arrange(lambda: True)
+
+    def _arrange(self, sort: Callable[[], bool]) -> None:
+        """`sort`, then find out until when messages wait. A later call replaces one that is under way."""
+        this = self.arranging = object()
+        try:
+            while not sort():
+                if self.arranging is not this:
+                    return
+            self.ordered = True
+            self.resume_at = 0
+            resume_at = max(self.held_again(), default=0)
+            if self.arranging is this:
+                self.resume_at = max(self.resume_at, resume_at)
+        finally:
+            if self.arranging is this:
+                self.arranging = None
+
+    def _sort(self) -> bool:
+        """Sort what is in memory, in steps. Meanwhile others may queue messages; False if they dropped some."""
+        turns, this = Turns(), self.arranging
+        memory = ordered = self.memory
+        messages = [*memory]
+        count, ends = len(messages), (messages[:1], messages[-1:])
+        in_order: list[Message] = []  # which are nearly all, as a rule
+        others: list[Message] = []
+        last = (0, b"")
+        for first in range(0, count, MAX_STEP):
+            for message in messages[first : first + MAX_STEP]:
+                key = self._age_key(message)
+                if key >= last:
+                    last = key
+                    in_order.append(message)
+                else:
+                    others.append(message)
+            turns.give()
+        if others:
+            runs = [in_order]
+            for first in range(0, len(others), MAX_STEP):
+                runs.append(sorted(others[first : first + MAX_STEP], key=self._age_key))
+                turns.give()
+            merged = merge(*runs, key=self._age_key)
+            ordered = type(memory)()
+            while len(ordered) < count:
+                ordered.extend(islice(merged, MAX_STEP))
+                turns.give()
+        for done in (messages, in_order):
+            while done:
+                del done[-MAX_STEP:]
+                turns.give()
+        if self.arranging is not this or len(memory) < count:
+            return False
+        if count and ends != ([memory[0]], [memory[count - 1]]):
+            return False
+        later = [memory.pop() for _ in range(len(memory) - count)][::-1]
+        self.memory = ordered
+        self.ordered = True
+        ordered.extend([message for message in later if not message.attempts])
+        self.put_again([message for message in later if message.attempts])
+        return True
+
+    def held_again(self) -> Iterator[int]:
+        """When the messages that were delivered before and are held back are due (monotonic ns). Yields."""
+        return (message.deadline for message in Turns().over([*self.deferred]) if message.attempts)
 
     # Delivered again
 
@@ -371,6 +438,8 @@ class Queue:
 
     def drop_oldest(self, count: int, size: int = maxsize) -> int:
         """Drop the oldest messages: `count`, or fewer if these have `size` bytes; how many."""
+        if self.arranging is not None:
+            return 0
         memory = self.memory
         gone: list[Message] = []
         dropped = freed = 0
@@ -406,7 +475,7 @@ class Queue:
 
     def drop_expired(self) -> bool:
         """Drop some messages that are too old, from the front of memory and store; whether there were any."""
-        if not self.ttl:
+        if not self.ttl or self.arranging is not None:
             return False
         horizon = time_ns() - self.ttl
         memory = self.memory

@@ -306,8 +306,7 @@ class API:
     def cancel_deferred(self, request: Request) -> None:
         due, message = self._find_deferred(request)
         channel = self._find_channel(request)
-        channel.queue.cancel(due, message)
-        channel.set_rules(channel.rules)  # in an ordered channel, others may have waited for it
+        channel.cancel(due, message)
         self._find_topic(request).commit()
 
     def _find_deferred(self, request: Request) -> tuple[int, Message]:

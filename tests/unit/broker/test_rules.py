@@ -5,6 +5,7 @@ from time import monotonic, monotonic_ns
 from typing import Any
 
 import pytest
+from gevent import sleep
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.rules import Rules
@@ -268,6 +269,90 @@ def test_channel_becomes_ordered_while_it_is_used(
     topic.put_messages(numbered(around, 2))
     eventually(lambda: channel.depth == 2)
     assert len(take(channel, consumers[0])) == 2
+
+
+@pytest.mark.parametrize("requeued", [0, 5000])
+def test_long_queue_is_ordered_in_steps_while_others_go_on(
+    fakes: Build, consumers: list[FakeConsumer], requeued: int
+) -> None:
+    around = fakes(mem_queue_size=50_000)
+    topic = around.registry.get_topic("t")
+    channel = topic.get_channel("c")
+    channel.add_client(consumers[0])
+    channel.put_messages(numbered(around, 30_000))
+    ids = [message.id for message in take(channel, consumers[0], 100)]
+    while len(ids) < requeued + 100:
+        ids += [message.id for message in take(channel, consumers[0], 100)]
+    for id in ids[100:]:
+        channel.requeue(1, id, 0)
+    ordering = around.spawn("ordering", lambda: topic.set_rules(channel, ORDERED))
+    steps = 0
+    while not ordering.ready():
+        sleep(0)
+        if steps < 100:  # between two steps a message comes, another comes back, and nobody gets any
+            channel.put_messages(numbered(around, 1, 30_000 + steps))
+            channel.requeue(1, ids[steps], 0)
+            steps += 1
+        if not channel.queue.ordered:
+            assert take(channel, consumers[0]) == []
+    assert steps > 5
+    for id in ids[steps:100]:
+        channel.requeue(1, id, 0)
+    assert drain(channel, consumers[0]) == [b"%04d" % number for number in range(30_000 + steps)]
+
+
+@pytest.mark.parametrize("change", ["ordered=false", "empty", "delete"])
+def test_queue_that_is_changed_while_it_is_ordered(fakes: Build, consumers: list[FakeConsumer], change: str) -> None:
+    around = fakes(mem_queue_size=50_000)
+    topic = around.registry.get_topic("t")
+    channel = topic.get_channel("c")
+    channel.put_messages(numbered(around, 30_000)[::-1])
+    ordering = around.spawn("ordering", lambda: topic.set_rules(channel, ORDERED))
+    eventually(lambda: channel.queue.arranging)
+    if change == "ordered=false":
+        topic.set_rules(channel, Rules())
+    elif change == "empty":
+        channel.empty()
+        channel.put_messages(numbered(around, 2)[::-1])
+    else:
+        topic.delete_existing_channel("c")
+    ordering.join()
+    assert channel.queue.ordered == (change != "ordered=false")
+    if change == "ordered=false":
+        assert len(take(channel, consumers[0], 100)) == 100
+    elif change == "empty":
+        assert drain(channel, consumers[0]) == [b"0000", b"0001"]
+
+
+def test_only_the_message_that_the_others_wait_for_is_looked_for_when_cancelled(
+    fakes: Build, consumers: list[FakeConsumer]
+) -> None:
+    around = fakes()
+    channel = around.channel()
+    channel.add_client(consumers[0])
+    channel.put_messages(numbered(around, 3))
+    taken = take(channel, consumers[0], 3)
+    for message in taken[:2]:
+        channel.requeue(1, message.id, MINUTE)
+    channel.finish(1, taken[2].id)
+    channel.put_messages_deferred(around.messages(*[b"x"] * 5000, deferred=2 * MINUTE))
+    channel.set_rules(ORDERED)
+    looks = 0
+
+    def cancel(message: Message) -> None:
+        nonlocal looks
+        due = message.deadline
+        cancelling = around.spawn("cancel", lambda: channel.cancel(due, message))
+        sleep(0)
+        looks += not cancelling.ready()
+        cancelling.join()
+
+    latest = channel.queue.resume_at
+    assert latest == taken[1].deadline
+    cancel(taken[0])
+    assert (channel.queue.resume_at, looks) == (latest, 0)
+    cancel(taken[1])
+    assert channel.queue.resume_at == 0
 
 
 def test_dead_letter_lets_the_next_message_go_on(ordered_topic: Any, consumers: list[FakeConsumer]) -> None:
