@@ -113,6 +113,7 @@ class Channel:
         self._options = environment.options
         self._on_last_client = on_last_client
         self._in_flight = InFlight()
+        self._alarm = maxsize  # when the queue scan looks at the channel (monotonic ns)
         self.aside = SetAside(0 if is_dead_letter_topic(topic_name) else environment.options.max_attempts)
         self._waiting = WaitingConsumers(TOPOLOGY_AWARE in environment.options.experiments)
         # Messages from memory, by the locality of the consumer.
@@ -127,7 +128,6 @@ class Channel:
         self.limiter: Limiter | None = None  # if there are rules
         self._configured = environment.rules.configured.get((topic_name, name), Rules())
         self.set_rules(environment.rules.kept.get((topic_name, name), self._configured))
-        self._alarm = maxsize  # when the queue scan looks at the channel (monotonic ns)
         self._wake_at(queue.next_due)
         environment.notify(self, not self.ephemeral)
 

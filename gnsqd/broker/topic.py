@@ -194,9 +194,9 @@ class Topic:
         return channel
 
     def set_rules(self, channel: Channel, rules: Rules) -> None:
-        """Change the rules of a channel. Messages reach it in order only if they leave the topic in order. May yield."""
+        """Change the rules of a channel. May yield."""
         if rules.ordered:
-            self.queue.set_ordered(True)
+            self.queue.set_ordered(True)  # first, as messages reach the channel in order only if they leave in order
         channel.set_rules(rules)
         self._follow_rules()
         self._doorbell.ring()

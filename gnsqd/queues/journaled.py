@@ -331,10 +331,11 @@ class JournaledQueue(Queue):
         in_memory = super().count_due(ends)  # a comprehension has no super() where it is compiled
         return [count + self._held.count_before(end) for count, end in zip(in_memory, ends, strict=True)]
 
-    def set_ordered(self, ordered: bool) -> None:
-        super().set_ordered(ordered)
-        if ordered:
+    def _sort(self) -> bool:
+        done = super()._sort()
+        if done:
             self._sort_runs()
+        return done
 
     def _sort_runs(self) -> None:
         self._runs = deque(sorted(self._runs))
