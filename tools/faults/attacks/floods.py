@@ -1,9 +1,8 @@
 """Floods of the page's port by clients without a token, and viewers with one: what they cost publishers.
 
-Publishers keep gnsqd busy, alone and beside the flood in turns. The share of messages that is left is given as it is,
-and of the time in which both the daemon's main thread and the publisher had a CPU or waited for something else than a
-CPU (`stalls`): only that one is limited, as a busy machine does not change it. Resident memory includes the daemon's
-child processes.
+A publisher sends 100 PUBs whenever the last ones are answered, alone and beside the flood in turns. The share of PUB/s
+that is left is given as it is, and by the time that the daemon itself took for an answer (`stalls`): a busy machine
+changes that one less, and only that one is limited. Resident memory includes the daemon's child processes.
 
     python -m faults.attacks.floods NAME HOST:PORT TOKEN        prints a line per request: time and 1
 """
@@ -17,16 +16,18 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
-from daemons import DEADLINE, free_port, open_socket
+from daemons import DEADLINE, Daemon, free_port, open_socket
 from faults.attacks.figures import MB, Attack, Figure, Memory, Setting, address, resident, running
-from faults.attacks.stalls import Probe, run_delay, say
+from faults.attacks.stalls import WINDOW, Probe, say
 
 TOPICS = 1000
 SECONDS = 4.0  # of each turn
 TURNS = 2
 BODY = 4 << 20
+LOGIN = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\nConnection: close\r\n"
+LOGINS = 8  # at once
 UNFINISHED = 126
 VIEWERS = 8
 FULL, READ = "full" * 8, "read" * 8  # tokens
@@ -60,16 +61,28 @@ def forever(act: Callable[[], None]) -> None:
 
 
 def post_login(size: int) -> bytes:
-    return b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % size
+    return LOGIN + b"Content-Length: %d\r\n\r\n" % size
 
 
 def login(to: tuple[str, int], token: str) -> None:
-    forever(lambda: exchange(to, post_login(BODY) + b"token=" + bytes(BODY - 6)))
+    request = post_login(BODY) + (b"token=" + b"%41" * (BODY // 3))[:BODY]
+    crowd([lambda: forever(lambda: exchange(to, request))] * LOGINS)
 
 
 def unfinished(to: tuple[str, int], token: str) -> None:
-    request = post_login(BODY) + b"token=" + bytes(BODY - 7)
-    crowd([lambda: forever(lambda: exchange(to, request))] * UNFINISHED)
+    """Each sends all but one byte, together with the others, and then nothing."""
+    piece = bytes(1 << 16)
+    sockets = [open_socket(to, DEADLINE) for _ in range(UNFINISHED)]
+    for sock in sockets:
+        sock.sendall(post_login(BODY) + piece[1:])
+        say(time.monotonic(), 1)
+    for _ in range(BODY // len(piece) - 1):
+        for sock in sockets.copy():
+            try:
+                sock.sendall(piece)
+            except OSError:  # it is refused
+                sockets.remove(sock)
+    threading.Event().wait()
 
 
 def viewers(to: tuple[str, int], token: str) -> None:
@@ -95,25 +108,6 @@ FLOODS = {"login": login, "unfinished": unfinished, "viewers": viewers, "bad_hea
 # What they cost
 
 
-class Rates:
-    """Messages a second that were published in a turn: as it is, and of the time without waiting for a CPU."""
-
-    def __init__(self, publisher: Probe, pid: int) -> None:
-        self._publisher = publisher
-        self._pid = pid
-
-    def _delay(self) -> float:
-        return run_delay(self._pid) + run_delay(self._publisher.pid)
-
-    def measure(self, seconds: float) -> tuple[float, float]:
-        delay, begin = self._delay(), time.monotonic()
-        time.sleep(seconds)
-        end = time.monotonic()
-        waited = min(self._delay() - delay, 0.9 * (end - begin))
-        messages = sum(self._publisher.since(begin, end))
-        return messages / (end - begin), messages / (end - begin - waited)
-
-
 def token_files(directory: Path) -> list[str]:
     """Flags; the files are there."""
     flags = []
@@ -124,41 +118,50 @@ def token_files(directory: Path) -> list[str]:
     return flags
 
 
+def page_lines(daemon: Daemon) -> int:
+    """Lines in the log that are the page's, or nobody's: tracebacks past the logger."""
+    return sum("ADMIN" in line or not line.startswith("[nsqd]") for line in daemon.log().splitlines())
+
+
 def measure(name: str, command: list[str], setting: Setting) -> list[Figure]:
     seconds = setting.seconds(SECONDS)
     to = f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         flags = [f"--admin-http-address={to}", *token_files(Path(directory))]
         daemon = stack.enter_context(running(command, *flags, topics=setting.scaled(TOPICS)))
-        publisher = stack.enter_context(Probe("stalls", "publish", address(daemon.tcp_address), 0))
+        publisher = stack.enter_context(Probe("stalls", "publish", address(daemon.tcp_address), daemon.pid, 0))
         pings = stack.enter_context(Probe("stalls", "ping", address(daemon.http_address), daemon.pid))
         time.sleep(seconds / 4)
-        rates = Rates(publisher, daemon.pid)
-        alone, beside, waits, usual = [], [], [], []
+        turns: dict[bool, list[float]] = {True: [], False: []}  # with a flood: seconds for each batch
+        waits: dict[bool, list[float]] = {True: [], False: []}
         lines, requests = 0, 0.0
+
+        def turn(with_flood: bool) -> None:
+            begin = time.monotonic()
+            time.sleep(seconds)
+            pings.wait_for(time.monotonic())
+            turns[with_flood] += publisher.since(begin, begin + seconds)
+            waits[with_flood] += pings.since(begin)
+
         memory = Memory(daemon.pid)
         for _ in range(TURNS):
-            begin = time.monotonic()
-            alone.append(rates.measure(seconds))
-            usual += pings.since(begin)
-            logged = len(daemon.log().splitlines())
+            turn(False)
+            logged = page_lines(daemon)
             with Probe("floods", name, to, FULL) as flood:
-                begin = time.monotonic()
-                beside.append(rates.measure(seconds))
-                pings.wait_for(time.monotonic())
-                waits += pings.since(begin)
+                turn(True)
             requests += sum(flood.since(0.0))
-            lines += len(daemon.log().splitlines()) - logged
+            lines += page_lines(daemon) - logged
         most = memory.stop()
         time.sleep(seconds)
         left = resident(daemon.pid) / MB
         tracebacks = daemon.log().count("Traceback (most recent")
-    raw, of_time = (100 * sum(turn[kind] for turn in beside) / sum(turn[kind] for turn in alone) for kind in range(2))
+    batches, services = ({kind: of(turn) for kind, turn in turns.items()} for of in (len, mean))
     return [
-        Figure("PUB/s alone", sum(turn[0] for turn in alone) / TURNS, "/s"),
-        Figure("PUB/s left", raw, "%"),
-        Figure("PUB/s left, of the time with a CPU", of_time, "%", at_least=SHARE_LIMIT),
-        Figure("longest ping", 1000 * (max(waits) - median(usual)), "ms", at_most=PING_LIMIT),
+        Figure("PUB/s alone", WINDOW * batches[False] / seconds / TURNS, "/s"),
+        Figure("PUB/s left", 100 * batches[True] / batches[False], "%"),
+        Figure("PUB/s alone, by the daemon's time", WINDOW / services[False], "/s"),
+        Figure("PUB/s left, by the daemon's time", 100 * services[False] / services[True], "%", at_least=SHARE_LIMIT),
+        Figure("longest ping", 1000 * (max(waits[True]) - median(waits[False])), "ms", at_most=PING_LIMIT),
         Figure("RSS, peak", most, "MB", at_most=MEMORY_LIMIT),
         Figure("RSS, afterwards", left, "MB"),
         Figure("requests", requests, ""),

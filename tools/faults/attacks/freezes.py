@@ -68,7 +68,7 @@ def longest_wait(freeze: Freeze, command: list[str], size: int, setting: Setting
     with running(command, *flags, topics=size if freeze.topics else 0, channels=1) as daemon, ExitStack() as stack:
         prepared = freeze.prepare(daemon, size)
         if setting.beside:
-            stack.enter_context(Probe("stalls", "publish", address(daemon.tcp_address), setting.beside))
+            stack.enter_context(Probe("stalls", "publish", address(daemon.tcp_address), daemon.pid, setting.beside))
         pings = stack.enter_context(Probe("stalls", "ping", address(daemon.http_address), daemon.pid))
         time.sleep(setting.seconds(USUAL))
         begin = time.monotonic()

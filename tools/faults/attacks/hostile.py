@@ -18,7 +18,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from http.client import HTTPConnection
-from itertools import count
 from pathlib import Path
 
 from daemons import DEADLINE, free_port, open_socket
@@ -31,7 +30,7 @@ from nsq_client import sized
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
 START = b'{"version":"1.3.0","health":"OK","start_time":1,"topics":['
 COUNTS = {"depth": 1, "backend_depth": 0, "message_count": 1, "message_bytes": 1, "paused": False, "channels": []}
-TOPICS = 1000  # that are sent together
+TOPICS = b"".join(json.dumps({"topic_name": f"t{number}", **COUNTS}).encode() + b"," for number in range(10_000))
 MEMORY_LIMIT = 300.0  # MB
 SETTLED = 5.0  # s
 
@@ -60,9 +59,8 @@ def answer(connection: socket.socket) -> None:
                 connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
                 return
             connection.sendall(HEAD + b"\r\n" + START)
-            for first in count(0, TOPICS):
-                topics = [{"topic_name": f"t{number}", **COUNTS} for number in range(first, first + TOPICS)]
-                connection.sendall(json.dumps(topics).encode()[1:-1] + b",")
+            while True:
+                connection.sendall(TOPICS)
         except OSError:
             pass
 

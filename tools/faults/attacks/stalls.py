@@ -5,8 +5,8 @@ time that the daemon's main thread and this process were ready to run and had no
 /proc/PID/schedstat). The rest is what the daemon itself did, or waited for. A second process publishes beside it, at a
 given rate or as fast as it can.
 
-    python -m faults.attacks.stalls ping HOST:PORT PID          prints a line per ping: begin and wait, s
-    python -m faults.attacks.stalls publish HOST:PORT RATE      prints a line per batch of answers: time, messages
+    python -m faults.attacks.stalls ping HOST:PORT PID          for each ping, when it began and how long it took, s
+    python -m faults.attacks.stalls publish HOST:PORT PID RATE  the same for each batch of PUBs
 """
 
 import itertools
@@ -33,9 +33,21 @@ class Sample(NamedTuple):
     value: float
 
 
-def run_delay(pid: int | str) -> float:
-    """Seconds for which the main thread of a process was ready to run and had no CPU, so far."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+class Stopwatch:
+    """Measures, from its construction, for how long this process waits for the daemon with that pid."""
+
+    def __init__(self, pid: int) -> None:
+        self._processes = (str(pid), "self")
+        self._delay = self._run_delay()
+        self.begin = time.monotonic()
+
+    def _run_delay(self) -> float:
+        """Seconds for which the main thread of either process was ready to run and had no CPU, so far."""
+        return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) for pid in self._processes) / 1e9
+
+    def stop(self) -> float:
+        wait = time.monotonic() - self.begin
+        return max(wait - (self._run_delay() - self._delay), 0.0)
 
 
 def ping(address: Address, pid: int) -> None:
@@ -43,34 +55,31 @@ def ping(address: Address, pid: int) -> None:
         for number in itertools.count():
             if number:
                 time.sleep(INTERVAL)
-            delay, begin = run_delay(pid) + run_delay("self"), time.monotonic()
+            watch = Stopwatch(pid)
             sock.sendall(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
             answer = b""
             while not answer.endswith((b"OK", b"}")):
                 more = sock.recv(4096)
                 assert more, "the daemon closed the connection"
                 answer += more
-            wait = time.monotonic() - begin
-            say(begin, max(wait - (run_delay(pid) + run_delay("self") - delay), 0.0))
+            say(watch.begin, watch.stop())
 
 
-def publish(address: Address, rate: float) -> None:
-    """PUBs of 200 bytes: `rate` a second, or two connections with WINDOW each that always wait for answers (0)."""
-    connections = [open_socket(address, 10 * DEADLINE) for _ in range(1 if rate else 2)]
+def publish(address: Address, pid: int, rate: float) -> None:
+    """PUBs of 200 bytes: `rate` a second, or WINDOW whenever the last ones are answered (0)."""
     count = max(int(rate * INTERVAL), 1) if rate else WINDOW
     commands = (f"PUB {TOPIC}\n".encode() + sized(bytes(200))) * count
-    for sock in connections:
-        identify = b'{"heartbeat_interval":-1}'
-        sock.sendall(b"  V2IDENTIFY\n" + sized(identify))
+    with open_socket(address, 10 * DEADLINE) as sock:
+        sock.sendall(b"  V2IDENTIFY\n" + sized(b'{"heartbeat_interval":-1}'))
         receive(sock, ANSWER)
-        sock.sendall(commands)
-    begin = time.monotonic()
-    for number, sock in enumerate(itertools.cycle(connections), 1):
-        receive(sock, count * ANSWER)
-        say(time.monotonic(), count)
-        if rate:
-            time.sleep(max(begin + number * count / rate - time.monotonic(), 0.0))
-        sock.sendall(commands)
+        begin = time.monotonic()
+        for number in itertools.count(1):
+            watch = Stopwatch(pid)
+            sock.sendall(commands)
+            receive(sock, count * ANSWER)
+            say(watch.begin, watch.stop())
+            if rate:
+                time.sleep(max(begin + number * count / rate - time.monotonic(), 0.0))
 
 
 def receive(sock: socket.socket, size: int) -> None:
@@ -133,12 +142,12 @@ class Probe:
 
 
 def main() -> None:
-    what, address, number = sys.argv[1:]
+    what, address, pid, *rate = sys.argv[1:]
     host, _, port = address.rpartition(":")
     if what == "ping":
-        ping((host, int(port)), int(number))
+        ping((host, int(port)), int(pid))
     else:
-        publish((host, int(port)), float(number))
+        publish((host, int(port)), int(pid), float(rate[0]))
 
 
 if __name__ == "__main__":
