@@ -132,16 +132,18 @@ def measure(name: str, command: list[str], setting: Setting) -> list[Figure]:
         publisher = stack.enter_context(Probe("stalls", "publish", address(daemon.tcp_address), daemon.pid, 0))
         pings = stack.enter_context(Probe("stalls", "ping", address(daemon.http_address), daemon.pid))
         time.sleep(seconds / 4)
-        turns: dict[bool, list[float]] = {True: [], False: []}  # with a flood: seconds for each batch
+        turns: dict[bool, list[float]] = {True: [], False: []}  # True: with a flood; seconds for each batch
         waits: dict[bool, list[float]] = {True: [], False: []}
+        lasted = {True: 0.0, False: 0.0}
         lines, requests = 0, 0.0
 
         def turn(with_flood: bool) -> None:
             begin = time.monotonic()
             time.sleep(seconds)
-            pings.wait_for(time.monotonic())
-            turns[with_flood] += publisher.since(begin, begin + seconds)
-            waits[with_flood] += pings.since(begin)
+            for probe, values in ((publisher, turns), (pings, waits)):
+                probe.wait_for(time.monotonic())
+                values[with_flood] += probe.since(begin)
+            lasted[with_flood] += time.monotonic() - begin
 
         memory = Memory(daemon.pid)
         for _ in range(TURNS):
@@ -155,10 +157,11 @@ def measure(name: str, command: list[str], setting: Setting) -> list[Figure]:
         time.sleep(seconds)
         left = resident(daemon.pid) / MB
         tracebacks = daemon.log().count("Traceback (most recent")
-    batches, services = ({kind: of(turn) for kind, turn in turns.items()} for of in (len, mean))
+    rates = {kind: WINDOW * len(turn) / lasted[kind] for kind, turn in turns.items()}
+    services = {kind: mean(turn) for kind, turn in turns.items()}
     return [
-        Figure("PUB/s alone", WINDOW * batches[False] / seconds / TURNS, "/s"),
-        Figure("PUB/s left", 100 * batches[True] / batches[False], "%"),
+        Figure("PUB/s alone", rates[False], "/s"),
+        Figure("PUB/s left", 100 * rates[True] / rates[False], "%"),
         Figure("PUB/s alone, by the daemon's time", WINDOW / services[False], "/s"),
         Figure("PUB/s left, by the daemon's time", 100 * services[False] / services[True], "%", at_least=SHARE_LIMIT),
         Figure("longest ping", 1000 * (max(waits[True]) - median(waits[False])), "ms", at_most=PING_LIMIT),
