@@ -4,11 +4,13 @@ Nothing is queried while nobody looks. Threads may share a Monitor; at most one 
 the others wait for its answer.
 """
 
+import ctypes
 import threading
 import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
@@ -36,7 +38,16 @@ _NODES = 5.0  # seconds for which the list of nodes is used
 _EXAMINING = 3.0  # seconds between the two snapshots of an examination
 _EXAMINED = 15.0  # seconds for which findings are used
 
+_M_MMAP_THRESHOLD = -3  # of mallopt(3)
+
 T = TypeVar("T")
+
+
+def _return_large_blocks() -> None:
+    """Have large blocks returned to the system when they are freed. glibc would keep what threads read, for each of
+    them, as large as the largest answer."""
+    with suppress(AttributeError, OSError, TypeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 18)
 
 
 class Kept(Generic[T]):
@@ -108,6 +119,7 @@ class Monitor:
     """Owns the snapshots of one cluster. `commands` are for the remedies of findings."""
 
     def __init__(self, cluster: Cluster, commands: Commands) -> None:
+        _return_large_blocks()
         self.cluster = cluster
         self._commands = commands
         self._lock = threading.Lock()

@@ -12,12 +12,14 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from cli.fake_nsqd import FakeServer, node, topic
-from cli.gnsqadmin import gnsqadmin
+from cli.gnsqadmin import FakeNode, gnsqadmin
+from cli.test_answer_sizes import ENDLESS, pouring
 from conftest import DaemonFactory
 from daemons import DEADLINE, Daemon, eventually, own_command, run_to_end
 from lookupds import DEV
@@ -155,6 +157,25 @@ def test_a_port_that_is_taken_is_one_line() -> None:
 def test_another_address_without_a_token_is_warned_of(fake: FakeServer, tmp_path: Path) -> None:
     with WebProcess(tmp_path, f"--nsqd-http-address={fake.address}", "--http-address=0.0.0.0:0") as web:
         assert "everybody who reaches" in web.log()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
+def test_nodes_that_answer_without_end_take_little_memory_and_leave_none_behind(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(FakeNode(pouring(b"200 OK", *ENDLESS["text"][:2]))) for _ in range(5)]
+        flags = [f"--nsqd-http-address={node.address}" for node in nodes]
+        web = stack.enter_context(WebProcess(tmp_path, *flags, f"--timeout={DEADLINE}"))
+
+        def megabytes(name: str) -> float:
+            status = Path(f"/proc/{web.process.pid}/status").read_text()
+            return int(status.partition(f"{name}:")[2].split()[0]) / 1000
+
+        web.get("/ping")
+        before = megabytes("VmRSS")
+        for _ in range(2):
+            assert f"nsqd at {nodes[0].address}: answered a" in web.get("/nodes")[1]
+        assert megabytes("VmHWM") < before + 150
+        assert megabytes("VmRSS") < before + 50
 
 
 # In the daemon
