@@ -8,7 +8,7 @@ import threading
 from contextvars import ContextVar
 
 LARGEST_ANSWER = 64 << 20  # some hundred thousand channels
-LARGEST_LOOK = 256 << 20  # ten nodes of 30,000 channels with about as many clients
+LARGEST_LOOK = 256 << 20  # ten nodes of 30,000 channels each, with 200,000 clients
 
 
 class TooLarge(Exception):

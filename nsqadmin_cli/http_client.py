@@ -90,7 +90,7 @@ _ADVICE = {
 _NOT_NAMED = ": it was not sent the token, as an nsqlookupd listed it; name it with --nsqd-http-address={}"
 _PART = 1 << 16  # bytes that are read at once
 _LARGEST_REFUSAL = 1 << 16  # bytes of an answer other than 200 that are looked at
-_MOST_POOLS = 1000  # of connections: nodes that an nsqlookupd lists may be others each time
+_MOST_POOLS = 1000  # of connections; nodes that an nsqlookupd lists may be others each time
 
 
 class NodeError(AdminError):
@@ -149,7 +149,8 @@ class HTTPClient:
         self._authorization = f"Bearer {_read_token(token_file)}" if token_file else ""
         self._named = set(named)
         self._pools: dict[Address, HTTPConnectionPool] = {}
-        self._moved: dict[Address, Address] = {}  # nodes -> where they are asked: if they require TLS, by HTTPS
+        self._moved: dict[Address, Address] = {}  # nodes that require TLS -> their HTTPS address
+        self._reached: dict[Address, Address] = {}
         if self.tls.insecure:
             urllib3.disable_warnings(InsecureRequestWarning)
 
@@ -167,7 +168,7 @@ class HTTPClient:
 
     def reach(self, listed: Address, address: Address) -> None:
         """Ask the node that is `listed` by nsqlookupds at `address`, which is named."""
-        self._moved[listed] = address
+        self._reached[listed] = address
         self._named.add(listed)
 
     def answer(
@@ -183,13 +184,13 @@ class HTTPClient:
         """Headers of a 200 answer, and what `read` makes of the parts of its body. Raises Refused for other answers,
         NodeError for all other failures. A node that requires HTTPS and reports its port is queried there, as by NSQ's
         own tools."""
-        asked = self._moved.get(address, address)
+        asked = self._moved.get(address) or self._reached.get(address, address)
         authorization = self._authorization if program == "nsqd" and address in self._named else ""
         response, answer = self._exchange(program, asked, authorization, method, target, body, read)
         if response.status == 403 and not (asked.tls or asked.path) and (port := _https_port(answer)):
             self._moved[address] = asked = Address(asked.host, port, tls=True)
             response, answer = self._exchange(program, asked, authorization, method, target, body, read)
-        if response.status == 401 and authorization and self._has_new_token():
+        if response.status == 401 and authorization and self._has_other_token(authorization):
             return self.answer(address, method, target, body, program=program, read=read)
         if response.status != 200:
             withheld = response.status == 401 and self._authorization and not authorization
@@ -198,13 +199,12 @@ class HTTPClient:
             raise Refused(program, address, response.status, *found, advice)
         return response.headers, answer
 
-    def _has_new_token(self) -> bool:
+    def _has_other_token(self, refused: str) -> bool:
         """Read the file again: tokens are replaced while a page is served."""
-        before = self._authorization
         if self._token_file:
             with suppress(AdminError):
                 self._authorization = f"Bearer {_read_token(self._token_file)}"
-        return self._authorization != before
+        return self._authorization != refused
 
     def _exchange(
         self,
@@ -250,18 +250,19 @@ class HTTPClient:
             raise NodeError(program, address, _reason(error, program, self.timeout)) from None
 
     def _pool(self, address: Address) -> HTTPConnectionPool:
-        if address not in self._pools:
-            host = address.host.partition("%")[0] or "localhost"  # urllib3 knows no scope of an IPv6 address
-            kept: dict[str, Any] = {"maxsize": _KEPT, "address": address}
-            pool = HTTPConnectionPool(host, address.port, **kept)
-            if address.tls:
-                pool = HTTPSConnectionPool(host, address.port, ssl_context=self._context, **kept)
-            pool.ConnectionCls = _TLSConnection if address.tls else _Connection
-            if len(self._pools) >= _MOST_POOLS:
-                self._pools.clear()
-            self._pools[address] = pool
+        if (pool := self._pools.get(address)) is not None:
             return pool
-        return self._pools[address]
+        host = address.host.partition("%")[0] or "localhost"  # urllib3 knows no scope of an IPv6 address
+        kept: dict[str, Any] = {"maxsize": _KEPT, "address": address}
+        pool = HTTPConnectionPool(host, address.port, **kept)
+        if address.tls:
+            pool = HTTPSConnectionPool(host, address.port, ssl_context=self._context, **kept)
+        pool.ConnectionCls = _TLSConnection if address.tls else _Connection
+        if len(self._pools) >= _MOST_POOLS:
+            self._pools.clear()
+            self._moved.clear()
+        self._pools[address] = pool
+        return pool
 
 
 _FAILURES = (HTTPError, http.client.HTTPException, OSError, ValueError)

@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -206,7 +207,7 @@ def _stats_of(
         answer = answers[node.nsqd.address]
         if isinstance(answer, NodeError):
             continue
-        for made in answer:
+        for made in answer if at[node.nsqd.address] is node else deepcopy(answer):  # sums are made in place
             if topic and made["topic_name"] != topic:
                 continue
             topics.append(made)

@@ -1,5 +1,6 @@
 """Nodes that hang, lie or are something else: one plain error line that says what was wrong, whatever they do."""
 
+import gzip
 import json
 import os
 import signal
@@ -65,6 +66,10 @@ BAD_ANSWERS = {
     ),
     "HTML": (http_answer(b"<html>\x1b[31m</html>"), NOT_JSON),
     "bytes": (http_answer(b"\xff\xfe\xfd"), NOT_JSON),
+    "compressed": (
+        http_answer(gzip.compress(b" " * 10_000_000)).replace(b"\r\n", b"\r\nContent-Encoding: gzip\r\n", 1),
+        NOT_JSON,
+    ),
     "deep JSON": (http_answer(b"[" * 100_000), NOT_JSON),
     "nsqlookupd": (
         http_answer(b'{"message":"NOT_FOUND"}', "404 Not Found"),
