@@ -364,6 +364,21 @@ def test_memory_of_the_real_nsqd_stands_beside_the_lane_that_is_there(peer_binar
 
 @pytest.mark.peer
 @pytest.mark.slow
+def test_creation_is_measured_of_the_lane_that_is_there(peer_binary: Callable[[str], Path]) -> None:
+    ours = shlex.join(own_command())
+    run = subprocess.run(
+        [sys.executable, PROGRAM, "creation", "--number=3", "--ephemeral=2",
+         f"--real={peer_binary('nsqd')}", f"--compiled={ours}", f"--plain={ours}"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    rows = [re.split(r" {2,}", line) for line in run.stdout.splitlines()]
+    assert {len(row) for row in rows} == {8}
+    assert [row[:2] for row in rows[1:]] == [["topics", "3"], ["channels", "3"], ["ephemeral", "2"]] * 2
+
+
+@pytest.mark.peer
+@pytest.mark.slow
 def test_scrapes_of_the_lane_that_is_there_are_timed_in_both_formats(peer_binary: Callable[[str], Path]) -> None:
     ours = shlex.join(own_command())
     run = subprocess.run(
