@@ -6,7 +6,7 @@ cdef Py_ssize_t FRAME_SURPLUS
 
 cdef class Deferred:
     cdef dict _messages
-    cdef list _heap
+    cdef object _by_due
 
     cpdef bint push(self, Message message, long long due) except -1
     @cython.locals(message=Message)

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from heapq import heapify, heappop, heappush, merge, nsmallest
+from heapq import merge, nsmallest
 from itertools import accumulate, chain, islice, repeat
 from operator import itemgetter
 from sys import maxsize
@@ -23,10 +23,10 @@ from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.options import SECOND, Options
 from gnsqd.queues.message import FRAME_SURPLUS, Message
+from gnsqd.queues.schedule import MessageSchedule
 from gnsqd.storage.journal.spans import Spans
 
 MAX_STEP = 2048  # messages that one step drops
-_SWEEP_FROM = 64
 
 
 class Left(NamedTuple):
@@ -78,11 +78,11 @@ class WeighedMemory(deque[Message]):
 class Deferred:
     """Messages that a channel holds back, by id and by due time (monotonic ns)."""
 
-    __slots__ = ("_heap", "_messages")
+    __slots__ = ("_by_due", "_messages")
 
     def __init__(self) -> None:
         self._messages: dict[bytes, Message] = {}
-        self._heap: list[tuple[int, bytes]] = []
+        self._by_due = MessageSchedule()
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -92,11 +92,10 @@ class Deferred:
 
     def push(self, message: Message, due: int) -> bool:
         """Hold `message` back until `due`; False if its id is held back already, as it is the same message."""
-        id = message.id  # once, for both
-        if self._messages.setdefault(id, message) is not message:
+        if self._messages.setdefault(message.id, message) is not message:
             return False
         message.deadline = due
-        heappush(self._heap, (due, id))
+        self._by_due.push(due, message)
         return True
 
     def get(self, id: bytes) -> Message | None:
@@ -104,29 +103,24 @@ class Deferred:
 
     def pop(self, id: bytes) -> None:
         """Take out one message."""
-        del self._messages[id]
-        if len(self._heap) > 2 * len(self._messages) + _SWEEP_FROM:
-            self._heap = [(other.deadline, id) for id, other in self._messages.items()]
-            heapify(self._heap)
+        message = self._messages.pop(id)
+        self._by_due.find(message, message.deadline, remove=True)
 
     @property
     def first(self) -> int:
         """No message is due earlier; maxsize if there is none."""
-        return self._heap[0][0] if self._heap else maxsize
+        return self._by_due.first
 
     def pop_due(self, now: int, limit: int) -> list[Message]:
         """Take out what is due at `now`, earliest first, at most `limit` messages."""
-        due: list[Message] = []
-        while self._heap and self._heap[0][0] <= now and len(due) < limit:
-            deadline, id = heappop(self._heap)
-            message = self._messages.get(id)
-            if message is not None and message.deadline == deadline:
-                due.append(self._messages.pop(id))
+        due: list[Message] = self._by_due.pop_due(now, limit)
+        for message in due:
+            del self._messages[message.id]
         return due
 
     def clear(self) -> None:
         self._messages.clear()
-        self._heap.clear()
+        self._by_due = MessageSchedule()
 
 
 class Queue:

@@ -1,13 +1,15 @@
-"""When the messages are due that a journal has and memory has no room for: two numbers each, about 20 bytes.
+"""When the messages are due that are held back: for each the time, and its number in the journal, if memory has no room
+for it, or the message itself. That takes about 20 bytes.
 
-They are sorted by due time, in blocks, so that a change moves the numbers of one block and no others.
+They are sorted by due time, in blocks, so that a change moves one block and no others.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from sys import maxsize
+from typing import Any
 
 MAX_BLOCK = 1024  # messages
 
@@ -22,9 +24,12 @@ class Schedule:
         order = sorted(range(len(dues)), key=dues.__getitem__)
         blocks = [order[start : start + MAX_BLOCK] for start in range(0, len(order), MAX_BLOCK)]
         self._dues = [array("q", [dues[position] for position in block]) for block in blocks]  # none is empty
-        self._numbers = [array("q", [numbers[position] for position in block]) for block in blocks]
+        self._numbers = [self._block([numbers[position] for position in block]) for block in blocks]
         self._firsts = array("q", [block[0] for block in self._dues])
         self._length = len(dues)
+
+    def _block(self, items: Iterable[Any]) -> Any:
+        return array("q", items)
 
     def __len__(self) -> int:
         return self._length
@@ -37,13 +42,13 @@ class Schedule:
         """The earliest due time, maxsize if there is none."""
         return self._firsts[0] if self._firsts else maxsize
 
-    def push(self, due: int, number: int) -> None:
+    def push(self, due: int, number: Any) -> None:
         """`number` is due then, behind all that are due at the same time."""
         self._length += 1
         if not self._dues or (due >= self._dues[-1][-1] and len(self._dues[-1]) >= MAX_BLOCK):
             self._firsts.append(due)
             self._dues.append(array("q", (due,)))
-            self._numbers.append(array("q", (number,)))
+            self._numbers.append(self._block((number,)))
             return
         block = max(bisect_right(self._firsts, due) - 1, 0)
         dues, numbers = self._dues[block], self._numbers[block]
@@ -67,22 +72,22 @@ class Schedule:
         both = Schedule([*chain.from_iterable(self._dues), *dues], [*chain.from_iterable(self._numbers), *numbers])
         self._dues, self._numbers, self._firsts, self._length = both._dues, both._numbers, both._firsts, len(both)
 
-    def pop_due(self, now: int, limit: int) -> list[int]:
+    def pop_due(self, now: int, limit: int) -> list[Any]:
         """Take out what is due at `now`, the earliest first, at most `limit` numbers."""
-        due: list[int] = []
+        due: list[Any] = []
         while self._firsts and self._firsts[0] <= now and len(due) < limit:
             end = bisect_right(self._dues[0], now, 0, min(limit - len(due), len(self._dues[0])))
             due += self._numbers[0][:end]
             self._delete(0, 0, end)
         return due
 
-    def find(self, number: int, near: int, remove: bool = False) -> int | None:
+    def find(self, number: Any, near: int, remove: bool = False) -> int | None:
         """When `number` is due, None if it is not there. It is searched for from the time `near` on, to both sides."""
         middle = max(bisect_right(self._firsts, near) - 1, 0)
         for block in sorted(range(len(self._firsts)), key=lambda block: abs(block - middle)):
             if number in self._numbers[block]:
                 position = self._numbers[block].index(number)
-                due = self._dues[block][position]
+                due: int = self._dues[block][position]
                 if remove:
                     self._delete(block, position, position + 1)
                 return due
@@ -117,3 +122,12 @@ class Schedule:
         for dues, numbers in zip(self._dues[first:], self._numbers[first:], strict=True):
             start = bisect_left(dues, begin)
             yield from zip(dues[start:], numbers[start:], strict=True)
+
+
+class MessageSchedule(Schedule):
+    """The same of messages in memory in the place of their numbers."""
+
+    __slots__ = ()
+
+    def _block(self, items: Iterable[Any]) -> Any:
+        return list(items)
