@@ -12,7 +12,7 @@ from gevent.queue import SimpleQueue
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.queue_scan import QueueScan
-from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, eventually
+from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, FaultyBackend, backend_of, eventually
 
 Build = Callable[..., Fakes]
 MS = SECOND // 1000
@@ -139,7 +139,9 @@ def test_workers_are_started_as_they_are_needed_up_to_the_maximum(
         assert workers(around) == 1
         disk = Event()
         for channel in channels:
-            monkeypatch.setattr(channel.queue, "wait_synced", disk.wait)
+            backend = FaultyBackend(backend_of(channel), backend_of(channel).put_many)
+            backend.wait_synced = disk.wait  # type: ignore[attr-defined]
+            monkeypatch.setattr(channel.queue, "backend", backend)
             in_flight(around, channel, 1)
         expected = max(maximum, 1)
         eventually(lambda: sum(channel.timeout_count for channel in channels) == 1 + expected)
