@@ -53,7 +53,7 @@ class JournaledQueue(Queue):
         self._rewound_end = 0  # messages before this one may come earlier than they are due
         self._seen = (-1, 0)  # number and timestamp of a message, the last that was at the front
         self._rewinding = Semaphore(1)
-        self._logs: list[Spans] = []  # of those who note what is finished meanwhile
+        self.logs: list[Spans] = []  # each notes what is finished, as long as it is here
         self._noted = False
         self._finished_notes: list[tuple[int, int]] = []
         self._taken_notes: list[tuple[int, int]] = []
@@ -203,11 +203,11 @@ class JournaledQueue(Queue):
         together at the end. What is finished meanwhile is not rewound."""
         with self._rewinding:
             finished = Spans()
-            self._logs.append(finished)
+            self.logs.append(finished)
             try:
                 again = self._take_again(start, end)
             finally:
-                self._logs.remove(finished)
+                self.logs.remove(finished)
             count = again.count()
             if again:
                 on_queued(count)
@@ -222,13 +222,13 @@ class JournaledQueue(Queue):
         has handed over by the time when this returns. StorageError. May yield."""
         handed_over = Spans()
         self.finished = topic.finished.copy()
-        topic._logs.append(handed_over)
+        topic.logs.append(handed_over)
         try:
             self._take_again(start, maxsize)
             self.journal.flush()
             self._runs.extend(self._sort_out(handed_over, Turns(FOREVER)))
         finally:
-            topic._logs.remove(handed_over)
+            topic.logs.remove(handed_over)
 
     def _take_again(self, start: int, end: int) -> Spans:
         """Queue what is rewindable; what that was: nothing if the queue was emptied meanwhile. BrokerError("exiting"),
@@ -422,7 +422,7 @@ class JournaledQueue(Queue):
 
     def note_finished_span(self, start: int, end: int) -> None:
         self.finished.add(start, end)
-        for log in self._logs:
+        for log in self.logs:
             log.add(start, end)
         notes = self._finished_notes
         if notes and notes[-1][1] == start:
