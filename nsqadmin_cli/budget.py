@@ -1,6 +1,6 @@
 """Limits of what the daemons of a cluster may answer, in bytes: for one of them, and for all answers of one look.
 
-One half of what a look may take is divided among its peers, so that huge answers of some leave room for those of the
+One half of what a look may take is divided among its peers, so that huge answers of some leave space for those of the
 others; the second half is for whichever needs more than its share, and an answer that fails gives its part back.
 """
 
@@ -41,7 +41,7 @@ class Budget:
         )
 
 
-class Room:
+class Allowance:
     """What one peer has answered in one look."""
 
     def __init__(self, budget: Budget) -> None:
@@ -63,4 +63,4 @@ class Room:
         self._taken = self._borrowed = 0
 
 
-ROOM: ContextVar[Room | None] = ContextVar("ROOM", default=None)  # of the thread that asks a peer
+ALLOWANCE: ContextVar[Allowance | None] = ContextVar("ALLOWANCE", default=None)  # of the thread that asks a peer

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from nsqadmin_cli.api import Lookupd, Nsqd, Peer, Producer
-from nsqadmin_cli.budget import ROOM, Budget, Room
+from nsqadmin_cli.budget import ALLOWANCE, Allowance, Budget
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, timed_out
 from nsqadmin_cli.table import failed
@@ -104,7 +104,7 @@ def ask_all(
     def serve() -> None:
         for peer in left:
             if time.monotonic() < deadline:
-                answer(futures[peer.address], question, peer, Room(budget))
+                answer(futures[peer.address], question, peer, Allowance(budget))
 
     for _ in range(min(len(futures), _MOST_THREADS)):
         threading.Thread(target=serve, daemon=True).start()
@@ -128,14 +128,14 @@ def ask_all(
     return answers
 
 
-def answer(future: "Future[T]", question: Callable[[P], T], peer: P, room: Room | None = None) -> None:
-    """Put the answer, or whatever was raised, into `future`. The answer takes `room`."""
-    ROOM.set(room)
+def answer(future: "Future[T]", question: Callable[[P], T], peer: P, allowance: Allowance | None = None) -> None:
+    """Put the answer, or whatever was raised, into `future`. The answer takes `allowance`."""
+    ALLOWANCE.set(allowance)
     try:
         future.set_result(question(peer))
     except BaseException as error:
-        if room is not None:
-            room.release()
+        if allowance is not None:
+            allowance.release()
         if isinstance(error, NodeError):  # is kept as an answer, and its traceback would keep what was read
             error.__traceback__ = error.__context__ = None
         future.set_exception(error)

@@ -26,7 +26,7 @@ from urllib3.exceptions import TimeoutError as PoolTimeout
 
 from gnsq_shared.client import tls_context
 from gnsqd.version import VERSION
-from nsqadmin_cli.budget import ROOM, Budget, Room, TooLarge
+from nsqadmin_cli.budget import ALLOWANCE, Allowance, Budget, TooLarge
 from nsqadmin_cli.errors import AdminError, reason_of
 from nsqadmin_cli.units import printable
 
@@ -241,10 +241,10 @@ class HTTPClient:
         return response, answer
 
     def _parts(self, program: str, address: Address, response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-        room = ROOM.get() or Room(Budget())
+        allowance = ALLOWANCE.get() or Allowance(Budget())
         try:
             while part := response.read1(_PART):  # more at once would take a short answer for a whole one
-                room.take(len(part))
+                allowance.take(len(part))
                 yield part
         except _FAILURES as error:
             raise NodeError(program, address, _reason(error, program, self.timeout)) from None

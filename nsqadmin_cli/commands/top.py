@@ -18,7 +18,7 @@ import click
 
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import ChannelStats, NodeStats, Nsqd, TopicStats
-from nsqadmin_cli.budget import ROOM, Budget, Room
+from nsqadmin_cli.budget import ALLOWANCE, Allowance, Budget
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
 from nsqadmin_cli.command import command, duration, option
 from nsqadmin_cli.context import ClusterSettings, Commands
@@ -44,24 +44,24 @@ class _Watched:
     moment: float = field(default_factory=time.monotonic)  # of the last answer, or of the beginning
     gone: bool = False
     _latest: NodeStats | None = None  # before errors
-    _room: Room | None = None  # of the last answer
+    _allowance: Allowance | None = None  # of the last answer
 
     def ask(self, budget: Budget, *, clients: bool) -> None:
-        room = Room(budget)
-        ROOM.set(room)
+        allowance = Allowance(budget)
+        ALLOWANCE.set(allowance)
         try:
             answer = self.node.stats(clients=clients)
         except AdminError as error:
-            room.release()
+            allowance.release()
             reason = error.reason if isinstance(error, NodeError) else str(error)  # a file for TLS, for one
             self.flows, self.answer = {}, NodeError(self.node.program, self.node.address, reason)
             return
         # Nothing of the old answer is changed: who looks at it meanwhile sees one or the other.
         self.flows = node_flows(self._latest, answer) if self._latest else {}
         self.answer, self.moment, self._latest = answer, answer.moment, answer
-        if self._room is not None:
-            self._room.release()
-        self._room = room
+        if self._allowance is not None:
+            self._allowance.release()
+        self._allowance = allowance
 
 
 class Watcher:
