@@ -7,7 +7,9 @@ from faults.attacks.__main__ import ATTACKS
 from faults.attacks.figures import Attack, Figure, Setting
 
 TINY = Setting(scale=0.001, beside=100, attempts=1)
-OTHER_SIZES = ("30 hostile", "time-outs in 100 ", "time-outs in 1,000 ", "creation of 3,000 ")
+pytestmark = pytest.mark.one_lane
+
+OTHER_SIZES = ("30 hostile", "time-outs in 100 ", "time-outs in 1,000 ")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
-"""Great numbers of channels and topics: how late messages in flight time out, what a daemon with many channels takes at
-rest, and what it costs to create them over HTTP.
-"""
+"""Great numbers of channels: how late messages in flight time out, and what the daemon takes at rest."""
 
 import itertools
 import resource
@@ -8,15 +6,13 @@ import select
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from http.client import HTTPConnection
 from statistics import median
 
 from benchmarks.lanes import cpu_seconds
-from daemons import DEADLINE, Daemon
-from faults.attacks.figures import Attack, Figure, Setting, address, attempts, running, spread
+from daemons import Daemon
+from faults.attacks.figures import Attack, Figure, Setting, attempts, running, spread
 from nsq_client import MESSAGE, Client, parse_message
 
 PER_TOPIC = 100  # channels
@@ -24,7 +20,6 @@ INTERVAL = 0.05  # s between the messages of two topics, each of which goes to P
 TIMEOUT = 1.0  # s
 PATIENCE = 30.0  # s
 REST = 5.0  # s
-AT_ONCE = 8  # requests
 
 LATE_LIMIT = 100.0  # ms
 REST_LIMIT = 1.0  # % of a core
@@ -106,39 +101,6 @@ def lateness(consumers: list[Client]) -> Iterator[float]:
             yield now - first[descriptor] - TIMEOUT
 
 
-def create(number: int, command: list[str], setting: Setting) -> list[Figure]:
-    """Topics, then a channel in each."""
-    count = setting.scaled(number)
-    figures = []
-    with running(command) as daemon:
-        for what, path in (
-            ("topic", "/topic/create?topic=t{}"),
-            ("channel", "/channel/create?topic=t{}&channel=c"),
-        ):
-            before, began = cpu_seconds(daemon), time.monotonic()
-            with ThreadPoolExecutor(AT_ONCE) as threads:
-                list(threads.map(partial(post_all, daemon, path), (range(at, count, AT_ONCE) for at in range(AT_ONCE))))
-            seconds, cpu = time.monotonic() - began, cpu_seconds(daemon) - before
-            figures += [
-                Figure(f"time for a {what}", 1000 * seconds / count, "ms"),
-                Figure(f"CPU time for all {what}s", cpu, "s"),
-            ]
-    return figures
-
-
-def post_all(daemon: Daemon, path: str, numbers: range) -> None:
-    connection = HTTPConnection(address(daemon.http_address), timeout=DEADLINE)
-    for number in numbers:
-        connection.request("POST", path.format(number))
-        response = connection.getresponse()
-        assert (response.status, response.read()) == (200, b"")
-    connection.close()
-
-
-ATTACKS = (
-    *(
-        Attack(f"time-outs in {number:,} channels", partial(time_out, number), real=True)
-        for number in (100, 1_000, 10_000)
-    ),
-    *(Attack(f"creation of {number:,} topics", partial(create, number), real=True) for number in (3_000, 10_000)),
+ATTACKS = tuple(
+    Attack(f"time-outs in {number:,} channels", partial(time_out, number), real=True) for number in (100, 1_000, 10_000)
 )
