@@ -191,8 +191,9 @@ class LookupdAPI:
 
 def _list(names: Collection[str], turns: Turns) -> str:
     """JSON. May yield."""
-    joined = '","'.join('","'.join(piece) for piece in turns.over(_pieces(list(names))))
-    return f'["{joined}"]' if names else "[]"
+    pieces = ['","'.join(piece) for piece in turns.over(_pieces(list(names)))]
+    joined = '","'.join(pieces)
+    return f'["{joined}"]' if pieces else "[]"
 
 
 def _pieces(items: Iterable[T]) -> Iterator[list[T]]:
