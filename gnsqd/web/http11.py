@@ -36,6 +36,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 REASONS = {
     200: "OK",
     301: "Moved Permanently",
+    303: "See Other",
     307: "Temporary Redirect",
     400: "Bad Request",
     401: "Unauthorized",
@@ -47,13 +48,14 @@ REASONS = {
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     501: "Not Implemented",
+    502: "Bad Gateway",
     503: "Service Unavailable",
     505: "HTTP Version Not Supported",
 }
 
 _BAD_ESCAPE = regex("%(?![0-9a-fA-F]{2})")
-# Heads with one of these are not kept: what they ask for is more than `Request.again` does, or they hold a token.
-_SPECIAL = {b"authorization", b"expect", b"transfer-encoding"}
+# Heads with one of these are not kept: what they ask for is more than `Request.again` does, or they hold a secret.
+_SPECIAL = {b"authorization", b"cookie", b"expect", b"transfer-encoding"}
 _ONCE = {b"host", b"content-length"}
 
 _NAME = rb"!#$%&'*+\-.^_`|~0-9A-Za-z"  # characters of a method or a header's name
@@ -437,6 +439,11 @@ def render(request: Request, status: int, body: bytes, headers: bytes = b"") -> 
     body."""
     make = _render if len(body) > MAX_REPEATED else _render_again
     return make(int(time()), request.http10, request.keep_alive, request.method == "HEAD", status, headers, body)
+
+
+def render_beginning(request: Request, headers: bytes) -> bytes:
+    """The head of a response whose body ends with the connection."""
+    return _STATUS_LINES[request.http10][200] + headers + b"Connection: close\r\n\r\n"
 
 
 def _render(

@@ -8,7 +8,8 @@ end. A request without TLS to a server with TLS is answered without TLS.
 """
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -38,13 +39,17 @@ _RECORD_HEADER = 5  # bytes
 _NO_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
 
+# A response, or its parts, which are sent as they come and are the connection's last.
+Answer = bytes | Generator[bytes]
+
+
 class Responder(Protocol):
     """Answers requests: a Router, or its replacement."""
 
     def body_limit(self, request: Request) -> int:
         """The maximum size of the request's body."""
 
-    def respond(self, request: Request, remote_address: str) -> bytes:
+    def respond(self, request: Request, remote_address: str) -> Answer:
         """The response to send. May yield."""
 
 
@@ -59,7 +64,7 @@ class Limits(Protocol):
 class HTTPServer:
     """Owns the listener and the connections that came by it. `spawn(name, body)` starts a greenlet; with
     `new_tls`, which makes a layer for one connection, it is HTTPS. `for_peer`, if there is one, gives the responder for
-    clients whose certificate has that common name."""
+    clients whose certificate has that common name. `kind` is its name in the log."""
 
     _listener: Listener
     _router: Responder
@@ -68,10 +73,11 @@ class HTTPServer:
     _spawn: Spawn
     _new_tls: Callable[[], TLS] | None = None
     _for_peer: Callable[[str], Responder] | None = None
+    _kind: str = ""  # HTTP or HTTPS
 
     def __post_init__(self) -> None:
         self._idle_timeout = self._options.http_idle_timeout / SECOND
-        self._kind = "HTTP" if self._new_tls is None else "HTTPS"
+        self._kind = self._kind or ("HTTP" if self._new_tls is None else "HTTPS")
         self._closed = False
         self._connections: set[Connection] = set()
         self._heads: dict[bytes, Request] = {}
@@ -155,13 +161,17 @@ class HTTPServer:
     def _respond(self, connection: Connection, reader: RequestReader, router: Responder, data: bytes) -> bool:
         """Answer the requests that `data` completes, b"" at the end of the stream; whether there were any."""
         requests = reader.feed(data) if data else reader.feed_eof()
-        answers = []
+        answers: list[bytes] = []
         size = 0
         for request in requests:
             if self._closed:
                 break
             answer = router.respond(request, connection.remote_address)
             request.body = b""
+            if not isinstance(answer, bytes):
+                self._send_parts(connection, answers, answer)
+                reader.done = True
+                return True
             answers.append(answer)
             size += len(answer)
             if size >= BATCH_BYTES:
@@ -176,6 +186,15 @@ class HTTPServer:
         if answers:
             connection.send(b"".join(answers))
         return bool(requests)
+
+    def _send_parts(self, connection: Connection, answers: list[bytes], parts: Generator[bytes]) -> None:
+        """Send the answers so far, and then `parts` until the daemon exits."""
+        with closing(parts):
+            connection.send(b"".join(answers))
+            for part in parts:
+                if self._closed:
+                    break
+                connection.send(part)
 
     def _linger(self, connection: Connection, sock: socket.socket) -> None:
         """Let the client read the last answer before what it still sends makes the kernel reset the connection."""

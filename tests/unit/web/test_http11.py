@@ -430,10 +430,10 @@ def test_heads_that_are_known_are_bounded_in_number_and_size() -> None:
     assert long not in heads
 
 
-def test_a_head_with_a_token_is_not_kept() -> None:
+def test_a_head_with_a_secret_is_not_kept() -> None:
     heads: dict[bytes, Request] = {}
     under_test = RequestReader(lambda request: LIMIT, heads)
-    for name in (b"Authorization", b"authorization"):
+    for name in (b"Authorization", b"authorization", b"Cookie"):
         under_test.feed(head(name + b": Bearer secret"))
         under_test.feed(GET)
     assert list(heads) == [GET]
