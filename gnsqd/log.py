@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable
 from typing import Self, TextIO
 
 # Those of ASCII and of Latin-1, and Unicode's two separators of lines.
@@ -55,6 +56,7 @@ class Logger:
         self._second = -1
         self._date = ""
         self._derived: list[Logger] = []
+        self._followers: list[Callable[[Level], object]] = []
 
     def derive(self, prefix: str) -> "Logger":
         """Another logger for the same stream, whose level follows this one's."""
@@ -62,9 +64,15 @@ class Logger:
         self._derived.append(derived)
         return derived
 
+    def follow(self, changed: Callable[[Level], object]) -> None:
+        """Call `changed` with each new level."""
+        self._followers.append(changed)
+
     def set_level(self, level: Level) -> None:
         for logger in (self, *self._derived):
             logger.level = level
+        for changed in self._followers:
+            changed(level)
 
     def debug(self, format: str, *args: object) -> None:
         if self.level <= Level.DEBUG:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from gnsqd.cluster.auth import Auth
     from gnsqd.lookupd.embedded import EmbeddedLookupd
     from gnsqd.web.http_auth import Guard
-    from nsqadmin_web.server import PageServer
+    from nsqadmin_web.process import PageProcess
 
 
 MAX_NAMES = 10  # of topics and channels in a line of the log
@@ -90,7 +90,7 @@ class NSQD:
         self._queue_scan = QueueScan(options.queue_scan_worker_pool_max, log, self._spawn)
         self._lookup = Lookup(self._registry, options, log, self._spawn)
         self._embedded: EmbeddedLookupd | None = None
-        self._admin: PageServer | None = None
+        self._admin: PageProcess | None = None
         self._statsd = Statsd(self._registry, options, self._memory, log, self._spawn)
         self._service_manager = ServiceManager(self._registry, self._drain, log)
 
@@ -204,14 +204,14 @@ class NSQD:
         log = self._log.derive(LookupdOptions().log_prefix)
         return EmbeddedLookupd(options, log, spawn, spawn_for_client, self._debug, self._new_topic)
 
-    def _new_admin(self, http_address: str) -> "PageServer":
+    def _new_admin(self, http_address: str) -> "PageProcess":
         """The page of nsqlookupd in this process, if this nsqd is registered there, else of this nsqd alone."""
-        from nsqadmin_web.server import for_daemon  # few have it, and the rest loads when it is asked
+        from nsqadmin_web.process import PageProcess  # few have it
 
         options, lookupd = self._options, "" if self._embedded is None else self._embedded.registered_at
         if not lookupd and (not http_address or http_address.startswith("@")):
             raise StartError("--admin-http-address needs a port or path as --http-address")
-        return for_daemon(
+        return PageProcess(
             options.admin_http_address,
             http_address,
             (options.broadcast_address if options.broadcast_address_given else "", options.broadcast_http_port),
@@ -219,7 +219,6 @@ class NSQD:
             options.http_auth_token_files,
             options.admin_read_only,
             self._log,
-            self._supervisor.spawn_for_client,
         )
 
     def _new_topic(self, name: str) -> Topic | None:

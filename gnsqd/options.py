@@ -345,7 +345,7 @@ class Options:
 
     dev: bool = _row(
         False,
-        "serve a development environment: nsqlookupd and the page of gnsqadmin web in the same process, topics that "
+        "serve a development environment: nsqlookupd in the same process, the page of gnsqadmin web, topics that "
         "consumers look up, and data in a temporary directory; the other flags override each of these",
         ours=True,
     )

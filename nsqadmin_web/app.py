@@ -1,30 +1,33 @@
-"""The WSGI application: routes, checks, errors, and where the work is done.
+"""The application: routes, checks, errors, and where the work is done.
 
-Nodes are queried with blocking sockets, so all that does so runs in threads of a pool, and the greenlets of gevent's
-server only read requests and write responses.
+Nodes are queried with blocking sockets, so all that does so runs in threads of a pool, and the greenlets of the server
+only read requests and write responses.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from importlib import resources
 from pathlib import PurePosixPath
 from traceback import format_exc
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gevent.threadpool import ThreadPool
 
 from gnsqd.log import Logger
+from gnsqd.web import http11
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.context import Commands
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.units import printable
 from nsqadmin_web import actions, api, views
-from nsqadmin_web.http import MAX_BODY, TEXT, HTTPError, Request, Response
+from nsqadmin_web.http import TEXT, HTTPError, Request, Response
 from nsqadmin_web.live import Live
 from nsqadmin_web.monitor import Monitor
 from nsqadmin_web.present import query
 from nsqadmin_web.security import HEADERS, Security
 from nsqadmin_web.site import Page, Site
 
+MAX_BODY = 4 * 1024 * 1024  # bytes; a message of nsqd's default size, in a form
+SMALL_BODY = 64 * 1024  # of any other request
 _THREADS = 8  # for views and actions
 _LIVE_THREADS = 2
 _STATIC = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
@@ -83,6 +86,7 @@ ROUTES = _routes(
     }
 )
 
+_BODIES: Mapping[Handler, int] = {actions.publish: MAX_BODY, actions.login: 8 * 1024}
 _LIVE = (views.overview, views.topic, views.channel, views.nodes, views.node, views.lookup, views.doctor)
 
 
@@ -101,10 +105,21 @@ class Application:
         live_pool = ThreadPool(_LIVE_THREADS)
         self._live = Live(lambda render: live_pool.apply(render))
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
-        request = request_of(environ)
+    def body_limit(self, head: http11.Request) -> int:
+        """The maximum size of a request's body: nothing before its token and its origin are known to be good."""
+        request = request_of(head)
         try:
-            response = self._respond(request, environ)
+            self._security.check(request)
+            handler = _handler(request)
+        except HTTPError:
+            return 0
+        return _BODIES.get(handler, SMALL_BODY) if request.changes else 0
+
+    def respond(self, head: http11.Request, remote_address: str) -> bytes | Generator[bytes]:
+        """The response to send, or its parts. Yields."""
+        request = request_of(head, remote_address)
+        try:
+            response = self._respond(request, head)
         except Exception:
             response = Response(500, self._log_defect(request).encode(), TEXT)
         if request.changes:
@@ -114,20 +129,23 @@ class Application:
             headers.append(("X-NSQ-Content-Type", "nsq; version=1.0"))
         if not any(name == "Cache-Control" for name, _ in headers):
             headers.append(("Cache-Control", "no-store"))
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers).encode("latin-1", "replace")
         if isinstance(response.body, bytes):
-            headers.append(("Content-Length", str(len(response.body))))
-        start_response(response.status_line, headers)
-        if not isinstance(response.body, bytes):
-            return response.body
-        return [response.body] if request.method != "HEAD" else []
+            return http11.render(head, response.status, response.body, lines)
+        return _stream(http11.render_beginning(head, lines), response.body)
 
-    def _respond(self, request: Request, environ: dict[str, Any]) -> Response:
+    def close(self) -> None:
+        """End the live pages."""
+        self._live.close()
+
+    def _respond(self, request: Request, head: http11.Request) -> Response:
         try:
             self._security.check(request)
             if request.method == "GET" and request.path == "/live":
                 return Response(200, self._stream(request), "text/event-stream")
             handler = _handler(request)
-            request.body = _read_body(environ)
+            if request.changes:
+                request.body = _body_of(head)
             return self._in_thread(self._handle, handler, request)
         except HTTPError as error:
             return self._in_thread(self._error, request, error)
@@ -180,7 +198,7 @@ class Application:
     def _is_known(self, request: Request) -> bool:
         return any(_matches(route.pattern, request.segments) for route in ROUTES)
 
-    def _stream(self, request: Request) -> Iterator[bytes]:
+    def _stream(self, request: Request) -> Generator[bytes]:
         """The live part of the page at the target `at`."""
         looked_at = Request("GET", request.query.get("at", "/"), request.headers, is_live=True)
         handler = _handler(looked_at)
@@ -212,26 +230,25 @@ def _audited(request: Request) -> str:
     return " ".join(printable(word, 100) for word in words)
 
 
-def request_of(environ: Mapping[str, Any]) -> Request:
-    """The request of a WSGI server; ours has REQUEST_URI, in which names may have an encoded slash."""
-    told = environ.get("QUERY_STRING", "")
-    path = environ.get("PATH_INFO", "/").encode("latin-1").decode("utf-8", "replace")
-    target = environ.get("REQUEST_URI") or (f"{path}?{told}" if told else path)
-    headers = {key: value for key, value in environ.items() if key.startswith("HTTP_")}
-    return Request(environ["REQUEST_METHOD"], target, headers, environ.get("REMOTE_ADDR", ""))
+def request_of(head: http11.Request, remote_address: str = "") -> Request:
+    """The request without its body."""
+    return Request(head.method, head.target, head.headers, remote_address.rpartition(":")[0].strip("[]"))
 
 
-def _read_body(environ: Mapping[str, Any]) -> bytes:
-    """The whole body; HTTPError if it is too large, or does not come."""
-    try:
-        if int(environ.get("CONTENT_LENGTH") or 0) > MAX_BODY:
-            raise HTTPError(413, f"more than {MAX_BODY} bytes")
-        body = bytes(environ["wsgi.input"].read(MAX_BODY + 1))
-    except (OSError, ValueError) as error:
-        raise HTTPError(400, f"the body is incomplete: {error}") from None
-    if len(body) > MAX_BODY:
-        raise HTTPError(413, f"more than {MAX_BODY} bytes")
-    return body
+def _body_of(head: http11.Request) -> bytes:
+    """The whole body; HTTPError if it is too large, or has not come."""
+    if head.too_big and not head.limit:
+        raise HTTPError(503, "too many large messages arrive at the moment")
+    if head.too_big:
+        raise HTTPError(413, f"more than {head.limit} bytes")
+    if head.broken:
+        raise HTTPError(400, "the body is incomplete")
+    return head.body
+
+
+def _stream(beginning: bytes, parts: Generator[bytes]) -> Generator[bytes]:
+    yield beginning
+    yield from parts
 
 
 def _matches(pattern: tuple[str, ...], segments: tuple[str, ...]) -> bool:

@@ -27,7 +27,7 @@ def web(
         multiple=True,
         metavar="ROLE:FILE",
     ),
-) -> None:
+) -> int:
     """Serve the cluster as a page for browsers, with nsqadmin's JSON API.
 
     It is served until Ctrl-C. The page shows topics, channels, consumers, nodes, rates, findings of doctor, nsqlookupds
@@ -40,24 +40,31 @@ def web(
     import gevent  # help needs neither this nor what follows
     from gevent.event import Event
 
+    from gnsqd.net.listener import Listener
+    from gnsqd.supervisor import Supervisor
     from nsqadmin_web.app import Application
+    from nsqadmin_web.process import is_loopback, url_of, warn_unless
     from nsqadmin_web.security import Security
     from nsqadmin_web.server import PageServer
 
     log = Logger("[gnsqadmin] ", Level.INFO)
     cluster = settings.cluster()
     try:
-        server = PageServer(http_address, lambda loopback: application, log, lambda name, body: gevent.spawn(body))
-        security = Security(http_auth_token_file, log, loopback=server.loopback, read_only=read_only)
-        application = Application(cluster, Commands(settings), security, log)
+        listener = Listener(http_address, tcp_only=True)
+        security = Security(http_auth_token_file, log, loopback=is_loopback(listener), read_only=read_only)
     except StartError as error:
         raise AdminError(str(error)) from None
-    server.warn_unless(bool(read_only or http_auth_token_file))
+    warn_unless(bool(read_only or http_auth_token_file), listener, log)
     end = Event()
+    supervisor = Supervisor(log, end.set)
+    supervisor.watch()
+    application = Application(cluster, Commands(settings), security, log)
+    server = PageServer(listener, application, log, supervisor.spawn_for_client)
     for number in (signal.SIGINT, signal.SIGTERM):
         gevent.signal_handler(number, end.set)
-    accepting = gevent.spawn(server.serve)
-    log.info("ADMIN: the page is at %s", server.url)
+    accepting = supervisor.spawn("adminServer", server.serve)
+    log.info("ADMIN: the page is at %s", url_of(listener))
     end.wait()
     server.close()
     accepting.join()
+    return int(accepting.exception is not None)

@@ -1,14 +1,11 @@
-"""A request to the page and its response, as the views and the JSON API see them, above WSGI."""
+"""A request to the page and its response, as the views and the JSON API see them."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, unquote
-
-MAX_BODY = 4 * 1024 * 1024  # bytes; a message of nsqd's default size, in a form
 
 HTML = "text/html; charset=utf-8"
 JSON = "application/json; charset=utf-8"
@@ -21,7 +18,7 @@ class Request:
 
     method: str
     target: str
-    headers: Mapping[str, str]  # of WSGI: HTTP_HOST
+    headers: Mapping[bytes, bytes]  # with names in lower case
     remote_address: str = ""
     body: bytes = b""
     is_live: bool = False  # for a part of a page that is sent again and again
@@ -34,6 +31,10 @@ class Request:
     def segments(self) -> tuple[str, ...]:
         """The parts of the path, decoded; of `/` none."""
         return tuple(unquote(part) for part in self.path.split("/")[1:] if part)
+
+    def header(self, name: str) -> str | None:
+        value = self.headers.get(name.encode())
+        return None if value is None else value.decode("latin-1")
 
     @cached_property
     def query(self) -> dict[str, str]:
@@ -49,7 +50,7 @@ class Request:
         return dict(found)
 
     def cookie(self, name: str) -> str:
-        for part in self.headers.get("HTTP_COOKIE", "").split(";"):
+        for part in (self.header("cookie") or "").split(";"):
             key, _, value = part.strip().partition("=")
             if key == name:
                 return value
@@ -69,13 +70,9 @@ class Response:
     """`body` is all of it, or parts that are sent as they come."""
 
     status: int
-    body: bytes | Iterator[bytes] = b""
+    body: bytes | Generator[bytes] = b""
     content_type: str = HTML
     headers: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def status_line(self) -> str:
-        return f"{self.status} {HTTPStatus(self.status).phrase}"
 
     @classmethod
     def json(cls, document: Any, status: int = 200, headers: list[tuple[str, str]] | None = None) -> "Response":

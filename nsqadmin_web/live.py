@@ -4,9 +4,9 @@ All streams take their numbers from one Monitor, which queries the nodes once fo
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
-from gevent import sleep
+from gevent.event import Event
 
 from nsqadmin_web.http import HTTPError
 from nsqadmin_web.monitor import INTERVAL
@@ -22,21 +22,25 @@ class Live:
     def __init__(self, run: Callable[[Render], str]) -> None:
         self._run = run
         self._streams = 0
+        self._closed = Event()
 
-    def stream(self, render: Render, check: Callable[[], None]) -> Iterator[bytes]:
+    def close(self) -> None:
+        """End all streams."""
+        self._closed.set()
+
+    def stream(self, render: Render, check: Callable[[], None]) -> Generator[bytes]:
         """Events with what `render` returns, where it changed, until the client has gone, or `check` no longer passes;
         HTTPError if there are too many streams."""
         if self._streams >= MOST_STREAMS:
             raise HTTPError(503, "too many live pages are open")
         return self._events(render, check)
 
-    def _events(self, render: Render, check: Callable[[], None]) -> Iterator[bytes]:
+    def _events(self, render: Render, check: Callable[[], None]) -> Generator[bytes]:
         self._streams += 1
         try:
             yield b"retry: 5000\n\n"
             last = ""
-            while True:
-                sleep(INTERVAL)
+            while not self._closed.wait(INTERVAL):
                 try:
                     check()
                 except HTTPError:

@@ -62,10 +62,15 @@ class Security:
 
     def authorization(self, request: Request) -> str:
         """The header with the token of a request or its session; empty without one."""
-        authorization: str = request.headers.get("HTTP_AUTHORIZATION", "")
+        authorization = request.header("authorization") or ""
         if not authorization and (session := self._sessions.get(request.cookie(COOKIE))) is not None:
             return session.authorization if session.until >= time.monotonic() else ""
         return authorization
+
+    def has_sessions(self) -> bool:
+        """Whether anybody is logged in."""
+        now = time.monotonic()
+        return any(session.until > now for session in list(self._sessions.values()))
 
     def may_change(self, request: Request) -> bool:
         return not self.read_only and self.role(request) >= Role.FULL
@@ -122,11 +127,11 @@ class Security:
 
     def _check_origin(self, request: Request) -> None:
         """A change comes from a page of ours; of the JSON API also from a client without these headers."""
-        site, origin = request.headers.get("HTTP_SEC_FETCH_SITE"), request.headers.get("HTTP_ORIGIN")
+        site, origin = request.header("sec-fetch-site"), request.header("origin")
         if site is not None:
             same = site == "same-origin"
         elif origin is not None:
-            same = urlsplit(origin).netloc == request.headers.get("HTTP_HOST", "") != ""
+            same = urlsplit(origin).netloc == (request.header("host") or "") != ""
         else:
             same = request.is_api or not request.changes
         if not same:
@@ -155,6 +160,6 @@ def _is_local(host: str) -> bool:
 def _host_of(request: Request) -> str | None:
     """The host in lower case of the Host header, "" without one; None if it is malformed."""
     try:
-        return urlsplit(f"//{request.headers.get('HTTP_HOST', '')}").hostname or ""
+        return urlsplit(f"//{request.header('host') or ''}").hostname or ""
     except ValueError:
         return None

@@ -39,14 +39,20 @@ class ListenerBroken(NSQError):
 
 
 class Listener:
-    """Owns one listening socket and the greenlets of its clients; StartError if it can't listen on `address`.
+    """Owns one listening socket and the greenlets of its clients; StartError if it can't listen on `address`, which may
+    also be the descriptor of a socket of another process, which it then only accepts from.
 
     `port` is -1 for a unix socket.
     """
 
-    def __init__(self, address: str, *, tcp_only: bool = False) -> None:
+    def __init__(self, address: str | int, *, tcp_only: bool = False) -> None:
+        self._inherited = isinstance(address, int)
         try:
-            self._socket = _listen(address, tcp_only)
+            if isinstance(address, int):
+                self._socket = socket.socket(fileno=address)
+                self._socket.setblocking(False)
+            else:
+                self._socket = _listen(address, tcp_only)
         except StartError as error:
             raise StartError(f"listen ({address}) failed - {error}") from error
         self._closed = False
@@ -63,7 +69,8 @@ class Listener:
     ) -> None:
         """Have `spawn` start a greenlet for each client's socket and address, until `close`; close the socket while
         there are `limit` of them, 0 for no limit. ListenerBroken if there can be no more."""
-        log.info("%s: listening on %s", kind, self.address)
+        if not self._inherited:
+            log.info("%s: listening on %s", kind, self.address)
         was_full = False
         while not self._closed:
             try:
@@ -91,7 +98,11 @@ class Listener:
                     greenlet.rawlink(self._greenlets.discard)
                     was_full = False
                 give_way()
-        log.info("%s: closing %s", kind, self.address)
+        if not self._inherited:
+            log.info("%s: closing %s", kind, self.address)
+
+    def fileno(self) -> int:
+        return int(self._socket.fileno())
 
     def _wait(self) -> None:
         """Return when a client may have connected, or at `close`. Yields."""
@@ -104,9 +115,13 @@ class Listener:
         if self._closed:
             return
         self._closed = True
+        if self._inherited:
+            return
         if self._path:
             with suppress(OSError):
                 os.unlink(self._path)  # before another daemon can have put its own there
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # also if another process has inherited it
         self._readable.stop()
         self._readable.close()
         self._socket.close()

@@ -11,7 +11,7 @@ import pytest
 
 from container.containerfile import DIRECTORY
 from daemons import free_port
-from web.wsgi import WebProcess
+from web.app import WebProcess
 
 SCRIPT = (DIRECTORY / "healthcheck").read_text("utf-8")
 

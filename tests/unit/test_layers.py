@@ -81,11 +81,21 @@ SHARED = (
 # What a command imports only when it is called, and which needs gevent.
 LATE = {("nsqadmin_cli.commands.data_write", "gnsqd.queues.data_path")}
 
-# What the page imports of the daemon besides: its listener, and who may use an HTTP API.
-FOR_PAGE = ("gnsqd.net.addresses", "gnsqd.net.listener", "gnsqd.web.http_auth", "gnsqd.web.routes")
+# What the page imports of the daemon besides: its HTTP server, and who may use an HTTP API.
+FOR_PAGE = (
+    "gnsqd.broker.environment",
+    "gnsqd.net.addresses",
+    "gnsqd.net.connection",
+    "gnsqd.net.listener",
+    "gnsqd.supervisor",
+    "gnsqd.web.http11",
+    "gnsqd.web.http_auth",
+    "gnsqd.web.routes",
+    "gnsqd.web.server",
+)
 
 # Who imports the page, when it is called.
-PAGE_IN = {("gnsqd.nsqd", "nsqadmin_web.server")}
+PAGE_IN = {("gnsqd.nsqd", "nsqadmin_web.process")}
 
 CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+)?cimport\s+([\w., ]+)", re.MULTILINE)
 
@@ -292,7 +302,7 @@ def test_only_render_imports_rich() -> None:
 
 
 def test_the_page_never_loads_rich() -> None:
-    code = "import sys; sys.modules['rich'] = None; import nsqadmin_web.app, nsqadmin_web.command, nsqadmin_web.server"
+    code = "import sys; sys.modules['rich'] = None; import nsqadmin_web.__main__, nsqadmin_web.command"
     result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 

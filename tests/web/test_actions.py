@@ -14,7 +14,7 @@ from conftest import DaemonFactory
 from daemons import Daemon, eventually
 from nsq_client import Client
 from peer_program import PeerProgram, start_nsqlookupd
-from web.wsgi import OWN, Answer, App
+from web.app import OWN, Answer, App
 
 
 def plan(app: App, **fields: str) -> str:

@@ -21,8 +21,8 @@ from daemons import DEADLINE, Daemon, eventually
 from interop.test_nsqadmin import BROWSERS
 from nsq_client import Client
 from peer_program import PeerProgram, start_nsqlookupd
+from web.app import WebProcess
 from web.test_views import HOSTILE
-from web.wsgi import WebProcess
 
 pytestmark = pytest.mark.peer
 

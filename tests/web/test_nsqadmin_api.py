@@ -12,7 +12,7 @@ import pytest
 from daemons import Daemon, eventually
 from interop.test_nsqadmin import CREATE, PAGES, STEPS, Site, occupy, registrations, state
 from peer_program import PeerProgram, start_nsqlookupd
-from web.wsgi import App
+from web.app import App
 
 pytestmark = pytest.mark.peer
 

@@ -14,7 +14,7 @@ from cli.gnsqadmin import FakeNode, http_answer
 from conftest import DaemonFactory
 from daemons import DEADLINE, eventually
 from lookupds import EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
-from web.wsgi import HOST, OWN, App, shown
+from web.app import HOST, OWN, App, shown
 
 FORM = urlencode({"action": "create", "topic": "made"}).encode()
 JSON = b'{"action": "pause"}'
@@ -198,8 +198,12 @@ def test_a_token_that_is_taken_away_ends_its_sessions(
     assert app.get("/", **session).status == 303
 
 
-def test_large_bodies_are_refused(app: App) -> None:
-    assert app.ask("POST", "/publish", b"x" * (4 * 1024 * 1024 + 1), **OWN).status == 413
+@pytest.mark.parametrize(
+    "path, most", [("/publish", 4 * 1024 * 1024), ("/login", 8 * 1024), ("/act", 64 * 1024), ("/api/topics", 64 * 1024)]
+)
+def test_large_bodies_are_refused(app: App, path: str, most: int) -> None:
+    assert app.ask("POST", path, b"x" * (most + 1), **OWN).status == 413
+    assert app.ask("POST", path, b"x" * most, **OWN).status != 413
 
 
 def test_the_audit_line_of_a_change_has_no_line_ends(app: App) -> None:

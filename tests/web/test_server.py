@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import os
 import re
+import resource
 import signal
 import socket
 import struct
@@ -12,8 +14,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -24,7 +27,7 @@ from conftest import DaemonFactory
 from daemons import DEADLINE, Daemon, eventually, own_command, run_to_end
 from lookupds import DEV
 from nsqadmin_web.monitor import INTERVAL, SHARED
-from web.wsgi import WebProcess, shown
+from web.app import WebProcess, shown
 
 STATS = "/stats"
 
@@ -236,8 +239,8 @@ def test_dev_has_the_page_and_nsqlookupd_in_it(gnsqd_factory: DaemonFactory, tmp
 
 
 def test_the_page_is_loaded_when_it_is_asked_for() -> None:
-    heavy = ("jinja2", "click", "urllib3", "gevent.pywsgi", "nsqadmin_cli")
-    code = f"import sys, gnsqd.nsqd, nsqadmin_web.server; print(*[name for name in {heavy} if name in sys.modules])"
+    heavy = ("jinja2", "click", "urllib3", "subprocess", "nsqadmin_cli")
+    code = f"import sys, gnsqd.nsqd, nsqadmin_web.process; print(*[name for name in {heavy} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.split() == []
 
@@ -263,10 +266,146 @@ def test_a_page_that_nobody_looked_at_ends_with_the_daemon(gnsqd_factory: Daemon
     daemon.send_signal(signal.SIGTERM)
     assert daemon.wait() == 0
     assert "ADMIN: closing" in daemon.log()
+    assert page_processes(daemon) == []
+
+
+def page_processes(daemon: Daemon) -> list[int]:
+    return [int(pid) for pid in re.findall(r"INFO: ADMIN: process (\d+) serves the page", daemon.log())]
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def viewed(gnsqd_factory: DaemonFactory) -> tuple[Daemon, int]:
+    """A daemon and the process of its page."""
+    daemon = gnsqd_factory("--admin-http-address=127.0.0.1:0")
+    assert ping(daemon) == b"OK"
+    (pid,) = page_processes(daemon)
+    return daemon, pid
+
+
+def ping(daemon: Daemon) -> bytes:
+    answer: bytes = urllib.request.urlopen(f"{admin_of(daemon)}/ping", timeout=DEADLINE).read()
+    return answer
+
+
+def test_work_for_the_page_takes_nothing_from_the_daemon(viewed: tuple[Daemon, int], tmp_path: Path) -> None:
+    daemon, pid = viewed
+    files = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    assert [file for file in files if str(tmp_path) in file and not file.endswith("log")] == []
+    os.kill(pid, signal.SIGSTOP)
+    host, _, port = admin_of(daemon).removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), DEADLINE) as waiting:
+        waiting.sendall(b"GET /ping HTTP/1.1\r\n" + HOST + b"\r\n")
+        assert daemon.http("GET", "/ping")[0] == 200
+        os.kill(pid, signal.SIGCONT)
+        assert waiting.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_a_process_of_the_page_that_died_is_replaced(viewed: tuple[Daemon, int]) -> None:
+    daemon, pid = viewed
+    os.kill(pid, signal.SIGKILL)
+    assert ping(daemon) == b"OK"
+    assert len(page_processes(daemon)) == 2
+    (line,) = (line for line in daemon.log().splitlines() if "ERROR" in line)
+    assert line.endswith("ERROR: ADMIN: the page's process ended by signal 9; the next one starts after 1 s")
+
+
+def test_a_daemon_without_descriptors_has_its_page_later(gnsqd_factory: DaemonFactory) -> None:
+    daemon = gnsqd_factory("--admin-http-address=127.0.0.1:0")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = len(os.listdir(f"/proc/{daemon.pid}/fd"))
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (count, limits[1]))
+    host, _, port = admin_of(daemon).removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), DEADLINE) as waiting:
+        waiting.sendall(b"GET /ping HTTP/1.1\r\n" + HOST + b"\r\n")
+        eventually(lambda: "ERROR: ADMIN: the page's process cannot be started: Too many open files" in daemon.log())
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, limits)
+        assert waiting.recv(15) == b"HTTP/1.1 200 OK"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_process_of_the_page_ends_with_the_daemon(viewed: tuple[Daemon, int], number: signal.Signals) -> None:
+    daemon, pid = viewed
+    stream = Stream(admin_of(daemon).removeprefix("http://"))
+    daemon.send_signal(number)
+    assert daemon.wait() == (0 if number == signal.SIGTERM else -number)
+    eventually(lambda: not running(pid))
+    assert "ERROR" not in daemon.log()
+    with pytest.raises(OSError):
+        ping(daemon)
+    stream.close()
+
+
+def test_a_process_of_the_page_that_hangs_does_not_outlive_the_daemon(viewed: tuple[Daemon, int]) -> None:
+    daemon, pid = viewed
+    os.kill(pid, signal.SIGSTOP)
+    assert daemon.terminate() == 0
+    assert not running(pid)
+
+
+def test_the_page_logs_at_the_level_of_the_daemon(viewed: tuple[Daemon, int]) -> None:
+    daemon, _ = viewed
+
+    def logs() -> bool:
+        before = daemon.log().count("ADMIN: 200 POST")
+        urllib.request.urlopen(f"{admin_of(daemon)}/api/topics", b'{"topic": "t"}', timeout=DEADLINE).read()
+        return daemon.log().count("ADMIN: 200 POST") > before
+
+    assert logs()
+    for level, expected in ((b"error", False), (b"info", True)):
+        assert daemon.http("PUT", "/config/log_level", level)[0] == 200
+        eventually(lambda expected=expected: logs() is expected)  # type: ignore[misc]
+
+
+def test_a_process_that_nobody_uses_ends_and_refuses_nobody() -> None:
+    ours, its = socket.socketpair()
+    with ours, socket.create_server(("127.0.0.1", 0)) as listener:
+        with its:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "nsqadmin_web"], stdin=its.fileno(), pass_fds=[listener.fileno()]
+            )
+        settings = {
+            "descriptor": listener.fileno(),
+            "nsqd": "127.0.0.1:1",
+            "listed": ["", 1],
+            "nsqlookupd": "",
+            "token_files": [],
+        }
+        settings |= {"read_only": False, "log_prefix": "", "log_level": 2, "idle_seconds": 0.5}
+        ours.sendall(json.dumps(settings).encode() + b"\n")
+        address = "http://{}:{}".format(*listener.getsockname())
+        assert urllib.request.urlopen(f"{address}/ping", timeout=DEADLINE).read() == b"OK"
+        assert process.wait(DEADLINE) == 0
+        socket.create_connection(listener.getsockname(), DEADLINE).close()
 
 
 HOST = b"Host: localhost\r\n"
+POST = b"POST /api/topics HTTP/1.1\r\n" + HOST
+SECOND = b"POST /api/topics HTTP/1.1\r\n" + HOST + b'Content-Length: 18\r\n\r\n{"topic": "hidden"}'
+# Requests that two servers could understand differently; all are refused, and what follows is not read.
+AMBIGUOUS = [
+    POST + b"Content-Length: 0\r\nContent-Length: 2\r\n\r\n" + SECOND,
+    POST + b"Content-Length: 0_0\r\n\r\n" + SECOND,
+    POST + b"Content-Length: +0\r\n\r\n" + SECOND,
+    POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + SECOND,
+    POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n" + SECOND,
+    POST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + SECOND,
+    POST + b"X\r\n\r\n" + SECOND,
+]
 BAD_REQUESTS = [
+    *AMBIGUOUS,
+    b"GET / HTTP/1.1\r\n" + HOST + b"X: y\r\n" * 1_001 + b"\r\n",
+    b"GET / HTTP/x.1\r\n\r\n",
+    b"GET / HTTP/\r\n\r\n",
+    b"GET / HTTP/1.1.1\r\n\r\n",
+    b"GET / ICE/1.0\r\n\r\n",
+    b"GET\r\n\r\n",
     b"GARBAGE\r\n\r\n",
     b"\x16\x03\x01\x00\xa5\x01",
     b"GET / HTTP/1.1\r\n\r\n",
@@ -285,24 +424,76 @@ BAD_REQUESTS = [
 ]
 
 
-def test_no_request_ends_the_daemon(gnsqd_factory: DaemonFactory) -> None:
+def test_no_request_ends_the_daemon_or_floods_its_log(gnsqd_factory: DaemonFactory) -> None:
     """Each is sent to its end, and once more to a connection that is closed at once, which a slow answer meets."""
     daemon = gnsqd_factory("--admin-http-address=127.0.0.1:0")
     host, _, port = admin_of(daemon).removeprefix("http://").rpartition(":")
+    before = daemon.log().count("\n")
     for request in BAD_REQUESTS:
         with socket.create_connection((host, int(port)), DEADLINE) as sock:
             sock.sendall(request)
             sock.shutdown(socket.SHUT_WR)
             try:
-                answer = sock.recv(100)
+                answer = sock.makefile("rb").read()
             except ConnectionResetError:
                 answer = b""
-        assert not answer or re.match(rb"HTTP/1\.1 (4\d\d|200) ", answer), (request[:100], answer)
+        assert not answer or re.match(rb"HTTP/1\.1 (4\d\d|501|505|200) ", answer), (request[:100], answer)
+        assert request not in AMBIGUOUS or (answer[9:12] in (b"400", b"501") and answer.count(b"HTTP/1.1") == 1)
         for _ in range(3):
             with socket.create_connection((host, int(port)), DEADLINE) as sock:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 sock.sendall(request)
-    assert urllib.request.urlopen(f"{admin_of(daemon)}/ping", timeout=DEADLINE).read() == b"OK"
+    assert ping(daemon) == b"OK"
     assert daemon.running
-    assert "died" not in daemon.log()
-    assert "defect" not in daemon.log()
+    assert daemon.stats()["topics"] == []
+    lines = daemon.log().splitlines()[before:]
+    assert [line for line in lines if not re.match(r"\[nsqd\] [\d/]+ [\d:.]+ INFO: ", line)] == []
+    assert len(lines) <= 4 * len(BAD_REQUESTS)
+
+
+def test_a_body_that_is_too_large_for_a_stranger_is_refused_before_it_is_sent(
+    gnsqd_factory: DaemonFactory, tmp_path: Path
+) -> None:
+    (tmp_path / "tokens").write_text("0123456789abcdef-full\n")
+    daemon = gnsqd_factory("--admin-http-address=127.0.0.1:0", f"--http-auth-token-file=full:{tmp_path / 'tokens'}")
+    address = admin_of(daemon).removeprefix("http://")
+    for path, status in (("/login", 413), ("/publish", 401), ("/api/topics", 401), ("/nope", 401)):
+        with closing(announced(address, path)) as stranger:
+            assert stranger.getresponse().status == status, path
+
+
+def announced(address: str, path: str, size: int = 4 * 1024 * 1024, **headers: str) -> http.client.HTTPConnection:
+    """A connection with the head of a request whose body is not sent."""
+    connection = http.client.HTTPConnection(address, timeout=DEADLINE)
+    connection.putrequest("POST", path)
+    for name, value in {"Origin": f"http://{address}", "Content-Length": str(size), **headers}.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    return connection
+
+
+def test_all_unfinished_bodies_together_are_bounded(gnsqd_factory: DaemonFactory) -> None:
+    daemon = gnsqd_factory("--admin-http-address=127.0.0.1:0")
+    address = admin_of(daemon).removeprefix("http://")
+
+    def accepted() -> http.client.HTTPConnection | None:
+        """A connection whose body may come; None if it was refused."""
+        connection = announced(address, "/publish", Expect="100-continue")
+        assert connection.sock is not None
+        if connection.sock.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 100":
+            return connection
+        connection.close()
+        return None
+
+    held = [connection for connection in (accepted() for _ in range(5)) if connection is not None]
+    assert len(held) == 2
+    with closing(announced(address, "/publish")) as refused:
+        answer = refused.getresponse()
+        assert answer.status == 503
+        assert b"too many large messages" in answer.read()
+    form = urlencode({"topic": "t", "body": "small"}).encode()
+    urllib.request.urlopen(urllib.request.Request(f"http://{address}/publish", form, {"Origin": f"http://{address}"}))
+    held.pop().close()
+    again = eventually(accepted)
+    for connection in (*held, again):
+        connection.close()

@@ -15,7 +15,7 @@ from conftest import DaemonFactory
 from daemons import Daemon, eventually, free_port
 from lookupds import EMBEDDED, EmbeddedLookupd
 from nsqadmin_web.app import ROUTES
-from web.wsgi import App
+from web.app import App
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)> \u202e\x00{{7*7}}'
 VIEWS = ["/", "/topics", "/nodes", "/lookup", "/doctor", "/publish"]

@@ -1,4 +1,4 @@
-"""The page's application in this process, asked without a server; and the same as a process."""
+"""The page's application in this process, asked without a socket; and the same as a process."""
 
 import http.client
 import io
@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ from urllib.parse import urlencode
 import preloaded
 from daemons import DEADLINE, eventually
 from gnsqd.log import Level, Logger
+from gnsqd.web.http11 import RequestReader
 from nsqadmin_cli.context import ClusterSettings, Commands, Context
 from nsqadmin_web.app import Application
 from nsqadmin_web.security import Security
@@ -44,6 +46,16 @@ class Answer:
 
     def json(self) -> Any:
         return json.loads(self.body)
+
+
+def _parse(raw: bytes, method: str = "GET") -> Answer:
+    class Received:
+        def makefile(self, mode: str) -> io.BytesIO:
+            return io.BytesIO(raw)
+
+    response = http.client.HTTPResponse(Received(), method=method)  # type: ignore[arg-type]
+    response.begin()
+    return Answer(response.status, response.getheaders(), response.read())
 
 
 class _Text(HTMLParser):
@@ -84,25 +96,19 @@ class App:
         self.app = Application(settings.cluster(), Commands(settings), security, log, own_tokens=own_tokens)
 
     def ask(self, method: str, target: str, body: bytes = b"", /, **headers: str) -> Answer:
-        """`headers` have an underscore for each hyphen."""
-        told: list[Any] = []
-        path, _, query = target.partition("?")
-        environ: dict[str, Any] = {
-            "REQUEST_METHOD": method,
-            "PATH_INFO": path,
-            "QUERY_STRING": query,
-            "REQUEST_URI": target,
-            "HTTP_HOST": HOST,
-            "CONTENT_LENGTH": str(len(body)),
-            "REMOTE_ADDR": "127.0.0.1",
-            "wsgi.input": io.BytesIO(body),
-        }
-        environ |= {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers.items()}
-        result = self.app(environ, lambda status, headers: told.extend((status, headers)))
-        try:
-            return Answer(int(told[0].split()[0]), told[1], b"".join(result))
-        finally:
-            getattr(result, "close", lambda: None)()
+        """`headers` have an underscore for each hyphen. The body is announced, and may be longer than what is sent."""
+        told = {"Host": HOST, "Content-Length": str(len(body))}
+        told |= {name.replace("_", "-"): value for name, value in headers.items()}
+        lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in told.items()), "", ""]
+        reader = RequestReader(self.app.body_limit, {})
+        requests = reader.feed("\r\n".join(lines).encode("latin-1") + body) or reader.feed_eof()
+        if not requests:
+            return _parse(reader.refusal)
+        answer = self.app.respond(requests[0], "127.0.0.1:50000")
+        if isinstance(answer, bytes):
+            return _parse(answer, method)
+        with closing(answer):
+            return _parse(next(answer))
 
     def get(self, target: str, **headers: str) -> Answer:
         return self.ask("GET", target, **headers)

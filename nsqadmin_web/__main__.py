@@ -1,0 +1,101 @@
+"""The process that serves the page of a daemon; see `process`."""
+
+import json
+import os
+import signal
+from contextlib import suppress
+from typing import Any
+
+import gevent
+import gevent.socket
+from gevent.event import Event
+
+from gnsqd.errors import StartError
+from gnsqd.log import Level, Logger
+from gnsqd.net.addresses import join_host_port
+from gnsqd.net.listener import Listener, ListenerBroken
+from gnsqd.supervisor import Supervisor
+from nsqadmin_cli.context import ClusterSettings, Commands, Context, make_cluster
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.http_client import Address
+from nsqadmin_web.app import Application
+from nsqadmin_web.process import is_loopback
+from nsqadmin_web.security import Security
+from nsqadmin_web.server import PageServer
+
+_NICE = 10  # so that a daemon that is busy is served first
+
+
+def main() -> int:
+    """Serve until the daemon is gone, or nobody looks; the exit code."""
+    with suppress(OSError):
+        os.nice(_NICE)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    messages = gevent.socket.socket(fileno=0).makefile("r")
+    settings = json.loads(messages.readline() or "{}")
+    if not settings:
+        return 0  # the daemon is gone
+    log = Logger(settings["log_prefix"], Level(settings["log_level"]))
+    end = Event()
+
+    def control_loop() -> None:
+        for line in messages:
+            log.set_level(Level(json.loads(line)["log_level"]))
+        end.set()
+
+    listener = Listener(settings["descriptor"])
+    supervisor = Supervisor(log, end.set)
+    supervisor.watch()
+    gevent.signal_handler(signal.SIGTERM, end.set)
+    supervisor.spawn("controlLoop", control_loop)
+    try:
+        security = Security(
+            settings["token_files"], log, loopback=is_loopback(listener), read_only=settings["read_only"]
+        )
+    except StartError as error:
+        log.error("ADMIN: %s", error)
+        return 1
+    application = _application(settings, security, log)
+    server = PageServer(listener, application, log, supervisor.spawn_for_client)
+
+    def accept() -> None:
+        try:
+            server.serve()
+        except ListenerBroken:
+            if not end.wait(1.0):  # else the daemon has closed the socket, because it exits
+                raise
+
+    accepting = supervisor.spawn("adminServer", accept)
+    idle_seconds = settings["idle_seconds"]
+    while not end.wait(idle_seconds / 10):
+        if server.idle_seconds > idle_seconds and not security.has_sessions():
+            return 0
+    accepting.kill()
+    server.close()
+    return int(accepting.exception is not None)
+
+
+def _application(settings: dict[str, Any], security: Security, log: Logger) -> Application:
+    """Tokens are sent to this nsqd alone, at its own address, as anybody may register with nsqlookupd: a read token, if
+    there is one, for statistics, and the user's own for all else."""
+    if settings["nsqlookupd"]:
+        context = Context(lookupd_http_address=(settings["nsqlookupd"],))
+    else:
+        context = Context(nsqd_http_address=(settings["nsqd"],))
+    commands = Commands(ClusterSettings(context))
+    token_file = max(settings["token_files"], default="").partition(":")[2]  # read: comes after full:
+    try:
+        # The certificate is that of the daemon.
+        cluster = make_cluster(Context(**context.settings(), tls_insecure=True, token_file=token_file))
+    except AdminError as error:
+        log.error("ADMIN: %s", error)
+        cluster = make_cluster(context)
+    with suppress(ValueError, IndexError):  # no HTTP address
+        host, port = settings["listed"]
+        own = Address.parse(join_host_port(host or cluster.lookupds[0].address.host or "localhost", port))
+        cluster.http.reach(own, Address.parse(settings["nsqd"]))
+    return Application(cluster, commands, security, log, own_tokens=bool(settings["token_files"]))
+
+
+if __name__ == "__main__":
+    os._exit(main())  # at once: the daemon waits
