@@ -5,10 +5,10 @@ from gnsqd.queues.queue cimport Queue
 
 cdef class JournaledQueue(Queue):
     cdef public object journal, finished
+    cdef public list logs
     cdef public long long index
     cdef long long _longest, _depth, _frames_at, _frames_due, _rewound_end
     cdef object _runs, _held, _rewinding
-    cdef public list logs
     cdef list _frames, _finished_notes, _taken_notes
     cdef dict _attempts, _held_notes
     cdef tuple _seen

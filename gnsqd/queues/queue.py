@@ -19,7 +19,7 @@ from time import monotonic_ns, time_ns
 from typing import NamedTuple
 
 from gnsqd.errors import StorageError
-from gnsqd.hub.cooperative import Turns
+from gnsqd.hub.cooperative import Turns, free
 from gnsqd.log import Logger
 from gnsqd.options import SECOND, Options
 from gnsqd.queues.message import FRAME_SURPLUS, Message
@@ -119,8 +119,8 @@ class Deferred:
         return due
 
     def clear(self) -> None:
-        self._messages.clear()
-        self._by_due = MessageSchedule()
+        free(self._messages.popitem, len(self._messages))
+        self._messages, self._by_due = {}, MessageSchedule()
 
 
 class Queue:
@@ -402,7 +402,7 @@ class Queue:
             while done:
                 del done[-MAX_STEP:]
                 turns.give()
-        if self.arranging is not this or len(memory) < count:
+        if self.arranging is not this or self.memory is not memory or len(memory) < count:
             return False
         if count and ends != ([memory[0]], [memory[count - 1]]):
             return False
@@ -539,7 +539,8 @@ class Queue:
 
     def empty(self) -> None:
         """Drop everything; StorageError if the store can't."""
-        self.memory.clear()
+        free(self.memory.pop, len(self.memory))
+        self.memory = type(self.memory)()
         self.deferred.clear()
         self.blocked = False
         self.resume_at = 0
