@@ -53,7 +53,7 @@ class JournaledQueue(Queue):
         self._rewound_end = 0  # messages before this one may come earlier than they are due
         self._seen = (-1, 0)  # number and timestamp of a message, the last that was at the front
         self._rewinding = Semaphore(1)
-        self.logs: list[Spans] = []  # each notes what is finished, as long as it is here
+        self.logs: list[Spans] = []  # for greenlets that need what is finished meanwhile
         self._noted = False
         self._finished_notes: list[tuple[int, int]] = []
         self._taken_notes: list[tuple[int, int]] = []
