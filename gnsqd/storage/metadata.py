@@ -160,9 +160,11 @@ class MetadataFile:
         self._tried = self._changes
         self._encode_changed()
         rules_changed, self._rules_changed = self._rules_changed, False
-        found = {key: settings for of_topic in self._rules.values() for key, settings in of_topic.items()}
+        found: dict[rules.Key, Settings] | None = None
+        if rules_changed:
+            found = {key: settings for of_topic in self._rules.values() for key, settings in of_topic.items()}
         try:
-            self._syncer.run(self._save, list(self._encoded.values()), found if rules_changed else None)
+            self._syncer.run(self._save, list(self._encoded.values()), found)
             self._written = self._tried
         except BaseException:
             self._rules_changed |= rules_changed
@@ -198,9 +200,10 @@ class MetadataFile:
 
     def _replace(self, path: str, data: bytes) -> None:
         """Replace a file, unless that is its content: a full or read-only disk does not matter then."""
+        durable = self._durable or self._closing
         if not _has_content(path, data):
-            replace_file(path, data, self._durable or self._closing)
-        elif self._closing:
+            replace_file(path, data, durable)
+        elif durable:  # it may be that this failed before
             sync_directory(os.path.dirname(path))
 
     def persist_loop(self) -> None:
