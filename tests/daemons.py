@@ -329,8 +329,7 @@ def accepted_at_end(greetings: Sequence[tuple[Address, bytes]], end: Callable[[]
     then `end` is called, which lets the daemon exit.
     """
 
-    def reconnects(client: socket.socket) -> bool:
-        address = client.getpeername()
+    def reconnects(address: Address, client: socket.socket) -> bool:
         with client:
             try:
                 while client.recv(65536):
@@ -352,7 +351,7 @@ def accepted_at_end(greetings: Sequence[tuple[Address, bytes]], end: Callable[[]
             clients[-1][1].sendall(greeting)
             assert not greeting or clients[-1][1].recv(65536)
     with ThreadPoolExecutor(len(clients)) as pool:
-        results = [(address, pool.submit(reconnects, client)) for address, client in clients]
+        results = [(address, pool.submit(reconnects, address, client)) for address, client in clients]
         end()
         return sorted({address for address, result in results if result.result()})
 
