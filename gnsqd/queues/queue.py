@@ -49,16 +49,15 @@ class WeighedMemory(deque[Message]):
         self.size = 0
 
     def extend(self, messages: Iterable[Message], /) -> None:
-        self._add(messages)
-        super().extend(messages)
+        super().extend(self._added(messages))
 
     def extendleft(self, messages: Iterable[Message], /) -> None:
-        self._add(messages)
-        super().extendleft(messages)
+        super().extendleft(self._added(messages))
 
-    def _add(self, messages: Iterable[Message]) -> None:
+    def _added(self, messages: Iterable[Message]) -> Iterator[Message]:
         for message in messages:
             self.size += len(message.frame) - FRAME_SURPLUS
+            yield message
 
     def pop(self) -> Message:  # type: ignore[override]
         message = super().pop()

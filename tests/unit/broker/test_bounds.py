@@ -225,6 +225,9 @@ def test_weighed_queue_knows_what_its_messages_would_take_on_disk(fakes: Build) 
     assert (list(queue), queue.size) == ([one, three, two], 96)
     queue.clear()
     assert queue.size == 0
+    queue.extend(iter([one, two]))  # as the steps that put a queue in order do
+    queue.extendleft(iter([three]))
+    assert (list(queue), queue.size) == ([three, one, two], 96)
 
 
 @everywhere
