@@ -124,7 +124,7 @@ class Channel:
         self.queue = queue
         queue.outside = self._outside
         queue.on_refused = on_refused
-        queue.on_more = self._wake
+        queue.on_more = self._on_more
         self.limiter: Limiter | None = None  # if there are rules
         self._configured = environment.rules.configured.get((topic_name, name), Rules())
         self.set_rules(environment.rules.kept.get((topic_name, name), self._configured))
@@ -224,10 +224,12 @@ class Channel:
         while not taken:
             held_back = queue.deferred_count
             candidates = self._next_messages(window, promised)
+            holds_more = queue.deferred_count > held_back
+            if holds_more:
+                self._wake_at(queue.next_due)
             if not candidates:
                 waiting.join(client)
-                if queue.deferred_count > held_back:
-                    self._wake_at(queue.next_due)
+                if holds_more:
                     waiting.wake(1)  # to go on behind messages that are not due yet
                 return taken
             chosen = candidates
@@ -273,6 +275,11 @@ class Channel:
             if self.limiter is not None:  # one at a time, so that the others still count for its share
                 count = min(self.available() - self._waiting.promised, 1)
             self._waiting.wake(count)
+
+    def _on_more(self, count: int) -> None:
+        """That many messages came to the queue by themselves, and others that it holds back."""
+        self._wake(count)
+        self._wake_at(self.queue.next_due)
 
     def finish_run(self, client_id: int, ids: list[bytes]) -> int:
         """FIN of several, up to the first that `client_id` does not have in flight; how many that were."""
@@ -433,8 +440,7 @@ class Channel:
 
     def _note_rewound(self, count: int) -> None:
         self.message_count += count
-        self._wake(self.queue.count() - self._waiting.promised)
-        self._wake_at(self.queue.next_due)
+        self._on_more(self.queue.count() - self._waiting.promised)
 
     def delete(self) -> None:
         """Drop everything, files included, and close the consumers' connections."""

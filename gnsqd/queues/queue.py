@@ -126,8 +126,8 @@ class Queue:
     """The queue `name`: `topic` or `topic:channel`. This class has no store.
 
     The owner of a channel's queue sets the callables: `outside()` returns its messages in flight and dead letters,
-    `on_refused()` is called when the store begins to refuse messages, and `on_more(count)` when messages were queued
-    that did not come from the owner."""
+    `on_refused()` is called when the store begins to refuse messages, and `on_more(count)` when messages were queued or
+    held back that did not come from the owner; `count` of them are queued."""
 
     def __init__(self, name: str, options: Options, log: Logger) -> None:
         self.name = name

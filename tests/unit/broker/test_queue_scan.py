@@ -12,7 +12,8 @@ from gevent.queue import SimpleQueue
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.queue_scan import QueueScan
-from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, FaultyBackend, backend_of, eventually
+from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
+from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, FaultyBackend, backend_of, bodies_of, eventually
 
 Build = Callable[..., Fakes]
 MS = SECOND // 1000
@@ -105,6 +106,25 @@ def test_every_time_out_is_noticed_whatever_came_before_it(fakes: Build) -> None
         in_flight(around, channel, 2500, 10 * MS)  # more than one step moves
         eventually(lambda: channel.depth == 2501)
         assert list(scan._alarms) == []
+
+
+def test_delays_that_are_found_on_disk_have_an_alarm(fakes: Build) -> None:
+    before = fakes()
+    topics = [TopicMetadata("t", False, [ChannelMetadata("c")])]
+    before.registry.load(topics)
+    channel = before.registry.topics["t"].channels["c"]
+    channel.put_messages(before.messages(b"ready"))
+    channel.put_messages_deferred(before.messages(b"later", deferred=MINUTE))
+    for options in ({}, {"durability": "process"}):  # read beside what is ready, and moved to a journal
+        before.registry.close()
+        before = around = fakes(**options)
+        with scanning(around) as scan:
+            around.registry.load(topics)
+            channel = around.registry.topics["t"].channels["c"]
+            if not options:
+                assert bodies_of(channel.take(FakeConsumer(1), 10, 2 * MINUTE, 0)) == [b"ready"]
+            assert channel.deferred_count == 1
+            assert scan._alarms[id(channel)][0] == channel.queue.next_due
 
 
 def test_number_of_alarms_is_bounded(fakes: Build) -> None:
