@@ -224,7 +224,8 @@ class JournaledQueue(Queue):
         self.finished = topic.finished.copy()
         topic.logs.append(handed_over)
         try:
-            self._take_again(start, maxsize)
+            again = self._take_again(start, maxsize)
+            self.finished.update(self.journal.absent.between(again.begin, again.ceiling))
             self.journal.flush()
             self._runs.extend(self._sort_out(handed_over, Turns(FOREVER)))
         finally:

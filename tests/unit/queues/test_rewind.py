@@ -197,6 +197,11 @@ def test_what_damage_took_is_not_promised(tmp_path: Path, syncer: Syncer) -> Non
     assert history(again).count == 9
     assert channel(again).rewind(0, EVERYTHING) == 9
     assert len(consume(again)) == 9
+    assert again.topic.create_channel("new", 0)
+    assert len(consume(again, "new")) == 9
+    journal = journal_of(again)
+    for queue in journal.queues.values():
+        assert not queue.finished.gaps(0, journal.next_number), "its segments would stay"
 
 
 def test_until_ends_a_rewind(tmp_path: Path, syncer: Syncer) -> None:
