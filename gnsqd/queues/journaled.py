@@ -223,12 +223,14 @@ class JournaledQueue(Queue):
         handed_over = Spans()
         self.finished = topic.finished.copy()
         topic.logs.append(handed_over)
+        self.journal.rewinds += 1  # until the journal knows what this queue needs
         try:
             again = self._take_again(start, maxsize)
             self.finished.update(self.journal.absent.between(again.begin, again.ceiling))
             self.journal.flush()
             self._runs.extend(self._sort_out(handed_over, Turns(FOREVER)))
         finally:
+            self.journal.rewinds -= 1
             topic.logs.remove(handed_over)
 
     def _take_again(self, start: int, end: int) -> Spans:

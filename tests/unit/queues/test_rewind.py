@@ -472,8 +472,9 @@ def test_rewinds_of_one_channel_follow_each_other(
     assert channel(daemon).deferred_count == channel(daemon).depth == 10
 
 
+@pytest.mark.parametrize("name", ["c", "new"])
 def test_messages_are_not_lost_to_retention_while_a_rewind_looks_for_them(
-    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     options = {"retention_bytes": 20_000, "max_bytes_per_file": 2000}
     monkeypatch.setattr(segment, "PIECE", 2)
@@ -485,14 +486,17 @@ def test_messages_are_not_lost_to_retention_while_a_rewind_looks_for_them(
 
     def act() -> None:
         for _ in range(100):
-            daemon.topic.publish([bytes(1000)])
             daemon.flush()
+            daemon.topic.publish([bytes(3000)])
 
     with monkeypatch.context() as patch:
         Steps(patch, 1, act)
-        count = channel(daemon).rewind(0, EVERYTHING)
-    assert count > 50
-    assert len([message for message in consume(daemon) if any(message.body)]) == count
+        if name == "new":
+            assert daemon.topic.create_channel(name, 0)
+        else:
+            channel(daemon).rewind(0, EVERYTHING)
+    daemon.flush()
+    assert len([message for message in consume(daemon, name) if any(message.body)]) == 100
 
 
 def test_rewind_that_could_not_be_written_wakes_consumers_nevertheless(
