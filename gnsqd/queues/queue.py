@@ -350,7 +350,7 @@ class Queue:
     def cancelled(self, due: int) -> None:
         """A message is not held back until `due` any more; in an ordered queue, others may have waited for it. Yields
         as `set_ordered`."""
-        if self.ordered and due >= self.resume_at:
+        if self.ordered and due == self.resume_at:
             self._arrange(lambda: True)
 
     def _arrange(self, sort: Callable[[], bool]) -> None:

@@ -1,6 +1,7 @@
 """Delivery rules of a channel: the rate limit and its timer, order across memory and store (contrib/docs/rules.md)."""
 
 from collections.abc import Callable
+from itertools import islice
 from time import monotonic, monotonic_ns
 from typing import Any
 
@@ -351,8 +352,13 @@ def test_only_the_message_that_the_others_wait_for_is_looked_for_when_cancelled(
     assert latest == taken[1].deadline
     cancel(taken[0])
     assert (channel.queue.resume_at, looks) == (latest, 0)
+    later, last = islice(channel.queue.deferred, 1, 3)
+    cancel(later)
+    assert looks == 0
     cancel(taken[1])
-    assert channel.queue.resume_at == 0
+    assert (channel.queue.resume_at, looks) == (0, 1)
+    cancel(last)
+    assert looks == 1
 
 
 def test_dead_letter_lets_the_next_message_go_on(ordered_topic: Any, consumers: list[FakeConsumer]) -> None:
