@@ -175,7 +175,7 @@ class JournaledQueue(Queue):
         self._depth -= end - start
 
     def stored_messages(self) -> Iterator[Message]:
-        return self._in_journal(self._runs)
+        return self._in_journal([*self._runs])  # which others change where the caller yields
 
     def _in_journal(self, spans: Iterable[tuple[int, int]]) -> Iterator[Message]:
         """The messages with these numbers that can be read; StorageError."""

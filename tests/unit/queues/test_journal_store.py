@@ -13,9 +13,10 @@ from gevent import joinall, killall, spawn
 
 from gnsqd.broker.channel import Channel
 from gnsqd.errors import StartError
+from gnsqd.hub.cooperative import give_way
 from gnsqd.queues.message import Message
 from gnsqd.storage.syncer import Syncer
-from unit.broker.fakes import MINUTE, FakeConsumer, bodies_of, settle
+from unit.broker.fakes import MINUTE, FakeConsumer, bodies_of, eventually, settle
 from unit.queues.test_journaled import FAR, Daemon, channel
 
 BATCH = 3
@@ -168,3 +169,22 @@ def test_what_is_deleted_while_it_waits_for_the_move_of_another_is_gone(
     joinall(moves, timeout=10)
     assert not list(disk_queues.glob("t:d.*" if deleted == "channel" else "t[.:]*"))
     killall(daemon.around.greenlets)
+
+
+def test_publishers_go_on_while_a_start_looks_for_what_was_moved(
+    disk_queues: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnsqd.broker.registry.PRECREATION_PATIENCE", 0)
+    monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", -1)  # a turn for others after each message
+    daemon = Daemon(disk_queues, syncer, {"mem_queue_size": 0}, {})
+    daemon.around.precreate = ["c", "d"]
+    topic = daemon.registry.get_topic("alone")  # whose disk queue nsqd.dat does not list
+    (start,) = [greenlet for greenlet in daemon.around.greenlets if greenlet.name == "precreate:alone"]
+    published = 0
+    while not start.ready():
+        topic.publish([b"new"])
+        published += 1
+        give_way()
+    assert published > 2
+    eventually(lambda: not topic.depth)
+    assert bodies_in(topic.get_channel("c")) == OLD + Counter({b"new": published})
