@@ -144,8 +144,8 @@ class Journal:
         self._note_dirty()
 
     def rewind_queue(self, queue: Queue, start: int, end: int) -> None:
-        """It is not done any more with the messages from `start` to `end`, of which it must have no notes. StorageError
-        if that could not be written yet."""
+        """Of the messages from `start` to `end`, it is done with no others than its notes finish. StorageError if that
+        could not be written yet."""
         self._batch.controls.append(self._encoder.spans(records.REWOUND, queue.index, [(start, end)]))
         self._note_dirty()
         self.flush()
