@@ -196,7 +196,7 @@ class JournaledQueue(Queue):
         done = self.finished.between(max(start, journal.retention.begin), min(end, journal.next_number))
         return done.without(journal.absent) if journal.absent else done
 
-    def rewind(self, start: int, end: int, on_queued: Callable[[int], None] = lambda count: None) -> int:
+    def rewind(self, start: int, end: int, on_queued: Callable[[int], None]) -> int:
         """Queue what is `rewindable` before everything in the store, as if it had never been delivered.
 
         There may be a million messages, so they are looked at in pieces, with turns for others in between, and queued

@@ -422,7 +422,7 @@ class Queue:
         """Of the messages with numbers from `start` to `end`, all that can be delivered again."""
         return Spans()
 
-    def rewind(self, start: int, end: int, on_queued: Callable[[int], None] = lambda count: None) -> int:
+    def rewind(self, start: int, end: int, on_queued: Callable[[int], None]) -> int:
         """Queue these once more; how many. `on_queued` is called with that number once they are queued. BrokerError
         ("exiting"), or StorageError: not written yet. May yield."""
         return 0
