@@ -70,7 +70,6 @@ def main() -> int:
     while not end.wait(idle_seconds / 10):
         if server.idle_seconds > idle_seconds and not security.has_sessions():
             return 0
-    accepting.kill()
     server.close()
     return int(accepting.exception is not None)
 

@@ -115,13 +115,12 @@ class Listener:
         if self._closed:
             return
         self._closed = True
-        if self._inherited:
-            return
-        if self._path:
+        if not self._inherited:
+            if self._path:
+                with suppress(OSError):
+                    os.unlink(self._path)  # before another daemon can have put its own there
             with suppress(OSError):
-                os.unlink(self._path)  # before another daemon can have put its own there
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # also if another process has inherited it
+                self._socket.shutdown(socket.SHUT_RDWR)  # also if another process has inherited it
         self._readable.stop()
         self._readable.close()
         self._socket.close()

@@ -113,3 +113,18 @@ def test_client_that_is_gone_before_it_is_accepted_ends_nothing(monkeypatch: pyt
         with gevent.Timeout(30):
             gevent.spawn(found.serve, "TCP", log, handle, 0).get()
     accepted[0].close()
+
+
+def test_an_inherited_socket_is_left_to_its_owner_and_given_up_where_that_is_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as owner:
+        inherited = Listener(os.dup(owner.fileno()))
+        serving = gevent.spawn(inherited.serve, "", Logger("", Level.FATAL), lambda *_: None, 0)
+        gevent.sleep(0)
+        inherited.close()
+        with gevent.Timeout(30):
+            serving.get()
+        socket.create_connection(owner.getsockname(), 30).close()
+        inherited = Listener(os.dup(owner.fileno()))
+    inherited.close()
+    with listening(inherited.address):
+        pass
