@@ -28,6 +28,8 @@ _UNFINISHED = 10  # characters: an error so close to the end is that of a text w
 _parsing = threading.Lock()  # so that the threads do not have an item each
 _decoder = json.JSONDecoder()
 _texts = Pool(32 << 20, "answered a huge part, such as a topic, while other nodes did so")  # of larger items
+_exceeding = threading.Lock()  # of the one text that may have more than is left
+_PATIENCE = 5.0  # seconds to wait for that
 
 
 def parse(parts: Iterator[bytes], rows: Rows) -> Any:
@@ -67,6 +69,7 @@ class _Text:
         self._at = 0
         self._is_whole = False
         self._borrowed = 0  # of _texts
+        self._exceeds = False
 
     def close(self) -> None:
         self._borrow(0)
@@ -133,6 +136,15 @@ class _Text:
                 raise TooLarge("answered a part, such as a topic, with too many objects")
 
     def _borrow(self, size: int) -> None:
-        if size != self._borrowed:
+        if self._exceeds and size:
+            return
+        if self._exceeds:
+            self._exceeds = False
+            _exceeding.release()
+        try:
             _texts.borrow(size - self._borrowed)
             self._borrowed = size
+        except TooLarge:
+            if not _exceeding.acquire(timeout=_PATIENCE):
+                raise
+            self._exceeds = True

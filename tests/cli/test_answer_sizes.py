@@ -17,8 +17,9 @@ from cli import fake_nsqd as fake
 from cli.gnsqadmin import COMMAND, FakeNode, environment, http_answer
 from cli.test_scale import MEASURED
 from daemons import DEADLINE
-from nsqadmin_cli import budget, cluster
+from nsqadmin_cli import budget, cluster, json_stream
 from nsqadmin_cli.api import NodeStats, Nsqd
+from nsqadmin_cli.budget import Pool, TooLarge
 from nsqadmin_cli.cluster import Cluster, ask_all
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError
 from nsqadmin_cli.json_stream import parse
@@ -185,6 +186,22 @@ def test_json_in_pieces_is_read_as_json(document: Any, ascii: bool, indent: int 
         if not isinstance(document, int | float):
             with pytest.raises(ValueError):
                 parse(parts_of(text[:end], 3), {"topics": lambda item: item})
+
+
+def test_large_items_of_many_nodes_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_stream, "_PATIENCE", 0)
+    monkeypatch.setattr(json_stream, "_texts", Pool(0, "waited in vain"))  # others have all of it
+    text = json.dumps({"topics": ["x" * 200_000, "y", "z" * 200_000]}).encode()
+    first, *rest = parts_of(text, 70_000)
+
+    def slow() -> Iterator[bytes]:
+        yield first
+        with pytest.raises(TooLarge, match="waited in vain"):
+            parse(parts_of(text, 70_000), {"topics": str})
+        yield from rest
+
+    for parts in (slow(), parts_of(text, 70_000)):
+        assert parse(parts, {"topics": str}) == json.loads(text)
 
 
 @pytest.mark.parametrize(
