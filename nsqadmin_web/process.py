@@ -152,8 +152,8 @@ def reachable(address: str) -> str:
     """The address of a listener, as this machine can connect to it."""
     try:
         host, port = split_host_port(address)
-    except ValueError:
-        return address  # the path of a unix socket
+    except ValueError:  # the path of a unix socket
+        return os.path.abspath(address) if address and not address.startswith("@") else address
     return f"127.0.0.1:{port}" if host in _ANYWHERE else address
 
 

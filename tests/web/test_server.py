@@ -26,7 +26,9 @@ from cli.test_answer_sizes import ENDLESS, pouring
 from conftest import DaemonFactory
 from daemons import DEADLINE, Daemon, eventually, own_command, run_to_end
 from lookupds import DEV
+from nsqadmin_cli.http_client import Address
 from nsqadmin_web.monitor import INTERVAL, SHARED
+from nsqadmin_web.process import reachable
 from web.app import WebProcess, shown
 
 STATS = "/stats"
@@ -305,6 +307,11 @@ def test_work_for_the_page_takes_nothing_from_the_daemon(viewed: tuple[Daemon, i
         assert daemon.http("GET", "/ping")[0] == 200
         os.kill(pid, signal.SIGCONT)
         assert waiting.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_the_page_reaches_a_unix_socket_by_its_absolute_path() -> None:
+    assert Address.parse(reachable("nsqd.sock")).path == os.path.abspath("nsqd.sock")
+    assert (reachable(""), reachable("@nsqd")) == ("", "@nsqd")
 
 
 def test_a_process_of_the_page_that_died_is_replaced(viewed: tuple[Daemon, int]) -> None:
