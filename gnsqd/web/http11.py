@@ -275,14 +275,15 @@ class RequestReader:
         """Read the head that begins at `start`, if it is complete; where the rest of the data begins. _Stop"""
         if data.startswith((b"\r", b"\n"), start):  # empty lines, which Go's server skips after a POST
             start = len(data) - len(data[start:].lstrip(b"\r\n"))
-        found = _END_OF_HEAD.search(data, start + self._searched)
+        searched, self._searched = start + self._searched, 0
+        found = _END_OF_HEAD.search(data, searched)
         end = found.end() if found else len(data)
-        self._searched = 0
         if end - start > MAX_HEAD:
             self._stop(431)
         if found is None:
             line, ended, _ = data[start:].partition(b"\n")
-            if ended or (line and not 32 < line[0] < 127):  # such as a handshake of TLS
+            is_new = start + len(line) >= searched
+            if (ended and is_new) or (line and not 32 < line[0] < 127):  # such as a handshake of TLS
                 self._read_request_line(line.removesuffix(b"\r"))
             self._searched = max(0, end - start - 3)
             return start

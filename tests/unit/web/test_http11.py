@@ -111,6 +111,21 @@ def test_a_head_has_a_limit_in_pieces_of_any_size(size: int) -> None:
         assert under_test.refusal[9:12] == (b"431" if refused else b"")
 
 
+def test_a_request_line_is_read_once_in_however_many_pieces_its_head_comes() -> None:
+    class Reading(RequestReader):
+        count = 0
+
+        def _read_request_line(self, line: bytes) -> Request:
+            self.count += 1
+            return super()._read_request_line(line)
+
+    under_test = Reading(lambda request: LIMIT, {})
+    for byte in head(b"A: " + b"x" * 100, line=b"GET / HTTP/1.1"):
+        requests = under_test.feed(bytes([byte]))
+    assert [request.path for request in requests] == ["/"]
+    assert under_test.count <= 5  # while its end is near, and when the head is complete
+
+
 # Bodies
 
 
