@@ -29,7 +29,6 @@ _IDLE_SECONDS = 600.0  # without a connection, until the process ends; it stays 
 _END_SECONDS = 1.0  # for the end of the process at the daemon's exit
 _PAUSES = (1.0, 60.0)  # seconds without a page after the process has failed; doubled each time, up to a maximum
 _ANYWHERE = ("", "0.0.0.0", "::")
-_OF_THE_DAEMON = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")  # variables by which it talks to systemd
 
 
 class PageProcess:
@@ -97,7 +96,6 @@ class PageProcess:
     def _run(self) -> str:
         """Run one process to its end; how it failed, "" if it did not."""
         path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
-        environment = {name: value for name, value in os.environ.items() if name not in _OF_THE_DAEMON}
         try:
             from subprocess import DEVNULL, Popen  # most daemons have no page; there may be no descriptor left
 
@@ -108,7 +106,7 @@ class PageProcess:
                     stdin=theirs.fileno(),
                     stdout=DEVNULL,
                     pass_fds=[self._listener.fileno()],
-                    env=environment | {"PYTHONPATH": path},
+                    env={**os.environ, "PYTHONPATH": path},
                     process_group=0,  # Ctrl-C is for the daemon
                 )
         except OSError as error:
