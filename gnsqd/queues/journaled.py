@@ -205,10 +205,9 @@ class JournaledQueue(Queue):
             finished = Spans()
             self.logs.append(finished)
             try:
-                again = self._take_again(start, end)
+                again, count = self._take_again(start, end)
             finally:
                 self.logs.remove(finished)
-            count = again.count()
             if again:
                 on_queued(count)
                 for spans in (finished, self.journal.absent):
@@ -225,53 +224,57 @@ class JournaledQueue(Queue):
         topic.logs.append(handed_over)
         self.journal.rewinds += 1  # until the journal knows what this queue needs
         try:
-            again = self._take_again(start, maxsize)
+            again, _ = self._take_again(start, maxsize)
             self.finished.update(self.journal.absent.between(again.begin, again.ceiling))
             self.journal.flush()
-            self._runs.extend(self._sort_out(handed_over, Turns(FOREVER)))
+            runs, _ = self._sort_out(handed_over, Turns(FOREVER))
+            self._runs.extend(runs)
         finally:
             self.journal.rewinds -= 1
             topic.logs.remove(handed_over)
 
-    def _take_again(self, start: int, end: int) -> Spans:
-        """Queue what is rewindable; what that was: nothing if the queue was emptied meanwhile. BrokerError("exiting"),
-        StorageError. May yield, but not between its last look at other queues and its return."""
+    def _take_again(self, start: int, end: int) -> tuple[Spans, int]:
+        """Queue what is rewindable; what that was, and how many messages: none if the queue was emptied meanwhile.
+        BrokerError("exiting"), StorageError. May yield, but not between its last look at other queues and its end."""
         # Messages have to be in segments, and that they were finished is written before that they are not.
         self.journal.flush()
         again = self.rewindable(start, end)
         held = self._held
         self.journal.rewinds += 1
         try:
-            runs = self._sort_out(again, Turns())
+            runs, count = self._sort_out(again, Turns())
         finally:
             self.journal.rewinds -= 1
         if self.closed:
             raise BrokerError("exiting")
         if self._held is not held:
-            return Spans()
+            return Spans(), 0
         self.finished.remove(again.begin, again.ceiling)
-        self._runs.extendleft(reversed(runs))
+        runs.extend(self._runs)
+        self._runs = runs
         if self.ordered:
             self._sort_runs()
-        return again
+        return again, count
 
-    def _sort_out(self, again: Spans, turns: Turns) -> deque[tuple[int, int]]:
-        """Hold back which of these messages are not due, and count the others; runs of these. Yields in `turns`, as
-        long as the queue is not emptied or deleted."""
+    def _sort_out(self, again: Spans, turns: Turns) -> tuple[deque[tuple[int, int]], int]:
+        """Hold back which of these messages are not due, and add the others to the depth; runs of these, and how many
+        all are. Yields in `turns`, as long as the queue is not emptied or deleted."""
         runs: deque[tuple[int, int]] = deque()
-        held, depth = self._held, 0
+        held, depth, count = self._held, 0, 0
         for piece, numbers, times in self.journal.segments.pieces(again, time_ns()):
             if numbers:
                 self._hold_until(times, numbers)
                 piece = piece.without(Spans.of(numbers))
             runs.extend(piece)
             depth += piece.count()
+            count += len(numbers)
             turns.give()
             if self._held is not held or self.closed:
-                return runs
-        self._depth += depth
-        self._rewound_end = max(self._rewound_end, again.ceiling)
-        return runs
+                break
+        else:
+            self._depth += depth
+            self._rewound_end = max(self._rewound_end, again.ceiling)
+        return runs, count + depth
 
     def _hold_until(self, times: Sequence[int], numbers: Sequence[int]) -> None:
         """Hold messages back until these times (wall clock, ns)."""

@@ -119,8 +119,9 @@ def token_files(directory: Path) -> list[str]:
 
 
 def page_lines(daemon: Daemon) -> int:
-    """Lines in the log that are the page's, or nobody's: tracebacks past the logger."""
-    return sum("ADMIN" in line or not line.startswith("[nsqd]") for line in daemon.log().splitlines())
+    """Lines in the log that are the page's, but not of a start of its process, or nobody's: tracebacks."""
+    lines = (line for line in daemon.log().splitlines() if not line.endswith(" serves the page"))
+    return sum("ADMIN" in line or not line.startswith("[nsqd]") for line in lines)
 
 
 def measure(name: str, command: list[str], setting: Setting) -> list[Figure]:
