@@ -86,13 +86,9 @@ class Segment:
     @classmethod
     def indexed(cls, path: str, size: int, salt: int, numbers: "array[int]") -> "tuple[Segment, Spans]":
         """One with that index, and the numbers of its messages; StorageError."""
-        if len(numbers) < 6:
-            raise StorageError("invalid index")
+        due_at = _due_at(numbers)
         first, end, count, body_size, gaps_size, marks = numbers[:6]
         gaps_end = 6 + gaps_size
-        due_at = gaps_end + 2 * marks
-        if min(gaps_size, marks) < 0 or gaps_size % 2 or due_at > len(numbers) or (len(numbers) - due_at) % 2:
-            raise StorageError("invalid index")
         segment = cls(path, salt, first)
         segment.size, segment.end, segment.count, segment.body_size = size, end, count, body_size
         segment._numbers, segment._offsets = numbers[gaps_end : gaps_end + marks], numbers[gaps_end + marks : due_at]
@@ -109,7 +105,8 @@ class Segment:
         if not self.due and self.latest_due:
             with suppress(OSError, StorageError):
                 if found := read_index(self.path):
-                    return Segment.indexed(self.path, *found)[0].due
+                    numbers = found[2]
+                    return numbers[_due_at(numbers) :]
         return self.due
 
     def mark_continued(self) -> None:
@@ -211,6 +208,17 @@ class Segment:
                 break
             position += len(data) - records.MARK_SIZE + 1
         return self.size
+
+
+def _due_at(numbers: "array[int]") -> int:
+    """Where the due times begin in an index; StorageError."""
+    if len(numbers) >= 6:
+        gaps_size, marks = numbers[4:6]
+        due_at = 6 + gaps_size + 2 * marks
+        due_size = len(numbers) - due_at
+        if min(gaps_size, marks, due_size) >= 0 and not (gaps_size % 2 or due_size % 2):
+            return due_at
+    raise StorageError("invalid index")
 
 
 def read_index(path: str) -> "tuple[int, int, array[int]] | None":
