@@ -601,7 +601,7 @@ def run_model(daemons: list[Daemon], root: Path, steps: list[Step]) -> None:
     wanted: dict[str, set[bytes]] = {name: set() for name in names}
     in_flight: dict[str, list[Message]] = {name: [] for name in names}
     waiting: set[bytes] = set()  # in the topic
-    count = 0
+    count = added = 0
     for name in names:
         channel(daemons[-1], name)
     for what, number in [*steps, ("kill", 0)]:
@@ -620,7 +620,8 @@ def run_model(daemons: list[Daemon], root: Path, steps: list[Step]) -> None:
             else:
                 topic.pause()
         elif what == "add":
-            names.append(f"n{count}-{number}-{len(daemons)}-{len(names)}")
+            added += 1
+            names.append(f"n{added}")
             wanted[names[-1]] = set()
             in_flight[names[-1]] = []
             settle()
