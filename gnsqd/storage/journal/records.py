@@ -272,7 +272,7 @@ def index_size(end: bytes) -> int:
 def decode_index(data: bytes, salt: int) -> "array[int] | None":
     """The numbers of the record with an index; None if this is something else."""
     type, size, crc = parse_header(data, 0, mark_of(salt)) or (0, 0, 0)
-    payload = data[HEADER.size :]
+    payload = memoryview(data)[HEADER.size :]  # without a copy of millions of numbers
     if type != CONTINUED or len(payload) != size or not is_whole(type, payload, crc, salt):
         return None
     return decode_bounds(payload[: -_NUMBER.size])

@@ -100,14 +100,14 @@ class Segment:
             present.remove(start, stop)
         return segment, present
 
-    def due_times(self) -> "array[int]":
-        """Number and due time of its messages with one, in pairs; none if its index is needed and can't be read."""
+    def due_times(self) -> "tuple[array[int], array[int]]":
+        """Numbers of its messages with a due time, and these; none if its index is needed and can't be read."""
+        pairs, start = self.due, 0
         if not self.due and self.latest_due:
             with suppress(OSError, StorageError):
                 if found := read_index(self.path):
-                    numbers = found[2]
-                    return numbers[_due_at(numbers) :]
-        return self.due
+                    pairs, start = found[2], _due_at(found[2])
+        return pairs[start::2], pairs[start + 1 :: 2]
 
     def mark_continued(self) -> None:
         """Note at its end that another segment follows, with its index. Should that fail, it only goes unnoticed if
@@ -306,8 +306,8 @@ class Segments:
                 if segment.latest_due > time:
                     stop = min(stop, start + PIECE)
                     if segment is not indexed:
-                        due = segment.due_times()
-                        indexed, of_segment, due_times = segment, due[::2], due[1::2]
+                        of_segment, due_times = segment.due_times()
+                        indexed = segment
                     for begin, behind in among.between(start, stop):
                         first = bisect_left(of_segment, begin)
                         for position in range(first, bisect_left(of_segment, behind, first)):

@@ -250,9 +250,10 @@ def encode_bounds(bounds: Iterable[int]) -> bytes:
     return data.tobytes()
 
 
-def decode_bounds(data: bytes) -> "array[int]":
+def decode_bounds(data: bytes | memoryview) -> "array[int]":
     """Of whole int64, big-endian."""
-    bounds = array("q", data)
+    bounds = array("q")
+    bounds.frombytes(data)
     if byteorder == "little":
         bounds.byteswap()
     return bounds
