@@ -225,6 +225,7 @@ def test_kill_while_a_journal_is_converted_costs_nothing(tmp_path: Path) -> None
             assert ask(nsqd, f"POST /{what}/create?topic=t&channel=c")[0] == 200
         with Client(nsqd.tcp_address) as client:
             client.publish("t", *bodies)
+        eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == len(bodies))  # none is left to the topic
         assert nsqd.terminate() == 0
         nsqd.flags = ("--durability=none",)
         for size in (10_000, 50_000):
