@@ -5,7 +5,7 @@ import fnmatch
 import math
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,6 +145,18 @@ def find_lanes(arguments: argparse.Namespace) -> list[Lane]:
     if len(lanes) == 1:
         raise BenchmarkError("nothing to compare nsqd with")
     return lanes
+
+
+def exit_code_of(measure: Callable[[], object]) -> int:
+    """Exit code 0, 1 with a line on stderr when a daemon fails, 130 on Ctrl-C."""
+    try:
+        measure()
+    except (AssertionError, BenchmarkError, OSError) as error:  # the first from tests/daemons.py
+        say(f"benchmarks: {error}")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
 
 
 def say(line: str) -> None:

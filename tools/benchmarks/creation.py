@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from statistics import median
 from time import perf_counter
 
-from benchmarks.cli import add_lane_options, find_lanes, positive, say
+from benchmarks.cli import add_lane_options, exit_code_of, find_lanes, positive
 from benchmarks.lanes import BenchmarkError, Lane, cpu_seconds, resident
 from daemons import Daemon
 from nsq_client import Client
@@ -23,18 +23,15 @@ HEADINGS = ("what", "number", "daemon", "ms each", "ms, last 100", "CPU s", "lon
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0, 1 with a line on stderr when a daemon fails, 130 on Ctrl-C."""
+    """The exit code, as of `exit_code_of`."""
     arguments = parser().parse_args(argv)
-    try:
+
+    def measure_all() -> None:
         print_line(HEADINGS)
         for lane in find_lanes(arguments):
             measure(lane, arguments.number, arguments.ephemeral)
-    except (AssertionError, BenchmarkError, OSError) as error:  # the first from tests/daemons.py
-        say(f"benchmarks: {error}")
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+
+    return exit_code_of(measure_all)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.cli import add_lane_options, find_lanes, positive, say
+from benchmarks.cli import add_lane_options, exit_code_of, find_lanes, positive
 from benchmarks.clients import MPUB_BYTES, drain, publish
 from benchmarks.lanes import BenchmarkError, Lane, resident
 from benchmarks.queues import CHANNEL, TOPIC, channel_stats, connections, create_channel
@@ -80,18 +80,15 @@ def set_topic(daemon: Daemon, how: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0, 1 with a line on stderr when a daemon fails or gnsqd takes more than its bound, 130 on Ctrl-C."""
     arguments = parser().parse_args(argv)
-    try:
+
+    def measure_all() -> None:
         lanes = find_lanes(arguments)
         print_line(HEADINGS)
         for size in arguments.sizes:
             for lane in lanes:
                 measure(lane, size, arguments.megabytes * MB // size, arguments.mem_queue_size, ours=lane != lanes[0])
-    except (AssertionError, BenchmarkError, OSError) as error:  # the first from tests/daemons.py
-        say(f"benchmarks: {error}")
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+
+    return exit_code_of(measure_all)
 
 
 def parser() -> argparse.ArgumentParser:
