@@ -27,6 +27,7 @@ from gnsqd.queues.schedule import MessageSchedule
 from gnsqd.storage.journal.spans import Spans
 
 MAX_STEP = 2048  # messages that one step drops
+MAX_COPY = 16384  # messages that one step copies
 
 
 class Left(NamedTuple):
@@ -373,13 +374,15 @@ class Queue:
         """Sort what is in memory, in steps. Meanwhile others may queue messages; False if they dropped some."""
         turns, this = Turns(), self.arranging
         memory = ordered = self.memory
-        messages = [*memory]
-        count, ends = len(messages), (messages[:1], messages[-1:])
+        count, ends = len(memory), [*islice(memory, 1), *islice(reversed(memory), 1)]
         in_order: list[Message] = []  # which are nearly all, as a rule
         others: list[Message] = []
         last = (0, b"")
-        for first in range(0, count, MAX_STEP):
-            for message in messages[first : first + MAX_STEP]:
+        for first in range(0, count, MAX_COPY):
+            memory.rotate(-first)  # moves references only: 2,000,000 messages take 1 ms, and a copy of them 50 ms
+            messages = [*islice(memory, min(count - first, MAX_COPY))]
+            memory.rotate(first)
+            for message in messages:
                 key = self._age_key(message)
                 if key >= last:
                     last = key
@@ -397,13 +400,12 @@ class Queue:
             while len(ordered) < count:
                 ordered.extend(islice(merged, MAX_STEP))
                 turns.give()
-        for done in (messages, in_order):
-            while done:
-                del done[-MAX_STEP:]
-                turns.give()
+        while in_order:
+            del in_order[-MAX_STEP:]
+            turns.give()
         if self.arranging is not this or self.memory is not memory or len(memory) < count:
             return False
-        if count and ends != ([memory[0]], [memory[count - 1]]):
+        if count and ends != [memory[0], memory[count - 1]]:
             return False
         later = [memory.pop() for _ in range(len(memory) - count)][::-1]
         self.memory = ordered
