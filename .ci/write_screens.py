@@ -24,8 +24,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from cli.gnsqadmin import Terminal, on_terminal  # noqa: E402
 from cli.nodes import at, create, post, publish  # noqa: E402
-from daemons import Daemon, own_command  # noqa: E402
-from nsq_client import HEARTBEAT, MESSAGE, Client, parse_message  # noqa: E402
+from kit.daemons import Daemon, own_command  # noqa: E402
+from kit.nsq_client import HEARTBEAT, MESSAGE, Client, parse_message  # noqa: E402
 
 _CELL = 12.2  # how wide rich makes a letter
 _TEXT = re.compile(r'(<text class="[^"]*" x=")([\d.]+)("[^>]*? textLength=")([\d.]+)("[^>]*>)((?:&#160;)+)')

@@ -18,7 +18,7 @@ import pytest
 from gevent.hub import Hub
 from hypothesis import settings
 
-from daemons import PEERS, Daemon, export_source_tree, own_command
+from kit.daemons import PEERS, Daemon, export_source_tree, own_command
 
 DaemonFactory = Callable[..., Daemon]
 

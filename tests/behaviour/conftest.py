@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from daemons import PEERS, Daemon, own_command
-from lookupds import REAL_COMMAND, Lookupd, LookupdPair, own_lookupd_command
-from nsq_client import Client
+from kit.daemons import PEERS, Daemon, own_command
+from kit.lookupds import REAL_COMMAND, Lookupd, LookupdPair, own_lookupd_command
+from kit.nsq_client import Client
 
 _numbers = itertools.count()
 

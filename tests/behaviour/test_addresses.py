@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from certificates import issue
-from daemons import DEADLINE, Address, Daemon, eventually, free_port, open_socket, own_command, run_to_end
-from http_api import head, read_all
-from nsq_client import Client
-from peer_program import PeerProgram
+from kit.certificates import issue
+from kit.daemons import DEADLINE, Address, Daemon, eventually, free_port, open_socket, own_command, run_to_end
+from kit.http_api import head, read_all
+from kit.nsq_client import Client
+from kit.peer_program import PeerProgram
 
 DaemonFactory = Callable[..., Daemon]
 

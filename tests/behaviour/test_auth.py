@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import pytest
 
-from auth_server import EVERYTHING, AuthServer, grant, query, response
-from certificates import Identity, issue
-from daemons import Daemon, StartFailed, eventually, free_port
-from nsq_client import ERROR, HEARTBEAT, RESPONSE, Client, Frame, mpub_body, sized, split_frames
+from kit.auth_server import EVERYTHING, AuthServer, grant, query, response
+from kit.certificates import Identity, issue
+from kit.daemons import Daemon, StartFailed, eventually, free_port
+from kit.nsq_client import ERROR, HEARTBEAT, RESPONSE, Client, Frame, mpub_body, sized, split_frames
 
 DaemonFactory = Callable[..., Daemon]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from daemons import Daemon, own_command
-from http_api import ask, message
-from nsq_client import ERROR, RESPONSE, Client, Frame
+from kit.daemons import Daemon, own_command
+from kit.http_api import ask, message
+from kit.nsq_client import ERROR, RESPONSE, Client, Frame
 
 DaemonFactory = Callable[..., Daemon]
 

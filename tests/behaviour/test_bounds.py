@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from daemons import Daemon, eventually
-from exposition import labels, series
-from http_api import ask, message, topic_stats
-from nsq_client import Client, mpub_body
+from kit.daemons import Daemon, eventually
+from kit.exposition import labels, series
+from kit.http_api import ask, message, topic_stats
+from kit.nsq_client import Client, mpub_body
 
 DaemonFactory = Callable[..., Daemon]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from certificates import write_identities
-from daemons import Daemon, eventually
 from faults.observers import GoodClients
-from nsq_client import ERROR, RESPONSE, Client, Frame, split_frames
-from upgraded_client import (
+from kit.certificates import write_identities
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import ERROR, RESPONSE, Client, Frame, split_frames
+from kit.upgraded_client import (
     SNAPPY_BLOCK,
     SNAPPY_IDENTIFIER,
     Compression,

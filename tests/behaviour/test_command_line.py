@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from daemons import DEADLINE, Daemon, eventually, open_socket, own_command, run_to_end
+from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command, run_to_end
 
 DaemonFactory = Callable[..., Daemon]
 Result = subprocess.CompletedProcess[str]

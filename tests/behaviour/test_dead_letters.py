@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from daemons import Daemon, eventually
-from exposition import labels, series
-from http_api import ask
-from nsq_client import Client, Message
+from kit.daemons import Daemon, eventually
+from kit.exposition import labels, series
+from kit.http_api import ask
+from kit.nsq_client import Client, Message
 
 DaemonFactory = Callable[..., Daemon]
 

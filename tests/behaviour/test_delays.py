@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon, eventually
-from nsq_client import Client
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import Client
 
 LONG = 3600 * 1000  # ms
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from daemons import Daemon, eventually
-from nsq_client import MESSAGE, Client, Message, parse_message, sized
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import MESSAGE, Client, Message, parse_message, sized
 
 FLAGS = ["--msg-timeout=1s", "--max-msg-timeout=2s", "--max-req-timeout=2s"]
 LATE = 8.0  # seconds that a scan may be late; the real daemon's first takes up to 5

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from daemons import Daemon, eventually
-from http_api import ask, message, topic_stats
-from nsq_client import ERROR, Client, Frame, mpub_body
+from kit.daemons import Daemon, eventually
+from kit.http_api import ask, message, topic_stats
+from kit.nsq_client import ERROR, Client, Frame, mpub_body
 
 UNIT = Path(__file__).parents[2] / "contrib" / "systemd" / "gnsqd.service"
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from daemons import Daemon, eventually
-from http_api import ask, topic_stats
-from nsq_client import Client
+from kit.daemons import Daemon, eventually
+from kit.http_api import ask, topic_stats
+from kit.nsq_client import Client
 
 DaemonFactory = Callable[..., Daemon]
 

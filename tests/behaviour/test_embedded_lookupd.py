@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from daemons import DEADLINE, Daemon, StartFailed, eventually, free_port, own_command
 from gnsqd.__main__ import main
 from gnsqd.testing import running
-from lookupds import DEV, EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
-from nsq_client import Client
+from kit.daemons import DEADLINE, Daemon, StartFailed, eventually, free_port, own_command
+from kit.lookupds import DEV, EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
+from kit.nsq_client import Client
 
 DaemonFactory = Callable[..., Daemon]
 

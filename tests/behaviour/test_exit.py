@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from certificates import issue
-from daemons import DEADLINE, Address, Daemon, accepted_at_end, address_of, eventually, open_socket, own_command
-from lookupds import DEV, EmbeddedLookupd
-from nsq_client import Client
+from kit.certificates import issue
+from kit.daemons import DEADLINE, Address, Daemon, accepted_at_end, address_of, eventually, open_socket, own_command
+from kit.lookupds import DEV, EmbeddedLookupd
+from kit.nsq_client import Client
 
 
 def metadata(daemon: Daemon) -> dict[str, bool]:

@@ -18,8 +18,8 @@ import pytest
 from benchmarks.fairness import consume, consumers
 from benchmarks.lanes import total_cpu_seconds
 from benchmarks.queues import fill
-from daemons import Daemon, eventually, own_command
-from nsq_client import Client
+from kit.daemons import Daemon, eventually, own_command
+from kit.nsq_client import Client
 
 # Sends MPUBs of 200 x 200 bytes as fast as the daemon takes them, and throws the answers away.
 PIPELINING_PUBLISHER = """

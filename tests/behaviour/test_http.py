@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon, eventually
-from http_api import ask, message, topic_stats
-from nsq_client import Client, mpub_body
+from kit.daemons import Daemon, eventually
+from kit.http_api import ask, message, topic_stats
+from kit.nsq_client import Client, mpub_body
 
 DaemonFactory = Callable[..., Daemon]
 Row = tuple[str, bytes, int, str]  # method and target, body, status, body of the answer

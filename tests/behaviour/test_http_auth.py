@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from behaviour.test_https import https_address
-from certificates import issue
-from daemons import DEADLINE, Daemon, eventually, open_socket, own_command, run_to_end
 from gnsqd.web.routes import ROUTES
-from http_api import exchange, head, message, read_all, split_responses
-from nsq_client import Client
+from kit.certificates import issue
+from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command, run_to_end
+from kit.http_api import exchange, head, message, read_all, split_responses
+from kit.nsq_client import Client
 
 DaemonFactory = Callable[..., Daemon]
 

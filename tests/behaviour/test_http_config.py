@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from certificates import issue
-from daemons import DEADLINE, Daemon, eventually
-from http_api import ask, exchange, head, message
-from nsq_client import Client
-from pairs import Pair, running_pair
+from kit.certificates import issue
+from kit.daemons import DEADLINE, Daemon, eventually
+from kit.http_api import ask, exchange, head, message
+from kit.nsq_client import Client
+from kit.pairs import Pair, running_pair
 
 DaemonFactory = Callable[..., Daemon]
 Answer = tuple[int, dict[str, str], str]

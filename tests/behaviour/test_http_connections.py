@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from daemons import DEADLINE, Daemon, eventually, open_socket, own_command
-from http_api import exchange, head, message, read_all, split_responses, topic_stats
-from nsq_client import Client, mpub_body
+from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command
+from kit.http_api import exchange, head, message, read_all, split_responses, topic_stats
+from kit.nsq_client import Client, mpub_body
 
 DaemonFactory = Callable[..., Daemon]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon, eventually
-from http_api import ask
-from nsq_client import Client
-from pairs import Pair, running_pair
+from kit.daemons import Daemon, eventually
+from kit.http_api import ask
+from kit.nsq_client import Client
+from kit.pairs import Pair, running_pair
 
 DaemonFactory = Callable[..., Daemon]
 

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import pytest
 
-from daemons import DEADLINE, Daemon, eventually, open_socket, own_command
-from http_api import ask, head, message
-from nsq_client import Client, mpub_body
-from pairs import Pair, running_pair
+from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command
+from kit.http_api import ask, head, message
+from kit.nsq_client import Client, mpub_body
+from kit.pairs import Pair, running_pair
 
 pytestmark = pytest.mark.peer
 

@@ -9,9 +9,9 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from daemons import Daemon, eventually
-from http_api import ask, message
-from nsq_client import Client
+from kit.daemons import Daemon, eventually
+from kit.http_api import ask, message
+from kit.nsq_client import Client
 
 NORMAL = [
     (r'"memory":{[^}]*}', '"memory":{}'),

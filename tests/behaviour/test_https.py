@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import pytest
 
-from certificates import issue
-from daemons import DEADLINE, Daemon, eventually, open_socket, run_to_end
-from http_api import exchange, head, message, read_all, split_responses, topic_stats
+from kit.certificates import issue
+from kit.daemons import DEADLINE, Daemon, eventually, open_socket, run_to_end
+from kit.http_api import exchange, head, message, read_all, split_responses, topic_stats
 
 DaemonFactory = Callable[..., Daemon]
 KeyPair = tuple[str, str]

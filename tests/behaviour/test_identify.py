@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import pytest
 
-from daemons import Daemon, eventually, is_readable
-from nsq_client import ERROR, HEARTBEAT, MESSAGE, RESPONSE, Client, Frame, mpub_body, sized, split_frames
+from kit.daemons import Daemon, eventually, is_readable
+from kit.nsq_client import ERROR, HEARTBEAT, MESSAGE, RESPONSE, Client, Frame, mpub_body, sized, split_frames
 
 DEFAULT_ANSWER = (
     b'{"max_rdy_count":2500,"version":"1.3.0","max_msg_timeout":900000,"msg_timeout":60000,"tls_v1":false,'

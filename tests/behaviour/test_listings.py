@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.put import interpreter
-from daemons import Daemon, own_command
-from http_api import ask
-from nsq_client import Client
+from kit.daemons import Daemon, own_command
+from kit.http_api import ask
+from kit.nsq_client import Client
 
 PROGRAM = """
 import os, runpy, sys

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon, eventually, own_command
-from nsq_client import Client, mpub_body
-from pairs import running_pair
-from peer_program import start_nsqlookupd
-from upgraded_client import UpgradedClient
+from kit.daemons import Daemon, eventually, own_command
+from kit.nsq_client import Client, mpub_body
+from kit.pairs import running_pair
+from kit.peer_program import start_nsqlookupd
+from kit.upgraded_client import UpgradedClient
 
 pytestmark = pytest.mark.peer
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from daemons import DEADLINE, eventually
-from http_api import head, message, read_all, split_responses
-from lookupds import IDENTITY, REAL_COMMAND, Lookupd, LookupdPair, Nsqd, normal, own_lookupd_command
+from kit.daemons import DEADLINE, eventually
+from kit.http_api import head, message, read_all, split_responses
+from kit.lookupds import IDENTITY, REAL_COMMAND, Lookupd, LookupdPair, Nsqd, normal, own_lookupd_command
 
 pytestmark = pytest.mark.peer
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from daemons import DEADLINE, accepted_at_end, address_of, eventually, free_port, run_to_end
-from http_api import read_all
-from lookupds import REAL_COMMAND, Lookupd, LookupdPair, Nsqd, handles_signals, normal, own_lookupd_command
+from kit.daemons import DEADLINE, accepted_at_end, address_of, eventually, free_port, run_to_end
+from kit.http_api import read_all
+from kit.lookupds import REAL_COMMAND, Lookupd, LookupdPair, Nsqd, handles_signals, normal, own_lookupd_command
 
 pytestmark = pytest.mark.peer
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from conftest import DaemonFactory
-from daemons import DEADLINE, eventually
-from http_api import read_all
-from lookupds import (
+from kit.daemons import DEADLINE, eventually
+from kit.http_api import read_all
+from kit.lookupds import (
     EMBEDDED,
     IDENTITY,
     EmbeddedLookupd,

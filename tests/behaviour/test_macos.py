@@ -8,9 +8,9 @@ import pytest
 
 from behaviour.as_on_macos import MacOS
 from benchmarks.put import interpreter
-from daemons import Daemon, own_command
-from http_api import ask
-from nsq_client import Client
+from kit.daemons import Daemon, own_command
+from kit.http_api import ask
+from kit.nsq_client import Client
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from daemons import DEADLINE, Daemon, eventually, open_socket, own_command
-from http_api import RESPONSE, ask, head
-from nsq_client import Client
+from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command
+from kit.http_api import RESPONSE, ask, head
+from kit.nsq_client import Client
 
 DaemonFactory = Callable[..., Daemon]
 Topics = dict[str, tuple[bool, dict[str, bool]]]  # topic -> (paused, {channel: paused})

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scrape import FORMATS, write_topics
-from daemons import Daemon, eventually
-from exposition import Labels, Series, labels, series
-from nsq_client import Client
+from kit.daemons import Daemon, eventually
+from kit.exposition import Labels, Series, labels, series
+from kit.nsq_client import Client
 
 TEXT, OPENMETRICS = FORMATS["text"], FORMATS["openmetrics"]
 OF_TOPIC, OF_CHANNEL = labels(topic="t"), labels(topic="t", channel="c")

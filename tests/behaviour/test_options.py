@@ -16,11 +16,11 @@ from threading import Thread
 
 import pytest
 
-from certificates import issue
-from daemons import DEADLINE, Daemon, eventually
 from gnsqd.options import OPTIONS
-from http_api import ask
-from nsq_client import ERROR, Client, Frame, split_frames
+from kit.certificates import issue
+from kit.daemons import DEADLINE, Daemon, eventually
+from kit.http_api import ask
+from kit.nsq_client import ERROR, Client, Frame, split_frames
 
 DaemonFactory = Callable[..., Daemon]
 

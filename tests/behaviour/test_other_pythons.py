@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon
 from gnsqd.version import VERSION
-from nsq_client import Client
+from kit.daemons import Daemon
+from kit.nsq_client import Client
 
 WANTED = os.environ.get("GNSQD_PYTHONS", "").split()
 INSTALLED_BY = {"pyenv": ".pyenv/versions/{}.*/bin/python", "uv": ".local/share/uv/python/cpython-{}.*/bin/python"}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from conftest import DaemonFactory
-from daemons import Daemon, eventually
-from http_api import ask, message
-from nsq_client import Client
+from kit.daemons import Daemon, eventually
+from kit.http_api import ask, message
+from kit.nsq_client import Client
 
 
 def peek(nsqd: Daemon, where: str = "channel/peek?topic=t&channel=c", **parameters: object) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon, eventually
-from nsq_client import ERROR, MESSAGE, RESPONSE, Client, Frame, mpub_body, parse_message, sized, split_frames
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import ERROR, MESSAGE, RESPONSE, Client, Frame, mpub_body, parse_message, sized, split_frames
 
 LIMITS = ["--max-msg-size=100", "--max-body-size=1000", "--max-rdy-count=50", "--max-channel-consumers=2"]
 ID = b"0123456789abcdef"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from daemons import Daemon, eventually
-from nsq_client import Client
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import Client
 
 
 def post(nsqd: Daemon, what: str, topic: str, channel: str = "") -> None:

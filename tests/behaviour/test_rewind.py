@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from daemons import Daemon, StartFailed, eventually
-from exposition import labels, series
-from http_api import ask, message
-from nsq_client import Client, Message
+from kit.daemons import Daemon, StartFailed, eventually
+from kit.exposition import labels, series
+from kit.http_api import ask, message
+from kit.nsq_client import Client, Message
 
 DaemonFactory = Callable[..., Daemon]
 RETAINING = ("--durability=process", "--retention-bytes=1000000")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from daemons import Daemon, StartFailed, eventually
-from http_api import ask, message
-from nsq_client import Client
+from kit.daemons import Daemon, StartFailed, eventually
+from kit.http_api import ask, message
+from kit.nsq_client import Client
 
 DaemonFactory = Callable[..., Daemon]
 MINUTE, DAY = 60_000, 86_400_000  # ms

@@ -16,9 +16,9 @@ from urllib.parse import quote
 import pytest
 
 from conftest import DaemonFactory
-from daemons import DEADLINE, Daemon, eventually, free_port
-from http_api import ask, topic_stats
-from nsq_client import Client
+from kit.daemons import DEADLINE, Daemon, eventually, free_port
+from kit.http_api import ask, topic_stats
+from kit.nsq_client import Client
 
 SHORT = "--statsd-interval=1100ms"  # it must be more than 1s
 LONG = "--statsd-interval=2s"

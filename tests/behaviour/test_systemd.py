@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from daemons import DEADLINE, Daemon, StartFailed, eventually, own_command
 from faults.faulty_gnsqd import Faults
-from http_api import ask
-from nsq_client import Client, mpub_body
+from kit.daemons import DEADLINE, Daemon, StartFailed, eventually, own_command
+from kit.http_api import ask
+from kit.nsq_client import Client, mpub_body
 
 UNIT = Path(__file__).parents[2] / "contrib" / "systemd" / "gnsqd.service"
 

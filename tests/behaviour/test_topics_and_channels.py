@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from daemons import Daemon, eventually
-from nsq_client import RESPONSE, Client, Frame, split_frames
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import RESPONSE, Client, Frame, split_frames
 
 
 @pytest.fixture(scope="module")

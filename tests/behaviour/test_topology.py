@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from daemons import Daemon, StartFailed, eventually
-from http_api import ask
-from nsq_client import Client
+from kit.daemons import Daemon, StartFailed, eventually
+from kit.http_api import ask
+from kit.nsq_client import Client
 
 DaemonFactory = Callable[..., Daemon]
 EXPERIMENT = "--enable-experiment=topology-aware-consumption"

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from certificates import write_identities
-from daemons import DEADLINE, Daemon
-from nsq_client import ERROR, RESPONSE, Client, Frame, split_frames
-from upgraded_client import TLS_VERSIONS, UpgradedClient, tls_client_context
+from kit.certificates import write_identities
+from kit.daemons import DEADLINE, Daemon
+from kit.nsq_client import ERROR, RESPONSE, Client, Frame, split_frames
+from kit.upgraded_client import TLS_VERSIONS, UpgradedClient, tls_client_context
 
 pytestmark = pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 

@@ -20,7 +20,7 @@ from benchmarks.lanes import BenchmarkError, Lane
 from benchmarks.row import BY_DURABILITY, MEGABYTES, RATE, SECONDS, Load, Measurement, RanDry, Row, Unit
 from benchmarks.rows import ROWS
 from benchmarks.scale import DIMENSIONS, Point
-from daemons import DEADLINE, Daemon, own_command
+from kit.daemons import DEADLINE, Daemon, own_command
 
 LOAD = Load(seconds=3.0, supply=100, stored=5)
 

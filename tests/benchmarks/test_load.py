@@ -17,9 +17,9 @@ import pytest
 from benchmarks.lanes import GEVENT_ALONE, BenchmarkError, Lane
 from benchmarks.programs import GENERATOR, check, generate, generator, holding, on_channel, parse, started
 from benchmarks.queues import CHANNEL, TOPIC, create_channel, topic_stats
-from certificates import issue
-from daemons import DEADLINE, Daemon, eventually, free_port
-from nsq_client import Client
+from kit.certificates import issue
+from kit.daemons import DEADLINE, Daemon, eventually, free_port
+from kit.nsq_client import Client
 
 pytestmark = pytest.mark.peer
 

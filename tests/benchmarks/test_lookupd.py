@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.lookupd import QUERIES, measure
-from lookupds import REAL_COMMAND, Lookupd, own_lookupd_command
+from kit.lookupds import REAL_COMMAND, Lookupd, own_lookupd_command
 
 
 @pytest.mark.parametrize("name", ["gnsqlookupd", pytest.param("nsqlookupd", marks=pytest.mark.peer)])

@@ -7,8 +7,8 @@ import pytest
 
 from cli.nodes import Cluster
 from conftest import DaemonFactory
-from daemons import eventually, free_port
-from peer_program import start_nsqlookupd
+from kit.daemons import eventually, free_port
+from kit.peer_program import start_nsqlookupd
 
 
 @pytest.fixture

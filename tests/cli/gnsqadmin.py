@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-import preloaded
-from daemons import DEADLINE, is_readable
+from kit import preloaded
+from kit.daemons import DEADLINE, is_readable
 
 COMMAND = [sys.executable, "-P", "-m", "nsqadmin_cli"]
 

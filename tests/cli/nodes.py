@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from daemons import Daemon, eventually
-from peer_program import PeerProgram
+from kit.daemons import Daemon, eventually
+from kit.peer_program import PeerProgram
 
 
 def address(daemon: Daemon) -> str:

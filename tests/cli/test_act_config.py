@@ -10,8 +10,8 @@ import pytest
 from cli.gnsqadmin import FakeNode, gnsqadmin, http_answer
 from cli.nodes import address, at
 from conftest import DaemonFactory
-from daemons import Daemon, free_port
 from gnsqd.options import OPTIONS
+from kit.daemons import Daemon, free_port
 from nsqadmin_cli.node_options import NODE_OPTIONS, parse, shown
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from cli.gnsqadmin import Terminal, gnsqadmin
 from cli.nodes import address, at, create, publish, wait_for_depth
-from daemons import Daemon
+from kit.daemons import Daemon
 
 DESTRUCTIVE = ("topic delete t", "topic empty t --with-channels", "channel empty t c", "channel delete t c")
 

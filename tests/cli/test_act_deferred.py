@@ -14,7 +14,7 @@ import pytest
 from cli.gnsqadmin import FakeNode, Terminal, gnsqadmin, http_answer, on_terminal, plain
 from cli.nodes import address, at, create, post
 from conftest import DaemonFactory
-from daemons import Daemon, eventually
+from kit.daemons import Daemon, eventually
 
 DEFERRED = ("channel", "deferred", "t", "c")
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000  # ms

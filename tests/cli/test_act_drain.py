@@ -12,8 +12,8 @@ import pytest
 from cli.gnsqadmin import COMMAND, FakeNode, Terminal, environment, gnsqadmin, http_answer
 from cli.nodes import address, at, create, publish, wait_for_depth
 from conftest import DaemonFactory
-from daemons import DEADLINE, Daemon, eventually
-from nsq_client import Client
+from kit.daemons import DEADLINE, Daemon, eventually
+from kit.nsq_client import Client
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError
 

@@ -13,8 +13,8 @@ from cli import fake_nsqd
 from cli.gnsqadmin import FakeNode, Result, gnsqadmin, http_answer
 from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
-from daemons import Daemon, eventually, free_port
-from nsq_client import Client
+from kit.daemons import Daemon, eventually, free_port
+from kit.nsq_client import Client
 
 
 def document(*args: str) -> Any:

@@ -10,8 +10,8 @@ import pytest
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import address, at, create, publish
 from conftest import DaemonFactory
-from daemons import Daemon
-from http_api import ask
+from kit.daemons import Daemon
+from kit.http_api import ask
 
 RETAINING = ("--durability=process", "--retention-bytes=1000000")
 REWIND = ("channel", "rewind", "t", "c", "--to")

@@ -10,8 +10,8 @@ import pytest
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import address, at, create
 from conftest import DaemonFactory
-from daemons import Daemon
-from http_api import ask
+from kit.daemons import Daemon
+from kit.http_api import ask
 
 RULES = ("channel", "rules", "t", "c")
 NONE = {"rate": 0, "burst": 0, "ordered": False}

@@ -16,7 +16,7 @@ import pytest
 from cli import fake_nsqd as fake
 from cli.gnsqadmin import COMMAND, FakeNode, environment, http_answer
 from cli.test_scale import MEASURED
-from daemons import DEADLINE
+from kit.daemons import DEADLINE
 from nsqadmin_cli import budget, cluster, json_stream
 from nsqadmin_cli.api import NodeStats, Nsqd
 from nsqadmin_cli.budget import Pool, TooLarge

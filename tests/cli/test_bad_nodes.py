@@ -18,8 +18,8 @@ import pytest
 from cli.gnsqadmin import COMMAND, FakeNode, Result, Terminal, environment, gnsqadmin, http_answer, on_terminal
 from cli.nodes import address, at, create
 from conftest import DaemonFactory
-from daemons import DEADLINE, eventually, free_port
 from documentation.writers import load_writer
+from kit.daemons import DEADLINE, eventually, free_port
 from nsqadmin_cli.cli import main
 
 COMMANDS = load_writer("write_gnsqadmin").all_commands()

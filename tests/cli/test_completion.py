@@ -14,7 +14,7 @@ from click.shell_completion import ShellComplete
 from cli.fake_nsqd import node, topic
 from cli.gnsqadmin import COMMAND, FakeNode, environment, gnsqadmin, http_answer
 from cli.nodes import address, create
-from daemons import DEADLINE, Daemon, free_port
+from kit.daemons import DEADLINE, Daemon, free_port
 from nsqadmin_cli.cli import cli
 
 Complete = Callable[..., list[str]]

@@ -12,7 +12,7 @@ from cli.fake_nsqd import FakeLookupd, FakeNsqd, channel, node, topic
 from cli.gnsqadmin import Result, gnsqadmin
 from cli.nodes import address
 from conftest import DaemonFactory
-from daemons import free_port
+from kit.daemons import free_port
 from nsqadmin_cli import completion
 from nsqadmin_cli import context as contexts
 from nsqadmin_cli.cli import cli

@@ -9,9 +9,9 @@ import pytest
 from cli.gnsqadmin import gnsqadmin
 from cli.test_data_look import contents
 from conftest import DaemonFactory
-from daemons import Daemon, eventually
-from http_api import ask
-from nsq_client import Client
+from kit.daemons import Daemon, eventually
+from kit.http_api import ask
+from kit.nsq_client import Client
 
 BODIES = {b"%d" % number for number in range(20)}
 

@@ -19,10 +19,10 @@ import pytest
 from cli.gnsqadmin import Result, gnsqadmin, on_terminal, plain
 from cli.nodes import at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
-from daemons import Daemon, eventually
 from gnsqd.storage.disk.record import encode_record, frame_records
 from interop.test_golden import GOLDEN, expectation
-from nsq_client import Client
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import Client
 
 # case: soundness, and how many messages verify reads in each queue where that is not what the real nsqd delivers
 CASES: dict[str, tuple[bool, dict[str, int]]] = {

@@ -13,10 +13,10 @@ import pytest
 from cli.gnsqadmin import Terminal, gnsqadmin
 from cli.test_data_look import TOPIC_T, contents, document, exported, golden, make, message
 from conftest import DaemonFactory
-from daemons import StartFailed
 from gnsqd.storage.disk.record import decode_record
-from http_api import ask
 from interop.test_golden import GOLDEN, drain, expectation, recorded
+from kit.daemons import StartFailed
+from kit.http_api import ask
 
 
 def unread(case: str) -> list[bytes]:

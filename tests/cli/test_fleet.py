@@ -13,8 +13,8 @@ from cli.fake_nsqd import FakeNsqd, channel, client, node, topic
 from cli.gnsqadmin import Terminal, gnsqadmin
 from cli.nodes import address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
-from daemons import Daemon, free_port
-from nsq_client import Client
+from kit.daemons import Daemon, free_port
+from kit.nsq_client import Client
 from nsqadmin_cli.cli import cli
 from nsqadmin_cli.commands.cheat import LINES
 

@@ -15,7 +15,7 @@ import pytest
 from cli.gnsqadmin import COMMAND, FakeNode, Terminal, environment, gnsqadmin
 from cli.nodes import Cluster, address, at, create, post
 from conftest import DaemonFactory
-from daemons import DEADLINE, Daemon, eventually, free_port
+from kit.daemons import DEADLINE, Daemon, eventually, free_port
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.commands.bench import Histogram, Load, Plan, Report
 from nsqadmin_cli.http_client import TLS, Address

@@ -11,9 +11,9 @@ from cli.fake_nsqd import FakeLookupd, FakeNsqd, channel, client, node, producer
 from cli.gnsqadmin import FakeNode, gnsqadmin, on_terminal
 from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
-from daemons import Daemon, eventually, free_port
-from exposition import series
-from nsq_client import Client
+from kit.daemons import Daemon, eventually, free_port
+from kit.exposition import series
+from kit.nsq_client import Client
 from nsqadmin_cli.cli import cli
 from nsqadmin_cli.command import Parsed
 from nsqadmin_cli.commands.check import METRICS

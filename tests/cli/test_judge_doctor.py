@@ -12,8 +12,8 @@ from cli.findings import SHORT, commands, examined
 from cli.gnsqadmin import COMMAND, Result, environment, gnsqadmin, on_terminal
 from cli.nodes import at, create
 from conftest import DaemonFactory
-from daemons import Daemon, eventually
-from nsq_client import Client
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import Client
 
 
 def test_well_nodes_have_no_findings(nsqd_factory: DaemonFactory) -> None:

@@ -13,8 +13,8 @@ from cli.findings import SHORT, brief, commands, examined, only
 from cli.gnsqadmin import FakeNode, gnsqadmin
 from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
-from daemons import Daemon, eventually, free_port
-from lookupds import EMBEDDED, EmbeddedLookupd
+from kit.daemons import Daemon, eventually, free_port
+from kit.lookupds import EMBEDDED, EmbeddedLookupd
 from nsqadmin_cli.diagnosis.nodes import examine_directory
 
 

@@ -11,8 +11,8 @@ from cli.findings import brief, commands, examined, only
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
-from daemons import Daemon, eventually
-from nsq_client import Client
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import Client
 
 
 def test_messages_that_nobody_takes_are_found(nsqd_factory: DaemonFactory) -> None:

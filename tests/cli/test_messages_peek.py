@@ -9,7 +9,7 @@ import pytest
 from cli.gnsqadmin import FakeNode, gnsqadmin, http_answer, on_terminal
 from cli.nodes import address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
-from daemons import Daemon
+from kit.daemons import Daemon
 from nsqadmin_cli.message import pretty_lines
 
 

@@ -11,9 +11,9 @@ import pytest
 from cli.gnsqadmin import COMMAND, FakeNode, Terminal, environment, gnsqadmin, http_answer
 from cli.nodes import Cluster, address, at, create
 from conftest import DaemonFactory
-from daemons import DEADLINE, Daemon, eventually, free_port
-from http_api import topic_stats
-from nsq_client import Client
+from kit.daemons import DEADLINE, Daemon, eventually, free_port
+from kit.http_api import topic_stats
+from kit.nsq_client import Client
 from nsqadmin_cli.cli import cli
 
 

@@ -6,8 +6,8 @@ import json
 from cli.gnsqadmin import Terminal, gnsqadmin
 from cli.nodes import at, create, post, wait_for_depth
 from conftest import DaemonFactory
-from daemons import Daemon, eventually
-from nsq_client import Client, Message
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import Client, Message
 
 BODY = b'\x00{"first": "line"}\nsecond\n\xff'
 DEAD = "t.c.dead"

@@ -16,7 +16,7 @@ import pytest
 from cli.gnsqadmin import COMMAND, FakeNode, Result, Terminal, environment, gnsqadmin, http_answer
 from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
-from daemons import DEADLINE, Daemon, eventually
+from kit.daemons import DEADLINE, Daemon, eventually
 from nsqadmin_cli.cli import cli
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from certificates import issue
 from cli.gnsqadmin import COMMAND, Terminal, environment, gnsqadmin, plain
 from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
-from daemons import DEADLINE, Daemon, eventually, fixed_ports, free_port
-from nsq_client import Client
+from kit.certificates import issue
+from kit.daemons import DEADLINE, Daemon, eventually, fixed_ports, free_port
+from kit.nsq_client import Client
 from nsqadmin_cli.archive import read_archive
 from nsqadmin_cli.errors import AdminError
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from certificates import Identity, issue
 from cli.fake_nsqd import producer
 from cli.gnsqadmin import FakeNode, Result, gnsqadmin, http_answer
 from cli.nodes import Cluster, address, create
 from conftest import DaemonFactory
-from daemons import DEADLINE, Daemon, free_port
+from kit.certificates import Identity, issue
+from kit.daemons import DEADLINE, Daemon, free_port
 from nsqadmin_cli.http_client import Address, HTTPClient
 
 

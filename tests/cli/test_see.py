@@ -12,9 +12,9 @@ import pytest
 from cli.gnsqadmin import FakeNode, Result, gnsqadmin, http_answer
 from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
-from daemons import DEADLINE, Daemon, eventually, free_port, own_command
 from gnsqd.version import VERSION
-from nsq_client import Client
+from kit.daemons import DEADLINE, Daemon, eventually, free_port, own_command
+from kit.nsq_client import Client
 
 
 def document(*args: str) -> Any:

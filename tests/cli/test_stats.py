@@ -7,8 +7,8 @@ import pytest
 
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import address, at, create, post, publish, wait_for_depth
-from daemons import Daemon, eventually, free_port
-from nsq_client import Client
+from kit.daemons import Daemon, eventually, free_port
+from kit.nsq_client import Client
 
 CHANNEL_COUNTS = (
     "depth",

@@ -10,7 +10,7 @@ import pytest
 
 from cli.gnsqadmin import FakeNode, Terminal, gnsqadmin, http_answer
 from cli.nodes import address, at, create, publish
-from daemons import Daemon, free_port
+from kit.daemons import Daemon, free_port
 from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers
 from nsqadmin_cli.commands.top import TopView

@@ -17,7 +17,7 @@ from cli import fake_nsqd as fake
 from cli.gnsqadmin import FakeNode, gnsqadmin
 from cli.nodes import at
 from cli.test_messages_replay import letter, put
-from daemons import DEADLINE, Daemon, eventually, free_port
+from kit.daemons import DEADLINE, Daemon, eventually, free_port
 from nsqadmin_cli.api import NodeStats
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.commands.top import Watcher

@@ -15,7 +15,7 @@ import pytest
 from cli import fake_nsqd as fake
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import at, create
-from daemons import Daemon, eventually
+from kit.daemons import Daemon, eventually
 from nsqadmin_cli.api import ChannelStats, NodeStats, TopicStats
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import Flow, Snapshot, drain_seconds, flows_between

@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from daemons import Daemon, eventually
+from kit.daemons import Daemon, eventually
 
 MSG_TIMEOUT = 4.0  # seconds; a daemon for scenarios is started with this --msg-timeout
 DEADLINE = 240.0  # seconds; on a quiet machine a scenario takes 10

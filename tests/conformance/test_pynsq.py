@@ -7,7 +7,7 @@ from typing import Any
 
 import nsq
 
-from daemons import Daemon
+from kit.daemons import Daemon
 
 TOPIC = "work"
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from conformance.links import link_as_nsqd
-from daemons import own_command
+from kit.daemons import own_command
 
 PORTS = (4150, 4151, 4160, 4161)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conformance import scenario
-from daemons import Daemon, fixed_ports
+from kit.daemons import Daemon, fixed_ports
 
 HERE = Path(__file__).parent
 

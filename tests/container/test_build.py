@@ -23,7 +23,7 @@ import pytest
 from container import size
 from container.compose import command_of
 from container.containerfile import ROOT, exec_form, health_check, read
-from daemons import DEADLINE, Daemon, free_port
+from kit.daemons import DEADLINE, Daemon, free_port
 
 pytestmark = [
     pytest.mark.slow,

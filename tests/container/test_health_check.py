@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from container.containerfile import DIRECTORY
-from daemons import free_port
+from kit.daemons import free_port
 from web.app import WebProcess
 
 SCRIPT = (DIRECTORY / "healthcheck").read_text("utf-8")

@@ -18,8 +18,8 @@ from types import TracebackType
 
 from cli.gnsqadmin import COMMAND as GNSQADMIN
 from cli.gnsqadmin import environment
-from daemons import DEADLINE, eventually, free_port, own_command
 from documentation.markdown import Step
+from kit.daemons import DEADLINE, eventually, free_port, own_command
 
 _STARTS_DAEMON = re.compile(r"^make run|\bgnsqd .*--data-path=", re.MULTILINE)
 _SHOWN = 4000  # characters

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from cli.nodes import create, publish
-from daemons import Daemon, eventually
 from documentation.markdown import DOCS, ROOT
 from documentation.writers import load_writer
-from nsq_client import Client
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import Client
 
 WRITER = load_writer("write_screens")
 PICTURES = sorted(path.stem for path in (DOCS / "screens").glob("*.svg"))

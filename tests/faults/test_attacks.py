@@ -2,9 +2,9 @@
 
 import pytest
 
-from daemons import own_command
 from faults.attacks.__main__ import ATTACKS
 from faults.attacks.figures import Attack, Figure, Setting
+from kit.daemons import own_command
 
 TINY = Setting(scale=0.001, beside=100, attempts=1)
 pytestmark = pytest.mark.one_lane

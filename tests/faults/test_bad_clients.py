@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from certificates import issue
-from daemons import DEADLINE, Address, Daemon, eventually, open_socket, own_command
 from faults.observers import GoodClients, resident_bytes, sockets
-from http_api import head
-from nsq_client import Client, sized
-from upgraded_client import Deflate, Snappy, UpgradedClient, tls_client_context
+from kit.certificates import issue
+from kit.daemons import DEADLINE, Address, Daemon, eventually, open_socket, own_command
+from kit.http_api import head
+from kit.nsq_client import Client, sized
+from kit.upgraded_client import Deflate, Snappy, UpgradedClient, tls_client_context
 
 DaemonFactory = Callable[..., Daemon]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from daemons import Daemon, eventually
-from nsq_client import HEARTBEAT, Client, Message
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import HEARTBEAT, Client, Message
 
 DaemonFactory = Callable[..., Daemon]
 

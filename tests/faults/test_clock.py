@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.put import interpreter
-from daemons import Daemon, eventually, own_command
 from faults.jumping_clock import WallClock
-from http_api import ask
-from nsq_client import Client, Message, parse_message
+from kit.daemons import Daemon, eventually, own_command
+from kit.http_api import ask
+from kit.nsq_client import Client, Message, parse_message
 
 HOUR = 3600.0
 TIMEOUT = 1.0  # seconds

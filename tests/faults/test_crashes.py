@@ -10,15 +10,15 @@ import pytest
 
 from behaviour.test_https import https_address
 from benchmarks.put import interpreter
-from certificates import issue
-from daemons import DEADLINE, Daemon, eventually, open_socket, own_command
-from exposition import labels, series
 from faults.buggy_gnsqd import Bugs
-from http_api import head
 from interop.cluster import Pretender
-from nsq_client import Client
+from kit.certificates import issue
+from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command
+from kit.exposition import labels, series
+from kit.http_api import head
+from kit.nsq_client import Client
+from kit.upgraded_client import tls_client_context
 from unit.cluster.fake_lookupd import answer, info
-from upgraded_client import tls_client_context
 
 BODIES = [b"first", b"second", b"third"]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon
 from faults.account import drain, next_body
-from http_api import ask
-from nsq_client import Client
+from kit.daemons import Daemon
+from kit.http_api import ask
+from kit.nsq_client import Client
 
 DaemonFactory = Callable[..., Daemon]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon, StartFailed, eventually, own_command
 from faults.account import Account, drain
 from faults.faulty_gnsqd import Faults, Rule
-from http_api import ask, message
-from nsq_client import Client, mpub_body
+from kit.daemons import Daemon, StartFailed, eventually, own_command
+from kit.http_api import ask, message
+from kit.nsq_client import Client, mpub_body
 
 DaemonFactory = Callable[..., Daemon]
 

@@ -11,12 +11,12 @@ from threading import Thread
 import pytest
 
 from cli.gnsqadmin import gnsqadmin
-from daemons import Daemon, StartFailed, eventually, own_command
 from faults import ledger
 from faults.faulty_gnsqd import Faults
 from faults.small_disk import SmallDisk
-from http_api import ask
-from nsq_client import Client, Message, parse_message, sized
+from kit.daemons import Daemon, StartFailed, eventually, own_command
+from kit.http_api import ask
+from kit.nsq_client import Client, Message, parse_message, sized
 
 DaemonFactory = Callable[..., Daemon]
 MINUTE = b"60000"  # ms

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import pytest
 
-from daemons import DEADLINE, Daemon, eventually
 from gnsqd.errors import StorageError
 from gnsqd.storage.metadata import load
+from kit.daemons import DEADLINE, Daemon, eventually
+from kit.nsq_client import MESSAGE, parse_message, sized
 from model.sides import Link
-from nsq_client import MESSAGE, parse_message, sized
 
 BODIES = [b"body %d." % number for number in range(6)]
 ID = [b"%d" % number * 16 for number in range(6)]  # no wrong byte makes one of another

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from gevent import killall
 
-from daemons import Daemon, StartFailed
 from faults.test_every_byte import Damage, drain
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
@@ -18,6 +17,7 @@ from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.queues.message import Message
 from gnsqd.storage.journal.replay import Replay
 from gnsqd.storage.syncer import Syncer
+from kit.daemons import Daemon, StartFailed
 from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, settle
 
 OPTIONS = Options(durability="process")

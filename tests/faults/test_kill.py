@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from daemons import own_command
 from faults.kill_states import FILES_OF_100, NOTHING, ON_DISK, STATES, Fate, Outcome, State, heading, row, run
 from faults.victim import channel, publish, publish_until_killed
+from kit.daemons import own_command
 
 DOCUMENT = Path(__file__).parents[2] / "contrib" / "docs" / "reliability.md"
 

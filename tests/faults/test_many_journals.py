@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon, eventually, own_command
-from nsq_client import Client
+from kit.daemons import Daemon, eventually, own_command
+from kit.nsq_client import Client
 
 TOPICS = 300
 DESCRIPTORS = 200

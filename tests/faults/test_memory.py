@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.memory import MB, MEM_QUEUE_SIZE, bound, fill_and_drain
-from daemons import Daemon
+from kit.daemons import Daemon
 
 
 @pytest.mark.slow

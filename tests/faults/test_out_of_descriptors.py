@@ -6,10 +6,10 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 
-from daemons import DEADLINE, Daemon, eventually
 from faults.account import Account, next_body
-from http_api import message
-from nsq_client import HEARTBEAT, RESPONSE, Client
+from kit.daemons import DEADLINE, Daemon, eventually
+from kit.http_api import message
+from kit.nsq_client import HEARTBEAT, RESPONSE, Client
 
 DaemonFactory = Callable[..., Daemon]
 

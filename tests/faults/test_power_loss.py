@@ -1,7 +1,7 @@
 """A machine loses its power: what was acknowledged with `--durability=disk` was synced."""
 
-from daemons import own_command
 from faults import injection
+from kit.daemons import own_command
 
 
 def test_nothing_acknowledged_is_lost_with_the_power() -> None:

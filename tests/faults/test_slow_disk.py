@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon, eventually, own_command
 from faults.account import drain, next_body
 from faults.faulty_gnsqd import Faults
-from http_api import ask
-from nsq_client import HEARTBEAT, RESPONSE, Client
+from kit.daemons import Daemon, eventually, own_command
+from kit.http_api import ask
+from kit.nsq_client import HEARTBEAT, RESPONSE, Client
 
 DaemonFactory = Callable[..., Daemon]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from daemons import own_command
 from faults import soak
 from faults.tally import Tally
+from kit.daemons import own_command
 
 
 def test_everything_is_finished_once_and_counted(tmp_path: Path) -> None:

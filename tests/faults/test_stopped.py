@@ -4,8 +4,8 @@ import signal
 import time
 from collections.abc import Callable
 
-from daemons import Daemon, eventually
-from nsq_client import HEARTBEAT, MESSAGE, Client, Frame, parse_message
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import HEARTBEAT, MESSAGE, Client, Frame, parse_message
 
 DaemonFactory = Callable[..., Daemon]
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from daemons import DEADLINE, Daemon, eventually
-from lookupds import Lookupd
+from kit.daemons import DEADLINE, Daemon, eventually
+from kit.lookupds import Lookupd
 
 
 def port(nsqd: Daemon) -> int:

@@ -1,4 +1,4 @@
-"""A data path that gnsqd and the real nsqd hand over to each other (tests/handover.py), and nsqlookupds of both
+"""A data path that gnsqd and the real nsqd hand over to each other (tests/kit/handover.py), and nsqlookupds of both
 kinds."""
 
 from collections.abc import Callable, Iterator
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from daemons import free_port
-from handover import DaemonFactory
-from lookupds import REAL_COMMAND, Lookupd, own_lookupd_command
+from kit.daemons import free_port
+from kit.handover import DaemonFactory
+from kit.lookupds import REAL_COMMAND, Lookupd, own_lookupd_command
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import pytest
 
-from daemons import DEADLINE, Daemon, eventually, fixed_ports, own_command
-from handover import REAL
 from interop.cluster import Program, is_registered, port, post
-from lookupds import Lookupd
-from peer_program import PeerProgram
+from kit.daemons import DEADLINE, Daemon, eventually, fixed_ports, own_command
+from kit.handover import REAL
+from kit.lookupds import Lookupd
+from kit.peer_program import PeerProgram
 
 pytestmark = pytest.mark.peer
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from daemons import DEADLINE, eventually, own_command
 from interop.cluster import Program
+from kit.daemons import DEADLINE, eventually, own_command
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 

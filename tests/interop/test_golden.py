@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from daemons import DEADLINE, Daemon, eventually, own_command
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.disk.record import decode_record, encode_record
 from gnsqd.storage.syncer import Syncer
-from nsq_client import Client, Message
+from kit.daemons import DEADLINE, Daemon, eventually, own_command
+from kit.nsq_client import Client, Message
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

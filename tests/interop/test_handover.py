@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from daemons import DEADLINE, eventually
-from handover import (
+from kit.daemons import DEADLINE, eventually
+from kit.handover import (
     HOUR,
     OURS,
     REAL,
@@ -31,8 +31,8 @@ from handover import (
     take,
     varied,
 )
-from http_api import topic_stats
-from nsq_client import Client, Message
+from kit.http_api import topic_stats
+from kit.nsq_client import Client, Message
 
 pytestmark = pytest.mark.peer
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from daemons import Daemon, eventually
-from handover import (
+from kit.daemons import Daemon, eventually
+from kit.handover import (
     HOUR,
     WITNESS,
     DaemonFactory,
@@ -30,7 +30,7 @@ from handover import (
     take,
     varied,
 )
-from nsq_client import Client, Message
+from kit.nsq_client import Client, Message
 
 pytestmark = pytest.mark.peer
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from daemons import Daemon, eventually
-from handover import (
+from kit.daemons import Daemon, eventually
+from kit.handover import (
     WITNESS,
     DaemonFactory,
     all_done,
@@ -19,7 +19,7 @@ from handover import (
     take,
     varied,
 )
-from nsq_client import Client, Message
+from kit.nsq_client import Client, Message
 
 pytestmark = pytest.mark.peer
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from daemons import DEADLINE, Daemon, eventually, own_command
-from nsq_client import Client
-from peer_program import start_nsqlookupd
+from kit.daemons import DEADLINE, Daemon, eventually, own_command
+from kit.nsq_client import Client
+from kit.peer_program import start_nsqlookupd
 
 pytestmark = pytest.mark.peer
 

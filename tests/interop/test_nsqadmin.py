@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from daemons import Daemon, eventually, own_command
-from lookupds import EMBEDDED, EmbeddedLookupd, own_lookupd_command
-from nsq_client import Client
-from peer_program import PeerProgram, Server, start_nsqlookupd
+from kit.daemons import Daemon, eventually, own_command
+from kit.lookupds import EMBEDDED, EmbeddedLookupd, own_lookupd_command
+from kit.nsq_client import Client
+from kit.peer_program import PeerProgram, Server, start_nsqlookupd
 
 pytestmark = pytest.mark.peer
 

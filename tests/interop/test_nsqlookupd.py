@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon, eventually, free_port
-from exposition import labels, series
 from interop.cluster import Pretender, is_registered, post
-from lookupds import Lookupd
-from nsq_client import Client, sized
+from kit.daemons import Daemon, eventually, free_port
+from kit.exposition import labels, series
+from kit.lookupds import Lookupd
+from kit.nsq_client import Client, sized
 
 pytestmark = pytest.mark.peer
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import pytest
 from prometheus_client import generate_latest
 
-from daemons import Daemon
-from nsq_client import Client
+from kit.daemons import Daemon
+from kit.nsq_client import Client
 from pyspark_nsq.progress import Metrics, Progress
 
 pytestmark = [pytest.mark.peer, pytest.mark.one_lane]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from conftest import DaemonFactory
-from daemons import Daemon, eventually
-from http_api import ask
 from interop.cluster import Program, post
-from lookupds import Lookupd, own_lookupd_command
+from kit.daemons import Daemon, eventually
+from kit.http_api import ask
+from kit.lookupds import Lookupd, own_lookupd_command
 
 HERE = Path(__file__).parent
 BODIES = [f"{number:03}" for number in range(120)]  # more than a consumer here has in flight

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon, eventually
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.storage import metadata
@@ -19,7 +18,8 @@ from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.disk.record import decode_record, encode_record
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
 from gnsqd.storage.syncer import Syncer
-from nsq_client import Client, Message
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import Client, Message
 
 pytestmark = pytest.mark.peer
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from daemons import own_command
+from kit.daemons import own_command
 from model.interleaving import Run
 
 

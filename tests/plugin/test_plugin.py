@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from daemons import free_port, own_command
 from gnsqd import testing
+from kit.daemons import free_port, own_command
 
 PLUGIN = "gnsqd.pytest_plugin"
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from daemons import DEADLINE, free_port, own_command
 from gnsqd.testing import Daemon
+from kit.daemons import DEADLINE, free_port, own_command
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "contrib" / "testing"

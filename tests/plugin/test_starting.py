@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from daemons import DEADLINE, eventually, free_port
 from gnsqd import testing
 from gnsqd.testing import GNSQD, Daemon, StartFailed
-from nsq_client import Client
+from kit.daemons import DEADLINE, eventually, free_port
+from kit.nsq_client import Client
 
 COLD = ["env", *GNSQD]  # as a new interpreter
 

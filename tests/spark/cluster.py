@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from daemons import DEADLINE, eventually
+from kit.daemons import DEADLINE, eventually
 
 STARTED = 120.0  # seconds that a JVM may take to serve, on a machine that does other things
 

@@ -7,7 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from daemons import free_port
+from kit.daemons import free_port
 
 
 def set_environment() -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from daemons import Daemon
+from kit.daemons import Daemon
 from spark.topics import bodies, daemon_options, publish
 
 if TYPE_CHECKING:

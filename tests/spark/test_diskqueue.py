@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from conftest import DaemonFactory
-from daemons import eventually
-from nsq_client import Client
+from kit.daemons import eventually
+from kit.nsq_client import Client
 from spark.topics import bodies, publish
 
 if TYPE_CHECKING:

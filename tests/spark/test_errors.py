@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from daemons import Daemon, free_port
+from kit.daemons import Daemon, free_port
 from spark.topics import daemon_options, name, publish
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from daemons import DEADLINE, Daemon, eventually
-from nsq_client import Client
+from kit.daemons import DEADLINE, Daemon, eventually
+from kit.nsq_client import Client
 from spark.topics import bodies, daemon_options, name, publish
 
 if TYPE_CHECKING:

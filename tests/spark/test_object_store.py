@@ -13,8 +13,8 @@ import pytest
 from obstore.store import S3Store
 
 from conftest import DaemonFactory
-from daemons import free_port
 from gnsq_pipeline.spool import reports
+from kit.daemons import free_port
 from pyspark_nsq import files
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import names_in, place

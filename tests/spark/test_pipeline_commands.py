@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from daemons import DEADLINE, Daemon, eventually, free_port
 from gnsq_pipeline.archive import only_writer
 from gnsq_pipeline.cli import main
+from kit.daemons import DEADLINE, Daemon, eventually, free_port
 from spark.events import NOON_NS, Event, archive, generate
 from spark.topics import publish, take
 

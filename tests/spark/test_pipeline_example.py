@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from daemons import Daemon
 from gnsq_pipeline.cli import main
+from kit.daemons import Daemon
 from spark.events import bodies
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from daemons import DEADLINE, Daemon, eventually
 from gnsq_pipeline.archive import read_archive
 from gnsq_pipeline.cli import main
+from kit.daemons import DEADLINE, Daemon, eventually
 from spark.environments import clean_path, py_files
 from spark.events import archive, generate
 from spark.sessions import QUICK_JAVA

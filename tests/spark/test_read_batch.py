@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from certificates import write_identities
 from conftest import DaemonFactory
-from daemons import Daemon, eventually
-from nsq_client import Client
+from kit.certificates import write_identities
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import Client
 from spark.patterns.actions import PATTERNS
 from spark.topics import bodies, daemon_options, name, publish
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from conftest import DaemonFactory
-from daemons import Daemon, eventually
-from nsq_client import Client
-from peer_program import start_nsqlookupd
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import Client
+from kit.peer_program import start_nsqlookupd
 from spark.topics import bodies, daemon_options, publish
 
 if TYPE_CHECKING:

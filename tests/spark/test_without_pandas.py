@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon
+from kit.daemons import Daemon
 from spark.sessions import CONF, spark_environment
 from spark.topics import bodies, daemon_options, publish, sink_options
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from certificates import write_identities
 from conftest import DaemonFactory
-from daemons import Daemon, eventually, fixed_ports, free_port
+from kit.certificates import write_identities
+from kit.daemons import Daemon, eventually, fixed_ports, free_port
 from spark.topics import name, take
 
 if TYPE_CHECKING:

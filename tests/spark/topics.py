@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from daemons import Daemon
-from nsq_client import Client
+from kit.daemons import Daemon
+from kit.nsq_client import Client
 
 
 def daemon_options(*daemons: Daemon) -> dict[str, str]:

@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlencode
 
-import preloaded
-from daemons import DEADLINE, eventually
 from gnsqd.log import Level, Logger
 from gnsqd.web.http11 import RequestReader
+from kit import preloaded
+from kit.daemons import DEADLINE, eventually
 from nsqadmin_cli.context import ClusterSettings, Commands, Context
 from nsqadmin_web.app import Application
 from nsqadmin_web.security import Security

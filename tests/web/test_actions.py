@@ -11,9 +11,9 @@ import pytest
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import address, at, create, publish, wait_for_depth
 from conftest import DaemonFactory
-from daemons import Daemon, eventually
-from nsq_client import Client
-from peer_program import PeerProgram, start_nsqlookupd
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import Client
+from kit.peer_program import PeerProgram, start_nsqlookupd
 from web.app import OWN, Answer, App
 
 

@@ -17,10 +17,10 @@ import pytest
 from cli.fake_nsqd import FakeServer, channel, client, node, topic
 from cli.nodes import at, create, publish, wait_for_depth
 from conftest import DaemonFactory, missing
-from daemons import DEADLINE, Daemon, eventually
 from interop.test_nsqadmin import BROWSERS
-from nsq_client import Client
-from peer_program import PeerProgram, start_nsqlookupd
+from kit.daemons import DEADLINE, Daemon, eventually
+from kit.nsq_client import Client
+from kit.peer_program import PeerProgram, start_nsqlookupd
 from web.app import WebProcess
 from web.test_views import HOSTILE
 

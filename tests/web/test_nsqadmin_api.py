@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from daemons import Daemon, eventually
 from interop.test_nsqadmin import CREATE, PAGES, STEPS, Site, occupy, registrations, state
-from peer_program import PeerProgram, start_nsqlookupd
+from kit.daemons import Daemon, eventually
+from kit.peer_program import PeerProgram, start_nsqlookupd
 from web.app import App
 
 pytestmark = pytest.mark.peer

@@ -12,8 +12,8 @@ import pytest
 from cli.fake_nsqd import FakeServer, node, topic
 from cli.gnsqadmin import FakeNode, http_answer
 from conftest import DaemonFactory
-from daemons import DEADLINE, eventually
-from lookupds import EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
+from kit.daemons import DEADLINE, eventually
+from kit.lookupds import EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
 from web.app import HOST, OWN, App, shown
 
 FORM = urlencode({"action": "create", "topic": "made"}).encode()

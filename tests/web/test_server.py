@@ -24,8 +24,8 @@ from cli.fake_nsqd import FakeServer, node, topic
 from cli.gnsqadmin import FakeNode, gnsqadmin
 from cli.test_answer_sizes import ENDLESS, pouring
 from conftest import DaemonFactory
-from daemons import DEADLINE, Daemon, eventually, own_command, run_to_end
-from lookupds import DEV
+from kit.daemons import DEADLINE, Daemon, eventually, own_command, run_to_end
+from kit.lookupds import DEV
 from nsqadmin_cli.http_client import Address
 from nsqadmin_web.monitor import INTERVAL, SHARED
 from nsqadmin_web.process import reachable

@@ -12,8 +12,8 @@ import pytest
 from cli.fake_nsqd import FakeServer, channel, client, node, topic
 from cli.gnsqadmin import gnsqadmin
 from conftest import DaemonFactory
-from daemons import Daemon, eventually, free_port
-from lookupds import EMBEDDED, EmbeddedLookupd
+from kit.daemons import Daemon, eventually, free_port
+from kit.lookupds import EMBEDDED, EmbeddedLookupd
 from nsqadmin_web.app import ROUTES
 from web.app import App
 

@@ -1,4 +1,4 @@
-"""`python tools/benchmarks`: makes this directory the package `benchmarks` beside tests/daemons.py, and runs it."""
+"""`python tools/benchmarks`: makes this directory the package `benchmarks` beside tests/kit/daemons.py, and runs it."""
 
 import sys
 from pathlib import Path

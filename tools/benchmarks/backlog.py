@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.lanes import BenchmarkError, Lane
-from daemons import Daemon
+from kit.daemons import Daemon
 
 
 class Backlogs:

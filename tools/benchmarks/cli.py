@@ -17,8 +17,8 @@ from benchmarks.programs import GENERATOR
 from benchmarks.queues import fill
 from benchmarks.row import Load, Row
 from benchmarks.rows import FLOOR_ROWS, ROWS
-from certificates import issue
-from daemons import PEERS
+from kit.certificates import issue
+from kit.daemons import PEERS
 
 # Messages prepared per second of consuming; doubled for the whole row when some lane turns out to be faster.
 SUPPLY = 1_000_000
@@ -136,7 +136,7 @@ def find_lanes(arguments: argparse.Namespace) -> list[Lane]:
             continue
         try:
             found = lane.build()
-        except AssertionError as error:  # from tests/daemons.py
+        except AssertionError as error:  # from tests/kit/daemons.py
             raise BenchmarkError(f"{lane.name}: {error}") from error
         if found not in (build, None):
             say(f"without {lane.name}: {command} is {found}")
@@ -151,7 +151,7 @@ def exit_code_of(measure: Callable[[], object]) -> int:
     """Exit code 0, 1 with a line on stderr when a daemon fails, 130 on Ctrl-C."""
     try:
         measure()
-    except (AssertionError, BenchmarkError, OSError) as error:  # the first from tests/daemons.py
+    except (AssertionError, BenchmarkError, OSError) as error:  # the first from tests/kit/daemons.py
         say(f"benchmarks: {error}")
         return 1
     except KeyboardInterrupt:

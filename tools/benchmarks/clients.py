@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from random import random
 
 from benchmarks.lanes import BenchmarkError
-from daemons import Address, open_socket
+from kit.daemons import Address, open_socket
 
 OK = struct.pack(">ii", 6, 0) + b"OK"
 HEARTBEAT = struct.pack(">ii", 15, 0) + b"_heartbeat_"

@@ -15,8 +15,8 @@ from time import perf_counter
 
 from benchmarks.cli import add_lane_options, exit_code_of, find_lanes, positive
 from benchmarks.lanes import BenchmarkError, Lane, cpu_seconds, resident
-from daemons import Daemon
-from nsq_client import Client
+from kit.daemons import Daemon
+from kit.nsq_client import Client
 
 PING_SECONDS = 0.01
 HEADINGS = ("what", "number", "daemon", "ms each", "ms, last 100", "CPU s", "longest ping", "MB")

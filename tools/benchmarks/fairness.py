@@ -9,7 +9,7 @@ from benchmarks.clients import Consumer
 from benchmarks.lanes import BenchmarkError
 from benchmarks.queues import BODY_SIZE, CHANNEL, TOPIC, channel_stats, fill
 from benchmarks.row import Load, Measurement, RanDry
-from daemons import Daemon
+from kit.daemons import Daemon
 
 CONSUMERS = 4
 RDY = 2500

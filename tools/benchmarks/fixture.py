@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.programs import run_to_end
 from benchmarks.put import interpreter
 from benchmarks.row import Load, Measurement
-from daemons import Daemon
+from kit.daemons import Daemon
 
 LOOP = Path(__file__).with_name("fixture_loop.py")
 DAEMONS = 100

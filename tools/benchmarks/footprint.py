@@ -6,7 +6,7 @@ from benchmarks.lanes import cpu_seconds, resident
 from benchmarks.programs import holding, on_channel
 from benchmarks.queues import create_channel, fill
 from benchmarks.row import Load, Measurement
-from daemons import Daemon
+from kit.daemons import Daemon
 
 CONNECTIONS = 1000
 

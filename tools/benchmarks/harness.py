@@ -141,7 +141,7 @@ def run_turns(
                 measurement = row.measure(daemon, load)
         except RanDry:
             raise
-        except (AssertionError, BenchmarkError) as error:  # the former from tests/daemons.py
+        except (AssertionError, BenchmarkError) as error:  # the former from tests/kit/daemons.py
             raise BenchmarkError(f"{row.title}, {lane.name}: {error}") from error
         say(f"{row.title}, turn {turn}/{turns}, {lane.name}: {measurement.value:{row.unit.form}} {row.unit.name}")
         return measurement

@@ -17,8 +17,8 @@ from benchmarks.cli import positive, say
 from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError, Lane
 from benchmarks.programs import generator, on_channel, run_to_end
 from benchmarks.queues import create_channel
-from certificates import issue
-from daemons import Daemon
+from kit.certificates import issue
+from kit.daemons import Daemon
 
 PATIENCE = 600.0  # seconds for a load
 SHORT = 100  # commands of the load that only pays for its connections

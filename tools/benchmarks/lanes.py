@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from daemons import Daemon
+from kit.daemons import Daemon
 
 DIRECTORY_PREFIX = "gnsqd-bench-"
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")

@@ -10,7 +10,7 @@ from benchmarks.lanes import BenchmarkError
 from benchmarks.programs import Loaded, generate, neighbour, on_channel
 from benchmarks.queues import BODY_SIZE, TOPIC, create_channel, topic_stats
 from benchmarks.row import Load, Measurement
-from daemons import Daemon
+from kit.daemons import Daemon
 
 RATE = 500  # messages per second
 TOPICS = 1000

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from benchmarks.cli import positive, say
 from benchmarks.lanes import DIRECTORY_PREFIX, resident
-from daemons import DEADLINE, PEERS, eventually
-from lookupds import IDENTITY, REAL_COMMAND, Lookupd, Nsqd
+from kit.daemons import DEADLINE, PEERS, eventually
+from kit.lookupds import IDENTITY, REAL_COMMAND, Lookupd, Nsqd
 
 GROUP = 10  # nsqds that share a topic
 PING_SECONDS = 15.0  # of nsqd

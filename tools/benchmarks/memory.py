@@ -12,7 +12,7 @@ from benchmarks.cli import add_lane_options, exit_code_of, find_lanes, positive
 from benchmarks.clients import MPUB_BYTES, drain, publish
 from benchmarks.lanes import BenchmarkError, Lane, resident
 from benchmarks.queues import CHANNEL, TOPIC, channel_stats, connections, create_channel
-from daemons import Daemon, eventually
+from kit.daemons import Daemon, eventually
 
 MB = 1_000_000
 RDY = 100

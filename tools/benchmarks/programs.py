@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.lanes import BenchmarkError, cpu_seconds
 from benchmarks.queues import BODY_SIZE, CHANNEL, SETTLE_SECONDS, TOPIC
-from daemons import PEERS, Daemon
+from kit.daemons import PEERS, Daemon
 
 GENERATOR = PEERS / "load"
 

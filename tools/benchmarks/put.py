@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.lanes import BenchmarkError
 from benchmarks.programs import run_to_end
 from benchmarks.row import Load, Measurement
-from daemons import PEERS, Daemon
+from kit.daemons import PEERS, Daemon
 
 LOOP = Path(__file__).with_name("put_loop.py")
 GO_RESULT = re.compile(r"^Benchmark\w+(?:-\d+)?\s+\d+\s+([\d.]+) ns/op", re.MULTILINE)

@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.clients import publish
 from benchmarks.lanes import BenchmarkError
 from benchmarks.row import FASTEST
-from daemons import Daemon, eventually
+from kit.daemons import Daemon, eventually
 
 TOPIC = "sub_bench"
 CHANNEL = "ch"

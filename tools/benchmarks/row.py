@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from benchmarks.lanes import BenchmarkError
-from daemons import Daemon
+from kit.daemons import Daemon
 
 FASTEST = 2_500_000  # messages per second, more than any daemon takes
 

@@ -23,7 +23,7 @@ from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError, Lane, cpu_seconds
 from benchmarks.programs import Loaded, generate, holding, on_channel
 from benchmarks.queues import BODY_SIZE, CHANNEL, SETTLE_SECONDS, TOPIC, create_channel, wait_for_depth
 from benchmarks.scrape import write_topics
-from daemons import Daemon, eventually
+from kit.daemons import Daemon, eventually
 
 MESSAGES = 200_000
 REST_SECONDS = 0.5
@@ -180,7 +180,7 @@ def measure(dimension: Dimension, count: int, lane: Lane, messages: int) -> Poin
                 rest = min(cpu_share(daemon, REST_SECONDS) for _ in range(2))
                 megabytes = resident(daemon) / 1e6
                 moved, spent = dimension.work(daemon, count, messages)
-    except (AssertionError, BenchmarkError) as error:  # the former from tests/daemons.py
+    except (AssertionError, BenchmarkError) as error:  # the former from tests/kit/daemons.py
         raise BenchmarkError(f"{count:,} {dimension.name}, {lane.name}: {error}") from error
     return Point(dimension.name, count, lane.name, spent / moved * 1e6, 100 * rest, megabytes)
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from benchmarks.cli import positive, say
 from benchmarks.lanes import DIRECTORY_PREFIX, resident
 from benchmarks.lookupd import percentile
-from daemons import PEERS, Daemon, eventually
-from nsq_client import Client
+from kit.daemons import PEERS, Daemon, eventually
+from kit.nsq_client import Client
 
 HOUR = 3_600_000  # ms
 WINDOW = 1000  # unanswered commands

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.cli import add_lane_options, find_lanes, positive, say
 from benchmarks.clients import expect_ok
 from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError, Lane
-from daemons import Address, Daemon, open_socket
+from kit.daemons import Address, Daemon, open_socket
 
 TOPICS = 1000
 CHANNELS = 3
@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_line(HEADINGS)
             for lane in lanes:
                 late |= measure_lane(lane, stored, arguments)
-    except (AssertionError, BenchmarkError, OSError) as error:  # the first from tests/daemons.py
+    except (AssertionError, BenchmarkError, OSError) as error:  # the first from tests/kit/daemons.py
         say(f"benchmarks: {error}")
         return 1
     except KeyboardInterrupt:

@@ -21,7 +21,7 @@ from benchmarks.queues import (
     post,
 )
 from benchmarks.row import Load, Measurement
-from daemons import DEADLINE, Daemon, eventually, free_port
+from kit.daemons import DEADLINE, Daemon, eventually, free_port
 
 POLL_SECONDS = 0.001
 TOPICS = 1000

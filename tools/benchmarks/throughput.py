@@ -18,7 +18,7 @@ from benchmarks.queues import (
     wait_for_topic,
 )
 from benchmarks.row import Load, Measurement, RanDry
-from daemons import Daemon
+from kit.daemons import Daemon
 
 Procedure = Callable[[Daemon, Load], Measurement]
 

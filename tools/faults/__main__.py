@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from daemons import PEERS, own_command
 from faults import injection
 from faults.ledger import Outcome, kill_loop
+from kit.daemons import PEERS, own_command
 
 DOCUMENT = Path(__file__).parents[2] / "contrib" / "docs" / "reliability.md"
 README = Path(__file__).parents[2] / "README.md"

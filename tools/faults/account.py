@@ -7,9 +7,9 @@ daemon keeps what came before the message that it could not write (NSQD-COMPAT 2
 import time
 from collections import Counter
 
-from daemons import DEADLINE, Daemon, eventually
-from http_api import message
-from nsq_client import ERROR, HEARTBEAT, MESSAGE, RESPONSE, Client, mpub_body, parse_message
+from kit.daemons import DEADLINE, Daemon, eventually
+from kit.http_api import message
+from kit.nsq_client import ERROR, HEARTBEAT, MESSAGE, RESPONSE, Client, mpub_body, parse_message
 
 VERBS = ["PUB", "MPUB", "DPUB", "/pub", "/mpub"]
 REFUSED = {"PUB": "E_PUB_FAILED PUB", "MPUB": "E_MPUB_FAILED MPUB", "DPUB": "E_DPUB_FAILED DPUB"}

@@ -14,12 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.put import interpreter
-from daemons import Daemon, eventually
 from faults.account import Account, drain
 from faults.jumping_clock import WallClock
 from faults.ledger import CHANNELS, SETTLED, TOPIC, Ledger, Load, Outcome
 from faults.power_loss import Machine
 from faults.small_disk import BALLAST, PAGE, SmallDisk
+from kit.daemons import Daemon, eventually
 
 HOUR = 3600.0
 DISK = 1 << 20  # bytes

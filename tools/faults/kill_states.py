@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from daemons import PEERS, Daemon, own_command
 from faults.victim import (
     QUEUE,
     RECORD_SIZE,
@@ -45,6 +44,7 @@ from faults.victim import (
     take,
     topic,
 )
+from kit.daemons import PEERS, Daemon, own_command
 
 LONG = 600_000  # ms; a delay that nobody waits for
 SHORT = 4000  # ms; long enough for the steps up to the kill

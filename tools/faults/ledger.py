@@ -31,8 +31,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
-from daemons import DEADLINE, Daemon, own_command
-from nsq_client import ERROR, MESSAGE, Client, mpub_body, parse_message
+from kit.daemons import DEADLINE, Daemon, own_command
+from kit.nsq_client import ERROR, MESSAGE, Client, mpub_body, parse_message
 
 TOPIC = "t"
 CHANNELS = ("one", "two")

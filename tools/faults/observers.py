@@ -7,8 +7,8 @@ import threading
 import time
 from pathlib import Path
 
-from daemons import Daemon
-from nsq_client import HEARTBEAT, MESSAGE, Client
+from kit.daemons import Daemon
+from kit.nsq_client import HEARTBEAT, MESSAGE, Client
 
 GOOD = "good-topic"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from daemons import eventually
+from kit.daemons import eventually
 
 PAGE = os.sysconf("SC_PAGESIZE")  # what the file system gives out at a time
 BALLAST = "ballast"

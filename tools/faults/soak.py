@@ -22,11 +22,11 @@ from statistics import median
 from traceback import format_exception
 from typing import NamedTuple
 
-from certificates import issue
-from daemons import DEADLINE, Daemon, eventually, own_command
 from faults.mixed_load import MixedLoad
 from faults.observers import resident_bytes
 from faults.tally import Tally
+from kit.certificates import issue
+from kit.daemons import DEADLINE, Daemon, eventually, own_command
 
 TOPICS = ("t", "u")
 CHANNELS = ("one", "two")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from faults.tally import Tally
-from nsq_client import ERROR, HEARTBEAT, MESSAGE, Client, Message, parse_message
+from kit.nsq_client import ERROR, HEARTBEAT, MESSAGE, Client, Message, parse_message
 
 FENCE = b"no-message's-id."  # as long as one
 FENCED = 50  # FINs between two fences

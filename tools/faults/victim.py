@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from daemons import DEADLINE, Daemon, eventually, last_flag
-from nsq_client import Client, Message, mpub_body, sized
+from kit.daemons import DEADLINE, Daemon, eventually, last_flag
+from kit.nsq_client import Client, Message, mpub_body, sized
 
 TOPIC = "t"
 CHANNEL = "c"

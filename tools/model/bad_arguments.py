@@ -8,7 +8,7 @@ import random
 import struct
 from typing import NamedTuple
 
-from nsq_client import sized
+from kit.nsq_client import sized
 
 MAX_MSG_SIZE, MAX_BODY_SIZE, MAX_RDY, MAX_CONSUMERS = 1024, 4096, 50, 3
 LIMITS = (

@@ -20,12 +20,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from daemons import PEERS
+from kit.daemons import PEERS
+from kit.pairs import running_pair
 from model.bad_arguments import LIMITS
 from model.player import Difference, ExplainedDifference
 from model.session import Session
 from model.sides import Side
-from pairs import running_pair
 
 STEPS = 200  # of a session
 SHOWN = 30  # steps

@@ -14,11 +14,11 @@ import time
 from collections import deque
 from pathlib import Path
 
-from daemons import Daemon, eventually, own_command
+from kit.daemons import Daemon, eventually, own_command
+from kit.nsq_client import ERROR, MESSAGE, mpub_body, parse_message, sized
 from model.player import FENCE, FENCE_ID
 from model.reference import Broken, Came, Record, Topic
 from model.sides import Link
-from nsq_client import ERROR, MESSAGE, mpub_body, parse_message, sized
 
 TIMEOUT = 0.5  # seconds
 SETTLED = 0.3  # seconds until a FIN is kept, with --durability

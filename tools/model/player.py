@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+from kit.nsq_client import ERROR, MESSAGE, Frame, Message, parse_message
 from model import explained
 from model.queues import Queues, Window
 from model.sides import PATIENCE, Answer, Link, Side, counts
-from nsq_client import ERROR, MESSAGE, Frame, Message, parse_message
 
 STATS = "GET /stats?format=json&include_mem=false&include_clients=false"
 UNKNOWN_ID = b"0" * 16

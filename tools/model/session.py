@@ -9,11 +9,11 @@ import random
 from collections.abc import Callable, Collection
 from typing import Any
 
+from kit.nsq_client import mpub_body, sized
 from model import bad_arguments
 from model.player import FENCE, STATS, UNKNOWN_ID, Connection, Difference, Held, Player
 from model.queues import CLOSING, INIT, SUBSCRIBED, Channel
 from model.sides import PATIENCE, Answer, Link, Side, Web, counts, shown
-from nsq_client import mpub_body, sized
 
 TOPICS = ("a", "a", "b.B_-9", "e#ephemeral")
 CHANNELS = ("c", "c", "d", "x#ephemeral")

@@ -11,8 +11,8 @@ import struct
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from daemons import Address, Daemon, open_socket
-from nsq_client import HEARTBEAT, RESPONSE, Frame
+from kit.daemons import Address, Daemon, open_socket
+from kit.nsq_client import HEARTBEAT, RESPONSE, Frame
 
 PATIENCE = 10.0  # seconds
 

@@ -25,9 +25,9 @@ from pyspark.sql.types import (
 )
 
 import pyspark_nsq
-from auth_server import EVERYTHING, AuthServer, grant
-from certificates import write_identities
-from daemons import Daemon, eventually, free_port
+from kit.auth_server import EVERYTHING, AuthServer, grant
+from kit.certificates import write_identities
+from kit.daemons import Daemon, eventually, free_port
 from pyspark_nsq.batch_reader import NsqReader, check_retry
 from pyspark_nsq.batch_reader import plan as plan_scan
 from pyspark_nsq.client import Client

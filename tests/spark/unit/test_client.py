@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import nsq_client
-from auth_server import EVERYTHING, AuthServer, grant, response
-from certificates import write_identities
-from daemons import DEADLINE, Daemon, eventually, free_port
+from kit import nsq_client
+from kit.auth_server import EVERYTHING, AuthServer, grant, response
+from kit.certificates import write_identities
+from kit.daemons import DEADLINE, Daemon, eventually, free_port
 from pyspark_nsq.client import Client, Message
 from pyspark_nsq.errors import ConnectionLost, NotAgreed, NsqSourceError, Refused
 from pyspark_nsq.option_values import Address

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from auth_server import AuthServer, response
-from certificates import write_identities
-from daemons import DEADLINE, Daemon, eventually, free_port
-from peer_program import start_nsqlookupd
+from kit.auth_server import AuthServer, response
+from kit.certificates import write_identities
+from kit.daemons import DEADLINE, Daemon, eventually, free_port
+from kit.peer_program import start_nsqlookupd
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Depth, Nsqd, depth, find_nsqds, missing_topics
 from pyspark_nsq.errors import DiscoveryError

@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from daemons import Daemon
 from gnsqd.log import Level, Logger
 from gnsqd.storage.disk.due_times import DueTimes
 from gnsqd.storage.disk.record import (
@@ -18,6 +17,7 @@ from gnsqd.storage.disk.record import (
     due_times_file_name,
 )
 from gnsqd.storage.syncer import Syncer
+from kit.daemons import Daemon
 from pyspark_nsq.errors import OptionError
 from pyspark_nsq_diskqueue import reading
 from pyspark_nsq_diskqueue.options import parse

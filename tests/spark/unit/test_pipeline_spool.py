@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from daemons import Daemon, free_port
 from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
 from gnsq_pipeline.spool import find, list_streams, publish
+from kit.daemons import Daemon, free_port
 from pyspark_nsq.client import Message
 from pyspark_nsq.columns import Messages, pack
 from pyspark_nsq.options import Settings

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from daemons import Daemon, eventually, fixed_ports
-from nsq_client import Client as Consumer
+from kit.daemons import Daemon, eventually, fixed_ports
+from kit.nsq_client import Client as Consumer
 from pyspark_nsq import backlog, read_task
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Depth, Nsqd, depth

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-import nsq_client
-from daemons import Daemon, eventually, fixed_ports
+from kit import nsq_client
+from kit.daemons import Daemon, eventually, fixed_ports
 from pyspark_nsq import publishing
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Nsqd

@@ -8,11 +8,11 @@ import re2
 from gevent import Greenlet, sleep, spawn
 from gevent.event import Event
 
-from auth_server import EVERYTHING
-from daemons import DEADLINE
 from gnsqd.cluster.auth import MAX_REGEX_SIZE, MAX_SECRET_SIZE, Auth, State, parse_answer
 from gnsqd.cluster.http_client import HTTPClient
 from gnsqd.errors import AuthError, HTTPClientError
+from kit.auth_server import EVERYTHING
+from kit.daemons import DEADLINE
 
 
 def answer(*authorizations: object, ttl: int = 1) -> bytes:

@@ -13,12 +13,12 @@ from gevent import Timeout, sleep
 from gevent.server import StreamServer
 from gevent.socket import socket
 
-from auth_server import AuthServer, response
-from certificates import Identity, issue
-from daemons import DEADLINE
 from gnsqd.cluster.http_client import HTTPClient
 from gnsqd.errors import HTTPClientError
 from gnsqd.options import MILLISECOND, SECOND
+from kit.auth_server import AuthServer, response
+from kit.certificates import Identity, issue
+from kit.daemons import DEADLINE
 from unit.cluster.fake_lookupd import FakeHTTP
 
 LIMIT = 100_000

@@ -9,12 +9,12 @@ import pytest
 from gevent import killall, sleep, spawn
 from gevent.event import Event
 
-from daemons import DEADLINE, eventually, free_port
 from gnsqd.broker.registry import Registry
 from gnsqd.cluster import lookup_peer
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.options import MILLISECOND, Options
 from gnsqd.storage.syncer import Syncer
+from kit.daemons import DEADLINE, eventually, free_port
 from unit.broker.fakes import Fakes
 from unit.cluster.fake_lookupd import FakeHTTP, FakeLookupd, http_response, info, obliging
 

@@ -10,11 +10,11 @@ from socket import AF_APPLETALK, AF_INET, SOCK_STREAM
 import pytest
 from gevent import sleep, spawn
 
-from daemons import free_port
 from gnsqd.cluster import lookup_peer
 from gnsqd.cluster.lookup_peer import LookupdError, LookupPeer
 from gnsqd.log import Level, Logger
 from gnsqd.net import dial
+from kit.daemons import free_port
 from unit.cluster.fake_lookupd import FakeLookupd, answer, info, obliging
 
 IDENTITY = {"version": "1.3.0", "tcp_port": 34160, "http_port": 34161, "hostname": "vm", "broadcast_address": "<b>"}

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnsqd.net.stream import MAX_CHUNK, DeflateLayer, Layer, SnappyLayer, Stack, StreamError
-from upgraded_client import SNAPPY_IDENTIFIER as IDENTIFIER
-from upgraded_client import chunk
+from kit.upgraded_client import SNAPPY_IDENTIFIER as IDENTIFIER
+from kit.upgraded_client import chunk
 
 OK_FRAME = bytes.fromhex("00 00 00 06 00 00 00 00 4f 4b")
 DEFLATED_OK = bytes.fromhex("62 60 60 60 63 60 60 60 f0 f7 06 00 00 00 ff ff 00 00 00 ff ff")

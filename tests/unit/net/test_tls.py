@@ -9,10 +9,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from OpenSSL import SSL
 
-from certificates import Identity, issue
 from gnsqd.net.stream import StreamError, TLSError
 from gnsqd.net.tls import TLSLayer, build_context
 from gnsqd.options import TLS_VERSIONS, Options
+from kit.certificates import Identity, issue
 
 pytestmark = pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 

@@ -8,11 +8,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa, x25519
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 
-from certificates import issue
-from daemons import Daemon, StartFailed
 from gnsqd.errors import StartError
 from gnsqd.net.tls import build_context
 from gnsqd.options import Options, validate
+from kit.certificates import issue
+from kit.daemons import Daemon, StartFailed
 
 
 def start_error(options: Options) -> str | None:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from exposition import OPENMETRICS, families
 from gnsqd.broker.registry import Registry
 from gnsqd.observe.prometheus import Metrics
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.options import OPTIONS, Options
+from kit.exposition import OPENMETRICS, families
 from pyspark_nsq.progress import Metrics as PipelineMetrics
 from pyspark_nsq.progress import Progress
 from unit.observe.clients import ShownClient

@@ -8,7 +8,6 @@ from itertools import count, pairwise
 import gevent
 import pytest
 
-from exposition import OPENMETRICS, families, labels, series
 from gnsqd.broker.registry import Registry
 from gnsqd.errors import StorageError
 from gnsqd.hub.cooperative import TURN_SECONDS
@@ -16,6 +15,7 @@ from gnsqd.observe.prometheus import Metrics
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.options import Options
 from gnsqd.version import NSQD_VERSION, VERSION, lane
+from kit.exposition import OPENMETRICS, families, labels, series
 from unit.observe.clients import STATS, ShownClient
 
 # Of the sources that gnsqd.observe.prometheus names, with what runs by default and with the collector of clients.

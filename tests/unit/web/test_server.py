@@ -15,7 +15,6 @@ import pytest
 from gevent.event import Event
 from gevent.socket import create_connection, socket
 
-from certificates import issue
 from gnsqd.log import Level, Logger
 from gnsqd.net.listener import Listener
 from gnsqd.net.tls import TLSLayer, build_context
@@ -24,6 +23,7 @@ from gnsqd.web import server
 from gnsqd.web.http11 import Request, RequestReader
 from gnsqd.web.routes import HTTPError, Route, Router
 from gnsqd.web.server import HTTPServer
+from kit.certificates import issue
 
 DEADLINE = 20.0
 

@@ -8,13 +8,13 @@ import pytest
 from gevent import sleep, spawn
 
 import gnsqd.wire.session
-from daemons import is_readable
 from gnsqd.broker.topic import Topic
 from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.commands import Commands
 from gnsqd.wire.session import ProtocolV2
+from kit.daemons import is_readable
 from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, backend_of, eventually, settle
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from certificates import issue
-from daemons import DEADLINE, Daemon
 from gnsqd.net.stream import DeflateLayer, Layer, SnappyLayer, Stack
 from gnsqd.net.tls import TLSLayer, build_context
 from gnsqd.options import Options
-from nsq_client import RESPONSE
-from upgraded_client import Compression, UpgradedClient, tls_client_context
+from kit.certificates import issue
+from kit.daemons import DEADLINE, Daemon
+from kit.nsq_client import RESPONSE
+from kit.upgraded_client import Compression, UpgradedClient, tls_client_context
 
 pytestmark = pytest.mark.peer
 

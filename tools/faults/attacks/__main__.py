@@ -12,9 +12,9 @@ import signal
 import sys
 from functools import partial
 
-from daemons import PEERS, own_command
 from faults.attacks import crowds, floods, freezes, hostile
 from faults.attacks.figures import Attack, Setting
+from kit.daemons import PEERS, own_command
 
 ATTACKS = (
     *(Attack(row.name, partial(freezes.measure, row), row.real) for row in freezes.ROWS),

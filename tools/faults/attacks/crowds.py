@@ -11,9 +11,9 @@ from functools import partial
 from statistics import median
 
 from benchmarks.lanes import cpu_seconds
-from daemons import Daemon
 from faults.attacks.figures import Attack, Figure, Setting, attempts, running, spread
-from nsq_client import MESSAGE, Client, parse_message
+from kit.daemons import Daemon
+from kit.nsq_client import MESSAGE, Client, parse_message
 
 PER_TOPIC = 100  # channels
 INTERVAL = 0.05  # s between the messages of two topics, each of which goes to PER_TOPIC channels

@@ -9,7 +9,7 @@ from mmap import PAGESIZE
 from pathlib import Path
 from typing import NamedTuple
 
-from daemons import Address, Daemon
+from kit.daemons import Address, Daemon
 
 MB = 1e6
 

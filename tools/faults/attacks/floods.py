@@ -18,9 +18,9 @@ from itertools import count
 from pathlib import Path
 from statistics import mean, median
 
-from daemons import DEADLINE, Daemon, free_port, open_socket
 from faults.attacks.figures import MB, Attack, Figure, Memory, Setting, address, resident, running
 from faults.attacks.stalls import WINDOW, Probe, say
+from kit.daemons import DEADLINE, Daemon, free_port, open_socket
 
 TOPICS = 1000
 SECONDS = 4.0  # of each turn

@@ -16,10 +16,10 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.clients import Consumer, consuming, publish
-from daemons import DEADLINE, Daemon, eventually, free_port, last_flag, open_socket
 from faults.attacks.figures import Figure, Setting, address, attempts, post, running, spread
 from faults.attacks.stalls import ANSWER, INTERVAL, Probe, receive
-from nsq_client import sized
+from kit.daemons import DEADLINE, Daemon, eventually, free_port, last_flag, open_socket
+from kit.nsq_client import sized
 
 LIMIT = 50.0  # ms
 SETTLED = 2.0  # s, in which what an action has set off comes to its end

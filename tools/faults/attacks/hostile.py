@@ -20,12 +20,12 @@ from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 
-from daemons import DEADLINE, free_port, open_socket
 from faults.attacks.figures import MB, Attack, Figure, Memory, Setting, resident, running
 from faults.attacks.floods import READ, token_files
 from faults.attacks.stalls import Probe, say
-from lookupds import Lookupd, own_lookupd_command
-from nsq_client import sized
+from kit.daemons import DEADLINE, free_port, open_socket
+from kit.lookupds import Lookupd, own_lookupd_command
+from kit.nsq_client import sized
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
 START = b'{"version":"1.3.0","health":"OK","start_time":1,"topics":['

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from daemons import DEADLINE, Address, eventually, open_socket
-from nsq_client import sized
+from kit.daemons import DEADLINE, Address, eventually, open_socket
+from kit.nsq_client import sized
 
 INTERVAL = 0.01  # s
 TOPIC = "beside"

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from daemons import PEERS, own_command
+from kit.daemons import PEERS, own_command
 from spark.bench.rows import ROWS, SIZE, run_ceiling, run_once
 from spark.sessions import CONF, QUICK_JAVA, start_session
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from daemons import Daemon
-from nsq_client import Client
+from kit.daemons import Daemon
+from kit.nsq_client import Client
 from spark.bench.python_cpu import python_cpu
 from spark.topics import daemon_options, sink_options
 

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Sequence
 from types import TracebackType
 
-from daemons import Daemon
-from nsq_client import Client
+from kit.daemons import Daemon
+from kit.nsq_client import Client
 
 BATCH = 50  # bodies of one MPUB
 PADDING = b" " + b"x" * 100

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from daemons import Daemon, eventually
+from kit.daemons import Daemon, eventually
 from spark.cluster import Process
 from spark.faults.points import Point
 from spark.sessions import CONF, spark_environment

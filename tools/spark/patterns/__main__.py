@@ -6,7 +6,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from daemons import Daemon, own_command
+from kit.daemons import Daemon, own_command
 from spark.patterns.actions import PATTERNS
 from spark.sessions import start_session
 from spark.topics import bodies, daemon_options, publish, take

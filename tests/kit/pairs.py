@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from daemons import Daemon, own_command
+from kit.daemons import Daemon, own_command
 
 
 class Pair(NamedTuple):

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from daemons import PEERS, Daemon, eventually, own_command
-from nsq_client import MESSAGE, RESPONSE, Client, Frame, Message, parse_message
+from kit.daemons import PEERS, Daemon, eventually, own_command
+from kit.nsq_client import MESSAGE, RESPONSE, Client, Frame, Message, parse_message
 
 OURS = own_command()
 REAL = [str(PEERS / "nsqd")]

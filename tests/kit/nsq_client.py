@@ -12,7 +12,7 @@ import time
 from types import TracebackType
 from typing import NamedTuple
 
-from daemons import DEADLINE, Address, open_socket
+from kit.daemons import DEADLINE, Address, open_socket
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 HEARTBEAT = b"_heartbeat_"

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import preloaded
-from daemons import DEADLINE, PEERS, Daemon, eventually, free_port, own_command, wait_until_stopped
-from nsq_client import sized
+from kit import preloaded
+from kit.daemons import DEADLINE, PEERS, Daemon, eventually, free_port, own_command, wait_until_stopped
+from kit.nsq_client import sized
 
 REAL_COMMAND = [str(PEERS / "nsqlookupd")]
 IDENTITY: dict[str, object] = {

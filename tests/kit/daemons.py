@@ -26,11 +26,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-import preloaded
+from kit import preloaded
 
 DEADLINE = 30.0  # seconds; generous, for noisy machines: no test measures time with it
 
-PEERS = Path(__file__).parent / "peers" / "bin"
+PEERS = Path(__file__).parents[1] / "peers" / "bin"
 
 PORTS = range(20000, 32768)  # below the ports that Linux, macOS and the BSDs choose themselves
 _next_ports = itertools.cycle(secrets.SystemRandom().sample(PORTS, len(PORTS)))

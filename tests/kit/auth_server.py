@@ -9,7 +9,7 @@ from threading import Event, Thread
 from types import TracebackType
 from urllib.parse import parse_qs, urlsplit
 
-from daemons import DEADLINE
+from kit.daemons import DEADLINE
 
 EVERYTHING = {"topic": ".*", "channels": [".*"], "permissions": ["subscribe", "publish"]}
 

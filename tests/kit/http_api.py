@@ -5,7 +5,7 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from daemons import DEADLINE, Daemon, open_socket
+from kit.daemons import DEADLINE, Daemon, open_socket
 
 
 def message(code: str) -> str:

@@ -13,8 +13,8 @@ from typing import Any, Protocol, Self
 
 import cramjam
 
-from daemons import DEADLINE, Address
-from nsq_client import Client
+from kit.daemons import DEADLINE, Address
+from kit.nsq_client import Client
 
 TLS_VERSIONS = {
     "tls1.0": ssl.TLSVersion.TLSv1,

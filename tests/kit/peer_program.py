@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from daemons import DEADLINE, eventually
+from kit.daemons import DEADLINE, eventually
 
 
 class Server:
