@@ -1,0 +1,67 @@
+"""What tests do to a daemon again and again, each in one call: create, publish, take."""
+
+from collections.abc import Callable
+
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import MESSAGE, RESPONSE, Client, Frame, Message, parse_message
+
+DaemonFactory = Callable[..., Daemon]
+
+MAX_RDY = 2500  # by default
+
+
+def post(nsqd: Daemon, target: str, body: bytes = b"") -> bytes:
+    """What the daemon answers; its status must be 200."""
+    status, _, answer = nsqd.http("POST", target, body)
+    assert status == 200, (target, status, answer)
+    return answer
+
+
+def create(nsqd: Daemon, topic: str, *channels: str) -> None:
+    post(nsqd, f"/topic/create?topic={topic}")
+    for channel in channels:
+        post(nsqd, f"/channel/create?topic={topic}&channel={channel}")
+
+
+def publish(nsqd: Daemon, topic: str, *bodies: bytes) -> None:
+    """Over a connection of its own, which ends when the daemon has answered."""
+    with Client(nsqd.tcp_address) as client:
+        client.publish(topic, *bodies)
+
+
+def take(nsqd: Daemon, topic: str, channel: str, count: int) -> list[Message]:
+    """Receive `count` messages in the order of delivery, and finish them. The daemon has sent none but these, and has
+    dealt with the FINs when this returns."""
+    taken: list[Message] = []
+    with Client(nsqd.tcp_address) as client:
+        client.identify(heartbeat_interval=60_000)  # seconds go by with many messages
+        client.subscribe(topic, channel)
+        while len(taken) < count:
+            window = min(count - len(taken), MAX_RDY)
+            client.command(b"RDY %d" % window)
+            messages = [client.message() for _ in range(window)]
+            client.send(b"RDY 0\n" + b"".join(b"FIN %b\n" % message.id for message in messages))
+            taken += messages
+        assert not all_done(client)
+    return taken
+
+
+def all_done(client: Client) -> list[Message]:
+    """Return when the daemon has dealt with everything that this client sent: what messages came until then."""
+    client.send(b"CLS\n")
+    messages = []
+    while (frame := client.frame()).type != RESPONSE:
+        if frame.type == MESSAGE:
+            messages.append(parse_message(frame.data))
+    assert frame == Frame(RESPONSE, b"CLOSE_WAIT")
+    return messages
+
+
+def wait_for(nsqd: Daemon, topic: str, channel: str, **figures: int) -> None:
+    """Until the statistics of the channel have these, such as `depth=3`."""
+
+    def reached() -> bool:
+        stats = nsqd.channel_stats(topic, channel)
+        return all(stats.get(name) == value for name, value in figures.items())
+
+    eventually(reached, f"{topic}:{channel} with {figures}")
