@@ -18,7 +18,7 @@ WORKERS := 3
 PYTEST = $(CACHING) GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest -n $(WORKERS) --dist=worksteal
 
 .PHONY: help run check test test-all test-plain test-spark test-old-spark peers bench bench-memory bench-scale spark-faults
-.PHONY: spark-bench spark-example spark-patterns faults attacks differential soak docs options screens release-check lint types format clean
+.PHONY: spark-bench spark-example spark-patterns faults attacks differential soak mutants docs options screens release-check lint types format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -120,6 +120,11 @@ differential: $(PEERS) ## random sessions with gnsqd and the real nsqd
 soak: ## an hour of mixed load
 	@.ci/install .venv dev
 	@PYTHONPATH=tests:tools .venv/bin/python -m faults.soak $(FLAGS)
+
+# Breaks the daemon in one place after the other, and lists which tests notice: FLAGS="--count=300 --seed=1".
+mutants: $(PEERS) ## which tests notice a broken line: an hour or two
+	@.ci/install .venv dev
+	@PYTHONPATH=tests:tools .venv/bin/python -m mutants $(FLAGS)
 
 # What kills, restarts and full disks cost a Spark stream: the tables of contrib/docs/spark.md, in about half an hour.
 spark-faults: ## kills, restarts and full disks beside a Spark stream

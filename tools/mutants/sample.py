@@ -1,0 +1,112 @@
+"""Mutants: places where one operator, condition, number or statement of the product can be another one."""
+
+import ast
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.FloorDiv: ast.Mult,
+}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`old` of a file is `new`; `function` is the first line of the innermost function around it."""
+
+    path: str
+    function: int
+    line: int
+    start: int  # bytes of the file
+    end: int
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {' '.join(self.old.split())} -> {self.new}"
+
+    def apply(self, source: bytes) -> bytes:
+        return source[: self.start] + self.new.encode() + source[self.end :]
+
+
+def sample(root: Path, areas: list[str], count: int, seed: int) -> list[Mutant]:
+    """The same number of each area, which is a folder of `root`."""
+    chosen: list[Mutant] = []
+    for area in areas:
+        found = [each for path in sorted((root / area).rglob("*.py")) for each in mutants(root, path)]
+        chosen += sorted(
+            random.Random(seed).sample(found, count // len(areas)), key=lambda each: (each.path, each.line)
+        )
+    return chosen
+
+
+def mutants(root: Path, path: Path) -> Iterator[Mutant]:
+    source = path.read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for function, node, new in _changes(ast.parse(source), 0):
+        start = starts[node.lineno - 1] + node.col_offset
+        end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+        yield Mutant(str(path.relative_to(root)), function, node.lineno, start, end, source[start:end].decode(), new)
+
+
+def _changes(node: ast.AST, function: int) -> Iterator[tuple[int, ast.expr | ast.stmt, str]]:
+    if isinstance(node, ast.JoinedStr):  # positions in these are wrong before Python 3.12
+        return
+    if isinstance(node, Function):
+        function = node.lineno
+    elif function and isinstance(node, (ast.expr, ast.stmt)):
+        for new in _instead(node):
+            yield function, node, new
+    for child in ast.iter_child_nodes(node):
+        yield from _changes(child, function)
+
+
+def _instead(node: ast.AST) -> Iterator[str]:
+    """What may stand for this node."""
+    match node:
+        case ast.Compare(left, [operator], [right]) if type(operator) in COMPARISONS:
+            yield f"({ast.unparse(ast.Compare(left, [COMPARISONS[type(operator)]()], [right]))})"
+        case ast.BoolOp(operator, values):
+            other = ast.Or() if isinstance(operator, ast.And) else ast.And()
+            yield f"({ast.unparse(ast.BoolOp(other, values))})"
+        case ast.UnaryOp(ast.Not(), operand):
+            yield f"({ast.unparse(operand)})"
+        case ast.BinOp(left, operator, right) if type(operator) in ARITHMETIC and not _is_text(left, right):
+            yield f"({ast.unparse(ast.BinOp(left, ARITHMETIC[type(operator)](), right))})"
+        case ast.Constant(bool(value)):
+            yield str(not value)
+        case ast.Constant(int(value)):
+            yield str(value + 1)
+        case ast.IfExp(test, body, orelse):
+            yield f"({ast.unparse(ast.IfExp(test, orelse, body))})"
+        case ast.Expr(ast.Call(function)) if "log." not in ast.unparse(function):
+            yield "pass"
+        case ast.Assign([ast.Attribute()]) | ast.AugAssign(ast.Attribute()) | ast.Delete() | ast.Break():
+            yield "pass"
+
+
+def _is_text(*nodes: ast.expr) -> bool:
+    return any(isinstance(node, ast.JoinedStr | ast.Constant) and not _is_int(node) for node in nodes)
+
+
+def _is_int(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int)
