@@ -2,9 +2,9 @@
 
     PYTHONPATH=tests:tools .venv/bin/python -m mutants --count=300 --seed=1 --json=FILE
 
-A mutant is judged by the tests that call the function around it, those first that call few others, for about
---seconds; only if none of them fails, by the rest of them until one fails. What no test notices is listed at the end:
-a missing test, code that is not needed, or a mutant that behaves like the original.
+A mutant is judged by the tests that call the function around it, those first that call few others, until FAILURES of
+them fail, or all have passed that take --seconds when nothing is broken. What no test notices is listed at the end: a
+missing test, code that is not needed, or a mutant that behaves like the original.
 """
 
 import argparse
@@ -27,8 +27,8 @@ from mutants.tracing import DIRECTORY, instrument, read_calls
 
 AREAS = ["gnsqd/wire", "gnsqd/broker", "gnsqd/queues", "gnsqd/storage", "gnsqd/web"]
 TESTS = ["tests/unit", "tests/behaviour", "tests/interop", "tests/faults"]
-LONGEST = 120.0  # seconds that the rest of the tests of one mutant take, when the product is whole
-NOTICED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+FAILURES = 5
+NOTICED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
 def copy(root: Path, to: Path) -> Path:
@@ -80,18 +80,14 @@ class Judges:
         self._functions, self.seconds = read_calls(calls)
         self._order = sorted(self._functions, key=lambda test: (len(self._functions[test]), test))
 
-    def of(self, mutant: Mutant) -> list[str]:
+    def of(self, mutant: Mutant, seconds: float) -> list[str]:
+        """As many as take that long."""
         function = f"{mutant.path}:{mutant.function}"
-        return [test for test in self._order if function in self._functions[test]]
-
-    def first(self, tests: list[str], seconds: float) -> list[str]:
-        """Of these, as many as take that long."""
         chosen: list[str] = []
-        for test in tests:
-            seconds -= self.seconds[test] + 0.05
-            if seconds < 0 and chosen:
-                break
-            chosen.append(test)
+        for test in self._order:
+            if function in self._functions[test] and seconds > 0:
+                chosen.append(test)
+                seconds -= self.seconds[test]
         return chosen
 
 
@@ -99,22 +95,15 @@ def judge(tree: Path, mutant: Mutant, judges: Judges, seconds: float) -> list[st
     """The tests that notice the mutant."""
     path = tree / mutant.path
     source = path.read_bytes()
-    tests = judges.of(mutant)
-    first = judges.first(tests, seconds)
-    rest = judges.first(tests[len(first) :], LONGEST)
+    tests = judges.of(mutant, seconds)
+    if not tests:
+        return []
     try:
         path.write_bytes(mutant.apply(source))
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):  # of the same second and size as this one
             compiled.unlink()
-        for chosen, options in ((first, []), (rest, ["-x"])):
-            if chosen:
-                limit = 30 + 5 * sum(judges.seconds[test] for test in chosen)
-                printed = pytest(tree, "-rfE", "--timeout=30", *options, *chosen, timeout=limit)
-                if found := NOTICED.findall(printed) if printed else ["(no end)"]:
-                    return found
-                if not re.search(r"\d+ passed", printed):
-                    return ["(no test)"]
-        return []
+        printed = pytest(tree, "-rfE", "--timeout=20", f"--maxfail={FAILURES}", *tests, timeout=60 + 5 * seconds)
+        return NOTICED.findall(printed) if printed else ["(no end)"]
     finally:
         path.write_bytes(source)
 
@@ -125,7 +114,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="mutants that this regular expression finds")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of tests that all judge a mutant")
+    parser.add_argument("--seconds", type=float, default=60.0, help="that the tests of a mutant take")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write there which tests notice which mutant")
     parser.add_argument("tests", nargs="*", default=TESTS)
