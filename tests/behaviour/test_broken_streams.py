@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from faults.observers import GoodClients
 from kit.certificates import write_identities
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import ERROR, RESPONSE, Client, Frame, split_frames
+from kit.observers import GoodClients
 from kit.upgraded_client import (
     SNAPPY_BLOCK,
     SNAPPY_IDENTIFIER,

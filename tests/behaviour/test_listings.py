@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.put import interpreter
-from kit.daemons import Daemon, own_command
+from kit.daemons import Daemon, interpreter, own_command
 from kit.http_api import ask
 from kit.nsq_client import Client
 

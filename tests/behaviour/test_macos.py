@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from behaviour.as_on_macos import MacOS
-from benchmarks.put import interpreter
-from kit.daemons import Daemon, own_command
+from kit.daemons import Daemon, interpreter, own_command
 from kit.http_api import ask
 from kit.nsq_client import Client
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from faults.faulty_gnsqd import Faults
 from kit.daemons import DEADLINE, Daemon, StartFailed, eventually, own_command
+from kit.faulty_gnsqd import Faults
 from kit.http_api import ask
 from kit.nsq_client import Client, mpub_body
 

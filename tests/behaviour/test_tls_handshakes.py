@@ -17,11 +17,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from faults.observers import GoodClients
 from kit.auth_server import EVERYTHING, AuthServer, grant, query
 from kit.certificates import issue, sign_weakly, write_identities
 from kit.daemons import DEADLINE, Daemon, address_of, eventually, is_readable, open_socket, own_command
 from kit.nsq_client import HEARTBEAT, Client, split_frames
+from kit.observers import GoodClients
 from kit.upgraded_client import UpgradedClient, tls_client_context
 
 pytestmark = pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")

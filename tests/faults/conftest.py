@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from model.differential import fast_directory
+from kit.daemons import fast_directory
 
 
 @pytest.fixture

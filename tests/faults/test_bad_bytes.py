@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from faults.observers import GOOD, GoodClients, resident_bytes, sockets
 from kit.daemons import Daemon, eventually, own_command
 from kit.nsq_client import Client, split_frames
+from kit.observers import GOOD, GoodClients, resident_bytes, sockets
 
 EXAMPLES = {"random": 600, "mutated": 900, "cut": 400, "sizes": 300, "names": 300}
 ID = b"0123456789abcdef"

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from faults.observers import GoodClients, resident_bytes, sockets
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Address, Daemon, eventually, open_socket, own_command
 from kit.http_api import head
 from kit.nsq_client import Client, sized
+from kit.observers import GoodClients, resident_bytes, sockets
 from kit.upgraded_client import Deflate, Snappy, UpgradedClient, tls_client_context
 
 DaemonFactory = Callable[..., Daemon]

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.put import interpreter
-from faults.jumping_clock import WallClock
-from kit.daemons import Daemon, eventually, own_command
+from kit.daemons import Daemon, eventually, interpreter, own_command
 from kit.http_api import ask
+from kit.jumping_clock import WallClock
 from kit.nsq_client import Client, Message, parse_message
 
 HOUR = 3600.0

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from behaviour.test_https import https_address
-from benchmarks.put import interpreter
-from faults.buggy_gnsqd import Bugs
 from interop.cluster import Pretender
+from kit.buggy_gnsqd import Bugs
 from kit.certificates import issue
-from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command
+from kit.daemons import DEADLINE, Daemon, eventually, interpreter, open_socket, own_command
 from kit.exposition import labels, series
 from kit.http_api import head
 from kit.nsq_client import Client

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.account import drain, next_body
+from kit.account import drain, next_body
 from kit.daemons import Daemon
 from kit.http_api import ask
 from kit.nsq_client import Client

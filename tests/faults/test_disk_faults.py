@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from faults.account import Account, drain
-from faults.faulty_gnsqd import Faults, Rule
+from kit.account import Account, drain
 from kit.daemons import Daemon, StartFailed, eventually, own_command
+from kit.faulty_gnsqd import Faults, Rule
 from kit.http_api import ask, message
 from kit.nsq_client import Client, mpub_body
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from faults.account import VERBS, Account, drain
-from faults.small_disk import SmallDisk
+from kit.account import VERBS, Account, drain
 from kit.daemons import Daemon, StartFailed, eventually, own_command
 from kit.http_api import ask, topic_stats
 from kit.nsq_client import ERROR, Client
+from kit.small_disk import SmallDisk
 
 DaemonFactory = Callable[..., Daemon]
 

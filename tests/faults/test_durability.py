@@ -12,11 +12,11 @@ import pytest
 
 from cli.gnsqadmin import gnsqadmin
 from faults import ledger
-from faults.faulty_gnsqd import Faults
-from faults.small_disk import SmallDisk
 from kit.daemons import Daemon, StartFailed, eventually, own_command
+from kit.faulty_gnsqd import Faults
 from kit.http_api import ask
 from kit.nsq_client import Client, Message, parse_message, sized
+from kit.small_disk import SmallDisk
 
 DaemonFactory = Callable[..., Daemon]
 MINUTE = b"60000"  # ms

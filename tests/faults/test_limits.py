@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from behaviour.test_https import https_address
-from faults.observers import GoodClients, resident_bytes, sockets
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, open_socket
 from kit.http_api import ask, exchange, head, message, read_all, split_responses
 from kit.nsq_client import Client, sized
+from kit.observers import GoodClients, resident_bytes, sockets
 
 DaemonFactory = Callable[..., Daemon]
 

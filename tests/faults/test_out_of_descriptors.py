@@ -6,7 +6,7 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 
-from faults.account import Account, next_body
+from kit.account import Account, next_body
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.http_api import message
 from kit.nsq_client import HEARTBEAT, RESPONSE, Client

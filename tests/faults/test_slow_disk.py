@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from faults.account import drain, next_body
-from faults.faulty_gnsqd import Faults
+from kit.account import drain, next_body
 from kit.daemons import Daemon, eventually, own_command
+from kit.faulty_gnsqd import Faults
 from kit.http_api import ask
 from kit.nsq_client import HEARTBEAT, RESPONSE, Client
 

@@ -99,12 +99,28 @@ def own_command() -> list[str]:
     return [sys.executable, "-P", "-m", "gnsqd"]
 
 
+def interpreter(command: Sequence[str]) -> list[str]:
+    """The Python that runs the program which `command` starts, also where that is an installed script."""
+    if "-m" in command:
+        return [word for word in command[: command.index("-m")] if word != "-P"]
+    with open(command[0], "rb") as file:
+        line = file.readline(4096)
+    assert line.startswith(b"#!"), f"it is unclear which Python runs {command[0]}"
+    assert b"python" in line, f"it is unclear which Python runs {command[0]}"
+    return line[2:].decode().split()
+
+
 def run_to_end(command: Sequence[str], *flags: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """A daemon that does not serve, for its exit code and what it printed; started as `Daemon` starts them."""
     if Daemon.preloaded and preloaded.can_start(command):
         code, out, err = preloaded.run(command, flags, b"", DEADLINE, cwd)
         return subprocess.CompletedProcess([*command, *flags], code, out.decode(), err.decode())
     return subprocess.run([*command, *flags], cwd=cwd, capture_output=True, text=True, timeout=DEADLINE)
+
+
+def fast_directory() -> str | None:
+    """One whose fsync costs nothing, for tempfile."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def export_source_tree() -> None:

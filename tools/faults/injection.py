@@ -13,13 +13,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.put import interpreter
-from faults.account import Account, drain
-from faults.jumping_clock import WallClock
 from faults.ledger import CHANNELS, SETTLED, TOPIC, Ledger, Load, Outcome
 from faults.power_loss import Machine
-from faults.small_disk import BALLAST, PAGE, SmallDisk
-from kit.daemons import Daemon, eventually
+from kit.account import Account, drain
+from kit.daemons import Daemon, eventually, interpreter
+from kit.jumping_clock import WallClock
+from kit.small_disk import BALLAST, PAGE, SmallDisk
 
 HOUR = 3600.0
 DISK = 1 << 20  # bytes

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from faults.account import next_body
 from faults.soak_consumer import Consumer
 from faults.tally import Tally
+from kit.account import next_body
 from kit.daemons import DEADLINE, Daemon, open_socket
 from kit.nsq_client import HEARTBEAT, Client, mpub_body
 from kit.upgraded_client import UpgradedClient, tls_client_context

@@ -23,10 +23,10 @@ from traceback import format_exception
 from typing import NamedTuple
 
 from faults.mixed_load import MixedLoad
-from faults.observers import resident_bytes
 from faults.tally import Tally
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, own_command
+from kit.observers import resident_bytes
 
 TOPICS = ("t", "u")
 CHANNELS = ("one", "two")

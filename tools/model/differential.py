@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from kit.daemons import PEERS
+from kit.daemons import PEERS, fast_directory
 from kit.pairs import running_pair
 from model.bad_arguments import LIMITS
 from model.player import Difference, ExplainedDifference
@@ -114,11 +114,6 @@ def arena(directory: Path, nsqd: Path) -> Iterator[Arena]:
                 assert side.web.ask("PUT /config/log_level", b"error").status == 200
             pairs.append(sides)
         yield Arena(*pairs)
-
-
-def fast_directory() -> str | None:
-    """One whose fsync costs nothing, for tempfile."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 class Outcome(NamedTuple):

@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults.small_disk import SmallDisk
 from kit.daemons import PEERS, Daemon, fixed_ports, free_port, own_command
 from kit.peer_program import PeerProgram
+from kit.small_disk import SmallDisk
 from spark.cluster import Cluster
 from spark.faults.points import IN_TASK, POINTS, SEAL_TO_FIN
 from spark.faults.publisher import Publisher
