@@ -20,6 +20,7 @@ from faults.tally import Tally
 from kit.account import next_body
 from kit.daemons import DEADLINE, Daemon, open_socket
 from kit.nsq_client import HEARTBEAT, Client, mpub_body
+from kit.traffic import create, post
 from kit.upgraded_client import UpgradedClient, tls_client_context
 
 PUBLISHERS = 3
@@ -43,10 +44,10 @@ WAIT = 0.2  # seconds between two things that come and go
 
 class MixedLoad:
     """Clients of `daemon`; they end at the first failure of any. `interval` is the time in seconds between two
-    publishes of a publisher, and may be changed."""
+    publishes of a publisher."""
 
-    def __init__(self, daemon: Daemon, tallies: Sequence[Tally], seed: int) -> None:
-        self.interval = 0.05
+    def __init__(self, daemon: Daemon, tallies: Sequence[Tally], seed: int, interval: float) -> None:
+        self._interval = interval
         self.counts: Counter[str] = Counter()
         self.failures: list[BaseException] = []
         self._daemon = daemon
@@ -102,17 +103,13 @@ class MixedLoad:
         fields: dict[str, int] = {**chance.choice(UPGRADES), "output_buffer_timeout": chance.choice((25, 250))}
         return UpgradedClient(self._daemon.tcp_address, self._tls, **fields)
 
-    def _post(self, path: str) -> None:
-        status, _, answer = self._daemon.http("POST", path)
-        assert status == 200, (path, status, answer)
-
     # Topics that live throughout
 
     def _publish(self, chance: random.Random) -> None:
         while not self._stopping.is_set():
             with self._connect(chance) as client:
                 for _ in range(chance.randrange(20, 400)):
-                    if self._stopping.wait(self.interval):
+                    if self._stopping.wait(self._interval):
                         break
                     self._publish_once(client, chance)
                 if chance.random() < 0.5:
@@ -157,9 +154,9 @@ class MixedLoad:
             what, query = chance.choice(
                 [("topic", f"topic={tally.topic}"), ("channel", f"topic={tally.topic}&channel={channel}")]
             )
-            self._post(f"/{what}/pause?{query}")
+            post(self._daemon, f"/{what}/pause?{query}")
             self._stopping.wait(chance.uniform(0.2, 3))
-            self._post(f"/{what}/unpause?{query}")
+            post(self._daemon, f"/{what}/unpause?{query}")
             self._count("pauses")
 
     # Things that come and go
@@ -192,8 +189,7 @@ class MixedLoad:
 
     def _short_lived_topic(self, name: str, chance: random.Random) -> None:
         """With messages in memory and on disk, in flight and deferred."""
-        for path in (f"topic/create?topic={name}", f"channel/create?topic={name}&channel=c"):
-            self._post(f"/{path}")
+        create(self._daemon, name, "c")
         with self._connect(chance) as client:
             client.publish(name, *[b"x" * 100] * chance.randrange(2, 200))
             client.command(f"DPUB {name} 60000".encode(), b"x")
@@ -201,10 +197,10 @@ class MixedLoad:
             client.subscribe(name, "c", rdy=10)
             next_body(client)
         if chance.random() < 0.5:
-            self._post(f"/channel/empty?topic={name}&channel=c")
+            post(self._daemon, f"/channel/empty?topic={name}&channel=c")
         if chance.random() < 0.5:
-            self._post(f"/channel/delete?topic={name}&channel=c")
-        self._post(f"/topic/delete?topic={name}")
+            post(self._daemon, f"/channel/delete?topic={name}&channel=c")
+        post(self._daemon, f"/topic/delete?topic={name}")
 
     def _connections(self, name: str, chance: random.Random) -> None:
         """That do nothing, or not much."""

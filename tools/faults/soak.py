@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from traceback import format_exception
@@ -27,6 +27,7 @@ from faults.tally import Tally
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, own_command
 from kit.observers import resident_bytes
+from kit.traffic import create, post
 
 TOPICS = ("t", "u")
 CHANNELS = ("one", "two")
@@ -36,6 +37,7 @@ MB = 1e6
 MEMORY_GROWTH = 1.05
 MEMORY_SLACK = 3.0  # MB
 COMING_AND_GOING = 12  # connections that may just be there, or not
+LONG_ENOUGH = 600.0  # seconds, to judge what grows while there are clients: dead greenlets go once a minute
 QUEUES = len(TOPICS) * (1 + len(CHANNELS))
 
 LINE = "{:>8} {:>8} {:>6} {:>10} {:>8} {:>10} {:>10} {:>11}"
@@ -62,15 +64,6 @@ class Row(NamedTuple):
         return self.late <= self.limit
 
 
-class Outcome(NamedTuple):
-    """`complaints` is empty if all is well."""
-
-    tallies: list[Tally]
-    counts: Counter[str]
-    rows: list[Row]
-    complaints: list[str]
-
-
 def look(daemon: Daemon, seconds: float) -> Sample:
     page = daemon.http("GET", "/metrics")[2]
     greenlets = re.search(rb"^gnsqd_greenlets (\d+)", page, re.MULTILINE)
@@ -93,51 +86,27 @@ def compare(samples: Sequence[Sample]) -> list[Row]:
     ]
 
 
-class Throttle:
-    """Keeps daemon and clients together at `share` of a core."""
-
-    def __init__(self, daemon: Daemon, load: MixedLoad, share: float) -> None:
-        self._daemon = daemon
-        self._load = load
-        self._share = share
-        self._at = time.monotonic()
-        self._used = self._seconds()
-
-    def _seconds(self) -> float:
-        fields = Path(f"/proc/{self._daemon.pid}/stat").read_text().rpartition(")")[2].split()
-        return time.process_time() + sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
-
-    def adjust(self) -> None:
-        at, used = self._at, self._used
-        self._at, self._used = time.monotonic(), self._seconds()
-        share = (self._used - used) / (self._at - at)
-        change = min(max(share / self._share, 0.7), 1.4)
-        self._load.interval = min(max(self._load.interval * change, 0.002), 5.0)
-
-
 class Soak:
-    """One daemon and its clients; `report` gets a line every minute, ten in a run that is shorter than that."""
+    """One daemon and its clients, with a line every minute, ten in a run that is shorter than that. `complaints` is
+    empty if all is well."""
 
-    def __init__(self, daemon: Daemon, seed: int, report: Callable[[str], None]) -> None:
+    def __init__(self, daemon: Daemon, seed: int) -> None:
         self.tallies = [Tally(name, CHANNELS) for name in TOPICS]
         self.counts: Counter[str] = Counter()
         self.rows: list[Row] = []
         self.complaints: list[str] = []
         self._daemon = daemon
         self._seed = seed
-        self._report = report
 
-    def run(self, seconds: float, share: float) -> None:
+    def run(self, seconds: float, interval: float) -> None:
         for topic in TOPICS:
-            self._create("topic", f"topic={topic}")
-            for channel in CHANNELS:
-                self._create("channel", f"topic={topic}&channel={channel}")
+            create(self._daemon, topic, *CHANNELS)
         before = self._at_rest()
-        load = MixedLoad(self._daemon, self.tallies, self._seed)
+        load = MixedLoad(self._daemon, self.tallies, self._seed, interval)
         self.counts = load.counts
         samples: list[Sample] = []
         try:
-            self._watch(load, samples, seconds, share)
+            self._watch(load, samples, seconds)
             load.stop_publishing()
             self._settle(load)
         except Exception as error:
@@ -147,26 +116,22 @@ class Soak:
         if load.failures:
             self.complaints = ["".join(format_exception(error)) for error in load.failures]
             return
-        self.rows = compare(samples)
+        if seconds >= LONG_ENOUGH:
+            self.rows = compare(samples)
         self._judge_rest(before)
         self.complaints += [f"{row.what} not flat" for row in self.rows if not row.is_flat]
 
-    def _create(self, what: str, query: str) -> None:
-        assert self._daemon.http("POST", f"/{what}/create?{query}")[0] == 200
-
-    def _watch(self, load: MixedLoad, samples: list[Sample], seconds: float, share: float) -> None:
-        throttle = Throttle(self._daemon, load, share)
+    def _watch(self, load: MixedLoad, samples: list[Sample], seconds: float) -> None:
         between_samples, between_lines = max(seconds / 600, 0.2), min(60.0, seconds / 10)
         next_line = between_lines
         began = time.monotonic()
-        self._report(HEAD)
+        report(HEAD)
         while (now := time.monotonic() - began) < seconds and not load.failures:
-            throttle.adjust()
             if not samples or now >= samples[-1].seconds + between_samples:
                 samples.append(look(self._daemon, now))
             if now >= next_line:
                 next_line += between_lines
-                self._report(self._line(samples[-1]))
+                report(self._line(samples[-1]))
             time.sleep(min(between_samples, 1.0))
 
     def _line(self, sample: Sample) -> str:
@@ -225,7 +190,7 @@ class Soak:
 
     def _at_rest(self) -> Sample:
         """Without garbage that the collector, which runs once a minute, has not freed yet."""
-        assert self._daemon.http("POST", "/debug/freememory")[0] == 200
+        post(self._daemon, "/debug/freememory")
         return look(self._daemon, 0)
 
     def _nothing_else(self) -> bool:
@@ -253,84 +218,60 @@ class Soak:
             self.complaints.append(f"{len(left)} files left, such as {sorted(left)[:3]}")
 
 
-def run(
-    command: list[str],
-    directory: Path,
-    *flags: str,
-    seconds: float,
-    seed: int,
-    share: float,
-    report: Callable[[str], None] = lambda line: None,
-) -> Outcome:
-    """Soak a daemon that `command` starts, on a data path below `directory`."""
-    cert, key = issue("server").write(directory / "server")
-    daemon = Daemon(command, directory / "data", *FLAGS, f"--tls-cert={cert}", f"--tls-key={key}", *flags)
-    with daemon:
-        soak = Soak(daemon, seed, report)
-        soak.run(seconds, share)
-        if daemon.running:
-            soak.judge_end()
-        else:
-            soak.complaints.append(f"the daemon ended: {daemon.log()[-2000:]}")
-    return Outcome(soak.tallies, soak.counts, soak.rows, soak.complaints)
-
-
-def tables(outcome: Outcome) -> Iterable[str]:
+def tables(soak: Soak) -> Iterable[str]:
     """In Markdown."""
     yield "| | early | late | at most | flat |"
     yield "| --- | ---: | ---: | ---: | --- |"
-    for row in outcome.rows:
+    for row in soak.rows:
         sizes = [f"{round(size, 1):g}" for size in (row.early, row.late, row.limit)]
         yield f"| {row.what} | {' | '.join(sizes)} | {'yes' if row.is_flat else 'NO'} |"
     yield ""
     yield "| topic | channel | published | finished | requeued | timed out | lost | delivered again |"
     yield f"| --- | --- |{' ---: |' * 6}"
-    for tally in outcome.tallies:
+    for tally in soak.tallies:
         for name, receipts in tally.channels.items():
             timed_out = sum(receipts.attempts) - tally.count - receipts.requeues
             figures = (tally.count, receipts.finished_count, receipts.requeues, timed_out)
             bad = (len(tally.lost(name)), len(receipts.again))
             yield f"| {tally.topic} | {name} | {' | '.join(map(str, (*figures, *bad)))} |"
     yield ""
-    yield ", ".join(f"{count} {what}" for what, count in sorted(outcome.counts.items()))
+    yield ", ".join(f"{count} {what}" for what, count in sorted(soak.counts.items()))
+
+
+def report(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
-    parser.add_argument(
-        "--minutes", type=float, default=60.0, help="ten at least, as dead greenlets go with the garbage, once a minute"
-    )
+    parser.add_argument("--minutes", type=float, default=60.0, help="ten at least, to judge what grows")
     parser.add_argument("--seed", type=int, default=random.getrandbits(32))
-    parser.add_argument("--load", type=float, default=20.0, help="percent of a core, for daemon and clients together")
+    parser.add_argument("--interval", type=float, default=0.05, help="seconds between two publishes of a publisher")
     parser.add_argument("--durability", help="the daemon's option")
     parser.add_argument("flags", nargs="*", help="more options for the daemon, behind --")
     asked = parser.parse_args()
-    flags = [f"--durability={asked.durability}"] if asked.durability else []
+    flags = [*FLAGS, *([f"--durability={asked.durability}"] if asked.durability else []), *asked.flags]
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-
-    def report(line: str) -> None:
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
-
-    report(f"seed {asked.seed}, {asked.minutes:g} minutes: {' '.join([*own_command(), *flags, *asked.flags])}")
+    report(f"seed {asked.seed}, {asked.minutes:g} minutes: {' '.join([*own_command(), *flags])}")
     with tempfile.TemporaryDirectory(prefix="gnsqd-soak-") as directory:
-        outcome = run(
-            own_command(),
-            Path(directory),
-            *flags,
-            *asked.flags,
-            seconds=asked.minutes * 60,
-            seed=asked.seed,
-            share=asked.load / 100,
-            report=report,
-        )
+        cert, key = issue("server").write(Path(directory) / "server")
+        with Daemon(
+            own_command(), Path(directory) / "data", *flags, f"--tls-cert={cert}", f"--tls-key={key}"
+        ) as daemon:
+            soak = Soak(daemon, asked.seed)
+            soak.run(asked.minutes * 60, asked.interval)
+            if daemon.running:
+                soak.judge_end()
+            else:
+                soak.complaints.append(f"the daemon ended: {daemon.log()[-2000:]}")
     report("")
-    for line in tables(outcome):
+    for line in tables(soak):
         report(line)
-    for complaint in outcome.complaints:
+    for complaint in soak.complaints:
         report(f"WRONG: {complaint}")
-    return 1 if outcome.complaints else 0
+    return 1 if soak.complaints else 0
 
 
 if __name__ == "__main__":
