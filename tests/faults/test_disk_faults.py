@@ -14,7 +14,8 @@ from kit.account import Account, drain
 from kit.daemons import Daemon, StartFailed, eventually, own_command
 from kit.faulty_gnsqd import Faults, Rule
 from kit.http_api import ask, message
-from kit.nsq_client import Client, mpub_body
+from kit.nsq_client import Client
+from kit.traffic import create
 
 DaemonFactory = Callable[..., Daemon]
 
@@ -92,6 +93,7 @@ def go_on(nsqd: Daemon) -> None:
 
 def restart(nsqd: Daemon) -> None:
     assert nsqd.terminate() == 1  # nothing was in memory, but some queues can't be synced
+    assert re.search(r"NSQ: \d queues could not be synced to disk and may lose messages or repeat them", nsqd.log())
 
 
 def kill(nsqd: Daemon) -> None:
@@ -139,87 +141,6 @@ def test_step_of_writing_fails(nsqd_factory: DaemonFactory, faults: Faults, then
         assert (nsqd.data_path / f"{topic}.diskqueue.meta.dat").read_text().startswith("0\n")
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        Rule(call="fsync", name="t*.diskqueue.0*.dat", error="EIO"),
-        Rule(call="rename", name="t*.meta.dat.*", error="EIO"),
-    ],
-    ids=["data", "meta"],
-)
-def test_queues_that_cannot_be_synced_at_the_exit_are_reported_by_its_code(
-    nsqd_factory: DaemonFactory, faults: Faults, rule: Rule
-) -> None:
-    """The real nsqd logs this of channels, and exits with 0."""
-    nsqd = nsqd_factory()
-    with Client(nsqd.tcp_address) as client:
-        client.subscribe("t", "c")
-        client.publish("t", b"of the channel")
-        eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 1)
-        assert ask(nsqd, "POST /topic/pause?topic=t") == (200, "")
-        client.publish("t", b"of the topic")
-    faults.set(rule)
-    assert nsqd.terminate() == 1
-    assert faults.hits()
-    assert errors(nsqd)[-1] == "NSQ: 2 queues could not be synced to disk and may lose messages or repeat them"
-    faults.set()
-    nsqd.start()
-    assert nsqd.stats("t")["topics"][0]["depth"] == 1
-    assert nsqd.channel_stats("t", "c")["depth"] == 1
-    assert nsqd.terminate() == 0
-
-
-@pytest.mark.parametrize("truncated", [True, False])
-def test_write_ends_at_each_byte(nsqd_factory: DaemonFactory, faults: Faults, truncated: bool) -> None:
-    """Of a batch the whole records are kept, and what is torn stands in nobody's way, though it can't be cut off."""
-    nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=500")
-    size = 4 + 26 + 9
-    expected = []
-    for after in range(3 * size):
-        rules: list[Rule] = [{"call": "pwrite", "name": "t.*", "error": "ENOSPC", "after": after}]
-        if not truncated:
-            rules.append({"call": "ftruncate", "name": "t.*", "error": "EIO"})
-        faults.set(*rules)
-        batch = [b"%03d-no.%d!" % (after, number) for number in range(3)]
-        assert {4 + 26 + len(body) for body in batch} == {size}
-        with Client(nsqd.tcp_address) as client:
-            client.command(b"MPUB t", mpub_body(*batch))
-            assert client.error().startswith(b"E_MPUB_FAILED MPUB failed write ")
-        expected += batch[: after // size]
-        if after % 3:
-            continue
-        faults.set()
-        with Client(nsqd.tcp_address) as client:
-            client.publish("t", b"%03d-after" % after)
-        expected.append(b"%03d-after" % after)
-    faults.set()
-    assert drain(nsqd, "t") == expected
-    eventually(lambda: ask(nsqd, "GET /ping") == (200, "OK"))
-    assert left_over(nsqd) == []
-
-
-def test_channel_goes_on_after_torn_writes(nsqd_factory: DaemonFactory, faults: Faults) -> None:
-    nsqd = nsqd_factory("--mem-queue-size=0")
-    account = Account(nsqd, "t")
-    assert ask(nsqd, "POST /topic/create?topic=t") == ask(nsqd, "POST /channel/create?topic=t&channel=c") == (200, "")
-    faults.set(
-        {"call": "pwrite", "name": "t:c.*", "error": "EIO", "after": 100},
-        {"call": "write", "name": "nsqd.dat.*.tmp", "error": "EIO"},  # the probe of the disk
-    )
-    assert account.publish("MPUB", 20, 20, 20, 20)
-    eventually(faults.hits)
-    # Until the channel has tried again, and longer, there is no health.
-    failures = re.compile(r"CHANNEL\(c\): failed to write message to backend - write .*: input/output error")
-    tries = len(failures.findall(nsqd.log()))
-    while len(failures.findall(nsqd.log())) <= tries:
-        assert ask(nsqd, "GET /ping")[0] == 500
-    faults.set()
-    eventually(lambda: nsqd.channel_stats("t", "c")["backend_depth"] == len(account.acknowledged))
-    assert ask(nsqd, "GET /ping") == (200, "OK")
-    account.settle()
-    assert left_over(nsqd) == []
-
-
 # Reading
 
 
@@ -227,45 +148,6 @@ def roll_files(account: Account) -> None:
     """Three files of two messages each, and one more, in queue `t` with 1000 bytes a file."""
     for _ in range(7):
         assert account.publish("PUB", 400)
-
-
-def test_unreadable_file_is_set_aside(nsqd_factory: DaemonFactory, faults: Faults) -> None:
-    nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1000")
-    account = Account(nsqd, "t")
-    roll_files(account)
-    path = nsqd.data_path / "t.diskqueue.000001.dat"
-    content = path.read_bytes()
-    faults.set({"call": "pread", "name": path.name, "error": "EIO"})
-    lost = account.acknowledged[2:4]
-    assert drain(nsqd, "t") == account.acknowledged[:2] + account.acknowledged[4:]
-    assert all(body in content for body in lost)
-    assert path.with_suffix(".dat.bad").read_bytes() == content
-    assert errors(nsqd) == [
-        f"DISKQUEUE(t) reading at 0 of $D/{path.name} - read $D/{path.name}: input/output error",
-        "DISKQUEUE(t) positive depth at tail (2), data loss, resetting 0...",
-    ]
-    assert len(re.findall("WARNING: ", nsqd.log())) == 1
-    assert account.publish("PUB", 10)
-    account.disconnect()
-    assert drain(nsqd, "t") == account.acknowledged[-1:]
-    assert left_over(nsqd) == [f"{path.name}.bad"]
-
-
-def test_file_is_read_once_there_are_descriptors_for_it(nsqd_factory: DaemonFactory, faults: Faults) -> None:
-    """The real nsqd sets it aside."""
-    nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1000")
-    account = Account(nsqd, "t")
-    roll_files(account)
-    faults.set({"call": "open", "name": "t.diskqueue.000001.dat", "error": "EMFILE"})
-    with Client(nsqd.tcp_address) as client:
-        client.subscribe("t", "c", rdy=1)
-        client.message()
-    eventually(faults.hits)
-    assert nsqd.stats("t")["topics"][0]["depth"] == 5
-    faults.set()
-    nsqd.restart("--mem-queue-size=0", "--max-bytes-per-file=1000")  # gives back what was in flight
-    account.settle()
-    assert left_over(nsqd) == []
 
 
 def test_read_file_that_cannot_be_removed_does_not_come_back(nsqd_factory: DaemonFactory, faults: Faults) -> None:
@@ -284,26 +166,6 @@ def test_read_file_that_cannot_be_removed_does_not_come_back(nsqd_factory: Daemo
     assert account.publish("PUB", 10)
     assert drain(nsqd, "t") == account.acknowledged[-1:]
     assert left_over(nsqd) == []
-
-
-def test_damaged_file_that_cannot_be_renamed_is_passed_over(nsqd_factory: DaemonFactory, faults: Faults) -> None:
-    nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1000")
-    account = Account(nsqd, "t")
-    roll_files(account)
-    name = "t.diskqueue.000001.dat"
-    faults.set(
-        {"call": "pread", "name": name, "error": "EIO"},
-        {"call": "rename", "name": name, "error": "EROFS"},
-    )
-    assert drain(nsqd, "t") == account.acknowledged[:2] + account.acknowledged[4:]
-    assert errors(nsqd) == [
-        f"DISKQUEUE(t) reading at 0 of $D/{name} - read $D/{name}: input/output error",
-        f"DISKQUEUE(t) failed to rename bad diskqueue file $D/{name} to $D/{name}.bad",
-        "DISKQUEUE(t) positive depth at tail (2), data loss, resetting 0...",
-    ]
-    faults.set()
-    nsqd.restart()
-    assert drain(nsqd, "t") == []
 
 
 # Killed at a step
@@ -370,7 +232,7 @@ def test_metadata_cannot_be_written(nsqd_factory: DaemonFactory, faults: Faults)
     nsqd = nsqd_factory("--mem-queue-size=0")
     account = Account(nsqd, "old")
     assert account.publish("PUB", 10)
-    assert ask(nsqd, "POST /topic/create?topic=gone") == (200, "")
+    create(nsqd, "gone")
     eventually(lambda: listed(nsqd) == {"old", "gone"})
     # Creating and deleting go on; nsqd.dat stays as it was.
     for step, rule in METADATA.items():
@@ -406,7 +268,7 @@ def test_metadata_is_written_once_that_works_again(nsqd_factory: DaemonFactory, 
     """The real nsqd waits for the next change."""
     nsqd = nsqd_factory()
     faults.set({"call": "write", "name": "nsqd.dat.*.tmp", "error": "ENOSPC"})
-    assert ask(nsqd, "POST /topic/create?topic=t") == ask(nsqd, "POST /channel/create?topic=t&channel=c") == (200, "")
+    create(nsqd, "t", "c")
     eventually(faults.hits)
     assert listed(nsqd) == set()
     faults.set()
@@ -446,39 +308,27 @@ def test_queue_that_cannot_be_opened_stops_the_start(
 
 
 def test_queue_that_cannot_be_opened_is_not_begun_again(nsqd_factory: DaemonFactory, faults: Faults) -> None:
-    """Whoever asks for its topic gets an error until it can."""
+    """Whoever asks for its topic or channel gets an error until it can; then what was in it is there."""
     nsqd = nsqd_factory("--mem-queue-size=0")
-    account = Account(nsqd, "t")
-    account.acknowledged = [b"old"]
-    (nsqd.data_path / "t.diskqueue.000000.dat").write_bytes(record(b"old", 1))
-    (nsqd.data_path / "t.diskqueue.meta.dat").write_bytes(b"1\n0,0\n0,33\n")
-    faults.set({"call": "open", "name": "t.diskqueue.meta.dat", "error": "EMFILE"})
+    create(nsqd, "u")
+    accounts = {"t": Account(nsqd, "t"), "u:c": Account(nsqd, "u")}
+    for queue, account in accounts.items():
+        account.acknowledged = [b"old"]
+        (nsqd.data_path / f"{queue}.diskqueue.000000.dat").write_bytes(record(b"old", 1))
+        (nsqd.data_path / f"{queue}.diskqueue.meta.dat").write_bytes(b"1\n0,0\n0,33\n")
+    faults.set({"call": "open", "name": "*.diskqueue.meta.dat", "error": "EMFILE"})
     for verb in ("PUB", "MPUB", "DPUB"):
-        assert not account.publish(verb, 10)
-        assert account.error == f"open {nsqd.data_path}/t.diskqueue.meta.dat: too many open files"
-    for what in ("/pub", "/mpub", "/topic/create"):
-        assert ask(nsqd, f"POST {what}?topic=t", b"refused") == (500, message("INTERNAL_ERROR"))
-    assert nsqd.stats()["topics"] == []
-    faults.set()
-    assert account.publish("PUB", 10)
-    account.settle()
-
-
-def test_consumer_of_a_channel_that_cannot_be_opened_is_refused(nsqd_factory: DaemonFactory, faults: Faults) -> None:
-    """Until it can; then what was in its queue is there."""
-    nsqd = nsqd_factory("--mem-queue-size=0")
-    assert ask(nsqd, "POST /topic/create?topic=t") == (200, "")
-    account = Account(nsqd, "t")
-    account.acknowledged = [b"old"]
-    (nsqd.data_path / "t:c.diskqueue.000000.dat").write_bytes(record(b"old", 1))
-    (nsqd.data_path / "t:c.diskqueue.meta.dat").write_bytes(b"1\n0,0\n0,33\n")
-    faults.set({"call": "open", "name": "t:c.diskqueue.meta.dat", "error": "EMFILE"})
+        assert not accounts["t"].publish(verb, 10)
+        assert accounts["t"].error == f"open {nsqd.data_path}/t.diskqueue.meta.dat: too many open files"
     with Client(nsqd.tcp_address) as client:
-        client.command(b"SUB t c")
-        text = f"open {nsqd.data_path}/t:c.diskqueue.meta.dat: too many open files"
+        client.command(b"SUB u c")
+        text = f"open {nsqd.data_path}/u:c.diskqueue.meta.dat: too many open files"
         assert client.error().decode() == f"E_SUB_FAILED SUB failed {text}"
         assert client.recv_until_closed() == b""
-    assert ask(nsqd, "POST /channel/create?topic=t&channel=c") == (500, message("INTERNAL_ERROR"))
-    assert nsqd.stats("t")["topics"][0]["channels"] == []
+    for what in ("/pub?topic=t", "/mpub?topic=t", "/topic/create?topic=t", "/channel/create?topic=u&channel=c"):
+        assert ask(nsqd, f"POST {what}", b"refused") == (500, message("INTERNAL_ERROR"))
+    assert [(topic["topic_name"], topic["channels"]) for topic in nsqd.stats()["topics"]] == [("u", [])]
     faults.set()
-    account.settle()
+    assert accounts["t"].publish("PUB", 10)
+    for account in accounts.values():
+        account.settle()
