@@ -10,6 +10,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +18,8 @@ import pytest
 
 from gnsqd.errors import StorageError
 from gnsqd.storage.metadata import load
-from kit.daemons import DEADLINE, Daemon, eventually
-from kit.nsq_client import MESSAGE, parse_message, sized
-from model.sides import Link
+from kit.daemons import DEADLINE, Daemon, eventually, is_readable
+from kit.nsq_client import Client
 
 BODIES = [b"body %d." % number for number in range(6)]
 ID = [b"%d" % number * 16 for number in range(6)]  # no wrong byte makes one of another
@@ -92,44 +92,36 @@ def lay_out(directory: Path, *, spare: Damage | None = None) -> None:
     (directory / "nsqd.dat").write_text(json.dumps({"topics": topics, "version": "1.3.0"}))
 
 
-def drain(daemon: Daemon, count: int) -> list[set[bytes]]:
-    """The bodies that channel `c` gives of each of that many topics `d0`, `d1` and so on."""
+def drain(daemon: Daemon) -> list[set[bytes]]:
+    """The bodies that channel `c` gives of each topic."""
     found: list[set[bytes]] = []
-    for first in range(0, count, AT_A_TIME):
-        numbers = range(first, min(first + AT_A_TIME, count))
-        links = [Link(daemon.tcp_address) for _ in numbers]
-        for number, link in zip(numbers, links, strict=True):
-            link.send(b"IDENTIFY\n" + sized(b'{"output_buffer_size":-1}') + b"SUB d%d c\nRDY 10\n" % number)
-        bodies: list[set[bytes]] = [set() for _ in links]
-
-        def empty(
-            links: list[Link] = links,
-            bodies: list[set[bytes]] = bodies,
-            names: frozenset[str] = frozenset(f"d{number}" for number in numbers),
-        ) -> bool:
-            for link, came in zip(links, bodies, strict=True):
-                while link.poll():
-                    frame = link.frame()
-                    assert frame is not None, "closed"
-                    if frame.type == MESSAGE:
-                        message = parse_message(frame.data)
-                        came.add(message.body)
-                        link.send(b"FIN " + message.id + b"\n")
-                    else:
-                        assert frame.data == b"OK", frame
-            return not any(
-                channel["depth"] > 0 or channel["in_flight_count"]
-                for topic in daemon.stats()["topics"]
-                if topic["topic_name"] in names
-                for channel in topic["channels"]
-            )
-
-        eventually(empty)
-        eventually(empty)  # what was on its way
-        found += bodies
-        for link in links:
-            link.close()
+    for first in range(0, len(DAMAGES), AT_A_TIME):
+        names = [f"d{number}" for number in range(first, min(first + AT_A_TIME, len(DAMAGES)))]
+        bodies: dict[str, set[bytes]] = {name: set() for name in names}
+        with ExitStack() as stack:
+            clients = {name: stack.enter_context(Client(daemon.tcp_address)) for name in names}
+            for name, client in clients.items():
+                assert client.identify(output_buffer_size=-1, heartbeat_interval=60_000).data == b"OK"
+                client.subscribe(name, "c", 10)
+            # Twice: something may have been on its way.
+            eventually(lambda: is_empty(daemon, clients, bodies))  # noqa: B023
+            eventually(lambda: is_empty(daemon, clients, bodies))  # noqa: B023
+        found += bodies.values()
     return found
+
+
+def is_empty(daemon: Daemon, clients: dict[str, Client], bodies: dict[str, set[bytes]]) -> bool:
+    for name, client in clients.items():
+        while client.buffer or is_readable(client.sock, 0):
+            message = client.message()
+            bodies[name].add(message.body)
+            client.command(b"FIN " + message.id)
+    return not any(
+        channel["depth"] > 0 or channel["in_flight_count"]
+        for topic in daemon.stats()["topics"]
+        if topic["topic_name"] in clients
+        for channel in topic["channels"]
+    )
 
 
 @pytest.mark.peer
@@ -141,11 +133,11 @@ def test_queue_with_a_wrong_byte_or_a_missing_end_gives_all_the_rest(
         lay_out(directory / name, spare=ENDLESS if name == "real" else None)
     nsqd = Daemon([os.fspath(peer_binary("nsqd"))], directory / "real", "--mem-queue-size=0").start()
     try:
-        real = drain(nsqd, len(DAMAGES))
+        real = drain(nsqd)
     finally:
         nsqd.kill()
     gnsqd = gnsqd_factory("--mem-queue-size=0", data_path=directory / "ours")
-    ours = drain(gnsqd, len(DAMAGES))
+    ours = drain(gnsqd)
     deferred = {topic["topic_name"]: topic["channels"][0]["deferred_count"] for topic in gnsqd.stats()["topics"]}
     for number, (damage, by_ours, by_real) in enumerate(zip(DAMAGES, ours, real, strict=True)):
         if deferred[f"d{number}"]:  # a wrong time

@@ -1,15 +1,14 @@
 """A journal with any one byte wrong, or any of its files cut at any length: what the damage spares comes, nothing comes
 that was never published, and there is a line about it (contrib/docs/data-directory.md)."""
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from gevent import killall
 
-from faults.test_every_byte import Damage, drain
+from faults.test_every_byte import Damage
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.queues.journal_store import JournalStore
@@ -17,18 +16,15 @@ from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.queues.message import Message
 from gnsqd.storage.journal.replay import Replay
 from gnsqd.storage.syncer import Syncer
-from kit.daemons import Daemon, StartFailed
 from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, settle
 
 OPTIONS = Options(durability="process")
 HALF_AN_HOUR = 30 * MINUTE
 BODIES = [b"<body %d>" % number for number in range(10)]
 FINISHED = {BODIES[0], BODIES[5]}
-DEFERRED = {BODIES[1], BODIES[3], BODIES[6], BODIES[8]}
 FIRST_LINE = len(b"gnsqd journal 1 01234567\n")
 BEFORE_FRAME = 4 + 4 + 4 + 1 + 8 + 4 + 8  # mark, size, CRC, type, number, count, due time
 BEFORE_BODY = 4 + 4 + 8 + 2 + 16  # size, type, timestamp, attempts, id
-IN_A_DAEMON = 60  # journals
 
 
 @pytest.fixture
@@ -38,32 +34,31 @@ def syncer() -> Iterator[Syncer]:
     syncer.stop()
 
 
-def lay_out(directory: Path, syncer: Syncer, topics: Sequence[str], daemons: int) -> None:
-    """What several killed daemons leave: in each topic messages that are finished, put back, in flight,
-    deferred and waiting in channel `c`, in this order and each in a record of its own."""
+def lay_out(directory: Path, syncer: Syncer, daemons: int) -> None:
+    """What several killed daemons leave: messages that are finished, put back, in flight, deferred and waiting in
+    channel `t:c`, in this order and each in a record of its own."""
     for first in range(0, 5 * daemons, 5):
         around = Fakes(directory, OPTIONS, syncer)
         journals = around.stores.journals
         around.registry.load([], journals.topics)
         consumer = FakeConsumer(1)
-        for name in topics:
-            topic = around.registry.get_topic(name)
-            channel = topic.get_channel("c")
-            finished, put_back, in_flight, deferred, waiting = BODIES[first : first + 5]
-            for body in (finished, put_back, in_flight):
-                topic.publish([body])
-                topic.commit()
-            settle()
-            taken: dict[bytes, bytes] = {}
-            while messages := channel.take(consumer, 10, MINUTE, 0):
-                taken |= {message.body: message.id for message in messages}
-            channel.finish(consumer.id, taken[finished])
-            channel.requeue(consumer.id, taken[put_back], HALF_AN_HOUR)
-            topic.publish([deferred], HALF_AN_HOUR)
+        topic = around.registry.get_topic("t")
+        channel = topic.get_channel("c")
+        finished, put_back, in_flight, deferred, waiting = BODIES[first : first + 5]
+        for body in (finished, put_back, in_flight):
+            topic.publish([body])
             topic.commit()
-            topic.publish([waiting])
-            topic.commit()
-            settle()
+        settle()
+        taken: dict[bytes, bytes] = {}
+        while messages := channel.take(consumer, 10, MINUTE, 0):
+            taken |= {message.body: message.id for message in messages}
+        channel.finish(consumer.id, taken[finished])
+        channel.requeue(consumer.id, taken[put_back], HALF_AN_HOUR)
+        topic.publish([deferred], HALF_AN_HOUR)
+        topic.commit()
+        topic.publish([waiting])
+        topic.commit()
+        settle()
         journals.flush_dirty()
         killall(around.greenlets)
 
@@ -71,10 +66,9 @@ def lay_out(directory: Path, syncer: Syncer, topics: Sequence[str], daemons: int
 class Files:
     """Those of a journal, the oldest first, and where in them each message is."""
 
-    def __init__(self, directory: Path, topic: str) -> None:
-        self._paths = sorted(directory.glob(f"{topic}.journal.*.dat"))
-        self.data = {path.name: path.read_bytes() for path in self._paths}
-        self.last = self._paths[-1].name
+    def __init__(self, directory: Path) -> None:
+        self.data = {path.name: path.read_bytes() for path in sorted(directory.glob("t.journal.*.dat"))}
+        self.last = max(self.data)
         self.frames: dict[bytes, bytes] = {}  # by body
         self._records: dict[bytes, tuple[str, int, int]] = {}
         for name, data in self.data.items():
@@ -135,8 +129,8 @@ def everything_read(directory: Path) -> str:
 
 @pytest.mark.parametrize("segments", [1, 2])
 def test_what_damage_spares_is_kept_and_nothing_else_comes(segments: int, directory: Path, syncer: Syncer) -> None:
-    lay_out(directory, syncer, ["t"], segments)
-    files = Files(directory, "t")
+    lay_out(directory, syncer, segments)
+    files = Files(directory)
     assert (len(files.data), len(files.frames)) == (segments, 5 * segments)
     finished = {files.frames[body] for body in FINISHED & set(files.frames)}
     assert replay(directory, syncer)[0] == set(files.frames.values()) - finished
@@ -156,40 +150,3 @@ def test_what_damage_spares_is_kept_and_nothing_else_comes(segments: int, direct
                 reported = [line for line in everything_read(directory).split("\n") if damage.file in line]
             assert len(reported) == 1, (damage, reported)
             assert " ERROR: " in reported[0] or " WARNING: " in reported[0], (damage, reported)
-
-
-@pytest.mark.parametrize("durability", ["process", "none"])
-def test_daemon_gives_what_damage_of_its_journals_spares(
-    durability: str, directory: Path, syncer: Syncer, gnsqd_factory: Callable[..., Daemon]
-) -> None:
-    data_path = directory / "data"
-    data_path.mkdir()
-    names = [f"d{number}" for number in range(IN_A_DAEMON)]
-    lay_out(data_path, syncer, names, 2)
-    topics = [{"name": name, "paused": False, "channels": [{"name": "c", "paused": False}]} for name in names]
-    (data_path / "nsqd.dat").write_text(json.dumps({"topics": topics, "version": "1.3.0"}))
-    spared = []
-    for number, name in enumerate(names):
-        files = Files(data_path, name)
-        damages = files.damages()
-        damage = damages[number * len(damages) // IN_A_DAEMON]
-        files.put(data_path, damage)
-        spared.append((damage, files.spared(damage)))
-    gnsqd = gnsqd_factory(f"--durability={durability}", data_path=data_path)
-    given = drain(gnsqd, IN_A_DAEMON)
-    deferred = {topic["topic_name"]: topic["channels"][0]["deferred_count"] for topic in gnsqd.stats()["topics"]}
-    for name, (damage, wanted), came in zip(names, spared, given, strict=True):
-        assert came <= set(BODIES), damage
-        missing = wanted - came
-        assert missing <= DEFERRED, damage
-        assert len(missing) <= deferred[name], damage
-    assert gnsqd.terminate() == 0
-
-
-def test_journal_that_cannot_be_read_is_one_clear_error(gnsqd_factory: Callable[..., Daemon], tmp_path: Path) -> None:
-    path = tmp_path / "data" / "t.journal.000000.dat"
-    path.mkdir(parents=True)
-    with pytest.raises(StartFailed) as raised:
-        gnsqd_factory("--durability=process", data_path=path.parent)
-    (line,) = [line for line in str(raised.value).split("\n") if " FATAL: " in line]
-    assert line.endswith(f"failed to load metadata - read {path}: is a directory")
