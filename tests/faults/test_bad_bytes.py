@@ -1,65 +1,23 @@
 """Whatever bytes a client sends, the daemon lives on, keeps nothing of it, and nobody else notices.
 
-One daemon takes all examples of the module, a few bad clients at a time, while two good clients publish to and consume
-from a topic that no example can name. Afterwards it must have no client, file descriptor or greenlet more than before.
+One daemon takes all examples, while two good clients publish to and consume from a topic that no example can name.
+Afterwards it must have no client, file descriptor or greenlet more than before.
 """
 
 import re
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kit.daemons import Daemon, eventually, own_command
-from kit.nsq_client import Client, split_frames
+from kit.daemons import Daemon, eventually
+from kit.nsq_client import Client, sized, split_frames
 from kit.observers import GOOD, GoodClients, resident_bytes, sockets
 
-EXAMPLES = {"random": 600, "mutated": 900, "cut": 400, "sizes": 300, "names": 300}
+EXAMPLES = 2500
 ID = b"0123456789abcdef"
-
-slow = HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture
-
-
-def examples(kind: str) -> settings:
-    return settings(max_examples=EXAMPLES[kind], deadline=None, database=None, suppress_health_check=slow)
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(
-        own_command(), tmp_path_factory.mktemp("faults") / "data", "--mem-queue-size=100", "--max-msg-size=100000"
-    ) as daemon:
-        yield daemon
-    assert "Traceback (most" not in daemon.log(), daemon.log()
-
-
-@pytest.fixture(scope="module")
-def crowd(daemon: Daemon) -> Iterator[GoodClients]:
-    """The good clients, at work during all examples; and at the end, the account of everything."""
-    with Client(daemon.tcp_address) as client:  # what is made lazily is there before counting begins
-        client.subscribe(GOOD, "c")
-    eventually(lambda: daemon.channel_stats(GOOD, "c")["clients"] == [])
-    for _ in range(200):
-        throw(daemon, b"  V2PUB t\n", b"", abrupt=False)
-    eventually(lambda: clients_in_stats(daemon) == 0)
-    open_before = sockets(daemon)
-    memory_before = resident_bytes(daemon)
-    good = GoodClients(daemon)
-    yield good
-    good.stop()
-    assert good.published
-    assert sorted(good.received) == sorted(good.published)
-    # The clients are gone, with all that was open for them.
-    eventually(lambda: clients_in_stats(daemon) == 0)
-    eventually(lambda: greenlets_of_clients(daemon) == 0)
-    eventually(lambda: sockets(daemon) <= open_before)
-    assert resident_bytes(daemon) < memory_before + (64 << 20)
-    # And the daemon serves.
-    with Client(daemon.tcp_address) as client:
-        client.publish(GOOD, b"still here")
 
 
 def clients_in_stats(daemon: Daemon) -> int:
@@ -85,7 +43,7 @@ def throw(daemon: Daemon, first: bytes, second: bytes, *, abrupt: bool) -> bytes
         client.send(first)
         client.send(second)
         if abrupt:
-            client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.reset()
             return b""
         client.sock.shutdown(socket.SHUT_WR)
         return client.recv_until_closed()
@@ -93,17 +51,6 @@ def throw(daemon: Daemon, first: bytes, second: bytes, *, abrupt: bool) -> bytes
         return b""  # the daemon closed first
     finally:
         client.close()
-
-
-def survives(daemon: Daemon, data: bytes, at: int, abrupt: bool) -> None:
-    """One example: whatever comes back is whole frames, and the daemon is there."""
-    at %= len(data) + 1
-    split_frames(throw(daemon, data[:at], data[at:], abrupt=abrupt))
-    assert daemon.running
-
-
-def sized(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
 
 
 names = st.sampled_from([b"t", b"u#ephemeral", b"t.-_9", b"", b"x" * 64, b"x" * 65, b"t$"]) | st.binary(max_size=70)
@@ -172,47 +119,56 @@ def edit(data: bytes, changes: list[tuple[str, int, bytes]]) -> bytes:
     return data
 
 
-@examples("random")
-@given(data=st.binary(max_size=300), magic=st.booleans(), at=st.integers(0, 400), abrupt=st.booleans())
-def test_random_bytes(daemon: Daemon, crowd: GoodClients, data: bytes, magic: bool, at: int, abrupt: bool) -> None:
-    survives(daemon, b"  V2" * magic + data, at, abrupt)
+def liar(line: bytes, sizes: tuple[int, int, int]) -> bytes:
+    return b"  V2" + line + struct.pack(">iii", *sizes) + b"x" * 200
 
 
-@examples("mutated")
-@given(session=st.sampled_from(VALID) | sessions, changes=edits, at=st.integers(0, 2000), abrupt=st.booleans())
-def test_mutated_sessions(
-    daemon: Daemon, crowd: GoodClients, session: bytes, changes: list[tuple[str, int, bytes]], at: int, abrupt: bool
-) -> None:
-    survives(daemon, edit(session, changes), at, abrupt)
-
-
-@examples("cut")
-@given(
-    session=st.sampled_from(VALID) | sessions, end=st.integers(0, 2000), at=st.integers(0, 2000), abrupt=st.booleans()
+anything = st.one_of(
+    st.tuples(st.sampled_from([b"", b"  V2"]), st.binary(max_size=300)).map(b"".join),
+    st.builds(edit, st.sampled_from(VALID) | sessions, edits),
+    st.builds(lambda session, end: session[: end % (len(session) + 1)], sessions, st.integers(0, 2000)),
+    st.builds(
+        liar,
+        st.sampled_from([b"IDENTIFY\n", b"AUTH\n", b"PUB t\n", b"DPUB t 1\n", b"MPUB t\n"]),
+        st.tuples(sizes, sizes, sizes),
+    ),
+    st.builds(
+        lambda *words: b"  V2%b %b %b\n" % words + sized(b"body"),
+        st.sampled_from([b"SUB", b"PUB", b"MPUB"]),
+        st.sampled_from([b"t"]) | st.binary(max_size=80),
+        st.binary(max_size=80),
+    ),
 )
-def test_sessions_that_are_cut_off(
-    daemon: Daemon, crowd: GoodClients, session: bytes, end: int, at: int, abrupt: bool
-) -> None:
-    survives(daemon, session[: end % (len(session) + 1)], at, abrupt)
 
 
-@examples("sizes")
-@given(
-    line=st.sampled_from([b"IDENTIFY\n", b"AUTH\n", b"PUB t\n", b"DPUB t 1\n", b"MPUB t\n"]),
-    outer=sizes,
-    count=sizes,
-    inner=sizes,
-    abrupt=st.booleans(),
-)
-def test_sizes_that_lie(
-    daemon: Daemon, crowd: GoodClients, line: bytes, outer: int, count: int, inner: int, abrupt: bool
-) -> None:
-    data = b"  V2" + line + struct.pack(">iii", outer, count, inner) + b"x" * 200
-    survives(daemon, data, len(line) + 8, abrupt)
+def test_daemon_survives_and_keeps_nothing(gnsqd_factory: Callable[..., Daemon]) -> None:
+    daemon = gnsqd_factory("--mem-queue-size=100", "--max-msg-size=100000")
+    with Client(daemon.tcp_address) as client:  # what is made lazily is there before counting begins
+        client.subscribe(GOOD, "c")
+    for _ in range(200):
+        throw(daemon, b"  V2PUB t\n", b"", abrupt=False)
+    eventually(lambda: clients_in_stats(daemon) == 0)
+    open_before = sockets(daemon)
+    memory_before = resident_bytes(daemon)
+    good = GoodClients(daemon)
 
+    @settings(max_examples=EXAMPLES, database=None, suppress_health_check=list(HealthCheck))
+    @given(data=anything, at=st.integers(0, 2000), abrupt=st.booleans())
+    def survives(data: bytes, at: int, abrupt: bool) -> None:
+        """Whatever comes back is whole frames, and the daemon is there."""
+        at %= len(data) + 1
+        split_frames(throw(daemon, data[:at], data[at:], abrupt=abrupt))
+        assert daemon.running
 
-@examples("names")
-@given(topic=st.binary(max_size=80), channel=st.binary(max_size=80), command=st.sampled_from([b"SUB", b"PUB", b"MPUB"]))
-def test_binary_in_names(daemon: Daemon, crowd: GoodClients, topic: bytes, channel: bytes, command: bytes) -> None:
-    survives(daemon, b"  V2%b %b %b\n" % (command, topic, channel) + sized(b"body"), 7, abrupt=False)
-    survives(daemon, b"  V2%b t %b\n" % (command, channel) + sized(b"body"), 7, abrupt=True)
+    try:
+        survives()
+    finally:
+        good.stop()
+    assert good.published
+    assert sorted(good.received) == sorted(good.published)
+    eventually(lambda: clients_in_stats(daemon) == 0)
+    eventually(lambda: greenlets_of_clients(daemon) == 0)
+    eventually(lambda: sockets(daemon) <= open_before)
+    assert resident_bytes(daemon) < memory_before + (64 << 20)
+    with Client(daemon.tcp_address) as client:
+        client.publish(GOOD, b"still here")
