@@ -6,7 +6,7 @@ What comes without end, in halves or as garbage is in test_bad_clients.py, and i
 import resource
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -18,8 +18,7 @@ from kit.daemons import DEADLINE, Daemon, eventually, open_socket
 from kit.http_api import ask, exchange, head, message, read_all, split_responses
 from kit.nsq_client import Client, sized
 from kit.observers import GoodClients, resident_bytes, sockets
-
-DaemonFactory = Callable[..., Daemon]
+from kit.traffic import DaemonFactory, create, post, publish, take
 
 SLOWEST = 5.0  # seconds for a good client: what a hang would exceed, and a noisy machine does not
 MB = 1 << 20
@@ -123,10 +122,7 @@ def test_magic_has_to_come_in_time(gnsqd_factory: DaemonFactory) -> None:
                 assert read_all(sock) == b""
         prompt.publish("t", b"x")
     assert gnsqd.log().count(" ERROR: failed to read protocol version - read tcp ") == 2
-
-
-def test_without_a_limit_the_magic_may_take_its_time(gnsqd_factory: DaemonFactory) -> None:
-    gnsqd = gnsqd_factory("--magic-timeout=0")
+    gnsqd.restart("--magic-timeout=0")  # no limit
     with Client(gnsqd.tcp_address, magic=b"") as slow:
         assert slow.nothing_arrives(0.2)
         slow.send(b"  V2")
@@ -165,8 +161,7 @@ def test_topics_and_channels_have_an_end_where_that_is_asked_for(gnsqd_factory: 
             return client.error()
 
     for name in ("a", "b"):
-        assert ask(gnsqd, f"POST /topic/create?topic={name}") == (200, "")
-        assert ask(gnsqd, f"POST /channel/create?topic={name}&channel=c") == (200, "")
+        create(gnsqd, name, "c")
     for what in ("topic/create", "pub", "mpub"):
         assert ask(gnsqd, f"POST /{what}?topic=new", b"x") == (503, message("TOO_MANY_TOPICS"))
     assert ask(gnsqd, "POST /channel/create?topic=a&channel=new") == (503, message("TOO_MANY_CHANNELS"))
@@ -176,17 +171,15 @@ def test_topics_and_channels_have_an_end_where_that_is_asked_for(gnsqd_factory: 
     assert refusal(b"SUB new c") == b"E_SUB_FAILED SUB failed too many topics"
     assert refusal(b"SUB a new") == b"E_SUB_FAILED SUB failed too many channels"
     assert {topic["topic_name"]: len(topic["channels"]) for topic in gnsqd.stats()["topics"]} == {"a": 1, "b": 1}
-    # What is there is used, also at every restart; and what goes makes room.
+    # What is there is used, also after a restart; and what goes makes room.
     for _ in range(2):
-        with Client(gnsqd.tcp_address) as client:
-            client.publish("a", b"x")
-            client.subscribe("a", "c", rdy=1)
-            assert client.message().body == b"x"
+        publish(gnsqd, "a", b"x")
+        assert take(gnsqd, "a", "c", 1)[0].body == b"x"
         gnsqd.restart()
-    assert ask(gnsqd, "POST /topic/delete?topic=b") == (200, "")
-    assert ask(gnsqd, "POST /channel/delete?topic=a&channel=c") == (200, "")
-    assert ask(gnsqd, "POST /pub?topic=new", b"x") == (200, "OK")
-    assert ask(gnsqd, "POST /channel/create?topic=a&channel=new") == (200, "")
+    post(gnsqd, "/topic/delete?topic=b")
+    post(gnsqd, "/channel/delete?topic=a&channel=c")
+    create(gnsqd, "new")
+    create(gnsqd, "a", "new")
 
 
 # Floods
