@@ -16,10 +16,9 @@ import pytest
 from kit.account import VERBS, Account, drain
 from kit.daemons import Daemon, StartFailed, eventually, own_command
 from kit.http_api import ask, topic_stats
-from kit.nsq_client import ERROR, Client
+from kit.nsq_client import Client
 from kit.small_disk import SmallDisk
-
-DaemonFactory = Callable[..., Daemon]
+from kit.traffic import DaemonFactory, create, post
 
 # The probe by which ours finds that the disk is well again is of this size.
 MAX_SIZE = "--max-msg-size=20000"
@@ -75,27 +74,60 @@ def no_trace(nsqd: Daemon, disk: SmallDisk) -> None:
     assert not [name for name in disk.names() if name.endswith((".bad", ".tmp"))] or not is_ours(nsqd)
 
 
-def test_publishers_get_errors_and_it_recovers(disk: SmallDisk, start: DaemonFactory) -> None:
-    nsqd = start("--mem-queue-size=1")
-    account = Account(nsqd, "t")
-    assert account.publish("PUB", 10, 100)  # the first is in memory
-    disk.fill()
-    expected = f"write {disk.path}/t.diskqueue.000000.dat: no space left on device"
+FULL = ": no space left on device"
+REFUSING: dict[str, tuple[Callable[[SmallDisk], object], str, str]] = {
+    "full": (SmallDisk.fill, "write {}/t.diskqueue.000001.dat" + FULL, "write {}/new.diskqueue.000000.dat" + FULL),
+    "no inodes": (
+        SmallDisk.use_up_inodes,
+        "open {}/t.diskqueue.000001.dat" + FULL,
+        "open {}/new.diskqueue.000000.dat" + FULL,
+    ),
+    "read-only": (
+        lambda disk: eventually(lambda: disk.remount("ro")),
+        "open {}/t.diskqueue.000000.dat: read-only file system",
+        "open {}/new.diskqueue.000000.dat: read-only file system",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", REFUSING)
+def test_publishers_get_errors_and_it_recovers(disk: SmallDisk, start: DaemonFactory, how: str) -> None:
+    spoil, error, error_of_new = REFUSING[how]
+    nsqd = start("--mem-queue-size=1", "--max-bytes-per-file=1000")
+    create(nsqd, "t")
+    account, new, in_memory = Account(nsqd, "t"), Account(nsqd, "new"), Account(nsqd, "m")
+    # The first is in memory; a file that is open for writing would keep the disk from becoming read-only.
+    assert account.publish("PUB", *[10] * (1 if how == "read-only" else 2))
+    assert new.publish("PUB", 10)
+    spoil(disk)
+    if how == "no inodes":
+        while account.publish("PUB", 100):
+            assert len(account.acknowledged) < 15
     for verb in VERBS:
         assert not account.publish(verb, 6000)
-        assert account.error == expected
-    assert health(nsqd) == f"NOK - {expected}"
-    in_memory = Account(nsqd, "m")
+        assert account.error == error.format(disk.path)
+        assert health(nsqd) == f"NOK - {account.error}"
     assert in_memory.publish("PUB", 10)
-    assert health(nsqd) == f"NOK - {expected}"
-
+    assert health(nsqd) == f"NOK - {account.error}"
+    assert not new.publish("MPUB", 6000, 6000)
+    assert new.error == error_of_new.format(disk.path)
+    # Topics are made all the same, and paused.
+    create(nsqd, "late")
+    post(nsqd, "/topic/pause?topic=late")
+    if how == "read-only":
+        eventually(lambda: [line for line in errors(nsqd) if line.startswith("failed to persist metadata - open ")])
+        assert disk.remount("rw")
     disk.free()
     gets_well(nsqd)
     for verb in VERBS:
         assert account.publish(verb, 6000)
+        assert new.publish(verb, 100)
     assert health(nsqd) == "OK"
-    account.settle()
-    in_memory.settle()
+    for each in (account, new, in_memory):
+        each.disconnect()
+    assert topic_stats(nsqd.restart(), "late")["paused"]
+    for each in (account, new, in_memory):
+        each.settle()
     assert nsqd.terminate() == 0
     no_trace(nsqd, disk)
 
@@ -137,9 +169,7 @@ def test_nothing_is_lost_when_channels_overflow(disk: SmallDisk, start: DaemonFa
     """The real nsqd drops what a channel can't write, though the publishers received OK."""
     nsqd = start("--mem-queue-size=5", "--max-bytes-per-file=30000")
     account = Account(nsqd, "t")
-    for channel in "cd":
-        assert ask(nsqd, "POST /topic/create?topic=t") == (200, "")
-        assert ask(nsqd, f"POST /channel/create?topic=t&channel={channel}") == (200, "")
+    create(nsqd, "t", "c", "d")
     disk.fill(leave=20)
     for sizes in [(3000,), (300, 6000, 3000)]:
         for verb in VERBS:
@@ -263,10 +293,9 @@ def test_consumers_drain_such_a_disk_after_a_start(
     """The real nsqd does not start there."""
     nsqd = start("--mem-queue-size=0", f"--durability={durability}")
     account = Account(nsqd, "t")
-    assert ask(nsqd, "POST /topic/create?topic=t") == (200, "")
-    assert ask(nsqd, "POST /channel/create?topic=t&channel=c") == (200, "")
+    create(nsqd, "t", "c")
     assert account.publish("PUB", *range(1000, 1010))
-    assert ask(nsqd, "POST /channel/rules?topic=t&channel=c&rate=1000")[0] == 200
+    post(nsqd, "/channel/rules?topic=t&channel=c&rate=1000")
     end(nsqd)
     account.disconnect()
     restore = spoil()
@@ -291,27 +320,6 @@ def test_consumers_drain_such_a_disk_after_a_start(
     no_trace(nsqd, disk)
 
 
-@only_gnsqd
-def test_metadata_that_has_to_change_is_written_when_the_disk_allows(
-    disk: SmallDisk, start: DaemonFactory, spoil: Callable[[], Callable[[], object]]
-) -> None:
-    nsqd = start()
-    assert ask(nsqd, "POST /topic/create?topic=t") == (200, "")
-    nsqd.terminate()
-    path = disk.files / "nsqd.dat"
-    content = path.read_bytes()
-    path.write_bytes(content.replace(b"1.3.0", b"1.2.1"))
-    restore = spoil()
-    nsqd.start()
-    (line,) = errors(nsqd)
-    assert line.startswith("failed to persist metadata - ")
-    assert topic_stats(nsqd, "t")["depth"] == 0
-    restore()
-    eventually(lambda: path.read_bytes() == content)
-    eventually(lambda: f"metadata could be persisted to {disk.path}/nsqd.dat at last" in nsqd.log())
-    assert len(errors(nsqd)) == 1
-
-
 def test_a_first_start_needs_a_disk_that_can_be_written_to(
     disk: SmallDisk, start: DaemonFactory, spoil: Callable[[], Callable[[], object]]
 ) -> None:
@@ -321,74 +329,3 @@ def test_a_first_start_needs_a_disk_that_can_be_written_to(
     file = rf"{re.escape(str(disk.path))}/nsqd\.dat\.\d+\.tmp"
     why = "(write FILE: no space left on device|open FILE: read-only file system)".replace("FILE", file)
     assert re.search(rf"FATAL: failed to persist metadata - {why}$", str(failed.value), re.MULTILINE)
-
-
-def test_no_new_files_on_a_disk_without_inodes(disk: SmallDisk, start: DaemonFactory) -> None:
-    nsqd = start("--mem-queue-size=0", "--max-bytes-per-file=1000")
-    rolling, new = Account(nsqd, "t"), Account(nsqd, "new")
-    assert rolling.publish("PUB", 100)
-    disk.use_up_inodes()
-    while rolling.publish("PUB", 100):
-        assert len(rolling.acknowledged) < 10
-    assert rolling.error == f"open {disk.path}/t.diskqueue.000001.dat: no space left on device"
-    assert not rolling.publish("MPUB", 100, 100)
-    assert not new.publish("PUB", 100)
-    assert new.error == f"open {disk.path}/new.diskqueue.000000.dat: no space left on device"
-    assert health(nsqd) == f"NOK - {new.error}"
-    disk.free()
-    gets_well(nsqd)
-    for account in (rolling, new):
-        for _ in range(5):
-            assert account.publish("MPUB", 100, 300, 600)
-        account.settle()
-    assert nsqd.terminate() == 0
-    no_trace(nsqd, disk)
-
-
-def test_disk_becomes_read_only(disk: SmallDisk, start: DaemonFactory) -> None:
-    nsqd = start("--mem-queue-size=0")
-    account = Account(nsqd, "t")
-    assert ask(nsqd, "POST /topic/create?topic=t") == (200, "")
-    eventually(lambda: disk.remount("ro"))
-    for verb in VERBS:
-        assert not account.publish(verb, 100)
-        assert account.error == f"open {disk.path}/t.diskqueue.000000.dat: read-only file system"
-    assert health(nsqd) == f"NOK - {account.error}"
-    assert ask(nsqd, "POST /topic/create?topic=late") == (200, "")
-    assert ask(nsqd, "POST /topic/pause?topic=late") == (200, "")
-    eventually(lambda: [line for line in errors(nsqd) if line.startswith("failed to persist metadata - open ")])
-    assert disk.remount("rw")
-    gets_well(nsqd)
-    for verb in VERBS:
-        assert account.publish(verb, 100)
-    account.disconnect()
-    assert topic_stats(nsqd.restart(), "late")["paused"]
-    account.settle()
-    assert nsqd.terminate() == 0
-    no_trace(nsqd, disk)
-
-
-@only_gnsqd
-@pytest.mark.parametrize("durability", ["none", "process"])
-def test_publishers_are_refused_before_the_disk_is_full(disk: SmallDisk, start: DaemonFactory, durability: str) -> None:
-    least = 400_000
-    flags = ["--mem-queue-size=1", "--max-bytes-per-file=100000", f"--durability={durability}"]
-    nsqd = start(*flags, f"--min-free-disk={least}")
-    count = 0
-    with Client(nsqd.tcp_address) as client:
-        while True:
-            client.command(b"PUB t", bytes(5000))
-            if (frame := client.frame()).type == ERROR:
-                break
-            count += 1
-    assert frame.data == b"E_PUB_FAILED PUB failed less than %d bytes of disk are free (--min-free-disk)" % least
-    assert 50 < count < 200
-    assert health(nsqd) == "OK"
-    with Client(nsqd.tcp_address) as client:
-        client.subscribe("t", "c", rdy=1)
-        for _ in range(count):
-            client.command(b"FIN " + client.message().id)
-    eventually(lambda: ask(nsqd, "POST /pub?topic=t", b"x") == (200, "OK"))
-    assert "publishers are refused below" in nsqd.log()
-    assert "publishers are no longer refused" in nsqd.log()
-    no_trace(nsqd, disk)

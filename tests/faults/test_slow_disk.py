@@ -4,9 +4,8 @@ The test decides how long, by holding fsync calls until it has seen what has to 
 """
 
 import itertools
-import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,28 +15,22 @@ from kit.daemons import Daemon, eventually, own_command
 from kit.faulty_gnsqd import Faults
 from kit.http_api import ask
 from kit.nsq_client import HEARTBEAT, RESPONSE, Client
-
-DaemonFactory = Callable[..., Daemon]
+from kit.traffic import DaemonFactory
 
 IN_MEMORY, SYNC_EVERY = 5, 10
 FLAGS = [f"--mem-queue-size={IN_MEMORY}", f"--sync-every={SYNC_EVERY}", "--sync-timeout=50ms"]
 
 
 @pytest.fixture
-def faults(tmp_path: Path) -> Faults:
-    return Faults(tmp_path / "faults", own_command())
+def faults(tmp_path: Path) -> Iterator[Faults]:
+    faults = Faults(tmp_path / "faults", own_command())
+    yield faults
+    faults.set()  # else a daemon that did not go on would hang
 
 
 @pytest.fixture
 def daemon_command(faults: Faults) -> list[str]:
     return faults.command
-
-
-@pytest.fixture
-def hold(nsqd_factory: DaemonFactory, faults: Faults) -> Iterator[Callable[[str], None]]:
-    """Hold each fsync of files whose name matches, until it is called again; at the end of the test none is held."""
-    yield lambda name: faults.set({"call": "fsync", "name": name, "hold": True})
-    faults.set()
 
 
 def drop_connections(server: socket.socket) -> int:
@@ -82,7 +75,11 @@ class WaitingPublisher:
         assert sorted(map(int, drain(self.nsqd, self.topic))) == list(range(self.sent))
 
 
-def test_everybody_else_goes_on(nsqd_factory: DaemonFactory, faults: Faults, hold: Callable[[str], None]) -> None:
+def test_everybody_else_goes_on(nsqd_factory: DaemonFactory, faults: Faults) -> None:
+    def hold(name: str) -> None:
+        """Each fsync of files whose name matches."""
+        faults.set({"call": "fsync", "name": name, "hold": True})
+
     lookupd = socket.create_server(("localhost", 0))
     nsqd = nsqd_factory(*FLAGS, f"--lookupd-tcp-address=localhost:{lookupd.getsockname()[1]}")
     consumer, publisher = (Client(nsqd.tcp_address) for _ in range(2))
@@ -125,23 +122,8 @@ def test_everybody_else_goes_on(nsqd_factory: DaemonFactory, faults: Faults, hol
     for publishing in waiting:
         assert publishing.client.nothing_arrives(0)
 
-    hold("none")
+    faults.set()
     for publishing in waiting:
         publishing.settle()
     assert len(drain(nsqd, "on-disk")) == IN_MEMORY + 5 * SYNC_EVERY
     lookupd.close()
-
-
-def test_exit_waits_for_fsync(nsqd_factory: DaemonFactory, hold: Callable[[str], None]) -> None:
-    nsqd = nsqd_factory(*FLAGS)
-    hold("t.*")
-    waiting = WaitingPublisher(nsqd, "t")
-    nsqd.send_signal(signal.SIGTERM)
-    eventually(lambda: "TCP: closing" in nsqd.log())
-    assert waiting.client.recv_until_closed() == b""
-    assert nsqd.running
-    hold("none")
-    assert nsqd.wait() == 0
-    waiting.client.close()
-    nsqd.start()
-    assert sorted(map(int, drain(nsqd, "t"))) == list(range(waiting.sent))
