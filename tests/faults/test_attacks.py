@@ -1,18 +1,16 @@
 """The attacks of `make attacks`, so small that they prove nothing but that they run, and that a limit is judged."""
 
-import os
 import subprocess
-import sys
 
 import pytest
+
+from kit.daemons import run_tool
 
 pytestmark = pytest.mark.one_lane
 
 
 def attack(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "faults.attacks", "--lane=gnsqd", "--scale=0.001", *flags]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    return run_tool("faults.attacks", "--lane=gnsqd", "--scale=0.001", *flags)
 
 
 def test_every_attack_gives_a_figure() -> None:

@@ -5,7 +5,6 @@ The test decides how long, by holding fsync calls until it has seen what has to 
 
 import itertools
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,10 +21,8 @@ FLAGS = [f"--mem-queue-size={IN_MEMORY}", f"--sync-every={SYNC_EVERY}", "--sync-
 
 
 @pytest.fixture
-def faults(tmp_path: Path) -> Iterator[Faults]:
-    faults = Faults(tmp_path / "faults", own_command())
-    yield faults
-    faults.set()  # else a daemon that did not go on would hang
+def faults(tmp_path: Path) -> Faults:
+    return Faults(tmp_path / "faults", own_command())
 
 
 @pytest.fixture

@@ -1,14 +1,10 @@
 """A short soak: `make soak` takes an hour."""
 
-import os
-import subprocess
-import sys
+from kit.daemons import run_tool
 
 
 def test_everything_is_finished_once_and_counted_and_nothing_stays() -> None:
-    command = [sys.executable, "-P", "-m", "faults.soak", "--minutes=0.05", "--interval=0.01", "--durability=process"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    run = run_tool("faults.soak", "--minutes=0.05", "--interval=0.01", "--durability=process")
     assert run.returncode == 0, run.stdout + run.stderr
     *_, last = run.stdout.splitlines()
     for what in (" come and gone", " reconnects", " scrapes"):

@@ -123,6 +123,13 @@ def fast_directory() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
+def run_tool(module: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    """A program of tools/, as `make` runs it."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-P", "-m", module, *flags]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
 def export_source_tree() -> None:
     """Let child processes import our packages where this one does, when those are source trees and not installed."""
     parents = []

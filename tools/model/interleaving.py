@@ -44,7 +44,7 @@ class Publisher:
     def read(self, wait: bool = False) -> None:
         """The answers that have come, or all."""
         while self._waiting and (wait or self._link.poll()):
-            frame = self._link.frame()
+            frame = self._link.next_frame()
             if frame is None:
                 return
             if frame.data != b"OK":
@@ -75,7 +75,7 @@ class Subscriber:
             b"IDENTIFY\n" + sized(b'{"output_buffer_size":-1}') + f"SUB {topic_name} {channel_name}\n".encode()
         )
         for _ in range(2):
-            frame = self._link.frame()
+            frame = self._link.next_frame()
             assert frame is not None, "closed"
             assert frame.data == b"OK", frame
         self.channel.consumers.append(self)
@@ -98,7 +98,7 @@ class Subscriber:
                 self.held.append((record, came))
 
     def _read_one(self) -> bool:
-        frame = self._link.frame()
+        frame = self._link.next_frame()
         if frame is None:
             return False
         if frame.type == MESSAGE:
@@ -150,17 +150,15 @@ class Subscriber:
 
 
 class Run:
-    """`durability` is None for a daemon that does not have it, or is not to: then it is not killed."""
+    """With a `durability` of `none` the daemon is not killed."""
 
-    def __init__(self, directory: Path, seed: int, durability: str | None = None) -> None:
+    def __init__(self, directory: Path, seed: int, durability: str) -> None:
         self._seed = seed
         self._chance = random.Random(seed)
-        self._durable = durability is not None
+        self._durable = durability != "none"
         flags = [f"--msg-timeout={TIMEOUT}s", f"--mem-queue-size={self._chance.choice((0, 5, 100, 10_000))}"]
         flags += [f"--max-bytes-per-file={self._chance.choice((2_000, 100_000_000))}"]
-        if durability is not None:
-            flags.append(f"--durability={durability}")
-        self._daemon = Daemon(own_command(), directory / "data", *flags)
+        self._daemon = Daemon(own_command(), directory / "data", f"--durability={durability}", *flags)
         self._topics = {name: Topic(TIMEOUT) for name in TOPICS}
         self._publishers: list[Publisher] = []
         self._subscribers: list[Subscriber] = []
@@ -378,7 +376,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="model.interleaving", description=__doc__)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=random.getrandbits(32))
-    parser.add_argument("--durability")
+    parser.add_argument("--durability", default="none")
     arguments = parser.parse_args()
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gnsqd-model-") as directory:

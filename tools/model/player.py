@@ -123,7 +123,7 @@ class Player:
         """That many messages, the same from both."""
         for link, arrived in zip(connection.links, connection.arrived, strict=True):
             while len(arrived) < count:
-                frame = link.frame()
+                frame = link.next_frame()
                 if frame is None or frame.type != MESSAGE:
                     raise Difference(f"{self.trace[-1]}: {count} messages expected", frame, connection.arrived)
                 arrived.append(parse_message(frame.data))
@@ -164,7 +164,7 @@ class Player:
     def _replies_of(self, connection: Connection, i: int, count: int) -> list[Frame]:
         frames: list[Frame] = []
         while len(frames) < count:
-            frame = connection.links[i].frame()
+            frame = connection.links[i].next_frame()
             if frame is None:
                 return [*frames, CLOSED]
             if frame.type == MESSAGE:

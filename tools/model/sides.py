@@ -8,11 +8,12 @@ import json
 import re
 import socket
 import struct
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from kit.daemons import Address, Daemon, open_socket
-from kit.nsq_client import HEARTBEAT, RESPONSE, Frame
+from kit.daemons import Address, Daemon, is_readable, open_socket
+from kit.nsq_client import HEARTBEAT, RESPONSE, Client, Frame
 
 PATIENCE = 10.0  # seconds
 
@@ -44,70 +45,42 @@ def receive(sock: socket.socket) -> bytes:
         return b""
 
 
-class Link:
+class Link(Client):
     """One connection of the protocol. Heartbeats are answered and not shown."""
 
     def __init__(self, address: Address, patience: float = PATIENCE) -> None:
-        self._sock = connect(address, patience)
-        self._buffer = b""
-        self._first: Frame | None = None  # taken from the buffer by `poll`
-        self.send(b"  V2")
+        super().__init__(address, timeout=patience)
+        self._polled: Frame | None = None
 
     def send(self, data: bytes) -> None:
-        try:
-            self._sock.sendall(data)
-        except ConnectionError:
-            pass  # shown by what is read
+        with suppress(ConnectionError):  # shown by what is read
+            super().send(data)
 
     def end_of_sending(self) -> None:
-        self._sock.shutdown(socket.SHUT_WR)
+        self.sock.shutdown(socket.SHUT_WR)
 
-    def frame(self) -> Frame | None:
-        """The next one; None when the daemon has closed."""
-        frame, self._first = self._first, None
-        while frame is None and (frame := self._next()) is None:
-            data = receive(self._sock)
-            if not data:
-                return None
-            self._buffer += data
+    def next_frame(self) -> Frame | None:
+        """None when the daemon has closed."""
+        frame, self._polled = self._polled, None
+        try:
+            while frame is None and (frame := self.frame()) == (RESPONSE, HEARTBEAT):
+                self.send(b"NOP\n")
+                frame = None
+        except ConnectionError:
+            pass
         return frame
 
     def poll(self) -> bool:
-        """Whether `frame` would come back at once."""
-        while True:
-            if self._first is None:
-                self._first = self._next()
-            if self._first is not None:
-                return True
-            try:
-                data = self._sock.recv(65536, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return False
-            except ConnectionError:
-                return True
-            if not data:
-                return True
-            self._buffer += data
-
-    def _next(self) -> Frame | None:
-        """Take the next frame from the buffer, if it is there."""
-        while len(self._buffer) >= 8:
-            size, kind = struct.unpack_from(">ii", self._buffer)
-            if len(self._buffer) < 4 + size:
-                return None
-            data, self._buffer = self._buffer[8 : 4 + size], self._buffer[4 + size :]
-            if data != HEARTBEAT or kind != RESPONSE:
-                return Frame(kind, data)
-            self.send(b"NOP\n")
-        return None
-
-    def reset(self) -> None:
-        """Close so that the daemon's next read or write fails."""
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._sock.close()
-
-    def close(self) -> None:
-        self._sock.close()
+        """Whether `next_frame` would come back at once."""
+        try:
+            while self._polled is None and (self.buffer or is_readable(self.sock, 0)):
+                if (frame := self.frame()) == (RESPONSE, HEARTBEAT):
+                    self.send(b"NOP\n")
+                else:
+                    self._polled = frame
+        except ConnectionError:
+            return True
+        return self._polled is not None
 
 
 class Answer(NamedTuple):
