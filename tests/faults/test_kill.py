@@ -1,13 +1,14 @@
 """What a SIGKILL costs, ours and the real one: state by state, message by message.
 
-A row of STATES has flags, the steps that bring a daemon into a state, and the groups of messages that it then loses or
-delivers twice. The steps wait until /stats and the files of the disk queues show what they should, so nothing depends
+TABLE has, for each state, flags, the steps that bring a daemon into it, and the groups of messages that are lost or
+delivered twice. The steps wait until /stats and the files of the disk queues show what they should, so nothing depends
 on timing. Queues are synced by `sync` (--sync-every) and at a change of files, so it is known what is synced. After the
 SIGKILL comes a start, without a memory queue so that everything keeps its order, and a consumer that takes and finishes
 what there is. The outcomes are the table of contrib/docs/reliability.md.
 """
 
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -29,8 +30,8 @@ BODY_SIZE = 20
 RECORD_SIZE = 4 + 26 + BODY_SIZE  # messages have equal sizes, so that positions in files are counted in records
 LAST = b"the last one"
 POLL = 0.02  # seconds
-LONG = 600_000  # ms; a delay that nobody waits for
-SHORT = 4000  # ms; long enough for the steps up to the kill
+# ms; LONG is a delay that nobody waits for, SHORT is long enough for the steps up to the kill.
+DELAYS = {"LONG": b"600000", "SHORT": b"4000", "0": b"0"}
 
 Position = tuple[int, int]  # file number and records, or messages in memory and on disk
 
@@ -43,225 +44,168 @@ class Fate(NamedTuple):
 
 
 class State(NamedTuple):
-    """`flags` are the arguments of `options`, and `steps` are calls of methods of Victim, both in words."""
+    """`flags` are the arguments of `options`, and `steps` are calls of methods of Victim."""
 
     title: str
-    flags: str
-    steps: str
-    nsqd: Fate = Fate()
-    gnsqd: Fate | None = None  # None: the same
-    counted: bool = True  # how many messages there are is known beforehand
+    flags: list[str]
+    steps: list[list[str]]
+    nsqd: Fate
+    gnsqd: Fate
+
+    @property
+    def counted(self) -> bool:
+        """True if it is known beforehand how many messages there are."""
+        return ["publish_until_killed", "load"] not in self.steps
 
 
-# 3 + 5 messages in the channel's disk queue, all synced, and no memory queue; then synced in another way.
-LOADED = """
-    channel; publish first 3; publish rest 5; restart memory=0 sync={sync}
-    holds channel=0,8; files channel 0:8 written=0,8; take first
+# Title; flags; steps; what is lost or duplicated, where something is.
+TABLE = """
+8 in memory
+    memory=8 sync=never
+    channel; publish memory 8; holds channel=8,0; files channel
+    both lost: memory
+8 on disk, synced
+    memory=0 sync=1
+    channel; publish synced 8; holds channel=0,8; files topic 0:8 read=0,8 written=0,8
+    files channel 0:8 written=0,8
+8 in memory, 16 on disk, synced, and 3 unsynced
+    memory=8 sync=16
+    channel; fill channel; holds channel=8,19; files topic
+    both lost: memory
+no memory queue: 16 on disk, synced, and 3 unsynced, in the files of topic and channel
+    memory=0 sync=16
+    channel; publish synced 16; files topic 0:16 read=0,16 written=0,16; files channel 0:16 written=0,16
+    publish unsynced 3; holds channel=0,19; files topic 0:19 read=0,16 written=0,16
+    files channel 0:19 written=0,16
+    both duplicated: unsynced
+8 in memory, 3 on disk; never synced
+    memory=8 sync=never
+    channel; publish memory 8; publish fresh 3; holds channel=8,3; files channel 0:3
+    nsqd lost: memory fresh
+    gnsqd lost: memory
+no memory queue: 8 on disk, in the files of topic and channel; never synced
+    memory=0 sync=never
+    channel; publish fresh 8; holds channel=0,8; files topic 0:8; files channel 0:8
+    nsqd lost: fresh
+    gnsqd duplicated: fresh
+the same, and 3 of them finished
+    memory=0 sync=never
+    channel; publish first 3; publish rest 5; take first; finish first; holds channel=0,5; files topic 0:8
+    files channel 0:8
+    nsqd lost: rest
+    gnsqd duplicated: first rest
+10 on disk in 3 files, the last of them unsynced
+    memory=0 sync=never files=4
+    topic; publish rolled 10; holds topic=0,10; files topic 0:4 1:4 2:2 written=any
+10 on disk in 3 files; 4, the whole first file, finished
+    memory=20 files=4
+    channel; publish first 4; publish rest 6; restart memory=0 sync=never files=4
+    files channel 0:4 1:4 2:2 written=2,2; take first; finish first; holds channel=0,6
+    files channel 1:4 2:2 read=1,0 written=2,2
+8 on disk; 3 finished, read position synced
+    memory=8
+    load 1; finish first; holds channel=0,5; files channel 0:8 read=0,3 written=0,8
+8 on disk; 3 finished, read position unsynced
+    memory=8
+    load never; finish first; holds channel=0,5; files channel 0:8 written=0,8
+    both duplicated: first
+3 from memory in flight
+    memory=8 sync=never
+    channel; publish first 3; take first; holds in_flight=3
+    both lost: first
+8 on disk; 3 in flight, read position synced
+    memory=8
+    load 1; holds channel=0,5 in_flight=3; files channel 0:8 read=0,3 written=0,8
+    both lost: first
+8 on disk; 3 in flight, read position unsynced
+    memory=8
+    load never; holds channel=0,5 in_flight=3; files channel 0:8 written=0,8
+20 on disk; 15 in flight, one read less than `--sync-every`
+    memory=20
+    channel; publish first 15; publish rest 5; restart memory=0 sync=16; take first
+    holds channel=0,5 in_flight=15; let_it_sync
+4 deferred by DPUB
+    memory=8 sync=never
+    channel; defer deferred 4 LONG; holds deferred=4
+    both lost: deferred
+no memory queue, no channel: 4 by DPUB on disk, synced
+    memory=0 sync=1
+    topic; defer deferred 4 LONG; holds topic=0,4; files topic 0:4 written=0,4
+no memory queue: 4 deferred by DPUB
+    memory=0 sync=1
+    channel; defer deferred 4 SHORT; holds deferred=4; topic_is_read
+    nsqd lost: deferred
+    gnsqd lost:
+the same before there is a channel; then a channel and a consumer that finishes what it gets
+    memory=0 sync=1
+    topic; defer deferred 4 SHORT; holds topic=0,4; channel; handed_over; finish_what_comes; topic_is_read
+3 from memory deferred by REQ
+    memory=8 sync=never
+    channel; publish first 3; take first; requeue first LONG; holds deferred=3
+    both lost: first
+8 on disk; 3 deferred by REQ, read position synced
+    memory=8
+    load 1; requeue first LONG; holds channel=0,5 deferred=3; files channel 0:8 read=0,3 written=0,8
+    both lost: first
+8 on disk; 3 deferred by REQ, read position unsynced
+    memory=8
+    load never; requeue first LONG; holds channel=0,5 deferred=3; files channel 0:8 written=0,8
+8 on disk; 3 read and put back behind them by REQ 0, synced
+    memory=8
+    load 1; requeue first 0; holds channel=0,8; files channel 0:11 read=0,3 written=0,11
+8 on disk; 3 read and put back behind them by REQ 0, unsynced
+    memory=8
+    load never; requeue first 0; holds channel=0,8; files channel 0:11 written=0,8
+    both duplicated: first
+no channel: 8 in memory, 16 on disk, synced, and 3 unsynced
+    memory=8 sync=16
+    topic; fill topic; holds topic=8,19
+    both lost: memory
+4 deferred at a clean exit, then a start
+    memory=8 sync=never
+    channel; defer deferred 4 SHORT; restart memory=8 sync=never; holds channel=0,4
+    files channel 0:4 written=0,4
+4 deferred at a clean exit, then a start and a consumer that finishes what it gets
+    memory=8 sync=1
+    channel; defer deferred 4 SHORT; restart memory=8 sync=1; finish_what_comes; let_it_sync
+2 finished, 4 in flight, 3 deferred by REQ, 2 by DPUB, 8 in memory, 16 on disk, synced, and 3 unsynced
+    memory=8 sync=16
+    channel; publish finished 2; take finished; finish finished; publish in-flight 4; take in-flight
+    publish requeued 3; take requeued; requeue requeued LONG; defer deferred 2 LONG; fill channel
+    holds channel=8,19 in_flight=4 deferred=5
+    both lost: in-flight requeued deferred memory
+no memory queue: 16 on disk, synced, then emptied, and 3 more
+    memory=0 sync=16
+    topic; publish emptied 16; files topic 0:16 written=0,16; empty_topic; publish later 3; holds topic=0,3
+    files topic 1:3 read=any written=any
+    nsqd lost: later
+    gnsqd lost:
+no memory queue: 16 on disk, synced, and 3 unsynced; then a kill, a start and 3 more
+    memory=0 sync=16
+    topic; publish synced 16; files topic 0:16 written=0,16; publish unsynced 3; files topic 0:19 written=0,16
+    kill_and_start; publish later 3; files topic 0:19 1:3 written=any
+    nsqd lost: later
+    gnsqd lost:
+no memory queue: two publishers at work
+    memory=0 sync=never files=100
+    topic; publish before 120; files topic 0:100 1:20 written=any; publish_until_killed load
 """
-# 8 messages in memory, 16 on disk, synced, and 3 more, unsynced.
-FILLED = """
-    publish memory 8; publish synced 16; files {queue} 0:16 written=0,16
-    publish unsynced 3; files {queue} 0:19 written=0,16
-"""
-FILLED_TOPIC, FILLED_CHANNEL = FILLED.format(queue="topic"), FILLED.format(queue="channel")
-SYNCED, UNSYNCED = LOADED.format(sync=1), LOADED.format(sync="never")
-READ_3, READ_0 = "files channel 0:8 read=0,3 written=0,8", "files channel 0:8 written=0,8"
 
-STATES = (
-    State(
-        "8 in memory",
-        "memory=8 sync=never",
-        "channel; publish memory 8; holds channel=8,0; files channel",
-        Fate(lost="memory"),
-    ),
-    State(
-        "8 on disk, synced",
-        "memory=0 sync=1",
-        """channel; publish synced 8; holds channel=0,8
-        files topic 0:8 read=0,8 written=0,8; files channel 0:8 written=0,8""",
-    ),
-    State(
-        "8 in memory, 16 on disk, synced, and 3 unsynced",
-        "memory=8 sync=16",
-        f"channel; {FILLED_CHANNEL}; holds channel=8,19; files topic",
-        Fate(lost="memory"),
-    ),
-    State(
-        "no memory queue: 16 on disk, synced, and 3 unsynced, in the files of topic and channel",
-        "memory=0 sync=16",
-        """channel; publish synced 16; files topic 0:16 read=0,16 written=0,16; files channel 0:16 written=0,16
-        publish unsynced 3; holds channel=0,19
-        files topic 0:19 read=0,16 written=0,16; files channel 0:19 written=0,16""",
-        Fate(duplicated="unsynced"),
-    ),
-    State(
-        "8 in memory, 3 on disk; never synced",
-        "memory=8 sync=never",
-        "channel; publish memory 8; publish fresh 3; holds channel=8,3; files channel 0:3",
-        Fate(lost="memory fresh"),
-        Fate(lost="memory"),
-    ),
-    State(
-        "no memory queue: 8 on disk, in the files of topic and channel; never synced",
-        "memory=0 sync=never",
-        "channel; publish fresh 8; holds channel=0,8; files topic 0:8; files channel 0:8",
-        Fate(lost="fresh"),
-        Fate(duplicated="fresh"),
-    ),
-    State(
-        "the same, and 3 of them finished",
-        "memory=0 sync=never",
-        """channel; publish first 3; publish rest 5; take first; finish first
-        holds channel=0,5; files topic 0:8; files channel 0:8""",
-        Fate(lost="rest"),
-        Fate(duplicated="first rest"),
-    ),
-    State(
-        "10 on disk in 3 files, the last of them unsynced",
-        "memory=0 sync=never files=4",
-        "topic; publish rolled 10; holds topic=0,10; files topic 0:4 1:4 2:2 written=any",
-    ),
-    State(
-        "10 on disk in 3 files; 4, the whole first file, finished",
-        "memory=20 files=4",
-        """channel; publish first 4; publish rest 6; restart memory=0 sync=never files=4
-        files channel 0:4 1:4 2:2 written=2,2; take first; finish first; holds channel=0,6
-        files channel 1:4 2:2 read=1,0 written=2,2""",
-    ),
-    State(
-        "8 on disk; 3 finished, read position synced",
-        "memory=8",
-        f"{SYNCED}; finish first; holds channel=0,5; {READ_3}",
-    ),
-    State(
-        "8 on disk; 3 finished, read position unsynced",
-        "memory=8",
-        f"{UNSYNCED}; finish first; holds channel=0,5; {READ_0}",
-        Fate(duplicated="first"),
-    ),
-    State(
-        "3 from memory in flight",
-        "memory=8 sync=never",
-        "channel; publish first 3; take first; holds in_flight=3",
-        Fate(lost="first"),
-    ),
-    State(
-        "8 on disk; 3 in flight, read position synced",
-        "memory=8",
-        f"{SYNCED}; holds channel=0,5 in_flight=3; {READ_3}",
-        Fate(lost="first"),
-    ),
-    State(
-        "8 on disk; 3 in flight, read position unsynced",
-        "memory=8",
-        f"{UNSYNCED}; holds channel=0,5 in_flight=3; {READ_0}",
-    ),
-    State(
-        "20 on disk; 15 in flight, one read less than `--sync-every`",
-        "memory=20",
-        """channel; publish first 15; publish rest 5; restart memory=0 sync=16; take first
-        holds channel=0,5 in_flight=15; let_it_sync""",
-    ),
-    State(
-        "4 deferred by DPUB",
-        "memory=8 sync=never",
-        f"channel; defer deferred 4 {LONG}; holds deferred=4",
-        Fate(lost="deferred"),
-    ),
-    State(
-        "no memory queue, no channel: 4 by DPUB on disk, synced",
-        "memory=0 sync=1",
-        f"topic; defer deferred 4 {LONG}; holds topic=0,4; files topic 0:4 written=0,4",
-    ),
-    State(
-        "no memory queue: 4 deferred by DPUB",
-        "memory=0 sync=1",
-        f"channel; defer deferred 4 {SHORT}; holds deferred=4; topic_is_read",
-        Fate(lost="deferred"),
-        Fate(),
-    ),
-    State(
-        "the same before there is a channel; then a channel and a consumer that finishes what it gets",
-        "memory=0 sync=1",
-        f"""topic; defer deferred 4 {SHORT}; holds topic=0,4
-        channel; handed_over; finish_what_comes; topic_is_read""",
-    ),
-    State(
-        "3 from memory deferred by REQ",
-        "memory=8 sync=never",
-        f"channel; publish first 3; take first; requeue first {LONG}; holds deferred=3",
-        Fate(lost="first"),
-    ),
-    State(
-        "8 on disk; 3 deferred by REQ, read position synced",
-        "memory=8",
-        f"{SYNCED}; requeue first {LONG}; holds channel=0,5 deferred=3; {READ_3}",
-        Fate(lost="first"),
-    ),
-    State(
-        "8 on disk; 3 deferred by REQ, read position unsynced",
-        "memory=8",
-        f"{UNSYNCED}; requeue first {LONG}; holds channel=0,5 deferred=3; {READ_0}",
-    ),
-    State(
-        "8 on disk; 3 read and put back behind them by REQ 0, synced",
-        "memory=8",
-        f"{SYNCED}; requeue first 0; holds channel=0,8; files channel 0:11 read=0,3 written=0,11",
-    ),
-    State(
-        "8 on disk; 3 read and put back behind them by REQ 0, unsynced",
-        "memory=8",
-        f"{UNSYNCED}; requeue first 0; holds channel=0,8; files channel 0:11 written=0,8",
-        Fate(duplicated="first"),
-    ),
-    State(
-        "no channel: 8 in memory, 16 on disk, synced, and 3 unsynced",
-        "memory=8 sync=16",
-        f"topic; {FILLED_TOPIC}; holds topic=8,19",
-        Fate(lost="memory"),
-    ),
-    State(
-        "4 deferred at a clean exit, then a start",
-        "memory=8 sync=never",
-        f"""channel; defer deferred 4 {SHORT}; restart memory=8 sync=never
-        holds channel=0,4; files channel 0:4 written=0,4""",
-    ),
-    State(
-        "4 deferred at a clean exit, then a start and a consumer that finishes what it gets",
-        "memory=8 sync=1",
-        f"channel; defer deferred 4 {SHORT}; restart memory=8 sync=1; finish_what_comes; let_it_sync",
-    ),
-    State(
-        "2 finished, 4 in flight, 3 deferred by REQ, 2 by DPUB, 8 in memory, 16 on disk, synced, and 3 unsynced",
-        "memory=8 sync=16",
-        f"""channel; publish finished 2; take finished; finish finished; publish in-flight 4; take in-flight
-        publish requeued 3; take requeued; requeue requeued {LONG}; defer deferred 2 {LONG}
-        {FILLED_CHANNEL}; holds channel=8,19 in_flight=4 deferred=5""",
-        Fate(lost="in-flight requeued deferred memory"),
-    ),
-    State(
-        "no memory queue: 16 on disk, synced, then emptied, and 3 more",
-        "memory=0 sync=16",
-        """topic; publish emptied 16; files topic 0:16 written=0,16; empty_topic; publish later 3
-        holds topic=0,3; files topic 1:3 read=any written=any""",
-        Fate(lost="later"),
-        Fate(),
-    ),
-    State(
-        "no memory queue: 16 on disk, synced, and 3 unsynced; then a kill, a start and 3 more",
-        "memory=0 sync=16",
-        """topic; publish synced 16; files topic 0:16 written=0,16; publish unsynced 3; files topic 0:19 written=0,16
-        kill_and_start; publish later 3; files topic 0:19 1:3 written=any""",
-        Fate(lost="later"),
-        Fate(),
-    ),
-    State(
-        "no memory queue: two publishers at work",
-        "memory=0 sync=never files=100",
-        "topic; publish before 120; files topic 0:100 1:20 written=any; publish_until_killed load",
-        counted=False,
-    ),
-)
+
+def read(state: str) -> State:
+    title, flags, *lines = (line.strip() for line in state.split("\n"))
+    fates = {"nsqd": Fate(), "gnsqd": Fate()}
+    steps = []
+    for line in lines:
+        if found := re.fullmatch(r"(nsqd|gnsqd|both) (lost|duplicated):(.*)", line):
+            for name in ("nsqd", "gnsqd") if found[1] == "both" else (found[1],):
+                fates[name] = fates[name]._replace(**{found[2]: found[3].strip()})
+        else:
+            steps += [step.split() for step in line.split(";")]
+    return State(title, flags.split(), steps, **fates)
+
+
+STATES = [read(state) for state in re.split(r"\n(?! )", TABLE.strip())]
 
 
 def options(*words: str) -> list[str]:
@@ -283,9 +227,9 @@ class Victim:
     """A daemon that is to be killed, over any number of processes on one data path, and what its clients know of every
     message."""
 
-    def __init__(self, command: list[str], directory: Path, flags: str) -> None:
-        self.daemon = Daemon(command, directory, *options(*flags.split()))
-        self.memory = int(flags.split()[0].partition("=")[2])
+    def __init__(self, command: list[str], directory: Path, flags: list[str]) -> None:
+        self.daemon = Daemon(command, directory, *options(*flags))
+        self.memory = int(flags[0].partition("=")[2])
         self.groups: dict[str, list[bytes]] = {}  # bodies
         self.acknowledged: set[bytes] = set()
         self.finished: set[bytes] = set()  # must not come again, because of FIN or of empty
@@ -293,11 +237,6 @@ class Victim:
         self.passed = 0  # messages that the topic of this process had to hand to the channel
         self.publisher: Client | None = None
         self.consumer: Client | None = None
-
-    def play(self, steps: str) -> None:
-        for step in steps.replace("\n", ";").split(";"):
-            if words := step.split():
-                getattr(self, words[0])(*words[1:])
 
     def stats(self) -> dict[str, Any]:
         return topic_stats(self.daemon, "t")
@@ -316,6 +255,25 @@ class Victim:
         self.in_flight.clear()
 
     # Steps
+
+    def load(self, sync: str) -> None:
+        """3 + 5 messages in the channel's disk queue, all synced, and no memory queue; then synced in another way, and
+        the 3 in flight."""
+        self.channel()
+        self.publish("first", "3")
+        self.publish("rest", "5")
+        self.restart("memory=0", f"sync={sync}")
+        self.holds("channel=0,8")
+        self.files("channel", "0:8", "written=0,8")
+        self.take("first")
+
+    def fill(self, queue: str) -> None:
+        """8 messages in memory, 16 on disk, synced, and 3 more, unsynced."""
+        self.publish("memory", "8")
+        self.publish("synced", "16")
+        self.files(queue, "0:16", "written=0,16")
+        self.publish("unsynced", "3")
+        self.files(queue, "0:19", "written=0,16")
 
     def topic(self) -> None:
         self.post("topic/create")
@@ -344,7 +302,7 @@ class Victim:
 
     def defer(self, group: str, count: str, delay: str) -> None:
         for body in self._new_bodies(group, int(count)):
-            self._send(b"DPUB t %b" % delay.encode(), body, [body])
+            self._send(b"DPUB t %b" % DELAYS[delay], body, [body])
 
     def _new_bodies(self, group: str, count: int) -> list[bytes]:
         bodies = self.groups.setdefault(group, [])
@@ -389,7 +347,7 @@ class Victim:
         self.finished.update(self.groups[group])
 
     def requeue(self, group: str, delay: str) -> None:
-        self._answer(group, b"REQ %%b %b" % delay.encode())
+        self._answer(group, b"REQ %%b %b" % DELAYS[delay])
 
     def _answer(self, group: str, line: bytes) -> None:
         assert self.consumer is not None
@@ -579,7 +537,8 @@ def run(state: State, command: list[str], directory: Path) -> Outcome:
     victim = Victim(command, directory, state.flags)
     try:
         victim.daemon.start()
-        victim.play(state.steps)
+        for name, *words in state.steps:
+            getattr(victim, name)(*words)
         victim.daemon.kill()
         victim.restart("memory=0")
         delivered = victim.drain()
@@ -623,7 +582,7 @@ def test_kill_costs_no_more_than_with_the_real_nsqd(
     nsqd = run(state, [os.fspath(peer_binary("nsqd"))], tmp_path / "nsqd")
     nsqd.check(state.nsqd)
     gnsqd = run(state, own_command(), tmp_path / "gnsqd")
-    gnsqd.check(state.nsqd if state.gnsqd is None else state.gnsqd)
+    gnsqd.check(state.gnsqd)
     assert gnsqd.lost <= nsqd.lost
     # Where the real one loses messages that ours keeps, some may come twice.
     assert gnsqd.duplicated <= nsqd.duplicated or gnsqd.lost < nsqd.lost
@@ -636,6 +595,9 @@ def test_table_in_the_documentation_has_all_states_and_no_other() -> None:
 
 def test_nothing_acknowledged_is_lost_on_its_way_from_topic_to_channel(tmp_path: Path) -> None:
     """For ours only: the real daemon's topic forgets a message before its channel has it."""
-    steps = "channel; publish before 120; publish_until_killed load"
-    state = State("moving", "memory=0 sync=50 files=100", steps)
+    state = read(
+        """moving
+        memory=0 sync=50 files=100
+        channel; publish before 120; publish_until_killed load"""
+    )
     assert not run(state, own_command(), tmp_path / "gnsqd").lost
