@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.account import Account, drain
+from kit.account import Account, drain, next_body
 from kit.daemons import Daemon, StartFailed, eventually, own_command
 from kit.faulty_gnsqd import Faults, Rule
 from kit.http_api import ask, message
@@ -148,6 +148,49 @@ def roll_files(account: Account) -> None:
     """Three files of two messages each, and one more, in queue `t` with 1000 bytes a file."""
     for _ in range(7):
         assert account.publish("PUB", 400)
+
+
+@pytest.mark.parametrize("renamed", [True, False])
+def test_unreadable_file_is_set_aside_or_passed_over(
+    nsqd_factory: DaemonFactory, faults: Faults, renamed: bool
+) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1000")
+    account = Account(nsqd, "t")
+    roll_files(account)
+    name = "t.diskqueue.000001.dat"
+    content = (nsqd.data_path / name).read_bytes()
+    rules: list[Rule] = [{"call": "pread", "name": name, "error": "EIO"}]
+    if not renamed:
+        rules.append({"call": "rename", "name": name, "error": "EROFS"})
+    faults.set(*rules)
+    assert drain(nsqd, "t") == account.acknowledged[:2] + account.acknowledged[4:]
+    failure = f"DISKQUEUE(t) failed to rename bad diskqueue file $D/{name} to $D/{name}.bad"
+    assert errors(nsqd) == [
+        f"DISKQUEUE(t) reading at 0 of $D/{name} - read $D/{name}: input/output error",
+        *([] if renamed else [failure]),
+        "DISKQUEUE(t) positive depth at tail (2), data loss, resetting 0...",
+    ]
+    faults.set()
+    nsqd.restart()
+    assert drain(nsqd, "t") == []
+    assert left_over(nsqd) == [f"{name}.bad"] * renamed
+    if renamed:
+        assert (nsqd.data_path / f"{name}.bad").read_bytes() == content
+
+
+def test_file_that_was_read_is_never_set_aside(nsqd_factory: DaemonFactory) -> None:
+    """The real nsqd does so when the reader had caught up with the writer (NSQD-COMPAT 0.1 item 4)."""
+    nsqd = nsqd_factory("--max-bytes-per-file=100", "--mem-queue-size=0")
+    with Client(nsqd.tcp_address) as publisher, Client(nsqd.tcp_address) as consumer:
+        assert consumer.identify(output_buffer_size=-1).data == b"OK"
+        consumer.subscribe("t", "c", rdy=1)
+        for number in range(20):
+            publisher.publish("t", b"%d" % number)
+            assert next_body(consumer) == b"%d" % number
+    assert not re.findall("WARNING|ERROR", nsqd.log())
+    assert nsqd.terminate() == 0
+    files = sorted(path.name for path in nsqd.data_path.glob("*.diskqueue.0*"))
+    assert files == ["t.diskqueue.000006.dat", "t:c.diskqueue.000006.dat"]
 
 
 def test_read_file_that_cannot_be_removed_does_not_come_back(nsqd_factory: DaemonFactory, faults: Faults) -> None:
