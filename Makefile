@@ -74,7 +74,6 @@ $(PEERS): tests/peers/go.mod tests/peers/go.sum tests/peers/peers.go $(wildcard 
 	@command -v go >/dev/null || { echo "make peers needs Go"; exit 1; }
 	@mkdir -p tests/peers/bin
 	cd tests/peers && go build -o bin/ $$(go list -e -tags peers -f '{{join .Imports " "}}' .) ./load
-	cd tests/peers && go test -c -o bin/nsqd.test github.com/nsqio/nsq/nsqd
 	@touch $@
 
 $(PROMTOOL): tests/peers/promtool.mod tests/peers/promtool.sum
@@ -92,13 +91,13 @@ bench: $(PEERS) ## throughput, latency and memory, with the real nsqd in the sam
 bench-memory: $(PEERS) ## peak memory of a backlog of 2 GB
 	@.ci/install .venv dev
 	@CC=/bin/false .ci/install .venv-plain dev
-	@.venv/bin/python tools/benchmarks memory $(FLAGS)
+	@.venv/bin/python tools/benchmarks --runs=1 --rows 'memory-*' $(FLAGS)
 
-# What great numbers of topics, channels, connections and messages cost, as figures and as a plot in contrib/docs.
+# What great numbers of topics, channels, connections and messages cost, as a table and as a plot in contrib/docs.
 bench-scale: $(PEERS) ## many topics, channels, connections and messages
 	@.ci/install .venv bench
 	@CC=/bin/false .ci/install .venv-plain
-	@.venv/bin/python tools/benchmarks scale --json=contrib/docs/scale.json --plot=contrib/docs/scale.png $(FLAGS)
+	@.venv/bin/python tools/benchmarks --runs=1 --rows 'scale-*' --plot=contrib/docs/scale.png $(FLAGS)
 
 # What kills, losses of power, full disks and set clocks cost, ours and the real nsqd: the table of
 # contrib/docs/reliability.md, in about an hour.
@@ -155,19 +154,15 @@ docs: ## the documents as a site, in build/docs
 
 # The config file and the page about options, from the table in gnsqd/options.py; the page about gnsqadmin, from itself;
 # what the page about Spark says of options, from theirs; those about HTTP, TCP and statistics, from the tables of each;
-# speed in performance.md and in the README, with the figure, from performance.json.
+# the speed in the README, with the figure, from the table in performance.md.
 options: ## the pages and files that are made from tables
 	@.ci/install .venv dev
-	@.venv/bin/python .ci/write_options.py
-	@.venv/bin/python .ci/write_gnsqadmin.py
-	@.venv/bin/python .ci/write_spark.py
-	@.venv/bin/python .ci/write_reference.py
-	@.venv/bin/python .ci/write_performance.py
+	@.venv/bin/python tools/documents
 
 # Pictures of gnsqadmin at work, in contrib/docs/screens.
 screens: ## the pictures of gnsqadmin
 	@.ci/install .venv dev
-	@.venv/bin/python .ci/write_screens.py $(FLAGS)
+	@.venv/bin/python tools/documents/write_screens.py $(FLAGS)
 
 release-check: ## sdist, plain wheel and compiled wheel, each built, installed in an empty environment and started
 	@.ci/release-check

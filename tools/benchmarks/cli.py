@@ -2,42 +2,56 @@
 
 import argparse
 import fnmatch
+import json
 import math
+import resource
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import report
-from benchmarks.backlog import Backlogs
-from benchmarks.harness import RowResult, run_row
-from benchmarks.lanes import DIRECTORY_PREFIX, GEVENT_ALONE, BenchmarkError, Lane
+from benchmarks.harness import Harness, RowResult
+from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError, Lane
 from benchmarks.programs import GENERATOR
-from benchmarks.queues import fill
 from benchmarks.row import Load, Row
-from benchmarks.rows import FLOOR_ROWS, ROWS
+from benchmarks.rows import ROWS
 from kit.certificates import issue
 from kit.daemons import PEERS
 
-# Messages prepared per second of consuming; doubled for the whole row when some lane turns out to be faster.
-SUPPLY = 1_000_000
-
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0, 1 with a line on stderr for each comparison that is not possible, 130 on Ctrl-C."""
+    """Exit code 0, 1 with a line on stderr for each comparison that is not possible or figure that is more than
+    promised, 130 on Ctrl-C. What other rows have measured is not lost with one that fails."""
     arguments = parser().parse_args(argv)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # some rows open thousands of connections
+    results: list[RowResult] = []
+    failures: list[object] = []
     try:
-        load = Load(arguments.seconds, SUPPLY, arguments.backlog)
+        draw = load_plot() if arguments.plot else None
         rows = select(arguments.rows)
-        results, failures = run_rows(rows, arguments, load)
+        lanes = find_lanes(arguments)
+        with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
+            certificate = issue("localhost").write(Path(directory) / "server")
+            load = Load(arguments.seconds, arguments.supply, arguments.backlog, certificate)
+            sink = Lane.parse("sink", f"{GENERATOR} sink")
+            harness = Harness(lanes, sink, arguments.runs, load, Path(directory), say)
+            for row in rows:
+                try:
+                    results += harness.run(row)
+                except (BenchmarkError, OSError) as error:
+                    failures.append(error)
+        failures += [line for result in results for line in result.beyond_limits()]
         if results:
-            document = report.document(results, load)
-            print((report.markdown if arguments.markdown else report.text)(document))
+            print((report.markdown if arguments.markdown else report.text)(results, load))
             if arguments.json:
-                report.write_json(arguments.json, document)
+                text = json.dumps(report.document(results, load), indent=2)
+                arguments.json.write_text(f"{text}\n", encoding="utf-8")
+            if draw:
+                draw(results, arguments.plot)
     except (BenchmarkError, OSError) as error:
-        failures = [error]
+        failures.append(error)
     except KeyboardInterrupt:
         return 130
     for failure in failures:
@@ -51,63 +65,30 @@ def select(patterns: Sequence[str]) -> list[Row]:
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             raise BenchmarkError(f"no row is called {pattern}; there are {', '.join(names)}")
+    if not patterns:
+        return [row for row in ROWS if not row.apart]
     return [row for row in ROWS if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in patterns)]
 
 
-def run_rows(rows: Sequence[Row], arguments: argparse.Namespace, load: Load) -> tuple[list[RowResult], list[Exception]]:
-    """The results, and why some rows have none: what an hour has measured is not lost with the last row."""
-    lanes = find_lanes(arguments)
-    sink = Lane.parse(report.SINK, f"{GENERATOR} sink")
-    with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
-        load = replace(load, certificate=issue("localhost").write(Path(directory) / "server"))
-        backlogs = Backlogs(Path(directory), lambda daemon: fill(daemon, load.stored))
-        results: list[RowResult] = []
-        failures: list[Exception] = []
-        for row in rows:
-            try:
-                compared = [*lanes, GEVENT_ALONE] if arguments.floor and row.name in FLOOR_ROWS else lanes
-                results += run_row(row, compared, arguments.runs, load, say, backlogs.of, sink)
-            except (BenchmarkError, OSError) as error:
-                failures.append(error)
-        return results, failures
-
-
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(
-        prog="python tools/benchmarks",
-        description="Compare gnsqd with the real nsqd.",
-        epilog="`python tools/benchmarks memory --help` is about the memory of a backlog, `scale --help` about great "
-        "numbers of topics, connections and so on, `schedule --help` about deferred messages, `scrape --help` about "
-        "/metrics, `instructions --help` about instructions per message.",
-    )
-    result.add_argument("--runs", type=positive, default=5, metavar="N", help="of each row and daemon (%(default)s)")
-    result.add_argument(
-        "--seconds", type=positive_seconds, default=3, metavar="N", help="that bench programs run (%(default)s)"
-    )
-    result.add_argument(
-        "--backlog", type=positive, default=1_000_000, metavar="N", help="messages that a backlog has (%(default)s)"
-    )
-    names = ", ".join(row.name for row in ROWS)
-    result.add_argument(
-        "--rows",
-        nargs="+",
-        default=["*"],
-        metavar="PATTERN",
-        help=f"those called so, like '*-consume', of {names} (all)",
-    )
-    served = ", ".join(FLOOR_ROWS)
-    result.add_argument("--floor", action="store_true", help=f"also a gevent server that does no work, in {served}")
-    result.add_argument("--json", type=Path, metavar="FILE", help="write every run to FILE")
-    result.add_argument("--markdown", action="store_true", help="print the table in Markdown")
-    add_lane_options(result)
+    result = argparse.ArgumentParser(prog="python tools/benchmarks", description="Compare gnsqd with the real nsqd.")
+    add = result.add_argument
+    add("--runs", type=positive, default=5, metavar="N", help="of each row and daemon (%(default)s)")
+    add("--seconds", type=positive_seconds, default=3, metavar="N", help="that bench programs run (%(default)s)")
+    add("--backlog", type=positive, default=1_000_000, metavar="N", help="messages that a backlog has (%(default)s)")
+    add("--supply", type=positive, default=1_000_000, metavar="N", help="messages prepared for a second of consuming; "
+        "doubled for the whole row when some lane turns out to be faster (%(default)s)")  # fmt: skip
+    usual = ", ".join(row.name for row in ROWS if not row.apart)
+    others = ", ".join(row.name for row in ROWS if row.apart)
+    add("--rows", nargs="+", default=[], metavar="PATTERN", help=f"those called so, like '*-consume', of {usual} (all "
+        f"of these), {others}")  # fmt: skip
+    add("--json", type=Path, metavar="FILE", help="write every run to FILE")
+    add("--markdown", action="store_true", help="print the table in Markdown")
+    add("--plot", type=Path, metavar="FILE", help="draw the rows scale-* to FILE, a PNG; needs matplotlib")
+    add("--real", default=str(PEERS / "nsqd"), metavar="CMD", help="the real nsqd (%(default)s)")
+    add("--compiled", default=".venv/bin/gnsqd", metavar="CMD", help="ours, compiled (%(default)s)")
+    add("--plain", default=".venv-plain/bin/gnsqd", metavar="CMD", help="ours, plain (%(default)s)")
     return result
-
-
-def add_lane_options(parser: argparse.ArgumentParser) -> None:
-    """How to start the daemons."""
-    parser.add_argument("--real", default=str(PEERS / "nsqd"), metavar="CMD", help="the real nsqd (%(default)s)")
-    parser.add_argument("--compiled", default=".venv/bin/gnsqd", metavar="CMD", help="ours, compiled (%(default)s)")
-    parser.add_argument("--plain", default=".venv-plain/bin/gnsqd", metavar="CMD", help="ours, plain (%(default)s)")
 
 
 def positive(text: str) -> int:
@@ -122,6 +103,14 @@ def positive_seconds(text: str) -> float:
     return seconds
 
 
+def load_plot() -> Callable[[Sequence[RowResult], Path], None]:
+    try:
+        from benchmarks.plot import draw  # here, because only this needs matplotlib
+    except ImportError as error:
+        raise BenchmarkError(f"a plot needs matplotlib: {error}") from None
+    return draw
+
+
 def find_lanes(arguments: argparse.Namespace) -> list[Lane]:
     """The real nsqd and each of ours that is there and built as its name requires; logs which is left out, and why."""
     try:
@@ -131,32 +120,19 @@ def find_lanes(arguments: argparse.Namespace) -> list[Lane]:
     for build, command in (("compiled", arguments.compiled), ("plain", arguments.plain)):
         try:
             lane = Lane.parse(f"gnsqd {build}", command)
+            found = lane.build()
         except BenchmarkError as error:
             say(f"without gnsqd {build}: {error}")
             continue
-        try:
-            found = lane.build()
-        except AssertionError as error:  # from tests/kit/daemons.py
-            raise BenchmarkError(f"{lane.name}: {error}") from error
-        if found not in (build, None):
+        except AssertionError as error:  # from the test kit
+            raise BenchmarkError(f"gnsqd {build}: {error}") from error
+        if found in (build, None):
+            lanes.append(lane)
+        else:
             say(f"without {lane.name}: {command} is {found}")
-            continue
-        lanes.append(lane)
     if len(lanes) == 1:
         raise BenchmarkError("nothing to compare nsqd with")
     return lanes
-
-
-def exit_code_of(measure: Callable[[], object]) -> int:
-    """Exit code 0, 1 with a line on stderr when a daemon fails, 130 on Ctrl-C."""
-    try:
-        measure()
-    except (AssertionError, BenchmarkError, OSError) as error:  # the first from tests/kit/daemons.py
-        say(f"benchmarks: {error}")
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
 
 
 def say(line: str) -> None:

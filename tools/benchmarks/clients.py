@@ -7,7 +7,6 @@ cheap that the daemon is what is measured; `Drained.busy` proves it.
 
 import contextlib
 import selectors
-import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -15,9 +14,9 @@ from dataclasses import dataclass
 from random import random
 
 from benchmarks.lanes import BenchmarkError
-from kit.daemons import Address, open_socket
+from kit.daemons import Address
+from kit.nsq_client import RESPONSE, Client, Frame
 
-OK = struct.pack(">ii", 6, 0) + b"OK"
 HEARTBEAT = struct.pack(">ii", 15, 0) + b"_heartbeat_"
 
 MPUB_BYTES = 4 << 20  # nsqd's default max-body-size is 5 MiB
@@ -28,39 +27,14 @@ PATIENCE = 60.0  # seconds without an answer or a message
 def publish(address: Address, topic: str, count: int, body_size: int) -> None:
     """Publish `count` messages by MPUBs of about 4 MiB, one unanswered at a time; BenchmarkError if one is refused."""
     batch = max(MPUB_BYTES // (4 + body_size), 1)
-    with open_socket(address, PATIENCE) as connection:
-        connection.sendall(b"  V2")
+    message = struct.pack(">i", body_size) + bytes(body_size)
+    with Client(address, timeout=PATIENCE) as client:
+        client.identify(heartbeat_interval=-1)
         for start in range(0, count, batch):
-            connection.sendall(mpub(topic, min(batch, count - start), body_size))
-            expect_ok(connection, "MPUB")
-
-
-def mpub(topic: str, count: int, body_size: int) -> bytes:
-    messages = (struct.pack(">i", body_size) + bytes(body_size)) * count
-    return f"MPUB {topic}\n".encode() + struct.pack(">ii", len(messages) + 4, count) + messages
-
-
-def expect_ok(connection: socket.socket, command: str) -> None:
-    """Whatever is answered to `command`, heartbeats aside, must be OK."""
-    while (frame := receive_frame(connection)) == HEARTBEAT:
-        pass
-    if frame != OK:
-        raise BenchmarkError(f"{command} was answered {frame!r}")
-
-
-def receive_frame(connection: socket.socket) -> bytes:
-    head = receive_exactly(connection, 4)
-    return head + receive_exactly(connection, int.from_bytes(head))
-
-
-def receive_exactly(connection: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        more = connection.recv(count - len(data))
-        if not more:
-            raise BenchmarkError("the daemon closed the connection")
-        data += more
-    return data
+            number = min(batch, count - start)
+            client.command(f"MPUB {topic}".encode(), struct.pack(">i", number) + message * number)
+            if (answer := client.frame()) != Frame(RESPONSE, b"OK"):
+                raise BenchmarkError(f"MPUB was answered {answer}")
 
 
 @dataclass(frozen=True)
@@ -74,12 +48,12 @@ class Consumer:
     """One connection that finishes messages as they come: those of a `recv` together."""
 
     def __init__(self, address: Address, topic: str, channel: str, body_size: int) -> None:
-        self.socket = open_socket(address, PATIENCE)
+        client = Client(address, timeout=PATIENCE)
+        client.subscribe(topic, channel)
+        self.socket = client.sock
         self._frame = struct.Struct(f">18x16s{body_size}x")  # only the id is looked at
         self._head = struct.pack(">ii", 30 + body_size, 2)
-        self._rest = b""
-        self.socket.sendall(f"  V2SUB {topic} {channel}\n".encode())
-        expect_ok(self.socket, "SUB")
+        self._rest = client.buffer
 
     def consume(self) -> int:
         """Receive once and finish every whole message; how many there were. BenchmarkError at anything else."""

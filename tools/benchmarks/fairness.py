@@ -19,7 +19,7 @@ def sharing(daemon: Daemon, load: Load) -> Measurement:
     """How much less the worst served of equal consumers gets than the best, in %."""
     fill(daemon, load.backlog)
     with consumers(daemon, CONSUMERS) as all_of_them:
-        counts = checked(daemon, consume(all_of_them, load.seconds))
+        counts = consume(daemon, all_of_them, load.seconds)
     return Measurement(100 * (1 - min(counts) / max(counts)))
 
 
@@ -27,10 +27,10 @@ def stalling(daemon: Daemon, load: Load) -> Measurement:
     """How much less three consumers get beside a fourth that takes its window and then reads nothing, in %."""
     fill(daemon, load.backlog)
     with consumers(daemon, CONSUMERS - 1) as good:
-        alone = sum(checked(daemon, consume(good, load.seconds / 2)))
+        alone = sum(consume(daemon, good, load.seconds / 2))
         with consumers(daemon, 1) as (stalled,):
             stalled.socket.sendall(b"RDY %d\n" % RDY)
-            beside = sum(checked(daemon, consume(good, load.seconds / 2)))
+            beside = sum(consume(daemon, good, load.seconds / 2))
     return Measurement(max(100 * (1 - beside / alone), 0.0))
 
 
@@ -43,8 +43,8 @@ def consumers(daemon: Daemon, count: int) -> Iterator[list[Consumer]]:
         yield made
 
 
-def consume(some: list[Consumer], seconds: float) -> list[int]:
-    """How many messages each of them gets and finishes in that time."""
+def consume(daemon: Daemon, some: list[Consumer], seconds: float) -> list[int]:
+    """How many messages each of them gets and finishes in that time; RanDry if that was all there is."""
     counts = dict.fromkeys(some, 0)
     with selectors.DefaultSelector() as selector:
         for consumer in some:
@@ -54,13 +54,8 @@ def consume(some: list[Consumer], seconds: float) -> list[int]:
         while (left := end - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 counts[key.data] += key.data.consume()
-    return list(counts.values())
-
-
-def checked(daemon: Daemon, counts: list[int]) -> list[int]:
-    """The counts that `consume` gave; RanDry if that was all there is."""
     if channel_stats(daemon)["depth"] <= RDY * CONSUMERS:
         raise RanDry("the consumers took all there was")
-    if not all(counts):
-        raise BenchmarkError(f"a consumer got nothing: {counts}")
-    return counts
+    if not all(counts.values()):
+        raise BenchmarkError(f"a consumer got nothing: {list(counts.values())}")
+    return list(counts.values())

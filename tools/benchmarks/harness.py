@@ -1,16 +1,20 @@
-"""Runs rows over lanes, interleaved: A B C, A B C, ... so that a slow moment of the machine meets every lane.
+"""Runs rows over lanes, interleaved: A B C, A B C, ... so that a slow moment of the machine affects every lane.
 
 Each run has a fresh daemon. Ratios are taken pair by pair, within one turn, for the same reason. In the first turn the
-load also meets the sink, a daemon that does no work: what comes out is the most that this load can show.
+load also runs with the sink, a daemon that does no work: the result is the most that this load can show.
 """
 
+import os
+import shutil
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from benchmarks.lanes import BenchmarkError, Lane
-from benchmarks.row import RATE, Load, Measurement, RanDry, Row
+from benchmarks.queues import fill
+from benchmarks.row import RATE, Load, Measurement, RanDry, Row, write_topics
 
 # A figure this close to what the load reaches with the sink depends on the load as much as on the daemon.
 NEAR_LIMIT = 0.8
@@ -23,14 +27,10 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        return cls(statistics.median(values), min(values), max(values))
-
-    @classmethod
-    def of_known(cls, values: Sequence[float | None]) -> "Spread | None":
+    def of(cls, values: Sequence[float | None]) -> "Spread | None":
         """None if one is not known."""
         known = [value for value in values if value is not None]
-        return cls.of(known) if len(known) == len(values) else None
+        return cls(statistics.median(known), min(known), max(known)) if len(known) == len(values) else None
 
 
 @dataclass(frozen=True)
@@ -44,28 +44,29 @@ class RowResult:
 
     def figure(self, lane: str) -> Spread:
         """In the row's unit."""
-        return Spread.of([run.value for run in self.runs[lane]])
+        spread = Spread.of([run.value for run in self.runs[lane]])
+        assert spread is not None
+        return spread
 
     def cpu_per_million(self, lane: str) -> Spread | None:
         """Of the daemon; None where no messages are moved."""
-        return Spread.of_known([run.cpu_per_million for run in self.runs[lane]])
+        return Spread.of([run.cpu_per_million for run in self.runs[lane]])
 
     def load_per_million(self, lane: str) -> Spread | None:
         """Of the clients; None where no messages are moved, or the clients' time is not known."""
-        return Spread.of_known([run.load_per_million for run in self.runs[lane]])
+        return Spread.of([run.load_per_million for run in self.runs[lane]])
 
-    def ratio(self, lane: str) -> Spread:
-        first = next(iter(self.runs.values()))
-        pairs = zip(self.runs[lane], first, strict=True)
-        return Spread.of([self.row.unit.ratio(run.value, other.value) for run, other in pairs])
+    def _pairs(self, lane: str) -> Iterator[tuple[Measurement, Measurement]]:
+        """The runs of each turn: the lane's and the base's."""
+        return zip(self.runs[lane], next(iter(self.runs.values())), strict=True)
+
+    def ratio(self, lane: str) -> Spread | None:
+        return Spread.of([self.row.unit.ratio(run.value, base.value) for run, base in self._pairs(lane)])
 
     def cpu_ratio(self, lane: str) -> Spread | None:
         """Of the CPU time per message; None where no messages are moved."""
-        first = next(iter(self.runs.values()))
-        pairs = (
-            (run.cpu_per_million, other.cpu_per_million) for run, other in zip(self.runs[lane], first, strict=True)
-        )
-        return Spread.of_known([cpu / base if cpu is not None and base else None for cpu, base in pairs])
+        pairs = [(run.cpu_per_million, base.cpu_per_million) for run, base in self._pairs(lane)]
+        return Spread.of([cpu / base if cpu is not None and base else None for cpu, base in pairs])
 
     def near_limit(self, lane: str) -> bool:
         """Whether the load may be what kept this lane from being faster."""
@@ -81,76 +82,100 @@ class RowResult:
         def pick(run: Measurement) -> Measurement:
             return replace(run, value=run.parts[part], parts={})
 
-        row = replace(self.row, name=f"{self.row.name}-{part}", title=f"{self.row.title}, {part}", parts=())
+        row = replace(
+            self.row,
+            name=f"{self.row.name}-{part.replace(' ', '-')}",
+            title=f"{self.row.title}, {part}",
+            unit=self.row.parts[part],
+            parts={},
+            limits={"": self.row.limits[part]} if part in self.row.limits else {},
+        )
         runs = {lane: [pick(run) for run in runs] for lane, runs in self.runs.items()}
         return RowResult(row, runs, self.limit and pick(self.limit))
 
+    def beyond_limits(self) -> Iterator[str]:
+        """A line for each lane whose figure is more than gnsqd promises."""
+        for limit in self.row.limits.values():
+            for lane in self.runs:
+                if (median := self.figure(lane).median) > limit:
+                    yield f"{self.row.title}, {lane}: {median:{self.row.unit.form}} is more than {limit:g}"
 
-def run_row(
-    row: Row,
-    lanes: Sequence[Lane],
-    turns: int,
-    load: Load,
-    say: Callable[[str], None],
-    stored: Callable[[Lane], Path],
-    sink: Lane | None = None,
-) -> list[RowResult]:
-    """Measures `row` on every lane `turns` times, and once on the sink if the row requires that; BenchmarkError if a
-    daemon or a client fails.
 
-    `stored` gives the data path that a lane's daemon starts on in rows that want a backlog on disk.
-    """
-    while True:
+@dataclass
+class Harness:
+    """Measures rows; what it needs on disk is below `directory`. `say` reports progress."""
+
+    lanes: Sequence[Lane]
+    sink: Lane
+    turns: int
+    load: Load
+    directory: Path
+    say: Callable[[str], None]
+
+    def run(self, row: Row) -> list[RowResult]:
+        """Every lane `turns` times, and once the sink if the row requires that; BenchmarkError if a daemon or a client
+        fails. A row of which somebody took the whole backlog starts again with twice as much, for all lanes."""
+        load = self.load
+        while True:
+            try:
+                compared = self._comparisons(row)
+                return [result for part, lanes in compared for result in self._turns(part, lanes, load).split()]
+            except RanDry as error:
+                load = replace(load, supply=load.supply * 2)
+                self.say(f"{error}; the row starts again with {load.backlog}")
+
+    def _comparisons(self, row: Row) -> list[tuple[Row, Sequence[Lane]]]:
+        """The row with its lanes, or a row for each gnsqd, which is compared with itself."""
+        if not row.variants:
+            return [(row, self.lanes)]
+        return [
+            (
+                replace(row, name=f"{row.name}-{lane.name.split()[-1]}"),
+                [lane.with_flags(*variant) for variant in row.variants],
+            )
+            for lane in self.lanes
+            if lane.is_ours
+        ]
+
+    def _turns(self, row: Row, lanes: Sequence[Lane], load: Load) -> RowResult:
+        runs: dict[str, list[Measurement]] = {lane.name: [] for lane in lanes}
+        limit = None
+        for turn in range(1, self.turns + 1):
+            for lane in lanes:
+                runs[lane.name].append(self._measure(row, lane, load, turn))
+            if turn == 1 and row.sink:
+                limit = self._measure(row, self.sink, load, turn)
+        return RowResult(row, runs, limit)
+
+    def _measure(self, row: Row, lane: Lane, load: Load, turn: int) -> Measurement:
+        prepare: Callable[[Path], object] | None = None
+        if row.stored:
+            # Links are enough: a daemon deletes and replaces these files, and appends only to what overflows.
+            prepare = partial(shutil.copytree, self._backlog(lane), copy_function=os.link)
+        elif row.topics:
+            topics, channels = row.topics
+            prepare = partial(write_topics, topics=topics, channels=channels)
         try:
-            return [
-                result
-                for part, compared in comparisons(row, lanes)
-                for result in run_turns(part, compared, turns, load, say, stored, sink).split()
-            ]
-        except RanDry as error:
-            load = replace(load, supply=load.supply * 2)
-            say(f"{error}; the row starts again with {load.backlog}")
-
-
-def comparisons(row: Row, lanes: Sequence[Lane]) -> list[tuple[Row, Sequence[Lane]]]:
-    """The row with its lanes, or a row for each gnsqd, which is compared with itself."""
-    if not row.variants:
-        return [(row, lanes)]
-    return [
-        (
-            replace(row, name=f"{row.name}-{lane.name.split()[-1]}"),
-            [lane.with_flags(*variant) for variant in row.variants],
-        )
-        for lane in lanes
-        if lane.is_ours
-    ]
-
-
-def run_turns(
-    row: Row,
-    lanes: Sequence[Lane],
-    turns: int,
-    load: Load,
-    say: Callable[[str], None],
-    stored: Callable[[Lane], Path],
-    sink: Lane | None,
-) -> RowResult:
-    def measure(lane: Lane, turn: int) -> Measurement:
-        try:
-            with lane.running(*row.flags(load), stored=stored(lane) if row.stored else None) as daemon:
+            with lane.running(*row.flags_of(lane, load), prepare=prepare) as daemon:
                 measurement = row.measure(daemon, load)
         except RanDry:
             raise
-        except (AssertionError, BenchmarkError) as error:  # the former from tests/kit/daemons.py
+        except (AssertionError, BenchmarkError) as error:  # the former from the test kit
             raise BenchmarkError(f"{row.title}, {lane.name}: {error}") from error
-        say(f"{row.title}, turn {turn}/{turns}, {lane.name}: {measurement.value:{row.unit.form}} {row.unit.name}")
+        units = row.parts or {"": row.unit}
+        figures = measurement.parts or {"": measurement.value}
+        shown = ", ".join(f"{part} {figures[part]:{unit.form}} {unit.name}".lstrip() for part, unit in units.items())
+        self.say(f"{row.title}, turn {turn}/{self.turns}, {lane.name}: {shown}")
         return measurement
 
-    runs: dict[str, list[Measurement]] = {lane.name: [] for lane in lanes}
-    limit = None
-    for turn in range(1, turns + 1):
-        for lane in lanes:
-            runs[lane.name].append(measure(lane, turn))
-        if turn == 1 and row.sink and sink is not None:
-            limit = measure(sink, turn)
-    return RowResult(row, runs, limit)
+    def _backlog(self, lane: Lane) -> Path:
+        """The data path as the lane's daemon leaves it at a clean exit, with every message in the channel's disk queue;
+        made once."""
+        path = self.directory / lane.name
+        if not path.exists():
+            with lane.running("--mem-queue-size=0") as daemon:
+                fill(daemon, self.load.stored)
+                if (code := daemon.terminate()) != 0:
+                    raise BenchmarkError(f"{lane.name} exited with {code}:\n{daemon.log()}")
+                shutil.move(daemon.data_path, path)
+        return path

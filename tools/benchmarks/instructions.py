@@ -1,26 +1,25 @@
-"""`python tools/benchmarks instructions`: how many instructions gnsqd executes for a message, counted by callgrind.
+"""How many instructions gnsqd executes for a command, counted by callgrind.
 
 Counts hardly change from run to run, whatever else the machine does, so they show a change of 1 %, which rates on a
 noisy machine do not. They do not include the kernel, waiting for memory and polling: valgrind, which has to be
 installed, makes gnsqd too slow to poll. The real nsqd cannot run in valgrind.
 """
 
-import argparse
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.cli import positive, say
-from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError, Lane
-from benchmarks.programs import generator, on_channel, run_to_end
+from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError
+from benchmarks.programs import ON_CHANNEL, generator, run_to_end
 from benchmarks.queues import create_channel
-from kit.certificates import issue
-from kit.daemons import Daemon
+from benchmarks.row import Load, Measurement
+from kit.daemons import Daemon, interpreter
 
 PATIENCE = 600.0  # seconds for a load
+COMMANDS = 1000
 SHORT = 100  # commands of the load that only pays for its connections
 
 # The load generator's flags, and the messages of a command: those of the rows of the other benchmarks.
@@ -35,51 +34,37 @@ LOADS: dict[str, tuple[list[str], int]] = {
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python tools/benchmarks instructions", description=__doc__)
-    parser.add_argument("--commands", type=positive, default=1000, help="of each load (default %(default)s)")
-    parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS), help="(all)")
-    parser.add_argument("--gnsqd", default=".venv/bin/python -P -m gnsqd", metavar="CMD", help="(%(default)s)")
-    arguments = parser.parse_args(argv)
-    try:
-        lane = Lane.parse("gnsqd", arguments.gnsqd)
+def instructions(name: str) -> Callable[[Daemon, Load], Measurement]:
+    """Of another daemon than the one that runs meanwhile: with its interpreter and flags, in valgrind."""
+    flags, batch = LOADS[name]
+
+    def measure(running: Daemon, load: Load) -> Measurement:
         if shutil.which("valgrind") is None:
             raise BenchmarkError("no such program: valgrind")
-        for name in arguments.loads:
-            flags, batch = LOADS[name]
-            count = measure(lane, flags, arguments.commands, batch)
-            each = f", {count / batch:,.0f} a message" if batch > 1 else ""
-            print(f"{name:12} {count:9,.0f} instructions a command{each}", flush=True)
-    except (BenchmarkError, OSError) as error:
-        say(f"benchmarks: {error}")
-        return 1
-    return 0
+        with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
+            counts = Path(directory, "callgrind")
+            pipes = f"--vgdb-prefix={directory}/vgdb"  # SIGKILL leaves them behind
+            command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}", pipes]
+            command += [*interpreter(running.command), "-P", "-m", "gnsqd"]
+            with Daemon(command, Path(directory, "data"), *running.flags) as daemon:
+                create_channel(daemon)
+                http = "{}:{}".format(*daemon.http_address)
+                to = [ON_CHANNEL, *(flag.format(http=http) for flag in flags)]
+                control(daemon, pipes, "--instr=on")
+                totals: list[int] = []
+                for number in (SHORT, SHORT, SHORT + COMMANDS):  # the first one pays for what is done once
+                    limits = f"-for={PATIENCE:g}s", f"-count={number * batch}"
+                    run_to_end(generator(daemon, "move", *limits, *to), PATIENCE)
+                    control(daemon, pipes, "--dump")
+                    totals.append(total(counts.with_name(f"{counts.name}.{len(totals) + 1}")))
+                daemon.kill()
+        return Measurement((totals[2] - totals[1]) / COMMANDS)
+
+    return measure
 
 
-def measure(lane: Lane, flags: Sequence[str], commands: int, batch: int) -> float:
-    """Instructions for each command of `batch` messages: what a longer load takes more than a short one."""
-    with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
-        counts = Path(directory, "callgrind")
-        valgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}"]
-        certificate, key = issue("localhost").write(Path(directory) / "server")
-        flags_of_daemon = ["--mem-queue-size=1000000", f"--tls-cert={certificate}", f"--tls-key={key}"]
-        with Daemon([*valgrind, *lane.command], Path(directory, "data"), *flags_of_daemon) as daemon:
-            create_channel(daemon)
-            http = "{}:{}".format(*daemon.http_address)
-            load = [on_channel(), *(flag.format(http=http) for flag in flags)]
-            control("--instr=on", daemon)
-            totals: list[int] = []
-            for number in (SHORT, SHORT, SHORT + commands):  # the first one pays for what is done once
-                limits = f"-for={PATIENCE:g}s", f"-count={number * batch}"
-                run_to_end(generator(daemon, "move", *limits, *load), PATIENCE)
-                control("--dump", daemon)
-                totals.append(total(counts.with_name(f"{counts.name}.{len(totals) + 1}")))
-            daemon.kill()
-    return (totals[2] - totals[1]) / commands
-
-
-def control(what: str, daemon: Daemon) -> None:
-    subprocess.run(["callgrind_control", what, str(daemon.pid)], check=True, capture_output=True)
+def control(daemon: Daemon, *what: str) -> None:
+    subprocess.run(["callgrind_control", *what, str(daemon.pid)], check=True, capture_output=True)
 
 
 def total(path: Path) -> int:

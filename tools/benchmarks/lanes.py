@@ -1,7 +1,7 @@
 """The daemons under comparison, each a lane: a name and a command line.
 
-A running one is `daemons.Daemon`, as in the tests: free ports, data of its own, and a log file that it writes a few
-lines to. Its CPU time comes from /proc, so the benchmarks want Linux.
+A running one is `kit.daemons.Daemon`, as in the tests: free ports, data of its own, and a log file that it writes a few
+lines to. Its CPU time and its memory come from /proc, so the benchmarks need Linux.
 """
 
 import contextlib
@@ -9,9 +9,8 @@ import os
 import re
 import shlex
 import shutil
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +22,7 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class BenchmarkError(Exception):
-    """A comparison or a run that cannot be; str() is the text for people."""
+    """A comparison or a run that is not possible; str() is the text for people."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +48,13 @@ class Lane:
         return replace(self, name=f"{self.name}, {meaning}", command=(*self.command, *flags)) if flags else self
 
     @contextlib.contextmanager
-    def running(self, *flags: str, stored: Path | None = None) -> Iterator[Daemon]:
-        """A fresh daemon of this lane; AssertionError if it does not serve.
-
-        Its data path is empty, or holds links to the files of `stored`: a daemon deletes and replaces them, and appends
-        only to what overflows.
-        """
+    def running(self, *flags: str, prepare: Callable[[Path], object] | None = None) -> Iterator[Daemon]:
+        """A fresh daemon of this lane on a data path that `prepare` makes, else an empty one; AssertionError if it does
+        not serve."""
         with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
             daemon = Daemon(self.command, Path(directory) / "data", *flags)
-            if stored is not None:
-                shutil.copytree(stored, daemon.data_path, copy_function=os.link)
+            if prepare is not None:
+                prepare(daemon.data_path)
             try:
                 yield daemon.start()
             finally:
@@ -73,28 +69,27 @@ class Lane:
         return found[1].decode() if found else None
 
 
-# A server in its own process, as nothing here needs gevent.
-GEVENT_ALONE = Lane("gevent alone", (sys.executable, str(Path(__file__).with_name("floor.py"))))
+def is_ours(daemon: Daemon) -> bool:
+    """Whether it is a gnsqd: nsqd has no /metrics."""
+    return daemon.http("GET", "/metrics")[0] == 200
 
 
-def cpu_seconds(daemon: Daemon) -> float:
+class Process(Protocol):
+    @property
+    def pid(self) -> int: ...
+
+
+def cpu_seconds(daemon: Process) -> float:
     """User and system time of all threads that `daemon` has, so far (/proc/PID/task/TID/schedstat)."""
     threads = Path(f"/proc/{daemon.pid}/task").glob("*/schedstat")
     return sum(int(thread.read_text(encoding="utf-8").split()[0]) for thread in threads) / 1e9
 
 
-def total_cpu_seconds(daemon: Daemon) -> float:
+def total_cpu_seconds(daemon: Process) -> float:
     """The same with the threads that have ended, and of a process that has, until it is waited for; in steps of a clock
     tick (proc(5), stat, 14 and 15)."""
     fields = Path(f"/proc/{daemon.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
-
-
-class Process(Protocol):
-    """What runs."""
-
-    @property
-    def pid(self) -> int: ...
 
 
 def resident(daemon: Process, field: str = "VmRSS") -> int:

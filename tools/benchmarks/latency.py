@@ -2,15 +2,16 @@
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.clients import Consumer, Requeuer, consuming, publish
 from benchmarks.lanes import BenchmarkError
-from benchmarks.programs import Loaded, generate, neighbour, on_channel
-from benchmarks.queues import BODY_SIZE, TOPIC, create_channel, topic_stats
+from benchmarks.programs import ON_CHANNEL, Loaded, generate, neighbour
+from benchmarks.queues import BODY_SIZE, CHANNEL, TOPIC, create_channel, topic_stats
 from benchmarks.row import Load, Measurement
 from kit.daemons import Daemon
+from kit.traffic import create
 
 RATE = 500  # messages per second
 TOPICS = 1000
@@ -66,22 +67,12 @@ def trip_beside_requeues(daemon: Daemon, load: Load) -> Measurement:
         return Measurement(longest.result() * 1000)
 
 
-def end_to_end(flags: tuple[str, ...]) -> Callable[[Daemon, Load], Measurement]:
-    """From sending a PUB to receiving the message, which a consumer waits for."""
+def end_to_end(rate: int = RATE, channels: int = 1, flags: Sequence[str] = ()) -> Callable[[Daemon, Load], Measurement]:
+    """From sending a PUB to receiving the message on every channel, where a consumer waits for it."""
 
     def measure(daemon: Daemon, load: Load) -> Measurement:
-        rate = (f"-rate={RATE}", f"-warmup={WARM_UP}s")
-        return timed(generate(daemon, "latency", load.seconds, on_channel(), *rate, *flags))
-
-    return measure
-
-
-def steady(rate: int, channels: int) -> Callable[[Daemon, Load], Measurement]:
-    """The same at `rate` messages a second with consumers that take what the daemon buffers, one on each channel."""
-
-    def measure(daemon: Daemon, load: Load) -> Measurement:
-        flags = (f"-rate={rate}", f"-warmup={WARM_UP}s", f"-channels={channels}", "-rdy=100")
-        return timed(generate(daemon, "latency", load.seconds, on_channel(), *flags))
+        at = (f"-rate={rate}", f"-warmup={WARM_UP}s", f"-channels={channels}", "-rdy=100")
+        return timed(generate(daemon, "latency", load.seconds, ON_CHANNEL, *at, *flags))
 
     return measure
 
@@ -89,15 +80,19 @@ def steady(rate: int, channels: int) -> Callable[[Daemon, Load], Measurement]:
 def trip_to_topics(daemon: Daemon, load: Load) -> Measurement:
     """PUBs to TOPICS topics in turn, each of which has a channel and gets one message a second."""
     for number in range(TOPICS):
-        create_channel(daemon, f"{TOPIC}{number}")
+        create(daemon, f"{TOPIC}{number}", CHANNEL)
     return timed(generate(daemon, "trip", load.seconds, f"-rate={TOPICS}", f"-warmup={WARM_UP}s", f"-topics={TOPICS}"))
 
 
 def timed(loaded: Loaded) -> Measurement:
     return Measurement(
-        loaded.p99 * 1000,
-        loaded.published,
-        loaded.after - loaded.before,
+        messages=loaded.published,
+        cpu_seconds=loaded.after - loaded.before,
         load_seconds=loaded.cpu_seconds,
         parts={"p50": loaded.p50 * 1000, "p99": loaded.p99 * 1000},
     )
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) * percent // 100, len(ordered) - 1)]

@@ -15,9 +15,10 @@ from benchmarks.queues import BODY_SIZE, CHANNEL, SETTLE_SECONDS, TOPIC
 from kit.daemons import PEERS, Daemon
 
 GENERATOR = PEERS / "load"
+ON_CHANNEL = f"-channel={CHANNEL}"
 
-# The line all of nsq's bench programs close with; the duration is Go's (15.2s, 1m0.5s).
-RESULT = re.compile(r"duration: (?:(?P<minutes>\d+)m)?(?P<seconds>[\d.]+)s - .* - (?P<rate>[\d.]+)ops/s - ")
+# The line all of nsq's bench programs close with; the duration is Go's (302.9ms, 15.2s, 1m0.5s).
+RESULT = re.compile(r"duration: (?:(\d+)m)?([\d.]+)(m?)s - .* - ([\d.]+)ops/s - ")
 
 
 @dataclass(frozen=True)
@@ -38,28 +39,18 @@ class Loaded:
 
 def bench_program(daemon: Daemon, name: str, seconds: float, *flags: str) -> tuple[float, int, float]:
     """Runs one of nsq's bench programs: messages per second, messages, its CPU time. BenchmarkError if it fails."""
-    command = [
-        str(PEERS / name),
-        "--nsqd-tcp-address={}:{}".format(*daemon.tcp_address),
-        f"--runfor={seconds:g}s",
-        f"--size={BODY_SIZE}",
-        f"--topic={TOPIC}",
-        *flags,
-    ]
-    before = cpu_of_children()
+    address = "--nsqd-tcp-address={}:{}".format(*daemon.tcp_address)
+    command = [str(PEERS / name), address, f"--runfor={seconds:g}s", f"--size={BODY_SIZE}", f"--topic={TOPIC}", *flags]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run = run_to_end(command, seconds)
-    spent = cpu_of_children() - before
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     result = RESULT.search(run.stderr)
     if result is None:
         raise BenchmarkError(f"{name} gave no result:\n{run.stderr.strip()}")
-    rate = float(result["rate"])
-    elapsed = int(result["minutes"] or 0) * 60 + float(result["seconds"])
-    return rate, round(rate * elapsed), spent
-
-
-def cpu_of_children() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    minutes, seconds_of_it, milli, rate = result.groups()
+    elapsed = 60 * int(minutes or 0) + float(seconds_of_it) / (1000 if milli else 1)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return float(rate), round(float(rate) * elapsed), spent
 
 
 def generate(daemon: Daemon, mode: str, seconds: float, *flags: str) -> Loaded:
@@ -69,16 +60,15 @@ def generate(daemon: Daemon, mode: str, seconds: float, *flags: str) -> Loaded:
         assert process.stdin is not None
         alarm = threading.Timer(11 * seconds + SETTLE_SECONDS, process.kill)
         alarm.start()
-        line = ""
+        line, before, after = "", 0.0, 0.0
         if process.stdout.readline():
             before = cpu_seconds(daemon)
             process.stdin.write("\n")
             process.stdin.flush()
             line = process.stdout.readline()
             after = cpu_seconds(daemon)
-        _, complaint = process.communicate()  # ends its input, which ends it
+        end(process)
         alarm.cancel()
-        check(process, complaint)
     return replace(parse(line), before=before, after=after)
 
 
@@ -86,11 +76,7 @@ def generator(daemon: Daemon, mode: str, *flags: str) -> list[str]:
     return [str(GENERATOR), mode, "-tcp={}:{}".format(*daemon.tcp_address), f"-topic={TOPIC}", *flags]
 
 
-def on_channel() -> str:
-    return f"-channel={CHANNEL}"
-
-
-def run_to_end(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+def run_to_end(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
     name = command[0].rpartition("/")[2]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=seconds + SETTLE_SECONDS)
@@ -110,13 +96,12 @@ def parse(line: str) -> Loaded:
 
 @contextlib.contextmanager
 def holding(daemon: Daemon, *flags: str) -> Iterator[Loaded]:
-    """Keeps the load generator's connections open; BenchmarkError if they cannot be had, or do not last."""
+    """Keeps the load generator's connections open; BenchmarkError if they are refused, or do not last."""
     with started(generator(daemon, "hold", *flags)) as process:
         assert process.stdout is not None
         if line := process.stdout.readline():
             yield parse(line)
-        _, complaint = process.communicate(timeout=SETTLE_SECONDS)  # ends its input, which ends it
-        check(process, complaint)
+        end(process)
 
 
 @contextlib.contextmanager
@@ -125,8 +110,8 @@ def neighbour(daemon: Daemon, *flags: str) -> Iterator[None]:
     with started(generator(daemon, "move", "-for=1h", *flags)) as process:
         yield
         if process.poll() is not None:
-            _, complaint = process.communicate()
-            raise BenchmarkError(f"the neighbour exited with {process.returncode}:\n{complaint.strip()}")
+            end(process)
+            raise BenchmarkError("the neighbour has ended")
 
 
 @contextlib.contextmanager
@@ -140,6 +125,8 @@ def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def check(process: subprocess.Popen[str], complaint: str) -> None:
+def end(process: subprocess.Popen[str]) -> None:
+    """The load generator ends with its input; BenchmarkError if it failed."""
+    _, complaint = process.communicate(timeout=SETTLE_SECONDS)
     if process.returncode != 0:
         raise BenchmarkError(f"load exited with {process.returncode}:\n{complaint.strip()}")

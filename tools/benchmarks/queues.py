@@ -5,9 +5,9 @@ import os
 from typing import Any
 
 from benchmarks.clients import publish
-from benchmarks.lanes import BenchmarkError
 from benchmarks.row import FASTEST
 from kit.daemons import Daemon, eventually
+from kit.traffic import create
 
 TOPIC = "sub_bench"
 CHANNEL = "ch"
@@ -22,9 +22,9 @@ def connections() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def topic_stats(daemon: Daemon) -> dict[str, Any]:
-    topic: dict[str, Any] = daemon.stats(TOPIC)["topics"][0]
-    return topic
+def topic_stats(daemon: Daemon, topic: str = TOPIC) -> dict[str, Any]:
+    found: dict[str, Any] = daemon.stats(topic)["topics"][0]
+    return found
 
 
 def channel_stats(daemon: Daemon) -> dict[str, Any]:
@@ -32,23 +32,16 @@ def channel_stats(daemon: Daemon) -> dict[str, Any]:
     return channel
 
 
-def create_channel(daemon: Daemon, topic: str = TOPIC, channel: str = CHANNEL) -> None:
-    post(daemon, f"/topic/create?topic={topic}")
-    post(daemon, f"/channel/create?topic={topic}&channel={channel}")
-
-
-def post(daemon: Daemon, path: str, body: bytes = b"") -> None:
-    status, _, answer = daemon.http("POST", path, body)
-    if status != 200:
-        raise BenchmarkError(f"POST {path}: {status} {answer.decode(errors='replace')}")
+def create_channel(daemon: Daemon) -> None:
+    create(daemon, TOPIC, CHANNEL)
 
 
 def fetch_memory(seconds: float, at_once: int) -> None:
-    """Touch as much memory as messages may take in `seconds`, of which `at_once` wait for an answer, and let go of it,
-    so that every daemon which then fills its own finds the same.
+    """Touch as much memory as messages may take in `seconds`, of which `at_once` wait for an answer, and release it, so
+    that every daemon which then fills its own finds the same.
 
-    A virtual machine gives free pages back to its host within seconds, and whoever is the first to touch them again
-    waits for the host, seven times as long as for clearing a page.
+    A virtual machine gives free pages back to its host within seconds, and the first process to touch them again waits
+    for the host, seven times as long as for clearing a page.
     """
     free = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
     size = min(int(seconds * min(MOST_COMMANDS * at_once, FASTEST)) * MEMORY_PER_MESSAGE, free // 2)
@@ -57,17 +50,19 @@ def fetch_memory(seconds: float, at_once: int) -> None:
             memory[page] = 1
 
 
-def fill(daemon: Daemon, count: int) -> None:
+def fill(daemon: Daemon, count: int, body_size: int = BODY_SIZE) -> None:
     """Publishes `count` messages and waits until all of them are in the channel."""
     create_channel(daemon)
-    publish(daemon.tcp_address, TOPIC, count, BODY_SIZE)
-    wait_for_depth(daemon, count)
+    publish(daemon.tcp_address, TOPIC, count, body_size)
+    wait_for_channel(daemon, depth=count)
 
 
-def wait_for_depth(daemon: Daemon, count: int) -> None:
-    eventually(lambda: channel_stats(daemon)["depth"] == count, "backlog is there", SETTLE_SECONDS)
+def wait_for_channel(daemon: Daemon, **figures: int) -> None:
+    """Until the statistics of the channel have these, such as `depth=3`."""
+    condition = f"a channel with {figures}"
+    eventually(lambda: figures.items() <= channel_stats(daemon).items(), condition, SETTLE_SECONDS)
 
 
-def wait_for_topic(daemon: Daemon) -> None:
-    """Until the topic has handed everything to its channel: that is also work on these messages."""
-    eventually(lambda: topic_stats(daemon)["depth"] == 0, "topic is empty", SETTLE_SECONDS)
+def wait_for_topic(daemon: Daemon, topic: str = TOPIC) -> None:
+    """Until the topic has handed everything to its channels: that is also work on these messages."""
+    eventually(lambda: topic_stats(daemon, topic)["depth"] == 0, "topic is empty", SETTLE_SECONDS)

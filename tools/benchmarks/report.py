@@ -1,21 +1,20 @@
 """The result as a document, which is also the JSON file, and its table for a terminal and in Markdown.
 
-`document` holds the medians and ranges of every row. `.ci/write_performance.py` makes contrib/docs/performance.md, the
-README's ratios and the figure from one that is in the repository.
+contrib/docs/performance.md has such a table; tools/documents/performance.py makes the README's ratios and the figure
+from it.
 """
 
-import json
 import math
 import os
 import platform
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import NEAR_LIMIT, RowResult, Spread
 from benchmarks.queues import BODY_SIZE
-from benchmarks.row import UNITS, Load
+from benchmarks.row import Load
 
 HEADINGS = (
     "row",
@@ -27,12 +26,10 @@ HEADINGS = (
     "ratio (range)",
     "of the clients",
 )
-SINK = "sink"
-
-Document = dict[str, Any]
+COLUMNS = 125  # of a line of text in a document
 
 
-def document(results: Sequence[RowResult], load: Load) -> Document:
+def document(results: Sequence[RowResult], load: Load) -> dict[str, Any]:
     """Every single run, with the medians and ranges of the table."""
     return {
         "cpus": len(os.sched_getaffinity(0)),
@@ -41,98 +38,83 @@ def document(results: Sequence[RowResult], load: Load) -> Document:
         "python": platform.python_version(),
         "seconds": load.seconds,
         "backlog": load.stored,
-        "turns": max((len(runs) for result in results for runs in result.runs.values()), default=0),
-        "rows": {result.row.name: row_document(result) for result in results},
-    }
-
-
-def row_document(result: RowResult) -> Document:
-    return {
-        "title": result.row.title,
-        "unit": result.row.unit.name,
-        "sink": None
-        if result.limit is None
-        else {
-            "figure": result.limit.value,
-            "cpu_seconds_per_million": result.limit.cpu_per_million,
-            "load_cpu_seconds_per_million": result.limit.load_per_million,
-            "runs": [asdict(result.limit)],
-        },
-        "lanes": {
-            lane: {
-                "figure": asdict(result.figure(lane)),
-                "ratio": finite(result.ratio(lane)),
-                "cpu_seconds_per_million": median(result.cpu_per_million(lane)),
-                "cpu_ratio": asdict(cpu) if (cpu := result.cpu_ratio(lane)) else None,
-                "load_cpu_seconds_per_million": median(result.load_per_million(lane)),
-                "marks": "".join(mark for mark, (applies, _) in MARKS.items() if applies(result, lane)),
-                "runs": [asdict(run) for run in runs],
+        "rows": {
+            result.row.name: {
+                "title": result.row.title,
+                "unit": result.row.unit.name,
+                "sink": result.limit and asdict(result.limit),
+                "lanes": {lane: _lane(result, lane) for lane in result.runs},
             }
-            for lane, runs in result.runs.items()
+            for result in results
         },
     }
 
 
-def finite(ratio: Spread) -> dict[str, float] | None:
-    """None if a figure of the first daemon was 0."""
-    return None if math.isinf(ratio.high) else asdict(ratio)
+def _lane(result: RowResult, lane: str) -> dict[str, Any]:
+    ratio = result.ratio(lane)
+    spreads = {
+        "figure": result.figure(lane),
+        "ratio": None if ratio is None or math.isinf(ratio.high) else ratio,
+        "cpu_seconds_per_million": result.cpu_per_million(lane),
+        "cpu_ratio": result.cpu_ratio(lane),
+        "load_cpu_seconds_per_million": result.load_per_million(lane),
+    }
+    return {name: asdict(spread) if spread else None for name, spread in spreads.items()} | {
+        "marks": marks(result, lane),
+        "runs": [asdict(run) for run in result.runs[lane]],
+    }
 
 
-def median(values: Spread | None) -> float | None:
-    return values.median if values else None
-
-
-def write_json(path: Path, result: Document) -> None:
-    """Raises OSError."""
-    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-
-
-def text(result: Document) -> str:
-    lines = cells(result)
+def text(results: Sequence[RowResult], load: Load) -> str:
+    lines = cells(results)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([*rows, "", *notes(result)])
+    return "\n".join([*rows, "", *notes(results, load)])
 
 
-def markdown(result: Document) -> str:
-    heading, *lines = cells(result)
+def markdown(results: Sequence[RowResult], load: Load) -> str:
+    heading, *lines = cells(results)
     lines = [heading, ("---",) * len(heading), *lines]
-    return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), "", *notes(result)])
+    return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), "", *notes(results, load)])
 
 
-def cells(result: Document) -> list[tuple[str, ...]]:
+def cells(results: Sequence[RowResult]) -> list[tuple[str, ...]]:
     """HEADINGS, and a line per row and lane; without columns that are empty."""
-    columns = zip(HEADINGS, *_lines(result), strict=True)
+    columns = zip(HEADINGS, *(line for result in results for line in _lines(result)), strict=True)
     return list(zip(*(column for column in columns if any(column[1:])), strict=True))
 
 
-def _lines(result: Document) -> Iterator[tuple[str, ...]]:
-    for row in result["rows"].values():
-        unit = UNITS[row["unit"]]
-        first = next(iter(row["lanes"]))
-        for lane, values in row["lanes"].items():
-            yield (
-                row["title"] if lane == first else "",
-                unit.heading if lane == first else "",
-                lane,
-                spread(values["figure"], unit.form) + values["marks"],
-                "1" if lane == first else spread(values["ratio"], ".2f"),
-                seconds(values["cpu_seconds_per_million"]),
-                "" if lane == first else spread(values["cpu_ratio"], ".2f"),
-                seconds(values["load_cpu_seconds_per_million"]),
-            )
-        if sink := row["sink"]:
-            ratio = unit.ratio(sink["figure"], row["lanes"][first]["figure"]["median"])
-            own, clients = map(seconds, (sink["cpu_seconds_per_million"], sink["load_cpu_seconds_per_million"]))
-            yield "", "", SINK, f"{sink['figure']:{unit.form}}", f"{ratio:.2f}", own, "", clients
+def _lines(result: RowResult) -> Iterator[tuple[str, ...]]:
+    unit = result.row.unit
+    first = next(iter(result.runs))
+    for lane in result.runs:
+        yield (
+            result.row.title if lane == first else "",
+            unit.heading if lane == first else "",
+            lane,
+            spread(result.figure(lane), unit.form) + marks(result, lane),
+            "1" if lane == first else spread(result.ratio(lane), ".2f"),
+            seconds(result.cpu_per_million(lane)),
+            "" if lane == first else spread(result.cpu_ratio(lane), ".2f"),
+            seconds(result.load_per_million(lane)),
+        )
+    if limit := result.limit:
+        ratio = unit.ratio(limit.value, result.figure(first).median)
+        own, clients = (
+            "" if value is None else f"{value:.2f}" for value in (limit.cpu_per_million, limit.load_per_million)
+        )
+        yield "", "", "sink", f"{limit.value:{unit.form}}", f"{ratio:.2f}", own, "", clients
 
 
-def seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+def seconds(values: Spread | None) -> str:
+    return f"{values.median:.2f}" if values else ""
 
 
-def spread(values: dict[str, float] | None, form: str) -> str:
-    return f"{values['median']:{form}} ({values['low']:{form}}–{values['high']:{form}})" if values else ""
+def spread(values: Spread | None, form: str) -> str:
+    """Empty if a figure of the first daemon was 0."""
+    if values is None or math.isinf(values.high):
+        return ""
+    return f"{values.median:{form}} ({values.low:{form}}–{values.high:{form}})"
 
 
 def spilled(result: RowResult, lane: str) -> bool:
@@ -158,25 +140,25 @@ MARKS = {
 }
 
 
-def notes(result: Document) -> list[str]:
+def marks(result: RowResult, lane: str) -> str:
+    return "".join(mark for mark, (applies, _) in MARKS.items() if applies(result, lane))
+
+
+def notes(results: Sequence[RowResult], load: Load) -> list[str]:
     """Paragraphs with empty lines between them."""
-    rows = result["rows"].values()
-    lanes = [lane for row in rows for lane in row["lanes"].values()]
+    turns = max((len(runs) for result in results for runs in result.runs.values()), default=0)
     found = [
-        f"Medians of {result['turns']} interleaved runs, each with a new daemon, on {result['cpus']} CPUs shared with "
-        f"the load, Python {result['python']}. Bench programs run for {result['seconds']:g} s, a backlog is "
-        f"{result['backlog']:,} messages, bodies have {BODY_SIZE} bytes unless the row specifies another size. A ratio "
+        f"Medians of {turns} interleaved runs, each with a new daemon, on {len(os.sched_getaffinity(0))} CPUs shared "
+        f"with the load, Python {platform.python_version()}. Bench programs run for {load.seconds:g} s, a backlog is "
+        f"{load.stored:,} messages, bodies have {BODY_SIZE} bytes unless the row specifies another size. A ratio "
         "is the speed relative to the first daemon in the same round: above 1 is faster. Where less is better, it is "
         "the figure relative to that daemon's."
     ]
-    if any("durability" in row["title"] for row in rows):
-        found.append("Durability rows are relative to the same gnsqd without durability.")
-    if any("retention" in row["title"] for row in rows):
-        found.append("Retention rows are relative to the same gnsqd without retention.")
-    if any(row["sink"] for row in rows):
+    for variants in ("durability", "retention"):
+        if any(variants in result.row.title for result in results):
+            found.append(f"{variants.title()} rows are relative to the same gnsqd without {variants}.")
+    if any(result.limit for result in results):
         found.append("The sink is a daemon that does no work: it is the maximum of the clients and the machine.")
-    found = [" ".join(found)]
-    for mark, (_, note) in MARKS.items():
-        if any(mark in lane["marks"] for lane in lanes):
-            found += ["", f"{mark} {note}"]
-    return found
+    used = {mark for result in results for lane in result.runs for mark in marks(result, lane)}
+    explained = [f"{mark} {note}" for mark, (_, note) in MARKS.items() if mark in used]
+    return "\n\n".join(textwrap.fill(paragraph, COLUMNS) for paragraph in [" ".join(found), *explained]).split("\n")

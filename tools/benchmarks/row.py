@@ -1,10 +1,12 @@
-"""What a row is: a procedure on a running daemon, which gives a figure and the CPU time that the daemon spent on it."""
+"""What a row is: a procedure on a running daemon, which gives figures and the CPU time that the daemon spent on it."""
 
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from benchmarks.lanes import BenchmarkError
+from benchmarks.lanes import BenchmarkError, Lane
 from kit.daemons import Daemon
 
 FASTEST = 2_500_000  # messages per second, more than any daemon takes
@@ -20,7 +22,7 @@ class Load:
 
     seconds: float
     supply: int
-    stored: int = 0
+    stored: int
     certificate: tuple[str, str] = ("", "")  # for TLS: files of the certificate and its key
 
     @property
@@ -30,7 +32,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Measurement:
-    value: float  # in the unit of the row
+    value: float = 0.0  # in the unit of the row
     messages: int = 0  # 0 where none are moved
     cpu_seconds: float = 0.0  # of the daemon, over all these messages
     on_disk: int = 0  # messages that the memory queue had no room for
@@ -71,22 +73,19 @@ class Unit:
 
 RATE = Unit("messages/s", ",.0f")
 SECONDS = Unit("s", ".3f", inverted=True)
-NANOSECONDS = Unit("ns/message", ",.0f", inverted=True)
 MILLISECONDS = Unit("ms", ".3f", speed=False)
+MICROSECONDS = Unit("µs of CPU per message", ".2f", speed=False)
 MEGABYTES = Unit("MB", ",.1f", speed=False)
 KILOBYTES = Unit("kB", ",.1f", speed=False)
 PERCENT = Unit("% of a CPU", ".1f", speed=False)
 SHARE = Unit("%", ".1f", speed=False)
-UNITS = {unit.name: unit for unit in (RATE, SECONDS, NANOSECONDS, MILLISECONDS, MEGABYTES, KILOBYTES, PERCENT, SHARE)}
-
+INSTRUCTIONS = Unit("instructions/command", ",.0f", speed=False)
+TIMED = {"p50": MILLISECONDS, "p99": MILLISECONDS}
 
 Variant = tuple[str, tuple[str, ...]]  # a name, and flags; those without flags are the lane itself
 
-BY_DURABILITY: tuple[Variant, ...] = (
-    ("", ()),
-    ("process", ("--durability=process",)),
-    ("disk", ("--durability=disk",)),
-)
+OURS: tuple[Variant, ...] = (("", ()),)
+BY_DURABILITY: tuple[Variant, ...] = (*OURS, ("process", ("--durability=process",)), ("disk", ("--durability=disk",)))
 BY_RETENTION: tuple[Variant, ...] = (
     ("process", ("--durability=process",)),
     ("retention", ("--durability=process", "--retention-bytes=1000000000")),
@@ -107,14 +106,29 @@ class Row:
     sink: bool = False  # the load's own limit is worth knowing: it is also run against the sink
     tls: bool = False
     variants: tuple[Variant, ...] = ()  # of each gnsqd one row, which compares it with itself by these flags
-    parts: tuple[str, ...] = ()  # names of the figures, where there are several: a line each
+    parts: dict[str, Unit] = field(default_factory=dict)  # the figures, where there are several: a line each
+    flags: tuple[str, ...] = ()  # of the daemon
+    our_flags: tuple[str, ...] = ()  # of gnsqd, besides
+    topics: tuple[Sequence[str], Sequence[str]] | None = None  # the daemon starts with these, and channels of each
+    limits: dict[str, float] = field(default_factory=dict)  # of parts, which gnsqd promises
+    apart: bool = False  # runs only if a pattern is given
 
-    def flags(self, load: Load) -> list[str]:
+    def flags_of(self, lane: Lane, load: Load) -> list[str]:
         """What the daemon is started with."""
-        flags = [] if self.mem_queue_size is None else [f"--mem-queue-size={self.mem_queue_size(load)}"]
+        flags = [*self.flags, *(self.our_flags if lane.is_ours else ())]
+        if self.mem_queue_size is not None:
+            flags.append(f"--mem-queue-size={self.mem_queue_size(load)}")
         if self.tls:
             flags += [f"--tls-cert={load.certificate[0]}", f"--tls-key={load.certificate[1]}"]
         return flags
+
+
+def write_topics(data_path: Path, topics: Sequence[str], channels: Sequence[str]) -> None:
+    """The nsqd.dat of a daemon that has them."""
+    named = [{"name": name, "paused": False} for name in channels]
+    rows = [{"name": name, "paused": False, "channels": named} for name in topics]
+    data_path.mkdir()
+    (data_path / "nsqd.dat").write_text(json.dumps({"version": "1.3.0", "topics": rows}), encoding="utf-8")
 
 
 def all_that_comes(load: Load) -> int:
@@ -127,3 +141,7 @@ def backlog(load: Load) -> int:
 
 def stored(load: Load) -> int:
     return load.stored
+
+
+def nothing(load: Load) -> int:
+    return 0

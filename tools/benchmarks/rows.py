@@ -1,143 +1,129 @@
-"""What is measured: the table ROWS. The procedures are in throughput, latency, fairness, footprint,
-storage, put and fixture.
+"""What is measured: the table ROWS. The procedures are in the modules of this directory.
 
 Bodies have 200 bytes unless the row differs. Nearly all rows of the load generator are also run against the sink.
 """
 
+from functools import partial
+
 from benchmarks.fairness import sharing, stalling
-from benchmarks.fixture import fixture
-from benchmarks.footprint import connection_memory, heartbeats, idle_memory, message_memory
-from benchmarks.latency import end_to_end, steady, trip, trip_beside_neighbour, trip_beside_requeues, trip_to_topics
-from benchmarks.put import put
+from benchmarks.footprint import (
+    CREATED,
+    PEAKS,
+    connection_memory,
+    creation,
+    heartbeats,
+    idle_memory,
+    message_memory,
+    peaks,
+)
+from benchmarks.instructions import LOADS, instructions
+from benchmarks.latency import end_to_end, trip, trip_beside_neighbour, trip_beside_requeues, trip_to_topics
+from benchmarks.lookupd import FIGURES as LOOKUPD
+from benchmarks.lookupd import many_nsqds
 from benchmarks.row import (
     BY_DURABILITY,
     BY_RETENTION,
     FULL_RETENTION,
+    INSTRUCTIONS,
     KILOBYTES,
     MEGABYTES,
     MILLISECONDS,
-    NANOSECONDS,
+    OURS,
     PERCENT,
     SECONDS,
     SHARE,
-    Load,
+    TIMED,
     Row,
     all_that_comes,
     backlog,
+    nothing,
     stored,
 )
-from benchmarks.storage import clean_exit, clean_exit_of_channels, drain_rewound, drainer, many_topics, restart
+from benchmarks.scale import SCALE
+from benchmarks.schedule import FIGURES as SCHEDULE
+from benchmarks.schedule import many_deferred
+from benchmarks.scrape import FORMATS, PROMISED, TOPICS, UNITS, scraping
+from benchmarks.starts import STARTS, fixture
+from benchmarks.storage import STAGES, clean_exit, clean_exit_of_channels, drain_rewound, drainer, many_topics, restart
 from benchmarks.throughput import both, consumer, publisher, reader, writer
 
-TIMED = ("p50", "p99")
-STAGES = ("create", "after-kill", "exit", "after-exit")
-
-
-def nothing(load: Load) -> int:
-    return 0
-
-
-# nsq's own programs
-BENCH_PROGRAMS = (
-    Row("writer-1", "bench_writer, batch 1", writer(1), all_that_comes, sink=True),
-    Row("writer-20", "bench_writer, batch 20", writer(20), all_that_comes, sink=True),
-    Row("writer-200", "bench_writer, batch 200", writer(200), all_that_comes, sink=True),
-    Row("reader-2500", "bench_reader, RDY 2500", reader(2500), backlog),
-)
+moving = partial(Row, mem_queue_size=all_that_comes, sink=True)
+consuming = partial(Row, mem_queue_size=stored, sink=True)
 
 THROUGHPUT = (
-    Row("pub", "PUB one by one", publisher(), all_that_comes, sink=True),
-    Row("pub-pipelined", "PUB, 100 unanswered", publisher("-window=100"), all_that_comes, sink=True),
-    Row("mpub-20", "MPUB 20", publisher("-batch=20"), all_that_comes, sink=True),
-    Row("mpub-200", "MPUB 200", publisher("-batch=200"), all_that_comes, sink=True),
-    Row("mpub-20-small", "MPUB 20, bodies of 20 B", publisher("-batch=20", "-size=20"), all_that_comes, sink=True),
+    # nsq's own programs
+    moving("writer-1", "bench_writer, batch 1", writer(1)),
+    moving("writer-20", "bench_writer, batch 20", writer(20)),
+    moving("writer-200", "bench_writer, batch 200", writer(200)),
+    Row("reader-2500", "bench_reader, RDY 2500", reader(2500), backlog),
+    # the load generator
+    moving("pub", "PUB one by one", publisher()),
+    moving("pub-pipelined", "PUB, 100 unanswered", publisher("-window=100")),
+    moving("mpub-20", "MPUB 20", publisher("-batch=20")),
+    moving("mpub-200", "MPUB 200", publisher("-batch=200")),
+    moving("mpub-20-small", "MPUB 20, bodies of 20 B", publisher("-batch=20", "-size=20")),
     # An end by count: a second's worth of them fills a gigabyte of memory.
-    Row(
-        "mpub-20-large",
-        "MPUB 20, bodies of 10 kB",
-        publisher("-batch=20", "-size=10000", "-count=100000"),
-        all_that_comes,
-        sink=True,
-    ),
-    Row("consume-1", "consume, RDY 1", consumer(1), stored, sink=True),
-    Row("consume-100", "consume, RDY 100", consumer(100), stored, sink=True),
-    Row("consume-2500", "consume, RDY 2500", consumer(2500), stored, sink=True),
-    Row("both", "publish (MPUB 20) and consume at once", both(0, 0, "-batch=20"), all_that_comes, sink=True),
-    Row(
+    moving("mpub-20-large", "MPUB 20, bodies of 10 kB", publisher("-batch=20", "-size=10000", "-count=100000")),
+    consuming("consume-1", "consume, RDY 1", consumer(1)),
+    consuming("consume-100", "consume, RDY 100", consumer(100)),
+    consuming("consume-2500", "consume, RDY 2500", consumer(2500)),
+    moving("both", "publish (MPUB 20) and consume at once", both(0, 0, "-batch=20")),
+    moving(
         "channels-4",
         "publish (MPUB 20) to 4 channels and consume at once, deliveries",
         both(0, 4, "-batch=20", "-channels=4"),
-        all_that_comes,
-        sink=True,
     ),
-    Row("both-16", "16 publishers (PUB) and 16 consumers at once", both(16, 16), all_that_comes, sink=True),
-    Row("http-pub", "HTTP /pub, 8 connections", publisher(http=8), all_that_comes, sink=True),
-    Row("http-mpub", "HTTP /mpub 20, 8 connections", publisher("-batch=20", http=8), all_that_comes, sink=True),
-    Row("tls-pub", "PUB one by one, TLS", publisher("-tls"), all_that_comes, sink=True, tls=True),
+    moving("both-16", "16 publishers (PUB) and 16 consumers at once", both(16, 16)),
+    moving("http-pub", "HTTP /pub, 8 connections", publisher(http=8)),
+    moving("http-mpub", "HTTP /mpub 20, 8 connections", publisher("-batch=20", http=8)),
+    moving("tls-pub", "PUB one by one, TLS", publisher("-tls"), tls=True),
+    moving("tls-mpub-20", "MPUB 20, TLS", publisher("-batch=20", "-tls"), tls=True),
+    consuming("tls-consume", "consume, RDY 2500, TLS", consumer(2500, "-tls"), tls=True),
+    moving("deflate-mpub-20", "MPUB 20, deflate", publisher("-batch=20", "-deflate")),
+    consuming("deflate-consume", "consume, RDY 2500, deflate", consumer(2500, "-deflate")),
+    moving("snappy-mpub-20", "MPUB 20, snappy", publisher("-batch=20", "-snappy")),
+    consuming("snappy-consume", "consume, RDY 2500, snappy", consumer(2500, "-snappy")),
 )
 
-UPGRADED = tuple(
-    row
-    for layer, name in (("tls", "TLS"), ("deflate", "deflate"), ("snappy", "snappy"))
-    for row in (
-        Row(
-            f"{layer}-mpub-20",
-            f"MPUB 20, {name}",
-            publisher("-batch=20", f"-{layer}"),
-            all_that_comes,
-            sink=True,
-            tls=layer == "tls",
-        ),
-        Row(
-            f"{layer}-consume",
-            f"consume, RDY 2500, {name}",
-            consumer(2500, f"-{layer}"),
-            stored,
-            sink=True,
-            tls=layer == "tls",
-        ),
-    )
-)
+on_disk = partial(Row, in_memory=False)
+taking = partial(Row, mem_queue_size=None, unit=SECONDS, in_memory=False)
 
 DISK = (
     # Each message is written twice: the topic's disk queue and the channel's.
-    Row("disk-writer-1", "bench_writer, batch 1, to disk", writer(1), nothing, in_memory=False),
-    Row("disk-writer-20", "bench_writer, batch 20, to disk", writer(20), nothing, in_memory=False),
-    Row("disk-writer-200", "bench_writer, batch 200, to disk", writer(200), nothing, in_memory=False),
-    Row("drain", "drain the backlog from disk, RDY 2500", drainer(2500), stored=True, in_memory=False),
+    on_disk("disk-writer-1", "bench_writer, batch 1, to disk", writer(1), nothing),
+    on_disk("disk-writer-20", "bench_writer, batch 20, to disk", writer(20), nothing),
+    on_disk("disk-writer-200", "bench_writer, batch 200, to disk", writer(200), nothing),
+    on_disk("drain", "drain the backlog from disk, RDY 2500", drainer(2500), stored=True),
     Row("exit", "clean exit with the backlog in memory", clean_exit, stored, SECONDS),
-    Row("restart-empty", "restart, no backlog", restart, None, SECONDS, in_memory=False),
-    Row("restart", "restart with the backlog on disk", restart, None, SECONDS, stored=True, in_memory=False),
-    Row("topics", "1,000 topics", many_topics, None, SECONDS, in_memory=False, parts=STAGES),
+    taking("restart-empty", "restart, no backlog", restart),
+    taking("restart", "restart with the backlog on disk", restart, stored=True),
+    taking("topics", "1,000 topics", many_topics, parts=STAGES),
 )
 
+by_durability = partial(Row, variants=BY_DURABILITY)
+
 DURABILITY = (
-    *(
-        Row(f"{name}-durability", f"{title}, durability", measure, all_that_comes, variants=BY_DURABILITY)
-        for name, title, measure in (
-            ("pub", "PUB one by one", publisher()),
-            ("mpub-200", "MPUB 200", publisher("-batch=200")),
-            ("both", "publish (MPUB 20) and consume at once", both(0, 0, "-batch=20")),
-        )
+    by_durability("pub-durability", "PUB one by one, durability", publisher(), all_that_comes),
+    by_durability("mpub-200-durability", "MPUB 200, durability", publisher("-batch=200"), all_that_comes),
+    by_durability(
+        "both-durability",
+        "publish (MPUB 20) and consume at once, durability",
+        both(0, 0, "-batch=20"),
+        all_that_comes,
     ),
-    Row(
+    by_durability(
         "exit-durability",
         "clean exit with a backlog in 4 channels",
         clean_exit_of_channels,
-        None,
-        SECONDS,
-        variants=BY_DURABILITY,
-        parts=STAGES[2:],
+        parts={part: STAGES[part] for part in ("exit", "after-exit")},
     ),
-    Row(
-        "topics-durability",
-        "1,000 topics, durability",
-        many_topics,
-        None,
-        SECONDS,
+    by_durability("topics-durability", "1,000 topics, durability", many_topics, in_memory=False, parts=STAGES),
+    by_durability(
+        "trip-requeues",
+        "longest PUB round trip while two channels requeue 40 % of a backlog",
+        trip_beside_requeues,
+        unit=MILLISECONDS,
         in_memory=False,
-        variants=BY_DURABILITY,
-        parts=STAGES,
     ),
     Row(
         "mpub-200-retention",
@@ -146,100 +132,92 @@ DURABILITY = (
         all_that_comes,
         variants=(*BY_RETENTION, FULL_RETENTION),
     ),
-    Row(
+    on_disk(
         "rewind",
         "drain the backlog, retention: finished and rewound",
         drain_rewound,
         nothing,
-        in_memory=False,
         variants=BY_RETENTION,
-    ),
-    Row(
-        "trip-requeues",
-        "longest PUB round trip while two channels requeue 40 % of a backlog",
-        trip_beside_requeues,
-        None,
-        MILLISECONDS,
-        in_memory=False,
-        variants=BY_DURABILITY,
     ),
 )
 
+timing = partial(Row, parts=TIMED)
+
 LATENCY = (
-    Row("trip", "PUB round trip, alone", trip, all_that_comes, MILLISECONDS, sink=True, parts=TIMED),
-    Row(
-        "trip-neighbour",
-        "PUB round trip, beside a saturating neighbour",
-        trip_beside_neighbour,
-        all_that_comes,
-        MILLISECONDS,
-        parts=TIMED,
-    ),
-    Row(
+    timing("trip", "PUB round trip, alone", trip, all_that_comes, sink=True),
+    timing("trip-neighbour", "PUB round trip, beside a saturating neighbour", trip_beside_neighbour, all_that_comes),
+    timing(
         "end-to-end",
         "publisher to consumer, unbuffered",
-        end_to_end(("-unbuffered", "-rdy=100")),
+        end_to_end(flags=("-unbuffered",)),
         all_that_comes,
-        MILLISECONDS,
         sink=True,
-        parts=TIMED,
     ),
     *(
-        Row(
+        timing(
             f"steady-{rate}{name}",
             f"publisher to {where}, {rate:,} messages a second",
-            steady(rate, channels),
-            None,
-            MILLISECONDS,
-            parts=TIMED,
+            end_to_end(rate, channels),
         )
         for rate in (100, 1000)
         for name, where, channels in (("", "consumer", 1), ("-channels-4", "consumers of 4 channels", 4))
     ),
-    Row(
-        "many-topics",
-        "PUB round trip, 1,000 topics of a message a second each",
-        trip_to_topics,
-        None,
-        MILLISECONDS,
-        parts=TIMED,
-    ),
-)
-
-FAIRNESS = (
-    Row("sharing", "4 equal consumers of a backlog: the worst served behind the best", sharing, backlog, SHARE),
-    Row("stalling", "3 consumers of a backlog: what a stalled fourth costs them", stalling, backlog, SHARE),
+    timing("many-topics", "PUB round trip, 1,000 topics of a message a second each", trip_to_topics),
 )
 
 FOOTPRINT = (
-    Row("idle-memory", "resident memory after the start", idle_memory, None, MEGABYTES),
+    Row("sharing", "4 equal consumers of a backlog: the worst served behind the best", sharing, backlog, SHARE),
+    Row("stalling", "3 consumers of a backlog: what a stalled fourth costs them", stalling, backlog, SHARE),
+    Row("idle-memory", "resident memory after the start", idle_memory, unit=MEGABYTES),
     Row("message-memory", "resident memory per 100,000 messages", message_memory, stored, MEGABYTES),
-    Row("connection-memory", "resident memory per idle consumer", connection_memory, None, KILOBYTES),
-    Row("heartbeats", "1,000 idle consumers, a heartbeat each second", heartbeats, None, PERCENT),
+    Row("connection-memory", "resident memory per idle consumer", connection_memory, unit=KILOBYTES),
+    Row("heartbeats", "1,000 idle consumers, a heartbeat each second", heartbeats, unit=PERCENT),
+    Row("fixture", "start of a test's daemon", fixture, parts=STARTS),
 )
 
-IN_PROCESS = (
-    Row("put-topic", "topic put, in process", put("topic"), None, NANOSECONDS),
-    Row("put-channel", "topic-to-channel put, in process", put("channel"), None, NANOSECONDS),
-)
+apart = partial(Row, apart=True)
 
-FIXTURE = (
-    Row(
-        "fixture",
-        "start of a test's daemon",
-        fixture,
-        None,
-        MILLISECONDS,
-        parts=("cold", "preloaded", "longest"),
+APART = (
+    *(
+        apart(f"memory-{size}", f"peak memory of a backlog, bodies of {size:,} B", peaks(size), parts=PEAKS)
+        for size in (1000, 100_000)
+    ),
+    apart("create-topics", "creating topics", creation("topics"), parts=CREATED),
+    apart("create-channels", "creating channels, one of each topic", creation("channels"), parts=CREATED),
+    apart("create-ephemeral", "creating ephemeral channels with consumers", creation("ephemeral"), parts=CREATED),
+    apart(
+        "schedule",
+        "deferred messages",
+        many_deferred,
+        parts=SCHEDULE,
+        flags=("--max-req-timeout=24h",),
+        our_flags=("--durability=process",),
+    ),
+    *(
+        apart(
+            f"scrape-{form}",
+            f"/metrics, {form}",
+            scraping(accept),
+            variants=OURS,
+            parts=UNITS,
+            topics=TOPICS,
+            limits=PROMISED,
+        )
+        for form, accept in FORMATS.items()
+    ),
+    apart("lookupd", "nsqlookupd with many nsqds", many_nsqds, parts=LOOKUPD),
+    *(
+        apart(
+            f"instructions-{name}",
+            f"instructions, {name}",
+            instructions(name),
+            stored,
+            INSTRUCTIONS,
+            tls=True,
+            variants=OURS,
+        )
+        for name in LOADS
     ),
 )
 
-ROWS = (
-    BENCH_PROGRAMS + THROUGHPUT + UPGRADED + DISK + DURABILITY + LATENCY + FAIRNESS + FOOTPRINT + IN_PROCESS + FIXTURE
-)
-
-# Those whose loads `floor` serves.
-FLOOR_ROWS = (
-    "writer-1", "writer-20", "writer-200", "pub", "mpub-20", "mpub-200", "both-16", "http-pub", "http-mpub", "tls-pub",
-    "tls-mpub-20",
-)  # fmt: skip
+ROWS = THROUGHPUT + DISK + DURABILITY + LATENCY + FOOTPRINT + APART + SCALE

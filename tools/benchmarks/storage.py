@@ -16,16 +16,17 @@ from benchmarks.queues import (
     TOPIC,
     channel_stats,
     connections,
-    create_channel,
     fill,
-    post,
+    wait_for_channel,
 )
-from benchmarks.row import Load, Measurement
+from benchmarks.row import SECONDS, Load, Measurement
 from kit.daemons import DEADLINE, Daemon, eventually, free_port
+from kit.traffic import create, post
 
 POLL_SECONDS = 0.001
 TOPICS = 1000
 CHANNELS = 4
+STAGES = dict.fromkeys(("create", "after-kill", "exit", "after-exit"), SECONDS)
 
 # The consumer must not be what is measured.
 MAX_BUSY = 0.5
@@ -46,7 +47,7 @@ def drainer(rdy: int) -> Callable[[Daemon, Load], Measurement]:
         drained = drain(
             daemon.tcp_address, TOPIC, CHANNEL, load.stored, BODY_SIZE, rdy=rdy, connections=connections(), until=until
         )
-        eventually(lambda: channel_stats(daemon)["in_flight_count"] == 0, "all is finished", SETTLE_SECONDS)
+        wait_for_channel(daemon, in_flight_count=0)
         spent = cpu_seconds(daemon) - before
         if drained.busy > MAX_BUSY:
             raise BenchmarkError(f"the consumer was busy {drained.busy:.0%} of the time")
@@ -58,9 +59,10 @@ def drainer(rdy: int) -> Callable[[Daemon, Load], Measurement]:
 def drain_rewound(daemon: Daemon, load: Load) -> Measurement:
     """As `drainer`, in a daemon with retention after all was finished, and the channel rewound."""
     fill(daemon, load.stored)
-    if daemon.http("GET", f"/channel/rewind?topic={TOPIC}&channel={CHANNEL}&to=first")[0] == 200:
-        post(daemon, f"/channel/empty?topic={TOPIC}&channel={CHANNEL}")
-        post(daemon, f"/channel/rewind?topic={TOPIC}&channel={CHANNEL}&to=first")
+    channel = f"topic={TOPIC}&channel={CHANNEL}"
+    if daemon.http("GET", f"/channel/rewind?{channel}&to=first")[0] == 200:
+        post(daemon, f"/channel/empty?{channel}")
+        post(daemon, f"/channel/rewind?{channel}&to=first")
     return drainer(2500)(daemon, load)
 
 
@@ -108,11 +110,9 @@ def clean_exit(daemon: Daemon, load: Load) -> Measurement:
 
 def clean_exit_of_channels(daemon: Daemon, load: Load) -> Measurement:
     """The same with CHANNELS channels, each of which has the messages; and the start after that."""
-    for number in range(1, CHANNELS):
-        create_channel(daemon, TOPIC, f"{CHANNEL}{number}")
+    create(daemon, TOPIC, *(f"{CHANNEL}{number}" for number in range(1, CHANNELS)))
     fill(daemon, load.stored)
-    ended = end(daemon, load.stored)
-    return Measurement(ended.value, parts={"exit": ended.value, "after-exit": start(daemon).value})
+    return Measurement(parts={"exit": end(daemon, load.stored).value, "after-exit": start(daemon).value})
 
 
 def end(daemon: Daemon, messages: int) -> Measurement:
@@ -133,7 +133,7 @@ def many_topics(daemon: Daemon, load: Load) -> Measurement:
     in each after SIGKILL, which only a journal keeps; to exit with these messages; to start after that."""
     began = time.monotonic()
     for number in range(TOPICS):
-        create_channel(daemon, f"t{number}")
+        create(daemon, f"t{number}", CHANNEL)
     created = time.monotonic() - began
     for number in range(TOPICS):
         post(daemon, f"/pub?topic=t{number}", b"message")
@@ -141,4 +141,4 @@ def many_topics(daemon: Daemon, load: Load) -> Measurement:
     killed = start(daemon).value
     ended = end(daemon, TOPICS).value
     started = start(daemon).value
-    return Measurement(created, parts={"create": created, "after-kill": killed, "exit": ended, "after-exit": started})
+    return Measurement(parts=dict(zip(STAGES, (created, killed, ended, started), strict=True)))

@@ -1,10 +1,10 @@
-"""Procedures that move messages as fast as it goes. What a consumer needs is published beforehand and costs the
-measurement nothing."""
+"""Procedures that move messages as fast as the daemon allows. What a consumer needs is published beforehand and costs
+the measurement nothing."""
 
 from collections.abc import Callable, Sequence
 
 from benchmarks.lanes import cpu_seconds
-from benchmarks.programs import Loaded, bench_program, generate, on_channel
+from benchmarks.programs import ON_CHANNEL, Loaded, bench_program, generate
 from benchmarks.queues import (
     CHANNEL,
     SETTLE_SECONDS,
@@ -14,7 +14,7 @@ from benchmarks.queues import (
     fetch_memory,
     fill,
     topic_stats,
-    wait_for_depth,
+    wait_for_channel,
     wait_for_topic,
 )
 from benchmarks.row import Load, Measurement, RanDry
@@ -30,8 +30,9 @@ def writer(batch_size: int) -> Procedure:
         create_channel(daemon)
         fetch_memory(load.seconds, connections() * batch_size)
         before = cpu_seconds(daemon)
-        rate, messages, load_seconds = bench_program(daemon, "bench_writer", load.seconds, f"--batch-size={batch_size}")
-        return published(daemon, rate, messages, load_seconds, before)
+        return published(
+            daemon, before, *bench_program(daemon, "bench_writer", load.seconds, f"--batch-size={batch_size}")
+        )
 
     return measure
 
@@ -42,13 +43,11 @@ def reader(rdy: int) -> Procedure:
     def measure(daemon: Daemon, load: Load) -> Measurement:
         fill(daemon, load.backlog)
         before = cpu_seconds(daemon)
-        rate, messages, load_seconds = bench_program(
-            daemon, "bench_reader", load.seconds, f"--channel={CHANNEL}", f"--rdy={rdy}"
-        )
+        found = bench_program(daemon, "bench_reader", load.seconds, f"--channel={CHANNEL}", f"--rdy={rdy}")
         # More than every connection's window left: the queue never was empty.
-        if load.backlog - messages <= rdy * connections():
-            raise RanDry(f"bench_reader took {messages} of {load.backlog} messages")
-        return published(daemon, rate, messages, load_seconds, before)
+        if load.backlog - found[1] <= rdy * connections():
+            raise RanDry(f"bench_reader took {found[1]} of {load.backlog} messages")
+        return published(daemon, before, *found)
 
     return measure
 
@@ -66,7 +65,7 @@ def publisher(*flags: str, http: int = 0) -> Procedure:
         fetch_memory(load.seconds, publishers * unanswered(flags))
         loaded = generate(daemon, "move", load.seconds, *to, *flags)
         rate = loaded.published / loaded.seconds
-        return published(daemon, rate, loaded.published, loaded.cpu_seconds, loaded.before)
+        return published(daemon, loaded.before, rate, loaded.published, loaded.cpu_seconds)
 
     return measure
 
@@ -77,7 +76,7 @@ def unanswered(flags: Sequence[str]) -> int:
     return max((int(number) for name, number in numbers if name in ("-batch", "-window")), default=1)
 
 
-def published(daemon: Daemon, rate: float, messages: int, load_seconds: float, before: float) -> Measurement:
+def published(daemon: Daemon, before: float, rate: float, messages: int, load_seconds: float) -> Measurement:
     behind = topic_stats(daemon)["depth"]
     wait_for_topic(daemon)
     spent = cpu_seconds(daemon) - before
@@ -90,23 +89,20 @@ def consumer(rdy: int, *flags: str) -> Procedure:
     def measure(daemon: Daemon, load: Load) -> Measurement:
         create_channel(daemon)
         # Published by it too, for bodies that compress like real ones.
-        filled = generate(
-            daemon, "move", SETTLE_SECONDS, "-publishers=1", "-batch=200", f"-count={load.stored}"
-        ).published
-        wait_for_depth(daemon, filled)
+        to = ["-publishers=1", "-batch=200", f"-count={load.stored}"]
+        filled = generate(daemon, "move", SETTLE_SECONDS, *to).published
+        wait_for_channel(daemon, depth=filled)
         on_disk = channel_stats(daemon)["backend_depth"]
         until = max(filled - 2 * rdy * connections(), 1)
-        to = [on_channel(), f"-consumers={connections()}", f"-rdy={rdy}", f"-count={until}"]
-        loaded = generate(daemon, "move", load.seconds, *to, *flags)
-        return consumed(loaded, on_disk)
+        to = [ON_CHANNEL, f"-consumers={connections()}", f"-rdy={rdy}", f"-count={until}"]
+        return consumed(generate(daemon, "move", load.seconds, *to, *flags), on_disk)
 
     return measure
 
 
 def consumed(loaded: Loaded, on_disk: int = 0) -> Measurement:
-    spent = loaded.after - loaded.before
     rate = loaded.consumed / loaded.seconds
-    return Measurement(rate, loaded.consumed, spent, on_disk, load_seconds=loaded.cpu_seconds)
+    return Measurement(rate, loaded.consumed, loaded.after - loaded.before, on_disk, load_seconds=loaded.cpu_seconds)
 
 
 def both(publishers: int, consumers: int, *flags: str) -> Procedure:
@@ -116,7 +112,7 @@ def both(publishers: int, consumers: int, *flags: str) -> Procedure:
 
     def measure(daemon: Daemon, load: Load) -> Measurement:
         publishing = publishers or connections()
-        to = [on_channel(), f"-publishers={publishing}", f"-consumers={consumers or connections()}"]
+        to = [ON_CHANNEL, f"-publishers={publishing}", f"-consumers={consumers or connections()}"]
         fetch_memory(load.seconds, publishing * unanswered(flags))
         return consumed(generate(daemon, "move", load.seconds, *to, *flags))
 
