@@ -59,6 +59,6 @@ def test_picture_has_the_headings_that_gnsqadmin_shows(name: str, gnsqd_factory:
             return text if "──" in text else None
 
         text = eventually(table, "a table")
-    shown = headings(WRITER.svg(picture, text, light=False))
+    shown = headings(WRITER.svg(picture, text))
     assert len(headings(kept)) > 5
     assert headings(kept) <= shown, "run `make screens`"

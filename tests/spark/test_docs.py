@@ -1,12 +1,12 @@
 """The page about Spark is what the tables of options give."""
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from documentation.writers import load_writer
 from pyspark_nsq.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,12 +16,7 @@ PAGE = ROOT / "contrib" / "docs" / "spark.md"
 @pytest.fixture
 def writer() -> ModuleType:
     """The script that writes them."""
-    spec = importlib.util.spec_from_file_location("write_spark", ROOT / ".ci" / "write_spark.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_writer("write_spark")
 
 
 def test_page_has_the_tables_of_options(writer: ModuleType) -> None:

@@ -1,6 +1,5 @@
 """The option table, and what flags and config file make of it."""
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from documentation.writers import load_writer
 from gnsqd import options
 from gnsqd.configuration import BadValue, FlagError, combine, load_file, parse_flags, resolve
 from gnsqd.errors import StartError
@@ -307,12 +307,7 @@ def test_every_row_has_help_and_a_default_of_its_kind() -> None:
 @pytest.fixture
 def writer() -> ModuleType:
     """The script that writes them."""
-    spec = importlib.util.spec_from_file_location("write_options", ROOT / ".ci" / "write_options.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_writer("write_options")
 
 
 DAEMONS = ("nsqd", "nsqlookupd")

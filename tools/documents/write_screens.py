@@ -1,32 +1,38 @@
 """Writes the pictures of gnsqadmin in contrib/docs/screens: it starts two nodes, gives them work, runs gnsqadmin on a
-terminal and keeps what that shows as SVG. `make screens` runs it; a name narrows it, `--light` shows light terminals,
-`--columns N` another width."""
+terminal and keeps what that shows as SVG. `make screens` runs it; `FLAGS="NAME..."` narrows it."""
 
-import argparse
 import contextlib
+import fcntl
 import io
+import os
+import pty
 import re
+import struct
+import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
-from rich.terminal_theme import DEFAULT_TERMINAL_THEME, MONOKAI
-from rich.text import Text
+TOOLS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TOOLS), str(TOOLS.with_name("tests"))]
 
-ROOT = Path(__file__).parents[1]
-SCREENS = ROOT / "contrib" / "docs" / "screens"
-sys.path.insert(0, str(ROOT / "tests"))
+from rich.console import Console  # noqa: E402
+from rich.terminal_theme import MONOKAI  # noqa: E402
+from rich.text import Text  # noqa: E402
 
-from cli.gnsqadmin import Terminal, on_terminal  # noqa: E402
-from cli.nodes import at, create, post, publish  # noqa: E402
-from kit.daemons import Daemon, own_command  # noqa: E402
+from documents.marks import DOCS  # noqa: E402
+from kit.daemons import Daemon, is_readable, own_command  # noqa: E402
 from kit.nsq_client import HEARTBEAT, MESSAGE, Client, parse_message  # noqa: E402
+from kit.traffic import create, post, publish  # noqa: E402
 
+SCREENS = DOCS / "screens"
+
+SECONDS = 30.0  # for what comes at once
 _CELL = 12.2  # how wide rich makes a letter
 _TEXT = re.compile(r'(<text class="[^"]*" x=")([\d.]+)("[^>]*? textLength=")([\d.]+)("[^>]*>)((?:&#160;)+)')
 
@@ -43,17 +49,13 @@ class Picture(NamedTuple):
 
 
 PICTURES = {
-    "stats": Picture(100, 30, "stats"),
     "top": Picture(120, 22, "top --sort trouble", 20.0),
     "tree": Picture(110, 40, "tree"),
-    "channel": Picture(110, 30, "channel show orders archive"),
     "doctor": Picture(130, 40, "doctor"),
     "consumers": Picture(120, 12, "top --filter archive", 3.0, "\r", "archiver-2"),
     "trouble": Picture(100, 20, "stats --trouble --sort depth"),
     "pattern": Picture(100, 20, "channel empty orders/* --dry-run"),
 }
-
-KEPT = ["top", "doctor", "tree", "consumers", "trouble", "pattern"]  # in the documents
 
 QUEUES = {
     "clicks": ["dashboard#ephemeral"],
@@ -95,7 +97,7 @@ def work(nodes: list[Daemon], over: threading.Event) -> None:
         for number, node in enumerate(nodes):
             for topic, count in rates.items():
                 with contextlib.suppress(OSError):
-                    publish(node, topic, count * (2 - number))
+                    publish(node, topic, *(b"%d" % each for each in range(count * (2 - number))))
 
 
 def consume(node: Daemon, consumer: Consumer, over: threading.Event) -> None:
@@ -148,28 +150,47 @@ def busy_nodes() -> Iterator[list[Daemon]]:
 
 def shown(picture: Picture, nodes: list[Daemon]) -> str:
     """What the terminal has at the end, with its codes for colours."""
-    arguments = [*picture.command.split(), *at(*nodes)]
-    if not picture.seconds:
-        return on_terminal(picture.columns, *arguments).out.rpartition("\x1b[2K")[2]  # without progress, which is gone
-    with Terminal(picture.columns, picture.lines, *arguments) as terminal:
-        began = time.monotonic()
-        while time.monotonic() < began + picture.seconds:
-            terminal.printed = ""
-            terminal.wait_for("q quit")
-        terminal.type(picture.keys)  # and so one whole frame comes
-        terminal.wait_for(picture.until, "q quit")
-        frame = terminal.printed.rpartition("\x1b[H")[2]
-        terminal.type("q")
-        terminal.end()
-    return re.sub(r"\x1b\[[KJ]", "", frame).replace("\r", "")
+    addresses = ["--nsqd-http-address={}:{}".format(*node.http_address) for node in nodes]
+    command = [sys.executable, "-P", "-m", "nsqadmin_cli", *picture.command.split(), *addresses]
+    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    ours = {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "GNSQADMIN_CONFIG": "/nonexistent/config.toml"}
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", picture.lines, picture.columns, 0, 0))
+    process = subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, env=kept | ours, start_new_session=True
+    )
+    os.close(slave)
+
+    def printed(seconds: float = SECONDS, until: str = "") -> str:
+        """Until it has printed `until`, or has ended, or this time is over."""
+        found, end = b"", time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and is_readable(master, left):
+            try:
+                found += os.read(master, 65536)
+            except OSError:  # how Linux reports the end of a terminal
+                break
+            if until and until in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", found.decode("utf-8", "replace")):
+                break
+        return found.decode().replace("\r\n", "\n")
+
+    try:
+        if not picture.seconds:
+            return printed().rpartition("\x1b[2K")[2]  # without progress, which is gone
+        printed(picture.seconds)
+        os.write(master, picture.keys.encode())  # and so one whole frame comes
+        frame = printed(until=picture.until or "q quit") + printed(0.5)
+        return re.sub(r"\x1b\[[KJ]", "", frame.rpartition("\x1b[H")[2]).replace("\r", "")
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
 
 
-def svg(picture: Picture, text: str, light: bool) -> str:
+def svg(picture: Picture, text: str) -> str:
     console = Console(record=True, width=picture.columns, file=io.StringIO(), force_terminal=True, legacy_windows=False)
     console.print(Text.from_ansi(text.rstrip("\n")), no_wrap=True, crop=True)
-    theme = DEFAULT_TERMINAL_THEME if light else MONOKAI
     title = f"gnsqadmin {picture.command}"
-    made = console.export_svg(title=title, theme=theme, unique_id=f"gnsqadmin-{picture.command.split()[0]}")
+    made = console.export_svg(title=title, theme=MONOKAI, unique_id=f"gnsqadmin-{picture.command.split()[0]}")
     made = re.sub(r"\s*@font-face \{.*?\}", "", made, flags=re.DOTALL)  # a picture must not load fonts from anywhere
     return "\n".join(line.rstrip() for line in _TEXT.sub(_moved, made).splitlines()) + "\n"
 
@@ -181,23 +202,7 @@ def _moved(match: re.Match[str]) -> str:
     return f"{match[1]}{start:g}{match[3]}{length:g}{match[5]}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", metavar="NAME", default=KEPT)
-    parser.add_argument("--light", action="store_true")
-    parser.add_argument("--columns", type=int, default=0)
-    parser.add_argument("--to", type=Path, default=SCREENS)
-    arguments = parser.parse_args()
-    if unknown := set(arguments.names) - set(PICTURES):
-        parser.error(f"no picture {min(unknown)}, there are {', '.join(PICTURES)}")
-    arguments.to.mkdir(parents=True, exist_ok=True)
-    with busy_nodes() as nodes:
-        for name in arguments.names:
-            picture = PICTURES[name]
-            if arguments.columns:
-                picture = picture._replace(columns=arguments.columns)
-            (arguments.to / f"{name}.svg").write_text(svg(picture, shown(picture, nodes), arguments.light), "utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    with busy_nodes() as busy:
+        for name in sys.argv[1:] or PICTURES:
+            (SCREENS / f"{name}.svg").write_text(svg(PICTURES[name], shown(PICTURES[name], busy)), "utf-8")

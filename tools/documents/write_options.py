@@ -5,10 +5,11 @@ import re
 import textwrap
 from pathlib import Path
 
+from documents.marks import ROOT, replaced, table
 from gnsqd.gotext import format_duration, quote
 from gnsqd.options import LOOKUPD_OPTIONS, OPTIONS, TLS_VERSIONS, Kind, Option
 
-CONTRIB = Path(__file__).parents[1] / "contrib"
+CONTRIB = ROOT / "contrib"
 
 # For each daemon its table, and the page that shows it.
 DAEMONS = {
@@ -78,44 +79,27 @@ def _toml(kind: Kind, value: object) -> str:
 
 def page(daemon: str, text: str) -> str:
     """The page with updated tables; the text around them is kept."""
-    flags = [option for option in DAEMONS[daemon][0] if option.flag]
-    tables = {
-        daemon: [option for option in flags if not option.ours],
-        f"g{daemon}": [option for option in flags if option.ours],
-    }
-    for name, options in tables.items():
-        before, begin, rest = text.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition(f"<!-- end of {name} -->\n")
-        if not end:
-            raise ValueError(f"{DAEMONS[daemon][1]} has no marks for the flags of {name}")
-        text = before + begin + _table(options) + end + after
+    flags = sorted((option for option in DAEMONS[daemon][0] if option.flag), key=lambda option: option.flag)
+    for name, ours in ((daemon, False), (f"g{daemon}", True)):
+        rows = (_row(option) for option in flags if option.ours == ours)
+        text = replaced(text, name, table(("Flag", "Config key", "Type", "Default", ""), rows))
     return text
 
 
-def _table(options: list[Option]) -> str:
-    rows = ["| Flag | Config key | Type | Default | |", "|---|---|---|---|---|"]
-    for option in sorted(options, key=lambda option: option.flag):
-        key = f"`{option.cfg}`" if option.cfg else ""
-        kind = _TYPES.get(option.kind, "string")
-        rows.append(f"| `--{option.flag}` | {key} | {kind} | {_default(option)} | {_meaning(option)} |")
-    return "\n".join(rows) + "\n"
-
-
-def _default(option: Option) -> str:
+def _row(option: Option) -> tuple[str, ...]:
     if option.name in _HOST:
-        return _HOST[option.name][0]
-    text = _toml(option.kind, option.default).strip('"')
-    return f"`{text}`" if text else ""
-
-
-def _meaning(option: Option) -> str:
-    text = re.sub(r"([<>|])", r"\\\1", option.help)
+        default = _HOST[option.name][0]
+    else:
+        value = _toml(option.kind, option.default).strip('"')
+        default = f"`{value}`" if value else ""
+    meaning = re.sub(r"([<>|])", r"\\\1", option.help)
     if option.reload:
-        text += "; can be changed at run time by `PUT /config/" + option.cfg + "`"
-    return text
+        meaning += f"; can be changed at run time by `PUT /config/{option.cfg}`"
+    key = f"`{option.cfg}`" if option.cfg else ""
+    return f"`--{option.flag}`", key, _TYPES.get(option.kind, "string"), default, meaning
 
 
-if __name__ == "__main__":
-    for name, (_, path) in DAEMONS.items():
-        example(name).write_text(config_example(name))
-        path.write_text(page(name, path.read_text()))
+def pages() -> dict[Path, str]:
+    """Every file that is written, with its text."""
+    files = {example(daemon): config_example(daemon) for daemon in DAEMONS}
+    return files | {path: page(daemon, path.read_text("utf-8")) for daemon, (_, path) in DAEMONS.items()}

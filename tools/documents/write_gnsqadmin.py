@@ -2,29 +2,27 @@
 rest of the page is written by hand. `make options` runs it; a test compares."""
 
 import inspect
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+from documents.marks import DOCS, escaped, replaced, table
 from nsqadmin_cli.cli import cli
 from nsqadmin_cli.command import AdminCommand
 from nsqadmin_cli.commands import SECTIONS
 
-PAGE = Path(__file__).parents[1] / "contrib" / "docs" / "gnsqadmin.md"
-
-_BEGIN = "<!-- commands -->\n"
-_END = "<!-- end of commands -->\n"
+PAGE = DOCS / "gnsqadmin.md"
 
 
 def page(text: str) -> str:
     """The page with updated commands."""
-    before, begin, rest = text.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not end:
-        raise ValueError(f"{PAGE} has no marks for the commands")
-    return before + begin + "\n".join(_commands()) + "\n" + end + after
+    return replaced(text, "commands", "\n".join(_commands()) + "\n")
+
+
+def pages() -> dict[Path, str]:
+    """Every file that is written, with its text."""
+    return {PAGE: page(PAGE.read_text("utf-8"))}
 
 
 def all_commands() -> dict[str, AdminCommand]:
@@ -95,11 +93,7 @@ def _anchor(heading: str) -> str:
 def _text(command: click.Command) -> str:
     """The help, one line per paragraph."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
-    return "\n\n".join(_escaped(" ".join(paragraph.split())) for paragraph in paragraphs)
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"([<>|*])", r"\\\1", text)
+    return "\n\n".join(escaped(" ".join(paragraph.split())) for paragraph in paragraphs)
 
 
 def _block(text: str) -> str:
@@ -108,16 +102,12 @@ def _block(text: str) -> str:
 
 def _table(options: list[click.Option]) -> str:
     with_variables = any(option.envvar for option in options)
-    rows = ["| Option | Variable | |", "|---|---|---|"] if with_variables else ["| Option | |", "|---|---|"]
     ctx = click.Context(click.Command("x"))
+    rows = []
     for option in options:
-        name = ", ".join(f"`{name}`" for name in option.opts)
-        value = "" if option.is_flag or option.count else f" {_escaped(option.make_metavar(ctx))}"
+        names = ", ".join(f"`{name}`" for name in option.opts)
+        value = "" if option.is_flag or option.count else f" {escaped(option.make_metavar(ctx))}"
         default = f" Default: `{option.default}`." if option.show_default and option.default not in (None, ()) else ""
-        variable = f" {f'`{option.envvar}`' if option.envvar else ''} |" if with_variables else ""
-        rows.append(f"| {name}{value} |{variable} {_escaped(option.help or '')}{default} |")
-    return "\n".join(rows) + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text()))
+        variable = [f"`{option.envvar}`" if option.envvar else ""] if with_variables else []
+        rows.append([names + value, *variable, escaped(option.help or "") + default])
+    return table(["Option", "Variable", ""] if with_variables else ["Option", ""], rows)

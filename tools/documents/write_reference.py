@@ -1,0 +1,148 @@
+"""Writes the tables of three reference pages in contrib/docs from the program: http.md from the routes, tcp.md from the
+commands, statistics.md from the statistics. Which rows there are, in which order, and what the program determines in
+them comes from there. The words stand in the tables themselves and are kept: a row that the table does not have yet is
+an error, until somebody writes it. `make options` runs it; a test compares."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from pathlib import Path
+
+from documents.marks import DOCS, ROOT, cells, part, replaced, table
+from gnsqd.broker.environment import ClientStats
+from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatField
+from gnsqd.web.routes import ROUTES
+from gnsqd.wire.codec import GRAMMAR, Tail
+from gnsqd.wire.commands import HANDLERS
+from gnsqd.wire.identify import Identify
+
+Words = dict[str, list[str]]  # the cells of each row, by the first word in code of the first one
+
+
+def page(name: str, text: str) -> str:
+    """The page with updated tables; the text around them is kept. ValueError for a row without words."""
+    for place, written in TABLES[name].items():
+        words = {row[0].strip("`"): row for row in cells(part(text, place))}
+        try:
+            text = replaced(text, place, written(words))
+        except KeyError as error:
+            raise ValueError(f"{name} has no row for {error} in its table of {place}") from None
+    return text
+
+
+def pages() -> dict[Path, str]:
+    """Every file that is written, with its text."""
+    return {DOCS / name: page(name, (DOCS / name).read_text("utf-8")) for name in TABLES}
+
+
+def http_errors() -> dict[str, set[str]]:
+    """Every code that an answer can have, with its statuses, as in the sources."""
+    sources = _sources("web")
+    found: dict[str, set[str]] = {"TLS_REQUIRED": {"403"}}
+    for status, code in re.findall(r'HTTPError\((\d+), f?"([A-Z_]+)(?:: \{error\})?"\)', sources):
+        found.setdefault(code, set()).add(status)
+    for parameter in re.findall(r'\brequired\(.*"(\w+)"\)', sources):
+        found[f"MISSING_ARG_{parameter.upper()}"] = {"400"}
+    for parameter in re.findall(r'_position\(.*"(\w+)"\)', sources):
+        found[f"INVALID_ARG_{parameter.upper()}"] = {"400"}
+    for what in re.findall(r'check_limit\(.*"(\w+)"\)', sources):
+        found[f"TOO_MANY_{what.upper()}"] = {"503"}
+    for code in re.findall(r'CodecError\("E_([A-Z_]+)"', _sources("wire")):
+        found[code] = {"413"}
+    return found
+
+
+def wire_errors() -> set[str]:
+    """Every code that an error frame can have."""
+    sources = _sources("wire")
+    names = re.findall(r'_publish\(.*"([A-Z]+)"\)$', sources, re.MULTILINE)
+    return {*re.findall(r'"(E_[A-Z_]+)\b', sources), *(f"E_{name}_FAILED" for name in names)}
+
+
+def _sources(package: str) -> str:
+    return "".join(path.read_text("utf-8") for path in sorted((ROOT / "gnsqd" / package).glob("*.py")))
+
+
+def _endpoints(words: Words) -> str:
+    known = http_errors()
+    rows = []
+    for route in ROUTES:
+        request, what, parameters, errors = words[f"{route.method} {route.path}"]
+        own = re.sub(r"(; )?a body of up to `--[a-z-]+`$", "", parameters)
+        body = f"a body of up to `--{route.body.replace('_', '-')}`" if route.body else ""
+        codes = [f"`{code}`" for code in re.findall("[A-Z_]+", errors) if code in known]
+        rows.append([request, what, "; ".join(filter(None, [own, body])), ", ".join(codes)])
+    return table(["Request", "What it does", "Parameters", "Errors"], rows)
+
+
+def _http_errors(words: Words) -> str:
+    errors = sorted(http_errors().items())
+    rows = [[f"`{code}`", ", ".join(sorted(statuses)), words[code][2]] for code, statuses in errors]
+    return table(["`message`", "Status", "Why"], rows)
+
+
+_TAILS = {Tail.NOTHING: "", Tail.BODY: "size, body", Tail.MESSAGES: "size, count, size and body of each"}
+
+
+def _commands(words: Words) -> str:
+    by_name = {line.split()[0].encode(): row for line, row in words.items()}
+    assert GRAMMAR.keys() <= HANDLERS.keys()
+    rows = []
+    for name, tail in GRAMMAR.items():
+        line, _, *others = by_name[name]
+        rows.append([line, _TAILS[tail], *others])
+    headings = ["Line", "Followed by", "State", "What it does", "Answer", "Errors besides `E_INVALID`"]
+    return table(headings, rows)
+
+
+def _wire_errors(words: Words) -> str:
+    return table(
+        ["Code", "Why", "Ends the connection"], [words[code] for code in sorted(wire_errors())], "|---|---|:-:|"
+    )
+
+
+def _settings(words: Words) -> str:
+    kinds = {str: "text", int: "int", bool: "bool"}
+    rows = [[f"`{field.name}`", kinds[type(field.default)], words[field.name][2]] for field in fields(Identify)]
+    return table(["Key", "Type", ""], rows)
+
+
+def _statistics(level: str) -> Callable[[Words], str]:
+    def written(words: Words) -> str:
+        rows = []
+        for field in STAT_FIELDS[level]:
+            pushed = f"`{field.statsd}`" if field.statsd else ""
+            rows.append([f"`{field.name}`", field.kind.value, field.help, pushed, f"`{metric(level, field)}`"])
+        return table(["Key", "Kind", "Meaning", "statsd", "Prometheus"], rows)
+
+    return written
+
+
+def metric(level: str, field: StatField) -> str:
+    """Its name in Prometheus."""
+    return f"gnsqd_{level}_{field.metric}{'_total' if field.kind.value == 'counter' else ''}"
+
+
+def _clients(words: Words) -> str:
+    known = {field.name: [f"`{field.name}`", field.help] for field in CLIENT_FIELDS}
+    return _keys((field.name for field in fields(ClientStats)), words | known)
+
+
+def _memory(words: Words) -> str:
+    return _keys(MemoryStats().row(), words)
+
+
+def _keys(names: Iterable[str], words: Words) -> str:
+    return table(["Key", "Meaning"], [words[name] for name in names])
+
+
+TABLES: dict[str, dict[str, Callable[[Words], str]]] = {
+    "http.md": {"routes": _endpoints, "errors": _http_errors},
+    "tcp.md": {"commands": _commands, "settings": _settings, "errors": _wire_errors},
+    "statistics.md": {
+        "topics": _statistics("topic"),
+        "channels": _statistics("channel"),
+        "clients": _clients,
+        "memory": _memory,
+    },
+}
