@@ -28,9 +28,11 @@ run: ## serve on ports 4150 and 4151, with the data in ./data
 	@mkdir -p data
 	@exec .venv/bin/gnsqd --data-path=data $(FLAGS)
 
+check: VENV := .venv
+check: MARKS := not slow and not peer and not spark
 check: ## the unit tests, on the source tree as it is: nothing is built
-	@.ci/install --dependencies .venv dev
-	@$(CACHING) PYTHONPATH=. .venv/bin/pytest -n $(WORKERS) --dist=worksteal -m "not slow and not peer and not spark" $(or $(TESTS),tests/unit)
+	@.ci/install --dependencies $(VENV) dev
+	@$(CACHING) PYTHONPATH=.:contrib $(VENV)/bin/pytest -n $(WORKERS) --dist=worksteal -m "$(MARKS)" $(or $(TESTS),tests/unit)
 
 # The installed package is tested, compiled where there is a C compiler.
 test: WORKERS := 4
