@@ -34,7 +34,7 @@ EXIT_SECONDS = 30.0
 _SHOWN = 4000  # characters of the log in an error
 _POLL_SECONDS = 0.002
 _LOOKUPD = "[nsqlookupd] "
-_LISTENING = re.compile(rf"^({re.escape(_LOOKUPD)})?.*\b(TCP|HTTP): listening on (\S+:\d+)$", re.MULTILINE)
+_LISTENING = re.compile(rf"^({re.escape(_LOOKUPD)})?.*\b(TCP|HTTP): listening on (\S+)$", re.MULTILINE)
 
 
 class StartFailed(Exception):
@@ -81,12 +81,15 @@ class Daemon:
             raise RuntimeError("the daemon runs already")
         self.data_path.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("wb") as log:
-            self._process = _start(self._command, self._flags, log)
+            self._process = self._start_process(log)
         try:
             self._wait_until_it_serves()
         except BaseException:
             self.kill()
             raise
+
+    def _start_process(self, log: IO[bytes]) -> "subprocess.Popen[bytes] | Process":
+        return _start(self._command, self._flags, log)
 
     def _wait_until_it_serves(self) -> None:
         assert self._process is not None
@@ -94,7 +97,7 @@ class Daemon:
         while True:
             code = self._process.poll()
             self._read_addresses()
-            if self.tcp_address and self.http_address and code is None and self._answers():
+            if code is None and self.tcp_address and self._answers():
                 return self._read_addresses()  # those of nsqlookupd are logged later
             if code is not None:
                 raise self._failure(f"exited with code {code}")
@@ -104,7 +107,10 @@ class Daemon:
 
     def _read_addresses(self) -> None:
         found = {(registry, kind): address for registry, kind, address in _LISTENING.findall(self.log())}
-        self.tcp_address, self.http_address = found.get(("", "TCP"), ""), found.get(("", "HTTP"), "")
+        self.tcp_address, self.http_address = (
+            found.get(("", kind.upper())) or re.sub(r".*:0$", "", last_flag(self._flags, f"{kind}-address"))
+            for kind in ("tcp", "http")
+        )
         self.lookupd_tcp_address = found.get((_LOOKUPD, "TCP"), "")
         self.lookupd_http_address = found.get((_LOOKUPD, "HTTP"), "")
 
@@ -112,8 +118,11 @@ class Daemon:
         return StartFailed(f"{' '.join(self._command)} {what}\n{self.log()[-_SHOWN:]}")
 
     def _answers(self) -> bool:
+        """Whatever the status: the daemon may require a token. Without HTTP there is only the log."""
+        if not last_flag(self._flags, "http-address"):
+            return _LISTENING.search(self.log()) is not None
         try:
-            return _ask(self.http_address, "GET", "/ping")[0] == 200
+            return bool(self.http_address and _ask(self.http_address, "GET", "/ping"))
         except OSError:
             return False
 
@@ -174,6 +183,12 @@ class Daemon:
     def log(self) -> str:
         """What it has logged since its last start."""
         return self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
+
+
+def last_flag(flags: Sequence[str], name: str) -> str:
+    """The value of the last `-name=value` or `--name=value`, which is the one that counts; empty if there is none."""
+    values = [value for flag, _, value in (flag.partition("=") for flag in flags) if flag.lstrip("-") == name]
+    return values[-1] if values else ""
 
 
 def _topics(address: str, path: str) -> list[Any]:

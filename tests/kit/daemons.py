@@ -1,8 +1,7 @@
 """Daemons for tests: start one as a subprocess on free ports, talk HTTP to it, read its log, stop it.
 
 Works for gnsqd and for the real nsqd alike, because both take the same flags and print the same
-`TCP: listening on {address}` lines: they are started with port 0, and the port they got is read from their log.
-Nothing here imports gnsqd.
+`TCP: listening on {address}` lines. How a daemon is started is `gnsqd.testing`'s, which users have too.
 """
 
 import contextlib
@@ -11,7 +10,6 @@ import importlib.util
 import itertools
 import json
 import os
-import re
 import secrets
 import select
 import shlex
@@ -24,8 +22,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
+from gnsqd import testing
+from gnsqd.testing import last_flag as last_flag
 from kit import preloaded
 
 DEADLINE = 30.0  # seconds; generous, for noisy machines: no test measures time with it
@@ -40,7 +40,7 @@ Address = tuple[str, int] | str  # (host, port), or the path of a unix socket
 T = TypeVar("T")
 
 
-class StartFailed(AssertionError):
+class StartFailed(testing.StartFailed, AssertionError):
     """The daemon exited, or did not answer in time, instead of serving; the text ends with its log."""
 
 
@@ -142,7 +142,8 @@ def export_source_tree() -> None:
 
 
 class Daemon:
-    """One nsqd, ours or the real one, on one data path; `with` stops it. Restarting gives a new process and log.
+    """One nsqd, ours or the real one, on one data path; `with` stops it. Restarting gives a new process and log, and
+    other ports.
 
     `command` is the argv prefix; `flags` follow the flags for free ports and the data path, and so override them.
     """
@@ -157,96 +158,27 @@ class Daemon:
         self.tcp_address: Address = ("", 0)
         self.http_address: Address = ("", 0)
         self.process: subprocess.Popen[bytes] | preloaded.Process | None = None
+        self._started: _Started | None = None  # keeps the ports
 
     def start(self) -> "Daemon":
         """Start and wait until it serves; StartFailed otherwise."""
-        assert self.process is None or self.process.poll() is not None, "still running"
-        self.data_path.mkdir(parents=True, exist_ok=True)
-        self.logs.append(self.data_path.with_name(f"{self.data_path.name}-{len(self.logs)}.log"))
-        flags = [
-            "--tcp-address=127.0.0.1:0",
-            "--http-address=127.0.0.1:0",
-            "--https-address=127.0.0.1:0",  # for those with a certificate; 4152 may be taken
-            f"--data-path={self.data_path}",
-            *self.flags,
-        ]
-        with self.logs[-1].open("ab") as log:
-            if self.preloaded and preloaded.can_start(self.command):
-                with open(os.devnull, "rb") as nothing:
-                    self.process = preloaded.start(
-                        self.command, flags, stdin=nothing, stdout=log, stderr=log, cwd=self.data_path
-                    )
-            else:
-                self.process = subprocess.Popen(
-                    [*self.command, *flags],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    cwd=self.data_path,
-                )
+        assert not self.running, "still running"
+        self._started = started = _Started(self.data_path, self.flags, self.command)
+        self.logs.append(started.log_path)
         try:
-            self.tcp_address = self._wait_listening("TCP", flags)
-            if last_flag(flags, "http-address"):
-                self.http_address = self._wait_listening("HTTP", flags)
-                self._wait(self._answers)
-                if self.command[-1] == str(PEERS / "nsqd"):  # it serves a moment before it handles signals
-
-                    def handles_signals() -> bool:
-                        status, _, stacks = self.http("GET", "/debug/pprof/goroutine?debug=2")
-                        return status != 200 or b"os/signal.loop" in stacks
-
-                    self._wait(handles_signals)
-        except BaseException:
-            self.kill()
-            raise
+            started.start()
+        finally:
+            self.process = started.process
+        self.tcp_address = address_of(started.tcp_address)
+        if started.http_address:
+            self.http_address = address_of(started.http_address)
         return self
-
-    def _wait(self, condition: Callable[[], T | None]) -> T:
-        assert self.process is not None
-
-        def met_or_dead() -> T | None:
-            # The exit is looked at first: a log line of a daemon that died right after printing it counts for nothing.
-            if self.process is not None and (code := self.process.poll()) is not None:
-                raise StartFailed(f"{self.command} exited with {code}:\n{self.log()}")
-            return condition()
-
-        try:
-            return eventually(met_or_dead, "serving")
-        except StartFailed:
-            raise
-        except AssertionError as error:
-            raise StartFailed(f"{self.command}: {error}\n{self.log()}") from None
-
-    def _wait_listening(self, protocol: str, flags: Sequence[str]) -> Address:
-        """The address a listener really has: from its flag when that has it, else from the log."""
-        wanted = last_flag(flags, f"{protocol.lower()}-address") or ""
-        host, colon, port = wanted.rpartition(":")
-        if not colon:
-            return wanted
-        if port != "0":
-            return host, int(port)
-        line = re.compile(rf"\b{protocol}: listening on (\S+):(\d+)$", re.MULTILINE)
-        found = self._wait(lambda: line.search(self.log()))
-        return found[1].strip("[]"), int(found[2])
-
-    def _answers(self) -> bool:
-        try:
-            self.http("GET", "/ping")
-        except OSError:
-            return False
-        return True
 
     def http(
         self, method: str, path: str, body: bytes | str | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         """One request on a connection of its own: status, headers (names in any case), body."""
-        connection = _HTTPConnection(self.http_address)
-        try:
-            connection.request(method, path, body, headers or {})
-            response = connection.getresponse()
-            return response.status, response.headers, response.read()
-        finally:
-            connection.close()
+        return _request(self.http_address, method, path, body, headers or {})
 
     def stats(self, topic: str | None = None, channel: str | None = None) -> dict[str, Any]:
         """`/stats?format=json`, of one topic (and channel) if given; its topics are a list, also where the daemon says
@@ -333,16 +265,48 @@ class Daemon:
         self.close()
 
 
-def last_flag(flags: Sequence[str], name: str) -> str | None:
-    """The value of the last `-name=value` or `--name=value`."""
-    values = [value for flag, _, value in (flag.partition("=") for flag in flags) if flag.lstrip("-") == name]
-    return values[-1] if values else None
+class _Started(testing.Daemon):
+    """One process of a Daemon, in its data path, with a log of its own."""
+
+    def __init__(self, data_path: Path, flags: Sequence[str], command: Sequence[str]) -> None:
+        super().__init__(data_path, flags, command)
+        logs = (data_path.with_name(f"{data_path.name}-{number}.log") for number in itertools.count())
+        self.log_path = next(path for path in logs if not path.exists())
+        self.process: subprocess.Popen[bytes] | preloaded.Process | None = None
+
+    def _start_process(self, log: IO[bytes]) -> "subprocess.Popen[bytes] | preloaded.Process":
+        with open(os.devnull, "rb") as nothing:
+            if Daemon.preloaded and preloaded.can_start(self._command):
+                self.process = preloaded.start(
+                    self._command, self._flags, stdin=nothing, stdout=log, stderr=log, cwd=self.data_path
+                )
+            else:
+                command = [*self._command, *self._flags]
+                self.process = subprocess.Popen(command, stdin=nothing, stdout=log, stderr=log, cwd=self.data_path)
+        return self.process
+
+    def _answers(self) -> bool:
+        if not self.http_address:
+            return super()._answers()
+        address = address_of(self.http_address)
+        try:
+            _request(address, "GET", "/ping")
+            if self._command[-1] != str(PEERS / "nsqd"):
+                return True
+            # It serves a moment before it handles signals.
+            status, _, stacks = _request(address, "GET", "/debug/pprof/goroutine?debug=2")
+            return status != 200 or b"os/signal.loop" in stacks
+        except OSError:
+            return False
+
+    def _failure(self, what: str) -> StartFailed:
+        return StartFailed(f"{list(self._command)} {what.replace('code ', '')}:\n{self.log()}")
 
 
 def address_of(text: str) -> Address:
-    """The address that `host:port` is."""
-    host, _, port = text.rpartition(":")
-    return host, int(port)
+    """The address that `host:port` or a path is."""
+    host, colon, port = text.rpartition(":")
+    return (host.strip("[]"), int(port)) if colon else text
 
 
 def accepted_at_end(greetings: Sequence[tuple[Address, bytes]], end: Callable[[], object]) -> list[Address]:
@@ -379,16 +343,19 @@ def accepted_at_end(greetings: Sequence[tuple[Address, bytes]], end: Callable[[]
         return sorted({address for address, result in results if result.result()})
 
 
-class _HTTPConnection(http.client.HTTPConnection):
-    """http.client on an Address, so on unix sockets too."""
-
-    def __init__(self, address: Address) -> None:
-        host, port = ("localhost", 0) if isinstance(address, str) else address
-        super().__init__(host, port or None, timeout=DEADLINE)
-        self._address = address
-
-    def connect(self) -> None:
-        self.sock = open_socket(self._address, DEADLINE)
+def _request(
+    address: Address, method: str, path: str, body: bytes | str | None = None, headers: dict[str, str] | None = None
+) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """On a unix socket too."""
+    host, port = ("localhost", 0) if isinstance(address, str) else address
+    connection = http.client.HTTPConnection(host, port or None, timeout=DEADLINE)
+    connection.sock = open_socket(address, DEADLINE)
+    try:
+        connection.request(method, path, body, headers or {})
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
+    finally:
+        connection.close()
 
 
 def open_socket(address: Address, timeout: float) -> socket.socket:
