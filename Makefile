@@ -164,7 +164,7 @@ options: ## the pages and files that are made from tables
 # Pictures of gnsqadmin at work, in contrib/docs/screens.
 screens: ## the pictures of gnsqadmin
 	@.ci/install .venv dev
-	@.venv/bin/python tools/documents/write_screens.py $(FLAGS)
+	@.venv/bin/python tools/documents screens
 
 release-check: ## sdist, plain wheel and compiled wheel, each built, installed in an empty environment and started
 	@.ci/release-check

@@ -86,7 +86,7 @@ def test_daemons_are_compared_turn_by_turn(run: Run) -> None:
 def test_every_kind_of_row_moves_messages_in_every_daemon(run: Run) -> None:
     moving = ["pub", "consume-100", "both", "http-mpub", "tls-consume", "deflate-mpub-20", "drain"]
     timed = ["trip-neighbour", "end-to-end", "steady-1000-channels-4"]
-    rows, _ = run(*moving, *timed, "exit", "connection-memory", "pub-durability", "rewind", "trip-requeues",
+    rows, _ = run(*moving, *timed, "exit", "connection-memory", "pub-durability", "rewind",
                   flags=("--runs=1",))  # fmt: skip
     by_variant = {name: rows.pop(name) for name in list(rows) if name.endswith(("compiled", "plain"))}
     variants = {
@@ -94,7 +94,7 @@ def test_every_kind_of_row_moves_messages_in_every_daemon(run: Run) -> None:
     }
     durability = [[], ["process"], ["disk"]]
     retention = [["process"], ["retention"]]
-    assert variants == {"pub-durability": durability, "trip-requeues": durability, "rewind": retention}
+    assert variants == {"pub-durability": durability, "rewind": retention}
     assert set(rows) == {
         *moving,
         "exit",
@@ -118,7 +118,7 @@ def test_rows_that_run_apart_give_a_line_for_each_figure(run: Run) -> None:
              "scale-deferred-100")  # fmt: skip
     rows, _ = run(*names, flags=("--runs=1",))
     counts = {name: len([key for key in rows if key.startswith(f"{name}-")]) for name in names}
-    assert counts == dict(zip(names, (4, 3, 8, 11, 3, 3, 3), strict=True))
+    assert counts == dict(zip(names, (3, 3, 8, 11, 3, 3, 3), strict=True))
     for name, row in rows.items():
         assert list(row["lanes"]) in LANES
         assert all(lane["figure"]["median"] > 0 for lane in row["lanes"].values()) or name.endswith("-rest"), name
@@ -155,13 +155,13 @@ def test_instructions_of_a_command_are_counted(run: Run) -> None:
 @pytest.mark.slow
 def test_figures_beyond_what_gnsqd_promises_are_reported(run: Run) -> None:
     """Which they are depends on the machine."""
-    rows, done = run("scrape-text", "scrape-openmetrics", flags=("--runs=1",), code=None)
+    rows, done = run("scrape-text", flags=("--runs=1",), code=None)
     limits = {"alone": 250, "beside-scrapes-PUB-p99": 10}
     late = []
     for name, row in rows.items():
         limit = next((limit for end, limit in limits.items() if re.search(rf"-(compiled|plain)-{end}$", name)), None)
         late += [row["title"] for (value,) in figures(row) if limit is not None and value > limit]
-    assert len(rows) == 12
+    assert len(rows) == 6
     assert re.findall(r"^benchmarks: (.*), gnsqd \w+: [\d.,]+ is more than \d+$", done.stderr, re.MULTILINE) == late
     assert done.returncode == bool(late)
 

@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python tools/benchmarks", description="Compare gnsqd with the real nsqd.")
     add = result.add_argument
     add("--runs", type=positive, default=5, metavar="N", help="of each row and daemon (%(default)s)")
-    add("--seconds", type=positive_seconds, default=3, metavar="N", help="that bench programs run (%(default)s)")
+    add("--seconds", type=seconds, default=3, metavar="N", help="that bench programs run (%(default)s)")
     add("--backlog", type=positive, default=1_000_000, metavar="N", help="messages that a backlog has (%(default)s)")
     add("--supply", type=positive, default=1_000_000, metavar="N", help="messages prepared for a second of consuming; "
         "doubled for the whole row when some lane turns out to be faster (%(default)s)")  # fmt: skip
@@ -97,10 +97,10 @@ def positive(text: str) -> int:
     return number
 
 
-def positive_seconds(text: str) -> float:
-    if not 0 < (seconds := float(text)) < math.inf:
+def seconds(text: str) -> float:
+    if not 0 < (number := float(text)) < math.inf:
         raise ValueError(text)
-    return seconds
+    return number
 
 
 def load_plot() -> Callable[[Sequence[RowResult], Path], None]:

@@ -11,7 +11,6 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from random import random
 
 from benchmarks.lanes import BenchmarkError
 from kit.daemons import Address
@@ -69,20 +68,8 @@ class Consumer:
         if not data.startswith(self._head):
             raise BenchmarkError(f"the daemon sent {data[:100]!r}")
         ids = [id for (id,) in self._frame.iter_unpack(memoryview(data)[:end])]
-        self.socket.sendall(self.answers(ids))
+        self.socket.sendall(b"FIN " + b"\nFIN ".join(ids) + b"\n")
         return len(ids)
-
-    def answers(self, ids: list[bytes]) -> bytes:
-        return b"FIN " + b"\nFIN ".join(ids) + b"\n"
-
-
-class Requeuer(Consumer):
-    """Finishes some messages, and requeues a random `share` of them for an hour."""
-
-    share = 0.4
-
-    def answers(self, ids: list[bytes]) -> bytes:
-        return b"".join([b"REQ %b 3600000\n" % id if random() < self.share else b"FIN %b\n" % id for id in ids])
 
 
 def consuming(consumers: Sequence[Consumer], rdy: int) -> Iterator[tuple[Consumer, int]]:

@@ -48,13 +48,10 @@ class RowResult:
         assert spread is not None
         return spread
 
-    def cpu_per_million(self, lane: str) -> Spread | None:
-        """Of the daemon; None where no messages are moved."""
-        return Spread.of([run.cpu_per_million for run in self.runs[lane]])
-
-    def load_per_million(self, lane: str) -> Spread | None:
-        """Of the clients; None where no messages are moved, or the clients' time is not known."""
-        return Spread.of([run.load_per_million for run in self.runs[lane]])
+    def per_million(self, lane: str) -> tuple[Spread | None, Spread | None]:
+        """CPU seconds of the daemon and of the clients; None where no messages are moved, or it is not known."""
+        runs = self.runs[lane]
+        return Spread.of([run.cpu_per_million for run in runs]), Spread.of([run.load_per_million for run in runs])
 
     def _pairs(self, lane: str) -> Iterator[tuple[Measurement, Measurement]]:
         """The runs of each turn: the lane's and the base's."""

@@ -9,17 +9,15 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError
 from benchmarks.programs import ON_CHANNEL, generator, run_to_end
 from benchmarks.queues import create_channel
-from benchmarks.row import Load, Measurement
+from benchmarks.row import Load, Measurement, procedure
 from kit.daemons import Daemon, interpreter
 
 PATIENCE = 600.0  # seconds for a load
-COMMANDS = 1000
 SHORT = 100  # commands of the load that only pays for its connections
 
 # The load generator's flags, and the messages of a command: those of the rows of the other benchmarks.
@@ -34,33 +32,31 @@ LOADS: dict[str, tuple[list[str], int]] = {
 }
 
 
-def instructions(name: str) -> Callable[[Daemon, Load], Measurement]:
+@procedure
+def instructions(running: Daemon, load: Load, name: str) -> Measurement:
     """Of another daemon than the one that runs meanwhile: with its interpreter and flags, in valgrind."""
     flags, batch = LOADS[name]
-
-    def measure(running: Daemon, load: Load) -> Measurement:
-        if shutil.which("valgrind") is None:
-            raise BenchmarkError("no such program: valgrind")
-        with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
-            counts = Path(directory, "callgrind")
-            pipes = f"--vgdb-prefix={directory}/vgdb"  # SIGKILL leaves them behind
-            command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}", pipes]
-            command += [*interpreter(running.command), "-P", "-m", "gnsqd"]
-            with Daemon(command, Path(directory, "data"), *running.flags) as daemon:
-                create_channel(daemon)
-                http = "{}:{}".format(*daemon.http_address)
-                to = [ON_CHANNEL, *(flag.format(http=http) for flag in flags)]
-                control(daemon, pipes, "--instr=on")
-                totals: list[int] = []
-                for number in (SHORT, SHORT, SHORT + COMMANDS):  # the first one pays for what is done once
-                    limits = f"-for={PATIENCE:g}s", f"-count={number * batch}"
-                    run_to_end(generator(daemon, "move", *limits, *to), PATIENCE)
-                    control(daemon, pipes, "--dump")
-                    totals.append(total(counts.with_name(f"{counts.name}.{len(totals) + 1}")))
-                daemon.kill()
-        return Measurement((totals[2] - totals[1]) / COMMANDS)
-
-    return measure
+    commands = max(load.stored // 1000, 1)
+    if shutil.which("valgrind") is None:
+        raise BenchmarkError("no such program: valgrind")
+    with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
+        counts = Path(directory, "callgrind")
+        pipes = f"--vgdb-prefix={directory}/vgdb"  # SIGKILL leaves them behind
+        command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}", pipes]
+        command += [*interpreter(running.command), "-P", "-m", "gnsqd"]
+        with Daemon(command, Path(directory, "data"), *running.flags) as daemon:
+            create_channel(daemon)
+            http = "{}:{}".format(*daemon.http_address)
+            to = [ON_CHANNEL, *(flag.format(http=http) for flag in flags)]
+            control(daemon, pipes, "--instr=on")
+            totals: list[int] = []
+            for number in (SHORT, SHORT, SHORT + commands):  # the first one pays for what is done once
+                limits = f"-for={PATIENCE:g}s", f"-count={number * batch}"
+                run_to_end(generator(daemon, "move", *limits, *to), PATIENCE)
+                control(daemon, pipes, "--dump")
+                totals.append(total(counts.with_name(f"{counts.name}.{len(totals) + 1}")))
+            daemon.kill()
+    return Measurement((totals[2] - totals[1]) / commands)
 
 
 def control(daemon: Daemon, *what: str) -> None:

@@ -18,7 +18,6 @@ from typing import Protocol
 from kit.daemons import Daemon
 
 DIRECTORY_PREFIX = "gnsqd-bench-"
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class BenchmarkError(Exception):
@@ -83,13 +82,6 @@ def cpu_seconds(daemon: Process) -> float:
     """User and system time of all threads that `daemon` has, so far (/proc/PID/task/TID/schedstat)."""
     threads = Path(f"/proc/{daemon.pid}/task").glob("*/schedstat")
     return sum(int(thread.read_text(encoding="utf-8").split()[0]) for thread in threads) / 1e9
-
-
-def total_cpu_seconds(daemon: Process) -> float:
-    """The same with the threads that have ended, and of a process that has, until it is waited for; in steps of a clock
-    tick (proc(5), stat, 14 and 15)."""
-    fields = Path(f"/proc/{daemon.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
 def resident(daemon: Process, field: str = "VmRSS") -> int:

@@ -1,22 +1,20 @@
 """Procedures that time single messages at a rate which leaves the daemon idle for most of the time: p50 and p99, ms."""
 
 import contextlib
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import http.client
+import time
+from collections.abc import Iterator, Sequence
 
-from benchmarks.clients import Consumer, Requeuer, consuming, publish
 from benchmarks.lanes import BenchmarkError
 from benchmarks.programs import ON_CHANNEL, Loaded, generate, neighbour
-from benchmarks.queues import BODY_SIZE, CHANNEL, TOPIC, create_channel, topic_stats
-from benchmarks.row import Load, Measurement
-from kit.daemons import Daemon
+from benchmarks.queues import CHANNEL, TOPIC, create_channel, topic_stats
+from benchmarks.row import Load, Measurement, procedure
+from kit.daemons import DEADLINE, Daemon
 from kit.traffic import create
 
 RATE = 500  # messages per second
 TOPICS = 1000
 WARM_UP = 0.5  # seconds
-RDY = 2500
 
 # MPUBs, some of them always waiting in the daemon's receive buffer.
 NEIGHBOUR = ("-publishers=1", "-batch=20", "-window=50")
@@ -38,43 +36,13 @@ def trip_beside_neighbour(daemon: Daemon, load: Load) -> Measurement:
     return measurement
 
 
-def trip_beside_requeues(daemon: Daemon, load: Load) -> Measurement:
-    """The longest while two channels of another topic each requeue a random share of a backlog for an hour later."""
-    create_channel(daemon)
-    done = threading.Event()
-
-    def longest_trip() -> float:
-        longest = 0.0
-        while not done.is_set():
-            longest = max(longest, generate(daemon, "trip", load.seconds, "-rate=50").longest)
-        return longest
-
-    topic, channels = "scattered", ("a", "b")
-    with contextlib.ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(1))
-        stack.callback(done.set)
-        consumers: list[Consumer] = [Requeuer(daemon.tcp_address, topic, channel, BODY_SIZE) for channel in channels]
-        for consumer in consumers:
-            stack.enter_context(consumer.socket)
-        longest = pool.submit(longest_trip)
-        publish(daemon.tcp_address, topic, load.stored, BODY_SIZE)
-        left = dict.fromkeys(consumers, load.stored)
-        for consumer, received in consuming(consumers, RDY):
-            left[consumer] -= received
-            if not any(left.values()):
-                break
-        done.set()
-        return Measurement(longest.result() * 1000)
-
-
-def end_to_end(rate: int = RATE, channels: int = 1, flags: Sequence[str] = ()) -> Callable[[Daemon, Load], Measurement]:
+@procedure
+def end_to_end(
+    daemon: Daemon, load: Load, rate: int = RATE, channels: int = 1, flags: Sequence[str] = ()
+) -> Measurement:
     """From sending a PUB to receiving the message on every channel, where a consumer waits for it."""
-
-    def measure(daemon: Daemon, load: Load) -> Measurement:
-        at = (f"-rate={rate}", f"-warmup={WARM_UP}s", f"-channels={channels}", "-rdy=100")
-        return timed(generate(daemon, "latency", load.seconds, ON_CHANNEL, *at, *flags))
-
-    return measure
+    at = (f"-rate={rate}", f"-warmup={WARM_UP}s", f"-channels={channels}", "-rdy=100")
+    return timed(generate(daemon, "latency", load.seconds, ON_CHANNEL, *at, *flags))
 
 
 def trip_to_topics(daemon: Daemon, load: Load) -> Measurement:
@@ -96,3 +64,15 @@ def timed(loaded: Loaded) -> Measurement:
 def percentile(values: Sequence[float], percent: int) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) * percent // 100, len(ordered) - 1)]
+
+
+def get_times(address: str, path: str, **headers: str) -> Iterator[float]:
+    """ms of one GET after the other, over one connection, without end."""
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=DEADLINE)) as connection:
+        while True:
+            begin = time.perf_counter()
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            body = answer.read()
+            assert answer.status == 200, body
+            yield 1000 * (time.perf_counter() - begin)

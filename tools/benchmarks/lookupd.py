@@ -4,23 +4,21 @@ Each nsqd registers for the topic that all have, for a topic and channel that it
 topic of its own: four registrations. Then one client asks over HTTP, while all nsqds ping as often as nsqd does.
 """
 
-import http.client
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import cycle, islice
 from pathlib import Path
 
 from benchmarks.lanes import DIRECTORY_PREFIX, is_ours, resident
-from benchmarks.latency import percentile
+from benchmarks.latency import get_times, percentile
 from benchmarks.row import MEGABYTES, MILLISECONDS, Load, Measurement
-from kit.daemons import DEADLINE, Daemon, eventually, interpreter
+from kit.daemons import Daemon, eventually, interpreter
 from kit.lookupds import IDENTITY, REAL_COMMAND, Lookupd, Nsqd
 
 GROUP = 10  # nsqds that share a topic
 PING_SECONDS = 15.0  # of nsqd
-BATCHES = 50  # of pings in an interval
 QUERIES = {"/lookup?topic=group-0": 1000, "/lookup?topic=all": 200, "/topics": 100, "/nodes": 20}
 FIGURES = {
     **dict.fromkeys(("memory without nsqds", "memory", "memory after the queries"), MEGABYTES),
@@ -48,36 +46,20 @@ def many_nsqds(daemon: Daemon, load: Load) -> Measurement:
         pinging = threading.Thread(target=ping, args=(nsqds, stop))
         pinging.start()
         try:
-            times = [ask(lookupd, path, count) for path, count in QUERIES.items()]
+            times = [list(islice(get_times(lookupd.http_address, path), count)) for path, count in QUERIES.items()]
         finally:
             stop.set()
             pinging.join()
         memory.append(resident(lookupd))
         stack.close()
         eventually(lambda: lookupd.producers() == [], "all gone")
-    figures = [size / 1e6 for size in memory] + [1000 * percentile(each, part) for each in times for part in (50, 99)]
+    figures = [size / 1e6 for size in memory] + [percentile(each, part) for each in times for part in (50, 99)]
     return Measurement(parts=dict(zip(FIGURES, figures, strict=True)))
 
 
 def ping(nsqds: Sequence[Nsqd], stop: threading.Event) -> None:
-    """Until `stop`."""
-    batch = 0
-    while not stop.wait(PING_SECONDS / BATCHES):
-        for nsqd in nsqds[batch::BATCHES]:
-            nsqd.command(b"PING\n")
-        batch = (batch + 1) % BATCHES
-
-
-def ask(lookupd: Lookupd, path: str, count: int) -> list[float]:
-    """The seconds of each of `count` requests on one connection."""
-    connection = http.client.HTTPConnection(lookupd.http_address, timeout=DEADLINE)
-    seconds = []
-    for _ in range(count):
-        started = time.perf_counter()
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        answer.read()
-        seconds.append(time.perf_counter() - started)
-        assert answer.status == 200, path
-    connection.close()
-    return seconds
+    """Each of them every PING_SECONDS, until `stop`."""
+    for nsqd in cycle(nsqds):
+        if stop.wait(PING_SECONDS / len(nsqds)):
+            return
+        nsqd.command(b"PING\n")

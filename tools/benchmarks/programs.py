@@ -61,14 +61,16 @@ def generate(daemon: Daemon, mode: str, seconds: float, *flags: str) -> Loaded:
         alarm = threading.Timer(11 * seconds + SETTLE_SECONDS, process.kill)
         alarm.start()
         line, before, after = "", 0.0, 0.0
-        if process.stdout.readline():
-            before = cpu_seconds(daemon)
-            process.stdin.write("\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-            after = cpu_seconds(daemon)
-        end(process)
-        alarm.cancel()
+        try:
+            if process.stdout.readline():
+                before = cpu_seconds(daemon)
+                process.stdin.write("\n")
+                process.stdin.flush()
+                line = process.stdout.readline()
+                after = cpu_seconds(daemon)
+            end(process)
+        finally:
+            alarm.cancel()
     return replace(parse(line), before=before, after=after)
 
 

@@ -52,14 +52,10 @@ def document(results: Sequence[RowResult], load: Load) -> dict[str, Any]:
 
 def _lane(result: RowResult, lane: str) -> dict[str, Any]:
     ratio = result.ratio(lane)
-    spreads = {
-        "figure": result.figure(lane),
-        "ratio": None if ratio is None or math.isinf(ratio.high) else ratio,
-        "cpu_seconds_per_million": result.cpu_per_million(lane),
-        "cpu_ratio": result.cpu_ratio(lane),
-        "load_cpu_seconds_per_million": result.load_per_million(lane),
-    }
-    return {name: asdict(spread) if spread else None for name, spread in spreads.items()} | {
+    return {
+        "figure": asdict(result.figure(lane)),
+        "ratio": None if ratio is None or math.isinf(ratio.high) else asdict(ratio),
+        "cpu_ratio": (cpu := result.cpu_ratio(lane)) and asdict(cpu),
         "marks": marks(result, lane),
         "runs": [asdict(run) for run in result.runs[lane]],
     }
@@ -88,15 +84,16 @@ def _lines(result: RowResult) -> Iterator[tuple[str, ...]]:
     unit = result.row.unit
     first = next(iter(result.runs))
     for lane in result.runs:
+        own, clients = (f"{values.median:.2f}" if values else "" for values in result.per_million(lane))
         yield (
             result.row.title if lane == first else "",
             unit.heading if lane == first else "",
             lane,
             spread(result.figure(lane), unit.form) + marks(result, lane),
             "1" if lane == first else spread(result.ratio(lane), ".2f"),
-            seconds(result.cpu_per_million(lane)),
+            own,
             "" if lane == first else spread(result.cpu_ratio(lane), ".2f"),
-            seconds(result.load_per_million(lane)),
+            clients,
         )
     if limit := result.limit:
         ratio = unit.ratio(limit.value, result.figure(first).median)
@@ -104,10 +101,6 @@ def _lines(result: RowResult) -> Iterator[tuple[str, ...]]:
             "" if value is None else f"{value:.2f}" for value in (limit.cpu_per_million, limit.load_per_million)
         )
         yield "", "", "sink", f"{limit.value:{unit.form}}", f"{ratio:.2f}", own, "", clients
-
-
-def seconds(values: Spread | None) -> str:
-    return f"{values.median:.2f}" if values else ""
 
 
 def spread(values: Spread | None, form: str) -> str:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Concatenate, ParamSpec
 
 from benchmarks.lanes import BenchmarkError, Lane
 from kit.daemons import Daemon
@@ -50,6 +51,19 @@ class Measurement:
 
     def _per_million(self, seconds: float) -> float | None:
         return seconds / self.messages * 1_000_000 if self.messages else None
+
+
+Procedure = Callable[[Daemon, Load], Measurement]
+P = ParamSpec("P")
+
+
+def procedure(function: Callable[Concatenate[Daemon, Load, P], Measurement]) -> Callable[P, Procedure]:
+    """What takes the other parameters and gives a procedure."""
+
+    def bind(*args: P.args, **kwargs: P.kwargs) -> Procedure:
+        return lambda daemon, load: function(daemon, load, *args, **kwargs)
+
+    return bind
 
 
 @dataclass(frozen=True)
@@ -98,7 +112,7 @@ FULL_RETENTION: Variant = ("retention of 100 MB", ("--durability=process", "--re
 class Row:
     name: str
     title: str
-    measure: Callable[[Daemon, Load], Measurement]
+    measure: Procedure
     mem_queue_size: Callable[[Load], int] | None = None  # None is nsqd's default
     unit: Unit = RATE
     stored: bool = False  # the daemon starts with a backlog on disk

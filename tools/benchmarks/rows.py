@@ -11,13 +11,12 @@ from benchmarks.footprint import (
     PEAKS,
     connection_memory,
     creation,
-    heartbeats,
     idle_memory,
     message_memory,
     peaks,
 )
 from benchmarks.instructions import LOADS, instructions
-from benchmarks.latency import end_to_end, trip, trip_beside_neighbour, trip_beside_requeues, trip_to_topics
+from benchmarks.latency import end_to_end, trip, trip_beside_neighbour, trip_to_topics
 from benchmarks.lookupd import FIGURES as LOOKUPD
 from benchmarks.lookupd import many_nsqds
 from benchmarks.row import (
@@ -27,9 +26,7 @@ from benchmarks.row import (
     INSTRUCTIONS,
     KILOBYTES,
     MEGABYTES,
-    MILLISECONDS,
     OURS,
-    PERCENT,
     SECONDS,
     SHARE,
     TIMED,
@@ -44,12 +41,13 @@ from benchmarks.schedule import FIGURES as SCHEDULE
 from benchmarks.schedule import many_deferred
 from benchmarks.scrape import FORMATS, PROMISED, TOPICS, UNITS, scraping
 from benchmarks.starts import STARTS, fixture
-from benchmarks.storage import STAGES, clean_exit, clean_exit_of_channels, drain_rewound, drainer, many_topics, restart
+from benchmarks.storage import clean_exit, drain_rewound, drainer, restart
 from benchmarks.throughput import both, consumer, publisher, reader, writer
 
 moving = partial(Row, mem_queue_size=all_that_comes, sink=True)
 consuming = partial(Row, mem_queue_size=stored, sink=True)
 
+# fmt: off
 THROUGHPUT = (
     # nsq's own programs
     moving("writer-1", "bench_writer, batch 1", writer(1)),
@@ -68,11 +66,8 @@ THROUGHPUT = (
     consuming("consume-100", "consume, RDY 100", consumer(100)),
     consuming("consume-2500", "consume, RDY 2500", consumer(2500)),
     moving("both", "publish (MPUB 20) and consume at once", both(0, 0, "-batch=20")),
-    moving(
-        "channels-4",
-        "publish (MPUB 20) to 4 channels and consume at once, deliveries",
-        both(0, 4, "-batch=20", "-channels=4"),
-    ),
+    moving("channels-4", "publish (MPUB 20) to 4 channels and consume at once, deliveries",
+           both(0, 4, "-batch=20", "-channels=4")),
     moving("both-16", "16 publishers (PUB) and 16 consumers at once", both(16, 16)),
     moving("http-pub", "HTTP /pub, 8 connections", publisher(http=8)),
     moving("http-mpub", "HTTP /mpub 20, 8 connections", publisher("-batch=20", http=8)),
@@ -97,7 +92,6 @@ DISK = (
     Row("exit", "clean exit with the backlog in memory", clean_exit, stored, SECONDS),
     taking("restart-empty", "restart, no backlog", restart),
     taking("restart", "restart with the backlog on disk", restart, stored=True),
-    taking("topics", "1,000 topics", many_topics, parts=STAGES),
 )
 
 by_durability = partial(Row, variants=BY_DURABILITY)
@@ -105,40 +99,12 @@ by_durability = partial(Row, variants=BY_DURABILITY)
 DURABILITY = (
     by_durability("pub-durability", "PUB one by one, durability", publisher(), all_that_comes),
     by_durability("mpub-200-durability", "MPUB 200, durability", publisher("-batch=200"), all_that_comes),
-    by_durability(
-        "both-durability",
-        "publish (MPUB 20) and consume at once, durability",
-        both(0, 0, "-batch=20"),
-        all_that_comes,
-    ),
-    by_durability(
-        "exit-durability",
-        "clean exit with a backlog in 4 channels",
-        clean_exit_of_channels,
-        parts={part: STAGES[part] for part in ("exit", "after-exit")},
-    ),
-    by_durability("topics-durability", "1,000 topics, durability", many_topics, in_memory=False, parts=STAGES),
-    by_durability(
-        "trip-requeues",
-        "longest PUB round trip while two channels requeue 40 % of a backlog",
-        trip_beside_requeues,
-        unit=MILLISECONDS,
-        in_memory=False,
-    ),
-    Row(
-        "mpub-200-retention",
-        "publish (MPUB 200) and consume at once, retention",
-        both(0, 0, "-batch=200"),
-        all_that_comes,
-        variants=(*BY_RETENTION, FULL_RETENTION),
-    ),
-    on_disk(
-        "rewind",
-        "drain the backlog, retention: finished and rewound",
-        drain_rewound,
-        nothing,
-        variants=BY_RETENTION,
-    ),
+    by_durability("both-durability", "publish (MPUB 20) and consume at once, durability", both(0, 0, "-batch=20"),
+                  all_that_comes),
+    Row("mpub-200-retention", "publish (MPUB 200) and consume at once, retention", both(0, 0, "-batch=200"),
+        all_that_comes, variants=(*BY_RETENTION, FULL_RETENTION)),
+    on_disk("rewind", "drain the backlog, retention: finished and rewound", drain_rewound, nothing,
+            variants=BY_RETENTION),
 )
 
 timing = partial(Row, parts=TIMED)
@@ -146,22 +112,11 @@ timing = partial(Row, parts=TIMED)
 LATENCY = (
     timing("trip", "PUB round trip, alone", trip, all_that_comes, sink=True),
     timing("trip-neighbour", "PUB round trip, beside a saturating neighbour", trip_beside_neighbour, all_that_comes),
-    timing(
-        "end-to-end",
-        "publisher to consumer, unbuffered",
-        end_to_end(flags=("-unbuffered",)),
-        all_that_comes,
-        sink=True,
-    ),
-    *(
-        timing(
-            f"steady-{rate}{name}",
-            f"publisher to {where}, {rate:,} messages a second",
-            end_to_end(rate, channels),
-        )
-        for rate in (100, 1000)
-        for name, where, channels in (("", "consumer", 1), ("-channels-4", "consumers of 4 channels", 4))
-    ),
+    timing("end-to-end", "publisher to consumer, unbuffered", end_to_end(flags=("-unbuffered",)), all_that_comes,
+           sink=True),
+    *(timing(f"steady-{rate}{name}", f"publisher to {where}, {rate:,} messages a second", end_to_end(rate, channels))
+      for rate in (100, 1000)
+      for name, where, channels in (("", "consumer", 1), ("-channels-4", "consumers of 4 channels", 4))),
     timing("many-topics", "PUB round trip, 1,000 topics of a message a second each", trip_to_topics),
 )
 
@@ -171,53 +126,26 @@ FOOTPRINT = (
     Row("idle-memory", "resident memory after the start", idle_memory, unit=MEGABYTES),
     Row("message-memory", "resident memory per 100,000 messages", message_memory, stored, MEGABYTES),
     Row("connection-memory", "resident memory per idle consumer", connection_memory, unit=KILOBYTES),
-    Row("heartbeats", "1,000 idle consumers, a heartbeat each second", heartbeats, unit=PERCENT),
     Row("fixture", "start of a test's daemon", fixture, parts=STARTS),
 )
 
 apart = partial(Row, apart=True)
 
 APART = (
-    *(
-        apart(f"memory-{size}", f"peak memory of a backlog, bodies of {size:,} B", peaks(size), parts=PEAKS)
-        for size in (1000, 100_000)
-    ),
+    *(apart(f"memory-{size}", f"peak memory of a backlog, bodies of {size:,} B", peaks(size), parts=PEAKS)
+      for size in (1000, 100_000)),
     apart("create-topics", "creating topics", creation("topics"), parts=CREATED),
     apart("create-channels", "creating channels, one of each topic", creation("channels"), parts=CREATED),
     apart("create-ephemeral", "creating ephemeral channels with consumers", creation("ephemeral"), parts=CREATED),
-    apart(
-        "schedule",
-        "deferred messages",
-        many_deferred,
-        parts=SCHEDULE,
-        flags=("--max-req-timeout=24h",),
-        our_flags=("--durability=process",),
-    ),
-    *(
-        apart(
-            f"scrape-{form}",
-            f"/metrics, {form}",
-            scraping(accept),
-            variants=OURS,
-            parts=UNITS,
-            topics=TOPICS,
-            limits=PROMISED,
-        )
-        for form, accept in FORMATS.items()
-    ),
+    apart("schedule", "deferred messages", many_deferred, parts=SCHEDULE, flags=("--max-req-timeout=24h",),
+          our_flags=("--durability=process",)),
+    *(apart(f"scrape-{form}", f"/metrics, {form}", scraping(accept), variants=OURS, parts=UNITS, topics=TOPICS,
+            limits=PROMISED)
+      for form, accept in FORMATS.items()),
     apart("lookupd", "nsqlookupd with many nsqds", many_nsqds, parts=LOOKUPD),
-    *(
-        apart(
-            f"instructions-{name}",
-            f"instructions, {name}",
-            instructions(name),
-            stored,
-            INSTRUCTIONS,
-            tls=True,
-            variants=OURS,
-        )
-        for name in LOADS
-    ),
+    *(apart(f"instructions-{name}", f"instructions, {name}", instructions(name), stored, INSTRUCTIONS, tls=True,
+            variants=OURS)
+      for name in LOADS),
 )
 
 ROWS = THROUGHPUT + DISK + DURABILITY + LATENCY + FOOTPRINT + APART + SCALE

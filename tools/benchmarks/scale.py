@@ -9,19 +9,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from benchmarks import queues
 from benchmarks.footprint import cpu_share
 from benchmarks.lanes import cpu_seconds, resident
 from benchmarks.programs import ON_CHANNEL, Loaded, generate, holding
-from benchmarks.queues import (
-    CHANNEL,
-    SETTLE_SECONDS,
-    TOPIC,
-    channel_stats,
-    create_channel,
-    fill,
-    wait_for_channel,
-    wait_for_topic,
-)
+from benchmarks.queues import CHANNEL, SETTLE_SECONDS, TOPIC
 from benchmarks.row import MEGABYTES, MICROSECONDS, PERCENT, Load, Measurement, Row
 from kit.daemons import Daemon
 
@@ -34,7 +26,7 @@ Present = Callable[[Daemon, int], contextlib.AbstractContextManager[None]]
 
 @contextlib.contextmanager
 def alone(daemon: Daemon, count: int) -> Iterator[None]:
-    create_channel(daemon)
+    queues.create_channel(daemon)
     yield
 
 
@@ -95,13 +87,13 @@ def generate_all(daemon: Daemon, count: int, *flags: str) -> Loaded:
 
 def to_topics(daemon: Daemon, count: int, messages: int) -> tuple[int, float]:
     loaded = generate_all(daemon, messages, "-publishers=1", "-window=100", f"-topics={count}")
-    wait_for_topic(daemon, numbered(TOPIC, count)[-1])
+    queues.wait_for_topic(daemon, numbered(TOPIC, count)[-1])
     return loaded.published, cpu_seconds(daemon) - loaded.before
 
 
 def to_channels(daemon: Daemon, count: int, messages: int) -> tuple[int, float]:
     loaded = generate_all(daemon, messages // count, "-publishers=1", "-batch=20")
-    wait_for_topic(daemon)
+    queues.wait_for_topic(daemon)
     return loaded.published * count, cpu_seconds(daemon) - loaded.before
 
 
@@ -119,9 +111,9 @@ def through(daemon: Daemon, count: int, messages: int) -> tuple[int, float]:
 
 def defer(daemon: Daemon, count: int, messages: int) -> tuple[int, float]:
     """More of them."""
-    before = channel_stats(daemon)["deferred_count"]
+    before = queues.channel_stats(daemon)["deferred_count"]
     loaded = generate_all(daemon, messages // 4, "-publishers=1", "-window=100", "-defer=1h")
-    wait_for_channel(daemon, deferred_count=before + loaded.published)
+    queues.wait_for_channel(daemon, deferred_count=before + loaded.published)
     return loaded.published, cpu_seconds(daemon) - loaded.before
 
 
@@ -135,7 +127,7 @@ def with_connections(daemon: Daemon, count: int) -> Iterator[None]:
 @contextlib.contextmanager
 def with_in_flight(daemon: Daemon, count: int) -> Iterator[None]:
     """They are all another consumer's."""
-    fill(daemon, count)
+    queues.fill(daemon, count)
     with holding(daemon, ON_CHANNEL, "-consumers=1", f"-rdy={count}", f"-count={count}"):
         yield
 

@@ -38,7 +38,7 @@ def many_deferred(daemon: Daemon, load: Load) -> Measurement:
     wait_for_channel(daemon, deferred_count=load.stored)
     full = resident(daemon)
     late = list(lateness(daemon, int(RATE * load.seconds)))
-    exited, started = end(daemon, load.stored).value, start(daemon).value
+    exited, started = end(daemon).value, start(daemon).value
     memory = [size / 1e6 for size in (empty, full, resident(daemon))]
     figures = [*memory, *(1000 * percentile(late, part) for part in (50, 99, 100)), exited, started]
     return Measurement(parts=dict(zip(FIGURES, figures, strict=True)))

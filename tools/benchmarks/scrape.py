@@ -5,15 +5,13 @@ first, then while this process scrapes all the time. Two of these three processe
 cores without other load.
 """
 
-import http.client
 import threading
-import time
-from collections.abc import Callable
-from itertools import count
+from functools import partial
+from itertools import islice
 from statistics import median
 
-from benchmarks.latency import trip
-from benchmarks.row import MILLISECONDS, Load, Measurement
+from benchmarks.latency import get_times, trip
+from benchmarks.row import MILLISECONDS, Load, Measurement, procedure
 from kit.daemons import Daemon
 
 FORMATS = {
@@ -30,37 +28,26 @@ UNITS = dict.fromkeys(FIGURES, MILLISECONDS)
 PROMISED = {"alone": 250.0, "beside scrapes PUB p99": 10.0}  # ms
 
 
-def scraping(accept: str) -> Callable[[Daemon, Load], Measurement]:
-    def measure(daemon: Daemon, load: Load) -> Measurement:
-        stop = threading.Event()
-        alone = scrape(daemon, accept, SCRAPES, stop)
-        before = trip(daemon, load).parts
-        beside: list[float] = []
-        thread = threading.Thread(target=lambda: beside.extend(scrape(daemon, accept, 0, stop)))
-        thread.start()
-        try:
-            during = trip(daemon, load).parts
-        finally:
-            stop.set()
-            thread.join()
-        figures = (median(alone), median(beside), *before.values(), *during.values())
-        return Measurement(parts=dict(zip(FIGURES, figures, strict=True)))
+@procedure
+def scraping(daemon: Daemon, load: Load, accept: str) -> Measurement:
+    scrapes = partial(get_times, "{}:{}".format(*daemon.http_address), "/metrics", Accept=accept)
+    stop = threading.Event()
+    beside: list[float] = []
 
-    return measure
+    def scrape() -> None:
+        for milliseconds in scrapes():
+            beside.append(milliseconds)
+            if stop.is_set():
+                return
 
-
-def scrape(daemon: Daemon, accept: str, most: int, stop: threading.Event) -> list[float]:
-    """ms of one scrape after the other, over one connection: `most`, or with 0 until `stop`."""
-    connection = http.client.HTTPConnection(*daemon.http_address)
-    times = []
-    for _ in range(most) if most else count():
-        begin = time.monotonic()
-        connection.request("GET", "/metrics", headers={"Accept": accept})
-        response = connection.getresponse()
-        page = response.read()
-        times.append(1000 * (time.monotonic() - begin))
-        assert response.status == 200, page
-        if stop.is_set():
-            break
-    connection.close()
-    return times
+    thread = threading.Thread(target=scrape)
+    alone = list(islice(scrapes(), SCRAPES))
+    before = trip(daemon, load).parts
+    thread.start()
+    try:
+        during = trip(daemon, load).parts
+    finally:
+        stop.set()
+        thread.join()
+    figures = (median(alone), median(beside), *before.values(), *during.values())
+    return Measurement(parts=dict(zip(FIGURES, figures, strict=True)))

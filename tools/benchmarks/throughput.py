@@ -1,73 +1,50 @@
 """Procedures that move messages as fast as the daemon allows. What a consumer needs is published beforehand and costs
 the measurement nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from benchmarks import queues
 from benchmarks.lanes import cpu_seconds
 from benchmarks.programs import ON_CHANNEL, Loaded, bench_program, generate
-from benchmarks.queues import (
-    CHANNEL,
-    SETTLE_SECONDS,
-    channel_stats,
-    connections,
-    create_channel,
-    fetch_memory,
-    fill,
-    topic_stats,
-    wait_for_channel,
-    wait_for_topic,
-)
-from benchmarks.row import Load, Measurement, RanDry
+from benchmarks.queues import CHANNEL, SETTLE_SECONDS
+from benchmarks.row import Load, Measurement, RanDry, procedure
 from kit.daemons import Daemon
 
-Procedure = Callable[[Daemon, Load], Measurement]
 
-
-def writer(batch_size: int) -> Procedure:
+@procedure
+def writer(daemon: Daemon, load: Load, batch_size: int) -> Measurement:
     """bench_writer sends MPUBs of `batch_size`, one unanswered per connection (also with 1: it knows no PUB)."""
-
-    def measure(daemon: Daemon, load: Load) -> Measurement:
-        create_channel(daemon)
-        fetch_memory(load.seconds, connections() * batch_size)
-        before = cpu_seconds(daemon)
-        return published(
-            daemon, before, *bench_program(daemon, "bench_writer", load.seconds, f"--batch-size={batch_size}")
-        )
-
-    return measure
+    queues.create_channel(daemon)
+    queues.fetch_memory(load.seconds, queues.connections() * batch_size)
+    before = cpu_seconds(daemon)
+    return published(daemon, before, *bench_program(daemon, "bench_writer", load.seconds, f"--batch-size={batch_size}"))
 
 
-def reader(rdy: int) -> Procedure:
+@procedure
+def reader(daemon: Daemon, load: Load, rdy: int) -> Measurement:
     """bench_reader takes from a backlog in memory that outlasts it; RanDry if it did not."""
-
-    def measure(daemon: Daemon, load: Load) -> Measurement:
-        fill(daemon, load.backlog)
-        before = cpu_seconds(daemon)
-        found = bench_program(daemon, "bench_reader", load.seconds, f"--channel={CHANNEL}", f"--rdy={rdy}")
-        # More than every connection's window left: the queue never was empty.
-        if load.backlog - found[1] <= rdy * connections():
-            raise RanDry(f"bench_reader took {found[1]} of {load.backlog} messages")
-        return published(daemon, before, *found)
-
-    return measure
+    queues.fill(daemon, load.backlog)
+    before = cpu_seconds(daemon)
+    found = bench_program(daemon, "bench_reader", load.seconds, f"--channel={CHANNEL}", f"--rdy={rdy}")
+    # More than every connection's window left: the queue never was empty.
+    if load.backlog - found[1] <= rdy * queues.connections():
+        raise RanDry(f"bench_reader took {found[1]} of {load.backlog} messages")
+    return published(daemon, before, *found)
 
 
-def publisher(*flags: str, http: int = 0) -> Procedure:
+@procedure
+def publisher(daemon: Daemon, load: Load, *flags: str, http: int = 0) -> Measurement:
     """The load generator publishes: over TCP, with one command unanswered on each connection, or over `http`
     connections. PUB without a `-batch`."""
-
-    def measure(daemon: Daemon, load: Load) -> Measurement:
-        create_channel(daemon)
-        publishers = http or connections()
-        to = [f"-publishers={publishers}"]
-        if http:
-            to.append("-http={}:{}".format(*daemon.http_address))
-        fetch_memory(load.seconds, publishers * unanswered(flags))
-        loaded = generate(daemon, "move", load.seconds, *to, *flags)
-        rate = loaded.published / loaded.seconds
-        return published(daemon, loaded.before, rate, loaded.published, loaded.cpu_seconds)
-
-    return measure
+    queues.create_channel(daemon)
+    publishers = http or queues.connections()
+    to = [f"-publishers={publishers}"]
+    if http:
+        to.append("-http={}:{}".format(*daemon.http_address))
+    queues.fetch_memory(load.seconds, publishers * unanswered(flags))
+    loaded = generate(daemon, "move", load.seconds, *to, *flags)
+    rate = loaded.published / loaded.seconds
+    return published(daemon, loaded.before, rate, loaded.published, loaded.cpu_seconds)
 
 
 def unanswered(flags: Sequence[str]) -> int:
@@ -77,27 +54,24 @@ def unanswered(flags: Sequence[str]) -> int:
 
 
 def published(daemon: Daemon, before: float, rate: float, messages: int, load_seconds: float) -> Measurement:
-    behind = topic_stats(daemon)["depth"]
-    wait_for_topic(daemon)
+    behind = queues.topic_stats(daemon)["depth"]
+    queues.wait_for_topic(daemon)
     spent = cpu_seconds(daemon) - before
-    return Measurement(rate, messages, spent, channel_stats(daemon)["backend_depth"], behind, load_seconds)
+    return Measurement(rate, messages, spent, queues.channel_stats(daemon)["backend_depth"], behind, load_seconds)
 
 
-def consumer(rdy: int, *flags: str) -> Procedure:
+@procedure
+def consumer(daemon: Daemon, load: Load, rdy: int, *flags: str) -> Measurement:
     """The load generator takes what is stored, from memory, until only the last windows are left or time is up."""
-
-    def measure(daemon: Daemon, load: Load) -> Measurement:
-        create_channel(daemon)
-        # Published by it too, for bodies that compress like real ones.
-        to = ["-publishers=1", "-batch=200", f"-count={load.stored}"]
-        filled = generate(daemon, "move", SETTLE_SECONDS, *to).published
-        wait_for_channel(daemon, depth=filled)
-        on_disk = channel_stats(daemon)["backend_depth"]
-        until = max(filled - 2 * rdy * connections(), 1)
-        to = [ON_CHANNEL, f"-consumers={connections()}", f"-rdy={rdy}", f"-count={until}"]
-        return consumed(generate(daemon, "move", load.seconds, *to, *flags), on_disk)
-
-    return measure
+    queues.create_channel(daemon)
+    # Published by it too, for bodies that compress like real ones.
+    to = ["-publishers=1", "-batch=200", f"-count={load.stored}"]
+    filled = generate(daemon, "move", SETTLE_SECONDS, *to).published
+    queues.wait_for_channel(daemon, depth=filled)
+    on_disk = queues.channel_stats(daemon)["backend_depth"]
+    until = max(filled - 2 * rdy * queues.connections(), 1)
+    to = [ON_CHANNEL, f"-consumers={queues.connections()}", f"-rdy={rdy}", f"-count={until}"]
+    return consumed(generate(daemon, "move", load.seconds, *to, *flags), on_disk)
 
 
 def consumed(loaded: Loaded, on_disk: int = 0) -> Measurement:
@@ -105,15 +79,12 @@ def consumed(loaded: Loaded, on_disk: int = 0) -> Measurement:
     return Measurement(rate, loaded.consumed, loaded.after - loaded.before, on_disk, load_seconds=loaded.cpu_seconds)
 
 
-def both(publishers: int, consumers: int, *flags: str) -> Procedure:
+@procedure
+def both(daemon: Daemon, load: Load, publishers: int, consumers: int, *flags: str) -> Measurement:
     """Publishers and consumers at once, until everything that was published has been finished: messages finished per
     second, which are several of each one that was published where there are several channels. 0 is one connection per
     CPU."""
-
-    def measure(daemon: Daemon, load: Load) -> Measurement:
-        publishing = publishers or connections()
-        to = [ON_CHANNEL, f"-publishers={publishing}", f"-consumers={consumers or connections()}"]
-        fetch_memory(load.seconds, publishing * unanswered(flags))
-        return consumed(generate(daemon, "move", load.seconds, *to, *flags))
-
-    return measure
+    publishing = publishers or queues.connections()
+    to = [ON_CHANNEL, f"-publishers={publishing}", f"-consumers={consumers or queues.connections()}"]
+    queues.fetch_memory(load.seconds, publishing * unanswered(flags))
+    return consumed(generate(daemon, "move", load.seconds, *to, *flags))

@@ -5,9 +5,10 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])
+TOOLS = Path(__file__).resolve().parents[1]
+sys.path[:1] = [str(TOOLS), str(TOOLS.with_name("tests"))]
 
-NAMES = ("options", "gnsqadmin", "spark", "reference", "performance")
+NAMES = ("options", "gnsqadmin", "spark", "reference", "performance")  # `screens` takes half a minute
 
 for name in sys.argv[1:] or NAMES:
     for path, text in import_module(f"documents.write_{name}").pages().items():

@@ -1,5 +1,5 @@
 """Writes the pictures of gnsqadmin in contrib/docs/screens: it starts two nodes, gives them work, runs gnsqadmin on a
-terminal and keeps what that shows as SVG. `make screens` runs it; `FLAGS="NAME..."` narrows it."""
+terminal and keeps what that shows as SVG. `make screens` runs it."""
 
 import contextlib
 import fcntl
@@ -18,17 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-TOOLS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TOOLS), str(TOOLS.with_name("tests"))]
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
 
-from rich.console import Console  # noqa: E402
-from rich.terminal_theme import MONOKAI  # noqa: E402
-from rich.text import Text  # noqa: E402
-
-from documents.marks import DOCS  # noqa: E402
-from kit.daemons import Daemon, is_readable, own_command  # noqa: E402
-from kit.nsq_client import HEARTBEAT, MESSAGE, Client, parse_message  # noqa: E402
-from kit.traffic import create, post, publish  # noqa: E402
+from documents.marks import DOCS
+from kit.daemons import Daemon, is_readable, own_command
+from kit.nsq_client import Client
+from kit.traffic import create, post, publish
 
 SCREENS = DOCS / "screens"
 
@@ -103,24 +100,18 @@ def work(nodes: list[Daemon], over: threading.Event) -> None:
 def consume(node: Daemon, consumer: Consumer, over: threading.Event) -> None:
     with Client(node.tcp_address) as client, contextlib.suppress(OSError):
         host = f"{consumer.name}.example"
-        client.identify(client_id=consumer.name, hostname=host, user_agent="go-nsq/1.1.0")
+        client.identify(client_id=consumer.name, hostname=host, user_agent="go-nsq/1.1.0", heartbeat_interval=-1)
         client.subscribe(consumer.topic, consumer.channel, rdy=consumer.rdy)
         count = 0
         while not over.is_set():
             try:
-                frame = client.frame(0.2)
+                id = client.message(0.2).id
             except TimeoutError:
                 continue
-            if frame.type == MESSAGE:
-                count += 1
-                id = parse_message(frame.data).id
-                if consumer.requeues and count % consumer.requeues == 0:
-                    client.command(b"REQ %s 4000" % id)
-                else:
-                    client.command(b"FIN %s" % id)
-                time.sleep(consumer.every)
-            elif frame.data == HEARTBEAT:
-                client.command(b"NOP")
+            count += 1
+            requeue = consumer.requeues and count % consumer.requeues == 0
+            client.command(b"REQ %s 4000" % id if requeue else b"FIN %s" % id)
+            time.sleep(consumer.every)
 
 
 @contextlib.contextmanager
@@ -202,7 +193,7 @@ def _moved(match: re.Match[str]) -> str:
     return f"{match[1]}{start:g}{match[3]}{length:g}{match[5]}"
 
 
-if __name__ == "__main__":
-    with busy_nodes() as busy:
-        for name in sys.argv[1:] or PICTURES:
-            (SCREENS / f"{name}.svg").write_text(svg(PICTURES[name], shown(PICTURES[name], busy)), "utf-8")
+def pages() -> dict[Path, str]:
+    """Every file that is written, with its text."""
+    with busy_nodes() as nodes:
+        return {SCREENS / f"{name}.svg": svg(each, shown(each, nodes)) for name, each in PICTURES.items()}
