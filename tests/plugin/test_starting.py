@@ -17,7 +17,7 @@ import pytest
 
 from gnsqd import testing
 from gnsqd.testing import GNSQD, Daemon, StartFailed
-from kit.daemons import DEADLINE, eventually, free_port
+from kit.daemons import DEADLINE, address_of, eventually, free_port
 from kit.nsq_client import Client
 
 COLD = ["env", *GNSQD]  # as a new interpreter
@@ -133,6 +133,20 @@ def test_daemon_that_cannot_start_has_its_log_in_one_error(tmp_path: Path) -> No
             Daemon(tmp_path / "data", ["--node-id=5000"], command).start()
     with testing.running() as first, pytest.raises(StartFailed, match="bind: address already in use"):
         Daemon(tmp_path / "data", [f"--tcp-address={first.tcp_address}"]).start()
+
+
+def test_daemon_that_answers_no_ping_with_200_serves(tmp_path: Path) -> None:
+    """Whatever says that it does: an error, the log of a daemon without HTTP, a silent daemon at a port that it has."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{32 * 't'}\n")
+    tokens.chmod(0o600)
+    with testing.running(f"--http-auth-token-file=full:{tokens}") as daemon:
+        assert daemon.http_address
+    with testing.running("--http-address=", f"--tcp-address={tmp_path / 'sock'}") as daemon:
+        assert (daemon.tcp_address, daemon.http_address) == (str(tmp_path / "sock"), "")
+    with testing.running("--log-level=fatal") as daemon:
+        assert daemon.log() == ""
+        Client(address_of(daemon.tcp_address)).close()
 
 
 def test_ports_are_kept_for_a_daemon_that_does_not_run(nsq: Daemon) -> None:
