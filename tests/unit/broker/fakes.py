@@ -164,6 +164,14 @@ def bodies_of(messages: list[Message]) -> list[bytes]:
     return [message.body for message in messages]
 
 
+def take_all(channel: Channel) -> list[Message]:
+    """All that is queued, given to one consumer."""
+    found: list[Message] = []
+    while batch := channel.take(FakeConsumer(99), 100_000, MINUTE, 0):
+        found += batch
+    return found
+
+
 def eventually(condition: Callable[[], object]) -> None:
     """Let other greenlets go on until it is true; AssertionError after 5 s."""
     for _ in range(5000):

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from time import time_ns
 from typing import Any
 
 import pytest
@@ -74,74 +73,6 @@ def letters(topic: Topic) -> list[tuple[dict[str, Any], bytes]]:
     return [(json.loads(header), body) for header, _, body in found]
 
 
-def test_what_is_requeued_after_its_last_attempt_goes_to_the_dead_letter_topic(fakes: Build) -> None:
-    around = fakes(max_attempts=3)
-    channel = channel_with(around, b"bad\n\x00")
-    for _ in range(2):
-        fail(channel)
-        settle()
-        assert counts(channel) == (1, 0, 0)
-        assert "t.c.dead" not in around.registry.topics
-    before = time_ns()
-    (message,) = fail(channel)
-    wait_for_letters(channel, 1)
-    assert (counts(channel), channel.requeue_count) == ((0, 0, 0), 3)
-    ((header, body),) = letters(around.registry.topics["t.c.dead"])
-    assert before <= header.pop("died") <= time_ns()
-    assert header == {
-        "id": message.id.decode(),
-        "topic": "t",
-        "channel": "c",
-        "timestamp": message.timestamp,
-        "attempts": 3,
-        "reason": "requeued",
-    }
-    assert body == b"bad\n\x00"
-
-
-def test_what_times_out_after_its_last_attempt_goes_there_too(fakes: Build) -> None:
-    around = fakes(max_attempts=2)
-    channel = channel_with(around, b"often", b"once")
-    consumer = FakeConsumer(CONSUMER.id)
-    channel.add_client(consumer)
-    fail(channel)  # one of them
-    deliver(channel, 2)
-    assert channel.process_in_flight(FAR)
-    wait_for_letters(channel, 1)
-    assert (counts(channel), channel.timeout_count, consumer.timed_out) == ((1, 0, 0), 2, 2)
-    ((header, body),) = letters(around.registry.topics["t.c.dead"])
-    assert (header["reason"], header["attempts"], body) == ("timed out", 2, b"often")
-
-
-def test_a_delay_does_not_save_it(fakes: Build) -> None:
-    around = fakes(max_attempts=1)
-    channel = channel_with(around, b"x")
-    (message,) = deliver(channel)
-    channel.requeue(CONSUMER.id, message.id, MINUTE)
-    wait_for_letters(channel, 1)
-    assert counts(channel) == (0, 0, 0)
-
-
-def test_without_the_option_nothing_is_moved(fakes: Build) -> None:
-    around = fakes()
-    channel = channel_with(around, b"x")
-    for _ in range(20):
-        fail(channel)
-        settle()
-    assert counts(channel) == (1, 0, 0)
-    assert list(around.registry.topics) == ["t"]
-
-
-def test_messages_of_a_dead_letter_topic_are_never_moved(fakes: Build) -> None:
-    around = fakes(max_attempts=1)
-    channel = channel_with(around, b"x", topic="t.c.dead")
-    for _ in range(3):
-        fail(channel)
-        settle()
-    assert counts(channel) == (1, 0, 0)
-    assert list(around.registry.topics) == ["t.c.dead"]
-
-
 def test_all_of_many_are_moved_once(fakes: Build) -> None:
     around = fakes(max_attempts=1)
     bodies = [b"%d" % number for number in range(3 * MAX_BATCH + 1)]
@@ -154,16 +85,6 @@ def test_all_of_many_are_moved_once(fakes: Build) -> None:
         assert sorted(body for _, body in found) == sorted(bodies)
         assert {header["channel"] for header, _ in found} == {channel.name}
         assert counts(channel) == (0, 0, 0)
-
-
-def test_ephemeral_ones_have_an_ephemeral_topic(fakes: Build) -> None:
-    around = fakes(max_attempts=1, mem_queue_size=2)
-    channel = channel_with(around, b"0", b"1", name="c#ephemeral")
-    fail(channel, 2)
-    channel.put_messages(around.messages(b"2"))
-    fail(channel)
-    wait_for_letters(channel, 3)
-    assert around.registry.topics["t.c.dead#ephemeral"].depth == 2  # what its memory has room for
 
 
 @pytest.mark.usefixtures("stopped")
@@ -332,23 +253,6 @@ def test_kill_before_the_letter_leaves_the_message_in_the_journal(
         assert counts(restored) == (1, 0, 0)
         (found,) = deliver(restored)
         assert (found.id, found.attempts) == (message.id, 2)
-    finally:
-        killall(again.greenlets)
-
-
-def test_kill_after_the_letter_leaves_it_alone(fakes: Build, tmp_path_factory: pytest.TempPathFactory) -> None:
-    around = fakes(max_attempts=1, durability="process")
-    topic = around.registry.get_topic("t")
-    channel = topic.get_channel("c")
-    settle()
-    topic.publish([b"x"])
-    settle()
-    fail(channel)
-    wait_for_letters(channel, 1)
-    again = after_kill(around, tmp_path_factory.mktemp("killed") / "data")
-    try:
-        assert counts(again.registry.topics["t"].get_channel("c")) == (0, 0, 0)
-        assert [body for _, body in letters(again.registry.topics["t.c.dead"])] == [b"x"]
     finally:
         killall(again.greenlets)
 

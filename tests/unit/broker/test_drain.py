@@ -8,7 +8,7 @@ from gevent import sleep, spawn
 from gnsqd.broker import drain as drain_module
 from gnsqd.broker.drain import SHOWN, Drain
 from gnsqd.broker.topic import MAX_PUT, Draining
-from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, eventually, settle
+from unit.broker.fakes import MINUTE, Fakes, eventually, settle
 
 Build = Callable[..., Fakes]
 
@@ -30,16 +30,6 @@ def fill(around: Fakes, count: int, prefix: str = "t") -> None:
         around.registry.get_topic(f"{prefix}{number}").publish([b"x"] * number)
 
 
-def test_refused_publisher_has_put_nothing(fakes: Build) -> None:
-    around = fakes()
-    topic = around.registry.get_topic("t")
-    Watched(around).start()
-    for name in ("t", "new"):
-        with pytest.raises(Draining, match="^draining$"):
-            around.registry.get_topic(name).publish([b"x"])
-    assert (topic.depth, topic.message_count) == (0, 0)
-
-
 def test_publish_that_is_under_way_is_completed(fakes: Build) -> None:
     around = fakes(mem_queue_size=MAX_PUT * 3)
     topic = around.registry.get_topic("t")
@@ -54,29 +44,6 @@ def test_publish_that_is_under_way_is_completed(fakes: Build) -> None:
 
 def settle_once() -> None:
     spawn(lambda: None).join()
-
-
-@pytest.mark.parametrize("step", ["waiting", "in flight", "deferred"])
-def test_message_counts_wherever_it_is_until_it_is_finished(fakes: Build, step: str) -> None:
-    around = fakes()
-    channel = around.registry.get_topic("t").get_channel("c")
-    channel.put_messages(around.messages(b"x"))
-    consumer = FakeConsumer(1)
-    if step != "waiting":
-        (taken,) = channel.take(consumer, 1, MINUTE, 0)
-    if step == "deferred":
-        channel.requeue(1, taken.id, MINUTE)
-    drain = Watched(around)
-    drain.start()
-    settle()
-    state = drain.state()
-    assert (drain.finished, state["messages"]) == (0, 1)
-    assert state["holding"] == [{"topic": "t", "channel": "c", "messages": 1, "remark": "no consumer"}]
-    channel.add_client(consumer)
-    assert drain.state()["holding"] == [{"topic": "t", "channel": "c", "messages": 1, "remark": ""}]
-    channel.empty()
-    around.greenlets[-1].join(10)
-    assert drain.finished == 1
 
 
 def test_reports_name_only_the_fullest_queues(fakes: Build) -> None:

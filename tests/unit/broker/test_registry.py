@@ -12,28 +12,16 @@ import pytest
 from gevent import joinall, sleep, spawn
 from gevent.event import Event
 
-from gnsqd.broker.registry import PRECREATION_PATIENCE, TopicNotFound
-from gnsqd.errors import BrokerError, StorageError
+from gnsqd.broker.registry import PRECREATION_PATIENCE
+from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.queues.queue import Left
 from gnsqd.storage.disk import opening
 from gnsqd.storage.disk.opening import QueueFiles
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
-from unit.broker.fakes import FakeConsumer, Fakes, settle
+from unit.broker.fakes import Fakes, settle
 
 Build = Callable[..., Fakes]
-
-
-def test_same_name_is_the_same_topic(fakes: Build) -> None:
-    registry = fakes().registry
-    topic = registry.get_topic("t")
-    assert registry.get_topic("t") is registry.get_existing_topic("t") is topic
-    assert registry.get_topic("u") is not topic
-    assert set(registry.topics) == {"t", "u"}
-    with pytest.raises(TopicNotFound):
-        registry.get_existing_topic("other")
-    with pytest.raises(TopicNotFound):
-        registry.delete_existing_topic("other")
 
 
 def test_topic_asked_for_twice_while_it_is_being_made_is_made_once(fakes: Build) -> None:
@@ -131,69 +119,6 @@ def publish(around: Fakes, name: str) -> None:
     topic.put_messages(topic.new_messages([b"x"]))
 
 
-def test_deleted_topic_can_be_made_again_empty(fakes: Build) -> None:
-    around = fakes(mem_queue_size=0)
-    publish(around, "t")
-    old = around.registry.topics["t"]
-    old.get_channel("c")
-    around.registry.delete_existing_topic("t")
-    assert around.registry.topics == {}
-    assert not list(around.data_path.iterdir())
-    new = around.registry.get_topic("t")
-    assert (new is not old, new.depth, new.channels) == (True, 0, {})
-    with pytest.raises(BrokerError, match="^exiting$"):
-        old.put_messages([])
-
-
-def test_ephemeral_topic_goes_with_the_last_client_of_its_last_channel(
-    fakes: Build, consumers: list[FakeConsumer]
-) -> None:
-    registry = fakes().registry
-    topic = registry.get_topic("t#ephemeral")
-    settle()
-    assert registry.topics == {"t#ephemeral": topic}
-    channel = topic.get_channel("c#ephemeral")
-    channel.add_client(consumers[0])
-    channel.remove_client(consumers[0])
-    settle()
-    assert registry.topics == {}
-
-
-def test_health_is_that_of_the_last_disk_write(fakes: Build) -> None:
-    registry = fakes().registry
-    assert (registry.healthy, registry.health) == (True, "OK")
-    registry.set_health(StorageError("write x: no space left on device"))
-    assert (registry.healthy, registry.health) == (False, "NOK - write x: no space left on device")
-    registry.set_health(None)
-    assert (registry.healthy, registry.health) == (True, "OK")
-
-
-METADATA = [
-    TopicMetadata("a", True, [ChannelMetadata("one", False), ChannelMetadata("two", True)]),
-    TopicMetadata("b", False, []),
-]
-
-
-def test_metadata_is_loaded_and_written_again(fakes: Build) -> None:
-    around = fakes()
-    registry = around.registry
-    registry.load(METADATA)
-    assert [registry.metadata(topic.name) for topic in METADATA] == METADATA
-    assert not registry.loading
-    assert (registry.topics["a"].paused, registry.topics["a"].channels["two"].paused) == (True, True)
-    publish(around, "b")
-    registry.topics["b"].get_channel("c")
-    settle()
-    assert registry.topics["b"].depth == 0  # it has been started
-
-
-def test_loading_asks_no_nsqlookupd_and_is_known_as_loading(fakes: Build) -> None:
-    around = fakes()
-    around.precreate = ["known"]
-    around.registry.load(METADATA)
-    assert "known" not in around.registry.topics["b"].channels
-
-
 def test_duplicates_merge_and_invalid_names_are_skipped(fakes: Build) -> None:
     around = fakes()
     around.registry.load(
@@ -207,35 +132,6 @@ def test_duplicates_merge_and_invalid_names_are_skipped(fakes: Build) -> None:
     assert around.registry.metadata("d") == TopicMetadata("d", True, [ChannelMetadata("c", False)])
     assert "WARNING: skipping creation of invalid topic bad$\n" in around.log.getvalue()
     assert "WARNING: skipping creation of invalid channel bad$\n" in around.log.getvalue()
-
-
-def test_metadata_has_nothing_ephemeral_and_nothing_that_is_going(fakes: Build) -> None:
-    registry = fakes().registry
-    registry.get_topic("t#ephemeral").get_channel("c")
-    topic = registry.get_topic("t")
-    for name in ("c", "d#ephemeral", "going"):
-        topic.get_channel(name)
-    topic.channels["going"].exiting = True
-    registry.get_topic("going").exiting = True
-    assert registry.metadata("t") == TopicMetadata("t", False, [ChannelMetadata("c", False)])
-    assert [registry.metadata(name) for name in ("t#ephemeral", "going", "other")] == [None] * 3
-    registry.topics["going"].exiting = False
-
-
-def test_everything_survives_close_and_load(fakes: Build) -> None:
-    around = fakes(mem_queue_size=1)
-    for _ in range(3):
-        publish(around, "t")
-    registry = around.registry
-    registry.get_topic("t").get_channel("c")
-    settle()
-    publish(around, "lonely")
-    metadata = [registry.metadata(name) for name in ("t", "lonely")]
-    registry.close()
-    again = fakes().registry
-    again.load([each for each in metadata if each is not None])
-    assert [again.metadata(name) for name in again.topics] == metadata
-    assert [again.topics["t"].depth, again.topics["t"].channels["c"].depth, again.topics["lonely"].depth] == [0, 3, 1]
 
 
 @pytest.mark.parametrize("durability", ["none", "process", "disk"])

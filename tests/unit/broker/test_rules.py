@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from itertools import count, islice
-from time import monotonic, monotonic_ns
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -54,37 +54,7 @@ def ordered_topic(request: pytest.FixtureRequest, fakes: Build) -> Callable[...,
     return build
 
 
-def test_without_rules_messages_come_as_they_are_due(fakes: Build, consumers: list[FakeConsumer]) -> None:
-    around = fakes()
-    channel = around.channel()
-    channel.put_messages(numbered(around, 1))
-    (message,) = take(channel, consumers[0])
-    channel.put_messages_deferred(around.messages(b"first", deferred=SECOND))
-    channel.requeue(1, message.id, 2 * SECOND)
-    channel.put_messages_deferred(around.messages(b"last", deferred=3 * SECOND))
-    assert channel.process_deferred(monotonic_ns() + MINUTE)
-    assert bodies_of(take(channel, consumers[0])) == [b"first", b"0000", b"last"]
-
-
 # The rate
-
-
-def test_burst_comes_at_once_and_the_rest_at_the_rate(fakes: Build, consumers: list[FakeConsumer]) -> None:
-    around = fakes()
-    channel = around.channel()
-    channel.set_rules(Rules(rate=100, burst=5))
-    begun = monotonic()
-    channel.put_messages(numbered(around, 25))
-    seen = bodies_of(take(channel, consumers[0]))
-    assert len(seen) == 5
-    while len(seen) < 25:
-        woken = consumers[0].woken
-        if not (batch := take(channel, consumers[0])):
-            eventually(lambda: consumers[0].woken > woken)  # noqa: B023
-        seen += bodies_of(batch)
-        assert len(seen) <= 5 + (monotonic() - begun) * 100 + 1e-6
-    assert monotonic() - begun >= 20 / 100
-    assert seen == [b"%04d" % number for number in range(25)]
 
 
 def test_nobody_is_woken_before_there_is_a_token(fakes: Build, consumers: list[FakeConsumer]) -> None:
@@ -142,25 +112,6 @@ def test_slow_rate_keeps_its_tokens_apart(fakes: Build, consumers: list[FakeCons
 # Order
 
 
-@pytest.mark.parametrize("capacity", [0, 3, 1000])
-def test_messages_come_one_by_one_in_order_of_publication(
-    ordered_topic: Any, consumers: list[FakeConsumer], capacity: int
-) -> None:
-    around, topic, channel = ordered_topic(mem_queue_size=capacity)
-    topic.start()
-    topic.put_messages(numbered(around, 20))
-    eventually(lambda: channel.depth == 20)
-    seen = []
-    for number in range(20, 60):  # there is room in memory while the store has messages
-        (message,) = take(channel, consumers[number % 3])
-        assert take(channel, consumers[(number + 1) % 3]) == []
-        seen.append(message.body)
-        channel.finish(consumers[number % 3].id, message.id)
-        topic.put_messages(numbered(around, 1, number))
-        eventually(lambda: topic.depth == 0)
-    assert seen + drain(channel, consumers[0]) == [b"%04d" % number for number in range(60)]
-
-
 def test_messages_of_one_moment_keep_their_order(ordered_topic: Any, consumers: list[FakeConsumer]) -> None:
     around, topic, channel = ordered_topic(mem_queue_size=4)
     topic.start()
@@ -190,25 +141,6 @@ def test_backlog_of_a_topic_reaches_an_ordered_channel_in_order(
 
 
 @pytest.mark.parametrize("capacity", [0, 2, 1000])
-def test_requeued_and_timed_out_messages_come_first_again(
-    ordered_topic: Any, consumers: list[FakeConsumer], capacity: int
-) -> None:
-    around, topic, channel = ordered_topic(mem_queue_size=capacity)
-    topic.start()
-    topic.put_messages(numbered(around, 5))
-    eventually(lambda: channel.depth == 5)
-    (message,) = take(channel, consumers[0])
-    assert take(channel, consumers[1]) == []
-    woken = consumers[1].woken
-    channel.requeue(1, message.id, 0)
-    assert consumers[1].woken == woken + 1
-    (again,) = take(channel, consumers[1])
-    assert again.id == message.id
-    assert channel.process_in_flight(monotonic_ns() + 2 * MINUTE)
-    assert drain(channel, consumers[0]) == [b"%04d" % number for number in range(5)]
-
-
-@pytest.mark.parametrize("capacity", [0, 2, 1000])
 def test_message_that_is_requeued_with_a_delay_holds_up_the_others(
     ordered_topic: Any, consumers: list[FakeConsumer], capacity: int
 ) -> None:
@@ -226,17 +158,6 @@ def test_message_that_is_requeued_with_a_delay_holds_up_the_others(
     for consumer in consumers[1:]:
         channel.stop_waiting(consumer)
     assert drain(channel, consumers[0]) == [b"%04d" % number for number in range(5)]
-
-
-def test_message_published_with_a_delay_holds_up_nobody(ordered_topic: Any, consumers: list[FakeConsumer]) -> None:
-    around, topic, channel = ordered_topic(mem_queue_size=2)
-    topic.start()
-    topic.put_messages(around.messages(b"later", deferred=SECOND // 5))
-    topic.put_messages(numbered(around, 3))
-    eventually(lambda: channel.depth == 3)
-    assert drain(channel, consumers[0]) == [b"0000", b"0001", b"0002"]
-    eventually(lambda: channel.process_deferred(monotonic_ns()))
-    assert drain(channel, consumers[0]) == [b"later"]
 
 
 @pytest.mark.parametrize("store", STORES, ids=["disk", "journal"])
@@ -362,34 +283,3 @@ def test_only_the_message_that_the_others_wait_for_is_looked_for_when_cancelled(
     assert (channel.queue.resume_at, looks) == (0, 1)
     cancel(last)
     assert looks == 1
-
-
-def test_dead_letter_lets_the_next_message_go_on(ordered_topic: Any, consumers: list[FakeConsumer]) -> None:
-    around, topic, channel = ordered_topic(max_attempts=1)
-    topic.start()
-    topic.put_messages(numbered(around, 2))
-    eventually(lambda: channel.depth == 2)
-    channel.add_client(consumers[0])
-    (message,) = take(channel, consumers[0])
-    assert take(channel, consumers[0]) == take(channel, consumers[1]) == []
-    woken = sum(consumer.woken for consumer in consumers)
-    channel.requeue(1, message.id, 0)
-    assert sum(consumer.woken for consumer in consumers) == woken + 1
-    assert drain(channel, consumers[1]) == [b"0001"]
-    around.dead_letters.stop()
-
-
-def test_rate_and_order_together(ordered_topic: Any, consumers: list[FakeConsumer]) -> None:
-    around, topic, channel = ordered_topic()
-    topic.start()
-    topic.set_rules(channel, Rules(rate=20, burst=1, ordered=True))
-    topic.put_messages(numbered(around, 3))
-    eventually(lambda: channel.depth == 3)
-    begun = monotonic()
-    seen = drain(channel, consumers[0])
-    while len(seen) < 3:
-        woken = consumers[0].woken
-        eventually(lambda: consumers[0].woken > woken)  # noqa: B023
-        seen += drain(channel, consumers[0])
-    assert seen == [b"0000", b"0001", b"0002"]
-    assert monotonic() - begun >= 0.09

@@ -1,18 +1,16 @@
-"""A topic: its queue, its pump, its channels (NSQD-COMPAT 3)."""
+"""A topic whose disk refuses messages, and the turns of its pump; the rest is in behaviour/test_topics_and_channels."""
 
 from collections.abc import Callable
-from time import monotonic_ns
 
 import pytest
 from gevent import sleep
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.topic import ChannelNotFound, Topic
-from gnsqd.errors import BrokerError, StorageError
+from gnsqd.broker.topic import Topic
+from gnsqd.errors import StorageError
 from gnsqd.queues.queue import Left
 from unit.broker.fakes import (
     MINUTE,
-    SECOND,
     FakeConsumer,
     Fakes,
     backend_of,
@@ -20,6 +18,7 @@ from unit.broker.fakes import (
     eventually,
     replace_writes,
     settle,
+    take_all,
 )
 
 Build = Callable[..., Fakes]
@@ -38,12 +37,8 @@ def publish(topic: Topic, *bodies: bytes, deferred: int = 0) -> None:
 
 
 def waiting(channel: Channel) -> list[bytes]:
-    """The bodies of all that waits in `channel`."""
-    bodies: list[bytes] = []
-    consumer = FakeConsumer(99)
-    while batch := channel.take(consumer, 100_000, MINUTE, 0):
-        bodies += bodies_of(batch)
-    return bodies
+    """The bodies of all that is queued in `channel`."""
+    return sorted(bodies_of(take_all(channel)))
 
 
 def refuse(payloads: list[bytes]) -> None:
@@ -67,44 +62,11 @@ def eventually_tried_again(attempts: list[int]) -> None:
     eventually(lambda: len(attempts) > before + 2)
 
 
-def test_every_channel_gets_every_message_as_its_own(fakes: Build) -> None:
-    topic = new_topic(fakes())
-    channels = [topic.get_channel(name) for name in ("one", "two", "three")]
-    publish(topic, b"0", b"1")
-    settle()
-    taken = [channel.take(FakeConsumer(1), 10, MINUTE, 0) for channel in channels]
-    assert [bodies_of(messages) for messages in taken] == [[b"0", b"1"]] * 3
-    assert len({id(message) for messages in taken for message in messages}) == 6
-    assert [message.id for message in taken[0]] == [message.id for message in taken[2]]
-    taken[0][0].next_delivery()
-    assert taken[1][0].attempts == 0
-    assert topic.depth == 0
-
-
-def test_accepted_messages_are_counted_with_their_bytes(fakes: Build) -> None:
-    topic = new_topic(fakes(mem_queue_size=2))
-    publish(topic, b"12345")
-    publish(topic, b"1", b"22", b"333")
-    assert (topic.message_count, topic.message_bytes) == (4, 11)
-
-
-def test_messages_wait_for_the_first_channel(fakes: Build) -> None:
-    topic = new_topic(fakes())
-    publish(topic, b"0", b"1")
-    settle()
-    assert topic.depth == 2
-    assert sorted(waiting(wait_for(topic, "c", 2))) == [b"0", b"1"]
-    assert topic.depth == 0
-
-
 def wait_for(topic: Topic, name: str, depth: int) -> Channel:
     """The channel of that name once it has `depth` messages."""
     channel = topic.get_channel(name)
-    for _ in range(1000):
-        if channel.depth + channel.deferred_count == depth:
-            return channel
-        sleep(0.001)
-    raise AssertionError((channel.depth, channel.deferred_count, topic.depth))
+    eventually(lambda: channel.depth == depth)
+    return channel
 
 
 def test_nothing_moves_before_the_start(fakes: Build) -> None:
@@ -119,40 +81,6 @@ def test_nothing_moves_before_the_start(fakes: Build) -> None:
     assert (topic.depth, channel.depth, topic.channels["late but in time"].depth) == (0, 1, 1)
 
 
-def test_paused_topic_keeps_its_messages(fakes: Build) -> None:
-    topic = new_topic(fakes())
-    channel = topic.get_channel("c")
-    topic.pause()
-    publish(topic, b"x")
-    settle()
-    assert (topic.depth, channel.depth) == (1, 0)
-    topic.unpause()
-    settle()
-    assert (topic.depth, channel.depth) == (0, 1)
-
-
-def test_what_exceeds_the_memory_queue_waits_on_disk_and_all_of_it_arrives(fakes: Build) -> None:
-    around = fakes(mem_queue_size=10, max_bytes_per_file=2000, sync_every=7)
-    topic = new_topic(around)
-    bodies = [b"%d" % number for number in range(1500)]
-    for first in range(0, len(bodies), 100):
-        publish(topic, *bodies[first : first + 100])
-    assert (topic.depth, topic.backend_depth) == (1500, 1490)
-    channel = wait_for(topic, "c", 1500)
-    assert channel.backend_depth == 1490
-    assert (topic.depth, topic.backend_depth) == (0, 0)
-    assert sorted(waiting(channel)) == sorted(bodies)
-
-
-def test_ephemeral_topic_drops_and_counts_what_exceeds_its_memory(fakes: Build) -> None:
-    around = fakes(mem_queue_size=2)
-    topic = new_topic(around, "t#ephemeral")
-    publish(topic, b"0", b"1", b"2")
-    assert (topic.depth, topic.backend_depth, topic.message_count) == (2, 0, 3)
-    assert waiting(wait_for(topic, "c#ephemeral", 2)) == [b"0", b"1"]
-    assert not list(around.data_path.iterdir())
-
-
 def test_ephemeral_topic_without_memory_hands_over_what_it_can(fakes: Build) -> None:
     topic = new_topic(fakes(mem_queue_size=0), "t#ephemeral")
     publish(topic, b"dropped")
@@ -160,40 +88,6 @@ def test_ephemeral_topic_without_memory_hands_over_what_it_can(fakes: Build) -> 
     publish(topic, b"kept")
     settle()
     assert waiting(channel) == [b"kept"]
-
-
-def test_deferred_messages_go_straight_to_each_channels_deferred_set(fakes: Build) -> None:
-    topic = new_topic(fakes())
-    one, two = topic.get_channel("one"), topic.get_channel("two")
-    topic.put_messages(topic.new_messages([b"later"], MINUTE) + topic.new_messages([b"now"]))
-    settle()
-    for channel in (one, two):
-        assert (channel.deferred_count, channel.depth, channel.message_count) == (1, 1, 2)
-
-
-def test_deferred_message_keeps_its_delay_without_a_memory_queue(fakes: Build) -> None:
-    topic = new_topic(fakes(mem_queue_size=0))
-    channel = topic.get_channel("c")
-    publish(topic, b"later", deferred=MINUTE)
-    settle()
-    assert (channel.deferred_count, channel.depth, topic.message_count) == (1, 0, 1)
-
-
-def test_deferred_message_keeps_its_delay_through_overflow_and_restart(fakes: Build) -> None:
-    around = fakes(mem_queue_size=1)
-    topic = new_topic(around)
-    publish(topic, b"memory", b"disk", deferred=MINUTE)
-    publish(topic, b"now")
-    assert (topic.depth, topic.backend_depth) == (3, 2)
-    assert topic.close() == Left()
-    topic = new_topic(around)
-    assert topic.backend_depth == 3
-    channel = wait_for(topic, "c", 3)
-    assert channel.deferred_count == 2
-    assert waiting(channel) == [b"now"]
-    assert not channel.process_deferred(monotonic_ns() + 30 * SECOND)
-    assert channel.process_deferred(monotonic_ns() + MINUTE)
-    assert sorted(waiting(channel)) == [b"disk", b"memory"]
 
 
 def test_deferred_message_that_became_due_on_disk_is_not_held_back(fakes: Build) -> None:
@@ -246,7 +140,7 @@ def test_disk_that_refuses_fails_the_publisher_and_keeps_what_came_before(
     assert around.registry.health == "NOK - no space left on device"
     publish(topic, b"disk again")
     assert around.registry.health == "OK"
-    assert sorted(waiting(wait_for(topic, "c", 3))) == [b"disk", b"disk again", b"memory"]
+    assert waiting(wait_for(topic, "c", 3)) == [b"disk", b"disk again", b"memory"]
 
 
 def test_channel_whose_disk_refuses_stops_the_pump_and_nothing_is_lost(
@@ -270,7 +164,7 @@ def test_channel_whose_disk_refuses_stops_the_pump_and_nothing_is_lost(
         assert channel.depth + topic.depth == 2000
         assert topic.backend_depth > 0
     channel = wait_for(topic, "c", 2000)
-    assert sorted(waiting(channel)) == sorted(bodies)
+    assert waiting(channel) == sorted(bodies)
 
 
 def test_channel_of_an_idle_topic_is_retried_too(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,102 +199,6 @@ def test_publishers_do_not_make_a_blocked_channel_try_more_often(fakes: Build, m
     assert len(attempts) == 2  # the first, and one more when the pump comes to it
 
 
-def test_emptied_topic_drops_memory_and_disk_but_not_its_channels(fakes: Build) -> None:
-    topic = new_topic(fakes(mem_queue_size=1))
-    channel = topic.get_channel("c")
-    publish(topic, b"in the channel")
-    settle()
-    topic.pause()
-    publish(topic, b"0", b"1", b"2")
-    assert (topic.depth, topic.backend_depth) == (3, 2)
-    topic.empty()
-    assert (topic.depth, topic.backend_depth, channel.depth) == (0, 0, 1)
-    topic.unpause()
-    settle()
-    assert waiting(channel) == [b"in the channel"]
-
-
-def test_channels_are_found_by_name(fakes: Build) -> None:
-    topic = new_topic(fakes())
-    channel = topic.get_channel("c")
-    assert topic.get_channel("c") is topic.get_existing_channel("c") is channel
-    with pytest.raises(ChannelNotFound):
-        topic.get_existing_channel("other")
-    with pytest.raises(ChannelNotFound):
-        topic.delete_existing_channel("other")
-    topic.delete_existing_channel("c")
-    assert topic.channels == {}
-    publish(topic, b"stays")
-    settle()
-    assert topic.depth == 1
-
-
-@pytest.mark.parametrize("name, gone", [("t", []), ("t#ephemeral", ["t#ephemeral"])])
-def test_last_channel_takes_an_ephemeral_topic_with_it(fakes: Build, name: str, gone: list[str]) -> None:
-    around = fakes()
-    reported: list[str] = []
-    topic = Topic(name, around.environment, lambda topic: reported.append(topic.name))
-    for channel in ("one", "two"):
-        topic.get_channel(channel)
-    topic.delete_existing_channel("one")
-    assert reported == []
-    topic.delete_existing_channel("two")
-    assert reported == gone
-
-
-def test_ephemeral_channel_goes_with_its_last_client_unless_another_comes(
-    fakes: Build, consumers: list[FakeConsumer]
-) -> None:
-    topic = new_topic(fakes())
-    channel = topic.get_channel("c#ephemeral")
-    channel.add_client(consumers[0])
-    channel.remove_client(consumers[0])
-    channel.add_client(consumers[1])
-    settle()
-    assert topic.channels == {"c#ephemeral": channel}
-    channel.remove_client(consumers[1])
-    settle()
-    assert topic.channels == {}
-    assert channel.exiting
-
-
-def test_closed_topic_leaves_everything_on_disk(fakes: Build) -> None:
-    around = fakes(mem_queue_size=5)
-    topic = new_topic(around)
-    topic.get_channel("c")
-    publish(topic, b"0", b"1")
-    settle()
-    topic.pause()
-    publish(topic, *[b"%d" % number for number in range(2, 9)])
-    topic.close()
-    with pytest.raises(BrokerError, match="^exiting$"):
-        publish(topic, b"late")
-    assert "TOPIC(t): flushing 5 memory messages to backend" in around.log.getvalue()
-    reopened = new_topic(around)
-    assert (reopened.depth, reopened.backend_depth, reopened.message_count) == (7, 7, 0)
-    assert sorted(waiting(wait_for(reopened, "c", 9))) == [b"%d" % number for number in range(9)]
-
-
-def test_deleted_topic_leaves_no_files_and_its_publishers_get_exiting(
-    fakes: Build, consumers: list[FakeConsumer]
-) -> None:
-    around = fakes(mem_queue_size=0)
-    topic = new_topic(around)
-    channel = topic.get_channel("c")
-    channel.add_client(consumers[0])
-    publish(topic, b"x")
-    settle()
-    topic.pause()
-    publish(topic, b"y")
-    assert list(around.data_path.iterdir())
-    topic.delete()
-    assert not list(around.data_path.iterdir())
-    assert consumers[0].closed
-    assert around.notified.count((topic, True)) == around.notified.count((channel, True)) == 2
-    with pytest.raises(BrokerError, match="^exiting$"):
-        publish(topic, b"late")
-
-
 def test_pump_lets_others_run_between_its_batches(fakes: Build) -> None:
     topic = new_topic(fakes(), started=False)
     channel = topic.get_channel("c")
@@ -411,3 +209,43 @@ def test_pump_lets_others_run_between_its_batches(fakes: Build) -> None:
         sleep(0)
         seen.append(channel.depth)
     assert len(set(seen)) > 5
+
+
+def test_message_without_others_before_it_is_in_its_channels_at_once(fakes: Build) -> None:
+    topic = new_topic(fakes(mem_queue_size=2))
+    channels = [topic.get_channel(name) for name in "cd"]
+    for depth in (1, 2, 2):  # then it waits for the pump, which goes through the disk
+        publish(topic, b"x")
+        assert [channel.depth for channel in channels] == [depth] * 2
+    settle()
+    assert [channel.depth for channel in channels] == [3, 3]
+
+
+def test_others_have_turns_while_a_topic_merges_latencies_and_may_change_it_meanwhile(
+    fakes: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around = fakes(e2e_processing_latency_percentiles=[1.0, 0.5])
+    topic = new_topic(around)
+
+    def finish_one(name: str) -> None:
+        channel = topic.get_channel(name)
+        channel.put_messages(around.messages(b"x", age=60 * MINUTE))
+        (message,) = take_all(channel)
+        channel.finish(message.client_id, message.id)
+
+    def change() -> None:
+        turns.append(None)
+        finish_one("a")
+        topic.get_channel(f"new{len(turns)}")
+        if "c" in topic.channels:
+            topic.delete_existing_channel("c")
+
+    turns: list[None] = []
+    for name in "abc":
+        finish_one(name)
+    monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
+    monkeypatch.setattr("gnsqd.hub.cooperative.give_way", change)
+    latency = topic.e2e_latency()
+    assert latency is not None
+    assert latency.count == 3
+    assert len(turns) == 3

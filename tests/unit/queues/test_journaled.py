@@ -114,29 +114,6 @@ def channel(daemon: Daemon, name: str = "c") -> Channel:
     return daemon.topic.get_channel(name)
 
 
-def test_what_waits_is_in_flight_or_deferred_survives_a_kill(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {"mem_queue_size": 3})
-    channel(daemon)
-    daemon.topic.publish([b"%d" % number for number in range(10)])
-    daemon.topic.publish([b"later"], deferred=MINUTE)
-    daemon.topic.commit()
-    taken = daemon.take("c", 5)
-    while len(taken) < 4:
-        taken += daemon.take("c", 4 - len(taken))
-    channel(daemon).finish(daemon.consumer("c"), taken[0].id)
-    channel(daemon).requeue(daemon.consumer("c"), taken[1].id, MINUTE)
-    channel(daemon).requeue(daemon.consumer("c"), taken[2].id, 0)
-    again = daemon.after_kill(tmp_path / "b")
-    assert channel(again).deferred_count == 2
-    assert channel(again).depth == 8
-    messages = again.take("c", 100)
-    while batch := again.take("c", 100):
-        messages += batch
-    attempts = {message.body: message.attempts for message in messages}
-    assert attempts[taken[2].body] == attempts[taken[3].body] == 1
-    assert again.take_all("c") == Counter([b"later", taken[1].body])
-
-
 def test_attempts_and_due_times_survive_kills_and_new_segments(tmp_path: Path, syncer: Syncer) -> None:
     daemon = Daemon(tmp_path / "a", syncer, {"max_bytes_per_file": 2000})
     channel(daemon)
@@ -208,14 +185,6 @@ def test_deliveries_before_a_kill_count_for_max_attempts(tmp_path: Path, syncer:
     eventually(lambda: channel(daemon).dead_letter_count == 2)
 
 
-def test_topic_without_channels_keeps_its_messages(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {"mem_queue_size": 2})
-    daemon.topic.publish([b"0", b"1", b"2"])
-    again = daemon.after_kill(tmp_path / "b")
-    assert again.topic.depth == 3
-    assert again.take_all("c") == Counter([b"0", b"1", b"2"])
-
-
 def test_topic_and_channel_that_only_the_journal_knows_are_made(tmp_path: Path, syncer: Syncer) -> None:
     daemon = Daemon(tmp_path / "a", syncer, {})
     channel(daemon)
@@ -225,18 +194,6 @@ def test_topic_and_channel_that_only_the_journal_knows_are_made(tmp_path: Path, 
     assert list(again.registry.topics) == ["t"]
     assert list(again.topic.channels) == ["c"]
     assert again.take_all("c") == Counter([b"0"])
-
-
-def test_deleted_topic_stays_deleted(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {})
-    channel(daemon)
-    daemon.topic.publish([b"0"])
-    daemon.topic.commit()
-    daemon.registry.delete_existing_topic("t")
-    assert not list((tmp_path / "a").glob("*.journal.*"))
-    daemon.topic.publish([b"1"])
-    again = daemon.after_kill(tmp_path / "b")
-    assert again.take_all("c") == Counter([b"1"])
 
 
 def test_clean_exit_leaves_the_journal_and_a_start_without_durability_leaves_disk_queues(

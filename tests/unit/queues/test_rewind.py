@@ -70,60 +70,6 @@ def bodies(messages: list[Message]) -> list[bytes]:
     return sorted(message.body for message in messages)
 
 
-def test_what_was_published_since_comes_again_with_fresh_attempts(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"mem_queue_size": 2})
-    channel(daemon)
-    publish(daemon, *(b"%d" % number for number in range(10)))
-    first = consume(daemon)
-    fourth = next(message for message in first if message.body == b"4")
-    begin = history(daemon).position(fourth.id.decode())
-    assert channel(daemon).queue.rewindable(begin, EVERYTHING).count() == 6
-    assert channel(daemon).rewind(begin, EVERYTHING) == 6
-    assert channel(daemon).depth == 6
-    again = daemon.after_kill(tmp_path / "b")
-    for each in (daemon, again):
-        messages = consume(each)
-        assert bodies(messages) == [b"4", b"5", b"6", b"7", b"8", b"9"]
-        assert {message.attempts for message in messages} == {0}
-    assert consume(again.after_kill(tmp_path / "c")) == []
-
-
-def test_what_is_not_finished_stays_what_it_is(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
-    channel(daemon)
-    publish(daemon, b"done", b"in flight", b"deferred", b"requeued")
-    taken = {message.body: message for message in daemon.take("c")}
-    for message in taken.values():
-        message.next_delivery()
-    client = daemon.consumer("c")
-    channel(daemon).finish(client, taken[b"done"].id)
-    channel(daemon).requeue(client, taken[b"deferred"].id, MINUTE)
-    channel(daemon).requeue(client, taken[b"requeued"].id, 0)
-    assert channel(daemon).rewind(0, EVERYTHING) == 1
-    queue = channel(daemon)
-    assert (queue.depth, queue.in_flight_count, queue.deferred_count) == (2, 1, 1)
-    channel(daemon).finish(client, taken[b"in flight"].id)
-    again = daemon.after_kill(tmp_path / "b")
-    assert {message.body: message.attempts for message in again.take("c")} == {b"done": 0, b"requeued": 1}
-    assert channel(again).deferred_count == 1
-
-
-def test_new_channel_from_a_point_in_the_past_holds_back_what_is_not_due(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
-    channel(daemon)
-    publish(daemon, b"before")
-    begin = journal_of(daemon).next_number
-    publish(daemon, b"since")
-    publish(daemon, b"later", deferred=MINUTE)
-    consume(daemon)
-    assert channel(daemon, "new").rewind(begin, EVERYTHING) == 2
-    again = daemon.after_kill(tmp_path / "b")
-    for each in (daemon, again):
-        assert channel(each, "new").deferred_count == 1
-        assert bodies(consume(each, "new")) == [b"since"]
-        assert channel(each, "new").deferred_count == 1
-
-
 def test_messages_that_are_not_due_are_listed_and_cancelled_after_a_rewind(tmp_path: Path, syncer: Syncer) -> None:
     daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
     channel(daemon)
@@ -144,19 +90,6 @@ def test_messages_that_are_not_due_are_listed_and_cancelled_after_a_rewind(tmp_p
                 queue.queue.cancel(due, message)
             assert len(consume(each, name)) == 10
             assert queue.deferred_count == 0
-
-
-def test_retained_messages_survive_compaction(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
-    channel(daemon)
-    for number in range(30):
-        publish(daemon, b"%02d" % number * 100)
-    consume(daemon)
-    daemon.flush()
-    assert journal_of(daemon).compact()
-    for each in (daemon, daemon.after_kill(tmp_path / "b")):
-        assert channel(each).rewind(0, EVERYTHING) == 30
-        assert len(consume(each)) == 30
 
 
 def test_rewind_while_a_snapshot_is_made(tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,16 +137,6 @@ def test_what_damage_took_is_not_promised(tmp_path: Path, syncer: Syncer) -> Non
         assert not queue.finished.gaps(0, journal.next_number), "its segments would stay"
 
 
-def test_until_ends_a_rewind(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
-    channel(daemon)
-    publish(daemon, b"0", b"1", b"2", b"3")
-    ids = {message.body: message.id.decode() for message in consume(daemon)}
-    positions = [history(daemon).position(ids[body]) for body in (b"1", b"3")]
-    assert channel(daemon).rewind(*positions) == 2
-    assert bodies(consume(daemon)) == [b"1", b"2"]
-
-
 def test_bytes_are_bounded_and_the_newest_messages_stay(tmp_path: Path, syncer: Syncer) -> None:
     bound = 200_000
     daemon = Daemon(tmp_path / "a", syncer, {"retention_bytes": bound})
@@ -243,27 +166,6 @@ def test_messages_go_by_their_age_though_nothing_happens(tmp_path: Path, syncer:
         eventually(lambda each=each: journal_of(each).compact())  # type: ignore[misc]
         assert history(each).count == 0
         assert channel(each).rewind(0, EVERYTHING) == 0
-
-
-def test_without_retention_nothing_comes_again(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {})
-    channel(daemon)
-    publish(daemon, b"0")
-    consume(daemon)
-    assert history(daemon).retention == (0, 0)
-    assert channel(daemon).rewind(0, EVERYTHING) == 0
-
-
-def test_clean_exit_keeps_what_is_retained(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
-    channel(daemon)
-    publish(daemon, b"0")
-    consume(daemon)
-    listed = daemon.listed
-    assert daemon.registry.close().journaled == 0
-    again = Daemon(tmp_path / "a", syncer, OPTIONS, listed)
-    assert channel(again).depth == 0
-    assert channel(again).rewind(0, EVERYTHING) == 1
 
 
 def test_time_finds_the_first_message_published_then_or_later(tmp_path: Path, syncer: Syncer) -> None:
@@ -567,16 +469,6 @@ def test_ordered_channel_keeps_the_order_of_publication_through_several_rewinds(
     assert queue.rewind(0, middle) == 5
     assert queue.rewind(middle, EVERYTHING) == 5
     assert [message.body for message in consume(daemon)] == [b"%d" % number for number in range(10)]
-
-
-def test_channel_that_exits_is_not_rewound(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
-    queue = channel(daemon)
-    publish(daemon, b"0")
-    consume(daemon)
-    daemon.registry.close()
-    with pytest.raises(BrokerError, match="exiting"):
-        queue.rewind(0, EVERYTHING)
 
 
 def test_restarts_do_not_prolong_the_life_of_messages(tmp_path: Path, syncer: Syncer) -> None:
