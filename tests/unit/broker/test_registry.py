@@ -1,4 +1,4 @@
-"""All topics: found by name, created once, deleted, loaded from and written to nsqd.dat; the daemon's health."""
+"""All topics: made once, with the channels that nsqlookupd knows, and without needless work."""
 
 import dataclasses
 import os
@@ -119,8 +119,9 @@ def publish(around: Fakes, name: str) -> None:
     topic.put_messages(topic.new_messages([b"x"]))
 
 
-def test_duplicates_merge_and_invalid_names_are_skipped(fakes: Build) -> None:
+def test_duplicates_merge_invalid_names_are_skipped_and_no_nsqlookupd_is_asked_at_the_start(fakes: Build) -> None:
     around = fakes()
+    around.precreate = ["known"]
     around.registry.load(
         [
             TopicMetadata("d", True, []),

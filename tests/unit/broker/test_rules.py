@@ -2,22 +2,25 @@
 
 from collections.abc import Callable
 from itertools import count, islice
-from time import monotonic
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, monotonic_ns
 
 import pytest
-from gevent import sleep
+from gevent import killall, sleep
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.rules import Rules
-from gnsqd.broker.topic import Topic
 from gnsqd.hub import cooperative
+from gnsqd.options import Options
 from gnsqd.queues.message import Message
+from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, bodies_of, eventually, settle
 
 Build = Callable[..., Fakes]
 ORDERED = Rules(ordered=True)
-STORES = [{}, {"durability": "process"}]
 
 
 def take(channel: Channel, consumer: FakeConsumer, window: int = 100) -> list[Message]:
@@ -38,20 +41,6 @@ def drain(channel: Channel, consumer: FakeConsumer) -> list[bytes]:
         seen += bodies_of(batch)
         assert channel.finish_run(consumer.id, [message.id for message in batch]) == len(batch)
     return seen
-
-
-@pytest.fixture(params=STORES, ids=["disk", "journal"])
-def ordered_topic(request: pytest.FixtureRequest, fakes: Build) -> Callable[..., tuple[Fakes, Topic, Channel]]:
-    """A topic whose channel `c` is ordered, with some options changed."""
-
-    def build(**options: Any) -> tuple[Fakes, Topic, Channel]:
-        around = fakes(**request.param, **options)
-        topic = around.registry.get_topic("t")
-        channel = topic.get_channel("c")
-        topic.set_rules(channel, ORDERED)
-        return around, topic, channel
-
-    return build
 
 
 # The rate
@@ -111,60 +100,72 @@ def test_slow_rate_keeps_its_tokens_apart(fakes: Build, consumers: list[FakeCons
 
 # Order
 
-
-def test_messages_of_one_moment_keep_their_order(ordered_topic: Any, consumers: list[FakeConsumer]) -> None:
-    around, topic, channel = ordered_topic(mem_queue_size=4)
-    topic.start()
-    messages = numbered(around, 12)
-    topic.put_messages(messages[:6])
-    eventually(lambda: channel.depth == 6)
-    for message in messages[:3]:
-        assert take(channel, consumers[0]) == [message]
-        channel.finish(1, message.id)
-    topic.put_messages(messages[6:])
-    eventually(lambda: topic.depth == 0)
-    assert drain(channel, consumers[0]) == [b"%04d" % number for number in range(3, 12)]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from([*["publish", "take"] * 3, "finish", "finish", "requeue", "time out", "pause"]),
+        st.integers(1, 7),
+    ),
+    max_size=40,
+)
 
 
-@pytest.mark.parametrize("capacity", [2, 300])
-def test_backlog_of_a_topic_reaches_an_ordered_channel_in_order(
-    ordered_topic: Any, consumers: list[FakeConsumer], capacity: int
-) -> None:
-    around, topic, channel = ordered_topic(mem_queue_size=capacity)
-    topic.start()
-    topic.pause()
-    topic.put_messages(numbered(around, 700))
-    assert topic.depth == 700
+@given(STEPS, st.sampled_from([0, 1, 4, 1000]), st.sampled_from(["none", "process"]))
+def test_oldest_message_comes_next_and_alone(steps: list[tuple[str, int]], capacity: int, durability: str) -> None:
+    syncer = Syncer()
+    with TemporaryDirectory() as directory:
+        around = Fakes(Path(directory), Options(mem_queue_size=capacity, durability=durability), syncer)
+        try:
+            compare_with_a_list(around, steps)
+        finally:
+            killall(around.greenlets)
+            syncer.stop()
+
+
+def compare_with_a_list(around: Fakes, steps: list[tuple[str, int]]) -> None:
+    topic = around.registry.get_topic("t")
+    channel = topic.get_channel("c")
+    topic.set_rules(channel, ORDERED)
+    consumer = FakeConsumer(1)
+    in_topic: list[bytes] = []
+    queued: list[bytes] = []
+    in_flight: list[Message] = []
+    count = 0
+    for step, amount in steps:
+        if step == "publish":
+            in_topic += [b"%d" % number for number in range(count, count + amount)]
+            count += amount
+            topic.publish(in_topic[-amount:])
+            topic.commit()
+        elif step == "pause":
+            (topic.unpause if topic.paused else topic.pause)()
+        elif step == "take":
+            taken = take(channel, consumer)
+            assert bodies_of(taken) == (queued[:1] if not in_flight else [])
+            in_flight += taken
+        elif in_flight:
+            message = in_flight.pop()
+            if step == "finish":
+                channel.finish(1, message.id)
+                queued.pop(0)
+            elif step == "requeue":
+                channel.requeue(1, message.id, 0)
+            else:
+                assert channel.process_in_flight(monotonic_ns() + 2 * MINUTE)
+        if not topic.paused:
+            eventually(lambda: topic.depth == 0)
+            queued += in_topic
+            in_topic.clear()
+        assert (topic.depth, channel.depth) == (len(in_topic), len(queued) - len(in_flight))
     topic.unpause()
     eventually(lambda: topic.depth == 0)
-    assert drain(channel, consumers[0]) == [b"%04d" % number for number in range(700)]
+    for message in in_flight:
+        channel.requeue(1, message.id, 0)
+    assert drain(channel, consumer) == queued + in_topic
 
 
-@pytest.mark.parametrize("capacity", [0, 2, 1000])
-def test_message_that_is_requeued_with_a_delay_holds_up_the_others(
-    ordered_topic: Any, consumers: list[FakeConsumer], capacity: int
-) -> None:
-    around, topic, channel = ordered_topic(mem_queue_size=capacity)
-    topic.start()
-    topic.put_messages(numbered(around, 5))
-    eventually(lambda: channel.depth == 5)
-    (message,) = take(channel, consumers[0])
-    begun = monotonic()
-    channel.requeue(1, message.id, SECOND // 5)
-    assert channel.deferred_count == 1
-    assert [take(channel, consumer) for consumer in consumers] == [[], [], []]
-    eventually(lambda: any(consumer.woken for consumer in consumers))
-    assert monotonic() - begun >= 0.19
-    for consumer in consumers[1:]:
-        channel.stop_waiting(consumer)
-    assert drain(channel, consumers[0]) == [b"%04d" % number for number in range(5)]
-
-
-@pytest.mark.parametrize("store", STORES, ids=["disk", "journal"])
-def test_channel_becomes_ordered_while_it_is_used(
-    fakes: Build, consumers: list[FakeConsumer], store: dict[str, Any]
-) -> None:
-    around = fakes(mem_queue_size=4, **store)
+@pytest.mark.parametrize("durability", ["none", "process"])
+def test_channel_becomes_ordered_while_it_is_used(fakes: Build, consumers: list[FakeConsumer], durability: str) -> None:
+    around = fakes(mem_queue_size=4, durability=durability)
     topic = around.registry.get_topic("t")
     channel = topic.get_channel("c")
     channel.add_client(consumers[0])
@@ -184,7 +185,7 @@ def test_channel_becomes_ordered_while_it_is_used(
     eventually(lambda: channel.available())
     expected = [b"%04d" % number for number in range(10)]
     seen = drain(channel, consumers[0])
-    if store:
+    if durability == "process":
         assert seen == expected
     else:  # the third was written behind the others
         assert [body for body in seen if body != b"0002"] == [body for body in expected if body != b"0002"]

@@ -19,8 +19,8 @@ from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, FakeConsumer, bodies_of, eventually, settle
 from unit.queues.test_journaled import FAR, Daemon, channel
 
-BATCH = 3
-OLD = Counter(b"%d" % number for number in range(8)) + Counter([b"later"])
+BATCH = 2
+OLD = Counter(b"%d" % number for number in range(6)) + Counter([b"later"])
 TOPICS = {"t": ["c", "d"], "alone": []}
 CHANGES = ("pwritev", "rename", "unlink")
 
@@ -36,10 +36,10 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
 def disk_queues(tmp_path: Path, syncer: Syncer) -> Path:
     """What a clean exit left: in two channels and in a topic without any, in several files each."""
     directory = tmp_path / "queues"
-    plain = Daemon(directory, syncer, {"durability": "none", "max_bytes_per_file": 150}, TOPICS)
+    plain = Daemon(directory, syncer, {"durability": "none", "max_bytes_per_file": 100}, TOPICS)
     for name in TOPICS:
         topic = plain.registry.get_topic(name)
-        topic.publish([b"%d" % number for number in range(8)])
+        topic.publish([b"%d" % number for number in range(6)])
         topic.publish([b"later"], deferred=MINUTE)
     channel(plain)
     plain.registry.close()
