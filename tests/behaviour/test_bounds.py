@@ -1,15 +1,12 @@
 """Bounds for backlogs (contrib/docs/survive.md), by TCP and HTTP, with disk queues and with a journal."""
 
-from collections.abc import Callable
-
 import pytest
 
 from kit.daemons import Daemon, eventually
 from kit.exposition import labels, series
 from kit.http_api import ask, message, topic_stats
 from kit.nsq_client import Client, mpub_body
-
-DaemonFactory = Callable[..., Daemon]
+from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 
 DROP = "--overflow-policy=drop-oldest"
 BODY = b"x" * 70  # 100 bytes in a disk queue
@@ -18,33 +15,22 @@ durability = pytest.mark.parametrize("durability", ["--durability=none", "--dura
 memory = pytest.mark.parametrize("memory", ["--mem-queue-size=10000", "--mem-queue-size=2"])
 
 
-def create(nsqd: Daemon, topic: str = "t", *channels: str) -> None:
-    assert ask(nsqd, f"POST /topic/create?topic={topic}") == (200, "")
-    for channel in channels:
-        assert ask(nsqd, f"POST /channel/create?topic={topic}&channel={channel}") == (200, "")
-
-
-def publish(nsqd: Daemon, *bodies: bytes, topic: str = "t") -> None:
-    with Client(nsqd.tcp_address) as client:
-        client.publish(topic, *bodies)
-
-
-def assert_refused(nsqd: Daemon, reason: str) -> None:
-    """Every way to publish to `t` is, in nsqd's words for a message that could not be put, and so is nothing else."""
-    before = topic_stats(nsqd, "t")["message_count"]
+def assert_refused(nsqd: Daemon, reason: str, topic: str = "t") -> None:
+    """Every way to publish to it is, in nsqd's words for a message that could not be put, and so is nothing else."""
+    before = topic_stats(nsqd, topic)["message_count"]
     for name, line, body in (
-        ("PUB", b"PUB t", BODY),
-        ("DPUB", b"DPUB t 60000", BODY),
-        ("MPUB", b"MPUB t", mpub_body(BODY, BODY)),
+        ("PUB", f"PUB {topic}", BODY),
+        ("DPUB", f"DPUB {topic} 60000", BODY),
+        ("MPUB", f"MPUB {topic}", mpub_body(BODY, BODY)),
     ):
         with Client(nsqd.tcp_address) as client:
-            client.command(line, body)
+            client.command(line.encode(), body)
             assert client.error() == f"E_{name}_FAILED {name} failed {reason}".encode()
             assert client.recv_until_closed() == b""
-    for target in ("pub?topic=t", "pub?topic=t&defer=1000", "mpub?topic=t", "mpub?topic=t&binary=true"):
-        body = mpub_body(BODY) if "binary" in target else BODY
-        assert ask(nsqd, f"POST /{target}", body) == (503, message(f"FULL: {reason}"))
-    assert topic_stats(nsqd, "t")["message_count"] == before
+    for command in ("pub?", "pub?defer=1000&", "mpub?", "mpub?binary=true&"):
+        body = mpub_body(BODY) if "binary" in command else BODY
+        assert ask(nsqd, f"POST /{command}topic={topic}", body) == (503, message(f"FULL: {reason}"))
+    assert topic_stats(nsqd, topic)["message_count"] == before
     assert ask(nsqd, "GET /ping") == (200, "OK")
     assert ask(nsqd, "GET /readyz") == (200, "OK")
 
@@ -61,24 +47,14 @@ def figures(nsqd: Daemon, what: str, topic: str = "t") -> list[float]:
 
 def consume(nsqd: Daemon, count: int) -> list[bytes]:
     """That many messages of `t:c`, finished, in order of publication."""
-    with Client(nsqd.tcp_address) as client:
-        client.subscribe("t", "c", rdy=count)
-        messages = [client.message() for _ in range(count)]
-        client.command(b"RDY 0")
-        for found in messages:
-            client.command(b"FIN " + found.id)
-        client.command(b"CLS")
-        assert client.response() == b"CLOSE_WAIT"
-    return [found.body for found in sorted(messages, key=lambda found: (found.timestamp, found.id))]
+    return [found.body for found in sorted(take(nsqd, "t", "c", count), key=lambda found: (found.timestamp, found.id))]
 
 
-def die(nsqd: Daemon, durability: str) -> None:
-    """By SIGKILL where that may cost nothing."""
-    if durability == "--durability=none":
-        nsqd.restart()
-    else:
+def die(nsqd: Daemon, durability: str, *flags: str) -> None:
+    """By SIGKILL where that may cost nothing; the next one has these flags."""
+    if durability != "--durability=none":
         nsqd.kill()
-        nsqd.start()
+    nsqd.restart(*flags)
 
 
 @durability
@@ -87,17 +63,41 @@ def test_full_channel_refuses_publishers_until_there_is_room(
     gnsqd_factory: DaemonFactory, durability: str, memory: str
 ) -> None:
     nsqd = gnsqd_factory("--max-channel-depth=5", durability, memory)
-    create(nsqd, "t", "c")
-    publish(nsqd, b"0")
-    publish(nsqd, b"1", b"2", b"3", b"4")
+    create(nsqd, "t", "c", "other")
+    create(nsqd, "nobody")
+    publish(nsqd, "t", b"0")
+    take(nsqd, "t", "other", 1)
+    publish(nsqd, "t", b"1", b"2", b"3", b"4")
+    publish(nsqd, "nobody", b"0", b"1", b"2", b"3", b"4")
+    reason = "would hold more than 5 messages (--max-channel-depth)"
     for _ in range(2):
-        eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 5)
-        assert_refused(nsqd, "channel t:c would hold more than 5 messages (--max-channel-depth)")
+        wait_for(nsqd, "t", "c", depth=5)
+        assert_refused(nsqd, f"channel t:c {reason}")
+        assert_refused(nsqd, f"topic nobody {reason}", "nobody")
         assert figures(nsqd, "rejected") == [REFUSED, REFUSED]
+        assert figures(nsqd, "rejected", "nobody") == [REFUSED, -1]
+        assert (
+            series(nsqd.http("GET", "/metrics")[2])[
+                "gnsqd_channel_rejected_messages_total", labels(topic="t", channel="other")
+            ]
+            == 0
+        )
         die(nsqd, durability)
-    assert len(consume(nsqd, 5)) == 5
-    publish(nsqd, b"5", b"6", b"7", b"8", b"9")
-    assert len(consume(nsqd, 5)) == 5
+    take(nsqd, "t", "other", 4)
+    assert consume(nsqd, 5) == [b"0", b"1", b"2", b"3", b"4"]
+    post(nsqd, "/topic/pause?topic=t")
+    publish(nsqd, "t", b"5", b"6", b"7", b"8", b"9")
+    assert_refused(nsqd, f"channel t:c {reason}")
+    post(nsqd, "/topic/unpause?topic=t")
+    assert consume(nsqd, 5) == [b"5", b"6", b"7", b"8", b"9"]
+
+
+def test_ephemeral_channel_refuses_nobody(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--max-channel-depth=3")
+    create(nsqd, "t", "c%23ephemeral")
+    for depth in range(5):
+        publish(nsqd, "t", b"x")
+        assert topic_stats(nsqd, "t")["channels"][0]["depth"] == depth + 1
 
 
 @durability
@@ -109,15 +109,15 @@ def test_full_channel_makes_room_by_dropping_the_oldest(
     create(nsqd, "t", "c")
     create(nsqd, "nobody")
     for number in range(10):
-        publish(nsqd, b"%d" % number)
-        publish(nsqd, b"%d" % number, topic="nobody")
+        publish(nsqd, "t", b"%d" % number)
+        publish(nsqd, "nobody", b"%d" % number)
     assert ask(nsqd, "POST /mpub?topic=t", b"10\n11\n12\n") == (200, "OK")
     assert figures(nsqd, "dropped") == [0, 8]
     assert figures(nsqd, "dropped", "nobody") == [5, -1]
     die(nsqd, durability)
-    eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 5)
+    wait_for(nsqd, "t", "c", depth=5)
     assert topic_stats(nsqd, "nobody")["depth"] == 5
-    publish(nsqd, b"13", b"14", b"15")
+    publish(nsqd, "t", b"13", b"14", b"15")
     assert figures(nsqd, "dropped") == [0, 3]
     found = consume(nsqd, 5)
     assert set(found[:2]) < {b"8", b"9", b"10", b"11", b"12"}
@@ -129,14 +129,19 @@ def test_full_channel_makes_room_by_dropping_the_oldest(
 def test_full_topic_refuses_publishers_until_there_is_room(gnsqd_factory: DaemonFactory, durability: str) -> None:
     nsqd = gnsqd_factory("--max-topic-bytes=1000", durability)
     create(nsqd, "t", "c", "d")
-    publish(nsqd, *[BODY] * 5)
+    publish(nsqd, "t", *[BODY] * 5)
+    reason = "topic t would hold more than 1000 bytes (--max-topic-bytes)"
     for _ in range(2):
-        assert_refused(nsqd, "topic t would hold more than 1000 bytes (--max-topic-bytes)")
-        nsqd.restart()
+        assert_refused(nsqd, reason)
+        die(nsqd, durability)
     assert len(consume(nsqd, 4)) == 4
-    eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 1)
-    publish(nsqd, *[BODY] * 2)
-    assert_refused(nsqd, "topic t would hold more than 1000 bytes (--max-topic-bytes)")
+    wait_for(nsqd, "t", "c", depth=1)
+    publish(nsqd, "t", *[BODY] * 2)
+    assert_refused(nsqd, reason)
+    for action in ("topic/pause?topic=t", "channel/empty?topic=t&channel=c", "channel/empty?topic=t&channel=d"):
+        post(nsqd, f"/{action}")
+    publish(nsqd, "t", *[BODY] * 5)  # each channel will have them
+    assert_refused(nsqd, reason)
 
 
 @durability
@@ -144,7 +149,7 @@ def test_full_topic_makes_room_by_dropping_the_oldest(gnsqd_factory: DaemonFacto
     nsqd = gnsqd_factory("--max-topic-bytes=1000", DROP, durability)
     create(nsqd, "t", "c")
     for number in range(15):
-        publish(nsqd, b"%070d" % number)
+        publish(nsqd, "t", b"%070d" % number)
     assert figures(nsqd, "dropped") == [0, 5]
     die(nsqd, durability)
     assert [int(body) for body in consume(nsqd, 10)] == list(range(5, 15))
@@ -156,19 +161,19 @@ def test_messages_that_are_too_old_are_dropped(gnsqd_factory: DaemonFactory, dur
     nsqd = gnsqd_factory("--message-ttl=1h", durability, memory)
     create(nsqd, "t", "c")
     create(nsqd, "nobody")
-    publish(nsqd, b"1", b"2", b"3", b"4", b"5")
-    publish(nsqd, b"1", b"2", b"3", b"4", b"5", topic="nobody")
+    publish(nsqd, "t", b"1", b"2", b"3", b"4", b"5")
+    publish(nsqd, "nobody", b"1", b"2", b"3", b"4", b"5")
     assert len(consume(nsqd, 2)) == 2
     assert figures(nsqd, "expired") == [0, 0]
-    nsqd.restart("--message-ttl=1ms", durability, memory)
+    die(nsqd, durability, "--message-ttl=1ms", durability, memory)
     with Client(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=10)
         eventually(lambda: figures(nsqd, "expired") == [0, 3])
         eventually(lambda: figures(nsqd, "expired", "nobody") == [5, -1])
         assert client.nothing_arrives(0.1)
-    nsqd.restart("--message-ttl=1h", durability, memory)
+    die(nsqd, durability, "--message-ttl=1h", durability, memory)
     assert topic_stats(nsqd, "nobody")["depth"] == 0
-    publish(nsqd, b"6")
+    publish(nsqd, "t", b"6")
     assert consume(nsqd, 1) == [b"6"]
 
 
@@ -176,7 +181,7 @@ def test_messages_that_are_too_old_are_dropped(gnsqd_factory: DaemonFactory, dur
 def test_nobody_publishes_to_a_disk_that_is_nearly_full(gnsqd_factory: DaemonFactory, durability: str) -> None:
     nsqd = gnsqd_factory("--min-free-disk=1", durability)
     create(nsqd, "t", "c")
-    publish(nsqd, b"0")
+    publish(nsqd, "t", b"0")
     assert series(nsqd.http("GET", "/metrics")[2])["gnsqd_low_on_disk", ()] == 0
     least = 1 << 62
     nsqd.restart(f"--min-free-disk={least}", DROP, durability)

@@ -8,7 +8,7 @@ and channels are made when the module's daemon starts, and only its first test w
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,23 +17,23 @@ import pytest
 
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import MESSAGE, Client, Message, parse_message, sized
+from kit.traffic import DaemonFactory, create, finish, post, publish
 
 FLAGS = ["--msg-timeout=1s", "--max-msg-timeout=2s", "--max-req-timeout=2s"]
 LATE = 8.0  # seconds that a scan may be late; the real daemon's first takes up to 5
 
 
 @pytest.fixture(scope="module")
-def nsqd_and_topics(module_factory: Callable[..., Daemon]) -> tuple[Daemon, Iterator[str]]:
+def nsqd_and_topics(module_factory: DaemonFactory) -> tuple[Daemon, Iterator[str]]:
     nsqd = module_factory(*FLAGS)
     names = [f"prepared{number}" for number in range(40)]
     for name in names:
-        nsqd.http("POST", f"/topic/create?topic={name}")
-        nsqd.http("POST", f"/channel/create?topic={name}&channel=c")
+        create(nsqd, name, "c")
     return nsqd, iter(names)
 
 
 @pytest.fixture(scope="module")
-def patient(module_factory: Callable[..., Daemon]) -> Daemon:
+def patient(module_factory: DaemonFactory) -> Daemon:
     """One without short time-outs, for what must not time out on a busy machine."""
     return module_factory()
 
@@ -95,8 +95,8 @@ def test_message_published_before_sub_is_delivered_with_its_id_and_time(nsqd: Da
 
 
 def test_client_never_has_more_in_flight_than_its_rdy(patient: Daemon, topic: str) -> None:
-    with consume(patient, topic, rdy=5) as client, Client(patient.tcp_address) as publisher:
-        publisher.publish(topic, *[b"%d" % number for number in range(20)])
+    publish(patient, topic, *[b"%d" % number for number in range(20)])
+    with consume(patient, topic, rdy=5) as client:
         ids = [client.message().id for _ in range(5)]
         assert client.nothing_arrives(0.3)
         client.command(b"FIN " + ids[0])
@@ -140,21 +140,13 @@ def test_consumers_of_a_channel_share_its_messages(patient: Daemon, topic: str) 
 
 def test_every_channel_gets_every_message_once(patient: Daemon, topic: str) -> None:
     with consume(patient, topic, "c", rdy=100) as one, consume(patient, topic, "d", rdy=100) as two:
-        with Client(patient.tcp_address) as publisher:
-            publisher.publish(topic, *[b"%d" % number for number in range(50)])
-        seen = [[(message.id, message.attempts, message.body) for message in take(client, 50)] for client in (one, two)]
+        publish(patient, topic, *[b"%d" % number for number in range(50)])
+        seen = [
+            [(message.id, message.attempts, message.body) for message in finish(client, 50)] for client in (one, two)
+        ]
         assert sorted(seen[0]) == sorted(seen[1])
         assert {body for _, _, body in seen[0]} == {b"%d" % number for number in range(50)}
         assert {attempts for _, attempts, _ in seen[0]} == {1}
-
-
-def take(client: Client, count: int) -> list[Message]:
-    """The next `count` messages, each finished."""
-    messages = []
-    for _ in range(count):
-        messages.append(client.message())
-        client.command(b"FIN " + messages[-1].id)
-    return messages
 
 
 # Time-outs
@@ -186,7 +178,7 @@ def test_time_out_is_the_clients_own_or_the_daemons(nsqd: Daemon, topic: str, pu
             settles(nsqd, topic, in_flight_count=0)
 
 
-def test_new_channel_times_out_as_soon_as_an_old_one(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_new_channel_times_out_as_soon_as_an_old_one(gnsqd_factory: DaemonFactory) -> None:
     """Corrected (NSQD-COMPAT 0.1, item 1): the real daemon scans a new channel only after up to 5 s."""
     nsqd = gnsqd_factory(*FLAGS)
     with Client(nsqd.tcp_address) as publisher:
@@ -199,7 +191,7 @@ def test_new_channel_times_out_as_soon_as_an_old_one(gnsqd_factory: Callable[...
                 assert (again.attempts, 0.9 < time.monotonic() - began < 3.5) == (2, True)
 
 
-def test_time_outs_are_on_time_among_many_channels(gnsqd_factory: Callable[..., Daemon], tmp_path: Path) -> None:
+def test_time_outs_are_on_time_among_many_channels(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     """Corrected (NSQD-COMPAT 3): in the real daemon each of these time-outs is some 10 s late."""
     channels = [{"name": f"c{number}", "paused": False} for number in range(2000)]
     topics = [{"name": "many", "paused": False, "channels": channels}, {"name": "t", "paused": False, "channels": []}]
@@ -252,8 +244,7 @@ def stuck_and_healthy(
     """Consumers that have got one message each and do nothing, those messages, and as many consumers that wait."""
     stuck = [consume(nsqd, topic, rdy=1, msg_timeout=msg_timeout) for _ in range(count)]
     healthy = [consume(nsqd, topic) for _ in range(count)]
-    with Client(nsqd.tcp_address) as publisher:
-        publisher.publish(topic, *[b"%d" % number for number in range(count)])
+    publish(nsqd, topic, *[b"%d" % number for number in range(count)])
     messages = [client.message() for client in stuck]
     for client in healthy:
         client.command(b"RDY 1\nFIN 0123456789abcdef")  # the answer comes after RDY was executed
@@ -299,8 +290,7 @@ def test_requeued_message_goes_to_a_consumer_that_waits_not_to_the_one_that_requ
 
 
 def test_requeue_at_once_puts_a_message_behind_the_others(patient: Daemon, topic: str) -> None:
-    with Client(patient.tcp_address) as publisher:
-        publisher.publish(topic, b"first", b"second")
+    publish(patient, topic, b"first", b"second")
     with consume(patient, topic, rdy=1) as consumer:
         first = consumer.message()
         for attempts in range(2, 5):
@@ -312,8 +302,8 @@ def test_requeue_at_once_puts_a_message_behind_the_others(patient: Daemon, topic
 
 
 def test_requeue_counts(patient: Daemon, topic: str) -> None:
-    with Client(patient.tcp_address) as publisher, consume(patient, topic, rdy=1) as consumer:
-        publisher.publish(topic, b"x")
+    publish(patient, topic, b"x")
+    with consume(patient, topic, rdy=1) as consumer:
         for attempts in range(1, 6):
             message = consumer.message()
             assert message.attempts == attempts
@@ -385,12 +375,12 @@ def test_paused_channel_still_times_out_and_lets_deferred_messages_become_due(
 ) -> None:
     publisher.publish(topic, b"in flight")
     consumer.message()
-    nsqd.http("POST", f"/channel/pause?topic={topic}&channel=c")
+    post(nsqd, f"/channel/pause?topic={topic}&channel=c")
     publisher.command(f"DPUB {topic} 300".encode(), b"deferred")
     assert publisher.response() == b"OK"
     settles(nsqd, topic, depth=2, timeout_count=1, in_flight_count=0, deferred_count=0, paused=True)
     assert consumer.nothing_arrives(0.3)
-    nsqd.http("POST", f"/channel/unpause?topic={topic}&channel=c")
+    post(nsqd, f"/channel/unpause?topic={topic}&channel=c")
     bodies = []
     for _ in range(2):
         message = next_message(consumer)
@@ -414,7 +404,7 @@ def test_ids_are_unique_across_topics(gnsqd: Daemon) -> None:
             assert publisher.response() == b"OK"
         for name in ("one", "two"):
             with consume(gnsqd, name, rdy=10) as client:
-                seen += [message.id for message in take(client, 10)]
+                seen += [message.id for message in finish(client, 10)]
         assert len(set(seen)) == len(seen) == 20
 
 
@@ -422,7 +412,7 @@ def test_thousands_of_ids_of_one_topic_are_unique(patient: Daemon, topic: str) -
     with Client(patient.tcp_address) as publisher, consume(patient, topic, rdy=2500) as client:
         for _ in range(5):
             publisher.publish(topic, *[b"x"] * 2000)
-        ids = [message.id for message in take(client, 10000)]
+        ids = [message.id for message in finish(client, 10000)]
         assert len(set(ids)) == 10000
 
 

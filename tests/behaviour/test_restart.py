@@ -12,13 +12,6 @@ from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client
 
 
-def post(nsqd: Daemon, what: str, topic: str, channel: str = "") -> None:
-    """`what` as in `topic/pause`."""
-    query = f"?topic={topic}&channel={channel}" if channel else f"?topic={topic}"
-    status, _, body = nsqd.http("POST", f"/{what}{query}")
-    assert (status, body) == (200, b"")
-
-
 def shape(nsqd: Daemon) -> dict[str, Any]:
     """topic -> (paused, depth, {channel: (paused, depth)})."""
     return {
@@ -52,11 +45,11 @@ def test_topics_channels_and_pause_flags_survive_and_nothing_ephemeral_does(
     nsqd = nsqd_factory()
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as other:
         for topic, channels in (("a", ["one", "two"]), ("b", []), ("c", ["one"])):
-            post(nsqd, "topic/create", topic)
+            post(nsqd, f"/topic/create?topic={topic}")
             for channel in channels:
-                post(nsqd, "channel/create", topic, channel)
-        post(nsqd, "channel/pause", "a", "two")
-        post(nsqd, "topic/pause", "c")
+                post(nsqd, f"/channel/create?topic={topic}&channel={channel}")
+        post(nsqd, "/channel/pause?topic=a&channel=two")
+        post(nsqd, "/topic/pause?topic=c")
         client.subscribe("a", "x#ephemeral")
         other.subscribe("y#ephemeral", "one")
         nsqd.send_signal(number)
@@ -110,8 +103,8 @@ def test_half_read_queue_goes_on_where_it_was(nsqd_factory: Callable[..., Daemon
     nsqd = nsqd_factory("--mem-queue-size=100", "--max-bytes-per-file=10240")
     bodies = [b"%d" % number * 10 for number in range(300)]
     with Client(nsqd.tcp_address) as client:
-        post(nsqd, "topic/create", "t")
-        post(nsqd, "channel/create", "t", "c")
+        post(nsqd, "/topic/create?topic=t")
+        post(nsqd, "/channel/create?topic=t&channel=c")
         client.publish("t", *bodies)
     read: list[bytes] = []
     for _ in range(2):
@@ -136,17 +129,17 @@ def test_paused_things_stay_paused_with_their_messages(nsqd_factory: Callable[..
     nsqd = nsqd_factory()
     with Client(nsqd.tcp_address) as client:
         for topic in ("topic-paused", "channel-paused"):
-            post(nsqd, "topic/create", topic)
-            post(nsqd, "channel/create", topic, "c")
-        post(nsqd, "topic/pause", "topic-paused")
-        post(nsqd, "channel/pause", "channel-paused", "c")
+            post(nsqd, f"/topic/create?topic={topic}")
+            post(nsqd, f"/channel/create?topic={topic}&channel=c")
+        post(nsqd, "/topic/pause?topic=topic-paused")
+        post(nsqd, "/channel/pause?topic=channel-paused&channel=c")
         client.publish("topic-paused", b"held")
         client.publish("channel-paused", b"held")
         eventually(lambda: nsqd.channel_stats("channel-paused", "c")["depth"] == 1)
     nsqd.restart()
     assert shape(nsqd) == {"topic-paused": (True, 1, {"c": (False, 0)}), "channel-paused": (False, 0, {"c": (True, 1)})}
-    post(nsqd, "topic/unpause", "topic-paused")
-    post(nsqd, "channel/unpause", "channel-paused", "c")
+    post(nsqd, "/topic/unpause?topic=topic-paused")
+    post(nsqd, "/channel/unpause?topic=channel-paused&channel=c")
     for topic in ("topic-paused", "channel-paused"):
         assert [body for _, body, _ in drain(nsqd, topic, "c", 1)] == [b"held"]
     nsqd.restart()
@@ -160,32 +153,32 @@ def test_what_was_deleted_and_emptied_stays_so(nsqd_factory: Callable[..., Daemo
     nsqd = nsqd_factory("--mem-queue-size=1")
     with Client(nsqd.tcp_address) as client:
         for topic in ("gone", "kept", "emptied"):
-            post(nsqd, "topic/create", topic)
-            post(nsqd, "channel/create", topic, "c")
-            post(nsqd, "channel/create", topic, "d")
+            post(nsqd, f"/topic/create?topic={topic}")
+            post(nsqd, f"/channel/create?topic={topic}&channel=c")
+            post(nsqd, f"/channel/create?topic={topic}&channel=d")
             client.publish(topic, b"0", b"1", b"2")
     both = {"c": (False, 3), "d": (False, 3)}
     eventually(lambda: shape(nsqd) == dict.fromkeys(("gone", "kept", "emptied"), (False, 0, both)))
-    post(nsqd, "topic/delete", "gone")
-    post(nsqd, "channel/delete", "kept", "c")
-    post(nsqd, "channel/empty", "emptied", "c")
+    post(nsqd, "/topic/delete?topic=gone")
+    post(nsqd, "/channel/delete?topic=kept&channel=c")
+    post(nsqd, "/channel/empty?topic=emptied&channel=c")
     nsqd.restart()
     assert shape(nsqd) == {
         "kept": (False, 0, {"d": (False, 3)}),
         "emptied": (False, 0, {"c": (False, 0), "d": (False, 3)}),
     }
-    post(nsqd, "topic/create", "gone")
+    post(nsqd, "/topic/create?topic=gone")
     assert shape(nsqd)["gone"] == (False, 0, {})
 
 
 def test_deletion_is_remembered_even_by_a_daemon_that_is_killed(gnsqd: Daemon) -> None:
     """Corrected (NSQD-COMPAT 0.1, items 11 and 22): nsqd's list what was deleted in half the cases."""
     for topic in ("gone", "kept"):
-        post(gnsqd, "topic/create", topic)
-        post(gnsqd, "channel/create", topic, "c")
-        post(gnsqd, "channel/create", topic, "d")
-    post(gnsqd, "channel/delete", "kept", "c")
-    post(gnsqd, "topic/delete", "gone")
+        post(gnsqd, f"/topic/create?topic={topic}")
+        post(gnsqd, f"/channel/create?topic={topic}&channel=c")
+        post(gnsqd, f"/channel/create?topic={topic}&channel=d")
+    post(gnsqd, "/channel/delete?topic=kept&channel=c")
+    post(gnsqd, "/topic/delete?topic=gone")
     path = gnsqd.data_path / "nsqd.dat"
     kept = {"name": "kept", "paused": False, "channels": [{"name": "d", "paused": False}]}
     eventually(lambda: json.loads(path.read_bytes())["topics"] == [kept])
@@ -238,7 +231,7 @@ def test_messages_accepted_while_they_could_be_larger_are_delivered(
     bodies = [b"%d" % number * size for number, size in enumerate([10, 3000, 20, 100_000, 4000, 30])]
     with Client(nsqd.tcp_address) as client:
         client.publish("t", *bodies)
-    post(nsqd, "channel/create", "t", "c")
+    post(nsqd, "/channel/create?topic=t&channel=c")
     end(nsqd)
     for _ in range(2):
         nsqd.restart(flag, "--max-msg-size=1000")

@@ -5,31 +5,23 @@ Everything an operator does here goes through the HTTP API, everything a client 
 
 import json
 import time
-from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from kit.daemons import Daemon, eventually
-from kit.nsq_client import RESPONSE, Client, Frame, split_frames
+from kit.nsq_client import RESPONSE, Client, Frame, Message, split_frames
+from kit.traffic import DaemonFactory, create, finish, post
 
 
 @pytest.fixture(scope="module")
-def nsqd(module_factory: Callable[..., Daemon]) -> Daemon:
+def nsqd(module_factory: DaemonFactory) -> Daemon:
     return module_factory()
 
 
 @pytest.fixture
 def consumer(nsqd: Daemon) -> Client:
     return Client(nsqd.tcp_address)
-
-
-def post(nsqd: Daemon, what: str, topic: str, channel: str = "") -> None:
-    """`what` as in `topic/pause`."""
-    query = f"?topic={topic}&channel={channel}" if channel else f"?topic={topic}"
-    status, _, body = nsqd.http("POST", f"/{what}{query.replace('#', '%23')}")
-    assert (status, body) == (200, b"")
 
 
 def topic_stats(nsqd: Daemon, topic: str) -> dict[str, Any]:
@@ -53,14 +45,8 @@ def settles(nsqd: Daemon, topic: str, channel: str = "", **expected: object) -> 
     return eventually(stats, f"{topic}:{channel} {expected}")
 
 
-def take(client: Client, count: int) -> list[bytes]:
-    """The bodies of the next `count` messages, each finished."""
-    bodies = []
-    for _ in range(count):
-        message = client.message()
-        bodies.append(message.body)
-        client.command(b"FIN " + message.id)
-    return bodies
+def bodies(messages: list[Message]) -> list[bytes]:
+    return [message.body for message in messages]
 
 
 # Coming
@@ -68,30 +54,21 @@ def take(client: Client, count: int) -> list[bytes]:
 
 def test_sub_creates_topic_and_channel_and_http_does_too(nsqd: Daemon, client: Client, topic: str) -> None:
     client.subscribe(topic, "by-sub")
-    post(nsqd, "topic/create", topic)
-    post(nsqd, "channel/create", topic, "by-http")
-    post(nsqd, "channel/create", topic, "by-http")
+    create(nsqd, topic, "by-http", "by-http")
     found = topic_stats(nsqd, topic)
     assert [entry["channel_name"] for entry in found["channels"]] == ["by-http", "by-sub"]
 
 
-def test_messages_wait_in_the_topic_for_its_first_channel(nsqd: Daemon, client: Client, topic: str) -> None:
+def test_messages_wait_in_the_topic_while_it_has_no_channel(nsqd: Daemon, client: Client, topic: str) -> None:
+    create(nsqd, topic, "deleted")
+    post(nsqd, f"/channel/delete?topic={topic}&channel=deleted")
     client.publish(topic, b"0", b"1")
     assert settles(nsqd, topic, depth=2)["channels"] == []
     client.subscribe(topic, "first", rdy=10)
     assert [client.message().body, client.message().body] == [b"0", b"1"]
     assert topic_stats(nsqd, topic)["depth"] == 0
-    post(nsqd, "channel/create", topic, "second")
+    create(nsqd, topic, "second")
     assert channel_stats(nsqd, topic, "second")["message_count"] == 0
-
-
-def test_messages_stay_in_the_topic_after_its_last_channel_is_deleted(nsqd: Daemon, client: Client, topic: str) -> None:
-    post(nsqd, "topic/create", topic)
-    post(nsqd, "channel/create", topic, "c")
-    post(nsqd, "channel/delete", topic, "c")
-    client.publish(topic, b"x")
-    time_left = settles(nsqd, topic, depth=1)
-    assert time_left["channels"] == []
 
 
 # Pausing
@@ -101,14 +78,14 @@ def test_paused_topic_keeps_its_messages_until_it_is_unpaused(
     nsqd: Daemon, client: Client, consumer: Client, topic: str
 ) -> None:
     consumer.subscribe(topic, "c", rdy=10)
-    post(nsqd, "topic/pause", topic)
+    post(nsqd, f"/topic/pause?topic={topic}")
     assert topic_stats(nsqd, topic)["paused"] is True
     client.publish(topic, b"held")
     assert consumer.nothing_arrives(0.5)
     stats = topic_stats(nsqd, topic)
     assert (stats["depth"], stats["channels"][0]["depth"], stats["channels"][0]["message_count"]) == (1, 0, 0)
-    post(nsqd, "topic/unpause", topic)
-    assert take(consumer, 1) == [b"held"]
+    post(nsqd, f"/topic/unpause?topic={topic}")
+    assert bodies(finish(consumer, 1)) == [b"held"]
     assert topic_stats(nsqd, topic)["paused"] is False
 
 
@@ -116,28 +93,27 @@ def test_paused_channel_keeps_its_messages_while_others_get_theirs(
     nsqd: Daemon, client: Client, consumer: Client, topic: str
 ) -> None:
     consumer.subscribe(topic, "paused", rdy=10)
-    post(nsqd, "channel/pause", topic, "paused")
+    post(nsqd, f"/channel/pause?topic={topic}&channel=paused")
     with Client(nsqd.tcp_address) as other:
         other.subscribe(topic, "other", rdy=10)
         client.publish(topic, b"x")
-        assert take(other, 1) == [b"x"]
+        assert bodies(finish(other, 1)) == [b"x"]
     settles(nsqd, topic, "paused", depth=1, paused=True, in_flight_count=0)
     assert consumer.nothing_arrives(0.5)
-    post(nsqd, "channel/unpause", topic, "paused")
-    assert take(consumer, 1) == [b"x"]
+    post(nsqd, f"/channel/unpause?topic={topic}&channel=paused")
+    assert bodies(finish(consumer, 1)) == [b"x"]
 
 
 def test_consumer_that_comes_while_its_channel_is_paused_starts_when_it_is_unpaused(
     nsqd: Daemon, client: Client, consumer: Client, topic: str
 ) -> None:
-    post(nsqd, "topic/create", topic)
-    post(nsqd, "channel/create", topic, "c")
-    post(nsqd, "channel/pause", topic, "c")
+    create(nsqd, topic, "c")
+    post(nsqd, f"/channel/pause?topic={topic}&channel=c")
     client.publish(topic, b"x")
     consumer.subscribe(topic, "c", rdy=1)
     assert consumer.nothing_arrives(0.3)
-    post(nsqd, "channel/unpause", topic, "c")
-    assert take(consumer, 1) == [b"x"]
+    post(nsqd, f"/channel/unpause?topic={topic}&channel=c")
+    assert bodies(finish(consumer, 1)) == [b"x"]
 
 
 # Emptying
@@ -149,14 +125,14 @@ def test_emptied_topic_drops_what_no_channel_has_yet(
     consumer.subscribe(topic, "c")
     client.publish(topic, b"in the channel")
     settles(nsqd, topic, "c", depth=1)
-    post(nsqd, "topic/pause", topic)
+    post(nsqd, f"/topic/pause?topic={topic}")
     client.publish(topic, b"in the topic", b"this too")
     settles(nsqd, topic, depth=2)
-    post(nsqd, "topic/empty", topic)
+    post(nsqd, f"/topic/empty?topic={topic}")
     settles(nsqd, topic, depth=0)
-    post(nsqd, "topic/unpause", topic)
+    post(nsqd, f"/topic/unpause?topic={topic}")
     consumer.command(b"RDY 10")
-    assert take(consumer, 1) == [b"in the channel"]
+    assert bodies(finish(consumer, 1)) == [b"in the channel"]
     assert consumer.nothing_arrives(0.3)
 
 
@@ -172,7 +148,7 @@ def test_emptied_channel_drops_what_waits_is_in_flight_and_is_deferred(
     # The real nsqd forgets what is in flight first, and a consumer that is ready may get another message meanwhile.
     consumer.command(b"RDY 0")
     eventually(lambda: channel_stats(nsqd, topic, "c")["clients"][0]["ready_count"] == 0)
-    post(nsqd, "channel/empty", topic, "c")
+    post(nsqd, f"/channel/empty?topic={topic}&channel=c")
     stats = settles(nsqd, topic, "c", depth=0, in_flight_count=0, deferred_count=0)
     assert stats["message_count"] == 6
     assert [stats["clients"][0][key] for key in ("in_flight_count", "ready_count")] == [0, 0]
@@ -181,7 +157,7 @@ def test_emptied_channel_drops_what_waits_is_in_flight_and_is_deferred(
     assert consumer.error() == b"E_FIN_FAILED FIN %b failed ID not in flight" % dropped[0]
     client.publish(topic, b"new")
     client.publish(topic, b"newer")
-    assert take(consumer, 2) == [b"new", b"newer"]
+    assert bodies(finish(consumer, 2)) == [b"new", b"newer"]
 
 
 # Going
@@ -193,25 +169,29 @@ def test_deleted_channel_closes_its_consumers_without_a_frame(
     consumer.subscribe(topic, "c")
     client.publish(topic, b"x")
     settles(nsqd, topic, "c", depth=1)
-    post(nsqd, "channel/delete", topic, "c")
+    post(nsqd, f"/channel/delete?topic={topic}&channel=c")
     assert consumer.recv_until_closed() == b""
     assert topic_stats(nsqd, topic)["channels"] == []
-    post(nsqd, "channel/create", topic, "c")
+    create(nsqd, topic, "c")
     assert channel_stats(nsqd, topic, "c")["depth"] == 0
 
 
-def test_deleted_topic_takes_its_channels_consumers_and_files_with_it(
-    nsqd_factory: Callable[..., Daemon], topic: str
-) -> None:
+def test_deleted_topic_takes_its_channels_consumers_and_files_with_it(nsqd_factory: DaemonFactory, topic: str) -> None:
     nsqd = nsqd_factory("--mem-queue-size=0")
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
         client.publish(f"{topic}-kept", b"x")
         consumer.subscribe(topic, "c")
         client.publish(topic, b"0", b"1")
         settles(nsqd, topic, "c", depth=2, backend_depth=2)
-        post(nsqd, "topic/pause", topic)
+        create(nsqd, topic, "d")
         client.publish(topic, b"2")
-        post(nsqd, "topic/delete", topic)
+        settles(nsqd, topic, "d", depth=1, backend_depth=1)
+        post(nsqd, f"/channel/delete?topic={topic}&channel=d")
+        eventually(lambda: not list(nsqd.data_path.glob(f"{topic}:d.*")))
+        assert list(nsqd.data_path.glob(f"{topic}:c.*"))
+        post(nsqd, f"/topic/pause?topic={topic}")
+        client.publish(topic, b"3")
+        post(nsqd, f"/topic/delete?topic={topic}")
         assert consumer.recv_until_closed() == b""
         assert [entry["topic_name"] for entry in nsqd.stats()["topics"]] == [f"{topic}-kept"]
         eventually(lambda: not list(nsqd.data_path.glob(f"{topic}[.:]*")))
@@ -233,12 +213,12 @@ def test_ephemeral_channel_goes_with_its_last_client(
 
 
 def test_ephemeral_topic_goes_with_its_last_channel(nsqd: Daemon, client: Client, consumer: Client, topic: str) -> None:
-    name = f"{topic}#ephemeral"
+    name, quoted = f"{topic}#ephemeral", f"{topic}%23ephemeral"
     consumer.subscribe(name, "c#ephemeral")
-    post(nsqd, "channel/create", name, "ordinary")
+    create(nsqd, quoted, "ordinary")
     consumer.close()
     eventually(lambda: [entry["channel_name"] for entry in topic_stats(nsqd, name)["channels"]] == ["ordinary"])
-    post(nsqd, "channel/delete", name, "ordinary")
+    post(nsqd, f"/channel/delete?topic={quoted}&channel=ordinary")
     eventually(lambda: not topic_stats(nsqd, name))
     client.publish(name, b"a topic that never had a channel stays")
     assert topic_stats(nsqd, name)["depth"] == 1
@@ -252,14 +232,14 @@ def test_consumer_may_come_back_to_an_ephemeral_channel_at_once(gnsqd: Daemon, t
             with Client(gnsqd.tcp_address) as consumer:
                 consumer.subscribe(name, "c#ephemeral", rdy=1)
                 publisher.publish(name, b"x")
-                assert take(consumer, 1) == [b"x"]
+                assert bodies(finish(consumer, 1)) == [b"x"]
     eventually(lambda: not topic_stats(gnsqd, name))
 
 
 def test_nothing_ephemeral_is_in_the_metadata(nsqd: Daemon, client: Client, consumer: Client, topic: str) -> None:
     client.subscribe(f"{topic}#ephemeral", "c")
     consumer.subscribe(topic, "c#ephemeral")
-    post(nsqd, "topic/pause", topic)  # writes nsqd.dat before it answers
+    post(nsqd, f"/topic/pause?topic={topic}")  # writes nsqd.dat before it answers
     text = (nsqd.data_path / "nsqd.dat").read_text()
     assert "#ephemeral" not in text
     entry = next(entry for entry in json.loads(text)["topics"] if entry["name"] == topic)
@@ -270,29 +250,27 @@ def test_nothing_ephemeral_is_in_the_metadata(nsqd: Daemon, client: Client, cons
 
 
 def test_what_exceeds_the_memory_queue_goes_to_disk_and_all_is_delivered(
-    nsqd_factory: Callable[..., Daemon], topic: str
+    nsqd_factory: DaemonFactory, topic: str
 ) -> None:
     nsqd = nsqd_factory("--mem-queue-size=10", "--max-bytes-per-file=4000")
-    bodies = [b"%d" % number for number in range(1000)]
+    expected = [b"%d" % number for number in range(1000)]
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
         for first in range(0, 500, 50):
-            client.publish(topic, *bodies[first : first + 50])
+            client.publish(topic, *expected[first : first + 50])
         assert settles(nsqd, topic, depth=500)["backend_depth"] == 490
-        for body in bodies[500:]:
+        for body in expected[500:]:
             client.publish(topic, body)
         assert settles(nsqd, topic, depth=1000)["backend_depth"] == 990
-        post(nsqd, "channel/create", topic, "c")
+        create(nsqd, topic, "c")
         settles(nsqd, topic, depth=0, backend_depth=0)
         assert settles(nsqd, topic, "c", depth=1000)["backend_depth"] == 990
         consumer.subscribe(topic, "c", rdy=7)
-        assert Counter(take(consumer, 1000)) == Counter(bodies)
+        assert sorted(bodies(finish(consumer, 1000))) == sorted(expected)
         settles(nsqd, topic, "c", depth=0, backend_depth=0, in_flight_count=0, message_count=1000)
         assert consumer.nothing_arrives(0.2)
 
 
-def test_without_a_memory_queue_everything_goes_through_the_disk(
-    nsqd_factory: Callable[..., Daemon], topic: str
-) -> None:
+def test_without_a_memory_queue_everything_goes_through_the_disk(nsqd_factory: DaemonFactory, topic: str) -> None:
     nsqd = nsqd_factory("--mem-queue-size=0")
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
         client.publish(topic, b"0", b"1", b"2")
@@ -303,28 +281,16 @@ def test_without_a_memory_queue_everything_goes_through_the_disk(
         first = consumer.message()
         assert (first.attempts, first.body) == (1, b"0")
         consumer.command(b"REQ %b 0" % first.id)  # through the disk again, with its attempts
-        assert take(consumer, 2) == [b"1", b"2"]
-        assert consumer.message() == first._replace(attempts=2)
-
-
-def test_delayed_message_without_a_memory_queue_keeps_its_delay_on_its_way_to_the_channel(
-    nsqd_factory: Callable[..., Daemon], topic: str
-) -> None:
-    nsqd = nsqd_factory("--mem-queue-size=0")
-    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
-        consumer.subscribe(topic, "c", rdy=1)
-        eventually(lambda: channel_stats(nsqd, topic, "c")["clients"][0]["ready_count"] == 1)
+        assert bodies(finish(consumer, 2)) == [b"1", b"2"]
+        assert finish(consumer, 1) == [first._replace(attempts=2)]
         began = time.monotonic()
         client.command(f"DPUB {topic} 500".encode(), b"later")
         assert client.response() == b"OK"
-        frame = consumer.frame(20)
-        assert frame.data.endswith(b"later")
+        assert consumer.message(20).body == b"later"
         assert time.monotonic() - began > 0.45
 
 
-def test_ephemeral_topic_and_channel_drop_what_exceeds_their_memory(
-    nsqd_factory: Callable[..., Daemon], topic: str
-) -> None:
+def test_ephemeral_topic_and_channel_drop_what_exceeds_their_memory(nsqd_factory: DaemonFactory, topic: str) -> None:
     nsqd = nsqd_factory("--mem-queue-size=2")
     name = f"{topic}#ephemeral"
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
@@ -339,7 +305,7 @@ def test_ephemeral_topic_and_channel_drop_what_exceeds_their_memory(
             settles(nsqd, name, depth=0)
         settles(nsqd, name, "c#ephemeral", depth=2, backend_depth=0, message_count=5)
         consumer.command(b"FIN " + held.id)
-        assert take(consumer, 2) == [b"1", b"3"]
+        assert bodies(finish(consumer, 2)) == [b"1", b"3"]
         assert consumer.nothing_arrives(0.3)
     assert not list(nsqd.data_path.glob("*ephemeral*"))
 

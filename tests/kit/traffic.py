@@ -46,6 +46,15 @@ def take(nsqd: Daemon, topic: str, channel: str, count: int) -> list[Message]:
     return taken
 
 
+def finish(client: Client, count: int) -> list[Message]:
+    """The next `count` messages of a consumer, each finished before the next comes."""
+    messages = []
+    for _ in range(count):
+        messages.append(client.message())
+        client.command(b"FIN " + messages[-1].id)
+    return messages
+
+
 def all_done(client: Client) -> list[Message]:
     """Return when the daemon has dealt with everything that this client sent: what messages came until then."""
     client.send(b"CLS\n")
