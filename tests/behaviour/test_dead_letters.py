@@ -2,26 +2,16 @@
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from kit.daemons import Daemon, eventually
 from kit.exposition import labels, series
-from kit.http_api import ask
 from kit.nsq_client import Client, Message
-
-DaemonFactory = Callable[..., Daemon]
+from kit.traffic import DaemonFactory, create, finish, post, publish, take
 
 BODY = b'{"first": "line"}\n\x00\xff'
-
-
-def create(nsqd: Daemon, topic: str, *channels: str) -> None:
-    for channel in channels:
-        for what in ("topic", "channel"):
-            name = channel.replace("#", "%23")
-            assert ask(nsqd, f"POST /{what}/create?topic={topic}&channel={name}")[0] == 200
 
 
 def fail(client: Client, times: int = 1) -> Message:
@@ -33,25 +23,16 @@ def fail(client: Client, times: int = 1) -> Message:
     return message
 
 
-def depth(nsqd: Daemon, topic: str) -> int:
-    """Messages that wait in the topic itself."""
-    return sum(int(found["depth"]) for found in nsqd.stats(topic)["topics"])
+def letter(nsqd: Daemon, topic: str) -> tuple[dict[str, Any], bytes]:
+    """Header and body of the next letter, which is finished."""
+    (message,) = take(nsqd, topic, "look", 1)
+    header, _, body = message.body.partition(b"\n")
+    return json.loads(header), body
 
 
 def wait_for_letters(nsqd: Daemon, count: int) -> None:
-    eventually(lambda: depth(nsqd, "t.c.dead") == count, f"{count} letters")
-
-
-def take(nsqd: Daemon, topic: str) -> tuple[dict[str, Any], bytes]:
-    """Header and body of the next letter, which is finished."""
-    with Client(nsqd.tcp_address) as client:
-        client.subscribe(topic, "look", rdy=1)
-        message = client.message()
-        client.command(b"RDY 0")
-        client.command(b"FIN " + message.id)
-        eventually(lambda: nsqd.channel_stats(topic, "look")["in_flight_count"] == 0)
-    header, _, body = message.body.partition(b"\n")
-    return json.loads(header), body
+    """In the topic, which has no channel."""
+    eventually(lambda: [found["depth"] for found in nsqd.stats("t.c.dead")["topics"]] == [count], f"{count} letters")
 
 
 @pytest.mark.parametrize("durability", ["none", "process"])
@@ -59,7 +40,7 @@ def test_what_is_requeued_too_often_leaves_its_channel_alone(gnsqd_factory: Daem
     nsqd = gnsqd_factory("--max-attempts=3", f"--durability={durability}")
     create(nsqd, "t", "c", "other")
     before = time.time_ns()
-    assert ask(nsqd, "POST /pub?topic=t", BODY)[0] == 200
+    publish(nsqd, "t", BODY)
     with Client(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         message = fail(client, times=3)
@@ -72,7 +53,7 @@ def test_what_is_requeued_too_often_leaves_its_channel_alone(gnsqd_factory: Daem
     page = series(nsqd.http("GET", "/metrics")[2])
     assert page["gnsqd_channel_dead_letters_total", labels(topic="t", channel="c")] == 1
     assert page["gnsqd_channel_dead_letters_total", labels(topic="t", channel="other")] == 0
-    header, body = take(nsqd, "t.c.dead")
+    header, body = letter(nsqd, "t.c.dead")
     assert before < message.timestamp < header.pop("died") < time.time_ns()
     assert (header, body) == (
         {
@@ -90,15 +71,35 @@ def test_what_is_requeued_too_often_leaves_its_channel_alone(gnsqd_factory: Daem
 def test_what_times_out_too_often_goes_there_whether_its_consumer_is_there_or_not(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory("--max-attempts=2", "--msg-timeout=100ms")
     create(nsqd, "t", "c")
-    assert ask(nsqd, "POST /pub?topic=t", BODY)[0] == 200
+    publish(nsqd, "t", BODY)
     with Client(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         for attempt in (1, 2):
             assert client.message().attempts == attempt
     wait_for_letters(nsqd, 1)
-    header, body = take(nsqd, "t.c.dead")
+    header, body = letter(nsqd, "t.c.dead")
     assert (header["reason"], header["attempts"], body) == ("timed out", 2, BODY)
     assert nsqd.channel_stats("t", "c")["timeout_count"] == 2
+
+
+def test_failed_message_is_moved_whatever_its_delay_and_rules_but_not_from_a_dead_letter_topic(
+    gnsqd_factory: DaemonFactory,
+) -> None:
+    nsqd = gnsqd_factory("--max-attempts=1", "--channel-rules=t:c:ordered=true")
+    create(nsqd, "t", "c")
+    publish(nsqd, "t", b"0", b"1")
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=1)
+        client.command(b"REQ %b 60000" % client.message().id)
+        assert finish(client, 1)[0].body == b"1", "which does not wait for the dead one"
+    wait_for_letters(nsqd, 1)
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t.c.dead", "look", rdy=1)
+        for attempts in (1, 2, 3):
+            message = client.message()
+            assert message.attempts == attempts
+            client.command(b"REQ %b 0" % message.id)
+    assert not [found for found in nsqd.stats()["topics"] if "look" in found["topic_name"]]
 
 
 def test_letter_may_be_larger_than_messages_may_be(gnsqd_factory: DaemonFactory) -> None:
@@ -109,34 +110,34 @@ def test_letter_may_be_larger_than_messages_may_be(gnsqd_factory: DaemonFactory)
     with Client(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         for number in (1, 2):
-            assert ask(nsqd, "POST /pub?topic=t", body)[0] == 200
+            publish(nsqd, "t", body)
             fail(client)
             wait_for_letters(nsqd, number)
     for flags in (["--max-msg-size=1000", "--mem-queue-size=0"], ["--max-msg-size=1000", "--durability=process"]):
         nsqd.restart(*flags)
-        assert take(nsqd, "t.c.dead")[1] == body
+        assert letter(nsqd, "t.c.dead")[1] == body
 
 
 @pytest.mark.parametrize("channel", ["c" * 64, "c#ephemeral"])
 def test_topic_has_a_valid_name_whatever_the_channels_is(gnsqd_factory: DaemonFactory, channel: str) -> None:
     nsqd = gnsqd_factory("--max-attempts=1")
-    assert ask(nsqd, "POST /pub?topic=t", BODY)[0] == 200
+    publish(nsqd, "t", BODY)
     with Client(nsqd.tcp_address) as client:
         client.subscribe("t", channel, rdy=1)
         fail(client)
         topics = eventually(lambda: [one["topic_name"] for one in nsqd.stats()["topics"] if one["depth"]])
-    header, body = take(nsqd, topics[0])
+    header, body = letter(nsqd, topics[0])
     assert (header["topic"], header["channel"], body) == ("t", channel, BODY)
 
 
 def test_dead_letters_move_while_publishers_are_refused(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory("--max-attempts=1", "--drain-timeout=1h")
     create(nsqd, "t", "c")
-    assert ask(nsqd, "POST /pub?topic=t", BODY)[0] == 200
+    publish(nsqd, "t", BODY)
     with Client(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         message = client.message()
-        assert ask(nsqd, "POST /drain")[0] == 200
+        post(nsqd, "/drain")
         client.command(b"REQ %b 0" % message.id)
         wait_for_letters(nsqd, 1)
     with Client(nsqd.tcp_address) as client:

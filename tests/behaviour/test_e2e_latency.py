@@ -7,7 +7,6 @@ such timestamps (NSQD-COMPAT 0.1 item 23, 4.3, 4.4).
 import re
 import struct
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ import pytest
 
 from kit.daemons import Daemon, eventually
 from kit.http_api import ask, topic_stats
-from kit.nsq_client import Client
-
-DaemonFactory = Callable[..., Daemon]
+from kit.nsq_client import Client, sized
+from kit.traffic import DaemonFactory, create, post, take
 
 HOUR = 3600 * 1_000_000_000
 
@@ -29,34 +27,16 @@ NO_SAMPLES = (
 )
 
 
-def create(nsqd: Daemon, topic: str, *channels: str) -> None:
-    ask(nsqd, f"POST /topic/create?topic={topic}")
-    for channel in channels:
-        assert ask(nsqd, f"POST /channel/create?topic={topic}&channel={channel}") == (200, "")
-
-
 def create_aged(nsqd: Daemon, topic: str, channel: str, *hours: int) -> None:
     """A channel with a message for every age."""
-    ask(nsqd, f"POST /topic/create?topic={topic}")
+    create(nsqd, topic)
     now = time.time_ns()
-    ids = (b"%016x" % number for number in range(len(hours)))
-    records = [struct.pack(">qH", now - age * HOUR, 1) + id + b"x" for age, id in zip(hours, ids, strict=False)]
-    data = b"".join(struct.pack(">i", len(record)) + record for record in records)
+    payloads = [struct.pack(">qH", now - age * HOUR, 1) + b"%016xx" % number for number, age in enumerate(hours)]
+    data = b"".join(map(sized, payloads))
     files = str(nsqd.data_path / f"{topic}:{channel}.diskqueue.")
-    with open(f"{files}000000.dat", "wb") as file:
-        file.write(data)
-    with open(f"{files}meta.dat", "w") as file:
-        file.write(f"{len(hours)}\n0,0\n0,{len(data)}\n")
+    Path(f"{files}000000.dat").write_bytes(data)
+    Path(f"{files}meta.dat").write_text(f"{len(hours)}\n0,0\n0,{len(data)}\n")
     create(nsqd, topic, channel)
-
-
-def finish_all(nsqd: Daemon, topic: str, channel: str) -> None:
-    depth = nsqd.channel_stats(topic, channel)["depth"]
-    with Client(nsqd.tcp_address) as consumer:
-        consumer.subscribe(topic, channel, rdy=100)
-        for _ in range(depth):
-            consumer.command(b"FIN " + consumer.message().id)
-        eventually(lambda: latency_of(nsqd.channel_stats(topic, channel))[0] >= depth, "all finished")
 
 
 def latency_of(row: dict[str, Any]) -> tuple[int, dict[float, float]]:
@@ -100,7 +80,7 @@ def test_the_config_file_says_the_order(nsqd_factory: DaemonFactory, tmp_path: P
 def test_latencies_of_a_channel(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory(f"{FLAG}=1.0,0.90,0.30")
     create_aged(nsqd, "t", "c", *[1] * 60, *[2] * 39, 10)
-    finish_all(nsqd, "t", "c")
+    take(nsqd, "t", "c", 100)
     for row in (nsqd.channel_stats("t", "c"), topic_stats(nsqd, "t")):
         assert latency_of(row) == (100, about(p100=10, p90=2, p30=1))
     body = ask(nsqd, "GET /stats?format=json")[1]
@@ -114,7 +94,7 @@ def test_latencies_of_a_channel(nsqd_factory: DaemonFactory) -> None:
 def test_many_samples_are_all_counted(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory(f"{FLAG}=1.0,0.50")
     create_aged(nsqd, "t", "c", *[hours for _ in range(300) for hours in (1, 1, 1, 3, 3)])
-    finish_all(nsqd, "t", "c")
+    take(nsqd, "t", "c", 1500)
     assert latency_of(nsqd.channel_stats("t", "c")) == (1500, about(p100=3, p50=1))
 
 
@@ -122,14 +102,14 @@ def test_a_topic_merges_all_its_channels_whichever_are_shown(nsqd_factory: Daemo
     nsqd = nsqd_factory(f"{FLAG}=1.0,0.80,0.50")
     create_aged(nsqd, "t", "a", *[1] * 60)
     create_aged(nsqd, "t", "b", *[5] * 40)
-    finish_all(nsqd, "t", "a")
-    finish_all(nsqd, "t", "b")
+    take(nsqd, "t", "a", 60)
+    take(nsqd, "t", "b", 40)
     assert latency_of(nsqd.channel_stats("t", "a")) == (60, about(p100=1, p80=1, p50=1))
     assert latency_of(nsqd.channel_stats("t", "b")) == (40, about(p100=5, p80=5, p50=5))
     (topic,) = nsqd.stats("t", "a")["topics"]
     assert [channel["channel_name"] for channel in topic["channels"]] == ["a"]
     assert latency_of(topic) == (100, about(p100=5, p80=5, p50=1))
-    ask(nsqd, "POST /channel/delete?topic=t&channel=b")
+    post(nsqd, "/channel/delete?topic=t&channel=b")
     assert latency_of(topic_stats(nsqd, "t")) == (60, about(p100=1, p80=1, p50=1))
 
 
@@ -148,14 +128,14 @@ def test_only_a_fin_counts_and_emptying_takes_nothing_away(nsqd_factory: DaemonF
         assert latency_of(nsqd.channel_stats("t", "c")) == (0, {1: 0})
         consumer.command(b"FIN " + message.id)
         eventually(lambda: latency_of(nsqd.channel_stats("t", "c"))[0])
-    ask(nsqd, "POST /channel/empty?topic=t&channel=c")
+    post(nsqd, "/channel/empty?topic=t&channel=c")
     assert latency_of(nsqd.channel_stats("t", "c")) == (1, about(p100=4))
 
 
 def test_samples_are_gone_when_the_window_has_passed(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory(f"{FLAG}=1.0", "--e2e-processing-latency-window-time=3s")
     create_aged(nsqd, "t", "c", 1, 2)
-    finish_all(nsqd, "t", "c")
+    take(nsqd, "t", "c", 2)
 
     def gone() -> bool:
         latencies = [latency_of(nsqd.channel_stats("t", "c")), latency_of(topic_stats(nsqd, "t"))]
