@@ -2,20 +2,22 @@
 item 10)."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client
+from kit.traffic import DaemonFactory, all_done, create, finish, post, take, wait_for
 
 LONG = 3600 * 1000  # ms
 
 
-def deferred_count(daemon: Daemon) -> int:
-    count: int = daemon.channel_stats("t", "c").get("deferred_count", -1)
-    return count
+def hold_back(daemon: Daemon) -> None:
+    """The channel has one message, for long."""
+    create(daemon, "t", "c")
+    post(daemon, f"/pub?topic=t&defer={LONG}", b"x")
+    wait_for(daemon, "t", "c", deferred_count=1)
 
 
 def wait_until_read(meta: Path, data: Path) -> None:
@@ -23,33 +25,26 @@ def wait_until_read(meta: Path, data: Path) -> None:
 
 
 @pytest.mark.parametrize("mem_queue_size", [0, 1, 10000])
-@pytest.mark.parametrize("with_channel", [True, False])
-def test_delay_survives_overflow_and_restart(
-    gnsqd_factory: Callable[..., Daemon], mem_queue_size: int, with_channel: bool
-) -> None:
+def test_delay_survives_overflow_and_restart(gnsqd_factory: DaemonFactory, mem_queue_size: int) -> None:
     daemon = gnsqd_factory(f"--mem-queue-size={mem_queue_size}")
-    with Client(daemon.tcp_address) as client:
-        if with_channel:
-            assert daemon.http("POST", "/topic/create?topic=t")[0] == 200
-            assert daemon.http("POST", "/channel/create?topic=t&channel=c")[0] == 200
-        published = time.monotonic()
+    create(daemon, "t", "c")
+    create(daemon, "bare")
+    published = time.monotonic()
+    for topic in ("t", "bare"):
         for body, delay in ((b"long", LONG), (b"first", 1000), (b"second", 1200)):
-            client.command(b"DPUB t %d" % delay, body)
-            assert client.response() == b"OK"
+            post(daemon, f"/pub?topic={topic}&defer={delay}", body)
     for _ in range(2):
         daemon.restart()
-    with Client(daemon.tcp_address) as consumer:
-        consumer.subscribe("t", "c", rdy=10)
-        earliest = {b"first": 0.9, b"second": 1.1}  # s; the wall clock may run a little faster
-        while earliest:
-            message = consumer.message()
-            assert time.monotonic() - published >= earliest.pop(message.body)
-            assert message.attempts == 1
-            consumer.command(b"FIN " + message.id)
-        eventually(lambda: deferred_count(daemon) == 1)
-        assert consumer.nothing_arrives(0.3)
-    stats = daemon.channel_stats("t", "c")
-    assert (stats["depth"], stats["in_flight_count"]) == (0, 0)
+    for topic in ("t", "bare"):
+        with Client(daemon.tcp_address) as consumer:
+            consumer.subscribe(topic, "c", rdy=10)
+            earliest = {b"first": 0.9, b"second": 1.1}  # s; the wall clock may run a little faster
+            while earliest:
+                (message,) = finish(consumer, 1)
+                assert time.monotonic() - published >= earliest.pop(message.body)
+                assert message.attempts == 1
+            wait_for(daemon, topic, "c", deferred_count=1, depth=0, in_flight_count=0)
+            assert not all_done(consumer)
 
 
 def test_requeued_message_keeps_its_delay_and_its_attempts(gnsqd: Daemon) -> None:
@@ -72,31 +67,27 @@ def test_requeued_message_keeps_its_delay_and_its_attempts(gnsqd: Daemon) -> Non
         assert (again.id, again.attempts, again.body) == (message.id, 2, b"x")
 
 
-def test_message_that_was_read_back_to_wait_survives_kills(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_message_that_was_read_back_to_wait_survives_kills(gnsqd_factory: DaemonFactory) -> None:
     """It was safe on disk; the real nsqd would have delivered it, an hour early."""
     daemon = gnsqd_factory("--sync-timeout=10ms")
     meta = daemon.data_path / "t:c.diskqueue.meta.dat"
-    with Client(daemon.tcp_address) as client:
-        client.subscribe("t", "c")
-        client.command(b"DPUB t %d" % LONG, b"x")
-        assert client.response() == b"OK"
-        eventually(lambda: deferred_count(daemon) == 1)
+    hold_back(daemon)
     daemon.restart()
     for _ in range(2):
         assert daemon.channel_stats("t", "c")["depth"] == 1
         with Client(daemon.tcp_address) as consumer:
             consumer.subscribe("t", "c", rdy=10)
-            eventually(lambda: deferred_count(daemon) == 1)
+            wait_for(daemon, "t", "c", deferred_count=1)
             eventually(lambda: meta.read_text().startswith("0\n"))  # the disk knows that it was read
         daemon.kill()
         daemon.start()
     with Client(daemon.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=10)
-        eventually(lambda: deferred_count(daemon) == 1)
+        wait_for(daemon, "t", "c", deferred_count=1)
         assert consumer.nothing_arrives(0.3)
 
 
-def test_finished_message_does_not_come_back_from_the_side_file(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_finished_message_does_not_come_back_from_the_side_file(gnsqd_factory: DaemonFactory) -> None:
     daemon = gnsqd_factory("--mem-queue-size=0", "--sync-timeout=10ms")
     with Client(daemon.tcp_address) as client:
         client.subscribe("t", "c", rdy=10)
@@ -104,7 +95,7 @@ def test_finished_message_does_not_come_back_from_the_side_file(gnsqd_factory: C
         assert client.response() == b"OK"
         message = client.message()
         client.command(b"FIN " + message.id)
-        eventually(lambda: daemon.channel_stats("t", "c")["in_flight_count"] == 0)
+        wait_for(daemon, "t", "c", in_flight_count=0)
         for queue in ("t", "t:c"):
             meta = daemon.data_path / f"{queue}.diskqueue.meta.dat"
             data = daemon.data_path / f"{queue}.diskqueue.000000.dat"
@@ -120,14 +111,10 @@ def test_finished_message_does_not_come_back_from_the_side_file(gnsqd_factory: C
 
 def test_no_side_file_stays_when_nothing_is_held_back(gnsqd: Daemon) -> None:
     side_file = gnsqd.data_path / "t:c.diskqueue.due_times.dat"
-    with Client(gnsqd.tcp_address) as client:
-        client.subscribe("t", "c")
-        client.command(b"DPUB t %d" % LONG, b"x")
-        assert client.response() == b"OK"
-        eventually(lambda: deferred_count(gnsqd) == 1)
+    hold_back(gnsqd)
     gnsqd.restart()
     assert side_file.exists()
-    assert gnsqd.http("POST", "/channel/empty?topic=t&channel=c")[0] == 200
+    post(gnsqd, "/channel/empty?topic=t&channel=c")
     assert not side_file.exists()
     gnsqd.restart()
     assert not side_file.exists()
@@ -135,17 +122,11 @@ def test_no_side_file_stays_when_nothing_is_held_back(gnsqd: Daemon) -> None:
 
 
 def test_side_file_that_is_damaged_is_named_and_holds_nothing_up(gnsqd: Daemon) -> None:
-    with Client(gnsqd.tcp_address) as client:
-        client.subscribe("t", "c")
-        client.command(b"DPUB t %d" % LONG, b"x")
-        assert client.response() == b"OK"
-        eventually(lambda: deferred_count(gnsqd) == 1)
+    hold_back(gnsqd)
     gnsqd.terminate()
     side_file = gnsqd.data_path / "t:c.diskqueue.due_times.dat"
     side_file.write_bytes(side_file.read_bytes()[:-1])
     gnsqd.start()
     line = f"ERROR: DISKQUEUE(t:c) deferred messages may come early or be missing - {side_file} ends in the middle"
     assert line in gnsqd.log()
-    with Client(gnsqd.tcp_address) as consumer:
-        consumer.subscribe("t", "c", rdy=1)
-        assert consumer.message().body == b"x"
+    assert take(gnsqd, "t", "c", 1)[0].body == b"x"

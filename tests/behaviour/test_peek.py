@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from conftest import DaemonFactory
-from kit.daemons import Daemon, eventually
+from kit.daemons import Daemon
 from kit.http_api import ask, message
 from kit.nsq_client import Client
+from kit.traffic import DaemonFactory, all_done, create, finish, post, publish, wait_for
 
 
 def peek(nsqd: Daemon, where: str = "channel/peek?topic=t&channel=c", **parameters: object) -> dict[str, Any]:
@@ -23,13 +23,12 @@ def bodies(answer: dict[str, Any]) -> list[str]:
     return [row["body"] for row in answer["messages"]]
 
 
-def fill(nsqd: Daemon, *messages: bytes, topic: str = "t", channel: str = "c") -> None:
+def fill(nsqd: Daemon, *messages: bytes) -> None:
     """A topic with one channel that holds these messages."""
-    assert ask(nsqd, f"POST /topic/create?topic={topic}")[0] == 200
-    assert ask(nsqd, f"POST /channel/create?topic={topic}&channel={channel}")[0] == 200
+    create(nsqd, "t", "c")
     for body in messages:
-        assert ask(nsqd, f"POST /pub?topic={topic}", body)[0] == 200
-    eventually(lambda: nsqd.channel_stats(topic, channel)["depth"] == len(messages), "the channel has them")
+        publish(nsqd, "t", body)
+    wait_for(nsqd, "t", "c", depth=len(messages))
 
 
 def test_what_waits_is_shown_with_all_that_is_known_of_it(gnsqd: Daemon) -> None:
@@ -65,18 +64,12 @@ def test_looking_takes_nothing_from_memory_or_disk(gnsqd_factory: DaemonFactory,
         got = [client.message() for _ in range(4)]
         # A look in the middle of a delivery changes nothing in what comes next.
         left = {row["body"].encode() for row in peek(nsqd)["messages"]}
-        for one in got:
-            client.command(b"FIN " + one.id)
-        got += [client.message() for _ in range(4)]
-        for one in got[4:]:
-            client.command(b"FIN " + one.id)
-        got += [client.message() for _ in range(2)]
-        for one in got[8:]:
-            client.command(b"FIN " + one.id)
-        assert sorted(one.body for one in got) == expected
-        assert left == set(expected) - {one.body for one in got[:4]}
-        assert {one.attempts for one in got} == {1}
-        eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 0, "all finished")
+        client.send(b"".join(b"FIN %b\n" % one.id for one in got))
+        got += finish(client, 6)
+        assert not all_done(client)
+    assert sorted(one.body for one in got) == expected
+    assert left == set(expected) - {one.body for one in got[:4]}
+    assert {one.attempts for one in got} == {1}
     assert peek(nsqd) == {"depth": 0, "backend_depth": 0, "messages": []}
 
 
@@ -103,30 +96,21 @@ def test_damage_is_left_for_consumers_to_meet(gnsqd_factory: DaemonFactory) -> N
     assert peek(nsqd)["depth"] == 4
 
 
-def test_in_flight_and_deferred_messages_do_not_wait(gnsqd: Daemon) -> None:
+def test_in_flight_and_deferred_messages_are_not_shown_but_what_came_back_is(gnsqd: Daemon) -> None:
     fill(gnsqd, b"a", b"b")
-    assert ask(gnsqd, "POST /pub?topic=t&defer=60000", b"later") == (200, "OK")
-    with Client(gnsqd.tcp_address) as client:
-        client.subscribe("t", "c", rdy=1)
-        assert client.message().body == b"a"
-        assert bodies(peek(gnsqd)) == ["b"]
-
-
-def test_a_message_that_came_back_says_how_often_it_was_tried(gnsqd: Daemon) -> None:
-    fill(gnsqd, b"a")
+    post(gnsqd, "/pub?topic=t&defer=60000", b"later")
     with Client(gnsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         id = client.message().id
-        client.command(b"RDY 0")
-        client.command(b"REQ " + id + b" 0")
-        eventually(lambda: peek(gnsqd)["messages"], "back in the queue")
-        assert peek(gnsqd)["messages"][0]["attempts"] == 1
+        assert bodies(peek(gnsqd)) == ["b"]
+        client.send(b"RDY 0\nREQ %b 0\n" % id)
+        assert not all_done(client)
+    assert [(row["body"], row["attempts"]) for row in peek(gnsqd)["messages"]] == [("b", 0), ("a", 1)]
 
 
 def test_a_topic_without_channels_can_be_looked_at(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory("--mem-queue-size=1")
-    for body in (b"a", b"b"):
-        assert ask(nsqd, "POST /pub?topic=t", body)[0] == 200
+    publish(nsqd, "t", b"a", b"b")
     answer = peek(nsqd, "topic/peek?topic=t")
     assert bodies(answer) == ["a", "b"]
     assert [row["on_disk"] for row in answer["messages"]] == [False, True]
@@ -149,20 +133,23 @@ def test_ten_messages_come_unless_more_are_asked_for(gnsqd: Daemon) -> None:
     assert len(peek(gnsqd, limit=1000)["messages"]) == 12
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "1001", "x", "", "1.5", "99999999999999999999"])
-def test_a_limit_that_makes_no_sense_is_refused(gnsqd: Daemon, limit: str) -> None:
-    fill(gnsqd)
-    for where in ("channel/peek?topic=t&channel=c", "topic/peek?topic=t"):
-        assert ask(gnsqd, f"GET /{where}&limit={limit}") == (400, message("INVALID_LIMIT"))
+REFUSED = {
+    "GET /channel/peek": (400, "MISSING_ARG_TOPIC"),
+    "GET /channel/peek?topic=t": (400, "MISSING_ARG_CHANNEL"),
+    "GET /channel/peek?topic=x&channel=c": (404, "TOPIC_NOT_FOUND"),
+    "GET /channel/peek?topic=t&channel=x": (404, "CHANNEL_NOT_FOUND"),
+    "GET /channel/peek?topic=t&channel=$": (400, "INVALID_ARG_CHANNEL"),
+    "GET /topic/peek": (400, "MISSING_ARG_TOPIC"),
+    "GET /topic/peek?topic=x": (404, "TOPIC_NOT_FOUND"),
+    "POST /channel/peek?topic=t&channel=c": (405, "METHOD_NOT_ALLOWED"),
+} | {
+    f"GET /{where}&limit={limit}": (400, "INVALID_LIMIT")
+    for where in ("channel/peek?topic=t&channel=c", "topic/peek?topic=t")
+    for limit in ("0", "-1", "1001", "x", "", "1.5", "99999999999999999999")
+}
 
 
 def test_errors_are_those_of_the_other_endpoints(gnsqd: Daemon) -> None:
     fill(gnsqd)
-    assert ask(gnsqd, "GET /channel/peek") == (400, message("MISSING_ARG_TOPIC"))
-    assert ask(gnsqd, "GET /channel/peek?topic=t") == (400, message("MISSING_ARG_CHANNEL"))
-    assert ask(gnsqd, "GET /channel/peek?topic=x&channel=c") == (404, message("TOPIC_NOT_FOUND"))
-    assert ask(gnsqd, "GET /channel/peek?topic=t&channel=x") == (404, message("CHANNEL_NOT_FOUND"))
-    assert ask(gnsqd, "GET /channel/peek?topic=t&channel=$") == (400, message("INVALID_ARG_CHANNEL"))
-    assert ask(gnsqd, "GET /topic/peek") == (400, message("MISSING_ARG_TOPIC"))
-    assert ask(gnsqd, "GET /topic/peek?topic=x") == (404, message("TOPIC_NOT_FOUND"))
-    assert ask(gnsqd, "POST /channel/peek?topic=t&channel=c") == (405, message("METHOD_NOT_ALLOWED"))
+    answers = {request: ask(gnsqd, request) for request in REFUSED}
+    assert answers == {request: (status, message(code)) for request, (status, code) in REFUSED.items()}

@@ -10,6 +10,7 @@ import pytest
 
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client
+from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 
 
 def shape(nsqd: Daemon) -> dict[str, Any]:
@@ -24,30 +25,15 @@ def shape(nsqd: Daemon) -> dict[str, Any]:
     }
 
 
-def drain(nsqd: Daemon, topic: str, channel: str, count: int) -> list[tuple[bytes, bytes, int]]:
-    """(id, body, attempts) of the next `count` messages, each finished; there must be no more."""
-    with Client(nsqd.tcp_address) as client:
-        client.subscribe(topic, channel, rdy=1)
-        messages = []
-        for _ in range(count):
-            message = client.message()
-            messages.append((message.id, message.body, message.attempts))
-            client.command(b"FIN " + message.id)
-        assert client.nothing_arrives(0.3)
-    eventually(lambda: nsqd.channel_stats(topic, channel)["in_flight_count"] == 0)
-    return messages
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_topics_channels_and_pause_flags_survive_and_nothing_ephemeral_does(
-    nsqd_factory: Callable[..., Daemon], number: signal.Signals
+    nsqd_factory: DaemonFactory, number: signal.Signals
 ) -> None:
     nsqd = nsqd_factory()
+    create(nsqd, "a", "one", "two")
+    create(nsqd, "b")
+    create(nsqd, "c", "one")
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as other:
-        for topic, channels in (("a", ["one", "two"]), ("b", []), ("c", ["one"])):
-            post(nsqd, f"/topic/create?topic={topic}")
-            for channel in channels:
-                post(nsqd, f"/channel/create?topic={topic}&channel={channel}")
         post(nsqd, "/channel/pause?topic=a&channel=two")
         post(nsqd, "/topic/pause?topic=c")
         client.subscribe("a", "x#ephemeral")
@@ -67,7 +53,7 @@ def test_topics_channels_and_pause_flags_survive_and_nothing_ephemeral_does(
     assert shape(nsqd.start()) == expected
 
 
-def test_messages_survive_wherever_they_were(nsqd_factory: Callable[..., Daemon]) -> None:
+def test_messages_survive_wherever_they_were(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--mem-queue-size=4")
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=3)
@@ -89,59 +75,47 @@ def test_messages_survive_wherever_they_were(nsqd_factory: Callable[..., Daemon]
     nsqd.start()
     lonely = [entry for entry in nsqd.stats()["topics"] if entry["topic_name"] == "lonely"]
     assert (lonely[0]["depth"], lonely[0]["message_count"]) == (10, 0)
-    seen = drain(nsqd, "t", "c", 10)
+    seen = take(nsqd, "t", "c", 10)
     expected = {b"%d" % number: 1 for number in range(10)} | {in_flight.body: 2, requeued.body: 2, b"deferred": 1}
     del expected[finished.body]
-    assert {body: attempts for _, body, attempts in seen} == expected
-    assert {(requeued.id, requeued.body, 2), (in_flight.id, in_flight.body, 2)} <= set(seen)
-    bodies = [body for _, body, _ in drain(nsqd, "lonely", "late", 10)]
+    assert {message.body: message.attempts for message in seen} == expected
+    assert {requeued._replace(attempts=2), in_flight._replace(attempts=2)} <= set(seen)
+    bodies = [message.body for message in take(nsqd, "lonely", "late", 10)]
     assert Counter(bodies) == Counter([b"no channel", b"on disk", *[b"x"] * 8])
 
 
-def test_half_read_queue_goes_on_where_it_was(nsqd_factory: Callable[..., Daemon]) -> None:
+def test_half_read_queue_goes_on_where_it_was(nsqd_factory: DaemonFactory) -> None:
     """Item 42 of NSQD-COMPAT 10, in both halves."""
     nsqd = nsqd_factory("--mem-queue-size=100", "--max-bytes-per-file=10240")
     bodies = [b"%d" % number * 10 for number in range(300)]
-    with Client(nsqd.tcp_address) as client:
-        post(nsqd, "/topic/create?topic=t")
-        post(nsqd, "/channel/create?topic=t&channel=c")
-        client.publish("t", *bodies)
+    create(nsqd, "t", "c")
+    publish(nsqd, "t", *bodies)
     read: list[bytes] = []
-    for _ in range(2):
-        with Client(nsqd.tcp_address) as client:
-            client.subscribe("t", "c", rdy=1)
-            for _ in range(150):
-                message = client.message()
-                assert message.attempts == 1
-                read.append(message.body)
-                if len(read) % 150 == 0:
-                    client.command(b"RDY 0")
-                client.command(b"FIN " + message.id)
-            eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 0)
-            left = len(bodies) - len(read)
-            assert nsqd.channel_stats("t", "c")["depth"] == left
+    for left in (150, 0):
+        for message in take(nsqd, "t", "c", 150):
+            assert message.attempts == 1
+            read.append(message.body)
+        assert nsqd.channel_stats("t", "c")["depth"] == left
         nsqd.restart()
         assert shape(nsqd) == {"t": (False, 0, {"c": (False, left)})}
     assert Counter(read) == Counter(bodies)
 
 
-def test_paused_things_stay_paused_with_their_messages(nsqd_factory: Callable[..., Daemon]) -> None:
+def test_paused_things_stay_paused_with_their_messages(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory()
-    with Client(nsqd.tcp_address) as client:
-        for topic in ("topic-paused", "channel-paused"):
-            post(nsqd, f"/topic/create?topic={topic}")
-            post(nsqd, f"/channel/create?topic={topic}&channel=c")
-        post(nsqd, "/topic/pause?topic=topic-paused")
-        post(nsqd, "/channel/pause?topic=channel-paused&channel=c")
-        client.publish("topic-paused", b"held")
-        client.publish("channel-paused", b"held")
-        eventually(lambda: nsqd.channel_stats("channel-paused", "c")["depth"] == 1)
+    for topic in ("topic-paused", "channel-paused"):
+        create(nsqd, topic, "c")
+    post(nsqd, "/topic/pause?topic=topic-paused")
+    post(nsqd, "/channel/pause?topic=channel-paused&channel=c")
+    publish(nsqd, "topic-paused", b"held")
+    publish(nsqd, "channel-paused", b"held")
+    wait_for(nsqd, "channel-paused", "c", depth=1)
     nsqd.restart()
     assert shape(nsqd) == {"topic-paused": (True, 1, {"c": (False, 0)}), "channel-paused": (False, 0, {"c": (True, 1)})}
     post(nsqd, "/topic/unpause?topic=topic-paused")
     post(nsqd, "/channel/unpause?topic=channel-paused&channel=c")
     for topic in ("topic-paused", "channel-paused"):
-        assert [body for _, body, _ in drain(nsqd, topic, "c", 1)] == [b"held"]
+        assert take(nsqd, topic, "c", 1)[0].body == b"held"
     nsqd.restart()
     assert shape(nsqd) == {
         "topic-paused": (False, 0, {"c": (False, 0)}),
@@ -149,14 +123,11 @@ def test_paused_things_stay_paused_with_their_messages(nsqd_factory: Callable[..
     }
 
 
-def test_what_was_deleted_and_emptied_stays_so(nsqd_factory: Callable[..., Daemon]) -> None:
+def test_what_was_deleted_and_emptied_stays_so(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--mem-queue-size=1")
-    with Client(nsqd.tcp_address) as client:
-        for topic in ("gone", "kept", "emptied"):
-            post(nsqd, f"/topic/create?topic={topic}")
-            post(nsqd, f"/channel/create?topic={topic}&channel=c")
-            post(nsqd, f"/channel/create?topic={topic}&channel=d")
-            client.publish(topic, b"0", b"1", b"2")
+    for topic in ("gone", "kept", "emptied"):
+        create(nsqd, topic, "c", "d")
+        publish(nsqd, topic, b"0", b"1", b"2")
     both = {"c": (False, 3), "d": (False, 3)}
     eventually(lambda: shape(nsqd) == dict.fromkeys(("gone", "kept", "emptied"), (False, 0, both)))
     post(nsqd, "/topic/delete?topic=gone")
@@ -167,16 +138,14 @@ def test_what_was_deleted_and_emptied_stays_so(nsqd_factory: Callable[..., Daemo
         "kept": (False, 0, {"d": (False, 3)}),
         "emptied": (False, 0, {"c": (False, 0), "d": (False, 3)}),
     }
-    post(nsqd, "/topic/create?topic=gone")
+    create(nsqd, "gone")
     assert shape(nsqd)["gone"] == (False, 0, {})
 
 
 def test_deletion_is_remembered_even_by_a_daemon_that_is_killed(gnsqd: Daemon) -> None:
     """Corrected (NSQD-COMPAT 0.1, items 11 and 22): nsqd's list what was deleted in half the cases."""
     for topic in ("gone", "kept"):
-        post(gnsqd, f"/topic/create?topic={topic}")
-        post(gnsqd, f"/channel/create?topic={topic}&channel=c")
-        post(gnsqd, f"/channel/create?topic={topic}&channel=d")
+        create(gnsqd, topic, "c", "d")
     post(gnsqd, "/channel/delete?topic=kept&channel=c")
     post(gnsqd, "/topic/delete?topic=gone")
     path = gnsqd.data_path / "nsqd.dat"
@@ -186,23 +155,19 @@ def test_deletion_is_remembered_even_by_a_daemon_that_is_killed(gnsqd: Daemon) -
     assert shape(gnsqd.start()) == {"kept": (False, 0, {"d": (False, 0)})}
 
 
-def test_counters_start_again_at_zero_and_publishing_goes_on(nsqd_factory: Callable[..., Daemon]) -> None:
+def test_counters_start_again_at_zero_and_publishing_goes_on(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory()
+    create(nsqd, "t", "c")
     ids = []
     for run in range(3):
-        with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as publisher:
-            client.subscribe("t", "c", rdy=1)
-            publisher.publish("t", b"x")
-            message = client.message()
-            ids.append(message.id)
-            client.command(b"FIN " + message.id)
-            eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 0)
+        publish(nsqd, "t", b"x")
+        ids.append(take(nsqd, "t", "c", 1)[0].id)
         assert nsqd.channel_stats("t", "c")["message_count"] == 1, run
         nsqd.restart()
     assert len(set(ids)) == 3
 
 
-def test_clients_that_come_at_the_moment_of_the_exit_do_not_hold_it_up(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_clients_that_come_at_the_moment_of_the_exit_do_not_hold_it_up(gnsqd_factory: DaemonFactory) -> None:
     """For ours only: the real daemon waits for such clients until they leave."""
     for magic in (b"", b"  V2"):
         gnsqd = gnsqd_factory()
@@ -224,14 +189,13 @@ def test_clients_that_come_at_the_moment_of_the_exit_do_not_hold_it_up(gnsqd_fac
     ],
 )
 def test_messages_accepted_while_they_could_be_larger_are_delivered(
-    gnsqd_factory: Callable[..., Daemon], flag: str, end: Callable[[Daemon], object]
+    gnsqd_factory: DaemonFactory, flag: str, end: Callable[[Daemon], object]
 ) -> None:
     """Corrected: the real nsqd takes them for damage, and does not write the ones in flight."""
     nsqd = gnsqd_factory(flag)
     bodies = [b"%d" % number * size for number, size in enumerate([10, 3000, 20, 100_000, 4000, 30])]
-    with Client(nsqd.tcp_address) as client:
-        client.publish("t", *bodies)
-    post(nsqd, "/channel/create?topic=t&channel=c")
+    publish(nsqd, "t", *bodies)
+    create(nsqd, "t", "c")
     end(nsqd)
     for _ in range(2):
         nsqd.restart(flag, "--max-msg-size=1000")
