@@ -4,7 +4,6 @@ has it."""
 import json
 import shlex
 import signal
-from collections.abc import Callable
 from configparser import RawConfigParser
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ import pytest
 
 from kit.daemons import Daemon, eventually
 from kit.http_api import ask, message, topic_stats
-from kit.nsq_client import ERROR, Client, Frame, mpub_body
+from kit.nsq_client import Client, mpub_body
+from kit.traffic import DaemonFactory, create, finish, post, publish, wait_for
 
 UNIT = Path(__file__).parents[2] / "contrib" / "systemd" / "gnsqd.service"
 
@@ -29,22 +29,14 @@ def drain(nsqd: Daemon, method: str = "POST") -> dict[str, Any]:
 
 def hold_back(nsqd: Daemon, topic: str = "t", channel: str = "c") -> None:
     """Put one message where it waits for a consumer."""
-    assert ask(nsqd, f"POST /topic/create?topic={topic}") == (200, "")
-    assert ask(nsqd, f"POST /channel/create?topic={topic}&channel={channel}") == (200, "")
-    assert ask(nsqd, f"POST /pub?topic={topic}", b"kept") == (200, "OK")
+    create(nsqd, topic, channel)
+    publish(nsqd, topic, b"kept")
 
 
-def finish_all(nsqd: Daemon, topic: str, channel: str, count: int) -> list[bytes]:
-    """Consume until the daemon is gone; the bodies that came."""
-    with Client(nsqd.tcp_address) as consumer:
-        consumer.subscribe(topic, channel, rdy=1)
-        bodies = []
-        for _ in range(count):
-            got = consumer.message()
-            bodies.append(got.body)
-            consumer.command(b"FIN " + got.id)
-        assert consumer.recv_until_closed() == b""
-    return bodies
+def terminate_by_drain(nsqd: Daemon) -> None:
+    """SIGTERM to a daemon that begins to drain then."""
+    nsqd.send_signal(signal.SIGTERM)
+    eventually(lambda: drain(nsqd, "GET")["draining"])
 
 
 def test_publishers_are_refused_and_keep_their_connections(gnsqd: Daemon) -> None:
@@ -53,16 +45,15 @@ def test_publishers_are_refused_and_keep_their_connections(gnsqd: Daemon) -> Non
         client.publish("t", b"before")
         drain(gnsqd)
         for topic in ("t", "new"):
-            client.command(f"PUB {topic}".encode(), b"x")
-            client.command(f"MPUB {topic}".encode(), mpub_body(b"x", b"y"))
-            client.command(f"DPUB {topic} 1000".encode(), b"x")
-            assert [client.frame() for _ in range(3)] == [
-                Frame(ERROR, b"E_PUB_FAILED PUB failed draining"),
-                Frame(ERROR, b"E_MPUB_FAILED MPUB failed draining"),
-                Frame(ERROR, b"E_DPUB_FAILED DPUB failed draining"),
-            ]
-            assert ask(gnsqd, f"POST /pub?topic={topic}", b"x") == (503, message("DRAINING"))
-            assert ask(gnsqd, f"POST /mpub?topic={topic}", b"x\ny") == (503, message("DRAINING"))
+            for name, arguments, body in (
+                ("PUB", "", b"x"),
+                ("MPUB", "", mpub_body(b"x", b"y")),
+                ("DPUB", " 1000", b"x"),
+            ):
+                client.command(f"{name} {topic}{arguments}".encode(), body)
+                assert client.error() == f"E_{name}_FAILED {name} failed draining".encode()
+            for command in ("pub", "mpub"):
+                assert ask(gnsqd, f"POST /{command}?topic={topic}", b"x\ny") == (503, message("DRAINING"))
         # A wrong request is wrong before it is refused, and as fatal as before.
         assert ask(gnsqd, "POST /pub?topic=t") == (400, message("MSG_EMPTY"))
         client.command(b"PUB t", b"")
@@ -96,34 +87,29 @@ def test_consumers_go_on_and_the_last_finish_is_the_end(gnsqd: Daemon) -> None:
 
 
 @pytest.mark.parametrize("memory", ["0", "1", "100"])
-def test_sigterm_drains_memory_and_disk(gnsqd_factory: Callable[..., Daemon], memory: str) -> None:
+def test_sigterm_drains_memory_and_disk(gnsqd_factory: DaemonFactory, memory: str) -> None:
     nsqd = gnsqd_factory("--sigterm=drain", NEVER, f"--mem-queue-size={memory}")
     bodies = [b"%d" % number for number in range(20)]
     hold_back(nsqd)
-    with Client(nsqd.tcp_address) as publisher:
-        publisher.publish("t", *bodies)
-        publisher.command(b"DPUB t 300", b"deferred")
-        assert publisher.response() == b"OK"
-    nsqd.send_signal(signal.SIGTERM)
-    eventually(lambda: drain(nsqd, "GET")["draining"])
-    assert sorted(finish_all(nsqd, "t", "c", 22)) == sorted([*bodies, b"kept", b"deferred"])
+    publish(nsqd, "t", *bodies)
+    post(nsqd, "/pub?topic=t&defer=300", b"deferred")
+    terminate_by_drain(nsqd)
+    with Client(nsqd.tcp_address) as consumer:
+        consumer.subscribe("t", "c", rdy=1)
+        found = [message.body for message in finish(consumer, 22)]
+        assert consumer.recv_until_closed() == b""
+    assert sorted(found) == sorted([*bodies, b"kept", b"deferred"])
     assert nsqd.wait() == 0
     nsqd.restart("--mem-queue-size=100")
     assert nsqd.channel_stats("t", "c")["depth"] == 0
 
 
-def test_empty_daemon_that_is_drained_exits_at_once(gnsqd_factory: Callable[..., Daemon]) -> None:
-    nsqd = gnsqd_factory(NEVER)
-    assert drain(nsqd)["draining"]
-    assert nsqd.wait() == 0
-
-
-def test_what_is_left_at_the_deadline_is_named_and_kept(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_what_is_left_at_the_deadline_is_named_and_kept(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory("--drain-timeout=300ms", "--sigterm=drain")
     hold_back(nsqd)
-    assert ask(nsqd, "POST /pub?topic=lonely", b"kept") == (200, "OK")
+    publish(nsqd, "lonely", b"kept")
     hold_back(nsqd, "u", "halted")
-    assert ask(nsqd, "POST /channel/pause?topic=u&channel=halted") == (200, "")
+    post(nsqd, "/channel/pause?topic=u&channel=halted")
     nsqd.send_signal(signal.SIGTERM)
     assert nsqd.wait() == 0
     holders = "3 messages in 3 queues: t:c 1 (no consumer), lonely 1 (no channel), u:halted 1 (paused)\n"
@@ -138,43 +124,44 @@ def test_what_is_left_at_the_deadline_is_named_and_kept(gnsqd_factory: Callable[
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-def test_second_signal_ends_the_drain(gnsqd_factory: Callable[..., Daemon], second: signal.Signals) -> None:
+def test_second_signal_ends_the_drain(gnsqd_factory: DaemonFactory, second: signal.Signals) -> None:
     nsqd = gnsqd_factory("--sigterm=drain", NEVER)
     hold_back(nsqd)
-    nsqd.send_signal(signal.SIGTERM)
-    eventually(lambda: drain(nsqd, "GET")["draining"])
+    terminate_by_drain(nsqd)
     nsqd.send_signal(second)
     assert nsqd.wait() == 0
     nsqd.restart("--sigterm=exit")
     assert nsqd.channel_stats("t", "c")["depth"] == 1
 
 
-def test_sigterm_joins_a_drain_that_was_begun_over_http(gnsqd_factory: Callable[..., Daemon]) -> None:
-    nsqd = gnsqd_factory("--sigterm=drain", NEVER)
+@pytest.mark.parametrize("flags", [(), ("--sigterm=drain",)], ids=["exits", "drains"])
+def test_sigterm_joins_a_drain_or_ends_it(gnsqd_factory: DaemonFactory, flags: tuple[str, ...]) -> None:
+    nsqd = gnsqd_factory(NEVER, *flags)
     hold_back(nsqd)
     drain(nsqd)
     nsqd.send_signal(signal.SIGTERM)
-    assert finish_all(nsqd, "t", "c", 1) == [b"kept"]
+    if flags:
+        with Client(nsqd.tcp_address) as consumer:
+            consumer.subscribe("t", "c", rdy=1)
+            finish(consumer, 1)
+            consumer.recv_until_closed()
     assert nsqd.wait() == 0
     assert nsqd.log().count("DRAIN: refusing") == 1
-
-
-def test_sigterm_ends_a_drain_unless_it_drains_itself(gnsqd_factory: Callable[..., Daemon]) -> None:
-    nsqd = gnsqd_factory(NEVER)
-    hold_back(nsqd)
+    nsqd.start()
+    assert nsqd.channel_stats("t", "c")["depth"] == (0 if flags else 1)
+    post(nsqd, "/channel/empty?topic=t&channel=c")
     drain(nsqd)
-    assert nsqd.terminate() == 0
+    assert nsqd.wait() == 0, "an empty daemon exits at once"
 
 
-def test_cancelled_drain_leaves_a_daemon_as_before(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_cancelled_drain_leaves_a_daemon_as_before(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory("--sigterm=drain", NEVER)
     hold_back(nsqd)
-    nsqd.send_signal(signal.SIGTERM)
-    eventually(lambda: drain(nsqd, "GET")["draining"])
+    terminate_by_drain(nsqd)
     assert drain(nsqd, "DELETE")["draining"] is False
     assert ask(nsqd, "GET /readyz") == (200, "OK")
     assert drain(nsqd, "DELETE")["draining"] is False
-    assert ask(nsqd, "POST /topic/empty?topic=t") == (200, "")
+    post(nsqd, "/topic/empty?topic=t")
     with Client(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         client.command(b"FIN " + client.message().id)
@@ -182,21 +169,20 @@ def test_cancelled_drain_leaves_a_daemon_as_before(gnsqd_factory: Callable[..., 
         after = client.message()
         assert after.body == b"after"
         # Signals are also counted from zero again.
-        nsqd.send_signal(signal.SIGTERM)
-        eventually(lambda: drain(nsqd, "GET")["draining"])
+        terminate_by_drain(nsqd)
         client.command(b"FIN " + after.id)
         assert nsqd.wait() == 0
     assert nsqd.log().count("DRAIN: cancelled\n") == 1
     assert nsqd.log().count("DRAIN: all queues are empty\n") == 1
 
 
-def test_state_of_a_drain_is_reported(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_state_of_a_drain_is_reported(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory("--drain-timeout=1h")
     assert drain(nsqd, "GET") == {"draining": False, "remaining": 0, "messages": 0, "holding": []}
     hold_back(nsqd)
     hold_back(nsqd)
-    assert ask(nsqd, "POST /pub?topic=lonely", b"kept") == (200, "OK")
-    eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 2)
+    publish(nsqd, "lonely", b"kept")
+    wait_for(nsqd, "t", "c", depth=2)
     begun = drain(nsqd)
     remaining = begun.pop("remaining")
     assert 0 < remaining <= 3_600_000_000_000
@@ -214,21 +200,21 @@ def test_state_of_a_drain_is_reported(gnsqd_factory: Callable[..., Daemon]) -> N
 
 
 def test_probes_distinguish_a_daemon_that_works_from_one_to_send_messages_to(
-    gnsqd_factory: Callable[..., Daemon],
+    gnsqd_factory: DaemonFactory,
 ) -> None:
     nsqd = gnsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=40")
     for path in ("/healthz", "/readyz"):
         status, headers, body = nsqd.http("GET", path)
         assert (status, body, headers["X-Nsq-Content-Type"]) == (200, b"OK", None)
         assert headers["Content-Type"] == "text/plain; charset=utf-8"
-    assert ask(nsqd, "POST /pub?topic=t", b"fits") == (200, "OK")
+    publish(nsqd, "t", b"fits")
     (nsqd.data_path / "t.diskqueue.000001.dat").mkdir()
     assert ask(nsqd, "POST /pub?topic=t", b"x") == (503, message("EXITING"))
     status, reason = ask(nsqd, "GET /readyz")
     assert (status, ask(nsqd, "GET /ping")) == (503, (500, reason))
     assert reason.endswith("t.diskqueue.000001.dat: is a directory")
     assert ask(nsqd, "GET /healthz") == (200, "OK")
-    assert ask(nsqd, "POST /pub?topic=other", b"x") == (200, "OK")
+    publish(nsqd, "other", b"x")
     assert ask(nsqd, "GET /readyz") == (200, "OK")
     drain(nsqd)
     assert ask(nsqd, "GET /readyz") == (503, "NOK - draining")
@@ -237,7 +223,7 @@ def test_probes_distinguish_a_daemon_that_works_from_one_to_send_messages_to(
     assert nsqd.terminate() == 0
 
 
-def test_systemd_unit_gives_the_drain_its_time(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_systemd_unit_gives_the_drain_its_time(gnsqd_factory: DaemonFactory) -> None:
     unit = RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string(UNIT.read_text("utf-8"))
