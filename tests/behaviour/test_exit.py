@@ -9,15 +9,16 @@ import signal
 import socket
 import struct
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Address, Daemon, accepted_at_end, address_of, eventually, open_socket, own_command
+from kit.http_api import read_all
 from kit.lookupds import DEV, EmbeddedLookupd
 from kit.nsq_client import Client
+from kit.traffic import DaemonFactory, create, post, publish, wait_for
 
 
 def metadata(daemon: Daemon) -> dict[str, bool]:
@@ -36,11 +37,11 @@ def interpreters_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def laden(gnsqd_factory: Callable[..., Daemon]) -> Daemon:
+def laden(gnsqd_factory: DaemonFactory) -> Daemon:
     """A daemon with much to write at its exit."""
     daemon = gnsqd_factory()
     for name in TOPICS:
-        assert daemon.http("POST", f"/pub?topic={name}", b"x")[0] == 200
+        publish(daemon, name, b"x")
     return daemon
 
 
@@ -53,21 +54,15 @@ def terminate_while_answering(daemon: Daemon, requests: list[str]) -> int:
         while answers.count(b"HTTP/1.1 200 OK\r\n") < 20:
             answers += client.recv(65536)
         daemon.send_signal(signal.SIGTERM)
-        try:
-            while data := client.recv(65536):
-                answers += data
-        except ConnectionError:
-            pass
+        answers += read_all(client)
         sender.join()
     assert daemon.wait() == 0
     return answers.count(b"HTTP/1.1 200 OK\r\n")
 
 
 def send_all(client: socket.socket, data: bytes) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the daemon has gone
         client.sendall(data)
-    except OSError:
-        pass  # the daemon has gone
 
 
 def test_pause_requests_that_come_during_the_exit_do_not_spoil_the_metadata(laden: Daemon) -> None:
@@ -90,7 +85,7 @@ def test_every_message_that_was_answered_is_kept_though_its_topic_was_new(laden:
     assert [name for name in names[:done] if sizes.get(f"{name}.diskqueue.000000.dat") != 4 + 26 + 1] == []
 
 
-def test_exit_closes_and_flushes_in_the_documented_order(nsqd_factory: Callable[..., Daemon]) -> None:
+def test_exit_closes_and_flushes_in_the_documented_order(nsqd_factory: DaemonFactory) -> None:
     """NSQD-COMPAT 3, exit order."""
     daemon = nsqd_factory()
     with Client(daemon.tcp_address) as client:
@@ -98,11 +93,9 @@ def test_exit_closes_and_flushes_in_the_documented_order(nsqd_factory: Callable[
         client.publish("t", b"in flight")
         assert client.message().body == b"in flight"
         client.publish("t", b"memory")
-        client.command(b"DPUB t 60000", b"deferred")
-        assert client.response() == b"OK"
-        eventually(lambda: daemon.channel_stats("t", "c")["deferred_count"] == 1)
-        eventually(lambda: daemon.channel_stats("t", "c")["depth"] == 1)
-        assert daemon.http("POST", "/topic/pause?topic=t")[0] == 200
+        post(daemon, "/pub?topic=t&defer=60000", b"deferred")
+        wait_for(daemon, "t", "c", depth=1, deferred_count=1)
+        post(daemon, "/topic/pause?topic=t")
         client.publish("t", b"topic")
         assert daemon.terminate() == 0
         assert client.recv_until_closed() == b""
@@ -142,7 +135,7 @@ PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def test_client_that_connects_again_at_once_is_refused(
-    nsqd_factory: Callable[..., Daemon], tmp_path: Path, daemon_command: list[str]
+    nsqd_factory: DaemonFactory, tmp_path: Path, daemon_command: list[str]
 ) -> None:
     """A client reads that the exit has begun from its connection: so nobody may accept it any more by then."""
     cert, key = issue("server").write(tmp_path / "server")
@@ -161,14 +154,14 @@ def test_client_that_connects_again_at_once_is_refused(
 
 
 def test_client_that_connects_again_at_once_is_refused_on_a_unix_socket(
-    nsqd_factory: Callable[..., Daemon], tmp_path: Path
+    nsqd_factory: DaemonFactory, tmp_path: Path
 ) -> None:
     daemon = nsqd_factory(f"--tcp-address={tmp_path}/t.sock", f"--http-address={tmp_path}/h.sock")
     greetings = [(daemon.tcp_address, V2), (daemon.http_address, PING)]
     assert accepted_at_end(greetings, lambda: daemon.send_signal(signal.SIGTERM)) == []
 
 
-def test_slow_reader_of_an_answer_does_not_hold_up_the_exit(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_slow_reader_of_an_answer_does_not_hold_up_the_exit(gnsqd_factory: DaemonFactory) -> None:
     daemon = gnsqd_factory()
     with open_socket(daemon.http_address, DEADLINE) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -179,28 +172,26 @@ def test_slow_reader_of_an_answer_does_not_hold_up_the_exit(gnsqd_factory: Calla
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_ordinary_channel_of_an_ephemeral_topic_leaves_no_files(
-    gnsqd_factory: Callable[..., Daemon], number: signal.Signals
+    gnsqd_factory: DaemonFactory, number: signal.Signals
 ) -> None:
     """NSQD-COMPAT 0.1, item 11: the real daemon leaves orphans."""
     daemon = gnsqd_factory("--mem-queue-size=2")
-    assert daemon.http("POST", "/topic/create?topic=t%23ephemeral")[0] == 200
-    assert daemon.http("POST", "/channel/create?topic=t%23ephemeral&channel=c")[0] == 200
+    create(daemon, "t%23ephemeral", "c")
     for _ in range(5):
-        assert daemon.http("POST", "/pub?topic=t%23ephemeral", b"x")[0] == 200
+        post(daemon, "/pub?topic=t%23ephemeral", b"x")
     daemon.send_signal(number)
     assert daemon.wait() == 0
     assert [path.name for path in daemon.data_path.iterdir()] == ["nsqd.dat"]
 
 
-def test_topic_is_deleted_past_a_channel_whose_files_cannot_be_removed(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_topic_is_deleted_past_a_channel_whose_files_cannot_be_removed(gnsqd_factory: DaemonFactory) -> None:
     daemon = gnsqd_factory("--mem-queue-size=0")
-    for channel in ("a", "b"):
-        assert daemon.http("POST", "/topic/create?topic=t")[0] == 200
-        assert daemon.http("POST", f"/channel/create?topic=t&channel={channel}")[0] == 200
-    assert daemon.http("POST", "/pub?topic=t", b"x")[0] == 200
-    eventually(lambda: daemon.channel_stats("t", "b")["depth"] == 1)
+    create(daemon, "t", "a", "b")
+    publish(daemon, "t", b"x")
+    wait_for(daemon, "t", "b", depth=1)
     stubborn = daemon.data_path / "t:a.diskqueue.000000.dat"
-    replace_by_directory(stubborn)
+    stubborn.unlink()
+    stubborn.mkdir()
     with Client(daemon.tcp_address) as consumer:
         consumer.subscribe("t", "b")
         assert daemon.http("POST", "/topic/delete?topic=t")[0] == 500
@@ -209,17 +200,12 @@ def test_topic_is_deleted_past_a_channel_whose_files_cannot_be_removed(gnsqd_fac
     assert [path.name for path in daemon.data_path.glob("t*")] == [stubborn.name]
 
 
-def replace_by_directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
 @pytest.mark.parametrize("kind, words", [("TCP", "listener.Accept()"), ("HTTP", "http.Serve()")])
 def test_listener_that_breaks_ends_the_daemon_after_its_queues_are_on_disk(
-    nsqd_factory: Callable[..., Daemon], kind: str, words: str
+    nsqd_factory: DaemonFactory, kind: str, words: str
 ) -> None:
     daemon = nsqd_factory()
-    assert daemon.http("POST", "/pub?topic=t", b"x")[0] == 200
+    publish(daemon, "t", b"x")
     address = daemon.tcp_address if kind == "TCP" else daemon.http_address
     with listening_socket(daemon, address) as listener:
         listener.shutdown(socket.SHUT_RDWR)
@@ -249,10 +235,10 @@ def listening_socket(daemon: Daemon, address: Address) -> socket.socket:
     raise AssertionError(f"nobody listens on {address}")
 
 
-def test_exit_asked_for_again_and_again_is_still_a_clean_one(nsqd_factory: Callable[..., Daemon]) -> None:
+def test_exit_asked_for_again_and_again_is_still_a_clean_one(nsqd_factory: DaemonFactory) -> None:
     daemon = nsqd_factory()
     for name in TOPICS:
-        assert daemon.http("POST", f"/pub?topic={name}", b"x")[0] == 200
+        publish(daemon, name, b"x")
     daemon.send_signal(signal.SIGTERM)
     while daemon.running:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -262,10 +248,10 @@ def test_exit_asked_for_again_and_again_is_still_a_clean_one(nsqd_factory: Calla
     assert [len(records(daemon.data_path / f"{name}.diskqueue.000000.dat")) for name in TOPICS] == [1] * len(TOPICS)
 
 
-def test_hangup_loses_nothing(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_hangup_loses_nothing(gnsqd_factory: DaemonFactory) -> None:
     """NSQD-COMPAT 0.1, item 17: the real daemon dies."""
     daemon = gnsqd_factory()
-    assert daemon.http("POST", "/pub?topic=t", b"x")[0] == 200
+    publish(daemon, "t", b"x")
     daemon.send_signal(signal.SIGHUP)
     assert daemon.wait() == 0
     assert records(daemon.data_path / "t.diskqueue.000000.dat") == [b"x"]
