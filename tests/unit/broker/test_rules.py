@@ -2,22 +2,19 @@
 
 from collections.abc import Callable
 from itertools import count, islice
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic, monotonic_ns
 
 import pytest
-from gevent import killall, sleep
+from gevent import sleep
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.rules import Rules
 from gnsqd.hub import cooperative
-from gnsqd.options import Options
 from gnsqd.queues.message import Message
-from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, bodies_of, eventually, settle
+from unit.queues.test_journaled import daemons_of
 
 Build = Callable[..., Fakes]
 ORDERED = Rules(ordered=True)
@@ -111,14 +108,8 @@ STEPS = st.lists(
 
 @given(STEPS, st.sampled_from([0, 1, 4, 1000]), st.sampled_from(["none", "process"]))
 def test_oldest_message_comes_next_and_alone(steps: list[tuple[str, int]], capacity: int, durability: str) -> None:
-    syncer = Syncer()
-    with TemporaryDirectory() as directory:
-        around = Fakes(Path(directory), Options(mem_queue_size=capacity, durability=durability), syncer)
-        try:
-            compare_with_a_list(around, steps)
-        finally:
-            killall(around.greenlets)
-            syncer.stop()
+    with daemons_of({"mem_queue_size": capacity, "durability": durability}) as (daemon,):
+        compare_with_a_list(daemon.around, steps)
 
 
 def compare_with_a_list(around: Fakes, steps: list[tuple[str, int]]) -> None:

@@ -5,10 +5,11 @@ import os
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import pytest
@@ -86,9 +87,10 @@ class Daemon:
         settle()
         self.around.stores.journals.flush_dirty()
 
-    def after_kill(self, directory: Path, **options: Any) -> "Daemon":
-        """What the next process makes of the files as they are now."""
+    def after_kill(self, directory: Path | None = None, **options: Any) -> "Daemon":
+        """What the next process makes of the files as they are now, in a new directory."""
         self.flush()
+        directory = directory or Path(mkdtemp(dir=self.directory.parent)) / "data"
         shutil.copytree(self.directory, directory)
         paused = bool(self.registry.topics) and self.topic.paused
         return Daemon(directory, self.syncer, self.options | options, self.listed, paused)
@@ -108,6 +110,20 @@ class Daemon:
 def fail(*arguments: object) -> int:
     """In place of a system call."""
     raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@contextmanager
+def daemons_of(options: dict[str, Any]) -> Iterator[list[Daemon]]:
+    """A list with one daemon, for an example of a property. All that are in the list are gone afterwards."""
+    syncer = Syncer()
+    with TemporaryDirectory() as directory:
+        daemons = [Daemon(Path(directory) / "0", syncer, options)]
+        try:
+            yield daemons
+        finally:
+            for daemon in daemons:
+                killall(daemon.around.greenlets)
+            syncer.stop()
 
 
 def channel(daemon: Daemon, name: str = "c") -> Channel:
@@ -138,7 +154,7 @@ def test_every_delivery_counts_after_a_kill(tmp_path: Path, syncer: Syncer, flus
                 queue.requeue(CONSUMER.id, message.id, delay)
             if count % flush_after == 0:
                 daemon.flush()
-        daemon = daemon.after_kill(tmp_path / f"{kills}")
+        daemon = daemon.after_kill()
         messages = take_both(channel(daemon))
         assert [message.attempts for message in messages] == [201 * kills] * 2
         for message in messages:
@@ -164,8 +180,10 @@ def test_clean_exit_leaves_the_journal_and_a_start_without_durability_leaves_dis
     channel(daemon, "d")
     daemon.topic.publish([b"%d" % number for number in range(9)])
     daemon.topic.publish([b"later"], deferred=MINUTE)
+    finished = Counter[bytes]()
     for message in daemon.take("c", 3):
         channel(daemon).finish(daemon.consumer("c"), message.id)
+        finished[message.body] += 1
     assert len(daemon.take("d", 2)) == 2
     left = Counter([b"%d" % number for number in range(9)] + [b"later"])
     assert daemon.registry.close() == Left(journaled=10)
@@ -174,18 +192,17 @@ def test_clean_exit_leaves_the_journal_and_a_start_without_durability_leaves_dis
     again = Daemon(tmp_path / "a", syncer, {}, daemon.listed)
     assert journal == {path: path.read_bytes() for path in (tmp_path / "a").glob("*.journal.*")}
     assert channel(again, "d").deferred_count == 1
-    assert again.take_all("d") == left
-    rest = again.take_all("c")
-    assert rest < left
     plain = again.converted()
     assert not list((tmp_path / "a").glob("*.journal.*"))
-    assert plain.take_all("d") == left
-    assert plain.take_all("c") == rest
+    ready = Counter(message.body for message in plain.take("d", 5) + plain.take("d"))
+    assert ready + Counter([b"later"]) == left
+    assert channel(plain, "d").deferred_count == 1
     plain.registry.close()
     again = Daemon(tmp_path / "a", syncer, {}, daemon.listed)
     assert not list((tmp_path / "a").glob("*.diskqueue.0*")), "moved to the journal"
+    assert channel(again, "d").deferred_count == 1
     assert again.take_all("d") == left
-    assert again.take_all("c") == rest
+    assert again.take_all("c") == left - finished
 
 
 def test_clean_exit_of_a_daemon_whose_queues_are_empty_leaves_no_journal(tmp_path: Path, syncer: Syncer) -> None:
@@ -221,56 +238,6 @@ def test_clean_exit_syncs_all_segments_and_the_directory(
     segments = list((tmp_path / "a").glob("*.journal.*"))
     assert len(segments) > 2
     assert {path.stat().st_ino for path in [*segments, tmp_path / "a"]} <= synced
-
-
-def test_publishing_fails_and_recovers_with_the_disk(
-    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {})
-    channel(daemon)
-    daemon.topic.publish([b"0"])
-    daemon.topic.commit()
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.pwritev", fail)
-        daemon.topic.publish([b"unsure"])
-        with pytest.raises(StorageError):
-            daemon.topic.commit()
-        assert not daemon.registry.healthy
-        with pytest.raises(StorageError):
-            daemon.topic.publish([b"refused"])
-    daemon.topic.publish([b"1"])
-    daemon.topic.commit()
-    assert daemon.registry.healthy
-    assert daemon.after_kill(tmp_path / "b").take_all("c") == Counter([b"0", b"unsure", b"1"])
-
-
-def test_deferred_messages_beyond_memory_are_read_back_when_they_are_due(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {"mem_queue_size": 2})
-    for number in range(5):
-        daemon.topic.publish([b"%d" % number], deferred=MINUTE + number * SECOND)
-    channel(daemon)
-    settle()
-    assert (channel(daemon).depth, channel(daemon).deferred_count) == (0, 5)
-    daemon.topic.publish([b"now"])
-    (now,) = daemon.take("c")
-    now.next_delivery()
-    channel(daemon).requeue(daemon.consumer("c"), now.id, MINUTE)
-    again = daemon.after_kill(tmp_path / "b")
-    assert (channel(again).depth, channel(again).deferred_count) == (0, 6)
-    bodies = Counter([b"now", *(b"%d" % number for number in range(5))])
-    once_more = again.after_kill(tmp_path / "c")
-    assert not once_more.take("c")
-    assert channel(once_more).process_deferred(FAR)
-    messages = []
-    while batch := once_more.take("c"):
-        messages += batch
-    assert Counter(message.body for message in messages) == bodies
-    assert {message.body: message.attempts for message in messages}[b"now"] == 1
-    for journaled in (daemon, again):
-        plain = journaled.converted()
-        assert not plain.take("c"), "due times go with the disk queues"
-        assert plain.take_all("c") == bodies
 
 
 def to_convert(directory: Path, syncer: Syncer) -> Fakes:
@@ -358,7 +325,7 @@ def test_import_that_fails_leaves_its_numbers_to_nobody(
     daemon.topic.commit()
     daemon.topic.delete_existing_channel("gone")
     assert not list((tmp_path / "a").glob("t:gone.*"))
-    again = daemon.after_kill(tmp_path / "b")
+    again = daemon.after_kill()
     for name in ("c", "d"):
         assert again.take_all(name) == Counter([b"old", b"new"])
 
@@ -389,7 +356,7 @@ def test_import_that_fails_after_its_put_keeps_no_segments_and_doubles_nothing(
             channel(daemon, name).finish(daemon.consumer(name), message.id)
     daemon.topic.commit()
     assert len(list((tmp_path / "a").glob("t.journal.*"))) <= 2
-    again = daemon.after_kill(tmp_path / "b")
+    again = daemon.after_kill()
     for name in names:
         assert channel(again, name).deferred_count == 1
         assert again.take_all(name) == Counter([b"old", b"later"])
@@ -404,7 +371,7 @@ def test_nothing_comes_back_after_a_failed_fsync(
         channel(first, name)
     first.topic.publish([b"%d" % number for number in range(9)])
     first.topic.commit()
-    daemon = first.after_kill(tmp_path / "b")
+    daemon = first.after_kill()
     while messages := daemon.take("c"):
         for message in messages:
             channel(daemon).finish(daemon.consumer("c"), message.id)
@@ -419,7 +386,7 @@ def test_nothing_comes_back_after_a_failed_fsync(
             daemon.topic.publish([b"refused"])
     daemon.flush()
     assert daemon.registry.healthy
-    again = daemon.after_kill(tmp_path / "c")
+    again = daemon.after_kill()
     assert list(again.topic.channels) == ["c"]
     assert not again.take_all("c")
 
@@ -433,20 +400,11 @@ steps = st.lists(st.tuples(st.sampled_from([*OFTEN, *SELDOM]), st.integers(0, 99
 @pytest.mark.slow
 @given(steps, st.sampled_from([0, 3, 1000]), st.sampled_from([300, 2000, 1 << 20]))
 def test_whatever_is_done_what_is_not_finished_comes_again(steps: list[Step], memory: int, size: int) -> None:
-    syncer = Syncer()
-    directories = TemporaryDirectory()
-    root = Path(directories.name)
-    daemons = [Daemon(root / "0", syncer, {"mem_queue_size": memory, "max_bytes_per_file": size})]
-    try:
-        run_model(daemons, root, steps)
-    finally:
-        for daemon in daemons:
-            killall(daemon.around.greenlets)
-        syncer.stop()
-        directories.cleanup()
+    with daemons_of({"mem_queue_size": memory, "max_bytes_per_file": size}) as daemons:
+        run_model(daemons, steps)
 
 
-def run_model(daemons: list[Daemon], root: Path, steps: list[Step]) -> None:
+def run_model(daemons: list[Daemon], steps: list[Step]) -> None:
     names = ["a", "b"]
     wanted: dict[str, set[bytes]] = {name: set() for name in names}
     in_flight: dict[str, list[Message]] = {name: [] for name in names}
@@ -500,11 +458,11 @@ def run_model(daemons: list[Daemon], root: Path, steps: list[Step]) -> None:
             in_flight = {name: [] for name in names}
         elif what == "kill":
             paused = topic.paused
-            daemons.append(daemon.after_kill(root / f"{len(daemons)}"))
+            daemons.append(daemon.after_kill())
             in_flight = {name: [] for name in names}
             if not paused:
                 waiting = flow(waiting, wanted, names)
-            probe = daemons[-1].after_kill(root / f"probe{len(daemons)}")
+            probe = daemons[-1].after_kill()
             daemons.insert(0, probe)
             assert "lost" not in probe.around.log.getvalue()
             assert sorted(probe.topic.channels) == sorted(names)

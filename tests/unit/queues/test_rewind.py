@@ -5,15 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import time_ns
 
 import pytest
-from gevent import killall, sleep, spawn
+from gevent import sleep, spawn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsqd.broker.channel import Channel
 from gnsqd.broker.history import History
 from gnsqd.broker.rules import Rules
 from gnsqd.errors import BrokerError, StorageError
@@ -23,7 +21,7 @@ from gnsqd.storage.journal import segment, snapshot
 from gnsqd.storage.journal.open_files import AppendedFile
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, settle
-from unit.queues.test_journaled import FAR, Daemon
+from unit.queues.test_journaled import FAR, Daemon, channel, daemons_of
 from unit.storage.journal.test_lost_messages import journal_of
 
 OPTIONS = {"retention_bytes": 1 << 20}
@@ -34,10 +32,6 @@ def publish(daemon: Daemon, *bodies: bytes, deferred: int = 0) -> None:
     daemon.topic.publish(list(bodies), deferred)
     daemon.topic.commit()
     settle()
-
-
-def channel(daemon: Daemon, name: str = "c") -> Channel:
-    return daemon.topic.get_channel(name)
 
 
 def history(daemon: Daemon) -> History:
@@ -56,10 +50,17 @@ def consume(daemon: Daemon, name: str = "c") -> list[Message]:
     return found
 
 
-def finished_daemon(path: Path, syncer: Syncer) -> Daemon:
-    """Whose channel has finished the messages 0, 1 and 2, all written."""
-    daemon = Daemon(path, syncer, OPTIONS)
+@pytest.fixture
+def daemon(tmp_path: Path, syncer: Syncer) -> Daemon:
+    """With the channel c of the topic t."""
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
     channel(daemon)
+    return daemon
+
+
+@pytest.fixture
+def finished(daemon: Daemon) -> Daemon:
+    """Whose channel has finished the messages 0, 1 and 2, all written."""
     publish(daemon, b"0", b"1", b"2")
     consume(daemon)
     daemon.flush()
@@ -78,7 +79,7 @@ def test_messages_that_are_not_due_are_listed_and_cancelled_after_a_rewind(tmp_p
     channel(daemon).empty()
     daemon.flush()
     assert len(journal_of(daemon).segments) > 3
-    for each in (daemon, daemon.after_kill(tmp_path / "b")):
+    for each in (daemon, daemon.after_kill()):
         each.topic.create_channel("new", 0)
         assert channel(each).rewind(0, EVERYTHING) == 20
         for name in ("c", "new"):
@@ -110,15 +111,13 @@ def test_rewind_while_a_snapshot_is_made(tmp_path: Path, syncer: Syncer, monkeyp
             while journal_of(daemon)._snapshot is not None:
                 daemon.flush()
             kills += 1
-            again = daemon.after_kill(tmp_path / f"{number}")
+            again = daemon.after_kill()
             for name in ("c", "d"):
                 assert len(consume(again, name)) == number
     assert kills > 3
 
 
-def test_what_damage_took_is_not_promised(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
-    channel(daemon)
+def test_what_damage_took_is_not_promised(daemon: Daemon, tmp_path: Path, syncer: Syncer) -> None:
     for number in range(10):
         publish(daemon, b"%d" % number * 100)
     consume(daemon)
@@ -148,7 +147,7 @@ def test_bytes_are_bounded_and_the_newest_messages_stay(tmp_path: Path, syncer: 
     daemon.flush()
     count = history(daemon).count
     assert count > 0.75 * bound / 1040
-    for each in (daemon, daemon.after_kill(tmp_path / "b")):
+    for each in (daemon, daemon.after_kill()):
         assert history(each).count == count
         assert channel(each).rewind(0, EVERYTHING) == count
         again = consume(each)
@@ -173,10 +172,8 @@ def test_time_finds_the_first_message_published_then_or_later(tmp_path: Path, sy
 
 
 def test_messages_are_found_by_id_though_the_clock_was_set_back(
-    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
-    channel(daemon)
     publish(daemon, *(b"%d" % number for number in range(20)))
     now = time_ns()
     monkeypatch.setattr("gnsqd.broker.topic.time_ns", lambda: now - 3600 * SECOND)
@@ -202,17 +199,15 @@ def test_ready_messages_come_beside_many_that_are_not_due(tmp_path: Path, syncer
     assert bodies(found) == [b"ready"]
 
 
-def test_scattered_messages_are_rewound(tmp_path: Path, syncer: Syncer) -> None:
+def test_scattered_messages_are_rewound(daemon: Daemon) -> None:
     count = 5000
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
-    channel(daemon)
     publish(daemon, *(b"%d" % number for number in range(count)))
     while batch := daemon.take("c", 256):
         for message in batch[::2]:
             channel(daemon).finish(daemon.consumer("c"), message.id)
     left = channel(daemon).in_flight_count
     assert channel(daemon).rewind(0, EVERYTHING) == count - left
-    assert channel(daemon.after_kill(tmp_path / "b")).depth == count
+    assert channel(daemon.after_kill()).depth == count
 
 
 class Steps:
@@ -232,11 +227,12 @@ class Steps:
             self._call()
 
 
-def scattered(directory: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> tuple[Daemon, list[Message]]:
+@pytest.fixture
+def scattered(tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> tuple[Daemon, list[Message]]:
     """20 messages published, of which each second is finished, after 10 deferred ones, all cancelled; those in flight.
     A step looks at two."""
     monkeypatch.setattr(segment, "PIECE", 2)
-    daemon = Daemon(directory, syncer, OPTIONS | {"mem_queue_size": 5})
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"mem_queue_size": 5})
     channel(daemon)
     publish(daemon, *(b"later%d" % number for number in range(10)), deferred=MINUTE)
     channel(daemon).empty()
@@ -256,10 +252,11 @@ NOW = {b"%d" % number for number in range(20)}
 @pytest.mark.parametrize("nth", range(1, 15, 3))
 @pytest.mark.parametrize("action", ["nothing", "finish", "publish", "release", "kill", "empty"])
 def test_others_go_on_while_a_rewind_looks_for_messages(
-    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch, action: str, nth: int
+    scattered: tuple[Daemon, list[Message]], monkeypatch: pytest.MonkeyPatch, action: str, nth: int
 ) -> None:
-    daemon, in_flight = scattered(tmp_path / "a", syncer, monkeypatch)
+    daemon, in_flight = scattered
     queue = channel(daemon)
+    killed = daemon.directory.with_name("killed")
     gone, new = set[bytes](), set[bytes]()
     early: list[bytes] = []
 
@@ -276,7 +273,7 @@ def test_others_go_on_while_a_rewind_looks_for_messages(
             early.extend(message.body for message in queue.take(FakeConsumer(9), 1000, MINUTE, 0))
         elif action == "kill":
             daemon.around.stores.journals.flush_dirty()
-            shutil.copytree(tmp_path / "a", tmp_path / "killed")
+            shutil.copytree(daemon.directory, killed)
         elif action == "empty":
             queue.empty()
 
@@ -289,26 +286,25 @@ def test_others_go_on_while_a_rewind_looks_for_messages(
     unfinished = {message.body for message in in_flight}
     if action == "empty":
         assert (rewound, queue.depth, queue.deferred_count) == (0, 0, 0)
-        assert daemon.after_kill(tmp_path / "b").take_all("c") == Counter()
+        assert daemon.after_kill().take_all("c") == Counter()
         return
     assert rewound == 20
     assert queue.message_count == before + 20 + len(new)
     assert queue.depth + queue.deferred_count == 20 + len(new) - len(early)
-    again = daemon.after_kill(tmp_path / "b")
+    again = daemon.after_kill()
     assert again.take_all("c") == Counter(LATER | NOW - gone | new)
     assert early or channel(daemon).deferred_count == 10
     comes = daemon.take_all("c")
     assert comes + Counter(early) == Counter(LATER | NOW - unfinished | new)
     if action == "kill":
-        killed = Daemon(tmp_path / "killed", syncer, OPTIONS, {"t": ["c"]})
-        assert killed.take_all("c") == Counter(unfinished)
+        assert Daemon(killed, daemon.syncer, OPTIONS, {"t": ["c"]}).take_all("c") == Counter(unfinished)
 
 
 @pytest.mark.parametrize("nth", [1, 5, 9])
 def test_new_channel_in_the_past_gets_what_its_topic_hands_over_meanwhile(
-    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch, nth: int
+    scattered: tuple[Daemon, list[Message]], monkeypatch: pytest.MonkeyPatch, nth: int
 ) -> None:
-    daemon, _ = scattered(tmp_path / "a", syncer, monkeypatch)
+    daemon, _ = scattered
 
     def act() -> None:
         monkeypatch.undo()
@@ -323,14 +319,14 @@ def test_new_channel_in_the_past_gets_what_its_topic_hands_over_meanwhile(
     new = {b"new%d" % number for number in range(4)}
     assert channel(daemon, "new").deferred_count == 11
     assert channel(daemon, "new").message_count == 34
-    assert daemon.after_kill(tmp_path / "b").take_all("new") == Counter(LATER | NOW | new)
+    assert daemon.after_kill().take_all("new") == Counter(LATER | NOW | new)
     assert daemon.take_all("new") == Counter(LATER | NOW | new)
 
 
 def test_new_channel_in_the_past_may_be_there_by_now(
-    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+    scattered: tuple[Daemon, list[Message]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon, _ = scattered(tmp_path / "a", syncer, monkeypatch)
+    daemon, _ = scattered
     with monkeypatch.context() as patch:
         Steps(patch, 3, lambda: channel(daemon, "new"))
         assert not daemon.topic.create_channel("new", 0)
@@ -339,23 +335,21 @@ def test_new_channel_in_the_past_may_be_there_by_now(
 
 @pytest.mark.parametrize("how", ["delete", "close"])
 def test_channel_that_ends_while_a_rewind_looks_for_messages(
-    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch, how: str
+    scattered: tuple[Daemon, list[Message]], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    daemon, in_flight = scattered(tmp_path / "a", syncer, monkeypatch)
+    daemon, in_flight = scattered
     queue = channel(daemon)
     with monkeypatch.context() as patch:
         Steps(patch, 3, queue.delete if how == "delete" else queue.close)
         with pytest.raises(BrokerError, match="exiting"):
             queue.rewind(0, EVERYTHING)
-    again = daemon.after_kill(tmp_path / "b")
+    again = daemon.after_kill()
     left = {message.body for message in in_flight} if how == "close" else set()
     assert again.take_all("c") == Counter(left)
 
 
-def test_rewinds_of_one_channel_follow_each_other(
-    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    daemon, _ = scattered(tmp_path / "a", syncer, monkeypatch)
+def test_rewinds_of_one_channel_follow_each_other(scattered: tuple[Daemon, list[Message]]) -> None:
+    daemon, _ = scattered
     rewinds = [spawn(channel(daemon).rewind, 0, EVERYTHING) for _ in range(3)]
     assert [greenlet.get() for greenlet in rewinds] == [20, 0, 0]
     assert channel(daemon).deferred_count == channel(daemon).depth == 10
@@ -389,27 +383,21 @@ def test_messages_are_not_lost_to_retention_while_a_rewind_looks_for_them(
 
 
 def test_rewind_that_could_not_be_written_wakes_consumers_nevertheless(
-    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+    finished: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
-    channel(daemon)
-    publish(daemon, b"0")
-    consume(daemon)
-    daemon.flush()
-    consumer = daemon.consumers["c"]  # which waits for more
+    consumer = finished.consumers["c"]  # which waits for more
     consumer.woken = 0
     with monkeypatch.context() as patch:
         patch.setattr(AppendedFile, "write", lambda *_: (_ for _ in ()).throw(StorageError("full")))
         with pytest.raises(StorageError):
-            channel(daemon).rewind(0, EVERYTHING)
+            channel(finished).rewind(0, EVERYTHING)
     assert consumer.woken
-    assert bodies(consume(daemon.after_kill(tmp_path / "b"))) == [b"0"]
+    assert bodies(consume(finished.after_kill())) == [b"0", b"1", b"2"]
 
 
 def test_kill_leaves_a_channel_with_its_past_or_no_channel(
-    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+    finished: Daemon, tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = finished_daemon(tmp_path / "a", syncer)
     write = AppendedFile.write
     writes: list[int] = []
 
@@ -421,7 +409,7 @@ def test_kill_leaves_a_channel_with_its_past_or_no_channel(
 
     with monkeypatch.context() as patch:
         patch.setattr(AppendedFile, "write", killed_behind)
-        daemon.topic.create_channel("new", 0)
+        finished.topic.create_channel("new", 0)
     assert writes
     for number in range(1, len(writes) + 1):
         again = Daemon(tmp_path / f"b{number}", syncer, OPTIONS, {"t": ["c"]})
@@ -432,22 +420,20 @@ def test_kill_leaves_a_channel_with_its_past_or_no_channel(
 
 
 def test_channel_in_the_past_that_could_not_be_written_is_not_there(
-    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+    finished: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = finished_daemon(tmp_path / "a", syncer)
     with monkeypatch.context() as patch:
         patch.setattr(AppendedFile, "write", lambda *_: (_ for _ in ()).throw(StorageError("full")))
         with pytest.raises(StorageError):
-            daemon.topic.create_channel("new", 0)
-        assert list(daemon.topic.channels) == ["c"]
-    assert list(daemon.after_kill(tmp_path / "b").topic.channels) == ["c"]
-    daemon.topic.create_channel("new", 0)
-    for each in (daemon, daemon.after_kill(tmp_path / "c")):
+            finished.topic.create_channel("new", 0)
+        assert list(finished.topic.channels) == ["c"]
+    assert list(finished.after_kill().topic.channels) == ["c"]
+    finished.topic.create_channel("new", 0)
+    for each in (finished, finished.after_kill()):
         assert bodies(consume(each, "new")) == [b"0", b"1", b"2"]
 
 
-def test_ordered_channel_keeps_the_order_of_publication_through_several_rewinds(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
+def test_ordered_channel_keeps_the_order_of_publication_through_several_rewinds(daemon: Daemon) -> None:
     queue = channel(daemon)
     queue.set_rules(Rules(ordered=True))
     publish(daemon, *(b"%d" % number for number in range(10)))
@@ -463,13 +449,13 @@ def test_restarts_do_not_prolong_the_life_of_messages(tmp_path: Path, syncer: Sy
     channel(daemon)
     publish(daemon, b"old")
     consume(daemon)
-    for restart in range(1, 40):
+    for _ in range(40):
         daemon.flush()
         journal_of(daemon).compact()
         if history(daemon).count == 0:
             return
         sleep(0.04)  # less than an eighth of the time
-        daemon = daemon.after_kill(tmp_path / f"{restart}")
+        daemon = daemon.after_kill()
     raise AssertionError("it is still retained")
 
 
@@ -489,11 +475,11 @@ OPERATIONS = st.lists(
 )
 
 
-def run_model(daemon: Daemon, root: Path, operations: list[tuple[str, int]]) -> Iterator[Daemon]:
+def run_model(daemon: Daemon, operations: list[tuple[str, int]]) -> Iterator[Daemon]:
     """Each daemon after the first one; a body is the number of its message in the journal."""
     unfinished: dict[str, set[int]] = {"c": set()}
     channel(daemon)
-    for step, (operation, amount) in enumerate(operations):
+    for operation, amount in operations:
         end = journal_of(daemon).next_number
         point = end * amount // 100
         name = sorted(unfinished)[amount % len(unfinished)]
@@ -540,7 +526,7 @@ def run_model(daemon: Daemon, root: Path, operations: list[tuple[str, int]]) -> 
         elif operation == "compact":
             journal_of(daemon).compact()
         else:
-            daemon = daemon.after_kill(root / f"{step + 1}")
+            daemon = daemon.after_kill()
             yield daemon
     for name, numbers in unfinished.items():
         assert Counter(int(body) for body in daemon.take_all(name).elements()) == Counter(numbers)
@@ -550,15 +536,5 @@ def run_model(daemon: Daemon, root: Path, operations: list[tuple[str, int]]) -> 
 def test_nothing_is_lost_and_nothing_older_comes(
     operations: list[tuple[str, int]], bound: int, segment: int, memory: int
 ) -> None:
-    syncer = Syncer()
-    directories = TemporaryDirectory()
-    root = Path(directories.name)
-    options = {"retention_bytes": bound, "max_bytes_per_file": segment, "mem_queue_size": memory}
-    daemons = [Daemon(root / "0", syncer, options)]
-    try:
-        daemons += run_model(daemons[0], root, operations)
-    finally:
-        for daemon in daemons:
-            killall(daemon.around.greenlets)
-        syncer.stop()
-        directories.cleanup()
+    with daemons_of({"retention_bytes": bound, "max_bytes_per_file": segment, "mem_queue_size": memory}) as daemons:
+        daemons += run_model(daemons[0], operations)
