@@ -1,14 +1,11 @@
 """Dead letters on their way: what failed too often leaves its channel only when it is in its topic."""
 
-import json
-import shutil
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gevent import killall
 
 from gnsqd.broker import dead_letters as dead_letters_module
 from gnsqd.broker.channel import Channel
@@ -19,12 +16,11 @@ from gnsqd.errors import StorageError
 from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Left
-from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, backend_of, eventually, replace_writes, settle
+from gnsqd.storage.syncer import Syncer
+from unit.broker.fakes import MINUTE, Fakes, backend_of, eventually, replace_writes, settle, take_all
+from unit.queues.test_journaled import Daemon
 
 Build = Callable[..., Fakes]
-
-FAR = 1 << 62
-CONSUMER = FakeConsumer(1)
 
 
 @pytest.fixture
@@ -33,29 +29,25 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DeadLetters, "dead_letter_loop", lambda self: None)
 
 
-def channel_with(around: Fakes, *bodies: bytes, topic: str = "t", name: str = "c") -> Channel:
-    channel = around.registry.get_topic(topic).get_channel(name)
-    channel.put_messages(around.registry.get_topic(topic).new_messages(list(bodies)))
+def channel_with(around: Fakes, *bodies: bytes, name: str = "c") -> Channel:
+    channel = around.registry.get_topic("t").get_channel(name)
+    channel.put_messages(around.messages(*bodies))
     return channel
 
 
-def deliver(channel: Channel, count: int = 1) -> list[Message]:
-    """That many messages are on their way to a consumer."""
-    messages: list[Message] = []
-    while len(messages) < count:
-        taken = channel.take(CONSUMER, count - len(messages), MINUTE, 0)
-        assert taken
-        messages += taken
+def deliver(channel: Channel) -> list[Message]:
+    """All queued messages are on their way to a consumer."""
+    messages = take_all(channel)
     for message in messages:
         message.next_delivery()
     return messages
 
 
-def fail(channel: Channel, count: int = 1) -> list[Message]:
-    """That many messages are delivered and requeued."""
-    messages = deliver(channel, count)
+def fail(channel: Channel) -> list[Message]:
+    """All queued messages are delivered and requeued."""
+    messages = deliver(channel)
     for message in messages:
-        channel.requeue(CONSUMER.id, message.id, 0)
+        channel.requeue(message.client_id, message.id, 0)
     return messages
 
 
@@ -67,10 +59,9 @@ def wait_for_letters(channel: Channel, count: int) -> None:
     eventually(lambda: channel.dead_letter_count == count)
 
 
-def letters(topic: Topic) -> list[tuple[dict[str, Any], bytes]]:
-    """Header and body of the messages queued in the topic."""
-    found = [message.body.partition(b"\n") for message, _ in topic.queue.look(1000, 1 << 30)]
-    return [(json.loads(header), body) for header, _, body in found]
+def letters(topic: Topic) -> list[bytes]:
+    """Bodies of the messages queued in the topic."""
+    return sorted(message.body.partition(b"\n")[2] for message, _ in topic.queue.look(1000, 1 << 30))
 
 
 def test_all_of_many_are_moved_once(fakes: Build) -> None:
@@ -78,12 +69,10 @@ def test_all_of_many_are_moved_once(fakes: Build) -> None:
     bodies = [b"%d" % number for number in range(3 * MAX_BATCH + 1)]
     channels = [channel_with(around, *bodies, name=name) for name in "cd"]
     for channel in channels:
-        fail(channel, len(bodies))
+        fail(channel)
     for channel in channels:
         wait_for_letters(channel, len(bodies))
-        found = letters(around.registry.topics[f"t.{channel.name}.dead"])
-        assert sorted(body for _, body in found) == sorted(bodies)
-        assert {header["channel"] for header, _ in found} == {channel.name}
+        assert letters(around.registry.topics[f"t.{channel.name}.dead"]) == sorted(bodies)
         assert counts(channel) == (0, 0, 0)
 
 
@@ -92,7 +81,7 @@ def test_more_than_may_be_on_their_way_are_requeued(fakes: Build, monkeypatch: p
     monkeypatch.setattr("gnsqd.broker.in_flight.MAX_ASIDE", 2)
     around = fakes(max_attempts=1)
     channel = channel_with(around, b"0", b"1", b"2")
-    fail(channel, 3)
+    fail(channel)
     assert counts(channel) == (1, 0, 2)
 
 
@@ -113,7 +102,7 @@ def test_what_the_disk_refuses_is_requeued_and_moved_later(fakes: Build, monkeyp
 
     with monkeypatch.context() as patch:
         replace_writes(patch, dead, put_one)
-        fail(channel, 2)
+        fail(channel)
         eventually(lambda: channel.depth == 1)
         assert (channel.dead_letter_count, counts(channel)) == (1, (1, 0, 0))
         for _ in range(3):
@@ -123,7 +112,7 @@ def test_what_the_disk_refuses_is_requeued_and_moved_later(fakes: Build, monkeyp
     (message,) = fail(channel)
     wait_for_letters(channel, 2)
     assert message.attempts == 5
-    assert sorted(body for _, body in letters(dead)) == [b"0", b"1"]
+    assert letters(dead) == [b"0", b"1"]
 
 
 def test_a_topic_that_is_going_away_takes_nothing(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,33 +152,24 @@ def watch(around: Fakes, monkeypatch: pytest.MonkeyPatch, commit: Callable[[Topi
     monkeypatch.setattr(around.registry, "get_topic", lambda name: watched if name == dead.name else get_topic(name))
 
 
+@pytest.mark.parametrize("fails", [False, True])
 def test_message_stays_with_its_channel_until_the_letter_is_committed(
-    fakes: Build, monkeypatch: pytest.MonkeyPatch
+    fakes: Build, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     around = fakes(max_attempts=1)
     channel = channel_with(around, b"x")
     seen: list[tuple[int, tuple[int, int, int], int]] = []
-    watch(
-        around,
-        monkeypatch,
-        lambda dead: seen.append((dead.depth, counts(channel), channel.dead_letter_count)),
-    )
-    fail(channel)
-    wait_for_letters(channel, 1)
-    assert seen == [(1, (0, 0, 1), 0)]
-
-
-def test_message_whose_letter_cannot_be_committed_is_requeued(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    around = fakes(max_attempts=1)
-    channel = channel_with(around, b"x")
 
     def commit(dead: Topic) -> None:
-        raise StorageError("sync x: input/output error")
+        seen.append((dead.depth, counts(channel), channel.dead_letter_count))
+        if fails:
+            raise StorageError("sync x: input/output error")
 
     watch(around, monkeypatch, commit)
     fail(channel)
-    eventually(lambda: channel.depth == 1)
-    assert (counts(channel), channel.dead_letter_count) == ((1, 0, 0), 0)
+    eventually(lambda: channel.deferred_count == 0)
+    assert seen == [(1, (0, 0, 1), 0)]
+    assert (counts(channel), channel.dead_letter_count) == (((1, 0, 0), 0) if fails else ((0, 0, 0), 1))
 
 
 def test_what_is_emptied_on_its_way_does_not_come_back(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,45 +196,27 @@ def test_what_is_emptied_on_its_way_does_not_come_back(fakes: Build, monkeypatch
 @pytest.mark.usefixtures("stopped")
 def test_what_is_on_its_way_at_the_exit_is_in_its_own_queue_after_it(fakes: Build) -> None:
     around = fakes(max_attempts=1)
-    channel = channel_with(around, b"0", b"1", b"2")
-    fail(channel, 2)
+    channel = channel_with(around, b"0", b"1")
+    fail(channel)
+    channel.put_messages(around.messages(b"2"))
     around.dead_letters.stop()
     assert around.registry.close() == Left()
     payloads = around.stores.context.open_disk_queue("t:c").peek_many(10, 1000)
     assert sorted(payload[26:] for payload in payloads) == [b"0", b"1", b"2"]
 
 
-def after_kill(around: Fakes, directory: Path) -> Fakes:
-    """What the next process makes of the files as they are now."""
-    around.stores.journals.flush_dirty()
-    shutil.copytree(around.data_path, directory)
-    again = Fakes(directory, around.options, around.syncer)
-    again.registry.load([], again.stores.journals.topics)
-    settle()
-    return again
-
-
 @pytest.mark.usefixtures("stopped")
-def test_kill_before_the_letter_leaves_the_message_in_the_journal(
-    fakes: Build, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    around = fakes(max_attempts=1, durability="process")
-    topic = around.registry.get_topic("t")
-    channel = topic.get_channel("c")
-    settle()
-    topic.publish([b"x"])
-    settle()
+def test_kill_before_the_letter_leaves_the_message_in_the_journal(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {"max_attempts": 1}, {"t": ["c"]})
+    daemon.topic.publish([b"x"])
+    channel = daemon.topic.get_channel("c")
     (message,) = fail(channel)
     assert isinstance(channel.queue, JournaledQueue)
     assert (message.number, 1, 0) in list(chain(*channel.queue.held()))  # for a snapshot
-    again = after_kill(around, tmp_path_factory.mktemp("killed") / "data")
-    try:
-        restored = again.registry.topics["t"].get_channel("c")
-        assert counts(restored) == (1, 0, 0)
-        (found,) = deliver(restored)
-        assert (found.id, found.attempts) == (message.id, 2)
-    finally:
-        killall(again.greenlets)
+    restored = daemon.after_kill().topic.get_channel("c")
+    assert counts(restored) == (1, 0, 0)
+    (found,) = deliver(restored)
+    assert (found.id, found.attempts) == (message.id, 2)
 
 
 # Around them

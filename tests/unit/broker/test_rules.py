@@ -154,6 +154,22 @@ def compare_with_a_list(around: Fakes, steps: list[tuple[str, int]]) -> None:
     assert drain(channel, consumer) == queued + in_topic
 
 
+def test_timer_wakes_a_consumer_when_the_others_need_not_wait_any_more(
+    fakes: Build, consumers: list[FakeConsumer]
+) -> None:
+    around = fakes()
+    channel = around.channel()
+    channel.set_rules(ORDERED)
+    channel.put_messages(numbered(around, 3))
+    (message,) = take(channel, consumers[0])
+    begun = monotonic()
+    channel.requeue(1, message.id, SECOND // 20)
+    assert [take(channel, consumer) for consumer in consumers] == [[], [], []]
+    eventually(lambda: any(consumer.woken for consumer in consumers))
+    assert monotonic() - begun >= 0.049
+    assert drain(channel, consumers[0]) == [b"0000", b"0001", b"0002"]
+
+
 @pytest.mark.parametrize("durability", ["none", "process"])
 def test_channel_becomes_ordered_while_it_is_used(fakes: Build, consumers: list[FakeConsumer], durability: str) -> None:
     around = fakes(mem_queue_size=4, durability=durability)
