@@ -34,6 +34,8 @@ BODIES = [b"body", b"", b"\n", b"two\nlines\n", bytes(range(256)), b'{"id":1}\n'
 def test_topic_is_named_after_topic_and_channel(topic: str, channel: str, expected: str) -> None:
     assert dead_letter_topic(topic, channel) == expected
     assert is_dead_letter_topic(expected)
+    for other in (f"{expected}x", f"{expected}.x", expected.replace(".dead", ""), "dead"):
+        assert not is_dead_letter_topic(other)
 
 
 @pytest.mark.parametrize("end", ["", "#ephemeral"])
@@ -45,17 +47,13 @@ def test_topics_of_channels_whose_names_are_long_are_valid_and_differ(end: str) 
     assert all(is_ephemeral(name) == bool(end) for name in names)
 
 
-@pytest.mark.parametrize("name", ["dead", "t.deadly", "t.dead.x", "t.dead#ephemeralx"])
-def test_other_topics_are_for_no_dead_letters(name: str) -> None:
-    assert not is_dead_letter_topic(name)
-
-
 @pytest.mark.parametrize("body", BODIES)
 def test_letter_is_a_line_of_json_and_the_body(body: bytes) -> None:
     data = Letter(**HEADER, body=body).encode()  # type: ignore[arg-type]
     header, _, rest = data.partition(b"\n")
     assert (json.loads(header), rest) == (HEADER, body)
-    assert Letter.parse(data) == Letter(**HEADER, body=body)  # type: ignore[arg-type]
+    with_more = json.dumps(HEADER | {"more": [1]}).encode() + b"\n" + body
+    assert Letter.parse(data) == Letter.parse(with_more) == Letter(**HEADER, body=body)  # type: ignore[arg-type]
 
 
 def test_header_has_room_for_all_there_can_be() -> None:
@@ -64,11 +62,6 @@ def test_header_has_room_for_all_there_can_be() -> None:
     data = Letter(**most, body=b"").encode()  # type: ignore[arg-type]
     assert len(data) < MAX_HEADER
     assert Letter.parse(data).id == "\xff" * 16
-
-
-def test_header_may_have_more_keys() -> None:
-    data = json.dumps(HEADER | {"more": [1]}).encode() + b"\nbody"
-    assert Letter.parse(data) == Letter(**HEADER, body=b"body")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

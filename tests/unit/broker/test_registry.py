@@ -36,9 +36,7 @@ def test_topic_asked_for_twice_while_it_is_being_made_is_made_once(fakes: Build)
 def test_new_topic_has_the_channels_nsqlookupd_knows_before_anything_moves(fakes: Build) -> None:
     around = fakes()
     around.precreate = ["one", "two", "three#ephemeral"]
-    making = spawn(around.registry.get_topic, "t")
-    publishing = spawn(lambda: publish(around, "t"))
-    joinall([making, publishing], raise_error=True)
+    joinall([spawn(around.registry.get_topic, "t"), spawn(publish, around, "t")], raise_error=True)
     settle()
     topic = around.registry.topics["t"]
     assert {name: channel.depth for name, channel in topic.channels.items()} == {"one": 1, "two": 1}
@@ -50,8 +48,13 @@ def test_new_topic_whose_channels_cannot_be_made_still_moves_messages(
     around = fakes()
     around.precreate = ["known"]
 
+    def open_queue(files: QueueFiles, log: Logger) -> Any:
+        if files.name == "t:known":
+            raise StorageError("too many open files")
+        return opening.open_queue(files, log)
+
     with monkeypatch.context() as patched:
-        patched.setattr("gnsqd.storage.disk.diskqueue.open_queue", no_descriptor_for("t:known"))
+        patched.setattr("gnsqd.storage.disk.diskqueue.open_queue", open_queue)
         around.registry.get_topic("t")
         settle()
     assert "ERROR: TOPIC(t): creating channel known - too many open files\n" in around.log.getvalue()
@@ -103,15 +106,6 @@ def test_very_many_channels_from_nsqlookupd_stop_nobody(fakes: Build) -> None:
     assert len(around.registry.get_topic("t").channels) == 100
     greenlet.kill()
     assert turns >= 100
-
-
-def no_descriptor_for(queue: str) -> Callable[..., Any]:
-    def open_queue(files: QueueFiles, log: Logger) -> Any:
-        if files.name == queue:
-            raise StorageError("too many open files")
-        return opening.open_queue(files, log)
-
-    return open_queue
 
 
 def publish(around: Fakes, name: str) -> None:

@@ -154,7 +154,7 @@ def compare_with_a_list(around: Fakes, steps: list[tuple[str, int]]) -> None:
     assert drain(channel, consumer) == queued + in_topic
 
 
-def test_timer_wakes_a_consumer_when_the_others_need_not_wait_any_more(
+def test_timer_wakes_a_consumer_when_messages_need_not_wait_any_more(
     fakes: Build, consumers: list[FakeConsumer]
 ) -> None:
     around = fakes()
@@ -167,6 +167,8 @@ def test_timer_wakes_a_consumer_when_the_others_need_not_wait_any_more(
     assert [take(channel, consumer) for consumer in consumers] == [[], [], []]
     eventually(lambda: any(consumer.woken for consumer in consumers))
     assert monotonic() - begun >= 0.049
+    for consumer in consumers[1:]:
+        channel.stop_waiting(consumer)
     assert drain(channel, consumers[0]) == [b"0000", b"0001", b"0002"]
 
 
