@@ -153,6 +153,10 @@ class Fakes:
         return messages
 
 
+Build = Callable[..., Fakes]  # by the fixture `fakes`
+Consumers = list[FakeConsumer]
+
+
 def bodies_of(messages: list[Message]) -> list[bytes]:
     return [message.body for message in messages]
 

@@ -1,7 +1,6 @@
 """Bounds for queued messages: steps, turns, and what comes back; the rest is in behaviour/test_bounds."""
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,9 +11,7 @@ from gnsqd.broker.bounds import Bounds, OutOfBounds, bounds_loop
 from gnsqd.broker.channel import MAX_TAKE, Channel
 from gnsqd.broker.topic import Topic
 from gnsqd.queues.queue import WeighedMemory
-from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, bodies_of, eventually, settle, take_all
-
-Build = Callable[..., Fakes]
+from unit.broker.fakes import MINUTE, SECOND, Build, FakeConsumer, Fakes, bodies_of, eventually, settle, take_all
 
 DROP = {"overflow_policy": "drop-oldest"}
 SIZE = 100  # bytes of BODY in a disk queue

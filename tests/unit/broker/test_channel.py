@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections.abc import Callable
 from time import monotonic_ns
 
 import pytest
@@ -11,9 +10,7 @@ from gnsqd.broker.channel import MAX_TAKE, MAX_TAKE_BYTES, Channel
 from gnsqd.errors import StorageError
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Left
-from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, backend_of, bodies_of, replace_writes
-
-Build = Callable[..., Fakes]
+from unit.broker.fakes import MINUTE, Build, Consumers, FakeConsumer, Fakes, backend_of, bodies_of, replace_writes
 
 
 def take(channel: Channel, consumer: FakeConsumer, window: int = 100, sample_rate: int = 0) -> list[Message]:
@@ -28,7 +25,7 @@ def counts(channel: Channel) -> tuple[int, int, int, int]:
 # Memory and disk
 
 
-def test_memory_and_disk_take_turns(fakes: Build, consumers: list[FakeConsumer]) -> None:
+def test_memory_and_disk_take_turns(fakes: Build, consumers: Consumers) -> None:
     around = fakes(mem_queue_size=2)
     channel = around.channel()
     channel.put_messages(around.messages(*[b"old"] * 2, *[b"disk"] * 50))
@@ -42,7 +39,7 @@ def test_memory_and_disk_take_turns(fakes: Build, consumers: list[FakeConsumer])
 
 
 def test_ephemeral_channel_without_memory_keeps_one_message_for_each_waiting_consumer(
-    fakes: Build, consumers: list[FakeConsumer]
+    fakes: Build, consumers: Consumers
 ) -> None:
     around = fakes(mem_queue_size=0)
     channel = around.channel("c#ephemeral")
@@ -56,7 +53,7 @@ def test_ephemeral_channel_without_memory_keeps_one_message_for_each_waiting_con
 
 
 def test_what_the_disk_refuses_stays_in_memory_until_it_takes_it(
-    fakes: Build, consumers: list[FakeConsumer], monkeypatch: pytest.MonkeyPatch
+    fakes: Build, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around = fakes(mem_queue_size=1)
     channel = around.channel()
@@ -113,7 +110,7 @@ def test_emptied_channel_has_room_again_though_its_disk_refused(fakes: Build, mo
 
 
 @pytest.fixture
-def shared(fakes: Build, consumers: list[FakeConsumer]) -> tuple[Fakes, Channel]:
+def shared(fakes: Build, consumers: Consumers) -> tuple[Fakes, Channel]:
     """A channel whose three consumers wait."""
     around = fakes()
     channel = around.channel()
@@ -123,11 +120,11 @@ def shared(fakes: Build, consumers: list[FakeConsumer]) -> tuple[Fakes, Channel]
     return around, channel
 
 
-def woken(consumers: list[FakeConsumer]) -> list[int]:
+def woken(consumers: Consumers) -> list[int]:
     return [consumer.woken for consumer in consumers]
 
 
-def test_consumer_takes_no_more_than_its_window_nor_than_the_cap(fakes: Build, consumers: list[FakeConsumer]) -> None:
+def test_consumer_takes_no_more_than_its_window_nor_than_the_cap(fakes: Build, consumers: Consumers) -> None:
     around = fakes()
     channel = around.channel()
     channel.put_messages(around.messages(*[b"x"] * 2 * MAX_TAKE))
@@ -139,7 +136,7 @@ def test_consumer_takes_no_more_than_its_window_nor_than_the_cap(fakes: Build, c
 
 
 def test_as_many_are_woken_as_there_are_messages_and_who_stops_passes_its_turn_on(
-    shared: tuple[Fakes, Channel], consumers: list[FakeConsumer]
+    shared: tuple[Fakes, Channel], consumers: Consumers
 ) -> None:
     around, channel = shared
     channel.put_messages(around.messages(b"0", b"1"))
@@ -150,16 +147,14 @@ def test_as_many_are_woken_as_there_are_messages_and_who_stops_passes_its_turn_o
     assert woken(consumers) == [1, 1, 1]
 
 
-def test_consumer_that_left_is_not_woken(shared: tuple[Fakes, Channel], consumers: list[FakeConsumer]) -> None:
+def test_consumer_that_left_is_not_woken(shared: tuple[Fakes, Channel], consumers: Consumers) -> None:
     around, channel = shared
     channel.remove_client(consumers[0])
     channel.put_messages(around.messages(b"x"))
     assert woken(consumers) == [0, 1, 0]
 
 
-def test_consumer_that_was_not_woken_leaves_a_message_for_each_that_was(
-    fakes: Build, consumers: list[FakeConsumer]
-) -> None:
+def test_consumer_that_was_not_woken_leaves_a_message_for_each_that_was(fakes: Build, consumers: Consumers) -> None:
     around = fakes()
     channel = around.channel()
     for consumer in consumers[:2]:
@@ -179,7 +174,7 @@ def test_consumer_that_was_not_woken_leaves_a_message_for_each_that_was(
 
 @pytest.mark.parametrize("how", ["time-out", "REQ"])
 def test_consumer_that_gives_a_message_back_goes_to_the_end_of_the_line(
-    fakes: Build, consumers: list[FakeConsumer], how: str
+    fakes: Build, consumers: Consumers, how: str
 ) -> None:
     around = fakes()
     channel = around.channel()
@@ -200,9 +195,7 @@ def test_consumer_that_gives_a_message_back_goes_to_the_end_of_the_line(
 
 
 @pytest.mark.parametrize("paused", [False, True])  # consumers that were woken, and some that still wait
-def test_consumers_share_what_comes_equally(
-    shared: tuple[Fakes, Channel], consumers: list[FakeConsumer], paused: bool
-) -> None:
+def test_consumers_share_what_comes_equally(shared: tuple[Fakes, Channel], consumers: Consumers, paused: bool) -> None:
     around, channel = shared
     channel.pause(paused)
     channel.put_messages(around.messages(*[b"x"] * 9))
@@ -210,7 +203,7 @@ def test_consumers_share_what_comes_equally(
 
 
 def test_consumer_that_was_given_nothing_of_a_sample_is_woken_for_what_comes_next(
-    fakes: Build, consumers: list[FakeConsumer], monkeypatch: pytest.MonkeyPatch
+    fakes: Build, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gnsqd.broker.channel.random", lambda: 0.999)
     around = fakes()
@@ -222,7 +215,7 @@ def test_consumer_that_was_given_nothing_of_a_sample_is_woken_for_what_comes_nex
     assert consumers[0].woken == 1
 
 
-def test_sample_rate_is_a_percentage(fakes: Build, consumers: list[FakeConsumer]) -> None:
+def test_sample_rate_is_a_percentage(fakes: Build, consumers: Consumers) -> None:
     around = fakes()
     channel = around.channel()
     channel.put_messages(around.messages(*[b"x"] * 10_000))
@@ -234,9 +227,7 @@ def test_sample_rate_is_a_percentage(fakes: Build, consumers: list[FakeConsumer]
 # Due times
 
 
-def test_message_whose_time_has_passed_is_not_held_back_again_by_the_disk(
-    fakes: Build, consumers: list[FakeConsumer]
-) -> None:
+def test_message_whose_time_has_passed_is_not_held_back_again_by_the_disk(fakes: Build, consumers: Consumers) -> None:
     around = fakes(mem_queue_size=0)
     channel = around.channel()
     channel.put_messages_deferred(around.messages(b"overflow", deferred=MINUTE))
@@ -249,9 +240,7 @@ def test_message_whose_time_has_passed_is_not_held_back_again_by_the_disk(
     assert bodies_of(take(around.channel(), consumers[0])) == [b"restart"]
 
 
-def test_delay_is_never_longer_than_the_longest_that_may_be_asked_for(
-    fakes: Build, consumers: list[FakeConsumer]
-) -> None:
+def test_delay_is_never_longer_than_the_longest_that_may_be_asked_for(fakes: Build, consumers: Consumers) -> None:
     """The wall clock, which due times on disk go by, may have been set back."""
     around = fakes(max_req_timeout=MINUTE)
     channel = around.channel()
@@ -262,7 +251,7 @@ def test_delay_is_never_longer_than_the_longest_that_may_be_asked_for(
     assert channel.process_deferred(monotonic_ns() + MINUTE)
 
 
-def test_consumer_goes_on_behind_messages_that_are_not_due(fakes: Build, consumers: list[FakeConsumer]) -> None:
+def test_consumer_goes_on_behind_messages_that_are_not_due(fakes: Build, consumers: Consumers) -> None:
     around = fakes(mem_queue_size=0)
     channel = around.channel()
     channel.put_messages_deferred(around.messages(*[b"later"] * 2 * MAX_TAKE, deferred=MINUTE))
@@ -277,7 +266,7 @@ def test_consumer_goes_on_behind_messages_that_are_not_due(fakes: Build, consume
 
 
 def test_what_a_full_disk_takes_at_the_end_is_kept_and_the_rest_counted(
-    fakes: Build, monkeypatch: pytest.MonkeyPatch, consumers: list[FakeConsumer]
+    fakes: Build, monkeypatch: pytest.MonkeyPatch, consumers: Consumers
 ) -> None:
     around = fakes()
     channel = around.channel()

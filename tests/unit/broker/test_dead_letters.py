@@ -17,10 +17,8 @@ from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Left
 from gnsqd.storage.syncer import Syncer
-from unit.broker.fakes import MINUTE, Fakes, backend_of, eventually, replace_writes, settle, take_all
+from unit.broker.fakes import MINUTE, Build, Fakes, backend_of, eventually, replace_writes, settle, take_all
 from unit.queues.test_journaled import Daemon
-
-Build = Callable[..., Fakes]
 
 
 @pytest.fixture

@@ -1,16 +1,12 @@
 """What a drain does at its edges; how it looks from outside is in behaviour/test_drain."""
 
-from collections.abc import Callable
-
 import pytest
 from gevent import sleep, spawn
 
 from gnsqd.broker import drain as drain_module
 from gnsqd.broker.drain import SHOWN, Drain
 from gnsqd.broker.topic import MAX_PUT, Draining
-from unit.broker.fakes import MINUTE, Fakes, eventually, settle
-
-Build = Callable[..., Fakes]
+from unit.broker.fakes import MINUTE, Build, Fakes, eventually, settle
 
 
 class Watched(Drain):

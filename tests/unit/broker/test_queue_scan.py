@@ -1,6 +1,6 @@
 """The queue scan: which channels it processes, and when; how many workers it has."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,9 +13,18 @@ from gevent.queue import SimpleQueue
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.queue_scan import QueueScan
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
-from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, FaultyBackend, backend_of, bodies_of, eventually
+from unit.broker.fakes import (
+    MINUTE,
+    SECOND,
+    Build,
+    FakeConsumer,
+    Fakes,
+    FaultyBackend,
+    backend_of,
+    bodies_of,
+    eventually,
+)
 
-Build = Callable[..., Fakes]
 MS = SECOND // 1000
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import threading
-from collections.abc import Callable
 from itertools import count
 from time import monotonic
 from typing import Any
@@ -19,9 +18,7 @@ from gnsqd.queues.queue import Left
 from gnsqd.storage.disk import opening
 from gnsqd.storage.disk.opening import QueueFiles
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
-from unit.broker.fakes import Fakes, settle
-
-Build = Callable[..., Fakes]
+from unit.broker.fakes import Build, Fakes, settle
 
 
 def test_topic_asked_for_twice_while_it_is_being_made_is_made_once(fakes: Build) -> None:

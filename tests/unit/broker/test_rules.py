@@ -1,6 +1,5 @@
 """Delivery rules of a channel: the rate limit and its timer, order across memory and store (contrib/docs/rules.md)."""
 
-from collections.abc import Callable
 from itertools import count, islice
 from time import monotonic, monotonic_ns
 
@@ -13,10 +12,9 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.rules import Rules
 from gnsqd.hub import cooperative
 from gnsqd.queues.message import Message
-from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, bodies_of, eventually, settle
+from unit.broker.fakes import MINUTE, SECOND, Build, Consumers, FakeConsumer, Fakes, bodies_of, eventually, settle
 from unit.queues.test_journaled import daemons_of
 
-Build = Callable[..., Fakes]
 ORDERED = Rules(ordered=True)
 
 
@@ -43,7 +41,7 @@ def drain(channel: Channel, consumer: FakeConsumer) -> list[bytes]:
 # The rate
 
 
-def test_nobody_is_woken_before_there_is_a_token(fakes: Build, consumers: list[FakeConsumer]) -> None:
+def test_nobody_is_woken_before_there_is_a_token(fakes: Build, consumers: Consumers) -> None:
     around = fakes()
     channel = around.channel()
     channel.set_rules(Rules(rate=2, burst=1))
@@ -61,7 +59,7 @@ def test_nobody_is_woken_before_there_is_a_token(fakes: Build, consumers: list[F
     assert len(take(channel, consumers[0])) == 1
 
 
-def test_consumers_share_the_rate_in_turn(fakes: Build, consumers: list[FakeConsumer]) -> None:
+def test_consumers_share_the_rate_in_turn(fakes: Build, consumers: Consumers) -> None:
     around = fakes()
     channel = around.channel()
     channel.set_rules(Rules(rate=2000, burst=6))
@@ -81,7 +79,7 @@ def test_consumers_share_the_rate_in_turn(fakes: Build, consumers: list[FakeCons
     assert turns == [consumers[number % len(consumers)] for number in range(len(turns))]
 
 
-def test_slow_rate_keeps_its_tokens_apart(fakes: Build, consumers: list[FakeConsumer]) -> None:
+def test_slow_rate_keeps_its_tokens_apart(fakes: Build, consumers: Consumers) -> None:
     around = fakes()
     channel = around.channel()
     channel.set_rules(Rules(rate=0.1, burst=1))
@@ -154,9 +152,7 @@ def compare_with_a_list(around: Fakes, steps: list[tuple[str, int]]) -> None:
     assert drain(channel, consumer) == queued + in_topic
 
 
-def test_timer_wakes_a_consumer_when_messages_need_not_wait_any_more(
-    fakes: Build, consumers: list[FakeConsumer]
-) -> None:
+def test_timer_wakes_a_consumer_when_messages_need_not_wait_any_more(fakes: Build, consumers: Consumers) -> None:
     around = fakes()
     channel = around.channel()
     channel.set_rules(ORDERED)
@@ -173,7 +169,7 @@ def test_timer_wakes_a_consumer_when_messages_need_not_wait_any_more(
 
 
 @pytest.mark.parametrize("durability", ["none", "process"])
-def test_channel_becomes_ordered_while_it_is_used(fakes: Build, consumers: list[FakeConsumer], durability: str) -> None:
+def test_channel_becomes_ordered_while_it_is_used(fakes: Build, consumers: Consumers, durability: str) -> None:
     around = fakes(mem_queue_size=4, durability=durability)
     topic = around.registry.get_topic("t")
     channel = topic.get_channel("c")
@@ -205,9 +201,7 @@ def test_channel_becomes_ordered_while_it_is_used(fakes: Build, consumers: list[
 
 
 @pytest.mark.parametrize("requeued", [0, 5000])
-def test_long_queue_is_ordered_in_steps_while_others_go_on(
-    fakes: Build, consumers: list[FakeConsumer], requeued: int
-) -> None:
+def test_long_queue_is_ordered_in_steps_while_others_go_on(fakes: Build, consumers: Consumers, requeued: int) -> None:
     around = fakes(mem_queue_size=50_000)
     topic = around.registry.get_topic("t")
     channel = topic.get_channel("c")
@@ -235,7 +229,7 @@ def test_long_queue_is_ordered_in_steps_while_others_go_on(
 
 
 @pytest.mark.parametrize("change", ["ordered=false", "empty", "delete"])
-def test_queue_that_is_changed_while_it_is_ordered(fakes: Build, consumers: list[FakeConsumer], change: str) -> None:
+def test_queue_that_is_changed_while_it_is_ordered(fakes: Build, consumers: Consumers, change: str) -> None:
     around = fakes(mem_queue_size=50_000)
     topic = around.registry.get_topic("t")
     channel = topic.get_channel("c")
@@ -258,7 +252,7 @@ def test_queue_that_is_changed_while_it_is_ordered(fakes: Build, consumers: list
 
 
 def test_only_the_message_that_the_others_wait_for_is_looked_for_when_cancelled(
-    fakes: Build, consumers: list[FakeConsumer], monkeypatch: pytest.MonkeyPatch
+    fakes: Build, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = count()
     monkeypatch.setattr(cooperative, "perf_counter", lambda: next(seconds))  # who looks gives a turn for each message

@@ -11,6 +11,7 @@ from gnsqd.errors import StorageError
 from gnsqd.queues.queue import Left
 from unit.broker.fakes import (
     MINUTE,
+    Build,
     FakeConsumer,
     Fakes,
     backend_of,
@@ -20,8 +21,6 @@ from unit.broker.fakes import (
     settle,
     take_all,
 )
-
-Build = Callable[..., Fakes]
 
 
 def new_topic(around: Fakes, name: str = "t", *, started: bool = True) -> Topic:
