@@ -405,17 +405,16 @@ def test_whatever_is_done_what_is_not_finished_comes_again(steps: list[Step], me
 
 
 def run_model(daemons: list[Daemon], steps: list[Step]) -> None:
-    names = ["a", "b"]
-    wanted: dict[str, set[bytes]] = {name: set() for name in names}
-    in_flight: dict[str, list[Message]] = {name: [] for name in names}
+    wanted: dict[str, set[bytes]] = {"a": set(), "b": set()}  # by channel, what is not finished
+    in_flight: dict[str, list[Message]] = {"a": [], "b": []}
     waiting: set[bytes] = set()  # in the topic
     count = added = 0
-    for name in names:
+    for name in wanted:
         channel(daemons[-1], name)
     for what, number in [*steps, ("kill", 0)]:
         daemon = daemons[-1]
         topic = daemon.topic
-        name = names[number % len(names)] if names else ""
+        name = list(wanted)[number % len(wanted)] if wanted else ""
         if what in ("publish", "defer"):
             bodies = [b"%d" % (count + i) for i in range(1 + number % 7)]
             count += len(bodies)
@@ -423,84 +422,60 @@ def run_model(daemons: list[Daemon], steps: list[Step]) -> None:
             topic.commit()
             waiting.update(bodies)
         elif what == "pause":
-            if topic.paused:
-                topic.unpause()
-            else:
-                topic.pause()
+            (topic.unpause if topic.paused else topic.pause)()
         elif what == "add":
             added += 1
-            names.append(f"n{added}")
-            wanted[names[-1]] = set()
-            in_flight[names[-1]] = []
-            settle()
-            if not topic.paused and len(names) > 1:
-                waiting = flow(waiting, wanted, names[:-1])
-            topic.get_channel(names[-1])
+            wanted[f"n{added}"], in_flight[f"n{added}"] = set(), []
+            topic.get_channel(f"n{added}")
         elif what == "delete" and name:
-            settle()
-            waiting = flow(waiting, wanted, names) if not topic.paused else waiting
             topic.delete_existing_channel(name)
-            names.remove(name)
             del wanted[name], in_flight[name]
         elif what == "empty topic":
-            settle()
-            waiting = flow(waiting, wanted, names) if not topic.paused else waiting
             topic.empty()
-            waiting = set()
+            waiting.clear()
         elif what == "exit":
             topic.pause()
             settle()
-            if number % 2:
-                daemon.converted().registry.close()
-            else:
-                daemon.registry.close()
-            daemons.append(Daemon(daemon.directory, daemon.syncer, daemon.options, {"t": list(names)}, False))
-            in_flight = {name: [] for name in names}
+            (daemon.converted() if number % 2 else daemon).registry.close()
+            daemons.append(Daemon(daemon.directory, daemon.syncer, daemon.options, {"t": list(wanted)}, False))
+            in_flight = {name: [] for name in wanted}
         elif what == "kill":
-            paused = topic.paused
             daemons.append(daemon.after_kill())
-            in_flight = {name: [] for name in names}
-            if not paused:
-                waiting = flow(waiting, wanted, names)
+            in_flight = {name: [] for name in wanted}
             probe = daemons[-1].after_kill()
             daemons.insert(0, probe)
             assert "lost" not in probe.around.log.getvalue()
-            assert sorted(probe.topic.channels) == sorted(names)
-            for each in names:
-                assert probe.take_all(each) == Counter(wanted[each]), each
-            if paused or not names:
+            assert sorted(probe.topic.channels) == sorted(wanted)
+            for name, bodies_of_channel in wanted.items():
+                assert probe.take_all(name) == Counter(bodies_of_channel), name
+            if topic.paused or not wanted:
                 assert probe.topic.depth == len(waiting)
         elif name:
-            queue = topic.get_channel(name)
-            mine = in_flight[name]
-            if what == "take":
-                mine += daemon.take(name, 1 + number % 5)
-            elif what == "empty":
-                settle()
-                waiting = flow(waiting, wanted, names) if not topic.paused else waiting
-                queue.empty()
-                wanted[name] = set()
-                mine.clear()
-            elif what == "time out":
-                queue.process_in_flight(FAR)
-                mine.clear()
-            elif mine:
-                message = mine.pop(number % len(mine))
-                if what == "finish":
-                    queue.finish(daemon.consumer(name), message.id)
-                    waiting = flow(waiting, wanted, names) if not topic.paused else waiting
-                    wanted[name].discard(message.body)
-                else:
-                    queue.requeue(daemon.consumer(name), message.id, SECOND * 1000 if what == "hold" else 0)
-        if not daemons[-1].topic.paused:
-            waiting = flow(waiting, wanted, names)
+            use_channel(daemon, name, what, number, wanted[name], in_flight[name])
+        settle()
+        if wanted and not daemons[-1].topic.paused:  # it hands over what it has
+            for unfinished in wanted.values():
+                unfinished |= waiting
+            waiting.clear()
 
 
-def flow(waiting: set[bytes], wanted: dict[str, set[bytes]], names: list[str]) -> set[bytes]:
-    """The topic hands over its queued messages, if there is a channel."""
-    settle()
-    if not names:
-        return waiting
-    for name in names:
-        wanted[name] |= waiting
-    return set()
+def use_channel(
+    daemon: Daemon, name: str, what: str, number: int, wanted: set[bytes], in_flight: list[Message]
+) -> None:
+    queue = channel(daemon, name)
+    if what == "take":
+        in_flight += daemon.take(name, 1 + number % 5)
+    elif what == "empty":
+        queue.empty()
+        wanted.clear()
+        in_flight.clear()
+    elif what == "time out":
+        queue.process_in_flight(FAR)
+        in_flight.clear()
+    elif in_flight:
+        message = in_flight.pop(number % len(in_flight))
+        if what == "finish":
+            queue.finish(daemon.consumer(name), message.id)
+            wanted.discard(message.body)
+        else:
+            queue.requeue(daemon.consumer(name), message.id, SECOND * 1000 if what == "hold" else 0)
