@@ -91,13 +91,6 @@ def test_latencies_of_a_channel(nsqd_factory: DaemonFactory) -> None:
         assert [float(value) for value in values.groups()] == pytest.approx([36000, 7200, 3600], rel=0.02)
 
 
-def test_many_samples_are_all_counted(nsqd_factory: DaemonFactory) -> None:
-    nsqd = nsqd_factory(f"{FLAG}=1.0,0.50")
-    create_aged(nsqd, "t", "c", *[hours for _ in range(300) for hours in (1, 1, 1, 3, 3)])
-    take(nsqd, "t", "c", 1500)
-    assert latency_of(nsqd.channel_stats("t", "c")) == (1500, about(p100=3, p50=1))
-
-
 def test_a_topic_merges_all_its_channels_whichever_are_shown(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory(f"{FLAG}=1.0,0.80,0.50")
     create_aged(nsqd, "t", "a", *[1] * 60)

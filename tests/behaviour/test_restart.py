@@ -10,7 +10,7 @@ import pytest
 
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client
-from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
+from kit.traffic import DaemonFactory, create, post, publish, take
 
 
 def shape(nsqd: Daemon) -> dict[str, Any]:
@@ -33,24 +33,35 @@ def test_topics_channels_and_pause_flags_survive_and_nothing_ephemeral_does(
     create(nsqd, "a", "one", "two")
     create(nsqd, "b")
     create(nsqd, "c", "one")
+    post(nsqd, "/channel/pause?topic=a&channel=two")
+    post(nsqd, "/topic/pause?topic=c")
+    for topic in ("a", "c"):
+        publish(nsqd, topic, b"held")
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as other:
-        post(nsqd, "/channel/pause?topic=a&channel=two")
-        post(nsqd, "/topic/pause?topic=c")
         client.subscribe("a", "x#ephemeral")
         other.subscribe("y#ephemeral", "one")
         nsqd.send_signal(number)
         assert nsqd.wait() == 0
         assert client.recv_until_closed() == other.recv_until_closed() == b""
-    expected = {
-        "a": (False, 0, {"one": (False, 0), "two": (True, 0)}),
-        "b": (False, 0, {}),
-        "c": (True, 0, {"one": (False, 0)}),
-    }
     metadata = json.loads((nsqd.data_path / "nsqd.dat").read_bytes())
     assert list(metadata) == ["topics", "version"]
     assert metadata["version"] == "1.3.0"
     assert {topic["name"] for topic in metadata["topics"]} == {"a", "b", "c"}
-    assert shape(nsqd.start()) == expected
+    assert shape(nsqd.start()) == {
+        "a": (False, 0, {"one": (False, 1), "two": (True, 1)}),
+        "b": (False, 0, {}),
+        "c": (True, 1, {"one": (False, 0)}),
+    }
+    post(nsqd, "/channel/unpause?topic=a&channel=two")
+    post(nsqd, "/topic/unpause?topic=c")
+    for topic, channel in (("a", "two"), ("c", "one")):
+        assert take(nsqd, topic, channel, 1)[0].body == b"held"
+    nsqd.restart()
+    assert shape(nsqd) == {
+        "a": (False, 0, {"one": (False, 1), "two": (False, 0)}),
+        "b": (False, 0, {}),
+        "c": (False, 0, {"one": (False, 0)}),
+    }
 
 
 def test_messages_survive_wherever_they_were(nsqd_factory: DaemonFactory) -> None:
@@ -101,28 +112,6 @@ def test_half_read_queue_goes_on_where_it_was(nsqd_factory: DaemonFactory) -> No
     assert Counter(read) == Counter(bodies)
 
 
-def test_paused_things_stay_paused_with_their_messages(nsqd_factory: DaemonFactory) -> None:
-    nsqd = nsqd_factory()
-    for topic in ("topic-paused", "channel-paused"):
-        create(nsqd, topic, "c")
-    post(nsqd, "/topic/pause?topic=topic-paused")
-    post(nsqd, "/channel/pause?topic=channel-paused&channel=c")
-    publish(nsqd, "topic-paused", b"held")
-    publish(nsqd, "channel-paused", b"held")
-    wait_for(nsqd, "channel-paused", "c", depth=1)
-    nsqd.restart()
-    assert shape(nsqd) == {"topic-paused": (True, 1, {"c": (False, 0)}), "channel-paused": (False, 0, {"c": (True, 1)})}
-    post(nsqd, "/topic/unpause?topic=topic-paused")
-    post(nsqd, "/channel/unpause?topic=channel-paused&channel=c")
-    for topic in ("topic-paused", "channel-paused"):
-        assert take(nsqd, topic, "c", 1)[0].body == b"held"
-    nsqd.restart()
-    assert shape(nsqd) == {
-        "topic-paused": (False, 0, {"c": (False, 0)}),
-        "channel-paused": (False, 0, {"c": (False, 0)}),
-    }
-
-
 def test_what_was_deleted_and_emptied_stays_so(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--mem-queue-size=1")
     for topic in ("gone", "kept", "emptied"):
@@ -140,19 +129,6 @@ def test_what_was_deleted_and_emptied_stays_so(nsqd_factory: DaemonFactory) -> N
     }
     create(nsqd, "gone")
     assert shape(nsqd)["gone"] == (False, 0, {})
-
-
-def test_deletion_is_remembered_even_by_a_daemon_that_is_killed(gnsqd: Daemon) -> None:
-    """Corrected (NSQD-COMPAT 0.1, items 11 and 22): nsqd's list what was deleted in half the cases."""
-    for topic in ("gone", "kept"):
-        create(gnsqd, topic, "c", "d")
-    post(gnsqd, "/channel/delete?topic=kept&channel=c")
-    post(gnsqd, "/topic/delete?topic=gone")
-    path = gnsqd.data_path / "nsqd.dat"
-    kept = {"name": "kept", "paused": False, "channels": [{"name": "d", "paused": False}]}
-    eventually(lambda: json.loads(path.read_bytes())["topics"] == [kept])
-    gnsqd.kill()
-    assert shape(gnsqd.start()) == {"kept": (False, 0, {"d": (False, 0)})}
 
 
 def test_counters_start_again_at_zero_and_publishing_goes_on(nsqd_factory: DaemonFactory) -> None:

@@ -164,18 +164,6 @@ def test_messages_that_are_cancelled_or_published_with_a_delay_hold_up_nobody(ns
         assert finished(client, 8) == [*numbers(1, 8), b"later"]
 
 
-def test_timed_out_message_of_an_ordered_channel_comes_first(gnsqd_factory: DaemonFactory) -> None:
-    nsqd = created(gnsqd_factory("--msg-timeout=1s"))
-    rules(nsqd, "&ordered=true")
-    publish(nsqd, "t", *numbers(0, 3))
-    with Client(nsqd.tcp_address) as gone:
-        gone.subscribe("t", "c", 1)
-        assert gone.message().body == b"0"
-    with Client(nsqd.tcp_address) as client:
-        client.subscribe("t", "c", 10)
-        assert finished(client, 3) == numbers(0, 3)
-
-
 @pytest.mark.parametrize("end", ["kill", "terminate"])
 def test_order_survives_with_a_journal(gnsqd_factory: DaemonFactory, end: str) -> None:
     nsqd = created(gnsqd_factory("--durability=process", "--mem-queue-size=5"))

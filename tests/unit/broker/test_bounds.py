@@ -61,9 +61,6 @@ def test_without_bounds_nothing_is_there_to_look_after_them(fakes: Build) -> Non
     assert type(topic.queue.memory) is deque
 
 
-# Depth
-
-
 @pytest.mark.parametrize("policy", ["reject", "drop-oldest"])
 def test_what_comes_back_is_never_refused(fakes: Build, policy: str) -> None:
     topic, (channel,) = topic_with(fakes(max_channel_depth=2, overflow_policy=policy), "c")
@@ -108,9 +105,6 @@ def test_a_smaller_bound_than_before_is_reached_step_by_step(fakes: Build, monke
     assert in_order(channel) == [b"099"]
 
 
-# Bytes
-
-
 def test_weighed_queue_knows_what_its_messages_would_take_on_disk(fakes: Build) -> None:
     queue = WeighedMemory()
     one, two, three = fakes().messages(b"1", b"22", b"333")
@@ -145,9 +139,6 @@ def test_a_large_message_displaces_many_small_ones(fakes: Build) -> None:
     publish(topic, *[BODY] * 100)
     publish(topic, b"x" * (50 * SIZE - 30))
     assert (channel.depth, counts(channel)) == (51, (0, 50, 0))
-
-
-# Age
 
 
 def publish_old(around: Fakes, topic: Topic, *bodies: bytes, deferred: int = 0) -> None:
@@ -185,9 +176,6 @@ def test_age_counts_from_publication_while_held_back_too(fakes: Build) -> None:
 
 
 # The disk
-
-
-# The loop
 
 
 @everywhere

@@ -83,9 +83,6 @@ def test_more_than_may_be_on_their_way_are_requeued(fakes: Build, monkeypatch: p
     assert counts(channel) == (1, 0, 2)
 
 
-# What cannot be moved
-
-
 def test_what_the_disk_refuses_is_requeued_and_moved_later(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters_module, "RETRY_SECONDS", 0.001)
     around = fakes(max_attempts=1, mem_queue_size=0)
@@ -126,9 +123,6 @@ def test_a_topic_that_is_going_away_takes_nothing(fakes: Build, monkeypatch: pyt
     fail(channel)
     wait_for_letters(channel, 1)
     assert around.registry.topics["t.c.dead"].depth == 1
-
-
-# Nothing is forgotten too early
 
 
 class Watched:
@@ -215,9 +209,6 @@ def test_kill_before_the_letter_leaves_the_message_in_the_journal(tmp_path: Path
     assert counts(restored) == (1, 0, 0)
     (found,) = deliver(restored)
     assert (found.id, found.attempts) == (message.id, 2)
-
-
-# Around them
 
 
 @pytest.mark.usefixtures("stopped")

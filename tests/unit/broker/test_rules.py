@@ -38,9 +38,6 @@ def drain(channel: Channel, consumer: FakeConsumer) -> list[bytes]:
     return seen
 
 
-# The rate
-
-
 def test_nobody_is_woken_before_there_is_a_token(fakes: Build, consumers: Consumers) -> None:
     around = fakes()
     channel = around.channel()
@@ -92,8 +89,6 @@ def test_slow_rate_keeps_its_tokens_apart(fakes: Build, consumers: Consumers) ->
     assert consumers[0].woken == woken + 1
     assert len(take(channel, consumers[0])) == 1
 
-
-# Order
 
 STEPS = st.lists(
     st.tuples(
