@@ -242,12 +242,3 @@ def test_exit_asked_for_again_and_again_is_still_a_clean_one(nsqd_factory: Daemo
     assert daemon.wait() == 0
     assert daemon.log().endswith("INFO: NSQ: bye\n")
     assert [len(records(daemon.data_path / f"{name}.diskqueue.000000.dat")) for name in TOPICS] == [1] * len(TOPICS)
-
-
-def test_hangup_loses_nothing(gnsqd_factory: DaemonFactory) -> None:
-    """NSQD-COMPAT 0.1, item 17: the real daemon dies."""
-    daemon = gnsqd_factory()
-    publish(daemon, "t", b"x")
-    daemon.send_signal(signal.SIGHUP)
-    assert daemon.wait() == 0
-    assert records(daemon.data_path / "t.diskqueue.000000.dat") == [b"x"]

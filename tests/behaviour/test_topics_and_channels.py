@@ -3,7 +3,6 @@
 Everything an operator does here goes through the HTTP API, everything a client does through the protocol.
 """
 
-import json
 import time
 from typing import Any
 
@@ -224,16 +223,6 @@ def test_consumer_may_come_back_to_an_ephemeral_channel_at_once(gnsqd: Daemon, t
                 publisher.publish(name, b"x")
                 assert bodies(finish(consumer, 1)) == [b"x"]
     eventually(lambda: not topic_stats(gnsqd, name))
-
-
-def test_nothing_ephemeral_is_in_the_metadata(nsqd: Daemon, client: Client, consumer: Client, topic: str) -> None:
-    client.subscribe(f"{topic}#ephemeral", "c")
-    consumer.subscribe(topic, "c#ephemeral")
-    post(nsqd, f"/topic/pause?topic={topic}")  # writes nsqd.dat before it answers
-    text = (nsqd.data_path / "nsqd.dat").read_text()
-    assert "#ephemeral" not in text
-    entry = next(entry for entry in json.loads(text)["topics"] if entry["name"] == topic)
-    assert entry == {"name": topic, "paused": True, "channels": None}
 
 
 # Memory and disk
