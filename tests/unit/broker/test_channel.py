@@ -198,7 +198,9 @@ def test_consumer_that_gives_a_message_back_goes_to_the_end_of_the_line(
 def test_consumers_share_what_comes_equally(shared: tuple[Fakes, Channel], consumers: Consumers, paused: bool) -> None:
     around, channel = shared
     channel.pause(paused)
+    before = woken(consumers)
     channel.put_messages(around.messages(*[b"x"] * 9))
+    assert woken(consumers) == (before if paused else [count + 1 for count in before])
     assert [len(take(channel, consumer)) for consumer in consumers] == [3, 3, 3]
 
 
