@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kit.daemons import free_port
-from kit.handover import DaemonFactory
 from kit.lookupds import REAL_COMMAND, Lookupd, own_lookupd_command
+from kit.traffic import DaemonFactory
 
 
 @pytest.fixture

@@ -12,25 +12,20 @@ from kit.daemons import Daemon, eventually
 from kit.handover import (
     HOUR,
     WITNESS,
-    DaemonFactory,
     Shape,
     again,
-    all_done,
-    channel_counts,
-    create,
     hand_over,
     nothing_left,
-    post,
-    publish,
     queued_and_in_flight,
     shape,
     start_other,
     started_with,
     stored,
-    take,
     varied,
+    witnessed,
 )
 from kit.nsq_client import Client, Message
+from kit.traffic import DaemonFactory, all_done, create, post, publish, take, wait_for
 
 pytestmark = pytest.mark.peer
 
@@ -52,9 +47,8 @@ def defer(nsqd: Daemon, milliseconds: bytes = HOUR) -> None:
         all_done(client)
     for topic in ("t", "lonely"):
         publish_deferred(nsqd, topic, milliseconds, b"deferred-0", b"deferred-1")
-        with Client(nsqd.tcp_address) as client:
-            client.publish(topic, b"ordinary")
-    eventually(lambda: channel_counts(nsqd, "t", "c") == (1, 0, 4))
+        publish(nsqd, topic, b"ordinary")
+    wait_for(nsqd, "t", "c", depth=1, in_flight_count=0, deferred_count=4)
 
 
 IN_CHANNEL = {b"requeued-0": 2, b"requeued-1": 2, b"deferred-0": 1, b"deferred-1": 1, b"ordinary": 1}
@@ -101,8 +95,7 @@ def test_what_was_deferred_is_delivered_at_once_after_a_hand_over(
     hand_over(nsqd)
     nothing_left(nsqd)
     for topic, channel in (("t", "c"), ("lonely", "new")):
-        with Client(nsqd.tcp_address) as client:
-            client.publish(topic, b"later")
+        publish(nsqd, topic, b"later")
         assert [message.body for message in take(nsqd, topic, channel, 1)] == [b"later"]
     nothing_left(nsqd)
 
@@ -112,7 +105,7 @@ def test_what_the_real_nsqd_delivered_in_between_is_not_held_back(start_first: D
     nsqd = start_first()
     create(nsqd, "t", "c")
     publish_deferred(nsqd, "t", HOUR, *varied(9))
-    eventually(lambda: channel_counts(nsqd, "t", "c") == (0, 0, 9))
+    wait_for(nsqd, "t", "c", depth=0, in_flight_count=0, deferred_count=9)
     hand_over(nsqd)
     in_channel = {message.id: message for message in stored(nsqd, "t:c")}
     with Client(nsqd.tcp_address) as client:
@@ -124,13 +117,13 @@ def test_what_the_real_nsqd_delivered_in_between_is_not_held_back(start_first: D
         client.send(b"".join(b"FIN %b\n" % message.id for message in finished))
         client.send(b"".join(b"REQ %b 0\n" % message.id for message in requeued))
         client.send(b"".join(b"REQ %b %b\n" % (message.id, HOUR) for message in requeued_later))
-        eventually(lambda: channel_counts(nsqd, "t", "c") == (4, 2, 1))
+        wait_for(nsqd, "t", "c", depth=4, in_flight_count=2, deferred_count=1)
         hand_over(nsqd)
 
     started_with(nsqd, {"t": (False, 0, {"c": (False, 7)})})
     expected = again(requeued + requeued_later + in_flight)
     assert sorted(take(nsqd, "t", "c", 5)) == sorted(expected)
-    eventually(lambda: channel_counts(nsqd, "t", "c") == (0, 0, 2))
+    wait_for(nsqd, "t", "c", depth=0, in_flight_count=0, deferred_count=2)
     hand_over(nsqd)
     assert sorted(take(nsqd, "t", "c", 2)) == sorted(in_channel.values())
     nothing_left(nsqd)
@@ -165,7 +158,7 @@ def test_due_times_outlive_a_real_nsqd_that_delivers_nothing(
         assert time.time_ns() - deferred_at >= int(short) * 10**6
         assert set(received) < set(in_queues[queue])
         left[topic] = sorted(set(in_queues[queue]) - set(received))
-        eventually(lambda: channel_counts(nsqd, topic, "c") == (0, 0, deferred))  # noqa: B023
+        wait_for(nsqd, topic, "c", depth=0, in_flight_count=0, deferred_count=deferred)
 
     hand_over(nsqd)
     for topic, messages in left.items():
@@ -179,11 +172,11 @@ def test_due_times_of_a_channel_that_the_real_nsqd_deleted_hold_nothing_back(sta
     defer(nsqd)
     hand_over(nsqd)
     for topic in ("t", "lonely"):
-        post(nsqd, "topic/delete", topic)
+        post(nsqd, f"/topic/delete?topic={topic}")
     hand_over(nsqd)
     assert shape(nsqd, "depth") == {}
     for topic in ("t", "lonely"):
         create(nsqd, topic, WITNESS, "c")
-        messages = publish(nsqd, topic, *varied(3))
+        messages = witnessed(nsqd, topic, *varied(3))
         assert take(nsqd, topic, "c", 3) == messages
     nothing_left(nsqd)

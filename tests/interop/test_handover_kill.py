@@ -5,21 +5,9 @@ import json
 import pytest
 
 from kit.daemons import Daemon, eventually
-from kit.handover import (
-    WITNESS,
-    DaemonFactory,
-    all_done,
-    channel_counts,
-    create,
-    meta,
-    nothing_left,
-    publish,
-    start_other,
-    started_with,
-    take,
-    varied,
-)
+from kit.handover import WITNESS, meta, nothing_left, start_other, started_with, varied, witnessed
 from kit.nsq_client import Client, Message
+from kit.traffic import DaemonFactory, all_done, create, publish, take, wait_for
 
 pytestmark = pytest.mark.peer
 
@@ -42,8 +30,7 @@ def settled(nsqd: Daemon, depths: dict[str, int]) -> None:
 
 def take_all(nsqd: Daemon, topic: str, channel: str) -> list[Message]:
     """What a channel of a topic holds, first in first out."""
-    with Client(nsqd.tcp_address) as client:
-        client.publish(topic, b"the last one")
+    publish(nsqd, topic, b"the last one")
     messages: list[Message] = []
     with Client(nsqd.tcp_address) as client:
         client.subscribe(topic, channel, rdy=1)
@@ -57,7 +44,7 @@ def take_all(nsqd: Daemon, topic: str, channel: str) -> list[Message]:
 def test_what_a_killed_daemon_had_synced_is_there_once(start_first: DaemonFactory) -> None:
     nsqd = start_first(*KILL_FLAGS)
     create(nsqd, "t", WITNESS, "c", "unread")
-    messages = publish(nsqd, "t", *varied(60))
+    messages = witnessed(nsqd, "t", *varied(60))
     assert take(nsqd, "t", "c", 25) == messages[:25]
     settled(nsqd, {"t": 0, f"t:{WITNESS}": 0, "t:c": 35, "t:unread": 60})
     nsqd.kill()
@@ -71,7 +58,7 @@ def test_what_a_killed_daemon_had_synced_is_there_once(start_first: DaemonFactor
 def test_only_what_had_been_read_comes_again_from_a_killed_daemon(start_first: DaemonFactory) -> None:
     nsqd = start_first(*KILL_FLAGS)
     create(nsqd, "t", WITNESS, "c")
-    messages = publish(nsqd, "t", *varied(60))
+    messages = witnessed(nsqd, "t", *varied(60))
     settled(nsqd, {"t": 0, f"t:{WITNESS}": 0, "t:c": 60})
     with Client(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
@@ -84,7 +71,7 @@ def test_only_what_had_been_read_comes_again_from_a_killed_daemon(start_first: D
     found = take_all(nsqd, "t", "c")
     assert found[-35:] == messages[25:]
     assert found[:-35] == messages[60 - len(found) : 25]
-    assert channel_counts(nsqd, "t", "c") == (0, 0, 0)
+    wait_for(nsqd, "t", "c", depth=0, in_flight_count=0, deferred_count=0)
 
 
 @pytest.mark.parametrize("sync_every", [1, 2500])

@@ -7,18 +7,18 @@ daemon left shows.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from kit.daemons import PEERS, Daemon, eventually, own_command
-from kit.nsq_client import MESSAGE, RESPONSE, Client, Frame, Message, parse_message
+from kit.nsq_client import Message, parse_message
+from kit.traffic import publish, take
 
 OURS = own_command()
 REAL = [str(PEERS / "nsqd")]
 WITNESS = "witness"
 HOUR = b"3600000"  # ms
 
-DaemonFactory = Callable[..., Daemon]
 Shape = dict[str, tuple[bool, int, dict[str, tuple[bool, int]]]]
 
 
@@ -88,37 +88,18 @@ def nothing_left(nsqd: Daemon) -> None:
     eventually(lambda: left() == [], "nothing is left")
 
 
-def channel_counts(nsqd: Daemon, topic: str, channel: str) -> tuple[int, int, int]:
-    """Depth, in flight, deferred."""
-    stats = nsqd.channel_stats(topic, channel)
-    return stats["depth"], stats["in_flight_count"], stats["deferred_count"]
-
-
 def queued_and_in_flight(nsqd: Daemon, topic: str, channel: str) -> tuple[int, int]:
     """Deferred messages count as queued."""
-    depth, in_flight, deferred = channel_counts(nsqd, topic, channel)
-    return depth + deferred, in_flight
+    stats = nsqd.channel_stats(topic, channel)
+    return stats["depth"] + stats["deferred_count"], stats["in_flight_count"]
 
 
-# Publishing and consuming
+# Messages
 
 
-def post(nsqd: Daemon, what: str, topic: str, channel: str = "") -> None:
-    """`what` as in `topic/pause`."""
-    query = f"?topic={topic}&channel={channel}" if channel else f"?topic={topic}"
-    assert nsqd.http("POST", f"/{what}{query}")[0] == 200
-
-
-def create(nsqd: Daemon, topic: str, *channels: str) -> None:
-    post(nsqd, "topic/create", topic)
-    for channel in channels:
-        post(nsqd, "channel/create", topic, channel)
-
-
-def publish(nsqd: Daemon, topic: str, *bodies: bytes) -> list[Message]:
-    """The messages as their first delivery shows them, which is that to the witness."""
-    with Client(nsqd.tcp_address) as client:
-        client.publish(topic, *bodies)
+def witnessed(nsqd: Daemon, topic: str, *bodies: bytes) -> list[Message]:
+    """Publish, and return the messages as their first delivery shows them, which is that to the witness."""
+    publish(nsqd, topic, *bodies)
     messages = {message.body: message for message in take(nsqd, topic, WITNESS, len(bodies))}
     return [messages.pop(body) for body in bodies]
 
@@ -126,36 +107,6 @@ def publish(nsqd: Daemon, topic: str, *bodies: bytes) -> list[Message]:
 def varied(count: int) -> list[bytes]:
     """Bodies of many sizes."""
     return [b"%04d" % number + b"x" * (number * 7 % 50) for number in range(count)]
-
-
-def take(nsqd: Daemon, topic: str, channel: str, count: int, rdy: int = 1) -> list[Message]:
-    """Receive and finish `count` messages. With RDY 1, none but them has been sent."""
-    taken: list[Message] = []
-    with Client(nsqd.tcp_address) as client:
-        client.identify(heartbeat_interval=60_000)  # seconds go by with many messages
-        client.subscribe(topic, channel, rdy)
-        answers = b""
-        while len(taken) < count:
-            taken.append(client.message())
-            answers += b"FIN %b\n" % taken[-1].id
-            if len(taken) == count:
-                client.send(b"RDY 0\n")
-            if len(taken) == count or len(answers) >= len(b"FIN 0123456789abcdef\n") * rdy / 4:
-                client.send(answers)
-                answers = b""
-        all_done(client)
-    return taken
-
-
-def all_done(client: Client) -> list[Message]:
-    """Return when the daemon has dealt with everything that this client sent: what messages came until then."""
-    client.send(b"CLS\n")
-    messages = []
-    while (frame := client.frame()).type != RESPONSE:
-        if frame.type == MESSAGE:
-            messages.append(parse_message(frame.data))
-    assert frame == Frame(RESPONSE, b"CLOSE_WAIT")
-    return messages
 
 
 def again(messages: Iterable[Message]) -> list[Message]:
