@@ -5,6 +5,7 @@ import io
 import os
 import struct
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -56,30 +57,6 @@ def test_files_hold_what_was_put_and_what_was_read(open_queue: OpenQueue, tmp_pa
     assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
 
 
-def test_reading_goes_on_where_it_stopped(open_queue: OpenQueue) -> None:
-    queue = open_queue()
-    queue.put_many([b"a", b"b", b"c"])
-    queue.peek_many(3, ALL)
-    queue.advance(1)
-    queue.close()
-    queue = open_queue()
-    assert queue.depth == 2
-    assert drain(queue) == [b"b", b"c"]
-    assert queue.depth == 0
-
-
-def test_peeking_consumes_nothing(open_queue: OpenQueue) -> None:
-    queue = open_queue()
-    queue.put_many([b"a", b"b", b"c"])
-    assert queue.peek_many(2, ALL) == [b"a", b"b"]
-    assert queue.peek_many(ALL, ALL) == [b"a", b"b", b"c"]
-    queue.advance(2)
-    assert queue.depth == 1
-    with pytest.raises(ValueError, match="cannot consume 2 records of 1"):
-        queue.advance(2)
-    assert queue.peek_many(ALL, ALL) == [b"c"]
-
-
 def test_head_can_be_seen_without_opening_the_queue_for_reading(open_queue: OpenQueue, tmp_path: Path) -> None:
     queue = open_queue("t:c")
     queue.put_many([b"12345678-one", b"87654321-two", b"short"])
@@ -99,26 +76,18 @@ def test_head_can_be_seen_without_opening_the_queue_for_reading(open_queue: Open
 
 
 def test_peek_keeps_to_the_bytes_but_gives_at_least_one(open_queue: OpenQueue) -> None:
-    queue = open_queue()
-    queue.put_many([b"12345", b"67890", b"x" * 100, b"y"])
-    assert queue.peek_many(ALL, 10) == [b"12345", b"67890"]
-    assert queue.peek_many(ALL, 9) == [b"12345"]
+    queue = open_queue(max_msg_size=BUFFER_SIZE)
+    large = b"x" * (BUFFER_SIZE * 2 // 3)
+    queue.put_many([b"12345", b"67890", large, large, large])
+    for max_bytes, count in ((10, 2), (9, 1), (1, 1)):
+        assert queue.peek_many(ALL, max_bytes) == [b"12345", b"67890"][:count]
     queue.advance(1)
+    with pytest.raises(ValueError, match="cannot consume 1 records of 0"):
+        queue.advance(1)
     queue.advance(0)
-    assert drain(queue, max_bytes=1) == [b"67890", b"x" * 100, b"y"]
-
-
-def test_reader_sees_what_is_written_to_the_file_it_reads(open_queue: OpenQueue) -> None:
-    queue = open_queue()
-    queue.put_many([b"a"])
-    assert queue.peek_many(ALL, ALL) == [b"a"]
-    queue.put_many([b"b"])
+    assert queue.peek_many(ALL, 5) == [b"67890"]
     queue.advance(1)
-    assert queue.peek_many(ALL, ALL) == [b"b"]
-    queue.advance(1)
-    assert queue.peek_many(ALL, ALL) == []
-    queue.put_many([b"c"])
-    assert queue.peek_many(ALL, ALL) == [b"c"]
+    assert queue.peek_many(ALL, 2 * len(large)) == [large, large]
 
 
 @pytest.mark.parametrize("size", [100, 70_000, 3 * BUFFER_SIZE])
@@ -131,84 +100,28 @@ def test_records_across_buffers_come_back_whole(open_queue: OpenQueue, size: int
     assert drain(queue, limit=2, max_bytes=10 * ALL) == payloads[1:]
 
 
-def test_peek_keeps_to_the_bytes_across_buffers(open_queue: OpenQueue) -> None:
-    queue = open_queue(max_msg_size=BUFFER_SIZE)
-    payload = b"x" * (BUFFER_SIZE * 2 // 3)
-    queue.put_many([payload] * 3)
-    assert queue.peek_many(ALL, 2 * len(payload)) == [payload] * 2
-
-
 # Rolling
 
 
-def test_file_may_be_filled_to_the_byte(open_queue: OpenQueue, tmp_path: Path) -> None:
-    queue = open_queue(max_bytes_per_file=20)
-    queue.put_many([b"123456", b"123456"])
-    assert (tmp_path / "q.diskqueue.000000.dat").stat().st_size == 20
-    queue.put_many([b""])
-    queue.close()
-    assert files(tmp_path) == {
-        "q.diskqueue.000000.dat": record(b"123456") * 2,
-        "q.diskqueue.000001.dat": record(b""),
-        "q.diskqueue.meta.dat": b"3\n0,0\n1,4\n",
-    }
-
-
-def test_record_that_would_pass_the_limit_begins_a_file(open_queue: OpenQueue, tmp_path: Path) -> None:
-    queue = open_queue(max_bytes_per_file=20)
-    queue.put_many([b"123456", b"1234567", b"x" * 100, b"y"])
-    queue.close()
-    assert files(tmp_path) == {
-        "q.diskqueue.000000.dat": record(b"123456"),
-        "q.diskqueue.000001.dat": record(b"1234567"),
-        "q.diskqueue.000002.dat": record(b"x" * 100),
-        "q.diskqueue.000003.dat": record(b"y"),
-        "q.diskqueue.meta.dat": b"4\n0,0\n3,5\n",
-    }
-
-
-def test_first_record_may_be_larger_than_a_file(open_queue: OpenQueue, tmp_path: Path) -> None:
-    queue = open_queue(max_bytes_per_file=20)
-    queue.put_many([b"x" * 100])
-    assert sorted(os.listdir(tmp_path)) == ["q.diskqueue.000000.dat", "q.diskqueue.meta.dat"]
-
-
-def test_file_is_deleted_when_its_last_record_is_consumed(open_queue: OpenQueue, tmp_path: Path) -> None:
-    queue = open_queue(max_bytes_per_file=20)
-    queue.put_many([b"1", b"2", b"3", b"4", b"5"])
-    assert queue.peek_many(ALL, ALL) == [b"1", b"2", b"3", b"4"]
-    queue.advance(3)
-    assert (tmp_path / "q.diskqueue.000000.dat").exists()
-    queue.advance(1)
-    assert not (tmp_path / "q.diskqueue.000000.dat").exists()
-    assert drain(queue) == [b"5"]
-    queue.close()
-    assert files(tmp_path) == {"q.diskqueue.000001.dat": record(b"5"), "q.diskqueue.meta.dat": b"0\n1,5\n1,5\n"}
-
-
-def test_caught_up_reader_leaves_no_bad_file_when_the_writer_rolls(
-    open_queue: OpenQueue, tmp_path: Path, log_stream: io.StringIO
+@pytest.mark.parametrize(
+    "sizes, in_files, meta",
+    [
+        ([6, 6, 0], [2, 1], b"3\n0,0\n1,4\n"),  # filled to the byte
+        ([6, 7, 100, 1], [1, 1, 1, 1], b"4\n0,0\n3,5\n"),
+        ([100], [1], b"1\n0,0\n0,104\n"),
+    ],
+)
+def test_record_that_would_pass_the_limit_begins_a_file(
+    open_queue: OpenQueue, tmp_path: Path, sizes: list[int], in_files: list[int], meta: bytes
 ) -> None:
-    """The real nsqd renames the file it has read to .bad here (NSQD-COMPAT 0.1 item 4)."""
     queue = open_queue(max_bytes_per_file=20)
-    for payload in [b"123456", b"123457", b"123458", b"123459", b"x" * 50, b"y"]:
-        queue.put_many([payload])
-        assert len(list(tmp_path.glob("*.0*.dat"))) == 1
-        assert drain(queue) == [payload]
+    queue.put_many([b"x" * size for size in sizes])
     queue.close()
-    assert files(tmp_path) == {"q.diskqueue.000003.dat": record(b"y"), "q.diskqueue.meta.dat": b"0\n3,5\n3,5\n"}
-    assert "ERROR" not in log_stream.getvalue()
-
-
-def test_batch_read_before_a_roll_is_consumed_after_it(open_queue: OpenQueue, tmp_path: Path) -> None:
-    queue = open_queue(max_bytes_per_file=20)
-    queue.put_many([b"1", b"2"])
-    assert queue.peek_many(ALL, ALL) == [b"1", b"2"]
-    queue.put_many([b"123456789", b"4"])
-    queue.advance(2)
-    assert not (tmp_path / "q.diskqueue.000000.dat").exists()
-    assert drain(queue) == [b"123456789", b"4"]
-    assert queue.depth == 0
+    records = iter([record(b"x" * size) for size in sizes])
+    expected = {
+        f"q.diskqueue.{number:06d}.dat": b"".join(islice(records, count)) for number, count in enumerate(in_files)
+    }
+    assert files(tmp_path) == {**expected, "q.diskqueue.meta.dat": meta}
 
 
 # Sizes
@@ -264,8 +177,8 @@ def test_reader_that_falls_behind_goes_on_from_disk(open_queue: OpenQueue) -> No
 class FullDisk:
     """Replaces os.pwrite: `room` bytes go to disk, then it is full."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-        self.room = room
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.room = 0
         self._pwrite = os.pwrite
         monkeypatch.setattr(os, "pwrite", self.pwrite)
 
@@ -277,57 +190,32 @@ class FullDisk:
         return written
 
 
-def test_full_disk_keeps_the_whole_records_and_leaves_no_torn_one(
-    open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = open_queue(max_bytes_per_file=20)
-    disk = FullDisk(monkeypatch, room=27)  # four records in the first file, one and a torn one in the second
-    queue.put_many([b"1"])
-    with pytest.raises(StorageError) as raised:
-        queue.put_many([b"2", b"3", b"4", b"5", b"6"])
-    path = tmp_path / "q.diskqueue.000001.dat"
-    assert str(raised.value) == f"write {path}: no space left on device"
-    assert raised.value.written == 4
-    assert queue.depth == 5
-    assert path.read_bytes() == b"\x00\x00\x00\x015"
-    disk.room = 1 << 20
-    queue.put_many([b"7"])
-    assert drain(queue) == [b"1", b"2", b"3", b"4", b"5", b"7"]
-
-
-@pytest.mark.parametrize("room", range(3 * 8))
+@pytest.mark.parametrize("truncates", [True, False])
 def test_disk_that_fills_at_any_byte_keeps_what_fits(
-    open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch, room: int
+    open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, truncates: bool
 ) -> None:
-    queue = open_queue()
-    disk = FullDisk(monkeypatch, room)
-    bodies = [b"1111", b"2222", b"3333"]
-    with pytest.raises(StorageError) as raised:
-        queue.put_many(bodies)
-    assert raised.value.written == room // 8
-    disk.room = 1 << 20
-    queue.put_many([b"good"])
-    queue.close()
-    assert drain(open_queue()) == [*bodies[: room // 8], b"good"]
-
-
-def test_torn_record_that_cannot_be_removed_is_written_over(
-    open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = open_queue()
-    disk = FullDisk(monkeypatch, room=15)
-
     def fail(descriptor: int, length: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(os, "ftruncate", fail)
-    queue.put_many([b"1"])
-    with pytest.raises(StorageError):
-        queue.put_many([b"torn record"])
-    assert queue.peek_many(ALL, ALL) == [b"1"]
-    disk.room = 1 << 20
-    queue.put_many([b"2"])
-    assert queue.peek_many(ALL, ALL) == [b"1", b"2"]
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    if not truncates:
+        monkeypatch.setattr(os, "ftruncate", fail)
+    disk = FullDisk(monkeypatch)
+    bodies = [b"1111", b"2222", b"3333", b"4444", b"5555"]
+    for room in range(5 * 8):
+        queue = open_queue(f"q{room}", max_bytes_per_file=20)  # two in a file
+        disk.room = room
+        with pytest.raises(StorageError) as raised:
+            queue.put_many(bodies)
+        kept = room // 8
+        path = tmp_path / f"q{room}.diskqueue.{kept // 2:06d}.dat"
+        assert str(raised.value) == f"write {path}: no space left on device"
+        assert raised.value.written == queue.depth == kept
+        assert path.stat().st_size == (kept % 2 * 8 if truncates else room - kept // 2 * 16)
+        disk.room = 1 << 20
+        queue.put_many([b"good"])
+        queue.close()
+        assert drain(open_queue(f"q{room}")) == [*bodies[:kept], b"good"]
 
 
 def test_short_write_is_continued(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,21 +267,23 @@ def test_empty_keeps_files_set_aside_and_those_of_other_queues(open_queue: OpenQ
     assert sorted(files(tmp_path)) == sorted(kept)
 
 
-def test_delete_leaves_nothing_and_refuses_messages(open_queue: OpenQueue, tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [DiskQueue.delete, DiskQueue.close])
+def test_queue_that_ended_takes_and_gives_nothing(
+    open_queue: OpenQueue, tmp_path: Path, end: Callable[[DiskQueue], object]
+) -> None:
     queue = open_queue(max_bytes_per_file=20)
     queue.put_many([b"123456"] * 5)
-    queue.delete()
-    assert files(tmp_path) == {}
-    assert queue.depth == 0
-    with pytest.raises(StorageError, match="^exiting$") as raised:
-        queue.put_many([b"1"])
-    assert raised.value.written == 0
-    with pytest.raises(StorageError, match="^exiting$"):
-        queue.empty()
+    end(queue)
+    assert bool(files(tmp_path)) == bool(queue.depth) == (end == DiskQueue.close)
+    for refused in (lambda: queue.put_many([b"1"]), queue.empty):
+        with pytest.raises(StorageError, match="^exiting$") as raised:
+            refused()
+        assert raised.value.written == 0
     assert queue.peek_many(ALL, ALL) == []
+    left = files(tmp_path)
     queue.close()
     get_hub().join(timeout=0.1)
-    assert files(tmp_path) == {}
+    assert files(tmp_path) == left
 
 
 def test_empty_tells_of_files_that_stay(open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,15 +300,6 @@ def test_empty_tells_of_files_that_stay(open_queue: OpenQueue, tmp_path: Path, m
     assert queue.depth == 0
     queue.put_many([b"2"])
     assert drain(queue) == [b"2"]
-
-
-def test_closed_queue_takes_and_gives_nothing(open_queue: OpenQueue) -> None:
-    queue = open_queue()
-    queue.put_many([b"1"])
-    queue.close()
-    with pytest.raises(StorageError, match="^exiting$"):
-        queue.put_many([b"2"])
-    assert queue.peek_many(ALL, ALL) == []
 
 
 def test_no_descriptor_stays_open(open_queue: OpenQueue) -> None:

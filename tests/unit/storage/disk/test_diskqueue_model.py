@@ -18,7 +18,7 @@ from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.opening import DataFiles
-from gnsqd.storage.disk.record import Meta, data_file_number
+from gnsqd.storage.disk.record import Meta, data_file_number, frame_records
 from gnsqd.storage.syncer import Syncer
 
 T = TypeVar("T")
@@ -159,19 +159,23 @@ class DiskQueueModel(RuleBasedStateMachine):
             assert self.queue.size == sum(4 + len(payload) for payload in self.left)
 
     @invariant()
-    def files_keep_to_the_limit_and_none_lies_behind_the_one_in_meta(self) -> None:
-        """Else the real nsqd, taking over after a kill, would overwrite it."""
+    def files_end_with_what_is_left_and_keep_to_the_limit(self) -> None:
+        """None lies behind the one in meta, or else the real nsqd, taking over after a kill, would overwrite it."""
         if not hasattr(self, "queue"):
             return
-        numbers = []
-        for file in self.path.iterdir():
-            number = data_file_number("q", file.name)
-            if number is not None:
-                numbers.append(number)
-                assert file.stat().st_size <= max(MAX_BYTES_PER_FILE, 4 + 84)
-        if numbers:
+        contents = {
+            number: path.read_bytes()
+            for path in sorted(self.path.iterdir())
+            if (number := data_file_number("q", path.name)) is not None
+        }
+        left = frame_records(self.left)
+        assert b"".join(contents.values()).endswith(left)
+        assert sum(len(content) for content in list(contents.values())[1:]) < max(len(left), 1), "a file was read"
+        for content in contents.values():
+            assert len(content) <= max(MAX_BYTES_PER_FILE, 4 + 84)
+        if contents:
             meta = Meta.parse((self.path / "q.diskqueue.meta.dat").read_bytes())
-            assert max(numbers) <= meta.write_file
+            assert max(contents) <= meta.write_file
             assert meta.read_position <= meta.write_position
 
     def teardown(self) -> None:
