@@ -4,7 +4,6 @@ import errno
 import io
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -157,38 +156,6 @@ def test_messages_larger_than_a_read_are_read_back(open_journal: Open) -> None:
     assert read_all(open_journal()[0]) == read_all(journal)
 
 
-def test_what_a_channel_did_survives(open_journal: Open) -> None:
-    journal, topic, channel = open_journal()
-    put(journal, *range(1, 11))
-    journal.flush()
-    topic.finish(journal, 1, 9)
-    channel.take(journal, 1, 6)
-    channel.take(journal, 2, 3)
-    channel.finish(journal, 1, 2)
-    channel.finish(journal, 4, 5)
-    journal.flush()
-    replay = open_journal()[0].replay
-    assert list(replay.queues[0].finished) == [(0, 9)]
-    assert list(replay.queues[1].finished) == [(0, 2), (4, 5)]
-    assert replay.queues[1].attempts == {2: 2, 3: 1, 5: 1}
-    assert not replay.damaged
-
-
-def test_snapshot_at_the_start_of_a_segment_stands_for_all_before_it(open_journal: Open) -> None:
-    journal, topic, channel = open_journal(size=1000)
-    put(journal, 1)
-    topic.finish(journal, 1, 2)
-    journal.flush()
-    channel.states = [(1, 7, 0)]
-    put(journal, *range(2, 60))
-    journal.flush()
-    put(journal, 60)
-    journal.flush()
-    newest = open_journal()[0].replay
-    assert len(newest.segments) > 1
-    assert newest.queues[1].attempts == {1: 7}
-
-
 def test_segments_go_when_every_queue_is_done_with_them(open_journal: Open, tmp_path: Path) -> None:
     journal, topic, channel = open_journal(size=1000)
     for number in range(1, 200):
@@ -216,48 +183,6 @@ def test_large_segment_of_finished_messages_is_left_early(
         channel.finish(journal, number, number + 1)
         journal.flush()
     assert sum(path.stat().st_size for path in segments(tmp_path)) < 5000
-
-
-@pytest.mark.parametrize("durable", [False, True])
-def test_one_old_message_does_not_hold_a_journal_that_grows(open_journal: Open, tmp_path: Path, durable: bool) -> None:
-    journal, topic, channel = open_journal(size=1000, durable=durable)
-    for number in range(1, 2000):
-        put(journal, number)
-        topic.finish(journal, number, number + 1)
-        if number % 100 != 1:
-            channel.finish(journal, number, number + 1)
-        journal.commit()
-        if number % 20 == 0:
-            journal.compact()
-    wanted = range(1, 2000, 100)
-    assert sum(path.stat().st_size for path in segments(tmp_path)) < 4 * 1000 + 2 * 20 * 60 + 2000
-    assert set(wanted) <= set(read_all(journal))
-    journal.close()
-    again, _, channel = open_journal()
-    found = read_all(again)
-    assert {number: found[number] for number in wanted} == {number: frame(number) for number in wanted}
-    assert not set(wanted) & {number for start, end in channel.finished for number in range(start, end)}
-
-
-def test_kill_between_the_steps_of_a_compaction_costs_nothing(
-    open_journal: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal, topic, channel = open_journal(size=1000)
-    for number in range(1, 300):
-        put(journal, number)
-        topic.finish(journal, number, number + 1)
-        if number % 50 != 1:
-            channel.finish(journal, number, number + 1)
-        journal.flush()
-    removed: list[object] = []
-    monkeypatch.setattr(Segments, "delete", lambda self, segments: removed.extend(segments))
-    journal.compact()
-    assert removed, "it did something"
-    again, _, queue = open_journal()
-    found = read_all(again)
-    for number in range(1, 300, 50):
-        assert found[number] == frame(number)
-        assert number not in queue.finished
 
 
 def test_every_kind_of_torn_end_is_cut_off_and_the_rest_counts(
@@ -295,37 +220,6 @@ def test_every_kind_of_torn_end_is_cut_off_and_the_rest_counts(
         assert wanted.items() <= read_all(third).items(), size
         shutil.rmtree(directory)
     assert "unfinished write, cut off" in log_stream.getvalue()
-
-
-def test_damage_anywhere_costs_only_what_it_hits(open_journal: Open, tmp_path: Path) -> None:
-    original = tmp_path / "original"
-    original.mkdir()
-    journal, topic, channel = open_journal(original, size=700)
-    for number in range(1, 13):
-        put(journal, number)
-        topic.finish(journal, number, number + 1)
-        if number < 4:
-            channel.finish(journal, number, number + 1)
-        journal.flush()
-    files = segments(original)
-    assert len(files) > 1
-    for path in files:
-        data = path.read_bytes()
-        for position in range(0, len(data), 7):
-            directory = tmp_path / "damaged"
-            shutil.copytree(original, directory)
-            broken = bytearray(data)
-            broken[position] ^= 0xFF
-            (directory / path.name).write_bytes(broken)
-            again, _, queue = open_journal(directory)
-            found = read_all(again)
-            beginning = position < 30  # without its first line a whole segment is lost
-            lost = set(range(4, 13)) - set(found)
-            assert len(lost) <= (12 if beginning else 1), (path.name, position, lost)
-            assert again.next_number == 13 or path == files[-1], (path.name, position)
-            wanted = set(range(4, 13)) - lost
-            assert not [number for number in wanted if number in queue.finished], (path.name, position)
-            shutil.rmtree(directory)
 
 
 def test_body_that_looks_like_a_record_is_none(open_journal: Open, tmp_path: Path) -> None:
@@ -530,18 +424,6 @@ def test_segments_without_messages_do_not_come_back(open_journal: Open, tmp_path
     last, _, _ = open_journal()
     last.remove()
     assert not segments(tmp_path)
-
-
-def test_a_snapshot_tells_of_thousands_of_held_messages(open_journal: Open) -> None:
-    journal, _, channel = open_journal()
-    numbers = range(1, 2502)
-    later = time.time_ns() + 3600 * 10**9
-    channel.states = [(number, number + 1, later + number if number % 2 else 0) for number in numbers]
-    put(journal, *numbers)
-    journal.flush()
-    state = open_journal()[0].replay.queues[1]
-    assert state.attempts == {number: number + 1 for number in numbers}
-    assert state.due == {number: later + number for number in numbers if number % 2}
 
 
 def test_attempts_stop_where_frames_have_no_room_for_more(open_journal: Open) -> None:

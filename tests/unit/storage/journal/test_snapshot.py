@@ -52,6 +52,8 @@ class Topic:
         self.log = Logger("", Level.DEBUG, io.StringIO())
         self.syncer = syncer
         self.durable = durable
+        self.opened: list[Journal] = []
+        directory.mkdir()
         self.journal = self.open_journal(directory)
         self.topic, self.channel = (Queue(name, WITHOUT_MEMORY, self.log, self.journal) for name in ("t", "t:c"))
         self.journal.add_queue(self.topic, 0)
@@ -100,13 +102,27 @@ class Topic:
         """What a daemon finds that starts on a copy of the files."""
         return self.open_journal(shutil.copytree(self.directory, directory))
 
+    def is_whole(self, journal: Journal) -> bool:
+        """Whether nothing was lost of what the channel held back when this began."""
+        state = journal.replay.queues[self.channel.index]
+        assert not journal.replay.damaged
+        assert not journal.replay.lost
+        assert min(state.due.values()) > 10**18
+        assert state.due.keys() == state.attempts.keys()
+        return state.attempts == dict.fromkeys(range(1, HELD + 1), 2)
+
+    def close(self) -> None:
+        for journal in self.opened:
+            journal.close()
+
     def open_journal(self, directory: Path) -> Journal:
         def on_dirty(journal: Journal) -> None:
             self.dirty += 1
 
         paths = find_journals(os.fspath(directory), os.listdir(directory)).get("t", [])
         options = journal_options(os.fspath(directory), SEGMENT, self.durable)
-        return Journal("t", options, paths, self.log, self.syncer, on_dirty, OpenFiles())
+        self.opened.append(Journal("t", options, paths, self.log, self.syncer, on_dirty, OpenFiles()))
+        return self.opened[-1]
 
 
 def frame() -> bytes:
@@ -121,10 +137,9 @@ def delivered(number: int, attempts: int) -> Message:
 
 @pytest.fixture
 def topic(tmp_path: Path, syncer: Syncer) -> Iterator[Topic]:
-    (tmp_path / "data").mkdir()
     made = Topic(tmp_path / "data", syncer)
     yield made
-    made.journal.close()
+    made.close()
 
 
 def test_snapshot_is_made_in_steps_while_the_old_segment_grows(topic: Topic) -> None:
@@ -182,7 +197,6 @@ def test_what_happens_during_a_snapshot_is_there_after_a_kill(topic: Topic, tmp_
     assert states[late.index].name == "t:late"
     assert states[late.index].attempts == {last: 1}
     assert journal.next_number == last + 1
-    journal.close()
 
 
 def test_a_start_decodes_the_last_snapshot_and_no_other(
@@ -202,8 +216,7 @@ def test_a_start_decodes_the_last_snapshot_and_no_other(
     monkeypatch.setattr(records, "decode_held", decode_held)
     journal = topic.after_kill(tmp_path / "killed")
     assert len(decoded) == HELD // 1000
-    assert journal.replay.queues[topic.channel.index].attempts == dict.fromkeys(range(1, HELD + 1), 2)
-    journal.close()
+    assert topic.is_whole(journal)
 
 
 def test_channel_that_is_deleted_during_a_snapshot_stays_deleted(topic: Topic, tmp_path: Path) -> None:
@@ -216,7 +229,6 @@ def test_channel_that_is_deleted_during_a_snapshot_stays_deleted(topic: Topic, t
     assert list(journal.replay.queues) == [0]
     assert journal.replay.whole  # older segments may be deleted
     assert topic.unfinished() == []
-    journal.close()
 
 
 def test_exit_during_a_snapshot_is_known_after_a_kill(topic: Topic, tmp_path: Path) -> None:
@@ -226,7 +238,6 @@ def test_exit_during_a_snapshot_is_known_after_a_kill(topic: Topic, tmp_path: Pa
         topic.journal.retry()
     journal = topic.after_kill(tmp_path / "killed")
     assert journal.replay.converting
-    journal.close()
 
 
 class Large:
@@ -288,8 +299,7 @@ def test_full_disk_ends_a_snapshot_and_another_is_made(
     assert topic.journal.failed is None
     topic.end_snapshot()
     journal = topic.after_kill(tmp_path / "killed")
-    assert journal.replay.queues[topic.channel.index].attempts == dict.fromkeys(range(1, HELD + 1), 2)
-    journal.close()
+    assert topic.is_whole(journal)
 
 
 def test_kill_before_the_end_of_a_snapshot_loses_nothing(
@@ -309,11 +319,8 @@ def test_kill_before_the_end_of_a_snapshot_loses_nothing(
     topic.end_snapshot()
     journal = topic.open_journal(tmp_path / "killed")
     assert len(topic.segments()) == len(segments) + 1
-    assert not journal.replay.damaged
-    assert not journal.replay.lost
-    assert journal.replay.queues[topic.channel.index].attempts == dict.fromkeys(range(1, HELD + 1), 2)
+    assert topic.is_whole(journal)
     assert journal.read(first, first + 1) == (first, [frame()], 0)
-    journal.close()
 
 
 def test_exit_leaves_no_unfinished_snapshot(topic: Topic) -> None:
@@ -326,7 +333,6 @@ def test_exit_leaves_no_unfinished_snapshot(topic: Topic) -> None:
 def test_failed_fsync_does_not_wait_for_the_snapshot(
     tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "data").mkdir()
     topic = Topic(tmp_path / "data", syncer, durable=True)
     topic.journal.commit()
     topic.fill()
@@ -337,8 +343,6 @@ def test_failed_fsync_does_not_wait_for_the_snapshot(
             topic.journal.commit()
     topic.journal.commit()  # a new segment, and what is in it is whole
     journal = topic.after_kill(tmp_path / "killed")
-    assert not journal.replay.damaged
-    assert journal.replay.queues[topic.channel.index].attempts == dict.fromkeys(range(1, HELD + 1), 2)
+    assert topic.is_whole(journal)
     assert journal.read(first, first + 1) == (first, [frame()], 0)
-    journal.close()
-    topic.journal.close()
+    topic.close()
