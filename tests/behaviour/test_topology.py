@@ -2,9 +2,7 @@
 expected values were observed at its commit 3103474b. nsqd v1.3.0 does not have them; nor does gnsqd by default."""
 
 import json
-import socket
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from operator import itemgetter
 from typing import Any
@@ -13,9 +11,10 @@ import pytest
 
 from kit.daemons import Daemon, StartFailed, eventually
 from kit.http_api import ask
+from kit.lookupds import EMBEDDED, EmbeddedLookupd
 from kit.nsq_client import Client
+from kit.traffic import DaemonFactory, create
 
-DaemonFactory = Callable[..., Daemon]
 EXPERIMENT = "--enable-experiment=topology-aware-consumption"
 HERE = ("--topology-region=region", "--topology-zone=zone")
 KEYS = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
@@ -89,8 +88,7 @@ def test_without_both_all_consumers_are_alike(gnsqd_factory: DaemonFactory, flag
 
 def test_messages_from_disk_are_not_counted(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*HERE, EXPERIMENT, "--mem-queue-size=0")
-    for what in ("topic", "channel"):
-        assert ask(nsqd, f"POST /{what}/create?topic=t&channel=c")[0] == 200
+    create(nsqd, "t", "c")
     publish(nsqd, 3)
     with ExitStack() as stack:
         consumer(stack, nsqd, 10, topology_zone="zone")
@@ -127,21 +125,15 @@ def test_nothing_is_shown_by_default(gnsqd: Daemon) -> None:
 
 
 def test_nsqlookupd_shows_them(gnsqd_factory: DaemonFactory) -> None:
-    flags = ("--embedded-lookupd-tcp-address=127.0.0.1:0", "--embedded-lookupd-http-address=127.0.0.1:0")
-    with_lookupd = gnsqd_factory(*flags, *HERE)
-    found = dict(lookupd_addresses(with_lookupd))
-    places = (("--topology-zone=there",), ())
-    others = [gnsqd_factory(f"--lookupd-tcp-address={found['TCP']}", *place) for place in places]
+    with_lookupd = gnsqd_factory(*EMBEDDED, *HERE)
+    lookupd = EmbeddedLookupd(with_lookupd)
+    others = [gnsqd_factory(lookupd.flag, *place) for place in (["--topology-zone=there"], [])]
     for nsqd in (with_lookupd, *others):
-        assert ask(nsqd, "POST /topic/create?topic=t")[0] == 200
+        create(nsqd, "t")
 
     def producers(what: str) -> list[str]:
-        host, _, port = found["HTTP"].rpartition(":")
-        with socket.create_connection((host, int(port))) as sock:
-            sock.sendall(f"GET {what} HTTP/1.0\r\nHost: x:1\r\n\r\n".encode())
-            body = b"".join(iter(lambda: sock.recv(65536), b"")).partition(b"\r\n\r\n")[2].decode()
-        rows = json.loads(body)
-        return [json.dumps(row, separators=(",", ":")) for row in rows.get("producers") or rows.get("client::", [])]
+        answer = lookupd.ask(what, host="x:1")
+        return [json.dumps(row, separators=(",", ":")) for row in answer.get("producers") or answer.get("client::", [])]
 
     eventually(lambda: len(producers("/lookup?topic=t")) == 3)
     for what, end in (("/lookup?topic=t", "}"), ("/nodes", ',"tombstones":[false],"topics":["t"]}')):
@@ -154,12 +146,6 @@ def test_nsqlookupd_shows_them(gnsqd_factory: DaemonFactory) -> None:
         '"topology_region":"region","topology_zone":"zone","version":"1.3.0"}',
         '"version":"1.3.0"}',
     ]
-
-
-def lookupd_addresses(nsqd: Daemon) -> list[tuple[str, str]]:
-    marked = [line.partition("[nsqlookupd] ")[2] for line in nsqd.log().splitlines()]
-    listening = [line.partition("INFO: ")[2].partition(": listening on ") for line in marked]
-    return [(kind, address) for kind, _, address in listening if address]
 
 
 def test_unknown_experiment_ends_the_start(gnsqd_factory: DaemonFactory) -> None:
