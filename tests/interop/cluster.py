@@ -19,10 +19,6 @@ def port(nsqd: Daemon) -> int:
     return nsqd.tcp_address[1]
 
 
-def post(nsqd: Daemon, path: str, body: bytes | None = None) -> None:
-    assert nsqd.http("POST", path, body)[0] == 200, path
-
-
 def is_registered(lookupd: Lookupd, *expected: str) -> None:
     """Wait until exactly that is."""
     eventually(lambda: lookupd.registered() == set(expected), f"{expected} registered")

@@ -1,4 +1,5 @@
-"""Prints every message of a topic, one a line, by pynsq: `pynsq_consumer.py topic channel nsqlookupd...`"""
+"""Prints every message of a topic, one a line, by pynsq: `pynsq_consumer.py default|quick topic channel nsqlookupd...`.
+By default it looks the topic up once a minute."""
 
 import asyncio
 import sys
@@ -7,7 +8,7 @@ from typing import Any
 import nsq
 
 
-class Reader(nsq.Reader):  # type: ignore[misc]
+class Quick(nsq.Reader):  # type: ignore[misc]
     """pynsq refuses to connect again sooner than 10 seconds after the last time; not this one."""
 
     def _on_connection_close(self, conn: Any, **kwargs: Any) -> None:
@@ -21,15 +22,12 @@ def handle(message: Any) -> bool:
     return True
 
 
-async def main(topic: str, channel: str, *lookupds: str) -> None:
-    Reader(
-        topic,
-        channel,
-        message_handler=handle,
-        lookupd_http_addresses=[f"http://{address}" for address in lookupds],
-        lookupd_poll_interval=1,
-        max_in_flight=50,
-    )
+async def main(how: str, topic: str, channel: str, *lookupds: str) -> None:
+    addresses = [f"http://{address}" for address in lookupds]
+    if how == "quick":
+        Quick(topic, channel, handle, lookupd_http_addresses=addresses, lookupd_poll_interval=1, max_in_flight=50)
+    else:
+        nsq.Reader(topic, channel, handle, lookupd_http_addresses=addresses)
     await asyncio.Event().wait()
 
 

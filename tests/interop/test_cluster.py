@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 import pytest
 
-from interop.cluster import Program, is_registered, port, post
+from interop.cluster import Program, is_registered, port
 from kit.daemons import DEADLINE, Daemon, eventually, fixed_ports, own_command
 from kit.handover import REAL
 from kit.lookupds import Lookupd
 from kit.peer_program import PeerProgram
+from kit.traffic import DaemonFactory, create, post
 
 pytestmark = pytest.mark.peer
 
 HERE = Path(__file__).parent
 PING_INTERVAL = 15.0  # seconds, of the real nsqd
 
-DaemonFactory = Callable[..., Daemon]
 MakeLookupd = Callable[[], Lookupd]
 
 
@@ -37,16 +37,14 @@ def cluster(gnsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]) 
     lookupds = [start_lookupd() for _ in range(2)]
     flags = [lookupd.flag for lookupd in lookupds]
     nodes = [gnsqd_factory("--broadcast-address=127.0.0.1", *flags, *fixed_ports()) for _ in range(3)]
-    for lookupd in lookupds:
-        eventually(lambda lookupd=lookupd: len(lookupd.producers()) == 3)  # type: ignore[misc]
+    eventually(lambda: [len(lookupd.producers()) for lookupd in lookupds] == [3, 3])
     return Cluster(lookupds, nodes)
 
 
 def are_found(cluster: Cluster, topic: str, *nodes: Daemon) -> None:
     """Wait until every nsqlookupd sends consumers of the topic to those nodes."""
     wanted = {port(node) for node in nodes}
-    for lookupd in cluster.lookupds:
-        eventually(lambda lookupd=lookupd: lookupd.found(topic) == wanted, f"{wanted} found")  # type: ignore[misc]
+    eventually(lambda: all(lookupd.found(topic) == wanted for lookupd in cluster.lookupds), f"{wanted} found")
 
 
 # Consumers
@@ -74,7 +72,7 @@ def consumers(
         return [str(peer_binary(name)), *arguments, *flags]
 
     argv = {
-        "pynsq": [sys.executable, str(HERE / "pynsq_consumer.py"), TOPIC, "pynsq", *lookupds],
+        "pynsq": [sys.executable, str(HERE / "pynsq_consumer.py"), "quick", TOPIC, "pynsq", *lookupds],
         "gnsq": [sys.executable, str(HERE / "gnsq_consumer.py"), TOPIC, "gnsq", *lookupds],
         "nsqjs": ["node", str(nsqjs / "consumer.js"), TOPIC, "nsqjs", *lookupds],
         "tail": program("nsq_tail", f"--topic={TOPIC}", "--channel=tail"),
@@ -121,8 +119,7 @@ def test_everybody_who_looks_a_topic_up_gets_all_of_it(
     def everybody_has_everything() -> None:
         for name, got in consumers.items():
             eventually(lambda got=got: Counter(got()) == published, f"{name} has everything")  # type: ignore[misc]
-        for node in cluster.nodes:
-            eventually(lambda node=node: finished(node), "all finished")  # type: ignore[misc]
+        eventually(lambda: all(finished(node) for node in cluster.nodes), "all finished")
 
     last = cluster.nodes[-1]
     for number, command in enumerate((own_command(), REAL, own_command())):
@@ -151,8 +148,7 @@ def test_whoever_dies_is_found_again_within_an_interval_of_heartbeats(
     nodes = [gnsqd_factory(*flags, *fixed_ports()) for _ in range(3)]
     with Daemon(REAL, tmp_path / "nsqd", *flags) as real:
         for node in (*nodes, real):
-            post(node, "/topic/create?topic=t")
-            post(node, "/channel/create?topic=t&channel=c")
+            create(node, "t", "c")
         everybody = {port(node) for node in (*nodes, real)}
         eventually(lambda: killed.having("t", "c") == everybody, "registered")
         steady, before, after = nodes
@@ -165,11 +161,9 @@ def test_whoever_dies_is_found_again_within_an_interval_of_heartbeats(
         started = time.monotonic()
         after.restart()
         wanted = {port(node) for node in nodes}
-        for lookupd in (late, killed):
-            eventually(lambda lookupd=lookupd: lookupd.found("t") >= wanted, "found")  # type: ignore[misc]
+        eventually(lambda: all(lookupd.found("t") >= wanted for lookupd in (late, killed)), "found")
         assert time.monotonic() - started < PING_INTERVAL + 5  # the real one needs up to two intervals
-        for lookupd in (late, killed):
-            eventually(lambda lookupd=lookupd: lookupd.having("t", "c") >= wanted, "channels")  # type: ignore[misc]
+        eventually(lambda: all(lookupd.having("t", "c") >= wanted for lookupd in (late, killed)), "channels")
         error = f"ERROR: LOOKUPD({killed.tcp_address}): PING - "
         eventually(lambda: error in real.log())
         assert error in steady.log()
@@ -187,17 +181,17 @@ def admin(cluster: Cluster, peer_binary: Callable[[str], Path], tmp_path: Path) 
 
 
 def has_channels(cluster: Cluster, *channels: str) -> None:
-    """Wait until every node has a topic t with those channels, and both nsqlookupd know of them."""
-    for node in cluster.nodes:
-        eventually(
-            lambda node=node: (
-                [[channel["channel_name"] for channel in topic["channels"]] for topic in node.stats()["topics"]]  # type: ignore[misc]
-                == [list(channels)]
-            )
-        )
+    """Wait until every node has a topic t with those channels and no other, and both nsqlookupd know of them."""
+    wanted = {"t": list(channels)}
+
+    def names(node: Daemon) -> dict[str, list[str]]:
+        topics = node.stats()["topics"]
+        return {each["topic_name"]: [channel["channel_name"] for channel in each["channels"]] for each in topics}
+
+    eventually(lambda: all(names(node) == wanted for node in cluster.nodes), f"{wanted}")
     for lookupd in cluster.lookupds:
-        eventually(lambda lookupd=lookupd: lookupd.ask("/channels?topic=t")["channels"] == list(channels))  # type: ignore[misc]
         is_registered(lookupd, "t:", *(f"t:{channel}" for channel in channels))
+        assert lookupd.ask("/channels?topic=t")["channels"] == list(channels)
 
 
 def test_what_nsqadmin_does_arrives_at_all_nodes(cluster: Cluster, admin: PeerProgram) -> None:
@@ -218,7 +212,7 @@ def test_what_nsqadmin_does_arrives_at_all_nodes(cluster: Cluster, admin: PeerPr
 
 def test_tombstoned_node_is_found_again_once_it_registers_again(cluster: Cluster, admin: PeerProgram) -> None:
     for node in cluster.nodes:
-        post(node, "/topic/create?topic=t")
+        create(node, "t")
     are_found(cluster, "t", *cluster.nodes)
     gone, *others = cluster.nodes
     name = f"127.0.0.1:{gone.http_address[1]}"

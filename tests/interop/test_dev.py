@@ -95,8 +95,8 @@ def test_consumers_inside_and_outside_get_everything_and_the_first_message_at_on
             lookupd = f"{address}:4161"
             tail = [str(peer_binary("nsq_tail")), f"--topic={TOPIC}", f"--channel={side}-tail"]
             consumers.append(run(side, "tail", *tail, f"--lookupd-http-address={lookupd}"))
-            script = str(HERE / "pynsq_by_default.py")
-            consumers.append(run(side, "pynsq", sys.executable, script, TOPIC, f"{side}-pynsq", lookupd))
+            pynsq = [sys.executable, str(HERE / "pynsq_consumer.py"), "default"]
+            consumers.append(run(side, "pynsq", *pynsq, TOPIC, f"{side}-pynsq", lookupd))
         for side in ADDRESSES:
             for kind in ("tail", "pynsq"):
                 eventually(lambda name=f"{side}-{kind}": f"TOPIC({TOPIC}): new channel({name})" in log.read_text())  # type: ignore[misc]

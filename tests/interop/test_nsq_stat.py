@@ -10,6 +10,7 @@ import pytest
 from kit.daemons import DEADLINE, Daemon, eventually, own_command
 from kit.nsq_client import Client
 from kit.peer_program import start_nsqlookupd
+from kit.traffic import publish, wait_for
 
 pytestmark = pytest.mark.peer
 
@@ -50,18 +51,13 @@ def occupy(nsqd: Daemon, clients: ExitStack) -> None:
     consumer = clients.enter_context(Client(nsqd.tcp_address))
     consumer.identify(output_buffer_timeout=25)
     consumer.subscribe("t", "c", rdy=2)
-    publish(nsqd, 4)
+    publish(nsqd, "t", *[b"x"] * 4)
     finished, requeued = consumer.message(), consumer.message()
     consumer.command(b"FIN " + finished.id)
     consumer.command(b"REQ " + requeued.id + b" 60000")
     consumer.message(), consumer.message()
-    publish(nsqd, 5)
-    eventually(lambda: nsqd.channel_stats("t", "c")["backend_depth"] == 3)
-
-
-def publish(nsqd: Daemon, count: int) -> None:
-    for _ in range(count):
-        assert nsqd.http("POST", "/pub?topic=t", b"x")[0] == 200
+    publish(nsqd, "t", *[b"x"] * 5)
+    wait_for(nsqd, "t", "c", backend_depth=3)
 
 
 def address(nsqd: Daemon) -> str:
@@ -94,7 +90,7 @@ def test_rates_show_what_comes_and_goes(busy: list[tuple[Daemon, str]], peer_bin
                 assert watching.stdout is not None
                 for _ in [*HEADER, "the first row"]:
                     watching.stdout.readline()
-                assert nsqd.http("POST", "/mpub?topic=t", b"1\n2\n3\n4\n5\n6\n7")[0] == 200
+                publish(nsqd, "t", *[b"x"] * 7)
                 incoming, rows = 0, []
                 while incoming < 70:
                     rows.append([*map(int, watching.stdout.readline().split()[:2])])

@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from kit.daemons import Daemon, eventually, own_command
+from kit.handover import shape
 from kit.lookupds import EMBEDDED, EmbeddedLookupd, own_lookupd_command
 from kit.nsq_client import Client
 from kit.peer_program import PeerProgram, Server, start_nsqlookupd
+from kit.traffic import create, post, publish, wait_for
 
 pytestmark = pytest.mark.peer
 
@@ -110,12 +112,11 @@ def sites(launch: Launch, peer_binary: Callable[[str], Path]) -> tuple[Site, Sit
 def occupy(site: Site, clients: ExitStack) -> None:
     """Topics and channels of all kinds, messages in all states, consumers and producers."""
     nsqd = site.nsqd
-    for topic, channels in {"orders": ["archive", "mail", "none"], "paused": ["c"], "idle": []}.items():
-        nsqd.http("POST", f"/topic/create?topic={topic}")
-        for channel in channels:
-            nsqd.http("POST", f"/channel/create?topic={topic}&channel={channel}")
-    nsqd.http("POST", "/channel/pause?topic=orders&channel=mail")
-    nsqd.http("POST", "/topic/pause?topic=paused")
+    create(nsqd, "orders", "archive", "mail", "none")
+    create(nsqd, "paused", "c")
+    create(nsqd, "idle")
+    post(nsqd, "/channel/pause?topic=orders&channel=mail")
+    post(nsqd, "/topic/pause?topic=paused")
 
     consumer = clients.enter_context(Client(nsqd.tcp_address))
     consumer.identify(client_id="me", hostname="host", user_agent="ua/1.0", sample_rate=0)
@@ -129,11 +130,10 @@ def occupy(site: Site, clients: ExitStack) -> None:
     consumer.command(b"FIN " + messages[0].id)
     consumer.command(b"REQ " + messages[1].id + b" 60000")
     messages += [consumer.message() for _ in range(2)]
-    for _ in range(3):
-        nsqd.http("POST", "/pub?topic=paused", b"waits")
+    publish(nsqd, "paused", *[b"waits"] * 3)
     ephemeral.message()
-    eventually(lambda: nsqd.channel_stats("orders", "archive")["deferred_count"] == 1)
-    eventually(lambda: nsqd.channel_stats("orders", "none")["depth"] == 5)
+    wait_for(nsqd, "orders", "archive", deferred_count=1)
+    wait_for(nsqd, "orders", "none", depth=5)
     if site.lookupd is not None:
         lookupd = site.lookupd
         eventually(lambda: "channel:orders:tail#ephemeral" in lookupd.ask("GET", "/debug")[1], "all registered")
@@ -163,15 +163,7 @@ State = dict[str, Any]
 
 
 def state(nsqd: Daemon) -> State:
-    """`{topic: (paused, depth, {channel: (paused, depth)})}`"""
-    return {
-        topic["topic_name"]: (
-            topic["paused"],
-            topic["depth"],
-            {channel["channel_name"]: (channel["paused"], channel["depth"]) for channel in topic["channels"]},
-        )
-        for topic in nsqd.stats()["topics"]
-    }
+    return dict(shape(nsqd, "depth"))
 
 
 def registrations(site: Site) -> State:
@@ -215,14 +207,12 @@ CREATED: State = {"t": (False, 0, {"c": ONE, "d": ONE, "e": IDLE})}
 
 def test_every_action_works(sites: tuple[Site, Site]) -> None:
     for site in sites:
-        for target in ("topic/create?topic=t", "channel/create?topic=t&channel=c", "channel/create?topic=t&channel=d"):
-            assert site.nsqd.http("POST", f"/{target}")[0] == 200
-        assert site.nsqd.http("POST", "/pub?topic=t", b"x")[0] == 200
+        create(site.nsqd, "t", "c", "d")
+        post(site.nsqd, "/pub?topic=t", b"x")
     has(sites, START)
     watched = sites[0].lookupd is not None
     if watched:  # nsqadmin looks there for the nodes to notify
-        for site in sites:
-            eventually(lambda site=site: registrations(site).get("channel:t:d"), "all registered")  # type: ignore[misc]
+        eventually(lambda: all(registrations(site).get("channel:t:d") for site in sites), "all registered")
     steps: list[Step] = [("POST topics", body, CREATED if watched else START) for body in CREATE]
     steps += [("DELETE topics/t/e", {}, START), *STEPS]
     for what, body, expected in steps:
@@ -233,8 +223,7 @@ def test_every_action_works(sites: tuple[Site, Site]) -> None:
 
 def has(sites: tuple[Site, Site], expected: State) -> None:
     """Wait until both daemons have that, and both nsqlookupd know the same."""
-    for site in sites:
-        eventually(lambda site=site: state(site.nsqd) == expected, f"{expected}")  # type: ignore[misc]
+    eventually(lambda: all(state(site.nsqd) == expected for site in sites), f"{expected}")
     eventually(lambda: registrations(sites[0]) == registrations(sites[1]), "the same registered")
 
 

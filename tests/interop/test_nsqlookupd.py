@@ -6,21 +6,19 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from interop.cluster import Pretender, is_registered, post
+from interop.cluster import Pretender, is_registered
 from kit.daemons import Daemon, eventually, free_port
 from kit.exposition import labels, series
 from kit.lookupds import Lookupd
 from kit.nsq_client import Client, sized
+from kit.traffic import DaemonFactory, create, post, publish, wait_for
 
 pytestmark = pytest.mark.peer
-
-
-DaemonFactory = Callable[..., Daemon]
 
 
 def test_daemon_describes_itself(nsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
@@ -54,7 +52,7 @@ def test_unix_socket_has_no_port_to_announce(nsqd_factory: DaemonFactory, lookup
 def test_what_is_created_is_registered_until_it_is_deleted(nsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
     nsqd = nsqd_factory(lookupd.flag)
     eventually(lookupd.producers)
-    with closing(Client(nsqd.tcp_address)) as client, closing(Client(nsqd.tcp_address)) as publisher:
+    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as publisher:
         publisher.publish("t", b"x")
         is_registered(lookupd, "t:")
         client.subscribe("t", "c#ephemeral")
@@ -70,23 +68,6 @@ def test_what_is_created_is_registered_until_it_is_deleted(nsqd_factory: DaemonF
     is_registered(lookupd, "u#ephemeral:")
 
 
-def test_what_was_there_before_is_registered_at_start(nsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
-    nsqd = nsqd_factory()
-    post(nsqd, "/topic/create?topic=t")
-    post(nsqd, "/topic/create?topic=u")
-    post(nsqd, "/channel/create?topic=u&channel=c")
-    nsqd.restart(lookupd.flag)
-    is_registered(lookupd, "t:", "u:", "u:c")
-
-
-def test_daemon_that_exits_is_no_producer_any_more(nsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
-    nsqd = nsqd_factory(lookupd.flag)
-    post(nsqd, "/topic/create?topic=t")
-    is_registered(lookupd, "t:")
-    nsqd.terminate()
-    eventually(lambda: lookupd.producers() == [])
-
-
 def test_new_topic_begins_with_the_channels_that_nsqlookupd_knows(
     nsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]
 ) -> None:
@@ -96,26 +77,30 @@ def test_new_topic_begins_with_the_channels_that_nsqlookupd_knows(
         eventually(peer.producers)
         for channel in channels:
             peer.ask(f"/channel/create?topic=t&channel={channel}", "POST")
-    with closing(Client(nsqd.tcp_address)) as client:
-        client.publish("t", b"x")
+    publish(nsqd, "t", b"x")
     # A daemon that waits long for nsqlookupd answers before.
     eventually(lambda: [nsqd.channel_stats("t", name).get("channel_name") for name in "abce"] == ["a", "b", "c", None])
     eventually(lambda: [nsqd.channel_stats("t", name)["depth"] for name in "abc"] == [1, 1, 1])
     for peer in peers:
-        eventually(lambda peer=peer: peer.registered() == {"t:", "t:a", "t:b", "t:c"})  # type: ignore[misc]
+        is_registered(peer, "t:", "t:a", "t:b", "t:c")
 
 
-def test_nsqlookupd_that_comes_back_gets_everything(nsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
-    nsqd = nsqd_factory(lookupd.flag)
-    post(nsqd, "/topic/create?topic=t")
-    post(nsqd, "/channel/create?topic=t&channel=c")
-    is_registered(lookupd, "t:", "t:c")
+def test_nsqlookupd_gets_everything_when_it_is_new_and_when_it_comes_back(
+    nsqd_factory: DaemonFactory, lookupd: Lookupd
+) -> None:
+    nsqd = nsqd_factory()
+    create(nsqd, "t", "c")
+    create(nsqd, "u")
+    nsqd.restart(lookupd.flag)
+    is_registered(lookupd, "t:", "t:c", "u:")
     lookupd.kill()
-    post(nsqd, "/topic/create?topic=u")  # the daemon notices that the connection is broken
-    eventually(lambda: re.search(r"ERROR: LOOKUPD\(\S+\): REGISTER u - ", nsqd.log()))
+    create(nsqd, "v")  # the daemon notices that the connection is broken
+    eventually(lambda: re.search(r"ERROR: LOOKUPD\(\S+\): REGISTER v - ", nsqd.log()))
     lookupd.start()
-    post(nsqd, "/topic/create?topic=v")
-    is_registered(lookupd, "t:", "t:c", "u:", "v:")
+    create(nsqd, "w")
+    is_registered(lookupd, "t:", "t:c", "u:", "v:", "w:")
+    nsqd.terminate()
+    eventually(lambda: lookupd.producers() == [])
 
 
 def saved_topics(nsqd: Daemon) -> set[str]:
@@ -134,7 +119,7 @@ def test_frozen_nsqlookupd_delays_neither_publishers_nor_metadata_nor_others(
     frozen.freeze()
     started = time.monotonic()
     names = [f"t{number}" for number in range(20)]
-    with closing(Client(nsqd.tcp_address)) as client:
+    with Client(nsqd.tcp_address) as client:
         for name in names:
             client.publish(name, b"x")
     eventually(lambda: saved_topics(nsqd) == set(names))
@@ -142,7 +127,7 @@ def test_frozen_nsqlookupd_delays_neither_publishers_nor_metadata_nor_others(
         is_registered(lookupd, *(f"{name}:" for name in names))
     assert time.monotonic() - started < len(names) / 4  # where one waits for the other, it is more than a second each
     frozen.thaw()
-    post(nsqd, "/topic/create?topic=u")
+    create(nsqd, "u")
     is_registered(frozen, "u:", *(f"{name}:" for name in names))
 
 
@@ -177,14 +162,14 @@ def test_lying_nsqlookupds_delay_neither_publishers_nor_metadata_nor_others(
         eventually(lookupd.producers)
         eventually(lambda: f"HTTPPort:{silent_port} " in nsqd.log())
         started = time.monotonic()
-        with closing(Client(nsqd.tcp_address)) as client:
+        with Client(nsqd.tcp_address) as client:
             for name in names:
                 client.publish(name, b"x")
         eventually(lambda: saved_topics(nsqd) == set(names))
         assert time.monotonic() - started < len(names) / 4
         # What was published waited for the channels.
         for name in names:
-            eventually(lambda name=name: nsqd.channel_stats(name, "c").get("depth") == 1)  # type: ignore[misc]
+            wait_for(nsqd, name, "c", depth=1)
         is_registered(lookupd, *(f"{name}:" for name in names), *(f"{name}:c" for name in names))
         assert nsqd.terminate() == 0
 
@@ -194,7 +179,7 @@ def test_addresses_change_while_the_daemon_runs(
 ) -> None:
     one, two = start_lookupd(), start_lookupd()
     nsqd = nsqd_factory(one.flag)
-    post(nsqd, "/topic/create?topic=t")
+    create(nsqd, "t")
     is_registered(one, "t:")
 
     def change(addresses: list[str] | None) -> None:
@@ -206,7 +191,7 @@ def test_addresses_change_while_the_daemon_runs(
     is_registered(one)
     change([two.tcp_address, one.tcp_address])
     is_registered(one, "t:")
-    post(nsqd, "/topic/create?topic=u")
+    create(nsqd, "u")
     for lookupd in (one, two):
         is_registered(lookupd, "t:", "u:")
     (before,) = two.producers()
@@ -222,7 +207,7 @@ def test_daemon_that_drains_stays_registered_for_consumers_to_find(
     gnsqd_factory: DaemonFactory, lookupd: Lookupd
 ) -> None:
     gnsqd = gnsqd_factory(lookupd.flag, "--broadcast-address=127.0.0.1")
-    assert gnsqd.http("POST", "/pub?topic=t", b"x")[0] == 200
+    post(gnsqd, "/pub?topic=t", b"x")
     post(gnsqd, "/drain")
     # What is registered now comes after whatever the drain itself would have registered.
     post(gnsqd, "/channel/create?topic=t&channel=c")
@@ -247,9 +232,9 @@ def test_metrics_show_which_nsqlookupd_has_the_registrations(
 
     eventually(lambda: connected() == [1, 1])
     one.kill()
-    post(gnsqd, "/topic/create?topic=t")  # otherwise it shows at the next PING
+    create(gnsqd, "t")  # otherwise it shows at the next PING
     eventually(lambda: connected() == [0, 1])
     one.start()
-    post(gnsqd, "/topic/create?topic=u")
+    create(gnsqd, "u")
     is_registered(one, "t:", "u:")
     eventually(lambda: connected() == [1, 1])
