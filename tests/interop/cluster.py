@@ -11,6 +11,9 @@ from types import TracebackType
 
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.lookupds import Lookupd
+from kit.traffic import post
+
+__all__ = ["Pretender", "Program", "is_registered", "port", "post"]
 
 
 def port(nsqd: Daemon) -> int:
