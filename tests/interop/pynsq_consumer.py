@@ -1,5 +1,5 @@
-"""Prints every message of a topic, one a line, by pynsq: `pynsq_consumer.py default|quick topic channel nsqlookupd...`.
-By default it looks the topic up once a minute."""
+"""Prints every message of a topic, one a line, by pynsq: `pynsq_consumer.py [--by-default] topic channel nsqlookupd...`.
+By default, pynsq looks the topic up once a minute."""
 
 import asyncio
 import sys
@@ -22,12 +22,14 @@ def handle(message: Any) -> bool:
     return True
 
 
-async def main(how: str, topic: str, channel: str, *lookupds: str) -> None:
+async def main(*arguments: str) -> None:
+    by_default = arguments[0] == "--by-default"
+    topic, channel, *lookupds = arguments[by_default:]
     addresses = [f"http://{address}" for address in lookupds]
-    if how == "quick":
-        Quick(topic, channel, handle, lookupd_http_addresses=addresses, lookupd_poll_interval=1, max_in_flight=50)
-    else:
+    if by_default:
         nsq.Reader(topic, channel, handle, lookupd_http_addresses=addresses)
+    else:
+        Quick(topic, channel, handle, lookupd_http_addresses=addresses, lookupd_poll_interval=1, max_in_flight=50)
     await asyncio.Event().wait()
 
 

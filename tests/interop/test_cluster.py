@@ -72,7 +72,7 @@ def consumers(
         return [str(peer_binary(name)), *arguments, *flags]
 
     argv = {
-        "pynsq": [sys.executable, str(HERE / "pynsq_consumer.py"), "quick", TOPIC, "pynsq", *lookupds],
+        "pynsq": [sys.executable, str(HERE / "pynsq_consumer.py"), TOPIC, "pynsq", *lookupds],
         "gnsq": [sys.executable, str(HERE / "gnsq_consumer.py"), TOPIC, "gnsq", *lookupds],
         "nsqjs": ["node", str(nsqjs / "consumer.js"), TOPIC, "nsqjs", *lookupds],
         "tail": program("nsq_tail", f"--topic={TOPIC}", "--channel=tail"),

@@ -95,7 +95,7 @@ def test_consumers_inside_and_outside_get_everything_and_the_first_message_at_on
             lookupd = f"{address}:4161"
             tail = [str(peer_binary("nsq_tail")), f"--topic={TOPIC}", f"--channel={side}-tail"]
             consumers.append(run(side, "tail", *tail, f"--lookupd-http-address={lookupd}"))
-            pynsq = [sys.executable, str(HERE / "pynsq_consumer.py"), "default"]
+            pynsq = [sys.executable, str(HERE / "pynsq_consumer.py"), "--by-default"]
             consumers.append(run(side, "pynsq", *pynsq, TOPIC, f"{side}-pynsq", lookupd))
         for side in ADDRESSES:
             for kind in ("tail", "pynsq"):
