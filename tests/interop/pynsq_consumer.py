@@ -1,5 +1,5 @@
-"""Prints every message of a topic, one a line, by pynsq: `pynsq_consumer.py [--by-default] topic channel nsqlookupd...`.
-By default, pynsq looks the topic up once a minute."""
+"""Prints every message of a topic, one a line, by pynsq: `pynsq_consumer.py topic channel nsqlookupd...`. Behind
+`--by-default`, pynsq is as it is by default, and looks the topic up once a minute."""
 
 import asyncio
 import sys

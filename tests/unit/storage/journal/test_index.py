@@ -96,16 +96,6 @@ def test_messages_of_a_copy_whose_sources_a_kill_left_count_once(tmp_path: Path,
     assert again.take_all("c") == Counter(b"message %d" % number for number in range(0, 200, 8))
 
 
-def test_index_that_a_kill_cut_off_is_no_damage(tmp_path: Path, syncer: Syncer) -> None:
-    paths = lay_out(tmp_path, syncer)
-    whole = found(paths, mends=True)
-    os.truncate(paths[1], paths[1].stat().st_size - 9)
-    daemon = Daemon(tmp_path, syncer, SMALL)
-    assert not errors(daemon)
-    assert daemon.take_all("c").total() == whole_count(whole)
-    assert " WARNING: " in daemon.around.log.getvalue()
-
-
 def test_what_is_also_in_a_later_segment_counts_there() -> None:
     segment = Segment("", 1, 1)
     segment.note_put(1, 200, 25, 0)
@@ -152,24 +142,6 @@ def test_start_reads_the_last_segment_and_the_ends_of_others(tmp_path: Path, syn
     assert sum(missing.values()) > 0
     assert any("can't be read" in line and "lost" in line for line in errors(daemon)), "when they are needed"
     assert sum((Counter(missing)).values()) <= 32
-
-
-@pytest.mark.parametrize("position", [-1, -2, -5, -30])
-def test_damaged_index_costs_a_longer_start_and_nothing_else(tmp_path: Path, syncer: Syncer, position: int) -> None:
-    paths = lay_out(tmp_path, syncer)
-    whole = found(paths, mends=True)
-    data = bytearray(paths[1].read_bytes())
-    data[position] ^= 1
-    paths[1].write_bytes(data)
-    again = found(paths, mends=True)
-    assert (again["present"], again["due"], again["queues"]) == (whole["present"], whole["due"], whole["queues"])
-    assert Daemon(tmp_path, syncer, SMALL).take_all("c").total() == whole_count(whole)
-
-
-def whole_count(state: dict[str, Any]) -> int:
-    numbers = {number for start, end in state["present"] for number in range(start, end)}
-    (finished,) = [spans for name, spans in state["queues"].values() if name == "t:c"]
-    return len(numbers - {number for start, end in finished for number in range(start, end)})
 
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
