@@ -15,8 +15,10 @@ from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import list_names
 from gnsqd.storage.syncer import Syncer
+from unit.storage.journal.topics import SEGMENT, Topic
 
 OpenQueue = Callable[..., DiskQueue]
+OpenTopic = Callable[..., Topic]
 
 
 def list_data_files(data_path: Path) -> DataFiles:
@@ -57,3 +59,17 @@ def open_queue(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Itera
     yield open
     for queue in queues:
         queue.close()
+
+
+@pytest.fixture
+def open_topic(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterator[OpenTopic]:
+    """`open_topic(durable=True)` on the files of `tmp_path`, or of another directory."""
+    topics: list[Topic] = []
+
+    def open(channels: int = 1, durable: bool = False, directory: Path = tmp_path, size: int = SEGMENT) -> Topic:
+        topics.append(Topic(directory, syncer, Logger("", Level.DEBUG, log_stream), channels, durable, size))
+        return topics[-1]
+
+    yield open
+    for topic in topics:
+        topic.close()

@@ -10,17 +10,14 @@ from typing import Any
 import pytest
 
 from gnsqd.storage import syncer as syncer_module
-from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.due_times import DueTimes
 from gnsqd.storage.files import append_file
 from gnsqd.storage.syncer import MAX_KEPT, Syncer
+from unit.storage.conftest import OpenQueue, OpenTopic
 from unit.storage.disk.test_due_times import due_times, hold, path, release
 from unit.storage.greenlets import eventually
-from unit.storage.journal.test_compaction import OpenTopic, open_topic
 
-__all__ = ["due_times", "open_topic", "path"]
-
-OpenQueue = Callable[..., DiskQueue]
+__all__ = ["due_times", "path"]
 
 
 @pytest.fixture

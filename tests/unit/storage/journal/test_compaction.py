@@ -5,7 +5,6 @@ import io
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -14,103 +13,13 @@ import gevent
 import pytest
 
 from gnsqd.hub import cooperative
-from gnsqd.log import Level, Logger
-from gnsqd.options import Options
-from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.storage.journal import journal, maintenance
 from gnsqd.storage.journal.journal import PIECE
-from gnsqd.storage.journal.maintenance import Journals
 from gnsqd.storage.journal.records import MAX_MESSAGES, PUT, decode_put, find_records, parse_first_line
 from gnsqd.storage.journal.spans import Spans
-from gnsqd.storage.syncer import Syncer
+from unit.storage.conftest import OpenTopic
 from unit.storage.greenlets import eventually
-from unit.storage.journal.test_open_files import opened
-
-SEGMENT = 100_000  # bytes
-BODY = 80
-
-
-class Topic:
-    """A topic with channels on a journal, as a daemon has it; `start` begins the loops that a daemon runs."""
-
-    def __init__(self, directory: Path, syncer: Syncer, log: Logger, channels: int, durable: bool) -> None:
-        self.directory = directory
-        names = os.listdir(directory)
-        options = Options(
-            data_path=os.fspath(directory), max_bytes_per_file=SEGMENT, durability="disk" if durable else "process"
-        )
-        self.journals = Journals(options, names, log, syncer, lambda error: None)
-        self.journal = self.journals.open("t")
-        self.topic, *self.channels = (
-            JournaledQueue(name, Options(), log, self.journal)
-            for name in ["t", *(f"t:{number}" for number in range(channels))]
-        )
-        states = self.journal.replay.queues
-        self.topic.finished = states[0].finished
-        self.journal.add_queue(self.topic, 0)
-        for index, channel in enumerate(self.channels, 1):
-            channel.finished = states[index].finished if index in states else self.topic.finished.copy()
-            channel.index = self.journal.add_queue(channel, index if index in states else -1)
-        self._greenlets: list[gevent.Greenlet[[], None]] = []
-
-    def start(self) -> None:
-        self._greenlets = [gevent.spawn(self.journals.journal_loop), gevent.spawn(self.journals.compaction_loop)]
-
-    def put(self, number_of_messages: int) -> range:
-        """Publish as many, and hand them over to the channels; their numbers."""
-        first = self.journal.next_number
-        numbers = range(first, first + number_of_messages)
-        for start in range(first, numbers.stop, 500):
-            stop = min(start + 500, numbers.stop)
-            self.journal.put([frame(number) for number in range(start, stop)])
-            self.topic.note_finished_span(start, stop)
-            self.journal.commit()
-        return numbers
-
-    def put_and_keep_few(self) -> range:
-        """Publish 10,000, and finish all but each 50th; the numbers of those."""
-        kept = self.put(10_000)[::50]
-        self.finish(*((number + 1, number + 50) for number in kept))
-        return kept
-
-    def finish(self, *spans: tuple[int, int]) -> None:
-        for channel in self.channels:
-            for start, end in spans:
-                channel.note_finished_span(start, end)
-
-    def size(self) -> int:
-        return sum(path.stat().st_size for path in self.directory.iterdir())
-
-    def names(self) -> set[str]:
-        return set(os.listdir(self.directory))
-
-    def has(self, number: int) -> bool:
-        return self.journal.read(number, number + 1) == (number, [frame(number)], 0)
-
-    def close(self) -> None:
-        self.journals.stop()
-        gevent.joinall(self._greenlets)
-        self.journal.close()
-
-
-def frame(number: int) -> bytes:
-    return BODY.to_bytes(4, "big") + (b"%d" % number).ljust(BODY, b".")
-
-
-OpenTopic = Callable[..., Topic]
-
-
-@pytest.fixture
-def open_topic(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterator[OpenTopic]:
-    topics: list[Topic] = []
-
-    def open(channels: int = 1, durable: bool = False, directory: Path = tmp_path) -> Topic:
-        topics.append(Topic(directory, syncer, Logger("", Level.DEBUG, log_stream), channels, durable))
-        return topics[-1]
-
-    yield open
-    for topic in topics:
-        topic.close()
+from unit.storage.journal.topics import BODY, SEGMENT, opened
 
 
 def test_copy_has_small_records_and_its_sources_are_open_one_by_one(

@@ -4,133 +4,43 @@ import errno
 import io
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from gnsqd.errors import StorageError
-from gnsqd.log import Level, Logger
-from gnsqd.options import Options
+from gnsqd.queues.journaled import JournaledQueue
+from gnsqd.queues.message import Message
 from gnsqd.storage.journal import journal as journal_module
 from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.maintenance import find_journals
-from gnsqd.storage.journal.open_files import OpenFiles
-from gnsqd.storage.journal.records import FINISHED, TAKEN, Encoder
+from gnsqd.storage.journal.records import FINISHED, Encoder
 from gnsqd.storage.journal.segment import Segments
-from gnsqd.storage.journal.snapshot import Held
-from gnsqd.storage.journal.spans import Spans
-from gnsqd.storage.syncer import Syncer
+from unit.storage.conftest import OpenTopic
+from unit.storage.journal.topics import failing, frame, read_all
 
-LARGE = 1 << 30
-
-
-class FakeQueue:
-    """Reports to the journal what a test lets it do."""
-
-    def __init__(self, name: str) -> None:
-        self.index = 0
-        self.name = name
-        self.finished = Spans()
-        self.states: Held = []
-        self.held_count = 0
-        self._notes: list[tuple[int, tuple[int, int]]] = []
-
-    def note_finished_span(self, start: int, end: int) -> None:
-        raise NotImplementedError
-
-    def finish(self, journal: Journal, start: int, end: int) -> None:
-        self.finished.add(start, end)
-        self._note(journal, FINISHED, (start, end))
-
-    def take(self, journal: Journal, start: int, end: int) -> None:
-        self._note(journal, TAKEN, (start, end))
-
-    def _note(self, journal: Journal, type: int, span: tuple[int, int]) -> None:
-        if not self._notes:
-            journal.note(self)
-        self._notes.append((type, span))
-
-    def notes(self, encoder: Encoder, total: bool) -> list[bytes]:
-        return [encoder.spans(type, self.index, [span]) for type, span in self._notes]
-
-    def forget_notes(self) -> None:
-        self._notes = []
-
-    def held(self) -> Iterator[Held]:
-        return iter([self.states])
-
-
-def journal_options(data_path: str, segment_size: int, durable: bool) -> Options:
-    durability = "disk" if durable else "process"
-    return Options(data_path=data_path, max_bytes_per_file=segment_size, durability=durability)
-
-
-Open = Callable[..., tuple[Journal, FakeQueue, FakeQueue]]
+Open = Callable[..., tuple[Journal, JournaledQueue, JournaledQueue]]
 
 
 @pytest.fixture
-def open_journal(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterator[Open]:
-    """A journal on the files of `directory`, its topic's queue and that of channel `c`, as a topic begins."""
-    journals: list[Journal] = []
+def open_journal(open_topic: OpenTopic, tmp_path: Path) -> Open:
+    """A journal on the files of `directory`, its topic's queue and that of a channel, as a topic begins."""
 
     def open(
-        directory: Path = tmp_path, size: int = LARGE, durable: bool = False
-    ) -> tuple[Journal, FakeQueue, FakeQueue]:
-        data_path = os.fspath(directory)
-        paths = find_journals(data_path, os.listdir(directory)).get("t", [])
-        options = journal_options(data_path, size, durable)
-        log = Logger("", Level.DEBUG, log_stream)
-        journal = Journal("t", options, paths, log, syncer, lambda journal: None, OpenFiles())
-        journals.append(journal)
-        topic, channel = FakeQueue("t"), FakeQueue("t:c")
-        states = journal.replay.queues
-        topic.finished = states[0].finished
-        journal.add_queue(topic, 0)
-        if 1 in states:
-            channel.index, channel.finished = 1, states[1].finished
-            journal.add_queue(channel, 1)
-        else:
-            channel.finished = topic.finished.copy()
-            channel.index = journal.add_queue(channel)
-        return journal, topic, channel
+        directory: Path = tmp_path, size: int = 1 << 30, durable: bool = False
+    ) -> tuple[Journal, JournaledQueue, JournaledQueue]:
+        topic = open_topic(directory=directory, size=size, durable=durable)
+        return topic.journal, topic.topic, topic.channels[0]
 
-    yield open
-    for journal in journals:
-        journal.close()
-
-
-def frame(number: int, size: int = 20) -> bytes:
-    body = b"%d" % number
-    return (size).to_bytes(4, "big") + body.ljust(size, b".")
+    return open
 
 
 def put(journal: Journal, *numbers: int, due: int = 0, size: int = 20) -> None:
     assert journal.put([frame(number, size) for number in numbers], due) == numbers[0]
 
 
-def read_all(journal: Journal, start: int = 1) -> dict[int, bytes]:
-    found = {}
-    while start < journal.next_number:
-        start, frames, _ = journal.read(start, journal.next_number)
-        for data in frames:
-            found[start] = data
-            start += 1
-    return found
-
-
 def segments(directory: Path) -> list[Path]:
     return sorted(directory.glob("t.journal.*.dat"))
-
-
-def failing(code: int) -> Callable[..., NoReturn]:
-    """A call of the system that does not work."""
-
-    def fail(*arguments: object) -> NoReturn:
-        raise OSError(code, os.strerror(code))
-
-    return fail
 
 
 def test_messages_are_read_back_before_and_after_a_restart(open_journal: Open) -> None:
@@ -160,14 +70,14 @@ def test_segments_go_when_every_queue_is_done_with_them(open_journal: Open, tmp_
     journal, topic, channel = open_journal(size=1000)
     for number in range(1, 200):
         put(journal, number)
-        topic.finish(journal, number, number + 1)
+        topic.note_finished_span(number, number + 1)
         journal.flush()
     count = len(segments(tmp_path))
     assert count > 5
-    channel.finish(journal, 2, 200)
+    channel.note_finished_span(2, 200)
     journal.flush()
     assert len(segments(tmp_path)) == count, "the oldest message is live"
-    channel.finish(journal, 1, 2)
+    channel.note_finished_span(1, 2)
     journal.flush()
     assert len(segments(tmp_path)) == 1
 
@@ -179,8 +89,8 @@ def test_large_segment_of_finished_messages_is_left_early(
     journal, topic, channel = open_journal()
     for number in range(1, 500):
         put(journal, number)
-        topic.finish(journal, number, number + 1)
-        channel.finish(journal, number, number + 1)
+        topic.note_finished_span(number, number + 1)
+        channel.note_finished_span(number, number + 1)
         journal.flush()
     assert sum(path.stat().st_size for path in segments(tmp_path)) < 5000
 
@@ -194,10 +104,10 @@ def test_every_kind_of_torn_end_is_cut_off_and_the_rest_counts(
     ends = []  # (size, messages, finished by the channel)
     for number in range(1, 5):
         put(journal, number)
-        topic.finish(journal, number, number + 1)
+        topic.note_finished_span(number, number + 1)
         journal.flush()
         ends.append((segments(original)[0].stat().st_size, number, number - 1))
-        channel.finish(journal, number, number + 1)
+        channel.note_finished_span(number, number + 1)
         journal.flush()
         ends.append((segments(original)[0].stat().st_size, number, number))
     whole = segments(original)[0].read_bytes()
@@ -326,8 +236,8 @@ def test_snapshot_that_a_kill_cut_off_counts_for_nothing(open_journal: Open, tmp
     put(journal, 1, 2, 3)
     journal.flush()
     again, topic, channel = open_journal()
-    topic.finish(again, 1, 4)  # handed over to a new channel, say; the next write begins a segment
-    channel.finish(again, 1, 2)
+    topic.note_finished_span(1, 4)  # handed over to a new channel, say; the next write begins a segment
+    channel.note_finished_span(1, 2)
     again.flush()
     path = segments(tmp_path)[-1]
     data = path.read_bytes()
@@ -356,7 +266,7 @@ def test_segments_without_messages_do_not_come_back(open_journal: Open, tmp_path
     assert open_journal()[0].replay.converting
     for _ in range(3):
         again, topic, _ = open_journal()
-        topic.finish(again, 1, 2)
+        topic.note_finished_span(1, 2)
         again.flush()
         again.close()
         assert not open_journal()[0].replay.converting
@@ -369,14 +279,14 @@ def test_segments_without_messages_do_not_come_back(open_journal: Open, tmp_path
 def test_attempts_stop_where_frames_have_no_room_for_more(open_journal: Open) -> None:
     journal, _, channel = open_journal()
     put(journal, 1)
-    channel.states = [(1, 0xFFFF, 0)]
+    message = Message(frame(1), 0xFFFF, 0)
+    message.number = 1
+    channel.store([message])
     journal.flush()
     again, _, channel = open_journal()
-    channel.states = [(1, 0xFFFF, 0)]
-    channel.take(again, 1, 2)
-    again.flush()
-    channel.take(again, 1, 2)
-    again.flush()
+    for _ in range(2):
+        channel.taken([message], [message])
+        again.flush()
     assert open_journal()[0].replay.queues[1].attempts == {1: 0xFFFF}
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from gnsqd.log import Level, Logger
+from gnsqd.options import Options
+from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import find_journals
 from gnsqd.storage.journal.open_files import OpenFiles
 from gnsqd.storage.syncer import Syncer
-from unit.storage.journal.test_journal import FakeQueue, frame, journal_options, read_all
+from unit.storage.journal.topics import frame, journal_options, opened, read_all
 
 LIMIT = 3
 COUNT = 12
@@ -27,7 +29,7 @@ def journals(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterato
 
     def make(durable: bool = False) -> list[Journal]:
         files = OpenFiles(LIMIT)
-        options = journal_options(os.fspath(tmp_path), 1 << 20, durable)
+        options = journal_options(tmp_path, 1 << 20, durable)
         log = Logger("", Level.DEBUG, log_stream)
         found = find_journals(os.fspath(tmp_path), os.listdir(tmp_path))
         new = [
@@ -35,7 +37,7 @@ def journals(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterato
             for number in range(COUNT)
         ]
         for journal in new:
-            queue = FakeQueue(journal.topic)
+            queue = JournaledQueue(journal.topic, Options(), log, journal)
             queue.finished = journal.replay.queues[0].finished
             journal.add_queue(queue, 0)
         made.extend(new)
@@ -44,17 +46,6 @@ def journals(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterato
     yield make
     for journal in made:
         journal.close()
-
-
-def opened(directory: Path) -> int:
-    """How many files in it this process has open."""
-    count = 0
-    for descriptor in os.listdir("/proc/self/fd"):
-        try:
-            count += os.readlink(f"/proc/self/fd/{descriptor}").startswith(f"{directory}/")
-        except FileNotFoundError:
-            pass  # that of the listing
-    return count
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["process", "disk"])

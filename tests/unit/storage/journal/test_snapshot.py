@@ -23,9 +23,8 @@ from gnsqd.storage.journal.records import Encoder
 from gnsqd.storage.journal.snapshot import STEP, Held, Snapshot
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
-from unit.storage.journal.test_journal import failing, journal_options
+from unit.storage.journal.topics import SEGMENT, failing, journal_options
 
-SEGMENT = 100_000  # bytes
 HELD = 50_000  # messages
 PIECES = STEP // (1000 * 18) + 1  # of 1,000 messages each, which a step makes
 FAR = 1 << 62  # a due time
@@ -120,7 +119,7 @@ class Topic:
             self.dirty += 1
 
         paths = find_journals(os.fspath(directory), os.listdir(directory)).get("t", [])
-        options = journal_options(os.fspath(directory), SEGMENT, self.durable)
+        options = journal_options(directory, SEGMENT, self.durable)
         self.opened.append(Journal("t", options, paths, self.log, self.syncer, on_dirty, OpenFiles()))
         return self.opened[-1]
 
