@@ -279,12 +279,12 @@ def test_segments_without_messages_do_not_come_back(open_journal: Open, tmp_path
 def test_attempts_stop_where_frames_have_no_room_for_more(open_journal: Open) -> None:
     journal, _, channel = open_journal()
     put(journal, 1)
-    message = Message(frame(1), 0xFFFF, 0)
-    message.number = 1
-    channel.store([message])
+    once, often = Message(frame(1), 0, 0), Message(frame(1), 0xFFFF, 0)
+    once.number = often.number = 1
+    channel.store([often])
     journal.flush()
     again, _, channel = open_journal()
-    for _ in range(2):
+    for message in (once, often, once):
         channel.taken([message], [message])
         again.flush()
     assert open_journal()[0].replay.queues[1].attempts == {1: 0xFFFF}
