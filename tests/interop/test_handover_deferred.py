@@ -11,21 +11,18 @@ import pytest
 from kit.daemons import Daemon, eventually
 from kit.handover import (
     HOUR,
-    WITNESS,
     Shape,
     again,
     hand_over,
     nothing_left,
     queued_and_in_flight,
-    shape,
     start_other,
     started_with,
     stored,
     varied,
-    witnessed,
 )
 from kit.nsq_client import Client, Message
-from kit.traffic import DaemonFactory, all_done, create, post, publish, take, wait_for
+from kit.traffic import DaemonFactory, all_done, create, publish, take, wait_for
 
 pytestmark = pytest.mark.peer
 
@@ -163,20 +160,4 @@ def test_due_times_outlive_a_real_nsqd_that_delivers_nothing(
     hand_over(nsqd)
     for topic, messages in left.items():
         assert sorted(take(nsqd, topic, "c", len(messages))) == messages
-    nothing_left(nsqd)
-
-
-@gnsqd_first
-def test_due_times_of_a_channel_that_the_real_nsqd_deleted_hold_nothing_back(start_first: DaemonFactory) -> None:
-    nsqd = start_first()
-    defer(nsqd)
-    hand_over(nsqd)
-    for topic in ("t", "lonely"):
-        post(nsqd, f"/topic/delete?topic={topic}")
-    hand_over(nsqd)
-    assert shape(nsqd, "depth") == {}
-    for topic in ("t", "lonely"):
-        create(nsqd, topic, WITNESS, "c")
-        messages = witnessed(nsqd, topic, *varied(3))
-        assert take(nsqd, topic, "c", 3) == messages
     nothing_left(nsqd)

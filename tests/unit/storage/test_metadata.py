@@ -1,8 +1,7 @@
-"""nsqd.dat: bytes from NSQD-COMPAT 4.1, error texts from Go 1.19; and when a running daemon writes it."""
+"""nsqd.dat: how it is read, with the error texts of Go 1.19, and when a running daemon writes it."""
 
 import io
 import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,45 +14,8 @@ from gevent.lock import Semaphore
 from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.storage import metadata
-from gnsqd.storage.metadata import ChannelMetadata, MetadataFile, TopicMetadata, encode, find_older, load, save
+from gnsqd.storage.metadata import ChannelMetadata, MetadataFile, TopicMetadata, find_older, load
 from unit.storage.greenlets import eventually
-
-TOPICS = [
-    TopicMetadata("a", True, [ChannelMetadata("c2", True), ChannelMetadata("c1", False)]),
-    TopicMetadata("b", False, []),
-]
-CONTENT = (
-    b'{"topics":[{"name":"a","paused":true,"channels":[{"name":"c2","paused":true},{"name":"c1","paused":false}]},'
-    b'{"name":"b","paused":false,"channels":null}],"version":"1.3.0"}'
-)
-
-
-def test_saved_file_is_as_the_real_nsqd_writes_it_private_and_alone(tmp_path: Path) -> None:
-    assert encode([]) == b'{"topics":null,"version":"1.3.0"}'
-    path = tmp_path / "nsqd.dat"
-    assert load(str(path)) == []
-    path.write_text("older")
-    save(str(path), TOPICS)
-    assert path.read_bytes() == CONTENT
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert list(tmp_path.iterdir()) == [path]
-    assert load(str(path)) == TOPICS
-
-
-def test_failed_save_keeps_the_older_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "nsqd.dat"
-    path.write_text("older")
-
-    def fail(descriptor: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(StorageError, match=rf"^sync {re.escape(str(path))}\.\d+\.tmp: input/output error$"):
-        save(str(path), TOPICS)
-    assert path.read_text() == "older"
-    assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(StorageError, match=r"^open .*/none/nsqd\.dat\.\d+\.tmp: no such file or directory$"):
-        save(str(tmp_path / "none" / "nsqd.dat"), TOPICS)
 
 
 def test_unreadable_file_is_an_error(tmp_path: Path) -> None:

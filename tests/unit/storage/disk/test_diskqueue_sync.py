@@ -139,15 +139,6 @@ def test_sync_every_0_syncs_every_operation(open_queue: OpenQueue, tmp_path: Pat
         assert (tmp_path / META).read_text() == f"{count}\n0,0\n0,{5 * count}\n"
 
 
-def test_half_of_sync_every_starts_a_sync(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
-    queue = open_queue(sync_every=10)
-    queue.put_many([b"1"] * 4)
-    gevent.idle()
-    assert disk.synced == []
-    queue.put_many([b"1"])
-    wait_for_meta(tmp_path, "5\n0,0\n0,25\n")
-
-
 def test_a_disk_that_cannot_sync_is_logged_and_tried_again(
     open_queue: OpenQueue, tmp_path: Path, disk: Disk, log_stream: io.StringIO
 ) -> None:
@@ -326,7 +317,10 @@ def test_sync_of_what_was_written_does_not_tell_of_reads(open_queue: OpenQueue, 
     assert queue.start_sync().get() is None
     queue.peek_many(2, ALL)
     queue.advance(2)
-    queue.put_many([b"later!"] * 6)  # the eighth operation since: half of sync-every
+    queue.put_many([b"later!"] * 5)
+    gevent.idle()
+    assert (tmp_path / META).read_text() == "3\n0,0\n0,30\n"
+    queue.put_many([b"later!"])  # the eighth operation since: half of sync-every
     wait_for_meta(tmp_path, "9\n0,0\n0,90\n")
     queue.put_many([b"later!"] * 8)  # the sixteenth
     wait_for_meta(tmp_path, "15\n0,20\n0,170\n")
