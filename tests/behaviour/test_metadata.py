@@ -139,7 +139,7 @@ def test_what_cannot_be_written_down_is_done_nevertheless(nsqd: Daemon) -> None:
     eventually(lambda: "gone" in on_disk(nsqd))
     path = nsqd.data_path / "nsqd.dat"
     path.unlink()
-    path.mkdir()  # this stops root, too
+    path.mkdir()  # this also stops root
     create(nsqd, "t", "gone", "c")
     post(nsqd, "/channel/pause?topic=t&channel=c")
     post(nsqd, "/channel/delete?topic=t&channel=gone")

@@ -1,5 +1,4 @@
-"""Prints every message of a topic, one a line, by pynsq: `pynsq_consumer.py topic channel nsqlookupd...`. Behind
-`--by-default`, pynsq is as it is by default, and looks the topic up once a minute."""
+"""Prints every message of a topic, one a line, by pynsq: `pynsq_consumer.py topic channel nsqlookupd...`"""
 
 import asyncio
 import sys
@@ -8,7 +7,7 @@ from typing import Any
 import nsq
 
 
-class Quick(nsq.Reader):  # type: ignore[misc]
+class Reader(nsq.Reader):  # type: ignore[misc]
     """pynsq refuses to connect again sooner than 10 seconds after the last time; not this one."""
 
     def _on_connection_close(self, conn: Any, **kwargs: Any) -> None:
@@ -22,14 +21,15 @@ def handle(message: Any) -> bool:
     return True
 
 
-async def main(*arguments: str) -> None:
-    by_default = arguments[0] == "--by-default"
-    topic, channel, *lookupds = arguments[by_default:]
-    addresses = [f"http://{address}" for address in lookupds]
-    if by_default:
-        nsq.Reader(topic, channel, handle, lookupd_http_addresses=addresses)
-    else:
-        Quick(topic, channel, handle, lookupd_http_addresses=addresses, lookupd_poll_interval=1, max_in_flight=50)
+async def main(topic: str, channel: str, *lookupds: str) -> None:
+    Reader(
+        topic,
+        channel,
+        handle,
+        lookupd_http_addresses=[f"http://{address}" for address in lookupds],
+        lookupd_poll_interval=1,
+        max_in_flight=50,
+    )
     await asyncio.Event().wait()
 
 

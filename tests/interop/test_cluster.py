@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from interop.cluster import Program, is_registered, port
+from interop.cluster import Program, port
 from kit.daemons import DEADLINE, Daemon, eventually, fixed_ports, own_command
 from kit.handover import REAL
 from kit.lookupds import Lookupd
@@ -178,36 +178,6 @@ def admin(cluster: Cluster, peer_binary: Callable[[str], Path], tmp_path: Path) 
     flags = [f"--lookupd-http-address={lookupd.http_address}" for lookupd in cluster.lookupds]
     with PeerProgram(peer_binary("nsqadmin"), tmp_path / "admin", "--http-address=127.0.0.1:0", *flags) as program:
         yield program
-
-
-def has_channels(cluster: Cluster, *channels: str) -> None:
-    """Wait until every node has a topic t with those channels and no other, and both nsqlookupd know of them."""
-    wanted = {"t": list(channels)}
-
-    def names(node: Daemon) -> dict[str, list[str]]:
-        topics = node.stats()["topics"]
-        return {each["topic_name"]: [channel["channel_name"] for channel in each["channels"]] for each in topics}
-
-    eventually(lambda: all(names(node) == wanted for node in cluster.nodes), f"{wanted}")
-    for lookupd in cluster.lookupds:
-        is_registered(lookupd, "t:", *(f"t:{channel}" for channel in channels))
-        assert lookupd.ask("/channels?topic=t")["channels"] == list(channels)
-
-
-def test_what_nsqadmin_does_arrives_at_all_nodes(cluster: Cluster, admin: PeerProgram) -> None:
-    assert admin.ask("POST", "/api/topics", topic="t", channel="c")[0] == 200
-    for node in cluster.nodes:
-        post(node, "/pub?topic=t", b"x")
-    are_found(cluster, "t", *cluster.nodes)
-    has_channels(cluster, "c")
-    assert admin.ask("DELETE", "/api/topics/t/c")[0] == 200
-    has_channels(cluster)
-    assert admin.ask("DELETE", "/api/topics/t")[0] == 200
-    for node in cluster.nodes:
-        assert node.stats()["topics"] == []
-    for lookupd in cluster.lookupds:
-        is_registered(lookupd)
-        assert lookupd.ask("/topics") == {"topics": []}
 
 
 def test_tombstoned_node_is_found_again_once_it_registers_again(cluster: Cluster, admin: PeerProgram) -> None:

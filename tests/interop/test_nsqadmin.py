@@ -1,15 +1,11 @@
 """The real nsqadmin shows gnsqd as it shows the real nsqd after the same traffic, and all its actions work.
 
-It finds the daemon through a real nsqlookupd, or is given its address. Its pages are a program that runs in a browser
-and asks an HTTP API; that API is driven here, and one test lets a browser do it, where there is one.
+It finds the daemon through an nsqlookupd, or is given its address. Its pages are a program that runs in a browser and
+asks an HTTP API; that API is driven here.
 """
 
-import html
 import json
-import os
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -225,40 +221,3 @@ def has(sites: tuple[Site, Site], expected: State) -> None:
     """Wait until both daemons have that, and both nsqlookupd know the same."""
     eventually(lambda: all(state(site.nsqd) == expected for site in sites), f"{expected}")
     eventually(lambda: registrations(sites[0]) == registrations(sites[1]), "the same registered")
-
-
-def find_browser() -> str:
-    for name in (os.environ.get("GNSQD_BROWSER", ""), *BROWSERS):
-        if path := shutil.which(name):
-            return path
-    pytest.skip(f"no browser on this machine: $GNSQD_BROWSER names none, and there is no {', '.join(BROWSERS)}")
-
-
-@pytest.mark.one_lane  # the same API is compared in both
-@pytest.mark.parametrize("launch", ["embedded"], indirect=True)
-def test_pages_show_in_a_browser(launch: Launch, tmp_path: Path) -> None:
-    """What the pages' own program makes of them, once it has asked for everything."""
-    browser = find_browser()
-    site = launch(own_command(), "gnsqd")
-    with ExitStack() as clients:
-        occupy(site, clients)
-        for path, texts in {
-            "": ["Topics Topic idle orders paused"],
-            "topics/orders": [f"( {site.node} ) 0 0 + 0 5 4", "archive 0 0 + 0 3 1 1 0 5 1", "mail paused 5 5 + 0 0 0"],
-            "topics/orders/archive": [f"( {site.node} ) 0 0 + 0 3 1 1 0 5 1", f"(me) ua/1.0 {site.node} 3 3 1 1 5"],
-            "nodes": [f" {site.nsqd.tcp_address[1]} {site.nsqd.http_address[1]} 1.3.0 ", " 3 idle orders paused"],
-            f"nodes/{site.node}": ["8 Messages 2 Clients", "archive 0 0 + 0 3 1 1 0 5 1", "host ua/1.0 3 3 1 1 5"],
-            "counter": ["2 2 0 0 Messages Processed"],  # each digit is drawn in two halves
-        }.items():
-            page = render(browser, f"http://{site.admin.address['HTTP']}/{path}", tmp_path / "browser")
-            for text in texts:
-                assert text in page, (path, text, page)
-
-
-def render(browser: str, url: str, profile: Path) -> str:
-    """The text of a page when nothing is left to load, or 10 s of the browser's own time have passed."""
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
-    flags += ["--disable-background-networking", f"--user-data-dir={profile}", "--virtual-time-budget=10000"]
-    done = subprocess.run([browser, *flags, "--dump-dom", url], capture_output=True, timeout=90, check=True)
-    shown = re.sub(r"(?s)<(script|style).*?</\1>|<[^>]*>", " ", done.stdout.decode())
-    return " ".join(html.unescape(shown).split())

@@ -1,7 +1,6 @@
 """What a healthy disk queue does, and what it leaves on disk (NSQD-COMPAT 4.2 to 4.6)."""
 
 import errno
-import io
 import os
 import struct
 from collections.abc import Callable
@@ -315,18 +314,3 @@ def test_no_descriptor_stays_open(open_queue: OpenQueue) -> None:
             queue.peek_many(ALL, ALL)
             end(queue)
         assert len(os.listdir("/dev/fd")) == before
-
-
-def test_opened_files_are_logged(open_queue: OpenQueue, tmp_path: Path, log_stream: io.StringIO) -> None:
-    queue = open_queue("t:c")
-    queue.put_many([b"1"])
-    drain(queue)
-    queue.empty()
-    queue.close()
-    lines = [line.split(" ", 2)[2] for line in log_stream.getvalue().splitlines()]
-    assert lines == [
-        f"INFO: DISKQUEUE(t:c): writeOne() opened {tmp_path}/t:c.diskqueue.000000.dat",
-        f"INFO: DISKQUEUE(t:c): readOne() opened {tmp_path}/t:c.diskqueue.000000.dat",
-        "INFO: DISKQUEUE(t:c): emptying",
-        "INFO: DISKQUEUE(t:c): closing",
-    ]
