@@ -21,26 +21,21 @@ from kit.traffic import DaemonFactory, create, post, publish, wait_for
 pytestmark = pytest.mark.peer
 
 
-def test_daemon_describes_itself(nsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
-    nsqd = nsqd_factory(lookupd.flag, "--broadcast-address=127.0.0.1")
+@pytest.mark.parametrize("given", [True, False])
+def test_daemon_describes_itself(nsqd_factory: DaemonFactory, lookupd: Lookupd, given: bool) -> None:
+    flags = ["--broadcast-address=b", "--broadcast-tcp-port=1", "--broadcast-http-port=2"]
+    nsqd = nsqd_factory(lookupd.flag, *(flags if given else ["--broadcast-address=127.0.0.1"]))
     (producer,) = eventually(lookupd.producers)
-    assert producer["remote_address"].startswith("127.0.0.1:")
-    del producer["remote_address"]
+    assert producer.pop("remote_address").startswith("127.0.0.1:")
     assert producer == {
         "hostname": socket.gethostname(),
-        "broadcast_address": "127.0.0.1",
-        "tcp_port": nsqd.tcp_address[1],
-        "http_port": nsqd.http_address[1],
+        "broadcast_address": "b" if given else "127.0.0.1",
+        "tcp_port": 1 if given else nsqd.tcp_address[1],
+        "http_port": 2 if given else nsqd.http_address[1],
         "version": "1.3.0",
         "tombstones": [],
         "topics": [],
     }
-
-
-def test_ports_to_announce_can_be_given(nsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
-    nsqd_factory(lookupd.flag, "--broadcast-address=b", "--broadcast-tcp-port=1", "--broadcast-http-port=2")
-    (producer,) = eventually(lookupd.producers)
-    assert (producer["broadcast_address"], producer["tcp_port"], producer["http_port"]) == ("b", 1, 2)
 
 
 def test_unix_socket_has_no_port_to_announce(nsqd_factory: DaemonFactory, lookupd: Lookupd, tmp_path: Path) -> None:

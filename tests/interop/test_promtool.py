@@ -168,28 +168,27 @@ def series_of(channel: str, states: Sequence[State]) -> list[dict[str, str]]:
     ]
 
 
-class Checks(NamedTuple):
-    """Expressions at minutes, with the samples that they must have, as (labels, value)."""
+Check = tuple[int, str, Sequence[tuple[str, int]]]  # a minute, an expression, and the samples, as (labels, value)
 
-    promtool: Promtool
-    path: Path
-    series: list[dict[str, str]]
 
-    def run(self, *checks: tuple[int, str, Sequence[tuple[str, int]]]) -> None:
-        test = {
-            "interval": "1m",
-            "input_series": self.series,
-            "promql_expr_test": [
-                {
-                    "expr": expression,
-                    "eval_time": f"{minute}m",
-                    "exp_samples": [{"labels": labels, "value": value} for labels, value in samples],
-                }
-                for minute, expression, samples in checks
-            ],
-        }
-        (self.path / "alerts_test.yml").write_text(json.dumps({"rule_files": [str(ALERTS)], "tests": [test]}))
-        self.promtool("test", "rules", "alerts_test.yml")
+@pytest.fixture
+def evaluate(promtool: Promtool, tmp_path: Path) -> Callable[..., None]:
+    """`evaluate(series, *checks)`: each expression must have its samples then."""
+
+    def run(series: list[dict[str, str]], *checks: Check) -> None:
+        expected = [
+            {
+                "expr": expression,
+                "eval_time": f"{minute}m",
+                "exp_samples": [{"labels": labels, "value": value} for labels, value in samples],
+            }
+            for minute, expression, samples in checks
+        ]
+        test = {"interval": "1m", "input_series": series, "promql_expr_test": expected}
+        (tmp_path / "alerts_test.yml").write_text(json.dumps({"rule_files": [str(ALERTS)], "tests": [test]}))
+        promtool("test", "rules", "alerts_test.yml")
+
+    return run
 
 
 FIRING = 'sum by (alertname, channel) (ALERTS{alertstate="firing",channel!=""})'
@@ -208,15 +207,15 @@ def all_states() -> Iterator[State]:
         yield State(*backlog, clients, ready, paused, timeouts, requeues)
 
 
-def test_each_state_of_a_channel_causes_one_alert_or_none(promtool: Promtool, tmp_path: Path) -> None:
+def test_each_state_of_a_channel_causes_one_alert_or_none(evaluate: Callable[..., None]) -> None:
     states = {f"c{number}": state for number, state in enumerate(all_states())}
     series = [each for channel, state in states.items() for each in series_of(channel, [state] * 121)]
     expected = firing({channel: state.alert for channel, state in states.items()})
     assert len({labels.split(",")[0] for labels, _ in expected}) == 6
-    Checks(promtool, tmp_path, series).run((120, FIRING, expected))
+    evaluate(series, (120, FIRING, expected))
 
 
-def test_at_no_time_two_alerts_of_a_channel_fire(promtool: Promtool, tmp_path: Path) -> None:
+def test_at_no_time_two_alerts_of_a_channel_fire(evaluate: Callable[..., None]) -> None:
     chance = random.Random(1)
     states = list(all_states())
     end = 300
@@ -227,7 +226,8 @@ def test_at_no_time_two_alerts_of_a_channel_fire(promtool: Promtool, tmp_path: P
             story += [chance.choice(states)] * chance.choice((1, 7, 20, 90))
         series += series_of(f"c{channel}", story[: end + 1])
     fired = 'count by (alertname) (count_over_time(ALERTS{alertstate="firing",channel=~"c[0-9]"}[5h]))'
-    Checks(promtool, tmp_path, series).run(
+    evaluate(
+        series,
         *((minute, FIRING_TOGETHER, []) for minute in range(10, end + 1, 2)),
         (end, f"count({fired})", [("{}", 6)]),  # the seed lets each of the six fire
     )
@@ -256,12 +256,12 @@ DUE_AT_ONCE = [State(deferred=5000)] * 30 + [State(5000 - 500 * n, age=60 * n) f
     ],
 )
 def test_alerts_fire_after_a_while(
-    promtool: Promtool, tmp_path: Path, states: list[State], alerts: dict[int, str | None]
+    evaluate: Callable[..., None], states: list[State], alerts: dict[int, str | None]
 ) -> None:
     before = 10
     series = series_of("c", [QUIET] * before + (states * 100)[:100])
     checks = [(before + minute, FIRING, firing({"c": alert})) for minute, alert in alerts.items()]
-    Checks(promtool, tmp_path, series).run(*checks)
+    evaluate(series, *checks)
 
 
 @pytest.mark.parametrize(
@@ -286,8 +286,7 @@ def test_alerts_fire_after_a_while(
     ],
 )
 def test_one_of_several_causes_an_alert(
-    promtool: Promtool,
-    tmp_path: Path,
+    evaluate: Callable[..., None],
     metric: str,
     label: str,
     values: dict[str, str],
@@ -300,4 +299,4 @@ def test_one_of_several_causes_an_alert(
     expression = f'sum by (alertname, {label}) (ALERTS{{alertstate="firing"}})'
     quiet, fires = times
     expected = [(f'{{alertname="{alert[0]}",{label}="{alert[1]}"}}', 1)]
-    Checks(promtool, tmp_path, series).run((quiet, expression, []), (fires, expression, expected))
+    evaluate(series, (quiet, expression, []), (fires, expression, expected))

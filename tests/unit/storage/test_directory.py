@@ -17,47 +17,22 @@ from gnsqd.storage.disk.opening import DataFiles
 
 LONGEST = "x" * 64
 TEMPORARY = [
-    "nsqd.dat.0.tmp",
-    "nsqd.dat.8674665223082153551.tmp",
-    "t.diskqueue.meta.dat.5577006791947779410.tmp",
-    "t:c.diskqueue.meta.dat.1.tmp",
-    "t:c.diskqueue.due_times.dat.1.tmp",
-    "t#ephemeral:c.diskqueue.meta.dat.1.tmp",
-    "nsqd.dat:a.b-c_D.diskqueue.due_times.dat.7.tmp",
+    "nsqd.dat.0.tmp", "nsqd.dat.8674665223082153551.tmp", "t.diskqueue.meta.dat.5577006791947779410.tmp",
+    "t:c.diskqueue.meta.dat.1.tmp", "t:c.diskqueue.due_times.dat.1.tmp",
+    "t#ephemeral:c.diskqueue.meta.dat.1.tmp", "nsqd.dat:a.b-c_D.diskqueue.due_times.dat.7.tmp",
     f"{LONGEST}:{LONGEST}.diskqueue.meta.dat.9223372036854775807.tmp",
-    "a.diskqueue.meta.dat.1.tmp.diskqueue.meta.dat.2.tmp",
-    "t.diskqueue.000001.dat.1.tmp",
+    "a.diskqueue.meta.dat.1.tmp.diskqueue.meta.dat.2.tmp", "t.diskqueue.000001.dat.1.tmp",
     "t:c.journal.000001.dat.1.tmp",
-]
+]  # fmt: skip
 OTHERS = [
-    "nsqd.dat",
-    "nsqd.dat.tmp",
-    "nsqd.dat..tmp",
-    "nsqd.dat.x.tmp",
-    "nsqd.dat.-1.tmp",
-    "nsqd.dat.\u0661.tmp",
-    "nsqd.dat.1.tmp.old",
-    "nsqd.dat.1.tmp\n",
-    "nsqdxdat.1.tmp",
-    "my.nsqd.dat.1.tmp",
-    "nsqd.7.dat",
-    "nsqd.7.dat.1.tmp",
-    "1.tmp",
-    ".diskqueue.meta.dat.1.tmp",
-    "t:.diskqueue.meta.dat.1.tmp",
-    "t:c:d.diskqueue.meta.dat.1.tmp",
-    "t c.diskqueue.meta.dat.1.tmp",
-    "t.diskqueue.meta.dat.tmp",
-    "t.diskqueue.metaxdat.1.tmp",
-    "t.diskqueue.meta.dat.1.2.tmp",
-    "t.diskqueue.000001.dat.bad",
-    "t.diskqueue.dat.1.tmp",
-    "t.diskqueue.meta.dat",
-    "t.diskqueue.000000.dat",
-    "u.diskqueue.000001.dat",
-    "a.diskqueue.meta.dat.1.tmp.diskqueue.meta.dat",
-    "a.diskqueue.meta.dat.1.tmp.diskqueue.000000.dat",
-]
+    "nsqd.dat", "nsqd.dat.tmp", "nsqd.dat..tmp", "nsqd.dat.x.tmp", "nsqd.dat.-1.tmp", "nsqd.dat.\u0661.tmp",
+    "nsqd.dat.1.tmp.old", "nsqd.dat.1.tmp\n", "nsqdxdat.1.tmp", "my.nsqd.dat.1.tmp", "nsqd.7.dat",
+    "nsqd.7.dat.1.tmp", "1.tmp", ".diskqueue.meta.dat.1.tmp", "t:.diskqueue.meta.dat.1.tmp",
+    "t:c:d.diskqueue.meta.dat.1.tmp", "t c.diskqueue.meta.dat.1.tmp", "t.diskqueue.meta.dat.tmp",
+    "t.diskqueue.metaxdat.1.tmp", "t.diskqueue.meta.dat.1.2.tmp", "t.diskqueue.000001.dat.bad",
+    "t.diskqueue.dat.1.tmp", "t.diskqueue.meta.dat", "t.diskqueue.000000.dat", "u.diskqueue.000001.dat",
+    "a.diskqueue.meta.dat.1.tmp.diskqueue.meta.dat", "a.diskqueue.meta.dat.1.tmp.diskqueue.000000.dat",
+]  # fmt: skip
 MINIMUM = 100 * LOOK_EVERY
 
 

@@ -15,21 +15,12 @@ from unit.storage.conftest import OpenQueue, list_data_files
 from unit.storage.disk.test_diskqueue import drain
 
 NAMES = [
-    "t.diskqueue.meta.dat",
-    "t.diskqueue.000003.dat",
-    "t.diskqueue.1000000.dat",
-    "t.diskqueue.000002.dat",
-    "t.diskqueue.000001.dat.bad",
-    "t.diskqueue.5.dat",
-    "t.diskqueue.meta.dat.17.tmp",
-    "t:c.diskqueue.000000.dat",
-    "empty.diskqueue.meta.dat",
-    "late.diskqueue.due_times.dat",
-    "bad.diskqueue.000000.dat.bad",
-    "j.journal.000000.dat",
-    "x.diskqueue.000001.dat.diskqueue.000007.dat",
+    "t.diskqueue.meta.dat", "t.diskqueue.000003.dat", "t.diskqueue.1000000.dat", "t.diskqueue.000002.dat",
+    "t.diskqueue.000001.dat.bad", "t.diskqueue.5.dat", "t.diskqueue.meta.dat.17.tmp",
+    "t:c.diskqueue.000000.dat", "empty.diskqueue.meta.dat", "late.diskqueue.due_times.dat",
+    "bad.diskqueue.000000.dat.bad", "j.journal.000000.dat", "x.diskqueue.000001.dat.diskqueue.000007.dat",
     "nsqd.dat",
-]
+]  # fmt: skip
 
 
 def test_listing_gives_the_numbers_of_each_queue(tmp_path: Path, listings: list[str]) -> None:
