@@ -66,8 +66,14 @@ def open_topic(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Itera
     """`open_topic(durable=True)` on the files of `tmp_path`, or of another directory."""
     topics: list[Topic] = []
 
-    def open(channels: int = 1, durable: bool = False, directory: Path = tmp_path, size: int = SEGMENT) -> Topic:
-        topics.append(Topic(directory, syncer, Logger("", Level.DEBUG, log_stream), channels, durable, size))
+    def open(
+        channels: int = 1,
+        durable: bool = False,
+        directory: Path = tmp_path,
+        size: int = SEGMENT,
+        kind: type[Topic] = Topic,
+    ) -> Topic:
+        topics.append(kind(directory, syncer, Logger("", Level.DEBUG, log_stream), channels, durable, size))
         return topics[-1]
 
     yield open

@@ -1,34 +1,32 @@
 """Snapshots of a journal whose queues hold many messages back: made in steps, and nothing in them is out of date."""
 
 import errno
-import io
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from gnsqd.errors import StorageError
-from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.queues.message import Message
 from gnsqd.storage.disk.record import parse_segment_name
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.maintenance import find_journals
 from gnsqd.storage.journal.open_files import OpenFiles
 from gnsqd.storage.journal.records import Encoder
 from gnsqd.storage.journal.snapshot import STEP, Held, Snapshot
 from gnsqd.storage.journal.spans import Spans
-from gnsqd.storage.syncer import Syncer
-from unit.storage.journal.topics import SEGMENT, failing, journal_options
+from unit.storage.conftest import OpenTopic
+from unit.storage.journal.topics import Topic, failing, frame
 
 HELD = 50_000  # messages
 PIECES = STEP // (1000 * 18) + 1  # of 1,000 messages each, which a step makes
 FAR = 1 << 62  # a due time
-WITHOUT_MEMORY = Options(mem_queue_size=0)
+FRAME = frame(0, 100)
 
 
 class Queue(JournaledQueue):
@@ -42,39 +40,40 @@ class Queue(JournaledQueue):
             yield piece
 
 
-class Topic:
+class Holding(Topic):
     """A topic with one channel, which holds back the messages from 1 to HELD, each delivered twice."""
 
-    def __init__(self, directory: Path, syncer: Syncer, durable: bool = False) -> None:
-        self.directory = directory
-        self.dirty = 0
-        self.log = Logger("", Level.DEBUG, io.StringIO())
-        self.syncer = syncer
-        self.durable = durable
-        self.opened: list[Journal] = []
-        directory.mkdir()
-        self.journal = self.open_journal(directory)
-        self.topic, self.channel = (Queue(name, WITHOUT_MEMORY, self.log, self.journal) for name in ("t", "t:c"))
-        self.journal.add_queue(self.topic, 0)
-        self.channel.index = self.journal.add_queue(self.channel)
+    queue = Queue
+    options = Options(mem_queue_size=0)
+
+    @property
+    def channel(self) -> Queue:
+        return cast(Queue, self.channels[0])
+
+    def hold(self) -> None:
         for start in range(1, HELD, 1000):
-            self.put(1000)
+            self.publish(1000)
             for number in range(start, start + 1000):
                 self.channel.hold(delivered(number, 2), 10**18)
         self.journal.flush()
         self.channel.pieces = 0
 
-    def put(self, count: int) -> int:
+    @property
+    def pieces(self) -> int:
+        return self.channel.pieces
+
+    def publish(self, count: int) -> int:
         """The number of the first."""
-        first = self.journal.put([frame()] * count)
+        first = self.journal.put([FRAME] * count)
         self.topic.note_finished_span(first, first + count)
         return first
 
     def fill(self) -> None:
         """Until the next segment is due, and its snapshot begun."""
+        self.channel.pieces = 0
         segments = len(self.segments())
-        while not self.channel.pieces:
-            self.put(100)
+        while not self.pieces:
+            self.publish(100)
             self.journal.flush()
         assert len(self.segments()) == segments
 
@@ -84,76 +83,63 @@ class Topic:
         for _ in range(HELD // (PIECES * 1000) + 2):
             if len(self.segments()) > segments:
                 return
-            assert self.dirty  # or the loop would not go on
-            self.dirty = 0
-            before = self.channel.pieces
-            self.journal.retry()
-            assert self.channel.pieces - before <= PIECES
+            before = self.pieces
+            self.journals.flush_dirty()
+            assert self.pieces - before <= PIECES
         raise AssertionError("the snapshot does not end")
 
     def segments(self) -> list[str]:
-        return sorted(name for name in os.listdir(self.directory) if parse_segment_name(name))
+        return sorted(name for name in self.names() if parse_segment_name(name))
 
     def unfinished(self) -> list[str]:
-        return [name for name in os.listdir(self.directory) if name.endswith(".tmp")]
-
-    def after_kill(self, directory: Path) -> Journal:
-        """What a daemon finds that starts on a copy of the files."""
-        return self.open_journal(shutil.copytree(self.directory, directory))
-
-    def is_whole(self, journal: Journal) -> bool:
-        """Whether nothing was lost of what the channel held back when this began."""
-        state = journal.replay.queues[self.channel.index]
-        assert not journal.replay.damaged
-        assert not journal.replay.lost
-        assert min(state.due.values()) > 10**18
-        assert state.due.keys() == state.attempts.keys()
-        return state.attempts == dict.fromkeys(range(1, HELD + 1), 2)
-
-    def close(self) -> None:
-        for journal in self.opened:
-            journal.close()
-
-    def open_journal(self, directory: Path) -> Journal:
-        def on_dirty(journal: Journal) -> None:
-            self.dirty += 1
-
-        paths = find_journals(os.fspath(directory), os.listdir(directory)).get("t", [])
-        options = journal_options(directory, SEGMENT, self.durable)
-        self.opened.append(Journal("t", options, paths, self.log, self.syncer, on_dirty, OpenFiles()))
-        return self.opened[-1]
-
-
-def frame() -> bytes:
-    return (100).to_bytes(4, "big") + bytes(100)
+        return [name for name in self.names() if name.endswith(".tmp")]
 
 
 def delivered(number: int, attempts: int) -> Message:
-    message = Message(frame(), attempts, 0)
+    message = Message(FRAME, attempts, 0)
     message.number = number
     return message
 
 
 @pytest.fixture
-def topic(tmp_path: Path, syncer: Syncer) -> Iterator[Topic]:
-    made = Topic(tmp_path / "data", syncer)
-    yield made
-    made.close()
+def topic(open_topic: OpenTopic) -> Holding:
+    topic = cast(Holding, open_topic(kind=Holding))
+    topic.hold()
+    return topic
 
 
-def test_snapshot_is_made_in_steps_while_the_old_segment_grows(topic: Topic) -> None:
+Replay = Callable[[Holding], Journal]
+
+
+@pytest.fixture
+def after_kill(open_topic: OpenTopic, tmp_path: Path) -> Replay:
+    """What a daemon finds that starts on a copy of the files."""
+    return lambda topic: open_topic(directory=shutil.copytree(topic.directory, tmp_path / "killed")).journal
+
+
+def is_whole(journal: Journal) -> bool:
+    """Whether nothing was lost of what the channel held back when this began."""
+    state = journal.replay.queues[1]
+    assert not journal.replay.damaged
+    assert not journal.replay.lost
+    assert min(state.due.values()) > 10**18
+    assert state.due.keys() == state.attempts.keys()
+    return state.attempts == dict.fromkeys(range(1, HELD + 1), 2)
+
+
+def test_snapshot_is_made_in_steps_while_the_old_segment_grows(topic: Holding) -> None:
     topic.fill()
-    assert topic.channel.pieces <= PIECES
+    assert topic.pieces <= PIECES
     path = topic.directory / topic.segments()[-1]
     size = path.stat().st_size
-    before = topic.channel.pieces
-    first = topic.put(1)
+    before = topic.pieces
+    first = topic.publish(1)
     topic.journal.flush()
     assert path.stat().st_size > size  # a publisher does not do the work of the loop
-    assert topic.channel.pieces == before
+    assert topic.pieces == before
     topic.end_snapshot()
-    assert topic.channel.pieces >= HELD // 1000
-    assert topic.journal.read(first, first + 1) == (first, [frame()], 0)
+    assert topic.pieces >= HELD // 1000
+    assert topic.journal.read(first, first + 1) == (first, [FRAME], 0)
 
 
 def take(queue: JournaledQueue, messages: list[Message]) -> None:
@@ -161,11 +147,11 @@ def take(queue: JournaledQueue, messages: list[Message]) -> None:
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_what_happens_during_a_snapshot_is_there_after_a_kill(topic: Topic, tmp_path: Path, ends: bool) -> None:
-    first_of_all = topic.put(3)
+def test_what_happens_during_a_snapshot_is_there_after_a_kill(topic: Holding, after_kill: Replay, ends: bool) -> None:
+    first_of_all = topic.publish(3)
     topic.fill()
     channel = topic.channel
-    first = topic.put(4)
+    first = topic.publish(4)
     take(channel, [delivered(first, 0), delivered(first + 1, 0), delivered(first_of_all, 0)])
     topic.journal.flush()
     take(channel, [delivered(1, 2)])
@@ -174,16 +160,16 @@ def test_what_happens_during_a_snapshot_is_there_after_a_kill(topic: Topic, tmp_
     topic.journal.flush()
     channel.note_finished_span(3, 5)
     channel.note_finished_span(first_of_all, first_of_all + 1)
-    late = JournaledQueue("t:late", Options(), topic.log, topic.journal)
+    late = JournaledQueue("t:late", Options(), topic.channel.log, topic.journal)
     late.finished = topic.topic.finished.copy()
     late.index = topic.journal.add_queue(late)
-    last = topic.put(1)
+    last = topic.publish(1)
     take(late, [delivered(last, 0)])
     if ends:
         topic.end_snapshot()
     else:
         topic.journal.flush()
-    journal = topic.after_kill(tmp_path / "killed")
+    journal = after_kill(topic)
     states = journal.replay.queues
     assert not journal.replay.damaged
     attempts = states[channel.index].attempts
@@ -199,10 +185,9 @@ def test_what_happens_during_a_snapshot_is_there_after_a_kill(topic: Topic, tmp_
 
 
 def test_a_start_decodes_the_last_snapshot_and_no_other(
-    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    topic: Holding, after_kill: Replay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
-        topic.channel.pieces = 0
         topic.fill()
         topic.end_snapshot()
     decoded = []
@@ -213,29 +198,29 @@ def test_a_start_decodes_the_last_snapshot_and_no_other(
 
     original = records.decode_held
     monkeypatch.setattr(records, "decode_held", decode_held)
-    journal = topic.after_kill(tmp_path / "killed")
+    journal = after_kill(topic)
     assert len(decoded) == HELD // 1000
-    assert topic.is_whole(journal)
+    assert is_whole(journal)
 
 
-def test_channel_that_is_deleted_during_a_snapshot_stays_deleted(topic: Topic, tmp_path: Path) -> None:
+def test_channel_that_is_deleted_during_a_snapshot_stays_deleted(topic: Holding, after_kill: Replay) -> None:
     topic.fill()
     topic.journal.remove_queue(topic.channel)
     for _ in range(5):
-        topic.put(100)
+        topic.publish(100)
         topic.journal.retry()
-    journal = topic.after_kill(tmp_path / "killed")
+    journal = after_kill(topic)
     assert list(journal.replay.queues) == [0]
     assert journal.replay.whole  # older segments may be deleted
     assert topic.unfinished() == []
 
 
-def test_exit_during_a_snapshot_is_known_after_a_kill(topic: Topic, tmp_path: Path) -> None:
+def test_exit_during_a_snapshot_is_known_after_a_kill(topic: Holding, after_kill: Replay) -> None:
     topic.fill()
     topic.journal.mark_converting()
     for _ in range(5):
         topic.journal.retry()
-    journal = topic.after_kill(tmp_path / "killed")
+    journal = after_kill(topic)
     assert journal.replay.converting
 
 
@@ -282,7 +267,7 @@ def test_what_follows_a_snapshot_is_written_in_steps(tmp_path: Path) -> None:
 
 
 def test_full_disk_ends_a_snapshot_and_another_is_made(
-    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    topic: Holding, after_kill: Replay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic.fill()
     topic.journal.retry()
@@ -293,19 +278,19 @@ def test_full_disk_ends_a_snapshot_and_another_is_made(
             topic.journal.retry()
     assert topic.journal.failed is not None
     assert topic.unfinished() == []
-    topic.put(1)
+    topic.publish(1)
     topic.journal.flush()
     assert topic.journal.failed is None
     topic.end_snapshot()
-    journal = topic.after_kill(tmp_path / "killed")
-    assert topic.is_whole(journal)
+    journal = after_kill(topic)
+    assert is_whole(journal)
 
 
 def test_kill_before_the_end_of_a_snapshot_loses_nothing(
-    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    topic: Holding, open_topic: OpenTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic.fill()
-    first = topic.put(1)
+    first = topic.publish(1)
     topic.journal.flush()
     segments = topic.segments()
     rename = os.rename
@@ -316,13 +301,13 @@ def test_kill_before_the_end_of_a_snapshot_loses_nothing(
 
     monkeypatch.setattr(os, "rename", rename_and_copy)
     topic.end_snapshot()
-    journal = topic.open_journal(tmp_path / "killed")
+    journal = open_topic(directory=tmp_path / "killed").journal
     assert len(topic.segments()) == len(segments) + 1
-    assert topic.is_whole(journal)
-    assert journal.read(first, first + 1) == (first, [frame()], 0)
+    assert is_whole(journal)
+    assert journal.read(first, first + 1) == (first, [FRAME], 0)
 
 
-def test_exit_leaves_no_unfinished_snapshot(topic: Topic) -> None:
+def test_exit_leaves_no_unfinished_snapshot(topic: Holding) -> None:
     topic.fill()
     assert topic.unfinished()
     topic.journal.close()
@@ -330,18 +315,18 @@ def test_exit_leaves_no_unfinished_snapshot(topic: Topic) -> None:
 
 
 def test_failed_fsync_does_not_wait_for_the_snapshot(
-    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+    open_topic: OpenTopic, after_kill: Replay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = Topic(tmp_path / "data", syncer, durable=True)
+    topic = cast(Holding, open_topic(durable=True, kind=Holding))
+    topic.hold()
     topic.journal.commit()
     topic.fill()
-    first = topic.put(1)
+    first = topic.publish(1)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", failing(errno.EIO))
         with pytest.raises(StorageError, match="input/output error"):
             topic.journal.commit()
     topic.journal.commit()  # a new segment, and what is in it is whole
-    journal = topic.after_kill(tmp_path / "killed")
-    assert topic.is_whole(journal)
-    assert journal.read(first, first + 1) == (first, [frame()], 0)
-    topic.close()
+    journal = after_kill(topic)
+    assert is_whole(journal)
+    assert journal.read(first, first + 1) == (first, [FRAME], 0)

@@ -26,13 +26,16 @@ def journal_options(directory: Path, segment_size: int, durable: bool) -> Option
 class Topic:
     """As a daemon has it, on segments of `size` bytes; `start` begins the loops that a daemon runs."""
 
+    queue = JournaledQueue  # the class of all
+    options = Options()
+
     def __init__(self, directory: Path, syncer: Syncer, log: Logger, channels: int, durable: bool, size: int) -> None:
         self.directory = directory
         names = os.listdir(directory)
         self.journals = Journals(journal_options(directory, size, durable), names, log, syncer, lambda error: None)
         self.journal = self.journals.open("t")
         self.topic, *self.channels = (
-            JournaledQueue(name, Options(), log, self.journal)
+            self.queue(name, self.options, log, self.journal)
             for name in ["t", *(f"t:{number}" for number in range(channels))]
         )
         states = self.journal.replay.queues
