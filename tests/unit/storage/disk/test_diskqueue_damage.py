@@ -16,6 +16,7 @@ from typing import NoReturn
 import pytest
 
 from gnsqd.errors import StorageError
+from gnsqd.storage.disk.record import Meta
 from unit.storage.conftest import OpenQueue
 from unit.storage.disk.test_diskqueue import drain, record
 
@@ -48,14 +49,68 @@ Complaints = Callable[[], list[str]]
 # Opening
 
 
-def test_new_write_file_is_told_before_it_is_written_to(open_queue: OpenQueue, tmp_path: Path) -> None:
-    """Else, after a kill, the real nsqd would begin the same file again."""
-    write_queue(tmp_path, "1\n0,0\n0,5\n", record(b"1") + record(b"2"))
+R = [record(b"%d" % number) for number in range(6)]
+BEHIND = "WARNING: DISKQUEUE(q) metadata ends at $D/q.diskqueue.000000.dat, reading 2 later files too"
+RECOVERED = "no usable metadata, reading all 4 messages in 3 files from $D/q.diskqueue.000001.dat on"
+
+
+@pytest.mark.parametrize(
+    "meta, contents, depth, expected, left, complaint",
+    [
+        # The write file is longer than in meta, or shorter: the real nsqd then loses what it writes behind the hole.
+        ("1\n0,0\n0,5\n", [R[0] + R[1]], 1, b"01", ["000001.dat"], "metadata writePos 5 < file size of 10"),
+        ("2\n0,0\n0,12\n", [R[0]], 2, b"0", ["000000.dat.bad", "000001.dat"], "positive depth at tail (1)"),
+        # It had been read.
+        ("0\n0,12\n0,12\n", [None], 0, b"", ["000001.dat"], "metadata writePos 12 > file size of 0"),
+        ("0\n0,12\n0,12\n", [b""], 0, b"", ["000001.dat"], "metadata writePos 12 > file size of 0"),
+        ("0\n0,12\n0,12\n", [b"torn"], 0, b"", ["000001.dat"], "metadata writePos 12 > file size of 4"),
+        # A full disk may have taken records and new files but no newer meta file. The real nsqd writes over them.
+        ("2\n0,0\n0,10\n", [R[0] + R[1], R[2] + R[3], R[4]], 5, b"01234", ["000003.dat"], BEHIND),
+        ("1\n0,5\n0,10\n", [R[0] + R[1], R[2] + R[3], R[4]], 4, b"1234", ["000003.dat"], BEHIND),
+        ("0\n0,10\n0,10\n", [R[0] + R[1], R[2] + R[3], R[4]], 3, b"234", ["000003.dat"], BEHIND),
+        ("0\n0,10\n0,10\n", [R[0], R[2] + R[3], R[4]], 3, b"234", ["000003.dat"], BEHIND),
+        ("0\n0,0\n0,0\n", [None, R[2] + R[3], R[4]], 3, b"234", ["000003.dat"], BEHIND),
+        ("1\n0,0\n0,5\n", [R[0] + R[1], R[2] + R[3], R[4]], 4, b"01234", ["000003.dat"], BEHIND),
+        # A wrong depth of an empty queue.
+        ("7\n0,5\n0,5\n", [R[0]], 0, b"", ["000000.dat"], "positive depth at tail (7)"),
+        ("-7\n0,5\n0,5\n", [R[0]], 0, b"", ["000000.dat"], "negative depth at tail (-7)"),
+        # Without usable meta the real nsqd starts empty, and overwrites file 000000.
+        (
+            "3\n2,0\n1,5\n",
+            [None, R[0] + R[1], R[2], None, R[3] + bytes(3)],
+            4,
+            b"0123",
+            ["000004.dat.bad", "000005.dat"],
+            RECOVERED,
+        ),
+    ],
+)
+def test_opened_queue_has_all_that_is_there_and_writes_over_nothing(
+    open_queue: OpenQueue,
+    tmp_path: Path,
+    complaints: Complaints,
+    meta: str,
+    contents: list[bytes | None],
+    depth: int,
+    expected: bytes,
+    left: list[str],
+    complaint: str,
+) -> None:
+    write_queue(tmp_path, meta, *contents)
     queue = open_queue()
-    assert (tmp_path / "q.diskqueue.meta.dat").read_text() == "1\n0,0\n1,0\n"
-    queue.put_many([b"3"])
-    assert (tmp_path / "q.diskqueue.000001.dat").read_bytes() == record(b"3")
-    assert drain(queue) == [b"1", b"2", b"3"]
+    assert queue.depth == depth
+    # Meta has the file that is written to now, or else, after a kill, the real nsqd would begin it again.
+    told = Meta.parse((tmp_path / "q.diskqueue.meta.dat").read_bytes())
+    queue.put_many([b"5"])
+    assert (tmp_path / f"q.diskqueue.{told.write_file:06d}.dat").read_bytes()[told.write_pos :] == R[5]
+    assert drain(queue) == [b"%c" % body for body in expected + b"5"]
+    assert queue.depth == 0
+    queue.close()
+    assert sorted(os.listdir(tmp_path)) == [*(f"q.diskqueue.{name}" for name in left), "q.diskqueue.meta.dat"]
+    last = Meta.parse((tmp_path / "q.diskqueue.meta.dat").read_bytes())
+    assert last.depth == 0
+    assert last.read_position == last.write_position == (told.write_file, told.write_pos + len(R[5]))
+    assert any(complaint in line for line in complaints())
 
 
 def test_depth_never_hides_what_can_be_read(open_queue: OpenQueue, tmp_path: Path) -> None:
@@ -68,20 +123,6 @@ def test_depth_never_hides_what_can_be_read(open_queue: OpenQueue, tmp_path: Pat
         queue.advance(1)
     assert depths == [1, 1, 1]
     assert queue.depth == 0
-
-
-def test_write_file_shorter_than_meta_gets_no_hole(
-    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints
-) -> None:
-    """The real nsqd writes at the position in meta, and loses what it wrote behind the hole."""
-    write_queue(tmp_path, "2\n0,0\n0,12\n", record(b"1"))
-    queue = open_queue()
-    queue.put_many([b"2"])
-    assert drain(queue) == [b"1", b"2"]
-    queue.close()
-    assert (tmp_path / "q.diskqueue.000000.dat.bad").read_bytes() == record(b"1")
-    assert (tmp_path / "q.diskqueue.meta.dat").read_text() == "0\n1,5\n1,5\n"
-    assert complaints()[-1] == "ERROR: DISKQUEUE(q) positive depth at tail (1), data loss, resetting 0..."
 
 
 def test_depth_is_0_behind_the_last_record_of_a_file_that_is_too_short(open_queue: OpenQueue, tmp_path: Path) -> None:
@@ -116,83 +157,6 @@ def test_record_that_does_not_look_like_one_of_nsqd_is_read_nevertheless(open_qu
     content = [bytes(40), bytes(range(60, 100)), bytes(30)]
     write_queue(tmp_path, "2\n0,44\n0,122\n", b"".join(map(record, content)))
     assert drain(open_queue()) == content[1:]
-
-
-@pytest.mark.parametrize("content", [None, b"", b"torn"])
-def test_short_write_file_that_had_been_read_is_dropped(
-    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, content: bytes | None
-) -> None:
-    write_queue(tmp_path, "0\n0,12\n0,12\n", content)
-    queue = open_queue()
-    assert (queue.depth, drain(queue)) == (0, [])
-    queue.put_many([b"1"])
-    assert drain(queue) == [b"1"]
-    queue.close()
-    assert sorted(os.listdir(tmp_path)) == ["q.diskqueue.000001.dat", "q.diskqueue.meta.dat"]
-    assert len(complaints()) == 1
-
-
-@pytest.mark.parametrize(
-    "meta, first, expected",
-    [
-        ("2\n0,0\n0,10\n", record(b"0") + record(b"1"), [b"0", b"1"]),  # nothing is read
-        ("1\n0,5\n0,10\n", record(b"0") + record(b"1"), [b"1"]),  # a part
-        ("0\n0,10\n0,10\n", record(b"0") + record(b"1"), []),  # all of it
-        ("0\n0,10\n0,10\n", record(b"0"), []),
-        ("0\n0,0\n0,0\n", None, []),
-        ("1\n0,0\n0,5\n", record(b"0") + record(b"1"), [b"0", b"1"]),
-    ],
-)
-def test_files_behind_the_end_of_meta_are_read_not_written_over(
-    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, meta: str, first: bytes | None, expected: list[bytes]
-) -> None:
-    """A full disk may have taken records and new files but no newer meta file; the real nsqd writes over them."""
-    write_queue(tmp_path, meta, first, record(b"2") + record(b"3"), record(b"4"))
-    queue = open_queue()
-    assert queue.depth == int(meta[0]) + 3
-    queue.put_many([b"5"])
-    assert drain(queue) == [*expected, b"2", b"3", b"4", b"5"]
-    queue.close()
-    assert sorted(os.listdir(tmp_path)) == ["q.diskqueue.000003.dat", "q.diskqueue.meta.dat"]
-    assert "WARNING: DISKQUEUE(q) metadata ends at $D/q.diskqueue.000000.dat, reading 2 later files too" in complaints()
-
-
-@pytest.mark.parametrize("meta, depth", [("7\n0,5\n0,5\n", 7), ("-7\n0,5\n0,5\n", -7)])
-def test_wrong_depth_of_an_empty_queue_is_corrected_at_once(
-    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, meta: str, depth: int
-) -> None:
-    write_queue(tmp_path, meta, record(b"1"))
-    queue = open_queue()
-    assert queue.depth == 0
-    assert len(complaints()) == 1
-    assert f"depth at tail ({depth})" in complaints()[0]
-    queue.close()
-    assert (tmp_path / "q.diskqueue.meta.dat").read_text() == "0\n0,5\n0,5\n"
-
-
-def test_without_meta_every_file_is_read(open_queue: OpenQueue, tmp_path: Path, complaints: Complaints) -> None:
-    """The real nsqd starts empty here, and overwrites file 000000."""
-    files = [None, record(b"1") + record(b"2"), record(b"3"), None, record(b"4") + b"\0\0\0"]
-    write_queue(tmp_path, "3\n2,0\n1,5\n", *files)
-    queue = open_queue()
-    assert queue.depth == 4
-    queue.put_many([b"5"])
-    assert drain(queue) == [b"1", b"2", b"3", b"4", b"5"]
-    assert queue.depth == 0
-    queue.close()
-    assert sorted(os.listdir(tmp_path)) == [
-        "q.diskqueue.000004.dat.bad",
-        "q.diskqueue.000005.dat",
-        "q.diskqueue.meta.dat",
-    ]
-    assert complaints()[:-3] == [
-        "ERROR: DISKQUEUE(q) failed to retrieveMetaData - read position (2, 0) > write position (1, 5)",
-        "WARNING: DISKQUEUE(q) no usable metadata, reading all 4 messages in 3 files from $D/q.diskqueue.000001.dat on",
-    ]
-    assert complaints()[-3] == (
-        "ERROR: DISKQUEUE(q) reading at 0 of $D/q.diskqueue.000003.dat"
-        " - open $D/q.diskqueue.000003.dat: no such file or directory"
-    )
 
 
 # Reading
