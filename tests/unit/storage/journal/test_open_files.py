@@ -11,9 +11,9 @@ import pytest
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.queues.journaled import JournaledQueue
+from gnsqd.storage.journal import maintenance
 from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.maintenance import find_journals
-from gnsqd.storage.journal.open_files import OpenFiles
+from gnsqd.storage.journal.maintenance import Journals
 from gnsqd.storage.syncer import Syncer
 from unit.storage.journal.topics import frame, journal_options, opened, read_all
 
@@ -23,19 +23,17 @@ Make = Callable[..., list[Journal]]
 
 
 @pytest.fixture
-def journals(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterator[Make]:
+def journals(
+    tmp_path: Path, syncer: Syncer, log_stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Make]:
     """COUNT journals of topics that share files to open."""
     made: list[Journal] = []
+    monkeypatch.setattr(maintenance, "limit_of_process", lambda: LIMIT)
 
     def make(durable: bool = False) -> list[Journal]:
-        files = OpenFiles(LIMIT)
-        options = journal_options(tmp_path, 1 << 20, durable)
-        log = Logger("", Level.DEBUG, log_stream)
-        found = find_journals(os.fspath(tmp_path), os.listdir(tmp_path))
-        new = [
-            Journal(f"t{number}", options, found.get(f"t{number}", []), log, syncer, lambda journal: None, files)
-            for number in range(COUNT)
-        ]
+        options, log = journal_options(tmp_path, 1 << 20, durable), Logger("", Level.DEBUG, log_stream)
+        together = Journals(options, os.listdir(tmp_path), log, syncer, lambda error: None)
+        new = [together.open(f"t{number}") for number in range(COUNT)]
         for journal in new:
             queue = JournaledQueue(journal.topic, Options(), log, journal)
             queue.finished = journal.replay.queues[0].finished
