@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.daemons import Daemon, eventually
+from kit.traffic import create
 
 MSG_TIMEOUT = 4.0  # seconds; a daemon for scenarios is started with this --msg-timeout
 DEADLINE = 240.0  # seconds; on a quiet machine a scenario takes 10
@@ -160,10 +161,7 @@ def read_events(process: subprocess.Popen[str]) -> Iterator[Event]:
 def create_channels(daemon: Daemon, the_plan: Plan) -> None:
     """A topic's messages go to the channels that exist, so they are there before the first message."""
     for channel in READERS:
-        for path in (f"/topic/create?topic={topic_of(the_plan, channel)}",
-                     f"/channel/create?topic={topic_of(the_plan, channel)}&channel={channel}"):  # fmt: skip
-            status, _, body = daemon.http("POST", path)
-            assert status == 200, (path, status, body)
+        create(daemon, topic_of(the_plan, channel), channel)
 
 
 def topic_of(the_plan: Plan, channel: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from interop.cluster import Program, port
 from kit.daemons import DEADLINE, Daemon, eventually, fixed_ports, own_command
-from kit.handover import REAL
+from kit.handover import REAL, nothing_left
 from kit.lookupds import Lookupd
 from kit.peer_program import PeerProgram
 from kit.traffic import DaemonFactory, create, post
@@ -99,14 +99,6 @@ def publish(binary: Path, node: Daemon, prefix: str) -> list[str]:
     return lines
 
 
-def finished(node: Daemon) -> bool:
-    return not any(
-        channel["depth"] + channel["in_flight_count"]
-        for topic in node.stats()["topics"]
-        for channel in topic["channels"]
-    )
-
-
 def test_everybody_who_looks_a_topic_up_gets_all_of_it(
     cluster: Cluster, consumers: dict[str, Callable[[], list[str]]], peer_binary: Callable[[str], Path]
 ) -> None:
@@ -119,7 +111,8 @@ def test_everybody_who_looks_a_topic_up_gets_all_of_it(
     def everybody_has_everything() -> None:
         for name, got in consumers.items():
             eventually(lambda got=got: Counter(got()) == published, f"{name} has everything")  # type: ignore[misc]
-        eventually(lambda: all(finished(node) for node in cluster.nodes), "all finished")
+        for node in cluster.nodes:
+            nothing_left(node)
 
     last = cluster.nodes[-1]
     for number, command in enumerate((own_command(), REAL, own_command())):

@@ -1,11 +1,9 @@
 """Whole daemons hand a data path over by kill -9: everything that is on disk is there."""
 
-import json
-
 import pytest
 
 from kit.daemons import Daemon, eventually
-from kit.handover import WITNESS, meta, nothing_left, start_other, started_with, varied, witnessed
+from kit.handover import WITNESS, meta, nothing_left, saved_topics, start_other, started_with, varied, witnessed
 from kit.nsq_client import Client, Message
 from kit.traffic import DaemonFactory, all_done, create, publish, take, wait_for
 
@@ -15,17 +13,10 @@ ON_DISK = ("--mem-queue-size=0", "--max-bytes-per-file=1000")
 KILL_FLAGS = (*ON_DISK, "--sync-every=1", "--sync-timeout=60s")
 
 
-def saved_topics(nsqd: Daemon) -> dict[str, list[str]]:
-    """The channels of every topic in nsqd.dat."""
-    topics = json.loads((nsqd.data_path / "nsqd.dat").read_bytes())["topics"] or []
-    return {topic["name"]: [channel["name"] for channel in topic["channels"] or []] for topic in topics}
-
-
 def settled(nsqd: Daemon, depths: dict[str, int]) -> None:
     """Wait until nsqd.dat lists `t` with all channels, and the meta files say what each queue holds."""
     eventually(lambda: {"t", *(f"t:{channel}" for channel in saved_topics(nsqd).get("t", []))} == set(depths))
-    for queue, depth in depths.items():
-        eventually(lambda: meta(nsqd, queue)[:1] == [depth], f"{depth} in {queue}")  # noqa: B023
+    eventually(lambda: {queue: (meta(nsqd, queue) or [-1])[0] for queue in depths} == depths, f"{depths}")
 
 
 def take_all(nsqd: Daemon, topic: str, channel: str) -> list[Message]:

@@ -6,6 +6,7 @@ Where a message cannot get there (it is deferred, or its topic is paused or has 
 daemon left shows.
 """
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -115,6 +116,12 @@ def again(messages: Iterable[Message]) -> list[Message]:
 
 
 # Files (NSQD-COMPAT 4.3, 4.4)
+
+
+def saved_topics(nsqd: Daemon) -> dict[str, list[str]]:
+    """The channels of every topic in nsqd.dat."""
+    topics = json.loads((nsqd.data_path / "nsqd.dat").read_bytes())["topics"] or []
+    return {topic["name"]: [channel["name"] for channel in topic["channels"] or []] for topic in topics}
 
 
 def meta(nsqd: Daemon, queue: str) -> list[int]:
