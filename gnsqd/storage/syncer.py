@@ -212,6 +212,7 @@ class GroupCommit:
         self._seconds = 0.0  # that it took
         self._outcome: AsyncResult[StorageError | None] | None = None  # of the one to come or under way
         self._bell = Event()
+        self._closing = False
         self._greenlet: Greenlet[[], None] | None = None
 
     def start(self) -> "AsyncResult[StorageError | None]":
@@ -237,7 +238,8 @@ class GroupCommit:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Return when none is under way. Yields."""
+        """Return when none is under way; nobody lingers after a later one. Yields."""
+        self._closing = True
         if self._greenlet is not None:
             self._bell.set()
             self._greenlet.join()
@@ -256,7 +258,8 @@ class GroupCommit:
             self._group = max(self._group, self._waiting)
             self._outcome = None
             outcome.set(error)
-            self._bell.wait(LINGER_SECONDS)
+            if not self._closing:
+                self._bell.wait(LINGER_SECONDS)
             self._bell.clear()
 
     def _gather(self) -> None:

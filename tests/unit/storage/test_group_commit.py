@@ -132,3 +132,16 @@ def test_closing_waits_for_the_sync_under_way() -> None:
     disk.end_sync()
     closing.get(timeout=PATIENCE)
     all_done([waiting])
+
+
+def test_closing_right_behind_a_start_does_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syncer, "LINGER_SECONDS", 2 * PATIENCE)
+    disk = Disk()
+    waiting = disk.commit()
+    disk.end_sync()
+    all_done([waiting])
+    disk.outcome.set(None)
+    disk.commits.start()  # rings, and so does the close
+    with gevent.Timeout(PATIENCE):
+        disk.commits.close()
+    assert len(disk.greenlets) == 2
