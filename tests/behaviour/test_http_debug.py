@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from kit.daemons import Daemon, eventually
-from kit.http_api import ask
+from kit.http_api import ask, topic_stats
 from kit.nsq_client import Client
 from kit.pairs import Pair, running_pair
-
-DaemonFactory = Callable[..., Daemon]
+from kit.traffic import DaemonFactory, create, post, publish, wait_for
 
 TEXT = "text/plain; charset=utf-8"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -188,14 +187,26 @@ def test_command_line_is_separated_by_nul(gnsqd_factory: DaemonFactory) -> None:
     assert ask(nsqd, "GET /debug/pprof/cmdline")[1].split("\0")[-1] == "--log-prefix=a b"
 
 
-def test_memory_page_reports_what_is_held(gnsqd: Daemon, topic: str) -> None:
-    ask(gnsqd, f"POST /pub?topic={topic}", b"x")
-    ask(gnsqd, f"POST /pub?topic={topic}", b"x")
-    _, page = ask(gnsqd, "GET /debug/pprof/heap")
+def test_memory_page_reports_what_is_held(gnsqd_factory: DaemonFactory) -> None:
+    gnsqd = gnsqd_factory("--mem-queue-size=3")
+    create(gnsqd, "t", "a", "b")
+    publish(gnsqd, "alone", b"x", b"y")
+    with Client(gnsqd.tcp_address) as consumer:
+        consumer.subscribe("t", "a", rdy=1)
+        publish(gnsqd, "t", *[b"x"] * 5)
+        consumer.message()
+        wait_for(gnsqd, "t", "a", depth=4, in_flight_count=1)
+        wait_for(gnsqd, "t", "b", depth=5)
+        post(gnsqd, "/pub?topic=t&defer=3600000", b"later")
+        wait_for(gnsqd, "t", "b", deferred_count=1)
+        in_memory = [channel["depth"] - channel["backend_depth"] for channel in topic_stats(gnsqd, "t")["channels"]]
+        _, page = ask(gnsqd, "GET /debug/pprof/heap")
     figures = dict(re.findall(r"^(\w+) = (.*)$", page, re.MULTILINE))
     assert int(figures["heap_in_use_bytes"]) > 1 << 20
     assert figures["VmRSS"].endswith(" kB")
-    assert (figures["topics"], figures["channels"], figures["messages_in_memory"]) == ("1", "0", "2")
+    expected = {"topics": 2, "channels": 2, "messages_in_memory": 2 + sum(in_memory), "in_flight": 1, "deferred": 2}
+    assert {name: int(figures[name]) for name in expected} == expected
+    assert 0 < sum(in_memory) < 9
 
 
 def test_cpu_profile_is_collapsed_stacks_by_kind_of_greenlet(gnsqd: Daemon) -> None:

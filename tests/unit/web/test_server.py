@@ -1,11 +1,12 @@
-"""Connections, over real sockets: order, time limits, the end."""
+"""Connections, over real sockets: time limits, the end, and what is kept of them. What is answered on them is judged in
+behaviour/test_http_connections and test_https."""
 
 import gc
 import io
 import re
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -136,26 +137,33 @@ def read_responses(client: socket, count: int) -> list[bytes]:
 
 
 def read_all(client: socket) -> bytes:
+    """Up to the end; a reset is one too."""
     data = b""
-    while more := client.recv(65536):
-        data += more
+    with suppress(ConnectionError):
+        while more := client.recv(65536):
+            data += more
     return data
 
 
-def read_until_reset(client: socket) -> bytes:
+@contextmanager
+def dripping(client: socket) -> Iterator[None]:
+    """Meanwhile the client sends a byte now and then."""
+
+    def drip() -> None:
+        while True:
+            client.sendall(b"x")
+            gevent.sleep(0.005)
+
+    greenlet = gevent.spawn(drip)
     try:
-        return read_all(client)
-    except ConnectionError:
-        return b""
+        yield
+    finally:
+        greenlet.kill()
 
 
-def test_connection_is_kept_and_pipelined_requests_are_answered_in_order(running: Running) -> None:
-    client = running.connect()
-    post = b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s"
-    client.sendall(PING + post % (3, b"abc") + post % (1, b"a") + PING)
-    assert read_responses(client, 4) == [b"OK", b"3", b"1", b"OK"]
-    client.sendall(PING)
-    assert read_responses(client, 1) == [b"OK"]
+def post(size: int, *headers: bytes) -> bytes:
+    """The head of a request whose body has `size` bytes."""
+    return b"\r\n".join([b"POST /pub HTTP/1.1", b"Host: x", b"Content-Length: %d" % size, *headers, b"", b""])
 
 
 def test_client_that_does_not_read_holds_up_nobody(running: Running) -> None:
@@ -165,23 +173,16 @@ def test_client_that_does_not_read_holds_up_nobody(running: Running) -> None:
     assert read_responses(other, 1) == [b"OK"]
 
 
-def test_large_answers_arrive_whole(running: Running) -> None:
-    client = running.connect()
-    client.sendall(b"GET /large HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" * 3 + PING)
-    assert [len(body) for body in read_responses(client, 4)] == [1 << 20, 1 << 20, 1 << 20, 2]
-
-
-@pytest.mark.parametrize(
-    "beginning",
-    [b"GET /pi", PING + b"GET /ping HTTP/1.1\r\nHost", b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na"],
-)
+@pytest.mark.parametrize("drips", [False, True])
+@pytest.mark.parametrize("beginning", [b"GET /pi", PING + b"GET /ping HTTP/1.1\r\nA: ", post(1_000_000) + b"a"])
 def test_request_that_does_not_get_on_ends_its_connection(
-    running: Running, monkeypatch: pytest.MonkeyPatch, beginning: bytes
+    running: Running, monkeypatch: pytest.MonkeyPatch, beginning: bytes, drips: bool
 ) -> None:
-    monkeypatch.setattr(server, "REQUEST_TIMEOUT", 0.05)
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT", 0.1)
     client = running.connect()
     client.sendall(beginning)
-    assert read_all(client).count(b"200 OK") == beginning.count(PING)
+    with dripping(client) if drips else nullcontext():
+        assert read_all(client).count(b"200 OK") == beginning.count(PING)
     running.ends()
 
 
@@ -198,55 +199,15 @@ def test_connection_may_idle_longer_than_a_request(running: Running, monkeypatch
     assert read_responses(idle, 1) == [b"OK"]
 
 
-@contextmanager
-def dripping(client: socket, beginning: bytes) -> Iterator[None]:
-    """Meanwhile the client sends a byte now and then, after `beginning`."""
-
-    def drip() -> None:
-        client.sendall(beginning)
-        while True:
-            client.sendall(b"x")
-            gevent.sleep(0.005)
-
-    greenlet = gevent.spawn(drip)
-    try:
-        yield
-    finally:
-        greenlet.kill()
-
-
-def test_head_that_drips_in_has_no_more_time_than_another(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REQUEST_TIMEOUT", 0.1)
-    client = running.connect()
-    with dripping(client, b"GET /ping HTTP/1.1\r\nA: "):
-        assert read_until_reset(client) == b""
-
-
-def test_body_that_drips_in_has_no_time_without_end(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REQUEST_TIMEOUT", 0.1)
-    client = running.connect()
-    with dripping(client, b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"):
-        assert b"200 OK" not in read_until_reset(client)
-    running.ends()
-
-
 def test_body_that_keeps_coming_has_time_for_all_of_it(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "REQUEST_TIMEOUT", 0.3)
     monkeypatch.setattr(server, "SLOWEST_BODY", 1)
     client = running.connect()
-    client.sendall(b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n")
+    client.sendall(post(2000))
     for _ in range(10):  # for longer than the timeout
         client.sendall(b"x" * 200)
         gevent.sleep(0.05)
     assert read_responses(client, 1) == [b"2000"]
-
-
-def test_client_reads_a_refusal_although_it_goes_on_sending(running: Running) -> None:
-    client = running.connect()
-    client.sendall(b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n")
-    for _ in range(20):
-        client.sendall(b"x" * 65536)
-    assert b"Connection: close\r\n" in read_all(client)
 
 
 def test_close_ends_connections_that_wait_for_requests(running: Running) -> None:
@@ -294,7 +255,7 @@ def test_client_that_vanishes_leaves_nothing_behind(running: Running) -> None:
     [
         PING,
         b"POST /refuse HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx",
-        b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx",
+        post(9) + b"x",
         b"POST /refuse HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nx",
         b"GET /ping HTTP/1.1\r\nHost",
         b"garbage\r\n\r\n",
@@ -326,27 +287,15 @@ def test_nothing_of_an_ended_connection_waits_for_the_garbage_collector(running:
         gc.enable()
 
 
-def test_a_connection_that_waits_keeps_nothing_of_its_last_request(running: Running) -> None:
-    def alive() -> int:
-        return sum(isinstance(one, Request) for one in gc.get_objects())
-
-    gc.collect()
-    before = alive()
-    client = running.connect()
-    head = b"POST /pub HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\nContent-Length: 5\r\n\r\n"
-    client.sendall(head + b"hello")
-    assert read_responses(client, 1) == [b"5"]
-    gevent.idle()  # the connection waits again
-    assert alive() == before
-
-
-def test_a_connection_that_waits_keeps_no_body_of_a_head_that_it_knows(running: Running) -> None:
+@pytest.mark.parametrize("headers", [(), (b"Authorization: Bearer secret",)], ids=["known head", "secret"])
+def test_a_connection_that_waits_keeps_no_body_and_no_secret(running: Running, headers: tuple[bytes, ...]) -> None:
     client = running.connect()
     for _ in range(3):
-        client.sendall(b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\n\r\nunique")
+        client.sendall(post(6, *headers) + b"unique")
         assert read_responses(client, 1) == [b"6"]
-    gevent.idle()
-    assert not [one for one in gc.get_objects() if isinstance(one, Request) and one.body == b"unique"]
+    gevent.idle()  # the connection waits again
+    requests = [one for one in gc.get_objects() if isinstance(one, Request)]
+    assert not [one for one in requests if one.body == b"unique" or b"authorization" in one.headers]
 
 
 # TLS
@@ -361,37 +310,28 @@ def client_hello() -> bytes:
     return outgoing.read()
 
 
-@pytest.mark.parametrize("beginning", [b"", b"GE", HELLO, client_hello()], ids=["nothing", "HTTP", "part", "hello"])
+@pytest.mark.parametrize(
+    "beginning, drips",
+    [
+        (b"", False),
+        (b"GE", False),
+        (HELLO, False),
+        (client_hello(), False),
+        (b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc", True),
+    ],
+    ids=["nothing", "HTTP", "part", "hello", "drop by drop"],
+)
 def test_client_that_stalls_in_the_handshake_is_disconnected(
-    secure: Running, monkeypatch: pytest.MonkeyPatch, beginning: bytes
-) -> None:
-    monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT", 0.05)
-    client = secure.connect()
-    client.sendall(beginning)
-    assert b"HTTP" not in read_all(client)
-    secure.ends()
-    assert re.search(
-        r"http: TLS handshake error from 127\.0\.0\.1:\d+: read tcp .*: i/o timeout", secure.log.getvalue()
-    )
-
-
-def test_handshake_that_drips_in_has_no_more_time_than_another(
-    secure: Running, monkeypatch: pytest.MonkeyPatch
+    secure: Running, monkeypatch: pytest.MonkeyPatch, beginning: bytes, drips: bool
 ) -> None:
     monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT", 0.1)
     client = secure.connect()
-
-    def drip() -> None:
-        client.sendall(b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc")  # 16 KiB to come
-        while True:
-            client.sendall(b"x")
-            gevent.sleep(0.005)
-
-    dripping = gevent.spawn(drip)
-    try:
-        assert read_until_reset(client) == b""
-    finally:
-        dripping.kill()
+    client.sendall(beginning)
+    with dripping(client) if drips else nullcontext():
+        assert b"HTTP" not in read_all(client)
+    secure.ends()
+    reason = r"http: TLS handshake error from 127\.0\.0\.1:\d+: read tcp .*: i/o timeout"
+    assert re.search(reason, secure.log.getvalue())
 
 
 def test_connection_may_idle_longer_than_a_handshake(secure: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,6 +354,6 @@ def test_close_ends_connections_in_the_handshake_at_once(secure: Running, monkey
     last.sendall(PING)
     assert b"HTTPS server" in read_all(last)  # so the others have also been accepted
     gevent.spawn(secure.server.close).get(timeout=DEADLINE)
-    assert [read_until_reset(client) for client in (silent, begun)] == [b"", b""]
+    assert [read_all(client) for client in (silent, begun)] == [b"", b""]
     secure.ends()
     assert secure.log.getvalue().count("handshake error") == 1
