@@ -1,13 +1,11 @@
-"""Every endpoint and every success and error of it (NSQD-COMPAT 5): both daemons answer the same in the same run.
+"""Every endpoint and every success and error of it (NSQD-COMPAT 5), row by row.
 
-A row is one request. It is sent to both daemons, in the same state, and all of the two answers is compared: status,
-reason, headers, body; and then what the request did, as /stats has it. What must differ is normalised: ids, ports,
-times, memory and versions, and with them the length.
-What the answers have to be is written down in test_http.py, test_http_stats.py and test_http_connections.py.
+A row is one request and the answer to it, which is judged without the real daemon too. With it, all of both answers is
+compared, in the same state: status, reason, headers, body; and then what the request did, as /stats has it. What must
+differ is normalised: ids, ports, times, memory and versions, and with them the length.
 """
 
 import itertools
-import re
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -19,40 +17,11 @@ from typing import NamedTuple
 import pytest
 
 from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command
-from kit.http_api import ask, head, message
+from kit.http_api import ask, head, message, normal
 from kit.nsq_client import Client, mpub_body
 from kit.pairs import Pair, running_pair
 
-pytestmark = pytest.mark.peer
-
 LIMITS = ["--max-msg-size=10", "--max-body-size=40", "--max-req-timeout=1h"]
-
-
-def in_order(separator: str) -> Callable[[re.Match[str]], str]:
-    return lambda match: separator.join(sorted(match[0].split(separator)))
-
-
-# The real daemon's producers come in the order of a hash.
-NORMAL: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
-    (r'"(start_time|connect_ts|http_port|tcp_port)":\d+', r'"\1":N'),
-    (r'"memory":{[^}]*}', lambda match: re.sub(r":\d+", ":N", match[0])),
-    (r"127\.0\.0\.1:\d+", "127.0.0.1:N"),
-    (r"(\[V2 \S+):\d{5} ", r"\1:N "),
-    (r"nsqd v1\.3\.0 \(built w/\S+\)", "nsqd v1.3.0"),
-    (r"start_time \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d)", "start_time T"),
-    (r"uptime (\d+m)?[\d.]+(ns|\u00b5s|ms|s)", "uptime D"),
-    (r"connected: (\d+m)?\d+s", "connected: 0s"),
-    (r"^(   \w+ +\t)\d+$", r"\1N"),
-    (r'(?<="producers":\[{"client_id")(.*)(?=}\]})', in_order('},{"client_id"')),
-    (r"(?<=^Producers:\n)((.+\n)+)", in_order("\n")),
-    (r"open \S+/(gnsqd|nsqd)/", "open PATH/"),
-]
-
-
-def normal(text: str) -> str:
-    for pattern, replacement in NORMAL:
-        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
-    return text
 
 
 class Answer(NamedTuple):
@@ -93,6 +62,12 @@ def difference(found: Callable[[Daemon], object], pair: Pair, what: object) -> o
 
 
 @pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with Daemon(own_command(), tmp_path_factory.mktemp("shared") / "data", *LIMITS) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
 def pair(peer_binary: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with running_pair(tmp_path_factory.mktemp("pair"), peer_binary("nsqd"), *LIMITS) as pair:
         yield pair
@@ -102,16 +77,18 @@ def pair(peer_binary: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
 
 
 class Row(NamedTuple):
-    """`{t}` in a request stands for a topic that no other row has. A body without headers gets its Content-Length."""
+    """`{t}` in a request stands for a topic that no other row has. A body without headers gets its Content-Length.
+    `answer` is the status and the text, or the code of the error; "" where that is not worth writing down."""
 
     request: str
+    answer: str
     body: bytes = b""
     headers: tuple[str, ...] = ()
     before: tuple[str, ...] = ()  # requests for the state that the row is about
 
 
-def rows(path: str, queries: Iterable[str], body: bytes = b"", before: tuple[str, ...] = ()) -> list[Row]:
-    return [Row(f"{path}{query}", body, before=before) for query in queries]
+def rows(path: str, queries: Iterable[str], answer: str, body: bytes = b"", before: tuple[str, ...] = ()) -> list[Row]:
+    return [Row(f"{path}{query}", answer, body, before=before) for query in queries]
 
 
 def chunked(*chunks: bytes) -> bytes:
@@ -122,111 +99,179 @@ CHUNKED = ("Transfer-Encoding: chunked",)
 CUT_OFF = ("Content-Length: 9",)
 CUT_CHUNKED = ("Transfer-Encoding: Chunked",)
 
+OK = "200 OK"
+INVALID_REQUEST, NO_TOPIC, INVALID_TOPIC, TOPIC_NOT_FOUND = (
+    "400 INVALID_REQUEST", "400 MISSING_ARG_TOPIC", "400 INVALID_TOPIC", "404 TOPIC_NOT_FOUND"
+)  # fmt: skip
+INTERNAL_ERROR, BODY_TOO_BIG, MSG_TOO_BIG = "500 INTERNAL_ERROR", "413 BODY_TOO_BIG", "413 MSG_TOO_BIG"
+INVALID_DEFER, BAD_BODY, BAD_MESSAGE = "400 INVALID_DEFER", "413 BAD_BODY", "413 BAD_MESSAGE"
+
 # What is wrong with a query before anybody looks for a topic, in each form.
 BAD_QUERIES = ("?topic=%zz", "?topic={t};a=b", "?%g=1", "?a=%", "?topic={t}&b=%4")
-NO_TOPIC = ("", "?", "?Topic={t}", "?topics={t}", "?channel=c")
+WITHOUT_TOPIC = ("", "?", "?Topic={t}", "?topics={t}", "?channel=c")
 BAD_NAMES = ("?topic=", "?topic", "?topic=a$", "?topic=a%20b", "?topic={t}%0A", "?topic=%23ephemeral", "?topic=%FF",
              f"?topic={'a' * 65}", "?topic=&topic={t}")  # fmt: skip
-GOOD_NAMES = ("?topic={t}", "?topic={t}%23ephemeral", "?topic={t}&topic=$", "?topic={t}&x=%20+y", "?&&topic={t}&")
+GOOD_NAMES = ("?topic={t}", "?topic={t}&topic=$", "?topic={t}&x=%20+y", "?&&topic={t}&")
+EPHEMERAL = "?topic={t}%23ephemeral"
+
+MAKE_TOPIC = ("POST /topic/create?topic={t}",)
+MAKE_CHANNEL = (*MAKE_TOPIC, "POST /channel/create?topic={t}&channel=c")
+
+
+def publishing_rows(path: str, body: bytes) -> list[Row]:
+    return [
+        *rows(path, BAD_QUERIES, INVALID_REQUEST, body),
+        *rows(path, WITHOUT_TOPIC, NO_TOPIC, body),
+        *rows(path, BAD_NAMES, INVALID_TOPIC, body),
+        *rows(path, [*GOOD_NAMES, EPHEMERAL], OK, body),
+    ]
+
 
 PUB = [
-    *rows("POST /pub", [*BAD_QUERIES, *NO_TOPIC, *BAD_NAMES, *GOOD_NAMES], b"x"),
-    *rows("POST /pub", ["?topic={t}", "?topic=%zz", ""], b""),
-    *rows("POST /pub", ["?topic={t}"], b"x" * 10),
-    *rows("POST /pub", ["?topic={t}", "?topic=%zz", ""], b"x" * 11),
-    Row("POST /pub?topic={t}", b"", ("Content-Length: 300000",)),
-    Row("POST /pub?topic={t}", chunked(b"xx", b"y" * 8), CHUNKED),
-    Row("POST /pub?topic={t}", chunked(b"xx", b"y" * 9), CHUNKED),
-    Row("POST /pub?topic={t}", chunked(), CHUNKED),
-    Row("POST /pub?topic={t}", b"xyz", CUT_OFF),
-    Row("POST /pub?topic={t}", b"5\r\nab", CUT_CHUNKED),
-    *rows("POST /pub?topic={t}&defer=", ["0", "1", "3600000", "%2B5", "007", "&defer=x"], b"x"),
-    *rows("POST /pub?topic={t}&defer=", ["", "+5", "-1", "3600001", "abc", "1.5", "0x10", "1_0", "1e3"], b"x"),
-    *rows("POST /pub?topic={t}&defer=", ["9223372036854", "9223372036854775807", "9223372036854775808"], b"x"),
-    *rows("POST /pub?topic={t}&defer=", ["9223372036855", "x&defer=1"], b"x"),
-    *rows("POST /pub?defer=x", ["", "&topic=$"], b"x"),
+    *publishing_rows("POST /pub", b"x"),
+    *rows("POST /pub", ["?topic={t}", "?topic=%zz", ""], "400 MSG_EMPTY"),
+    *rows("POST /pub", ["?topic={t}", f"?topic={'a' * 64}"], OK, b"x" * 10),
+    *rows("POST /pub", ["?topic={t}", "?topic=%zz", ""], MSG_TOO_BIG, b"x" * 11),
+    Row("POST /pub?topic={t}", MSG_TOO_BIG, b"", ("Content-Length: 300000",)),
+    Row("POST /pub?topic={t}", OK, chunked(b"xx", b"y" * 8), CHUNKED),
+    Row("POST /pub?topic={t}", MSG_TOO_BIG, chunked(b"xx", b"y" * 9), CHUNKED),
+    Row("POST /pub?topic={t}", "400 MSG_EMPTY", chunked(), CHUNKED),
+    Row("POST /pub?topic={t}", INTERNAL_ERROR, b"xyz", CUT_OFF),
+    Row("POST /pub?topic={t}", INTERNAL_ERROR, b"5\r\nab", CUT_CHUNKED),
+    *rows("POST /pub?topic={t}&defer=", ["0", "1", "3600000", "%2B5", "007", "1&defer=x"], OK, b"x"),
+    *rows("POST /pub?topic={t}&defer=", ["", "+5", "-1", "3600001", "abc", "1.5", "0x10", "1_0"], INVALID_DEFER, b"x"),
+    *rows("POST /pub?topic={t}&defer=", ["1e3", "9223372036854", "9223372036854775807"], INVALID_DEFER, b"x"),
+    *rows("POST /pub?topic={t}&defer=", ["9223372036854775808", "9223372036855", "x&defer=1"], INVALID_DEFER, b"x"),
+    Row("POST /pub?topic={t}&defer=3600000", OK, b"x", before=MAKE_CHANNEL),
+    Row("POST /pub?defer=x", NO_TOPIC, b"x"),
+    Row("POST /pub?defer=x&topic=$", INVALID_TOPIC, b"x"),
 ]
 
 BINARY = "POST /mpub?topic={t}&binary=true"
 MPUB = [
-    *rows("POST /mpub", [*BAD_QUERIES, *NO_TOPIC, *BAD_NAMES, *GOOD_NAMES], b"x\ny"),
-    *[Row("POST /mpub?topic={t}", body) for body in (
+    *publishing_rows("POST /mpub", b"x\ny"),
+    *[Row("POST /mpub?topic={t}", OK, body) for body in (
         b"", b"\n", b"\n\n\n", b"a", b"a\n", b"a\nb\nc", b"\n\na\n\nb\r\n", b"x" * 10 + b"\n", (b"x" * 9 + b"\n") * 4,
-        b"x" * 11, b"a\n" + b"x" * 11 + b"\nb", b"a" * 41, b"\n" * 41, b"a\0b\n\xff",
+        b"a\0b\n\xff",
     )],
-    *rows("POST /mpub", ["?topic=%zz", ""], b"a" * 41),
-    Row("POST /mpub?topic={t}", b"", ("Content-Length: 300000",)),
-    Row("POST /mpub?topic={t}&deferred=x", b"a\nb"),
-    Row("POST /mpub?topic={t}", chunked(b"ab\nc", b"d\ne"), CHUNKED),
-    Row("POST /mpub?topic={t}", chunked(*[b"x" * 9 + b"\n"] * 4), CHUNKED),
-    Row("POST /mpub?topic={t}", chunked(*[b"x" * 9 + b"\n"] * 4, b"\n"), CHUNKED),
-    Row("POST /mpub?topic={t}", chunked(b"x" * 11, b"\n" * 40), CHUNKED),
-    Row("POST /mpub?topic={t}", b"xyz", CUT_OFF),
-    *rows("POST /mpub?topic={t}&binary=", ["true", "1", "false", "0", "", "True", "no"], mpub_body(b"ab", b"c")),
-    *rows("POST /mpub?topic={t}&binary=", ["false&binary=true", "true&binary=false"], mpub_body(b"ab")),
-    *[Row(BINARY, body) for body in (
-        b"", b"\0\0\0", b"\0\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\x08", b"\0\0\0\x07", b"\0\0\0\x01",
-        b"\0\0\0\x01\0\0", b"\0\0\0\x01\xff\xff\xff\xff",
-        mpub_body(b""), mpub_body(b"x" * 10), mpub_body(b"x" * 11), mpub_body(b"ab")[:-1],
-        mpub_body(b"ab", b"x" * 10) + b"trailing", mpub_body(b"ab", b""), b"x" * 41,
+    *[Row("POST /mpub?topic={t}", MSG_TOO_BIG, body) for body in (b"x" * 11, b"a\n" + b"x" * 11 + b"\nb")],
+    *[Row("POST /mpub?topic={t}", BODY_TOO_BIG, body) for body in (b"a" * 41, b"\n" * 41)],
+    *rows("POST /mpub", ["?topic=%zz", ""], BODY_TOO_BIG, b"a" * 41),
+    Row("POST /mpub?topic={t}", BODY_TOO_BIG, b"", ("Content-Length: 300000",)),
+    Row("POST /mpub?topic={t}&deferred=x", OK, b"a\nb"),
+    Row("POST /mpub?topic={t}", OK, chunked(b"ab\nc", b"d\ne"), CHUNKED),
+    Row("POST /mpub?topic={t}", OK, chunked(*[b"x" * 9 + b"\n"] * 4), CHUNKED),
+    Row("POST /mpub?topic={t}", BODY_TOO_BIG, chunked(*[b"x" * 9 + b"\n"] * 4, b"\n"), CHUNKED),
+    Row("POST /mpub?topic={t}", BODY_TOO_BIG, chunked(*[b"x" * 9 + b"\n"] * 2, b"y" * 30), CHUNKED),
+    Row("POST /mpub?topic={t}", MSG_TOO_BIG, chunked(b"x" * 11, b"\n" * 40), CHUNKED),
+    Row("POST /mpub?topic=$", INVALID_TOPIC, chunked(*[b"x" * 9 + b"\n"] * 5), CHUNKED),
+    Row("POST /mpub?topic={t}", INTERNAL_ERROR, b"xyz", CUT_OFF),
+    Row("POST /mpub?topic={t}", INTERNAL_ERROR, b"1\r\nx\r\nzz\r\n", CUT_CHUNKED),
+    *rows("POST /mpub?topic={t}&binary=", ["true", "1", "", "True", "no"], OK, mpub_body(b"ab", b"c")),
+    *rows("POST /mpub?topic={t}&binary=", ["false", "0"], MSG_TOO_BIG, mpub_body(b"ab", b"c")),
+    *rows("POST /mpub?topic={t}&binary=", ["false&binary=true", "true&binary=false"], OK, mpub_body(b"ab")),
+    *[Row(BINARY, OK, body) for body in (mpub_body(b"x" * 10), mpub_body(b"ab", b"x" * 10) + b"trailing")],
+    *[Row(BINARY, BAD_BODY, body) for body in (
+        b"", b"\0\0\0", b"\0\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\x08"
     )],
-    Row(BINARY, chunked(mpub_body(b"ab")[:5], mpub_body(b"ab")[5:]), CHUNKED),
-    Row(BINARY, mpub_body(b"ab")[:9], CUT_OFF),
+    *[Row(BINARY, BAD_MESSAGE, body) for body in (
+        b"\0\0\0\x07", b"\0\0\0\x01", b"\0\0\0\x01\0\0", b"\0\0\0\x01\xff\xff\xff\xff",
+        mpub_body(b""), mpub_body(b"x" * 11), mpub_body(b"ab")[:-1], mpub_body(b"ab", b""),
+    )],
+    Row(BINARY, BODY_TOO_BIG, b"x" * 41),
+    Row(BINARY, OK, chunked(mpub_body(b"ab")[:5], mpub_body(b"ab")[5:]), CHUNKED),
+    Row(BINARY, BAD_MESSAGE, mpub_body(b"ab")[:9], CUT_OFF),
+    Row(BINARY, BAD_BODY, b"\0\0\0", CUT_OFF),
 ]  # fmt: skip
 
-MAKE_TOPIC = ("POST /topic/create?topic={t}",)
-MAKE_CHANNEL = (*MAKE_TOPIC, "POST /channel/create?topic={t}&channel=c")
 FILL_TOPIC = (*MAKE_TOPIC, "POST /topic/pause?topic={t}", "POST /pub?topic={t}")
 FILL_CHANNEL = (*MAKE_CHANNEL, "POST /pub?topic={t}")
+DONE = "200 "
 
 
 def action_rows() -> Iterator[Row]:
     """/topic/* and /channel/*: each has the same cases, though not the same answers."""
     for action in ("create", "delete", "empty", "pause", "unpause"):
+        creates, again = action == "create", (DONE if action != "delete" else TOPIC_NOT_FOUND)
+        missing = DONE if creates else TOPIC_NOT_FOUND
         path = f"POST /topic/{action}"
-        yield from rows(path, [*BAD_QUERIES, *NO_TOPIC, *BAD_NAMES, *GOOD_NAMES])
-        yield from rows(path, GOOD_NAMES, before=MAKE_TOPIC)
-        yield Row(f"{path}?topic={{t}}", before=FILL_TOPIC)
-        yield Row(f"{path}?topic={{t}}", before=FILL_CHANNEL)
-        yield Row(f"{path}?topic={{t}}", before=(*MAKE_TOPIC, f"{path}?topic={{t}}"))
-        yield Row(path, b"topic={t}", before=MAKE_TOPIC)
-        yield Row(f"{path}?topic={{t}}", b"xyz", CUT_OFF, before=MAKE_TOPIC)
+        yield from rows(path, BAD_QUERIES, INVALID_REQUEST)
+        yield from rows(path, WITHOUT_TOPIC, NO_TOPIC)
+        yield from rows(path, BAD_NAMES, INVALID_TOPIC if action in ("create", "empty") else TOPIC_NOT_FOUND)
+        yield from rows(path, [*GOOD_NAMES, EPHEMERAL], missing)
+        yield from rows(path, GOOD_NAMES, DONE, before=MAKE_TOPIC)
+        yield Row(f"{path}{EPHEMERAL}", missing, before=MAKE_TOPIC)
+        yield Row(f"{path}?topic={{t}}", DONE, before=FILL_TOPIC)
+        yield Row(f"{path}?topic={{t}}", DONE, before=FILL_CHANNEL)
+        yield Row(f"{path}?topic={{t}}", again, before=(*MAKE_TOPIC, f"{path}?topic={{t}}"))
+        yield Row(path, NO_TOPIC, b"topic={t}", before=MAKE_TOPIC)
+        yield Row(f"{path}?topic={{t}}", DONE if creates else INVALID_REQUEST, b"xyz", CUT_OFF, before=MAKE_TOPIC)
 
         path = f"POST /channel/{action}"
-        yield from rows(path, [*BAD_QUERIES, *NO_TOPIC, *BAD_NAMES])
-        yield from rows(path, [f"{query}&channel=c" for query in (*BAD_NAMES[2:], *GOOD_NAMES)])
-        names = ("", "a$", "a%20b", "%23ephemeral", "c" * 65, "c", "d", "c%23ephemeral", "c&channel=$", "%FF")
+        invalid, no_channel = "400 INVALID_ARG_CHANNEL", "404 CHANNEL_NOT_FOUND"
+        missing, again = DONE if creates else no_channel, DONE if action != "delete" else no_channel
+        yield from rows(path, BAD_QUERIES, INVALID_REQUEST)
+        yield from rows(path, WITHOUT_TOPIC, NO_TOPIC)
+        yield from rows(path, [*BAD_NAMES, "?topic=a$&channel=c", "?topic=%FF&channel=$"], "400 INVALID_ARG_TOPIC")
+        yield from rows(path, [f"{query}&channel=c" for query in GOOD_NAMES], TOPIC_NOT_FOUND)
         for before in ((), MAKE_CHANNEL):
-            yield from rows(path, ["?topic={t}", "?topic={t}&Channel=c", "?topic={t}&channel"], before=before)
-            yield from rows(path, [f"?topic={{t}}&channel={name}" for name in names], before=before)
-        yield Row(f"{path}?topic={{t}}&channel=c", before=FILL_CHANNEL)
-        yield Row(f"{path}?topic={{t}}&channel=c", before=(*MAKE_CHANNEL, f"{path}?topic={{t}}&channel=c"))
-        yield Row(path, b"topic={t}&channel=c", before=MAKE_CHANNEL)
-        yield Row(f"{path}?topic={{t}}&channel=c", b"xyz", CUT_OFF, before=MAKE_CHANNEL)
+            yield from rows(path, ["?topic={t}", "?topic={t}&Channel=c"], "400 MISSING_ARG_CHANNEL", before=before)
+            for name in ("", "a$", "a%20b", "%23ephemeral", "c" * 65, "%FF", "&channel=c"):
+                yield Row(f"{path}?topic={{t}}&channel={name}", invalid, before=before)
+            for name in ("c", "c&channel=$"):
+                yield Row(f"{path}?topic={{t}}&channel={name}", DONE if before else TOPIC_NOT_FOUND, before=before)
+            for name in ("d", "c%23ephemeral", "c" * 64):
+                yield Row(f"{path}?topic={{t}}&channel={name}", missing if before else TOPIC_NOT_FOUND, before=before)
+        yield Row(f"{path}?topic={{t}}&channel=c", DONE, before=FILL_CHANNEL)
+        yield Row(f"{path}?topic={{t}}&channel=c", again, before=(*MAKE_CHANNEL, f"{path}?topic={{t}}&channel=c"))
+        yield Row(path, NO_TOPIC, b"topic={t}&channel=c", before=MAKE_CHANNEL)
+        yield Row(f"{path}?topic={{t}}&channel=c", INVALID_REQUEST, b"xyz", CUT_OFF, before=MAKE_CHANNEL)
 
 
 ABOUT = [
-    *rows("GET /ping", ["", "?a=%zz", "?a;b"]),
-    *rows("GET /info", ["", "?a=%zz"]),
-    *rows("GET /stats", ["?a=%zz", "?a;b", "?format=json&topic=%zz"]),
-    *rows("GET /stats", ["?topic={t}", "?format=json&topic={t}"], before=MAKE_CHANNEL),
-    Row("GET /stats?topic={t}&format=json", headers=("Accept-Encoding: gzip, deflate",)),
-    Row("GET /stats?topic={t}", headers=("Accept: application/json",)),
-    Row("GET /stats?topic={t}", b"body"),
-    Row("GET /ping", headers=("Connection: close",)),
-    Row("GET /nope", headers=("Connection: close",)),
+    *rows("GET /ping", ["", "?a=%zz", "?a;b"], OK),
+    *rows("GET /info", ["", "?a=%zz"], ""),
+    *rows("GET /stats", ["?a=%zz", "?a;b", "?format=json&topic=%zz"], INVALID_REQUEST),
+    *rows("GET /stats", ["?topic={t}", "?format=json&topic={t}"], "", before=MAKE_CHANNEL),
+    Row("GET /stats?topic={t}&format=json", "", headers=("Accept-Encoding: gzip, deflate",)),
+    Row("GET /stats?topic={t}", "", headers=("Accept: application/json",)),
+    Row("GET /stats?topic={t}", "", b"body"),
+    Row("GET /ping", OK, headers=("Connection: close",)),
+    Row("GET /nope", "404 NOT_FOUND", headers=("Connection: close",)),
 ]
 
+TABLES = pytest.mark.parametrize(
+    "table", [ABOUT, PUB, MPUB, list(action_rows())], ids=["about the daemon", "pub", "mpub", "topic and channel"]
+)
 _numbers = itertools.count()
 
 
-@pytest.mark.parametrize("path, table", [
-    ("about the daemon", ABOUT), ("/pub", PUB), ("/mpub", MPUB), ("/topic and /channel", list(action_rows())),
-])  # fmt: skip
-def test_every_row_is_answered_alike_and_does_the_same(pair: Pair, path: str, table: list[Row]) -> None:
+def ask_row(nsqd: Daemon, row: Row, topic: str) -> Answer:
+    """The answer to a row, after what comes before it."""
+    for line in row.before:
+        method, target = line.replace("{t}", topic).split(" ")
+        assert nsqd.http(method, target, b"x")[0] == 200, line
+    body = row.body.replace(b"{t}", topic.encode())
+    request = head(row.request.replace("{t}", topic), *(row.headers or [f"Content-Length: {len(body)}"])) + body
+    return answer(nsqd, request)
+
+
+@TABLES
+def test_every_row_has_its_answer(shared: Daemon, table: list[Row]) -> None:
+    for row in table:
+        found = ask_row(shared, row, f"topic{next(_numbers)}")
+        status, _, text = row.answer.partition(" ")
+        if row.answer:
+            assert (found.status, found.body) == (int(status), text if status == "200" else message(text)), row
+
+
+@pytest.mark.peer
+@TABLES
+def test_every_row_is_answered_alike_and_does_the_same(pair: Pair, table: list[Row]) -> None:
     assert [difference for row in table if (difference := compare(pair, row))] == []
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("milliseconds", ["-9223372036854775808", "18446744073710"])
 def test_delay_that_is_small_only_modulo_a_power_of_two_is_refused_other_than_by_nsqd(
     pair: Pair, milliseconds: str
@@ -238,16 +283,7 @@ def test_delay_that_is_small_only_modulo_a_power_of_two_is_refused_other_than_by
 
 def compare(pair: Pair, row: Row) -> object:
     topic = f"topic{next(_numbers)}"
-
-    def fill(text: str) -> str:
-        return text.replace("{t}", topic)
-
-    body = row.body.replace(b"{t}", topic.encode())
-    request = head(fill(row.request), *(row.headers or [f"Content-Length: {len(body)}"])) + body
-    for nsqd, line in itertools.product(pair, row.before):
-        method, target = fill(line).split(" ")
-        assert nsqd.http(method, target, b"x")[0] == 200, line
-    ours, real = (answer(nsqd, request) for nsqd in pair)
+    ours, real = (ask_row(nsqd, row, topic) for nsqd in pair)
     if row.headers in (CUT_OFF, CUT_CHUNKED):  # no connection goes on after that: it does not matter who says so
         for found in (ours, real):
             found.headers.pop("Connection", "")
@@ -278,6 +314,7 @@ def spellings(path: str) -> list[str]:
     return [f"{path}/", f"{path}//", f"/{path}", path.upper(), path.title(), escaped, *dotted]
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("method", METHODS)
 def test_every_path_and_method_is_answered_alike(pair: Pair, method: str) -> None:
     targets = [f"{path}{query}" for path in (*ENDPOINTS, *ELSEWHERE) for query in ("", "?topic=$&a=%20<b>&c")]
@@ -289,48 +326,6 @@ def test_every_path_and_method_is_answered_alike(pair: Pair, method: str) -> Non
     assert {target: found for target, found in ours.items() if found != real[target]} == {
         target: found for target, found in real.items() if found != ours[target]
     }
-
-
-# What a broken disk does to them
-
-
-@pytest.fixture
-def broken(peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[Pair]:
-    """Neither daemon can go on writing its topic t, nor remove what it has written of topic u and its channel."""
-    flags = ["--mem-queue-size=0", "--max-bytes-per-file=40"]
-    with running_pair(tmp_path, peer_binary("nsqd"), *flags) as pair:
-        for nsqd in pair:
-            for line in ("/topic/create?topic=u", "/channel/create?topic=u&channel=c", "/pub?topic=u", "/pub?topic=t"):
-                assert nsqd.http("POST", line, b"fits")[0] == 200
-            eventually(lambda nsqd=nsqd: nsqd.channel_stats("u", "c")["backend_depth"] == 1)  # type: ignore[misc]
-            (nsqd.data_path / "t.diskqueue.000001.dat").mkdir()
-            for queue in ("u", "u:c"):
-                file = nsqd.data_path / f"{queue}.diskqueue.000000.dat"
-                file.unlink()
-                (file / "not empty").mkdir(parents=True)
-        yield pair
-
-
-def test_trouble_with_the_disk_is_answered_alike(broken: Pair) -> None:
-    found = []
-    for nsqd in broken:
-        requests = [
-            (head("GET /ping"), b""),
-            (head("POST /pub?topic=t", "Content-Length: 1"), b"x"),
-            (head("GET /ping"), b""),
-            (head("GET /stats?topic=t&include_mem=false"), b""),
-            (head("GET /stats?topic=t&include_mem=false&format=json"), b""),
-            (head("POST /mpub?topic=t", "Content-Length: 3"), b"x\ny"),
-            (head("POST /mpub?topic=t&binary=1", "Content-Length: 13"), mpub_body(b"x", b"")),
-            (head("POST /mpub?topic=t&binary=1", "Content-Length: 9"), mpub_body(b"x")),
-            (head("POST /pub?topic=other", "Content-Length: 1"), b"x"),
-            (head("GET /ping"), b""),
-            (head("POST /channel/empty?topic=u&channel=c"), b""),
-            (head("POST /topic/empty?topic=u"), b""),
-        ]
-        found.append([answer(nsqd, line + body) for line, body in requests])
-    assert found[0] == found[1]
-    assert [answer.status for answer in found[0]] == [200, 503, 500, 200, 200, 503, 413, 503, 200, 200, 500, 500]
 
 
 # /stats
@@ -389,6 +384,7 @@ SWITCHES = ["", "&include_clients=false", "&include_mem=false", "&include_mem=0&
             "&include_mem=False&include_clients=F"]  # fmt: skip
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("format", ["json", "text", "JSON", ""])
 def test_stats_to_the_byte(busy: tuple[Pair, list[Client]], format: str) -> None:
     pair, clients = busy
@@ -399,6 +395,7 @@ def test_stats_to_the_byte(busy: tuple[Pair, list[Client]], format: str) -> None
         assert difference(partial(answer, request=request), pair, query) is None
 
 
+@pytest.mark.peer
 def test_busy_daemons_have_something_of_everything(busy: tuple[Pair, list[Client]]) -> None:
     """Else the comparison of their statistics would prove little."""
     page = answer(busy[0].ours, head("GET /stats")).body
@@ -409,6 +406,7 @@ def test_busy_daemons_have_something_of_everything(busy: tuple[Pair, list[Client
         assert something in page, something
 
 
+@pytest.mark.peer
 def test_long_answers_arrive_whole(pair: Pair) -> None:
     for nsqd, number in itertools.product(pair, range(60)):
         nsqd.http("POST", f"/topic/create?topic=long{number}")
@@ -418,6 +416,7 @@ def test_long_answers_arrive_whole(pair: Pair) -> None:
         assert ours == real
 
 
+@pytest.mark.peer
 def test_stats_of_clients_on_unix_sockets(peer_binary: Callable[[str], Path], tmp_path: Path) -> None:
     found = []
     for name, command in (("gnsqd", own_command()), ("nsqd", [str(peer_binary("nsqd"))])):

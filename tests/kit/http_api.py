@@ -2,6 +2,7 @@
 
 import re
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -65,3 +66,31 @@ def read_all(sock: socket.socket) -> bytes:
         while more := sock.recv(65536):
             data += more
     return data
+
+
+def _in_order(separator: str) -> Callable[[re.Match[str]], str]:
+    return lambda match: separator.join(sorted(match[0].split(separator)))
+
+
+# The real daemon's producers come in the order of a hash.
+_NORMAL: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (r'"(start_time|connect_ts|http_port|tcp_port)":\d+', r'"\1":N'),
+    (r'"memory":{[^}]*}', lambda match: re.sub(r":\d+", ":N", match[0])),
+    (r"127\.0\.0\.1:\d+", "127.0.0.1:N"),
+    (r"(\[V2 \S+):\d{5} ", r"\1:N "),
+    (r"nsqd v1\.3\.0 \(built w/\S+\)", "nsqd v1.3.0"),
+    (r"start_time \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d)", "start_time T"),
+    (r"uptime (\d+m)?[\d.]+(ns|\u00b5s|ms|s)", "uptime D"),
+    (r"connected: (\d+m)?\d+s", "connected: 0s"),
+    (r"^(   \w+ +\t)\d+$", r"\1N"),
+    (r'(?<="producers":\[{"client_id")(.*)(?=}\]})', _in_order('},{"client_id"')),
+    (r"(?<=^Producers:\n)((.+\n)+)", _in_order("\n")),
+    (r"open \S+/(gnsqd|nsqd)/", "open PATH/"),
+]
+
+
+def normal(text: str) -> str:
+    """An answer of a daemon without ports, times, memory, versions and paths."""
+    for pattern, replacement in _NORMAL:
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
+    return text
