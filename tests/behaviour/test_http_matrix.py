@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command
-from kit.http_api import ask, head, message, normal
+from kit.http_api import ask, chunked, head, message, normal
 from kit.nsq_client import Client, mpub_body
 from kit.pairs import Pair, running_pair
 
@@ -89,10 +89,6 @@ class Row(NamedTuple):
 
 def rows(path: str, queries: Iterable[str], answer: str, body: bytes = b"", before: tuple[str, ...] = ()) -> list[Row]:
     return [Row(f"{path}{query}", answer, body, before=before) for query in queries]
-
-
-def chunked(*chunks: bytes) -> bytes:
-    return b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
 
 
 CHUNKED = ("Transfer-Encoding: chunked",)

@@ -31,6 +31,11 @@ def head(line: str, *headers: str) -> bytes:
     return "\r\n".join([f"{line} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
 
 
+def chunked(*chunks: bytes) -> bytes:
+    """A body in these chunks."""
+    return b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
+
+
 RESPONSE = re.compile(rb"HTTP/1\.[01] (\d{3})[^\r]*\r\n((?:[^\r]+\r\n)*)\r\n")
 
 
@@ -84,8 +89,7 @@ _NORMAL: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"connected: (\d+m)?\d+s", "connected: 0s"),
     (r"^(   \w+ +\t)\d+$", r"\1N"),
     (r'(?<="producers":\[{"client_id")(.*)(?=}\]})', _in_order('},{"client_id"')),
-    (r"(?<=^Producers:\n)((.+\n)+)", _in_order("\n")),
-    (r"open \S+/(gnsqd|nsqd)/", "open PATH/"),
+    (r"(?<=^Producers:\n).+(\n.+)*", _in_order("\n")),
 ]
 
 
