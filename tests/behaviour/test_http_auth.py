@@ -4,7 +4,7 @@ import http.client
 import json
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,77 +13,53 @@ from behaviour.test_https import https_address
 from gnsqd.web.routes import ROUTES
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command, run_to_end
-from kit.http_api import exchange, head, message, read_all, split_responses
-from kit.nsq_client import Client
-
-DaemonFactory = Callable[..., Daemon]
+from kit.http_api import chunked, exchange, head, message, read_all, split_responses
+from kit.traffic import DaemonFactory, publish
 
 READ_TOKEN = "reads-figures-Aa0._~+/-=="
 FULL_TOKEN = "does-everything-0001"
 OTHER_TOKEN = "does-everything-0002"
 
+TOPIC, CHANNEL = "?topic=t", "?topic=t&channel=c"
 ANYBODY = ["GET /ping", "GET /healthz", "GET /readyz"]
 READ = [
-    "GET /info",
-    "GET /stats",
-    "GET /metrics",
-    "GET /drain",
-    "GET /config/log_level",
-    "GET /topic/retention?topic=t",
-    "GET /channel/rules?topic=t&channel=c",
-    "GET /channel/rewind?topic=t&channel=c&to=first",
-    # What is not an endpoint
-    "GET /nope",
-    "GET //ping",
-    "POST /ping",
-    "OPTIONS /ping",
-]
+    "GET /info", "GET /stats", "GET /metrics", "GET /drain", "GET /config/log_level", f"GET /topic/retention{TOPIC}",
+    f"GET /channel/rules{CHANNEL}", f"GET /channel/rewind{CHANNEL}&to=first",
+    "GET /nope", "GET //ping", "POST /ping", "OPTIONS /ping",  # are not endpoints
+]  # fmt: skip
 FULL = [
-    "POST /pub?topic=t",
-    "POST /mpub?topic=t",
-    "POST /topic/create?topic=t",
-    "POST /topic/pause?topic=t",
-    "POST /topic/unpause?topic=t",
-    "POST /topic/empty?topic=t",
-    "GET /topic/peek?topic=t",
-    "POST /channel/create?topic=t&channel=c",
-    "POST /channel/pause?topic=t&channel=c",
-    "POST /channel/unpause?topic=t&channel=c",
-    "POST /channel/empty?topic=t&channel=c",
-    "GET /channel/peek?topic=t&channel=c",
-    "POST /topic/retention?topic=t&bytes=0",
-    "POST /channel/rules?topic=t&channel=c&rate=0",
-    "POST /channel/rewind?topic=t&channel=c&to=first",
-    "GET /channel/deferred?topic=t&channel=c",
-    "POST /channel/deferred/cancel?topic=t&channel=c&id=0123456789abcdef",
-    "POST /channel/delete?topic=t&channel=c",
-    "POST /topic/delete?topic=t",
-    "PUT /config/log_level",
-    "GET /config/auth_http_addresses",
-    "POST /drain",
-    "DELETE /drain",
-    "GET /debug/pprof/",
-    "GET /debug/pprof/cmdline",
-    "GET /debug/pprof/symbol",
-    "POST /debug/pprof/symbol",
-    "GET /debug/pprof/heap",
-    "GET /debug/pprof/goroutine",
-    "GET /debug/pprof/block",
-    "GET /debug/pprof/threadcreate",
-    "GET /debug/pprof/profile?seconds=1",
-    "PUT /debug/setblockrate?rate=1",
+    *(f"POST {path}{TOPIC}" for path in ("/pub", "/mpub", "/topic/create", "/topic/pause", "/topic/unpause")),
+    f"POST /topic/empty{TOPIC}", f"GET /topic/peek{TOPIC}", f"POST /topic/retention{TOPIC}&bytes=0",
+    *(f"POST /channel/{action}{CHANNEL}" for action in ("create", "pause", "unpause", "empty")),
+    f"GET /channel/peek{CHANNEL}", f"POST /channel/rules{CHANNEL}&rate=0", f"POST /channel/rewind{CHANNEL}&to=first",
+    f"GET /channel/deferred{CHANNEL}", f"POST /channel/deferred/cancel{CHANNEL}&id=0123456789abcdef",
+    f"POST /channel/delete{CHANNEL}", f"POST /topic/delete{TOPIC}",
+    "PUT /config/log_level", "GET /config/auth_http_addresses", "POST /drain", "DELETE /drain",
+    *(f"GET /debug/pprof/{page}" for page in ("", "cmdline", "symbol", "heap", "goroutine", "block", "threadcreate")),
+    "POST /debug/pprof/symbol", "GET /debug/pprof/profile?seconds=1", "PUT /debug/setblockrate?rate=1",
     "POST /debug/freememory",
-]
+]  # fmt: skip
 ENDING = ("POST /drain", "GET /debug/pprof/profile?seconds=1")  # end the daemon, or take their time
+
+
+def token_flags(directory: Path) -> list[str]:
+    """What a daemon is started with that has a token for each role, and two for one of them."""
+    read, full = directory / "read.token", directory / "full.tokens"
+    read.write_text(f"{READ_TOKEN}\n")
+    full.write_text(f"\n{FULL_TOKEN}\r\n{OTHER_TOKEN}")
+    return [f"--http-auth-token-file=read:{read}", f"--http-auth-token-file=full:{full}"]
 
 
 @pytest.fixture
 def flags(tmp_path: Path) -> list[str]:
-    """What a daemon is started with that has a token for each role, and two for one of them."""
-    read, full = tmp_path / "read.token", tmp_path / "full.tokens"
-    read.write_text(f"{READ_TOKEN}\n")
-    full.write_text(f"\n{FULL_TOKEN}\r\n{OTHER_TOKEN}")
-    return [f"--http-auth-token-file=read:{read}", f"--http-auth-token-file=full:{full}"]
+    return token_flags(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    directory = tmp_path_factory.mktemp("tokens")
+    with Daemon(own_command(), directory / "data", *token_flags(directory)) as daemon:
+        yield daemon
 
 
 def status(nsqd: Daemon, what: str, token: str = "", body: bytes = b"info") -> int:
@@ -111,19 +87,18 @@ def test_the_endpoints_here_are_all_that_there_are() -> None:
     assert {f"{route.method} {route.path}" for route in ROUTES} <= here
 
 
-def test_a_refusal_says_what_was_missing(gnsqd_factory: DaemonFactory, flags: list[str]) -> None:
-    gnsqd = gnsqd_factory(*flags)
+def test_a_refusal_says_what_was_missing(shared: Daemon) -> None:
     rows = [
         ({}, 401, "UNAUTHORIZED", ""),
         ({"Authorization": "Bearer of-something-wrong"}, 401, "UNAUTHORIZED", ', error="invalid_token"'),
         ({"Authorization": f"Bearer {READ_TOKEN}"}, 403, "FORBIDDEN", ', error="insufficient_scope"'),
     ]
     for given, code, text, reason in rows:
-        found, headers, body = gnsqd.http("POST", "/pub?topic=t", b"x", given)
+        found, headers, body = shared.http("POST", "/pub?topic=t", b"x", given)
         assert (found, body.decode()) == (code, message(text))
         assert headers["WWW-Authenticate"] == f'Bearer realm="nsqd"{reason}'
         assert headers["Content-Type"] == "application/json; charset=utf-8"
-    assert re.search(r" INFO: 401 POST /pub\?topic=t \(127\.0\.0\.1:\d+\) ", gnsqd.log())
+    assert re.search(r" INFO: 401 POST /pub\?topic=t \(127\.0\.0\.1:\d+\) ", shared.log())
 
 
 @pytest.mark.parametrize(
@@ -141,46 +116,36 @@ def test_a_refusal_says_what_was_missing(gnsqd_factory: DaemonFactory, flags: li
         ("Bearer \xff", 401),
     ],
 )
-def test_a_token_counts_whole_and_as_a_bearer_token(
-    gnsqd_factory: DaemonFactory, flags: list[str], header: str, code: int
-) -> None:
-    gnsqd = gnsqd_factory(*flags)
+def test_a_token_counts_whole_and_as_a_bearer_token(shared: Daemon, header: str, code: int) -> None:
     data = head("GET /debug/pprof/symbol", "Authorization: " + header) + head(f"GET /stats?token={FULL_TOKEN}")
-    assert [found for found, _ in exchange(gnsqd, data)] == [code, 401]
+    assert [found for found, _ in exchange(shared, data)] == [code, 401]
 
 
-def test_a_body_is_not_taken_from_who_may_not_publish(gnsqd_factory: DaemonFactory, flags: list[str]) -> None:
-    gnsqd = gnsqd_factory(*flags)
-    refused = message("UNAUTHORIZED")
+def test_a_body_is_not_taken_from_who_may_not_publish(shared: Daemon) -> None:
+    refused = (401, message("UNAUTHORIZED"))
 
     def post(token: str, *headers: str) -> bytes:
-        return head("POST /pub?topic=t", f"Authorization: Bearer {token}", *headers)
+        return head("POST /pub?topic=body", f"Authorization: Bearer {token}", *headers)
 
     # Short ones are dropped, and the connection goes on; with a long one it ends.
     data = post("x" * 20, "Content-Length: 5") + b"hello" + post(FULL_TOKEN, "Content-Length: 2") + b"hi"
-    data += post("x" * 20, "Transfer-Encoding: chunked") + b"5\r\nhello\r\n0\r\n\r\n"
-    assert exchange(gnsqd, data + post("", "Content-Length: 1000000")) == [
-        (401, refused),
-        (200, "OK"),
-        (401, refused),
-        (401, refused),
-    ]
+    data += post("x" * 20, "Transfer-Encoding: chunked") + chunked(b"hello")
+    assert exchange(shared, data + post("", "Content-Length: 1000000")) == [refused, (200, "OK"), refused, refused]
     # Who asks first sends none.
-    with open_socket(gnsqd.http_address, DEADLINE) as sock:
+    with open_socket(shared.http_address, DEADLINE) as sock:
         sock.sendall(post("", "Content-Length: 5", "Expect: 100-continue"))
-        assert split_responses(read_all(sock)) == [(401, refused)]
+        assert split_responses(read_all(sock)) == [refused]
     headers = {"Authorization": f"Bearer {READ_TOKEN}"}
-    (topic,) = json.loads(gnsqd.http("GET", "/stats?format=json", None, headers)[2])["topics"]
+    (topic,) = json.loads(shared.http("GET", "/stats?format=json&topic=body", None, headers)[2])["topics"]
     assert topic["message_bytes"] == 2
 
 
-def test_a_token_behind_the_body_counts_for_nothing(gnsqd_factory: DaemonFactory, flags: list[str]) -> None:
-    gnsqd = gnsqd_factory(*flags)
+def test_a_token_behind_the_body_counts_for_nothing(shared: Daemon) -> None:
     chunks = f"2\r\nhi\r\n0\r\nAuthorization: Bearer {FULL_TOKEN}\r\n\r\n".encode()
     data = b""
     for headers in ([], [f"Authorization: Bearer {READ_TOKEN}"], [f"Authorization: Bearer {FULL_TOKEN}"]):
         data += head("POST /pub?topic=t", *headers, "Transfer-Encoding: chunked") + chunks
-    assert [code for code, _ in exchange(gnsqd, data)] == [401, 403, 200]
+    assert [code for code, _ in exchange(shared, data)] == [401, 403, 200]
 
 
 def test_without_tokens_nobody_is_asked_for_one(gnsqd: Daemon) -> None:
@@ -188,9 +153,8 @@ def test_without_tokens_nobody_is_asked_for_one(gnsqd: Daemon) -> None:
         assert status(gnsqd, what, "of-something-wrong") == 200, what
 
 
-def test_tcp_asks_for_none(gnsqd_factory: DaemonFactory, flags: list[str]) -> None:
-    with Client(gnsqd_factory(*flags).tcp_address) as client:
-        client.publish("t", b"x")
+def test_tcp_asks_for_none(shared: Daemon) -> None:
+    publish(shared, "t", b"x")
 
 
 def test_tokens_are_read_again_when_their_file_changes(
@@ -287,7 +251,6 @@ def test_a_certificate_is_as_good_as_a_token(gnsqd_factory: DaemonFactory, flags
     assert status(gnsqd, "GET /ping", FULL_TOKEN) == status(gnsqd, "GET /stats") == 403
 
 
-def test_the_config_shows_where_the_tokens_are(gnsqd_factory: DaemonFactory, flags: list[str]) -> None:
-    gnsqd = gnsqd_factory(*flags)
-    answer = gnsqd.http("GET", "/config/http_auth_token_files", None, {"Authorization": f"Bearer {READ_TOKEN}"})[2]
-    assert json.loads(answer) == [flag.partition("=")[2] for flag in flags]
+def test_the_config_shows_where_the_tokens_are(shared: Daemon) -> None:
+    answer = shared.http("GET", "/config/http_auth_token_files", None, {"Authorization": f"Bearer {READ_TOKEN}"})[2]
+    assert json.loads(answer) == [flag.partition("=")[2] for flag in shared.flags]

@@ -10,7 +10,6 @@ import re
 import signal
 import socket
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +18,8 @@ import pytest
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, open_socket, run_to_end
 from kit.http_api import exchange, head, message, read_all, split_responses, topic_stats
+from kit.traffic import DaemonFactory
 
-DaemonFactory = Callable[..., Daemon]
 KeyPair = tuple[str, str]
 
 V1 = "nsq; version=1.0"
@@ -125,49 +124,26 @@ def test_every_kind_of_answer_comes_over_https_on_one_connection(shared: Daemon,
     assert topic_stats(shared, "every")["message_count"] == 3
     status, _, body = request(shared, client_context(files), "POST /pub?topic=every", b"x" * 2_000_000)
     assert (status, body.decode()) == (413, message("MSG_TOO_BIG"))
-
-
-def test_headers_are_those_of_plain_http(shared: Daemon, files: Files) -> None:
-    for what in ("GET /ping", "GET /info", "GET /nope", "GET //ping", "POST /ping", "OPTIONS /ping", "POST /pub"):
-        method, target = what.split(" ")
-        status, headers, body = request(shared, client_context(files), what)
-        plain_status, plain_headers, plain_body = shared.http(method, target)
-        assert (status, body) == (plain_status, plain_body)
-        assert {**headers, "Date": ""} == {**plain_headers, "Date": ""}, what
-
-
-def test_info_reports_the_port_of_plain_http(shared: Daemon, files: Files) -> None:
-    info = json.loads(request(shared, client_context(files), "GET /info")[2])
-    assert (info["http_port"], info["tcp_port"]) == (shared.http_address[1], shared.tcp_address[1])
-
-
-def test_chunked_bodies_have_the_same_limits(shared: Daemon, files: Files) -> None:
-    def chunked(target: str, *chunks: bytes) -> bytes:
-        encoded = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
-        return head(f"POST {target}", "Transfer-Encoding: chunked") + encoded
-
-    piece = b"x" * (1 << 19)
-    data = chunked("/pub?topic=chunked", b"abc", b"d") + chunked("/pub?topic=chunked", piece, piece)
-    data += chunked("/pub?topic=chunked", piece, piece, b"x") + chunked("/mpub?topic=chunked", *[piece + b"\n"] * 10)
-    expected = [(200, "OK"), (200, "OK"), (413, message("MSG_TOO_BIG")), (413, message("BODY_TOO_BIG"))]
-    assert ask_all(shared, client_context(files), data) == expected
-    stats = topic_stats(shared, "chunked")
-    assert (stats["message_count"], stats["message_bytes"]) == (2, 4 + (1 << 20))
-
-
-def test_head_without_end_is_refused(shared: Daemon, files: Files) -> None:
-    with connect(shared, client_context(files)) as sock:
-        sock.sendall(head("GET /ping", "A: " + "x" * 1_100_000))
-        assert split_responses(read_all(sock)) == [(431, "431 Request Header Fields Too Large")]
-
-
-def test_long_answers_arrive_whole(shared: Daemon, files: Files) -> None:
     names = {f"long{number}" for number in range(400)}
     ask_all(shared, client_context(files), b"".join(post(f"/topic/create?topic={name}") for name in sorted(names)))
     status, headers, body = request(shared, client_context(files), "GET /stats?format=json")
     assert (status, headers["Transfer-Encoding"]) == (200, "chunked")
     assert len(body) > 65536
     assert names <= {topic["topic_name"] for topic in json.loads(body)["topics"]}
+
+
+def test_headers_and_log_lines_are_those_of_plain_http(shared: Daemon, files: Files) -> None:
+    with connect(shared, client_context(files)) as sock:
+        port = sock.getsockname()[1]
+        sock.sendall(head("GET /ping?logged", "Connection: close"))
+        read_all(sock)
+    eventually(lambda: f" INFO: 200 GET /ping?logged (127.0.0.1:{port}) " in shared.log())
+    for what in ("GET /ping", "GET /info", "GET /nope", "GET //ping", "POST /ping", "OPTIONS /ping", "POST /pub"):
+        method, target = what.split(" ")
+        status, headers, body = request(shared, client_context(files), what)
+        plain_status, plain_headers, plain_body = shared.http(method, target)
+        assert (status, body) == (plain_status, plain_body)
+        assert {**headers, "Date": ""} == {**plain_headers, "Date": ""}, what
 
 
 def test_client_that_offers_http_2_gets_http_1_1(shared: Daemon, files: Files) -> None:
@@ -179,44 +155,36 @@ def test_client_that_offers_http_2_gets_http_1_1(shared: Daemon, files: Files) -
         assert read_all(sock).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_requests_over_https_are_logged(shared: Daemon, files: Files) -> None:
-    with connect(shared, client_context(files)) as sock:
-        port = sock.getsockname()[1]
-        sock.sendall(head("GET /ping?logged", "Connection: close"))
-        read_all(sock)
-    eventually(lambda: f" INFO: 200 GET /ping?logged (127.0.0.1:{port}) " in shared.log())
-
-
 # What is not TLS
 
+HTTP = "client sent an HTTP request to an HTTPS server"
+NO_RECORD = "tls: first record does not look like a TLS handshake"
 
-def raw(nsqd: Daemon, data: bytes) -> tuple[bytes, int]:
-    """What comes back for `data` without TLS, and the client's port."""
-    with open_socket(https_address(nsqd), DEADLINE) as sock:
+
+@pytest.mark.parametrize(
+    "data, reason",
+    [
+        (head("GET /ping"), HTTP),
+        (head("HEAD /ping"), HTTP),
+        (post("/pub?topic=t", b"x"), HTTP),
+        (head("PUT /x"), HTTP),
+        (head("OPTIONS *"), HTTP),
+        (head("DELETE /ping"), NO_RECORD),
+        (b"garbage\r\n", NO_RECORD),
+        (b"  V2SUB t c\n", NO_RECORD),
+        (b"", "EOF"),
+        (b"GET", "unexpected EOF"),
+    ],
+)
+def test_what_is_not_tls_is_logged_and_only_http_is_answered(shared: Daemon, data: bytes, reason: str) -> None:
+    with open_socket(https_address(shared), DEADLINE) as sock:
+        port = sock.getsockname()[1]
         sock.sendall(data)
-        return read_all(sock), sock.getsockname()[1]
-
-
-def test_plain_http_gets_the_answer_that_this_is_https(shared: Daemon) -> None:
-    for data in (head("GET /ping"), head("HEAD /ping"), post("/pub?topic=t", b"x"), head("PUT /x"), head("OPTIONS *")):
-        answer, port = raw(shared, data)
-        assert answer == NO_TLS
-        reason = "client sent an HTTP request to an HTTPS server"
-        eventually(lambda: f" http: TLS handshake error from 127.0.0.1:{port}: {reason}\n" in shared.log())  # noqa: B023
-
-
-def test_other_bytes_end_the_connection_and_are_logged(shared: Daemon, files: Files) -> None:
-    for data in (b"garbage\r\n", b"  V2SUB t c\n", head("DELETE /ping")):
-        answer, port = raw(shared, data)
-        assert b"HTTP" not in answer
-        reason = "tls: first record does not look like a TLS handshake"
-        eventually(lambda: f" http: TLS handshake error from 127.0.0.1:{port}: {reason}\n" in shared.log())  # noqa: B023
-    for data, reason in ((b"", "EOF"), (b"GET", "unexpected EOF")):
-        with open_socket(https_address(shared), DEADLINE) as sock:
-            port = sock.getsockname()[1]
-            sock.sendall(data)
-        eventually(lambda: f" http: TLS handshake error from 127.0.0.1:{port}: {reason}\n" in shared.log())  # noqa: B023
-    assert request(shared, client_context(files), "GET /ping")[2] == b"OK"
+        if "EOF" in reason:
+            sock.shutdown(socket.SHUT_WR)
+        answer = read_all(sock)
+    assert answer == NO_TLS if reason == HTTP else b"HTTP" not in answer
+    eventually(lambda: f" http: TLS handshake error from 127.0.0.1:{port}: {reason}\n" in shared.log())
 
 
 def test_clients_stuck_in_the_handshake_hold_up_nobody(shared: Daemon, files: Files) -> None:
