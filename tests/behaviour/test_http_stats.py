@@ -35,8 +35,8 @@ def test_stats_of_an_empty_daemon(nsqd: Daemon) -> None:
 @pytest.fixture
 def busy(nsqd: Daemon) -> Iterator[Daemon]:
     """Two topics, one paused with a channel that is; a consumer with a message in flight, and a producer."""
-    create(nsqd, "a", "c1", "c2")
     create(nsqd, "b", "x")
+    create(nsqd, "a", "c2", "c1")
     post(nsqd, "/channel/pause?topic=a&channel=c2")
     post(nsqd, "/topic/pause?topic=b")
     with Client(nsqd.tcp_address) as consumer, Client(nsqd.tcp_address) as producer:

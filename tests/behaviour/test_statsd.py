@@ -15,10 +15,10 @@ from urllib.parse import quote
 
 import pytest
 
-from conftest import DaemonFactory
-from kit.daemons import DEADLINE, Daemon, eventually, free_port
+from kit.daemons import DEADLINE, Daemon, eventually, free_port, own_command
 from kit.http_api import ask, topic_stats
 from kit.nsq_client import Client
+from kit.traffic import DaemonFactory, create, post
 
 SHORT = "--statsd-interval=1100ms"  # it must be more than 1s
 LONG = "--statsd-interval=2s"
@@ -86,39 +86,10 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
-class Watched(NamedTuple):
-    """A daemon and the statsd that it pushes to."""
-
-    nsqd: Daemon
-    receiver: Receiver
-
-
-@pytest.fixture
-def pair(
-    gnsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path], tmp_path: Path
-) -> Iterator[Callable[..., tuple[Watched, Watched]]]:
-    """Start gnsqd and the real nsqd with the same flags, each with a statsd of its own: `pair(*flags)`."""
-    with ExitStack() as stack:
-
-        def start(*flags: str) -> tuple[Watched, Watched]:
-            receivers = [stack.enter_context(closing(Receiver())) for _ in range(2)]
-            ours = gnsqd_factory(receivers[0].flag, *flags)
-            data_path = tmp_path / f"nsqd-{receivers[1].port}"
-            real = Daemon([str(peer_binary("nsqd"))], data_path, receivers[1].flag, *flags)
-            return Watched(ours, receivers[0]), Watched(stack.enter_context(real), receivers[1])
-
-        yield start
-
-
-def create(nsqd: Daemon, topic: str, *channels: str) -> None:
-    assert ask(nsqd, f"POST /topic/create?topic={quote(topic)}") == (200, "")
-    for channel in channels:
-        assert ask(nsqd, f"POST /channel/create?topic={quote(topic)}&channel={quote(channel)}") == (200, "")
-
-
 def publish(nsqd: Daemon, topic: str, *bodies: bytes) -> None:
+    """One by one, over HTTP."""
     for body in bodies:
-        assert ask(nsqd, f"POST /pub?topic={quote(topic)}", body) == (200, "OK")
+        post(nsqd, f"/pub?topic={quote(topic)}", body)
 
 
 @contextmanager
@@ -127,7 +98,7 @@ def busy(nsqd: Daemon) -> Iterator[None]:
     create(nsqd, "orders", "all", "some.more")
     create(nsqd, "late", "c")
     create(nsqd, "empty")
-    create(nsqd, "brief#ephemeral", "c", "d#ephemeral")
+    create(nsqd, "brief%23ephemeral", "c", "d%23ephemeral")
     with Client(nsqd.tcp_address) as consumer, Client(nsqd.tcp_address) as slow, Client(nsqd.tcp_address) as idle:
         consumer.subscribe("orders", "all", rdy=10)
         idle.subscribe("orders", "all")
@@ -180,29 +151,49 @@ def until_calm(receiver: Receiver, prefix: str, last: str) -> tuple[dict[str, in
             return sums, push
 
 
-@pytest.mark.peer
-def test_packets_are_those_of_nsqd(pair: Callable[..., tuple[Watched, Watched]]) -> None:
-    flags = [SHORT, NO_MEMORY, "--statsd-prefix=p", "--mem-queue-size=5"]
-    last = "p.topic.orders.channel.some.more.clients"
+TOPIC = ["message_count:N|c", "message_bytes:N|c", "depth:N|g", "backend_depth:N|g"]
+CHANNEL = ["message_count:N|c", "depth:N|g", "backend_depth:N|g", "in_flight_count:N|g", "deferred_count:N|g"]
+CHANNEL += ["requeue_count:N|c", "timeout_count:N|c", "clients:N|g"]
+MEMORY = [f"heap_{name}:N|g" for name in ("objects", "idle_bytes", "in_use_bytes", "released_bytes")]
+MEMORY += ["gc_pause_usec_100:N|g", "gc_pause_usec_99:N|g", "gc_pause_usec_95:N|g", "next_gc_bytes:N|g", "gc_runs:N|c"]
+LINES = {
+    "topic.s.": TOPIC,
+    "topic.t.": TOPIC,
+    "topic.t.channel.b.": CHANNEL,
+    "topic.t.channel.c.": CHANNEL,
+    "mem.": MEMORY,
+}
 
-    def sums_and_packets(watched: Watched) -> tuple[dict[str, int], list[str]]:
-        with busy(watched.nsqd):
-            sums, push = until_calm(watched.receiver, "p.", last)
+
+def test_lines_come_by_name_and_end_with_memory(nsqd_factory: DaemonFactory, receiver: Receiver) -> None:
+    nsqd = nsqd_factory(receiver.flag, SHORT, "--statsd-prefix=")
+    create(nsqd, "t", "c", "b")
+    create(nsqd, "s")
+    expected = [f"{name}{line}" for name, lines in LINES.items() for line in lines]
+    while "topic.s.depth" not in (push := receiver.push(MEMORY_END)).names:
+        pass
+    assert [re.sub(r":-?\d+\|", ":N|", line) for line in push.lines] == expected
+
+
+@pytest.mark.peer
+def test_packets_are_those_of_nsqd(peer_binary: Callable[[str], Path], tmp_path: Path) -> None:
+    def sums_and_packets(of: tuple[str, str]) -> tuple[dict[str, int], list[str]]:
+        kind, size = of
+        command = own_command() if kind == "gnsqd" else [str(peer_binary("nsqd"))]
+        flags = [SHORT, NO_MEMORY, "--statsd-prefix=p", "--mem-queue-size=5", f"--statsd-udp-packet-size={size}"]
+        with (
+            closing(Receiver()) as receiver,
+            Daemon(command, tmp_path / f"{kind}-{size}", receiver.flag, *flags) as nsqd,
+            busy(nsqd),
+        ):
+            sums, push = until_calm(receiver, "p.", "p.topic.orders.channel.some.more.clients")
         return sums, [packet.text for packet in push]
 
-    pairs = [pair(*flags, f"--statsd-udp-packet-size={size}") for size in ("508", "100", "0")]
+    daemons = [(kind, size) for size in ("508", "100", "0") for kind in ("gnsqd", "nsqd")]
     with ThreadPoolExecutor() as threads:  # the real nsqd takes seconds to look for messages that time out
-        found = list(threads.map(sums_and_packets, [watched for pair in pairs for watched in pair]))
+        found = list(threads.map(sums_and_packets, daemons))
     assert found[::2] == found[1::2]
     assert len({len(packets) for _, packets in found}) == 3
-
-
-@pytest.mark.peer
-def test_lines_of_memory_are_those_of_nsqd(pair: Callable[..., tuple[Watched, Watched]]) -> None:
-    ours, real = pair(SHORT, "--statsd-prefix=")
-    names = [each.receiver.push(MEMORY_END).names for each in (ours, real)]
-    assert names[0] == names[1]
-    assert len(names[0]) == 9
 
 
 PERCENTILES = "--e2e-processing-latency-percentile=1.0,0.999,0.5,0.125"
@@ -239,7 +230,7 @@ def test_counters_start_at_the_start_and_turn_negative_with_a_new_topic(
     while sums["topic.t.message_count"] < 3:
         sums = {name: sums[name] + value for name, value in receiver.push(last).figures("c").items()}
     assert sums == {"topic.t.message_count": 3, "topic.t.message_bytes": 5}
-    assert ask(nsqd, "POST /topic/delete?topic=t") == (200, "")
+    post(nsqd, "/topic/delete?topic=t")
     publish(nsqd, "t", b"f")
     assert receiver.push(last).figures("c") == {"topic.t.message_count": -2, "topic.t.message_bytes": -4}
 
@@ -268,8 +259,8 @@ def test_prefix_names_the_daemon(nsqd_factory: DaemonFactory, tmp_path: Path) ->
 
 def test_ephemeral_topics_and_channels_can_be_left_out(nsqd_factory: DaemonFactory, receiver: Receiver) -> None:
     nsqd = nsqd_factory(receiver.flag, SHORT, "--statsd-prefix=", "--statsd-exclude-ephemeral")
-    create(nsqd, "brief#ephemeral", "c")
-    create(nsqd, "kept", "c#ephemeral", "d")
+    create(nsqd, "brief%23ephemeral", "c")
+    create(nsqd, "kept", "c%23ephemeral", "d")
     while "topic.kept.channel.d.clients" not in (names := receiver.push(MEMORY_END).names):
         pass
     things = {name.rpartition(".")[0] for name in names}
@@ -322,8 +313,3 @@ def test_address_may_be_of_a_broadcast(nsqd_factory: DaemonFactory) -> None:
     with closing(Receiver(address="127.255.255.255")) as receiver:
         nsqd_factory(receiver.flag, SHORT, "--statsd-prefix=")
         assert MEMORY_END in receiver.push(MEMORY_END).names
-
-
-def test_without_address_there_is_no_statsd(nsqd: Daemon) -> None:
-    assert nsqd.terminate() == 0
-    assert "STATSD" not in nsqd.log()
