@@ -1,36 +1,29 @@
-"""Fixtures around the fake nsqlookupd."""
+"""Fixtures that start servers for a test: fake nsqlookupds, and HTTP servers that answer with given bytes."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from unit.cluster.fake_lookupd import FakeHTTP, FakeLookupd
+from kit.auth_server import AuthServer
+from unit.cluster.fake_lookupd import FakeLookupd
 
 
 @pytest.fixture
 def lookupd() -> Iterator[Callable[..., FakeLookupd]]:
     """Start a fake nsqlookupd; arguments as its class."""
-    started: list[FakeLookupd] = []
+    with ExitStack() as stack:
 
-    def start(*args: Any) -> FakeLookupd:
-        started.append(FakeLookupd(*args))
-        return started[-1]
+        def start(*args: Any) -> FakeLookupd:
+            started = FakeLookupd(*args)
+            stack.callback(started.stop)
+            return started
 
-    yield start
-    for each in started:
-        each.stop()
+        yield start
 
 
 @pytest.fixture
-def http() -> Iterator[Callable[..., FakeHTTP]]:
-    """Start a fake HTTP server; arguments as its class."""
-    started: list[FakeHTTP] = []
-
-    def start(*args: Any) -> FakeHTTP:
-        started.append(FakeHTTP(*args))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.stop()
+def http() -> Iterator[Callable[[bytes], AuthServer]]:
+    with ExitStack() as stack:
+        yield lambda answer: stack.enter_context(AuthServer(answer))

@@ -69,30 +69,3 @@ class FakeLookupd:
     def stop(self) -> None:
         self._server.stop()
         self.hang_up()
-
-
-class FakeHTTP:
-    """Answers every request with `response`, after it was let to by `wait`."""
-
-    def __init__(self, response: bytes, wait: Callable[[], object] = lambda: None) -> None:
-        self.requests: list[bytes] = []
-        self._response = response
-        self._wait = wait
-        self._server = StreamServer(("127.0.0.1", 0), self._handle)
-        self._server.start()
-        self.port: int = self._server.server_port
-
-    def _handle(self, sock: socket, _: object) -> None:
-        request = b""
-        while b"\r\n\r\n" not in request and (data := sock.recv(65536)):
-            request += data
-        self.requests.append(request)
-        self._wait()
-        sock.sendall(self._response)
-
-    def stop(self) -> None:
-        self._server.stop()
-
-
-def http_response(body: bytes, status: str = "200 OK") -> bytes:
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body

@@ -3,6 +3,7 @@
 import io
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
 from errno import EMFILE
 from os import strerror
 from socket import AF_APPLETALK, AF_INET, SOCK_STREAM
@@ -38,15 +39,8 @@ class Peer(LookupPeer):
 
 @pytest.fixture
 def peer() -> Iterator[Callable[..., Peer]]:
-    made: list[Peer] = []
-
-    def make(address: str) -> Peer:
-        made.append(Peer(address))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+    with ExitStack() as stack:
+        yield lambda *args: stack.enter_context(closing(Peer(*args)))
 
 
 Lookupd = Callable[..., FakeLookupd]
@@ -74,39 +68,17 @@ def test_connection_begins_with_identify_and_all_registrations(lookupd: Lookupd,
     ]
 
 
-def test_peer_info_is_logged_and_kept(lookupd: Lookupd, peer: MakePeer) -> None:
-    server = lookupd(lambda line: [info(http_port=4161, tcp_port=4160, broadcast_address="b")])
-    client = peer(server.address)
-    client.connect()
-    assert (client.info.broadcast_address, client.info.http_port) == ("b", 4161)
-    expected = f"LOOKUPD({server.address}): peer info {{TCPPort:4160 HTTPPort:4161 Version:1.3.0 BroadcastAddress:b}}\n"
-    assert expected in client.log.getvalue()
-
-
-def test_missing_broadcast_address_is_an_error_in_the_log(lookupd: Lookupd, peer: MakePeer) -> None:
-    server = lookupd(lambda line: [answer(b"{}")])
-    client = peer(server.address)
-    client.command("PING")
-    assert f"ERROR: LOOKUPD({server.address}): no broadcast address\n" in client.log.getvalue()
-
-
-def test_answers_to_other_commands_may_say_anything(lookupd: Lookupd, peer: MakePeer) -> None:
-    server = lookupd(lambda line: [info() if line == "IDENTIFY" else answer(b"E_INVALID no")])
+def test_answers_are_logged_and_those_to_other_commands_may_be_anything(lookupd: Lookupd, peer: MakePeer) -> None:
+    answers = {"IDENTIFY": info(http_port=4161, tcp_port=4160, broadcast_address="")}
+    server = lookupd(lambda line: [answers.get(line, answer(b"E_INVALID no"))])
     client = peer(server.address)
     client.command("PING")
     client.command("PING")
     assert server.lines == [["IDENTIFY", "PING", "PING"]]
-
-
-def test_command_after_a_broken_connection_registers_everything_again(lookupd: Lookupd, peer: MakePeer) -> None:
-    server = lookupd()
-    client = peer(server.address)
-    client.command("PING")
-    server.hang_up()
-    assert failure(client) == ("PING", "EOF")
-    client.topics = [("t", ["c"])]
-    client.command("REGISTER t d")
-    assert server.lines[1:] == [["IDENTIFY", "REGISTER t c", "REGISTER t d"]]
+    assert client.info.http_port == 4161
+    expected = f"LOOKUPD({server.address}): peer info {{TCPPort:4160 HTTPPort:4161 Version:1.3.0 BroadcastAddress:}}\n"
+    assert expected in client.log.getvalue()
+    assert f"ERROR: LOOKUPD({server.address}): no broadcast address\n" in client.log.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -132,16 +104,15 @@ def test_answer_to_identify_that_makes_no_sense_ends_the_connection(
     assert client.info.broadcast_address == ""
 
 
-@pytest.mark.parametrize("size", [1001, 2**31 - 1, -1])
-def test_answer_of_impossible_size_is_refused(size: int, lookupd: Lookupd, peer: MakePeer) -> None:
-    client = peer(lookupd(lambda line: [struct.pack(">i", size)]).address)
-    text = f"response body size ({size}) is greater than limit (1000)"
-    assert failure(client) == ("IDENTIFY", text)
-
-
-def test_answer_is_small_however_large_max_body_size_is(lookupd: Lookupd) -> None:
-    client = Peer(lookupd(lambda line: [struct.pack(">i", 16 * 1024 + 1)]).address, max_body_size=2**31)
-    assert failure(client) == ("IDENTIFY", "response body size (16385) is greater than limit (16384)")
+@pytest.mark.parametrize(
+    "size, limit, max_body_size",
+    [(1001, 1000, 1000), (2**31 - 1, 1000, 1000), (-1, 1000, 1000), (16385, 16384, 2**31)],
+)
+def test_answer_of_impossible_size_is_refused(
+    size: int, limit: int, max_body_size: int, lookupd: Lookupd, peer: MakePeer
+) -> None:
+    client = peer(lookupd(lambda line: [struct.pack(">i", size)]).address, max_body_size)
+    assert failure(client) == ("IDENTIFY", f"response body size ({size}) is greater than limit ({limit})")
 
 
 def drip(line: str) -> Iterable[bytes]:
@@ -172,11 +143,6 @@ def test_failed_registration_is_no_connection(
     assert failure(client) == ("REGISTER u", "i/o timeout")
 
 
-def test_nobody_listens(peer: MakePeer) -> None:
-    address = f"127.0.0.1:{free_port()}"
-    assert failure(peer(address)) == ("", f"dial tcp {address}: connect: connection refused")
-
-
 @pytest.mark.parametrize(
     "address, text",
     [
@@ -186,17 +152,23 @@ def test_nobody_listens(peer: MakePeer) -> None:
         ("127.0.0.1:99999", "dial tcp 127.0.0.1:99999: invalid port"),
         ("[::1]:99999", "dial tcp [::1]:99999: invalid port"),
         ("no..host:1", "dial tcp no..host:1: "),
+        ("127.0.0.1:{free}", "dial tcp 127.0.0.1:{free}: connect: connection refused"),
     ],
 )
 def test_address_that_cannot_be(address: str, text: str, peer: MakePeer) -> None:
-    command, error = failure(peer(address))
+    free = free_port()
+    command, error = failure(peer(address.format(free=free)))
     assert command == ""
-    assert error.startswith(text)
+    assert error.startswith(text.format(free=free))
 
 
-def test_name_is_looked_up(lookupd: Lookupd, peer: MakePeer) -> None:
-    server = lookupd()
-    peer(f"localhost:{server.port}").command("PING")
+@pytest.mark.parametrize("host, name", [("127.0.0.1", "localhost"), ("::1", "[::1]")])
+def test_name_is_looked_up_and_ipv6_has_brackets(host: str, name: str, lookupd: Lookupd, peer: MakePeer) -> None:
+    try:
+        server = lookupd(obliging, host)
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+    peer(f"{name}:{server.port}").command("PING")
     assert server.lines == [["IDENTIFY", "PING"]]
 
 
@@ -221,16 +193,6 @@ def test_no_descriptor_for_a_socket_is_an_error_like_others(
         command, error = failure(client)
     assert (command, error) == ("", f"dial tcp {client.address}: connect: too many open files")
     client.command("PING")
-
-
-def test_address_of_ipv6_has_brackets(lookupd: Lookupd, peer: MakePeer) -> None:
-    try:
-        server = lookupd(obliging, "::1")
-    except OSError:
-        pytest.skip("no IPv6 on this machine")
-    assert server.address.startswith("[::1]:")
-    peer(server.address).command("PING")
-    assert server.lines == [["IDENTIFY", "PING"]]
 
 
 def test_flood_of_answers_stops_nobody(lookupd: Lookupd, peer: MakePeer) -> None:
