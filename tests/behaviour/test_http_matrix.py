@@ -6,45 +6,24 @@ differ is normalised: ids, ports, times, memory and versions, and with them the 
 """
 
 import itertools
-import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from http.client import HTTPResponse
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command
-from kit.http_api import ask, chunked, head, message, normal
+from kit.daemons import Daemon, eventually, own_command
+from kit.http_api import Answer, ask, chunked, head, message, normal, whole_answer
 from kit.nsq_client import Client, mpub_body
 from kit.pairs import Pair, running_pair
 
 LIMITS = ["--max-msg-size=10", "--max-body-size=40", "--max-req-timeout=1h"]
 
 
-class Answer(NamedTuple):
-    status: int
-    reason: str
-    headers: dict[str, str]
-    body: str
-
-
 def answer(nsqd: Daemon, request: bytes) -> Answer:
-    """What comes back for one whole request, after which this side of the connection ends."""
-    with open_socket(nsqd.http_address, DEADLINE) as sock:
-        sock.sendall(request)
-        sock.shutdown(socket.SHUT_WR)
-        response = HTTPResponse(sock, method=request.split(b" ", 1)[0].decode())
-        response.begin()
-        raw = response.read().decode()
-    headers = {name.title(): value for name, value in response.headers.items() if name != "Date"}
-    body = normal(raw)
-    if body != raw:  # a little more or less than 2 KiB may be in chunks, or not
-        headers.pop("Transfer-Encoding", "")
-        headers["Content-Length"] = "any"
-    return Answer(response.status, response.reason, headers, body)
+    return whole_answer(nsqd.http_address, request, normal)
 
 
 def topic_state(nsqd: Daemon, topic: str) -> str:

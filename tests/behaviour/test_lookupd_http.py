@@ -5,156 +5,66 @@ A row is one request; status, reason, headers and body are compared, and what ns
 
 import json
 import re
-import socket
 from contextlib import ExitStack
-from http.client import HTTPResponse
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from kit.daemons import DEADLINE, eventually
-from kit.http_api import head, message, read_all, split_responses
-from kit.lookupds import IDENTITY, REAL_COMMAND, Lookupd, LookupdPair, Nsqd, normal, own_lookupd_command
+from kit.daemons import address_of, eventually
+from kit.http_api import Answer, head, message, read_all, split_responses, whole_answer
+from kit.lookupds import (
+    IDENTITY,
+    REAL_COMMAND,
+    Lookupd,
+    LookupdPair,
+    Nsqd,
+    lists_sorted,
+    normal,
+    own_lookupd_command,
+)
 
 pytestmark = pytest.mark.peer
 
 
-class Answer(NamedTuple):
-    status: int
-    reason: str
-    headers: dict[str, str]
-    body: str
-
-
-def connect(lookupd: Lookupd) -> socket.socket:
-    host, _, port = lookupd.http_address.partition(":")
-    return socket.create_connection((host, int(port)), DEADLINE)
-
-
 def ask(lookupd: Lookupd, request: bytes) -> Answer:
-    """What comes back for one whole request, after which this side of the connection ends."""
-    with connect(lookupd) as sock:
-        sock.sendall(request)
-        sock.shutdown(socket.SHUT_WR)
-        response = HTTPResponse(sock, method=request.split(b" ", 1)[0].decode())
-        response.begin()
-        body = response.read().decode("utf-8", "replace")  # the real one has compressed pages
-    headers = {name.title(): value for name, value in response.headers.items() if name != "Date"}
-    if normal(body) != body:
-        headers["Content-Length"] = "any"
-    return Answer(response.status, response.reason, headers, in_order(normal(body)))
+    found = whole_answer(address_of(lookupd.http_address), request, normal)
+    return found._replace(body=in_order(found.body))
 
 
 def in_order(body: str) -> str:
-    """JSON with its lists sorted, as the real nsqlookupd's come in the order of a hash, and objects as they are."""
-
-    def sort(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: sort(item) for name, item in value.items()}
-        return sorted(map(sort, value), key=json.dumps) if isinstance(value, list) else value
-
-    return json.dumps(sort(json.loads(body)), separators=(",", ":")) if body.startswith("{") else body
+    return json.dumps(lists_sorted(json.loads(body)), separators=(",", ":")) if body.startswith("{") else body
 
 
 QUERIES = ["GET /topics", "GET /nodes", "GET /debug", "GET /channels?topic=*", "GET /lookup?topic=t"]
 
 # Before the first of them an nsqd has registered the topic t with the channel c, and another one t and u.
 REQUESTS = [
-    "",
-    "GET /ping",
-    "GET /info",
-    "GET /topics",
-    "GET /channels",
-    "GET /channels?topic=t",
-    "GET /channels?topic=x",
-    "GET /channels?topic=",
-    "GET /channels?topic=*",
-    "GET /channels?topic=%zz",
-    "GET /channels?topic=t;x",
-    "GET /lookup",
-    "GET /lookup?topic=t",
-    "GET /lookup?topic=u",
-    "GET /lookup?topic=x",
-    "GET /lookup?topic=",
-    "GET /lookup?topic=*",
-    "GET /lookup?topic=x&topic=t",
-    "GET /lookup?topic=%zz",
-    "GET /nodes",
-    "GET /debug",
-    "POST /topic/create",
-    "POST /topic/create?topic=",
-    "POST /topic/create?topic=$",
-    "POST /topic/create?topic=%zz",
-    "POST /topic/create?topic=v",
-    "POST /topic/create?topic=v",
-    "POST /topic/create?topic=w%23ephemeral",
-    "GET /lookup?topic=v",
-    "POST /channel/create",
-    "POST /channel/create?topic=v",
-    "POST /channel/create?channel=d",
-    "POST /channel/create?topic=$&channel=$",
-    "POST /channel/create?topic=v&channel=$",
-    "POST /channel/create?topic=v&channel=%zz",
-    "POST /channel/create?topic=v&channel=d",
-    "POST /channel/create?topic=y&channel=e%23ephemeral",
-    "GET /channels?topic=y",
-    "GET /channels?topic=*",
-    "POST /channel/delete",
-    "POST /channel/delete?topic=v",
-    "POST /channel/delete?topic=$&channel=d",
-    "POST /channel/delete?topic=v&channel=*",
-    "POST /channel/delete?topic=v&channel=x",
-    "POST /channel/delete?topic=x&channel=d",
-    "POST /channel/delete?topic=v&channel=d",
-    "POST /channel/delete?topic=t&channel=c",
-    "POST /topic/tombstone",
-    "POST /topic/tombstone?topic=t",
-    "POST /topic/tombstone?node=b:2",
-    "POST /topic/tombstone?topic=t&node=b:3",
-    "POST /topic/tombstone?topic=x&node=b:2",
-    "POST /topic/tombstone?topic=t&node=%zz",
-    "POST /topic/tombstone?topic=t&node=b:2",
-    "POST /topic/delete",
-    "POST /topic/delete?topic=%zz",
-    "POST /topic/delete?topic=x",
-    "POST /topic/delete?topic=u",
-    "POST /topic/delete?topic=t",
-    "POST /channel/create?topic=t&channel=c",
-    "POST /topic/delete?topic=*",
-    "GET /lookup?topic=*",
-    "GET /nothing",
-    "GET /",
-    "GET /topic",
-    "GET /topic/create",
-    "GET /topic/create?topic=x",
-    "GET /topic/tombstone",
-    "POST /ping",
-    "POST /lookup?topic=t",
-    "PUT /topics",
-    "DELETE /topic/delete?topic=t",
-    "HEAD /ping",
-    "HEAD /nodes",
-    "OPTIONS /topics",
-    "OPTIONS /topic/create",
-    "OPTIONS *",
-    "FOO /topics",
-    "get /ping",
-    "FOO /nothing",
-    "GET /ping/",
-    "GET /TOPICS",
-    "GET //lookup?topic=t",
-    "GET /debug/",
-    "GET /debug/pprof/",
-    "GET /debug/pprof/mutex",
-    "GET /debug/vars",
-    "POST /topic/create/?topic=x",
-    "POST /Topic/Create?topic=x",
-    "GET /stats",
-    "POST /pub?topic=t",
-    "POST /create_topic?topic=t",
-    "",
-][1:-1]
+    "GET /ping", "GET /info", "GET /topics", "GET /channels", "GET /channels?topic=t", "GET /channels?topic=x",
+    "GET /channels?topic=", "GET /channels?topic=*", "GET /channels?topic=%zz", "GET /channels?topic=t;x",
+    "GET /lookup", "GET /lookup?topic=t", "GET /lookup?topic=u", "GET /lookup?topic=x", "GET /lookup?topic=",
+    "GET /lookup?topic=*", "GET /lookup?topic=x&topic=t", "GET /lookup?topic=%zz", "GET /nodes", "GET /debug",
+    "POST /topic/create", "POST /topic/create?topic=", "POST /topic/create?topic=$", "POST /topic/create?topic=%zz",
+    "POST /topic/create?topic=v", "POST /topic/create?topic=v", "POST /topic/create?topic=w%23ephemeral",
+    "GET /lookup?topic=v", "POST /channel/create", "POST /channel/create?topic=v", "POST /channel/create?channel=d",
+    "POST /channel/create?topic=$&channel=$", "POST /channel/create?topic=v&channel=$",
+    "POST /channel/create?topic=v&channel=%zz", "POST /channel/create?topic=v&channel=d",
+    "POST /channel/create?topic=y&channel=e%23ephemeral", "GET /channels?topic=y", "GET /channels?topic=*",
+    "POST /channel/delete", "POST /channel/delete?topic=v", "POST /channel/delete?topic=$&channel=d",
+    "POST /channel/delete?topic=v&channel=*", "POST /channel/delete?topic=v&channel=x",
+    "POST /channel/delete?topic=x&channel=d", "POST /channel/delete?topic=v&channel=d",
+    "POST /channel/delete?topic=t&channel=c", "POST /topic/tombstone", "POST /topic/tombstone?topic=t",
+    "POST /topic/tombstone?node=b:2", "POST /topic/tombstone?topic=t&node=b:3",
+    "POST /topic/tombstone?topic=x&node=b:2", "POST /topic/tombstone?topic=t&node=%zz",
+    "POST /topic/tombstone?topic=t&node=b:2", "POST /topic/delete", "POST /topic/delete?topic=%zz",
+    "POST /topic/delete?topic=x", "POST /topic/delete?topic=u", "POST /topic/delete?topic=t",
+    "POST /channel/create?topic=t&channel=c", "POST /topic/delete?topic=*", "GET /lookup?topic=*", "GET /nothing",
+    "GET /", "GET /topic", "GET /topic/create", "GET /topic/create?topic=x", "GET /topic/tombstone", "POST /ping",
+    "POST /lookup?topic=t", "PUT /topics", "DELETE /topic/delete?topic=t", "HEAD /ping", "HEAD /nodes",
+    "OPTIONS /topics", "OPTIONS /topic/create", "OPTIONS *", "FOO /topics", "get /ping", "FOO /nothing",
+    "GET /ping/", "GET /TOPICS", "GET //lookup?topic=t", "GET /debug/", "GET /debug/pprof/",
+    "GET /debug/pprof/mutex", "GET /debug/vars", "POST /topic/create/?topic=x", "POST /Topic/Create?topic=x",
+    "GET /stats", "POST /pub?topic=t", "POST /create_topic?topic=t",
+]  # fmt: skip
 
 
 def test_every_endpoint_and_error_is_that_of_nsqlookupd(lookupd_pair: LookupdPair) -> None:
@@ -201,19 +111,13 @@ def test_text_of_an_nsqd_is_escaped_as_by_nsqlookupd(lookupd_pair: LookupdPair) 
         for lookupd in lookupd_pair:
             stack.enter_context(Nsqd(lookupd, identity)).register("t")
         for path in ("/lookup?topic=t", "/nodes", "/debug"):
-            bodies = [normal(exchange(lookupd, head(f"GET {path}"))) for lookupd in lookupd_pair]
-            assert bodies[0] == bodies[1]
-            assert "\\u003c\\u0026" in bodies[0]
-
-
-def exchange(lookupd: Lookupd, request: bytes) -> str:
-    """The body that comes back, to the byte."""
-    with connect(lookupd) as sock:
-        sock.sendall(request)
-        sock.shutdown(socket.SHUT_WR)
-        response = HTTPResponse(sock)
-        response.begin()
-        return response.read().decode()
+            pages = []
+            for lookupd in lookupd_pair:
+                with lookupd.connect("http") as sock:
+                    sock.sendall(head(f"GET {path}", "Connection: close"))
+                    pages.append(normal(read_all(sock).partition(b"\r\n\r\n")[2].decode()))
+            assert pages[0] == pages[1]
+            assert "\\u003c\\u0026" in pages[0]
 
 
 def test_body_is_ignored_and_a_broken_one_is_an_invalid_request(lookupd_pair: LookupdPair) -> None:
@@ -293,7 +197,7 @@ def test_names_beyond_the_limit_are_refused(tmp_path: Path) -> None:
 
 
 def test_large_body_ends_the_connection(lookupd: Lookupd) -> None:
-    with connect(lookupd) as sock:
+    with lookupd.connect("http") as sock:
         sock.sendall(head("POST /topic/create?topic=t", f"Content-Length: {1 << 30}") + b"x" * 100_000)
         (answer,) = split_responses(read_all(sock))
     assert answer == (200, "")
@@ -302,10 +206,10 @@ def test_large_body_ends_the_connection(lookupd: Lookupd) -> None:
 def test_http_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
     flags = ["--max-http-connections=1", "--http-idle-timeout=1s"]
     with Lookupd(own_lookupd_command(), tmp_path / "lookupd", *flags) as lookupd:
-        with connect(lookupd) as first:
+        with lookupd.connect("http") as first:
             first.sendall(head("GET /ping"))
             assert first.recv(4096).startswith(b"HTTP/1.1 200")
-            with connect(lookupd) as second:
+            with lookupd.connect("http") as second:
                 assert read_all(second) == b""
             assert read_all(first) == b""  # idle
         eventually(lambda: _answers(lookupd))

@@ -225,8 +225,7 @@ def test_hangup_is_a_clean_exit(lookupd: Lookupd) -> None:
 
 def test_exit_does_not_wait_for_clients_without_magic(lookupd: Lookupd) -> None:
     """The real nsqlookupd does."""
-    host, _, port = lookupd.tcp_address.partition(":")
-    with socket.create_connection((host, int(port)), DEADLINE) as sock:
+    with lookupd.connect() as sock:
         eventually(lambda: "new client" in lookupd.log())
         started = time.monotonic()
         assert lookupd.terminate() == 0

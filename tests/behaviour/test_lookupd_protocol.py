@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DaemonFactory
-from kit.daemons import DEADLINE, eventually
+from kit.daemons import eventually
 from kit.http_api import read_all
 from kit.lookupds import (
     EMBEDDED,
@@ -23,17 +22,18 @@ from kit.lookupds import (
     LookupdPair,
     Nsqd,
     identify,
+    lists_sorted,
     normal,
     own_lookupd_command,
 )
+from kit.traffic import DaemonFactory
 
 pytestmark = pytest.mark.peer
 
 
 def exchange(lookupd: Lookupd, data: bytes) -> str:
     """All that comes back for `data`, after which this side of the connection ends."""
-    host, _, port = lookupd.tcp_address.partition(":")
-    with socket.create_connection((host, int(port)), DEADLINE) as sock:
+    with lookupd.connect() as sock:
         sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
         return normal(read_all(sock).decode("latin-1"))
@@ -137,18 +137,12 @@ def test_every_command_and_error_is_answered_and_logged_as_by_nsqlookupd(lookupd
 
 def contents(lookupd: Lookupd) -> dict[str, object]:
     """What nsqlookupd holds, lists in order."""
-
-    def in_order(value: object) -> object:
-        if isinstance(value, dict):
-            return {name: in_order(item) for name, item in value.items()}
-        return sorted(map(in_order, value), key=json.dumps) if isinstance(value, list) else value
-
     paths = ["/topics", "/nodes", "/debug", "/channels?topic=t", "/channels?topic=*", "/lookup?topic=*"]
     paths += ["/channels?topic=e%23ephemeral"]
     if not lookupd.ask("/topics")["topics"]:
         paths.remove("/lookup?topic=*")  # which is not found
     answers = {path: json.dumps(lookupd.ask(path), separators=(",", ":")) for path in paths}
-    return {path: in_order(json.loads(normal(text))) for path, text in answers.items()}
+    return {path: lists_sorted(json.loads(normal(text))) for path, text in answers.items()}
 
 
 def is_gone(lookupd: Lookupd, name: str) -> bool:
@@ -156,28 +150,12 @@ def is_gone(lookupd: Lookupd, name: str) -> bool:
 
 
 STEPS = (
-    "a REGISTER t c",
-    "b REGISTER t d",
-    "b REGISTER u",
-    "a REGISTER e#ephemeral f#ephemeral",
-    "b REGISTER e#ephemeral f#ephemeral",
-    "a REGISTER t g#ephemeral",
-    "a UNREGISTER e#ephemeral f#ephemeral",
-    "b UNREGISTER t c",
-    "b UNREGISTER u",
-    "b UNREGISTER e#ephemeral f#ephemeral",
-    "a UNREGISTER e#ephemeral",
-    "b UNREGISTER e#ephemeral",
-    "b REGISTER e#ephemeral f",
-    "b UNREGISTER e#ephemeral",
-    "a UNREGISTER t",
-    "a REGISTER t c",
-    "a REGISTER t c",
-    "a CLOSE",
-    "b UNREGISTER t g#ephemeral",
-    "b REGISTER v w#ephemeral",
-    "b CLOSE",
-)
+    "a REGISTER t c", "b REGISTER t d", "b REGISTER u", "a REGISTER e#ephemeral f#ephemeral",
+    "b REGISTER e#ephemeral f#ephemeral", "a REGISTER t g#ephemeral", "a UNREGISTER e#ephemeral f#ephemeral",
+    "b UNREGISTER t c", "b UNREGISTER u", "b UNREGISTER e#ephemeral f#ephemeral", "a UNREGISTER e#ephemeral",
+    "b UNREGISTER e#ephemeral", "b REGISTER e#ephemeral f", "b UNREGISTER e#ephemeral", "a UNREGISTER t",
+    "a REGISTER t c", "a REGISTER t c", "a CLOSE", "b UNREGISTER t g#ephemeral", "b REGISTER v w#ephemeral", "b CLOSE",
+)  # fmt: skip
 
 
 def test_registrations_come_and_go_as_in_nsqlookupd(lookupd_pair: LookupdPair) -> None:
@@ -259,8 +237,7 @@ def test_client_without_magic_is_disconnected(tmp_path: Path) -> None:
         Lookupd(own_lookupd_command(), tmp_path / "ours", "--magic-timeout=1s") as lookupd,
         Nsqd(lookupd) as nsqd,
     ):
-        host, _, port = lookupd.tcp_address.partition(":")
-        with socket.create_connection((host, int(port)), DEADLINE) as sock:
+        with lookupd.connect() as sock:
             assert read_all(sock) == b""
         assert "ERROR: failed to read protocol version - read tcp 127.0.0.1:" in lookupd.log()
         assert nsqd.command(b"PING\n") == b"OK"
@@ -269,8 +246,7 @@ def test_client_without_magic_is_disconnected(tmp_path: Path) -> None:
 def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
     with Lookupd(own_lookupd_command(), tmp_path / "ours", "--max-tcp-connections=2") as lookupd:
         with Nsqd(lookupd), Nsqd(lookupd) as second:
-            host, _, port = lookupd.tcp_address.partition(":")
-            with socket.create_connection((host, int(port)), DEADLINE) as sock:
+            with lookupd.connect() as sock:
                 assert read_all(sock) == b""
             assert second.command(b"PING\n") == b"OK"
         eventually(lambda: lookupd.producers() == [])
@@ -301,10 +277,9 @@ def test_bad_clients_harm_nobody(gnsqd_factory: DaemonFactory, tmp_path: Path, e
         else:
             lookupd = stack.enter_context(Lookupd(own_lookupd_command(), tmp_path / "ours"))
         own = len(lookupd.producers())
-        host, _, port = (lookupd.http_address if to == "http" else lookupd.tcp_address).partition(":")
         with ExitStack() as clients, Nsqd(lookupd) as nsqd:
             for number in range(200):
-                sock = clients.enter_context(socket.create_connection((host, int(port)), DEADLINE))
+                sock = clients.enter_context(lookupd.connect(to))
                 sock.sendall(BAD_CLIENTS[to][number % len(BAD_CLIENTS[to])])
             nsqd.register("t c")
             assert lookupd.ask("/lookup?topic=t")["channels"] == ["c"]

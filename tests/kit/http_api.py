@@ -4,9 +4,10 @@ import re
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from http.client import HTTPResponse
+from typing import Any, NamedTuple
 
-from kit.daemons import DEADLINE, Daemon, open_socket
+from kit.daemons import DEADLINE, Address, Daemon, open_socket
 
 
 def message(code: str) -> str:
@@ -71,6 +72,29 @@ def read_all(sock: socket.socket) -> bytes:
         while more := sock.recv(65536):
             data += more
     return data
+
+
+class Answer(NamedTuple):
+    status: int
+    reason: str
+    headers: dict[str, str]
+    body: str
+
+
+def whole_answer(address: Address, request: bytes, normal: Callable[[str], str]) -> Answer:
+    """What comes back for one whole request, after which this side of the connection ends, with its body normalised."""
+    with open_socket(address, DEADLINE) as sock:
+        sock.sendall(request)
+        sock.shutdown(socket.SHUT_WR)
+        response = HTTPResponse(sock, method=request.split(b" ", 1)[0].decode())
+        response.begin()
+        raw = response.read().decode("utf-8", "replace")  # the real daemons have compressed pages
+    headers = {name.title(): value for name, value in response.headers.items() if name != "Date"}
+    body = normal(raw)
+    if body != raw:  # a little more or less than 2 KiB may be in chunks, or not
+        headers.pop("Transfer-Encoding", "")
+        headers["Content-Length"] = "any"
+    return Answer(response.status, response.reason, headers, body)
 
 
 def _in_order(separator: str) -> Callable[[re.Match[str]], str]:

@@ -112,6 +112,10 @@ class Lookupd:
     def http_address(self) -> str:
         return f"127.0.0.1:{self._ports['http']}"
 
+    def connect(self, kind: str = "tcp") -> socket.socket:
+        """A connection to the address of TCP or HTTP."""
+        return socket.create_connection(("127.0.0.1", int(self._ports[kind])), DEADLINE)
+
     @property
     def flag(self) -> str:
         return f"--lookupd-tcp-address={self.tcp_address}"
@@ -191,12 +195,18 @@ def normal(text: str) -> str:
     return re.sub(r"built w/[^)]*", "built", text)
 
 
+def lists_sorted(value: Any) -> Any:
+    """JSON with its lists sorted, as the real nsqlookupd's come in the order of a hash, and objects as they are."""
+    if isinstance(value, dict):
+        return {name: lists_sorted(item) for name, item in value.items()}
+    return sorted(map(lists_sorted, value), key=json.dumps) if isinstance(value, list) else value
+
+
 class Nsqd:
     """The connection of a pretended nsqd, which has identified itself unless `identity` is None; `with` closes it."""
 
     def __init__(self, lookupd: Lookupd, identity: dict[str, object] | None = IDENTITY) -> None:
-        host, _, port = lookupd.tcp_address.partition(":")
-        self.sock = socket.create_connection((host, int(port)), DEADLINE)
+        self.sock = lookupd.connect()
         self.file = self.sock.makefile("rb")
         self.address = "{}:{}".format(*self.sock.getsockname())
         self.sock.sendall(b"  V1")
