@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from kit.daemons import Daemon, interpreter, own_command
-from kit.http_api import ask
-from kit.nsq_client import Client
+from kit.traffic import create, post, take
 
 PROGRAM = """
 import os, runpy, sys
@@ -27,16 +26,13 @@ def test_data_path_is_listed_at_the_start_and_not_for_each_queue(tmp_path: Path,
     command = [*interpreter(own_command()), "-P", "-c", PROGRAM, str(noted)]
     with Daemon(command, tmp_path / "data", flag) as daemon:
         for topic in TOPICS:
-            for request in (f"/topic/create?topic={topic}", f"/channel/create?topic={topic}&channel=c"):
-                assert ask(daemon, f"POST {request}") == (200, "")
-            assert ask(daemon, f"POST /pub?topic={topic}", b"kept") == (200, "OK")
+            create(daemon, topic, "c")
+            post(daemon, f"/pub?topic={topic}", b"kept")
         listings = noted.stat().st_size
         assert listings <= 2  # the second for metadata of an nsqd before v1.0, as there was no nsqd.dat
         daemon.kill()
         with daemon.start():
             assert noted.stat().st_size == listings + 1
             for topic in TOPICS:
-                with Client(daemon.tcp_address) as client:
-                    client.subscribe(topic, "c", rdy=1)
-                    assert client.message().body == b"kept"
+                assert [message.body for message in take(daemon, topic, "c", 1)] == [b"kept"]
             assert noted.stat().st_size == listings + 1

@@ -28,22 +28,23 @@ DEADLINE = 30.0
 Start = Callable[[Options], Statsd]
 
 
-class Receiver(gevent.socket.socket):
+class Receiver:
     """A statsd."""
 
     def __init__(self) -> None:
-        super().__init__(type=gevent.socket.SOCK_DGRAM)
-        self.settimeout(DEADLINE)
-        self.bind(("127.0.0.1", 0))
-        self.address = "127.0.0.1:{1}".format(*self.getsockname())
+        self.socket = gevent.socket.socket(type=gevent.socket.SOCK_DGRAM)
+        self.socket.settimeout(DEADLINE)
+        self.socket.bind(("127.0.0.1", 0))
+        self.address = "127.0.0.1:{1}".format(*self.socket.getsockname())
 
     def packet(self) -> str:
-        return str(self.recv(65536).decode())
+        return str(self.socket.recv(65536).decode())
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with Receiver() as receiver:
+    receiver = Receiver()
+    with receiver.socket:
         yield receiver
 
 

@@ -58,6 +58,6 @@ def test_start_is_a_local_time_with_its_zone_and_uptime_a_duration(
 
 @pytest.mark.parametrize("seconds, text", [(-3, "0s"), (0, "0s"), (3665, "1h1m5s")])
 def test_client_is_connected_for_a_duration(seconds: int, text: str) -> None:
-    client = {"version": "V2", "hostname": "h", "user_agent": "ua", "remote_address": "@", "pub_counts": []}
+    client: Row = {"version": "V2", "hostname": "h", "user_agent": "ua", "remote_address": "@", "pub_counts": []}
     client["connect_ts"] = int(time.time()) - seconds
     assert page(producers=[client])[-1] == f"   [V2 h: ua                ] msgs: 0        topics:  connected: {text}"
