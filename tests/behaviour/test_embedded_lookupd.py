@@ -4,8 +4,6 @@ import http.client
 import json
 import re
 import urllib.error
-from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,13 +13,7 @@ from gnsqd.testing import running
 from kit.daemons import DEADLINE, Daemon, StartFailed, eventually, free_port, own_command
 from kit.lookupds import DEV, EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
 from kit.nsq_client import Client
-
-DaemonFactory = Callable[..., Daemon]
-
-
-def create(nsqd: Daemon, topic: str, channel: str = "") -> None:
-    assert nsqd.http("POST", f"/topic/create?topic={topic}")[0] == 200
-    assert not channel or nsqd.http("POST", f"/channel/create?topic={topic}&channel={channel}")[0] == 200
+from kit.traffic import DaemonFactory, create, post, publish, wait_for
 
 
 def port(nsqd: Daemon) -> int:
@@ -46,8 +38,8 @@ def test_this_daemon_is_registered_at_once_and_for_all_that_it_has(gnsqd_factory
     nsqd.restart(*EMBEDDED)
     lookupd = EmbeddedLookupd(nsqd)
     assert lookupd.registered() == {"old:", "old:c"}
-    with closing(Client(nsqd.tcp_address)) as client, closing(Client(nsqd.tcp_address)) as publisher:
-        publisher.publish("t", b"x")
+    with Client(nsqd.tcp_address) as client:
+        publish(nsqd, "t", b"x")
         assert lookupd.registered() == {"old:", "old:c", "t:"}
         client.subscribe("t", "d#ephemeral")
         assert lookupd.registered() == {"old:", "old:c", "t:", "t:d#ephemeral"}
@@ -55,8 +47,8 @@ def test_this_daemon_is_registered_at_once_and_for_all_that_it_has(gnsqd_factory
         assert (row["tcp_port"], row["http_port"]) == (port(nsqd), nsqd.http_address[1])
         assert row["version"] == "1.3.0"
     eventually(lambda: lookupd.ask("/channels?topic=t")["channels"] == [])
-    for path in ("channel/delete?topic=old&channel=c", "topic/delete?topic=t"):
-        assert nsqd.http("POST", f"/{path}")[0] == 200
+    post(nsqd, "/channel/delete?topic=old&channel=c")
+    post(nsqd, "/topic/delete?topic=t")
     assert lookupd.registered() == {"old:"}
     assert "unexpected UNREGISTER" not in nsqd.log()
 
@@ -74,10 +66,11 @@ def test_other_nsqds_register_over_tcp(nsqd_factory: DaemonFactory, gnsqd_factor
 
 def test_new_topic_begins_with_the_channels_that_are_registered(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*EMBEDDED)
-    with Nsqd(EmbeddedLookupd(nsqd)) as other, closing(Client(nsqd.tcp_address)) as client:
+    with Nsqd(EmbeddedLookupd(nsqd)) as other:
         other.register("t a", "t b#ephemeral", "t c")
-        client.publish("t", b"x")
-    eventually(lambda: [nsqd.channel_stats("t", name).get("depth") for name in "ac"] == [1, 1])
+        publish(nsqd, "t", b"x")
+    for name in "ac":
+        wait_for(nsqd, "t", name, depth=1)
     assert len(nsqd.stats("t")["topics"][0]["channels"]) == 2
 
 
@@ -122,14 +115,8 @@ def test_helper_for_tests_finds_the_addresses_of_the_daemon() -> None:
 # Names of this daemon
 
 
-HOSTS = {
-    "gnsqd": "gnsqd",
-    "gnsqd:4161": "gnsqd",
-    "127.0.0.1:4161": "127.0.0.1",
-    "[::1]:4161": "::1",
-    "[::1]": "::1",
-    "a.b-c_d": "a.b-c_d",
-}
+HOSTS = {"gnsqd": "gnsqd", "gnsqd:4161": "gnsqd", "127.0.0.1:4161": "127.0.0.1"}
+HOSTS |= {"[::1]:4161": "::1", "[::1]": "::1", "a.b-c_d": "a.b-c_d"}
 
 
 def test_askers_get_the_name_by_which_they_ask(gnsqd_factory: DaemonFactory) -> None:
@@ -190,11 +177,11 @@ def test_topic_that_is_looked_up_is_there(gnsqd_factory: DaemonFactory) -> None:
     assert lookupd.found("t") == {port(nsqd)}
 
 
-@pytest.mark.parametrize("flags", [(), ("--lookup-creates-topics=false",)])
-def test_topics_are_not_created_unasked(gnsqd_factory: DaemonFactory, flags: tuple[str, ...]) -> None:
-    nsqd = gnsqd_factory(*EMBEDDED, *flags)
-    assert is_missing(EmbeddedLookupd(nsqd), "/lookup?topic=t")
-    assert nsqd.stats()["topics"] == []
+def test_topics_are_not_created_unasked(gnsqd: Daemon) -> None:
+    for flags in (EMBEDDED, (*DEV, "--lookup-creates-topics=false")):
+        gnsqd.restart(*flags)
+        assert is_missing(EmbeddedLookupd(gnsqd), "/lookup?topic=t")
+        assert gnsqd.stats()["topics"] == []
 
 
 def test_only_a_lookup_of_a_name_that_no_nsqd_has_creates_it(gnsqd_factory: DaemonFactory) -> None:

@@ -10,11 +10,10 @@ import pytest
 
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually
-from kit.http_api import ask, exchange, head, message
-from kit.nsq_client import Client
+from kit.http_api import ask, chunked, exchange, head, message
 from kit.pairs import Pair, running_pair
+from kit.traffic import DaemonFactory, post, publish
 
-DaemonFactory = Callable[..., Daemon]
 Answer = tuple[int, dict[str, str], str]
 
 LOOKUPD = "/config/nsqlookupd_tcp_addresses"
@@ -156,17 +155,18 @@ def test_values_are_taken_and_refused_as_by_nsqd(pair: Pair) -> None:
 
 
 @pytest.mark.peer
-def test_body_that_is_cut_off_is_answered_as_by_nsqd(pair: Pair) -> None:
-    requests = [
+@pytest.mark.parametrize(
+    "request_",
+    [
         head("PUT /config/log_level", "Content-Length: 9") + b"debug",
         head("PUT /config/nosuch", "Content-Length: 9"),
         head("PUT /config/log_level", "Transfer-Encoding: chunked") + b"5\r\ndeb",
         head("PUT /config/log_level", "Content-Length: 200") + b"x" * 101,
-        head("PUT /config/log_level", "Transfer-Encoding: chunked") + b"5\r\ndebug\r\n0\r\n\r\n",
-    ]
-    assert [exchange(pair.ours, request) for request in requests] == [
-        exchange(pair.real, request) for request in requests
-    ]
+        head("PUT /config/log_level", "Transfer-Encoding: chunked") + chunked(b"debug"),
+    ],
+)
+def test_body_that_is_cut_off_is_answered_as_by_nsqd(pair: Pair, request_: bytes) -> None:
+    assert exchange(pair.ours, request_) == exchange(pair.real, request_)
 
 
 def test_refused_addresses_leave_those_that_were_there(gnsqd: Daemon) -> None:
@@ -177,23 +177,18 @@ def test_refused_addresses_leave_those_that_were_there(gnsqd: Daemon) -> None:
 
 
 def test_log_level_takes_effect_at_once_for_every_part(nsqd: Daemon, topic: str) -> None:
-    def publish() -> None:
-        with Client(nsqd.tcp_address) as client:
-            client.identify()
-            client.publish(topic, b"x")
-
     def lines(level: str) -> list[str]:
         return [line for line in nsqd.log().splitlines() if f" {level}: " in line]
 
     ask(nsqd, "PUT /config/log_level", b"debug")
-    publish()
+    publish(nsqd, topic, b"x")
     # It reports the client's end and the new topic in its own time.
     eventually(lambda: "exiting messagePump" in nsqd.log() and nsqd.log().count("NSQ: persisting ") == 2)
     assert any(f"[PUB {topic}]" in line for line in lines("DEBUG"))
     ask(nsqd, "PUT /config/log_level", b"fatal")
     before = nsqd.log()
     ask(nsqd, "GET /nope")
-    ask(nsqd, f"POST /topic/create?topic={topic}x")
+    post(nsqd, f"/topic/create?topic={topic}x")
     assert nsqd.log() == before
     ask(nsqd, "PUT /config/log_level", b"INFO")
     ask(nsqd, "GET /config/nope")

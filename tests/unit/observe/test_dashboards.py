@@ -29,21 +29,9 @@ SCRAPE_CONFIG = CONTRIB / "prometheus" / "gnsqd.yml"
 DOCUMENT = CONTRIB / "docs" / "metrics.md"
 
 FUNCTIONS = {
-    "changes",
-    "count",
-    "deriv",
-    "histogram_quantile",
-    "increase",
-    "label_values",
-    "max",
-    "max_over_time",
-    "min_over_time",
-    "rate",
-    "sum",
-    "time",
-    "topk",
-    "vector",
-}
+    "changes", "count", "deriv", "histogram_quantile", "increase", "label_values", "max", "max_over_time",
+    "min_over_time", "rate", "sum", "time", "topk", "vector",
+}  # fmt: skip
 OPERATORS = {"and", "or", "unless", "bool", "offset"}
 GROUPINGS = {"by", "without", "on", "ignoring", "group_left", "group_right"}
 OF_PROMETHEUS = {"job", "instance"}  # labels that every series has there
@@ -59,8 +47,6 @@ TOKEN = re.compile(
 )
 
 EACH_DASHBOARD = pytest.mark.parametrize("path", [DASHBOARD, OF_PIPELINES], ids=["gnsqd", "gnsq-pipeline"])
-
-LOOKUPDS = {"127.0.0.1:4160": True}
 
 Named = dict[str, set[str]]
 
@@ -132,33 +118,6 @@ def test_names_of_series_and_labels_are_found(expression: str, series: Named) ->
 # What is exported
 
 
-@pytest.fixture
-def exported(registry: Registry, options: Options) -> Named:
-    """Every series with its labels that there can be, from a page with everything on it."""
-    options.max_channel_depth = options.min_free_disk = 1
-    options.metrics_clients = options.metrics_compat = True
-    options.max_attempts = 1
-    options.e2e_processing_latency_percentiles = [0.99, 0.95]
-    return _exported(registry, options)
-
-
-@pytest.fixture
-def exported_by_default(registry: Registry, options: Options) -> Named:
-    return _exported(registry, options)
-
-
-@pytest.fixture
-def exported_by_pipelines() -> Named:
-    """What gnsq-pipeline and its listener export."""
-    metrics, key = PipelineMetrics(), ("t", "n:4150")
-    metrics.add("archive", Progress(1, "2026-11-21T20:41:28Z", 1, 1.0, {key: 1}, 0, 0, {key: 1}, 0, 0))
-    return _labels(metrics.registry.collect())
-
-
-def _exported(registry: Registry, options: Options) -> Named:
-    return _labels(_page(registry, options)) | {"up": set()}
-
-
 def _labels(page: Iterable[Any]) -> Named:
     found: Named = {}
     for family in page:
@@ -170,9 +129,32 @@ def _labels(page: Iterable[Any]) -> Named:
 def _page(registry: Registry, options: Options, accept: str = "") -> list[Any]:
     registry.get_topic("t").get_channel("c").add_client(ShownClient(1))
     clients = [ShownClient(2, pub_counts={"t": 1})]
-    return families(
-        Metrics(registry, options, MemoryStats(), lambda: clients, lambda: 1, {}, lambda: LOOKUPDS).render(accept)[0]
+    metrics = Metrics(
+        registry, options, MemoryStats(), lambda: clients, lambda: 1, {}, lambda: {"127.0.0.1:4160": True}
     )
+    return families(metrics.render(accept)[0])
+
+
+@pytest.fixture
+def exported(registry: Registry, options: Options) -> Named:
+    """Every series with its labels that there can be, from a page with everything on it."""
+    options.max_channel_depth = options.min_free_disk = options.max_attempts = 1
+    options.metrics_clients = options.metrics_compat = True
+    options.e2e_processing_latency_percentiles = [0.99, 0.95]
+    return _labels(_page(registry, options)) | {"up": set()}
+
+
+@pytest.fixture
+def exported_by_default(registry: Registry, options: Options) -> Named:
+    return _labels(_page(registry, options)) | {"up": set()}
+
+
+@pytest.fixture
+def exported_by_pipelines() -> Named:
+    """What gnsq-pipeline and its listener export."""
+    metrics, key = PipelineMetrics(), ("t", "n:4150")
+    metrics.add("archive", Progress(1, "2026-11-21T20:41:28Z", 1, 1.0, {key: 1}, 0, 0, {key: 1}, 0, 0))
+    return _labels(metrics.registry.collect())
 
 
 def assert_exported(expression: str, exported: Named) -> None:
