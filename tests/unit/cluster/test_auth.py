@@ -1,7 +1,6 @@
 """Auth servers that lie, secrets that are none of the log's business, and queries that the daemon's exit ends."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 import re2
@@ -22,10 +21,9 @@ def answer(*authorizations: object, ttl: int = 1) -> bytes:
 class FakeHTTP(HTTPClient):
     """Notes URLs, and answers once it is `let`."""
 
-    def __init__(self, body: bytes = b"", error: str = "") -> None:
+    def __init__(self, error: str = "") -> None:
         self.urls: list[str] = []
         self.let = Event()
-        self._answer = body
         self._error = error
 
     def get(self, url: str) -> bytes:
@@ -33,7 +31,7 @@ class FakeHTTP(HTTPClient):
         if self._error:
             raise HTTPClientError(self._error)
         assert self.let.wait(DEADLINE)
-        return self._answer
+        return answer()  # a short one: whoever checks a long one may yield, and still be asking
 
 
 def query(auth: Auth, secret: bytes = b"secret") -> State:
@@ -57,19 +55,19 @@ def test_long_regex_is_taken() -> None:
     assert not state.allows("topic0400", "")
 
 
-def turns_of_others(work: Greenlet) -> Iterator[None]:
-    while not work.dead:
-        yield
-        sleep()
-
-
 def test_others_have_their_turns_while_an_answer_is_checked_and_matched() -> None:
+    def turns_beside(work: Greenlet) -> int:
+        turns = 0
+        while not work.dead:
+            turns += 1
+            sleep()
+        return turns
+
     hostile = [f"(?:{number}?){{900}}x" for number in range(100)]
     state: list[State] = []
-    checking = spawn(lambda: state.append(parse_answer(answer(EVERYTHING | {"channels": hostile}))))
-    assert len(list(turns_of_others(checking))) > 20
+    assert turns_beside(spawn(lambda: state.append(parse_answer(answer(EVERYTHING | {"channels": hostile}))))) > 20
     matching = spawn(lambda: state[0].allows("t", "channel"))
-    assert len(list(turns_of_others(matching))) > 20
+    assert turns_beside(matching) > 20
     assert matching.get() is False
 
 
@@ -82,15 +80,11 @@ def test_what_was_allowed_once_is_not_matched_again(monkeypatch: pytest.MonkeyPa
         state.allows("u", "")
 
 
-def test_answer_may_live_longer_than_the_clock_counts() -> None:
-    assert not parse_answer(answer(ttl=2**63 - 1)).expired
-
-
 # What is sent and logged
 
 
 def test_secret_that_no_server_takes_is_not_sent() -> None:
-    http = FakeHTTP(answer(EVERYTHING))
+    http = FakeHTTP()
     http.let.set()
     auth = Auth(["a:1"], http)
     query(auth, b"x" * MAX_SECRET_SIZE)
@@ -108,47 +102,22 @@ def test_secret_that_no_server_takes_is_not_sent() -> None:
         ),
         ('Get "/?secret=s": stopped', 'Get "/?secret=***": stopped'),
         ("dial tcp [::1]:80: no", "dial tcp [::1]:80: no"),
+        ("a\n[nsqd] forged\x1b", r"a\n[nsqd] forged\x1b"),
         ("x" * 5000, "x" * (1000 - len("failed to auth against http://you:***@a:1/ - "))),
     ],
 )
 def test_failure_is_reported_without_secrets_and_not_at_length(error: str, shown: str) -> None:
     with pytest.raises(AuthError) as caught:
         query(Auth(["http://you:pass@a:1/"], FakeHTTP(error=error)))
-    assert str(caught.value) == f"failed to auth against http://you:***@a:1/ - {shown}"
-
-
-def test_failure_is_one_line() -> None:
-    http = FakeHTTP(answer({"permissions": ["a\n[nsqd] forged\x1b"]}))
-    http.let.set()
-    with pytest.raises(AuthError) as caught:
-        query(Auth(["a:1"], http))
-    assert str(caught.value) == r'"failed to auth against a:1 - unknown permission a\n[nsqd] forged\x1b"'
+    text = f"failed to auth against http://you:***@a:1/ - {shown}"
+    assert str(caught.value) == (text if error.isprintable() else f'"{text}"')
 
 
 # Exit
 
 
-def test_stop_ends_a_query_and_lets_none_begin() -> None:
-    http = FakeHTTP()
-    auth = Auth(["a:1"], http)
-
-    def ask() -> str:
-        with pytest.raises(AuthError) as caught:
-            query(auth)
-        return str(caught.value)
-
-    asking = [spawn(ask) for _ in range(3)]
-    sleep()
-    assert len(http.urls) == 3
-    auth.stop()
-    assert [greenlet.get(timeout=DEADLINE) for greenlet in asking] == ["exiting"] * 3
-    with pytest.raises(AuthError, match="^exiting$"):
-        query(auth)
-    assert len(http.urls) == 3
-
-
 def test_stop_does_not_hit_who_just_got_an_answer() -> None:
-    http = FakeHTTP(answer())  # a short one: whoever checks a long one may yield, and still be asking
+    http = FakeHTTP()
     auth, elsewhere = Auth(["a:1"], http), Event()
 
     def client() -> bool:

@@ -3,8 +3,7 @@
 import gzip
 import ssl
 import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from gnsqd.cluster.http_client import HTTPClient
 from gnsqd.errors import HTTPClientError
 from gnsqd.options import MILLISECOND, SECOND
 from kit.auth_server import AuthServer, response
-from kit.certificates import Identity, issue
+from kit.certificates import issue
 from kit.daemons import DEADLINE
 
 HTTP = Callable[[bytes], AuthServer]
@@ -79,17 +78,6 @@ def test_body_that_is_not_compressed_as_it_says_is_refused(
 # Time
 
 
-@contextmanager
-def served(handle: Callable[[socket], None]) -> Iterator[int]:
-    """The port of a server."""
-    server = StreamServer(("127.0.0.1", 0), lambda sock, _: handle(sock))
-    server.start()
-    try:
-        yield server.server_port
-    finally:
-        server.stop()
-
-
 def never(sock: socket) -> None:
     sock.recv(65536)
     sleep(DEADLINE)
@@ -113,22 +101,26 @@ def in_circles(sock: socket) -> None:
     sock.sendall(response("", "302 Found", "Location: /"))
 
 
+HEADERS, BODY = "exceeded while awaiting headers", "or context cancellation while reading body"
+
+
 @pytest.mark.parametrize(
     ("scheme", "handle", "limit", "while_doing"),
     [
-        ("http", never, 50 * MILLISECOND, "exceeded while awaiting headers"),
-        ("https", never, 50 * MILLISECOND, "exceeded while awaiting headers"),
-        ("http", headers_only, SECOND, "or context cancellation while reading body"),
-        ("http", drop_by_drop, SECOND, "or context cancellation while reading body"),
-        ("http", in_circles, 50 * MILLISECOND, "exceeded while awaiting headers"),
+        ("http", never, 50 * MILLISECOND, HEADERS),
+        ("https", never, 50 * MILLISECOND, HEADERS),
+        ("http", headers_only, SECOND, BODY),
+        ("http", drop_by_drop, SECOND, BODY),
+        ("http", in_circles, 50 * MILLISECOND, HEADERS),
     ],
 )
 def test_request_timeout_covers_everything(
     scheme: str, handle: Callable[[socket], None], limit: int, while_doing: str
 ) -> None:
-    client = HTTPClient(60 * SECOND, limit)
-    with served(handle) as port:
-        text = failure(client, f"{scheme}://127.0.0.1:{port}/")
+    server = StreamServer(("127.0.0.1", 0), lambda sock, _: handle(sock))
+    server.start()
+    text = failure(HTTPClient(60 * SECOND, limit), f"{scheme}://127.0.0.1:{server.server_port}/")
+    server.stop()
     assert text.endswith(f"context deadline exceeded (Client.Timeout {while_doing})")
 
 
@@ -147,7 +139,7 @@ def test_request_timeout_covers_everything(
 def test_servers_certificate_is_verified(tmp_path: Path, root: str, host: str, expired: bool, why: str) -> None:
     authority = issue("authority", authority=True)
     intermediate = issue("intermediate", authority, authority=True)
-    roots: dict[str, Identity] = {"authority": authority, "intermediate": intermediate}
+    roots = {"authority": authority, "intermediate": intermediate}
     own = issue("server", intermediate, expired=expired).write(tmp_path / "server", intermediate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*own)

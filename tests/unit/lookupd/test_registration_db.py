@@ -55,44 +55,42 @@ def contents(db: RegistrationDB) -> dict[Key, set[str]]:
 class Subject:
     """The database, with the same methods."""
 
-    def __init__(self, db: RegistrationDB, peers: dict[str, PeerInfo]) -> None:
-        self._db = db
-        self._peers = peers
+    def __init__(self) -> None:
+        self.db = RegistrationDB(0)
+        self.peers = {id: PeerInfo(id) for id in "xyz"}
 
     def register(self, id: str, topic: str, channel: str) -> None:
-        self._db.register(self._peers[id], topic, channel)
+        self.db.register(self.peers[id], topic, channel)
 
     def unregister(self, id: str, topic: str, channel: str) -> None:
         if channel:
-            self._db.unregister_channel(self._peers[id], topic, channel)
-        else:
-            for name in self._db.channel_names(topic):
-                self._db.remove_from_channel(self._peers[id], topic, name)
-            self._db.unregister_topic(self._peers[id], topic)
+            self.db.unregister_channel(self.peers[id], topic, channel)
+            return
+        for name in self.db.channel_names(topic):
+            self.db.remove_from_channel(self.peers[id], topic, name)
+        self.db.unregister_topic(self.peers[id], topic)
 
     def disconnect(self, id: str) -> None:
-        list(self._db.disconnect(self._peers[id]))
+        list(self.db.disconnect(self.peers[id]))
 
     def add(self, topic: str, channel: str) -> None:
         if channel:
-            self._db.add_channel(topic, channel)
+            self.db.add_channel(topic, channel)
         else:
-            self._db.add_topic(topic)
+            self.db.add_topic(topic)
 
     def delete(self, topic: str, channel: str) -> None:
         if channel:
-            self._db.delete_channel(topic, channel)
+            self.db.delete_channel(topic, channel)
         else:
-            list(self._db.delete_channels(topic))
-            list(self._db.delete_topics(topic))
+            list(self.db.delete_channels(topic))
+            list(self.db.delete_topics(topic))
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_changes_leave_what_a_plain_map_has(seed: int) -> None:
     chance = random.Random(seed)
-    db, model = RegistrationDB(0), Model()
-    peers = {id: PeerInfo(id) for id in "xyz"}
-    subject = Subject(db, peers)
+    subject, model = Subject(), Model()
     for _ in range(300):
         id, topic, channel = chance.choice("xyz"), chance.choice(TOPICS), chance.choice(("", *CHANNELS))
         changes = {
@@ -105,9 +103,9 @@ def test_random_changes_leave_what_a_plain_map_has(seed: int) -> None:
         (name,) = chance.choices([*changes], [weight for weight, _ in changes.values()])
         for one in (subject, model):
             getattr(one, name)(*changes[name][1])
-        assert contents(db) == model.keys
-        assert db.count == len(model.keys) + sum(map(len, model.keys.values()))
-        for other in peers.values():
+        assert contents(subject.db) == model.keys
+        assert subject.db.count == len(model.keys) + sum(map(len, model.keys.values()))
+        for other in subject.peers.values():
             registered = {("topic", name, "") for name in other.topics}
             registered |= {("channel", *pair) for pair in other.channels}
             assert registered == {key for key, ids in model.keys.items() if other.id in ids}
