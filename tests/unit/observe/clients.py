@@ -1,6 +1,7 @@
 """Clients that only show themselves."""
 
 from gnsqd.broker.environment import ClientStats
+from unit.broker.fakes import FakeConsumer
 
 STATS = ClientStats(
     client_id="me",
@@ -21,23 +22,17 @@ STATS = ClientStats(
 )
 
 
-class ShownClient:
+class ShownClient(FakeConsumer):
     """A consumer, or a producer of `pub_counts`, whose figures are `shown`."""
 
     def __init__(self, id: int, shown: ClientStats = STATS, pub_counts: dict[str, int] | None = None) -> None:
-        self.id = id
+        super().__init__(id)
         self.pub_counts = pub_counts or {}
         self._shown = shown
-
-    locality = rank = 2
 
     @property
     def ready_count(self) -> int:
         return self._shown.ready_count
 
-    def wake(self) -> None: ...
-    def timed_out_message(self) -> None: ...
-    def emptied(self) -> None: ...
-    def close(self) -> None: ...
     def stats(self, topic_name: str = "") -> ClientStats:
         return self._shown

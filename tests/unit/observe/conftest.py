@@ -1,25 +1,16 @@
-"""A real registry that keeps everything in memory."""
+"""A registry of its own for each test."""
 
-import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import gevent
 import pytest
 
-from gnsqd.broker.environment import Environment
-from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.registry import Registry
-from gnsqd.log import Level, Logger
 from gnsqd.options import Options
-from gnsqd.queues.queue import EphemeralQueue, Queue
-from gnsqd.queues.store import Context, Store
-from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.syncer import Syncer
-
-
-class MemoryStore(Store):
-    def new_queue(self, name: str) -> Queue:
-        return EphemeralQueue(name, self.context.options, self.log)
+from unit.broker.fakes import Fakes
 
 
 @pytest.fixture
@@ -28,26 +19,11 @@ def options() -> Options:
 
 
 @pytest.fixture
-def registry(options: Options) -> Iterator[Registry]:
-    greenlets = []
-
-    def spawn(name: str, body: Callable[[], None]) -> "gevent.Greenlet[[], None]":
-        greenlets.append(gevent.spawn(body))
-        return greenlets[-1]
-
-    registry = Registry()
-    log = Logger("", Level.FATAL, io.StringIO())
-    context = Context(options, log, DataFiles("", []), Syncer(), registry.set_health, check_exit=lambda: None)
-    registry.attach(
-        Environment(
-            options=options,
-            log=log,
-            ids=GuidFactory(1),
-            open_store=lambda topic: MemoryStore(topic, context),
-            notify=lambda thing, persist: None,
-            channels_to_precreate=lambda topic_name: [],
-            spawn=spawn,
-        )
-    )
-    yield registry
-    gevent.killall(greenlets)
+def registry(options: Options, tmp_path: Path) -> Iterator[Registry]:
+    """It follows what a test changes in `options`."""
+    syncer = Syncer()
+    fakes = Fakes(tmp_path, options, syncer)
+    fakes.registry.attach(replace(fakes.environment, options=options))
+    yield fakes.registry
+    gevent.killall(fakes.greenlets)
+    syncer.stop()

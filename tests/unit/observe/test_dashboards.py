@@ -1,7 +1,7 @@
 """What contrib/ says about the metrics: every series that dashboard, alert rules and documentation name is exported.
 
-PromQL is not parsed but read token by token, which is enough to find the names of series and of labels among everything
-else (Prometheus' "Querying basics" and "Operators" say which words stand where): see `named`.
+PromQL is not parsed: `named` finds the names of series and of labels among everything else, by what Prometheus'
+"Querying basics" and "Operators" say of which words stand where. promtool judges the rest, in interop/test_promtool.
 """
 
 import json
@@ -28,74 +28,31 @@ ALERTS = CONTRIB / "grafana" / "gnsqd-alerts.yml"
 SCRAPE_CONFIG = CONTRIB / "prometheus" / "gnsqd.yml"
 DOCUMENT = CONTRIB / "docs" / "metrics.md"
 
-FUNCTIONS = {
-    "changes", "count", "deriv", "histogram_quantile", "increase", "label_values", "max", "max_over_time",
-    "min_over_time", "rate", "sum", "time", "topk", "vector",
-}  # fmt: skip
 OPERATORS = {"and", "or", "unless", "bool", "offset"}
-GROUPINGS = {"by", "without", "on", "ignoring", "group_left", "group_right"}
 OF_PROMETHEUS = {"job", "instance"}  # labels that every series has there
 
-TOKEN = re.compile(
-    r"""(?P<string> "(?:\\.|[^"\\])*" | '(?:\\.|[^'\\])*' )
-      | (?P<range> \[ [^\]]* \] )
-      | (?P<number> \d[\w.]* )
-      | (?P<name> [a-zA-Z_:][\w:]* )
-      | (?P<sign> =~ | !~ | [!=<>]= | [-+*/%^=<>(){},] )
-      | (?P<space> \s+ )""",
-    re.VERBOSE,
-)
+STRING_OR_RANGE = re.compile(r"""("(\\.|[^"\\])*"|'(\\.|[^'\\])*'|\[[^\]]*\])""")
+GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right) *\(([^)]*)\)")
+SERIES = re.compile(r"\b([a-zA-Z_:][\w:]*)\b(?! *\()(?:{([^}]*)})?")  # not a function, with its selector
 
 EACH_DASHBOARD = pytest.mark.parametrize("path", [DASHBOARD, OF_PIPELINES], ids=["gnsqd", "gnsq-pipeline"])
 
 Named = dict[str, set[str]]
 
 
-def tokens(expression: str) -> list[tuple[str, str]]:
-    """(kind, text) of everything but space; AssertionError for what cannot be PromQL."""
-    found = []
-    position = 0
-    while position < len(expression):
-        match = TOKEN.match(expression, position)
-        assert match is not None, expression[position:]
-        position = match.end()
-        if match.lastgroup != "space":
-            found.append((str(match.lastgroup), match[0]))
-    return [*found, ("end", "")]
-
-
 def named(expression: str) -> Named:
-    """The series of an expression, each with the labels that it must have.
-
-    A name is a series unless it is an operator, or a parenthesis makes it a function, or it stands in braces or behind
-    a grouping word, where it is a label; grouping labels count for every series.
-    """
-    series: Named = {}
-    grouping: set[str] = set()
-    found = tokens(expression)
-    place = 0
-    while found[place][0] != "end":
-        kind, text = found[place]
-        following = found[place + 1][1]
-        place += 1
-        if kind != "name" or text in OPERATORS:
-            assert text != "{", f"a selector without a name in {expression}"
-        elif text in GROUPINGS:
-            end = found.index(("sign", ")"), place)
-            grouping |= {name for kind, name in found[place:end] if kind == "name"}
-            place = end + 1
-        elif following == "(" or following in GROUPINGS:
-            assert text in FUNCTIONS, text
-            if text == "label_values":
-                grouping.add(found[found.index(("end", "")) - 2][1])
-                found[found.index(("end", "")) - 2] = ("string", "")
-        else:
-            of_series = series.setdefault(text, set())
-            if following == "{":
-                end = found.index(("sign", "}"), place)
-                of_series |= {name for kind, name in found[place:end] if kind == "name"}
-                place = end + 1
-    return {name: of_series | grouping for name, of_series in series.items()}
+    """The series of an expression, each with the labels that it must have; grouping labels count for every series."""
+    text = STRING_OR_RANGE.sub("", expression)
+    grouping = {label for labels in GROUPING.findall(text) for label in re.findall(r"\w+", labels)}
+    text = GROUPING.sub("", text)
+    if variable := re.fullmatch(r"label_values\((.*), (\w+)\)", text):
+        text, grouping = variable[1], {variable[2]}
+    assert not re.search(r"(^|[^\w:]){", text), f"a selector without a name in {expression}"
+    return {
+        name: {*re.findall(r"\w+", selector)} | grouping
+        for name, selector in SERIES.findall(text)
+        if name not in OPERATORS
+    }
 
 
 @pytest.mark.parametrize(

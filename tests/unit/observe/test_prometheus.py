@@ -118,7 +118,7 @@ def test_page_says_what_runs_and_how_it_fares(registry: Registry, metrics: Metri
 
 
 def test_hub_lag_is_how_long_the_others_took_for_a_turn(metrics: Metrics) -> None:
-    turn = 0.02
+    turn = 0.005
 
     def dawdle() -> None:
         while True:
@@ -352,8 +352,8 @@ def test_compat_has_the_values_of_stats(registry: Registry, options: Options, me
 def test_topics_and_clients_may_come_and_go_during_a_scrape(registry: Registry, options: Options, accept: str) -> None:
     options.metrics_compat = options.metrics_clients = True
     options.e2e_processing_latency_percentiles = [0.99]
-    clients = {number: ShownClient(number, pub_counts={"t": 1}) for number in range(1000)}
-    for number in range(300):
+    clients = {number: ShownClient(number, pub_counts={"t": 1}) for number in range(300)}
+    for number in range(100):
         registry.get_topic(f"t{number}").get_channel("c").add_client(clients[number])
     changes = 0
 
@@ -362,7 +362,7 @@ def test_topics_and_clients_may_come_and_go_during_a_scrape(registry: Registry, 
         while True:
             registry.delete_existing_topic(f"t{changes}")
             del clients[changes]
-            client = clients[1000 + changes] = ShownClient(1000 + changes, pub_counts={"t": 1})
+            client = clients[300 + changes] = ShownClient(300 + changes, pub_counts={"t": 1})
             topic = registry.get_topic(f"t{changes}")
             topic.get_channel(f"c{changes}").pause()
             topic.delete_existing_channel(f"c{changes}")
@@ -378,8 +378,8 @@ def test_topics_and_clients_may_come_and_go_during_a_scrape(registry: Registry, 
         changer.kill()
     assert changes >= 5
     names = [name for name, _ in found]
-    assert names.count("gnsqd_topic_depth") >= 300
-    assert names.count("gnsqd_producer_messages_total") == 1000
+    assert names.count("gnsqd_topic_depth") >= 100
+    assert names.count("gnsqd_producer_messages_total") == 300
 
 
 def test_many_small_families_are_no_reason_to_skip_turns(
