@@ -7,17 +7,15 @@ differ is normalised: ids, ports, times, memory and versions, and with them the 
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from kit.daemons import Daemon, eventually, own_command
+from kit.daemons import Daemon, own_command
 from kit.http_api import Answer, ask, chunked, head, message, normal, whole_answer
-from kit.nsq_client import Client, mpub_body
-from kit.pairs import Pair, running_pair
+from kit.nsq_client import mpub_body
+from kit.pairs import Pair, difference, running_pair
 
 LIMITS = ["--max-msg-size=10", "--max-body-size=40", "--max-req-timeout=1h"]
 
@@ -29,15 +27,6 @@ def answer(nsqd: Daemon, request: bytes) -> Answer:
 def topic_state(nsqd: Daemon, topic: str) -> str:
     _, _, body = nsqd.http("GET", f"/stats?format=json&include_mem=false&topic={topic.replace('#', '%23')}")
     return normal(body.decode())
-
-
-def difference(found: Callable[[Daemon], object], pair: Pair, what: object) -> object:
-    """None once the same is found at both: messages take a moment on their way into channels."""
-    try:
-        eventually(lambda: found(pair.ours) == found(pair.real), timeout=5)
-    except AssertionError:
-        return what, found(pair.ours), found(pair.real)
-    return None
 
 
 @pytest.fixture(scope="module")
@@ -303,84 +292,6 @@ def test_every_path_and_method_is_answered_alike(pair: Pair, method: str) -> Non
     }
 
 
-# /stats
-
-
-@pytest.fixture(scope="module")
-def busy(
-    peer_binary: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Pair, list[Client]]]:
-    """Both daemons after the same traffic: paused and ephemeral ones, messages everywhere, consumers and producers;
-    and their clients."""
-    path, flags = tmp_path_factory.mktemp("busy"), ["--mem-queue-size=2", "--msg-timeout=15m"]
-    with running_pair(path, peer_binary("nsqd"), *flags) as pair, ExitStack() as stack:
-        clients = [client for nsqd in pair for client in occupy(nsqd)]
-        for client in clients:
-            stack.enter_context(client)
-        yield pair, clients
-
-
-def occupy(nsqd: Daemon) -> list[Client]:
-    for topic, channels in {"a": ["c1", "c2", "none"], "b": ["x"], "idle": [], "q" * 40: ["r" * 40]}.items():
-        nsqd.http("POST", f"/topic/create?topic={topic}")
-        for channel in channels:
-            nsqd.http("POST", f"/channel/create?topic={topic}&channel={channel}")
-    nsqd.http("POST", "/channel/pause?topic=a&channel=c2")
-    nsqd.http("POST", "/topic/pause?topic=b")
-
-    clients = consumer, anonymous, producer = [Client(nsqd.tcp_address) for _ in range(3)]
-    consumer.identify(client_id="me", hostname="host", user_agent="ua/1.0", sample_rate=0)
-    consumer.subscribe("a", "c1", rdy=5)
-    producer.identify(client_id="you", hostname="a.very.long.hostname.example", user_agent="<u&a> \u00fc")
-    producer.publish("a", b"one", b"two", b"three", b"four", b"five")
-    first, second, *_ = [consumer.message() for _ in range(5)]
-    consumer.command(b"FIN " + first.id)
-    consumer.command(b"REQ " + second.id + b" 3600000")
-    for _ in range(3):
-        nsqd.http("POST", "/pub?topic=b", b"waits")
-    nsqd.http("POST", "/pub?topic=idle&defer=1000", b"later")
-    nsqd.http("POST", f"/pub?topic={'q' * 40}", b"x" * 1000)
-    anonymous.subscribe("e#ephemeral", "f#ephemeral", rdy=1)
-    anonymous.publish("e#ephemeral", b"x", b"y")
-    anonymous.message()
-    eventually(lambda: nsqd.channel_stats("a", "c1")["deferred_count"] == 1)
-    eventually(lambda: nsqd.channel_stats("a", "none")["depth"] == 5)
-    eventually(lambda: nsqd.channel_stats("e%23ephemeral", "f#ephemeral")["in_flight_count"] == 1)
-    return clients
-
-
-FILTERS = [
-    f"{topic}{channel}"
-    for topic in ("", *(f"&topic={name}" for name in ("a", "b", "e%23ephemeral", "idle", "nope", "$", "")))
-    for channel in ("", "&channel=c1", "&channel=f%23ephemeral", "&channel=nope", "&channel=")
-]  # fmt: skip
-SWITCHES = ["", "&include_clients=false", "&include_mem=false", "&include_mem=0&include_clients=0",
-            "&include_clients=x&include_mem=", "&include_clients=true&include_mem=1",
-            "&include_mem=False&include_clients=F"]  # fmt: skip
-
-
-@pytest.mark.peer
-@pytest.mark.parametrize("format", ["json", "text", "JSON", ""])
-def test_stats_to_the_byte(busy: tuple[Pair, list[Client]], format: str) -> None:
-    pair, clients = busy
-    for query in map("".join, itertools.product(FILTERS, SWITCHES)):
-        for client in clients:
-            client.command(b"NOP")  # the daemons close what is silent for a minute
-        request = head(f"GET /stats?format={format}{query}")
-        assert difference(partial(answer, request=request), pair, query) is None
-
-
-@pytest.mark.peer
-def test_busy_daemons_have_something_of_everything(busy: tuple[Pair, list[Client]]) -> None:
-    """Else the comparison of their statistics would prove little."""
-    page = answer(busy[0].ours, head("GET /stats")).body
-    for something in (
-        "*P [b ", "*P [c2 ", "[e#ephemeral ", "be-depth: 3 ", "inflt: 3 ", "def: 1 ", "re-q: 1 ", "fin: 1 ", "rdy: 5 ",
-        "msgs: 5 ", "[V2 host:N ua/1.0", "topics: a=5 ", "topics: e#ephemeral=2 ", "[V2 127.0.0.1:N ",
-    ):  # fmt: skip
-        assert something in page, something
-
-
 @pytest.mark.peer
 def test_long_answers_arrive_whole(pair: Pair) -> None:
     for nsqd, number in itertools.product(pair, range(60)):
@@ -389,15 +300,3 @@ def test_long_answers_arrive_whole(pair: Pair) -> None:
         ours, real = (answer(nsqd, head(f"GET /stats{query}")) for nsqd in pair)
         assert len(ours.body) > 4096
         assert ours == real
-
-
-@pytest.mark.peer
-def test_stats_of_clients_on_unix_sockets(peer_binary: Callable[[str], Path], tmp_path: Path) -> None:
-    found = []
-    for name, command in (("gnsqd", own_command()), ("nsqd", [str(peer_binary("nsqd"))])):
-        sockets = [f"--{kind}-address={tmp_path / name}.{kind}" for kind in ("tcp", "http")]
-        with Daemon(command, tmp_path / name, *sockets) as nsqd, Client(nsqd.tcp_address) as client:
-            client.publish("t", b"x")
-            found.append([answer(nsqd, head(f"GET /stats?format={format}")) for format in ("json", "text")])
-    assert found[0] == found[1]
-    assert '"remote_address":"@"' in found[0][0].body

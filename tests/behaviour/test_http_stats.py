@@ -1,18 +1,23 @@
-"""/stats of both daemons, to the byte, in both its forms. All combinations of its parameters are compared with the real
-daemon in test_http_matrix.py."""
+"""/stats in both its forms: to the byte against the real daemon, with every combination of its parameters; and what of
+it a person would look for, written down."""
 
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit.daemons import Daemon
-from kit.http_api import ask, normal
+from kit.daemons import Daemon, own_command
+from kit.http_api import Answer, ask, head, normal, whole_answer
 from kit.nsq_client import Client
-from kit.traffic import create, post, wait_for
+from kit.pairs import Pair, difference, running_pair
+from kit.traffic import DaemonFactory, create, post, wait_for
 
-LATENCY = '"e2e_processing_latency":{"count":0,"percentiles":null}'
+FLAGS = ("--mem-queue-size=2", "--msg-timeout=15m")
 MEMORY = (
     "heap_objects", "heap_idle_bytes", "heap_in_use_bytes", "heap_released_bytes", "gc_pause_usec_100",
     "gc_pause_usec_99", "gc_pause_usec_95", "next_gc_bytes", "gc_total_runs",
@@ -32,96 +37,123 @@ def test_stats_of_an_empty_daemon(nsqd: Daemon) -> None:
     )
 
 
-@pytest.fixture
-def busy(nsqd: Daemon) -> Iterator[Daemon]:
-    """Two topics, one paused with a channel that is; a consumer with a message in flight, and a producer."""
-    create(nsqd, "b", "x")
-    create(nsqd, "a", "c2", "c1")
+def occupy(nsqd: Daemon) -> list[Client]:
+    """Paused and ephemeral ones, messages everywhere, consumers and producers."""
+    for topic, channels in {"b": ["x"], "a": ["none", "c1", "c2"], "idle": [], "q" * 40: ["r" * 40]}.items():
+        create(nsqd, topic, *channels)
     post(nsqd, "/channel/pause?topic=a&channel=c2")
     post(nsqd, "/topic/pause?topic=b")
-    with Client(nsqd.tcp_address) as consumer, Client(nsqd.tcp_address) as producer:
-        consumer.identify(client_id="me", hostname="host", user_agent="ua/1.0")
-        consumer.subscribe("a", "c1", rdy=5)
-        producer.identify(client_id="you", hostname="host", user_agent="<ua>")
-        producer.publish("a", b"hello", b"you")
-        finished, _ = consumer.message(), consumer.message()
-        consumer.command(b"FIN " + finished.id)
-        producer.publish("b", b"waits")
-        wait_for(nsqd, "a", "c1", in_flight_count=1)
-        wait_for(nsqd, "a", "c2", depth=2)
+    clients = consumer, anonymous, producer = [Client(nsqd.tcp_address) for _ in range(3)]
+    consumer.identify(client_id="me", hostname="host", user_agent="ua/1.0", sample_rate=0)
+    consumer.subscribe("a", "c1", rdy=5)
+    producer.identify(client_id="you", hostname="a.very.long.hostname.example", user_agent="<u&a> \u00fc")
+    producer.publish("a", b"one", b"two", b"three", b"four", b"five")
+    first, second, *_ = [consumer.message() for _ in range(5)]
+    consumer.send(b"FIN %b\nREQ %b 3600000\n" % (first.id, second.id))
+    for _ in range(3):
+        post(nsqd, "/pub?topic=b", b"waits")
+    post(nsqd, "/pub?topic=idle&defer=1000", b"later")
+    post(nsqd, f"/pub?topic={'q' * 40}", b"x" * 1000)
+    anonymous.subscribe("e#ephemeral", "f#ephemeral", rdy=1)
+    anonymous.publish("e#ephemeral", b"x", b"y")
+    anonymous.message()
+    wait_for(nsqd, "a", "c1", deferred_count=1, in_flight_count=3)
+    for name in ("none", "c2"):
+        wait_for(nsqd, "a", name, depth=5)
+    wait_for(nsqd, "e%23ephemeral", "f#ephemeral", in_flight_count=1)
+    return clients
+
+
+@pytest.fixture(scope="module")
+def busy(module_factory: DaemonFactory) -> Iterator[Daemon]:
+    nsqd = module_factory(*FLAGS)
+    with ExitStack() as stack:
+        for client in occupy(nsqd):
+            stack.enter_context(client)
         yield nsqd
 
 
-def client_json(client_id: str, state: int, counts: str, user_agent: str, publishes: str = "") -> str:
-    return (
-        f'{{"client_id":"{client_id}","hostname":"host","version":"V2","remote_address":"127.0.0.1:N",'
-        f'"state":{state},{counts},"connect_ts":N,"sample_rate":0,"deflate":false,"snappy":false,'
-        f'"user_agent":"{user_agent}",{publishes}"tls":false,"tls_cipher_suite":"","tls_version":"",'
-        '"tls_negotiated_protocol":"","tls_negotiated_protocol_is_mutual":false}'
-    )
+@pytest.fixture(scope="module")
+def pair(
+    peer_binary: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Pair, list[Client]]]:
+    """Both daemons after the same traffic, and their clients."""
+    with running_pair(tmp_path_factory.mktemp("pair"), peer_binary("nsqd"), *FLAGS) as pair, ExitStack() as stack:
+        clients = [stack.enter_context(client) for nsqd in pair for client in occupy(nsqd)]
+        yield pair, clients
 
 
-CONSUMER = client_json(
-    "me", 3, '"ready_count":5,"in_flight_count":1,"message_count":2,"finish_count":1,"requeue_count":0', "ua/1.0"
-)
-IDLE = '"ready_count":0,"in_flight_count":0,"message_count":0,"finish_count":0,"requeue_count":0'
+def answer(nsqd: Daemon, query: str) -> Answer:
+    return whole_answer(nsqd.http_address, head(f"GET /stats?{query}"), normal)
 
 
-def channel_json(name: str, depth: int, in_flight: int, clients: str, paused: str) -> str:
-    return (
-        f'{{"channel_name":"{name}","depth":{depth},"backend_depth":0,"in_flight_count":{in_flight},'
-        f'"deferred_count":0,"message_count":2,"requeue_count":0,"timeout_count":0,'
-        f'"client_count":{in_flight},"clients":{clients},"paused":{paused},{LATENCY}}}'
-    )
+FILTERS = [
+    f"{topic}{channel}"
+    for topic in ("", *(f"&topic={name}" for name in ("a", "b", "e%23ephemeral", "idle", "nope", "$", "")))
+    for channel in ("", "&channel=c1", "&channel=f%23ephemeral", "&channel=nope", "&channel=")
+]  # fmt: skip
+SWITCHES = ["", "&include_clients=false", "&include_mem=false", "&include_mem=0&include_clients=0",
+            "&include_clients=x&include_mem=", "&include_clients=true&include_mem=1",
+            "&include_mem=False&include_clients=F"]  # fmt: skip
 
 
-def topic_json(channels: str) -> str:
-    return (
-        f'{{"topic_name":"a","channels":[{channels}],"depth":0,"backend_depth":0,'
-        f'"message_count":2,"message_bytes":8,"paused":false,{LATENCY}}}'
-    )
+@pytest.mark.peer
+@pytest.mark.parametrize("format", ["json", "text", "JSON", ""])
+def test_stats_to_the_byte(pair: tuple[Pair, list[Client]], format: str) -> None:
+    daemons, clients = pair
+    for query in map("".join, itertools.product(FILTERS, SWITCHES)):
+        for client in clients:
+            client.command(b"NOP")  # the daemons close what is silent for a minute
+        assert difference(partial(answer, query=f"format={format}{query}"), daemons, query) is None
 
 
-def test_stats_json_to_the_byte(busy: Daemon) -> None:
-    def stats(query: str) -> str:
-        return normal(ask(busy, f"GET /stats?format=json&{query}")[1])
-
-    channels = channel_json("c1", 0, 1, f"[{CONSUMER}]", "false"), channel_json("c2", 2, 0, "[]", "true")
-    producer = client_json("you", 0, IDLE, "\\u003cua\\u003e", '"pub_counts":[{"topic":"a","count":2}],')
-    start = '{"version":"1.3.0","health":"OK","start_time":N,'
-    assert stats("topic=a&include_mem=false") == (
-        f'{start}"topics":[{topic_json(",".join(channels))}],"producers":[{producer}]}}'
-    )
-    bare = channel_json("c1", 0, 1, "null", "false")
-    assert stats("topic=a&channel=c1&include_clients=false&include_mem=0") == (
-        f'{start}"topics":[{topic_json(bare)}],"producers":null}}'
-    )
-    assert stats("topic=nope&include_mem=false") == f'{start}"topics":null,"producers":null}}'
-    assert stats("channel=nope&include_mem=false&include_clients=0") == f'{start}"topics":[],"producers":null}}'
-
-
-def test_stats_text_to_the_byte(busy: Daemon) -> None:
-    page = normal(ask(busy, "GET /stats?include_mem=false&format=text&topic=a")[1])
+def test_text_to_the_byte(busy: Daemon) -> None:
+    page = answer(busy, "include_mem=false&format=text&topic=a&channel=c1").body
     assert page == (
         "nsqd v1.3.0\nstart_time T\nuptime D\n\nHealth: OK\n\nTopics:\n"
-        "   [a              ] depth: 0     be-depth: 0     msgs: 2        e2e%: \n"
-        "      [c1                       ] depth: 0     be-depth: 0     inflt: 1    def: 0    re-q: 0     "
-        "timeout: 0     msgs: 2        e2e%: \n"
-        "        [V2 host:N ua/1.0    ] state: 3 inflt: 1    rdy: 5    fin: 1        re-q: 0        "
-        "msgs: 2        connected: 0s\n"
-        "   *P [c2                       ] depth: 2     be-depth: 0     inflt: 0    def: 0    re-q: 0     "
-        "timeout: 0     msgs: 2        e2e%: \n"
+        "   [a              ] depth: 0     be-depth: 0     msgs: 5        e2e%: \n"
+        "      [c1                       ] depth: 0     be-depth: 0     inflt: 3    def: 1    re-q: 1     "
+        "timeout: 0     msgs: 5        e2e%: \n"
+        "        [V2 host:N ua/1.0    ] state: 3 inflt: 3    rdy: 5    fin: 1        re-q: 1        "
+        "msgs: 5        connected: 0s\n"
         "\nProducers:\n"
-        "   [V2 host:N <ua>      ] msgs: 2        topics: a=2 connected: 0s\n"
+        "   [V2 127.0.0.1:N      ] state: 3 inflt: 1    rdy: 1    fin: 0        re-q: 0        msgs: 1        "
+        "connected: 0s\n"
+        "   [V2 a.very.long.hostname.example:N <u&a> \u00fc] msgs: 5        topics: a=5 connected: 0s\n"
     )
-    page = normal(ask(busy, "GET /stats?include_mem=false&include_clients=false")[1])
-    assert page.endswith(
-        "timeout: 0     msgs: 2        e2e%: \n"
-        "\n*P [b              ] depth: 1     be-depth: 0     msgs: 1        e2e%: \n"
-        "      [x                        ] depth: 0     be-depth: 0     inflt: 0    def: 0    re-q: 0     "
-        "timeout: 0     msgs: 0        e2e%: \n"
-        "\nProducers: None\n"
-    )
+    page = answer(busy, "include_mem=false&include_clients=false").body
+    assert page.endswith("\n\nProducers: None\n")
+    for line in (
+        "   *P [c2                       ] depth: 5     be-depth: 3     inflt: 0    def: 0    ",
+        "\n*P [b              ] depth: 3     be-depth: 1     msgs: 3        e2e%: \n",
+        "   [e#ephemeral    ] depth: 0     be-depth: 0     msgs: 2        e2e%: \n",
+    ):
+        assert line in page
+
+
+KEYS = {
+    "topic": [
+        "topic_name", "channels", "depth", "backend_depth", "message_count", "message_bytes", "paused",
+        "e2e_processing_latency",
+    ],
+    "channel": [
+        "channel_name", "depth", "backend_depth", "in_flight_count", "deferred_count", "message_count",
+        "requeue_count", "timeout_count", "client_count", "clients", "paused", "e2e_processing_latency",
+    ],
+    "client": [
+        "client_id", "hostname", "version", "remote_address", "state", "ready_count", "in_flight_count",
+        "message_count", "finish_count", "requeue_count", "connect_ts", "sample_rate", "deflate", "snappy",
+        "user_agent", "tls", "tls_cipher_suite", "tls_version", "tls_negotiated_protocol",
+        "tls_negotiated_protocol_is_mutual",
+    ],
+}  # fmt: skip
+
+
+def test_json_has_its_keys_in_their_order(busy: Daemon) -> None:
+    (topic,) = busy.stats("a", "c1")["topics"]
+    (channel,) = topic["channels"]
+    (client,) = channel["clients"]
+    assert {"topic": [*topic], "channel": [*channel], "client": [*client]} == KEYS
 
 
 def test_stats_filters_and_switches(busy: Daemon) -> None:
@@ -131,7 +163,7 @@ def test_stats_filters_and_switches(busy: Daemon) -> None:
             (topic["topic_name"], [channel["channel_name"] for channel in topic["channels"]]) for topic in topics
         ]
 
-    assert names("") == [("a", ["c1", "c2"]), ("b", ["x"])]
+    assert names("")[:2] == [("a", ["c1", "c2", "none"]), ("b", ["x"])]
     assert names("topic=b") == [("b", ["x"])]
     assert names("channel=c2") == [("a", ["c2"])]
     assert names("topic=b&channel=c2") == []
@@ -140,3 +172,15 @@ def test_stats_filters_and_switches(busy: Daemon) -> None:
         assert (stats["producers"] is not None, "memory" in stats) == (shown, shown)
     for query in ("format=JSON", "format=json2", ""):
         assert ask(busy, f"GET /stats?{query}")[1].startswith("nsqd v1.3.0 (built w/")
+
+
+@pytest.mark.peer
+def test_stats_of_clients_on_unix_sockets(peer_binary: Callable[[str], Path], tmp_path: Path) -> None:
+    found = []
+    for name, command in (("gnsqd", own_command()), ("nsqd", [str(peer_binary("nsqd"))])):
+        sockets = [f"--{kind}-address={tmp_path / name}.{kind}" for kind in ("tcp", "http")]
+        with Daemon(command, tmp_path / name, *sockets) as nsqd, Client(nsqd.tcp_address) as client:
+            client.publish("t", b"x")
+            found.append([answer(nsqd, f"format={format}") for format in ("json", "text")])
+    assert found[0] == found[1]
+    assert '"remote_address":"@"' in found[0][0].body

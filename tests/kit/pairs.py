@@ -1,11 +1,11 @@
 """gnsqd and the real nsqd side by side, for tests that ask both the same and compare what they answer."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from kit.daemons import Daemon, own_command
+from kit.daemons import Daemon, eventually, own_command
 
 
 class Pair(NamedTuple):
@@ -26,3 +26,12 @@ def running_pair(directory: Path, nsqd: Path, *flags: str) -> Iterator[Pair]:
         yield Pair(ours, real)
         assert "Traceback (most" not in ours.log(), ours.log()
         assert not ours.running or ours.terminate() == 0
+
+
+def difference(found: Callable[[Daemon], object], pair: Pair, what: object) -> object:
+    """None once the same is found at both: messages take a moment on their way into channels."""
+    try:
+        eventually(lambda: found(pair.ours) == found(pair.real), timeout=5)
+    except AssertionError:
+        return what, found(pair.ours), found(pair.real)
+    return None

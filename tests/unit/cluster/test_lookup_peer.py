@@ -9,7 +9,7 @@ from os import strerror
 from socket import AF_APPLETALK, AF_INET, SOCK_STREAM
 
 import pytest
-from gevent import sleep, spawn
+from gevent import sleep
 
 from gnsqd.cluster import lookup_peer
 from gnsqd.cluster.lookup_peer import LookupdError, LookupPeer
@@ -193,21 +193,3 @@ def test_no_descriptor_for_a_socket_is_an_error_like_others(
         command, error = failure(client)
     assert (command, error) == ("", f"dial tcp {client.address}: connect: too many open files")
     client.command("PING")
-
-
-def test_flood_of_answers_stops_nobody(lookupd: Lookupd, peer: MakePeer) -> None:
-    count = 300
-    client = peer(lookupd(lambda line: [info() + answer(b"OK") * 10 * count] if line == "IDENTIFY" else []).address)
-    client.topics = [(f"t{number}", []) for number in range(count)]
-    turns = 0
-
-    def others() -> None:
-        nonlocal turns
-        while not client.connected:
-            turns += client.info.broadcast_address != ""
-            sleep(1e-6)
-
-    greenlet = spawn(others)
-    client.connect()
-    greenlet.join()
-    assert turns >= count

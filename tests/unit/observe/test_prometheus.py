@@ -1,4 +1,4 @@
-"""The /metrics page, read with prometheus-client's own parsers."""
+"""The /metrics page, read with prometheus-client's parsers; test_dashboards has the names and labels of all series."""
 
 import gc
 import math
@@ -19,28 +19,6 @@ from kit.exposition import OPENMETRICS, Series, labels, series
 from unit.observe.clients import STATS, ShownClient
 
 EACH_FORMAT = pytest.mark.parametrize("accept", ["", OPENMETRICS])
-
-# Of the sources that gnsqd.observe.prometheus names, with what runs by default and with the collector of clients.
-EXPORTER = {
-    "nsq_topic": "channel_count depth backend_depth e2e_latency_99_percentile e2e_latency_95_percentile message_count",
-    "nsq_channel": "client_count depth backend_depth message_count in_flight_count e2e_latency_99p e2e_latency_95p"
-    " deferred_count requeue_count timeout_count",
-    "nsq_client": "state finish_count message_count ready_count in_flight_count requeue_count connect_ts sample_rate",
-}
-EXPORTER_LABELS = {
-    "nsq_topic": "topic paused",
-    "nsq_channel": "topic channel paused",
-    "nsq_client": "topic channel deflate snappy tls client_id hostname version remote_address",
-}
-# Of the dashboards and alerts of nsq-mixin, and of its mapping.
-MIXIN = {
-    "nsq_topic": "message_count message_bytes depth backend_depth e2e_processing_latency_99",
-    "nsq_topic_channel": "message_count depth backend_depth in_flight_count deferred_count requeue_count timeout_count"
-    " clients e2e_processing_latency_99",
-    "nsq_mem": "heap_objects heap_idle_bytes heap_in_use_bytes heap_released_bytes gc_pause_usec_100 gc_pause_usec_99"
-    " gc_pause_usec_95 next_gc_bytes gc_runs",
-}
-MIXIN_LABELS = {"nsq_topic": "topic", "nsq_topic_channel": "topic channel", "nsq_mem": ""}
 
 
 @pytest.fixture
@@ -285,22 +263,6 @@ def test_ephemeral_topics_and_channels_can_be_left_out(
 def test_names_of_others_are_served_only_where_asked_for(registry: Registry, metrics: Metrics) -> None:
     registry.get_topic("t").get_channel("c")
     assert not names_with(scrape(metrics), "nsq_")
-
-
-@EACH_FORMAT
-def test_compat_serves_every_name_of_nsq_exporter_and_nsq_mixin_with_its_labels(
-    registry: Registry, options: Options, metrics: Metrics, accept: str
-) -> None:
-    options.metrics_compat = options.metrics_clients = True
-    options.e2e_processing_latency_percentiles = [0.99, 0.95]
-    registry.get_topic("t").get_channel("c").add_client(ShownClient(1))
-    found = {name: {label for label, _ in its} for name, its in scrape(metrics, accept)}
-    for prefix, names in EXPORTER.items():
-        for name in names.split():
-            assert found[f"{prefix}_{name}"] == set(EXPORTER_LABELS[prefix].split()), name
-    for prefix, names in MIXIN.items():
-        for name in names.split():
-            assert found[f"{prefix}_{name}"] >= set(MIXIN_LABELS[prefix].split()), name
 
 
 def test_compat_has_the_values_of_stats(registry: Registry, options: Options, metrics: Metrics) -> None:
