@@ -4,16 +4,12 @@ gnsqd refuses more where two servers could read a request differently; that stan
 """
 
 import socket
-import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command
-from kit.http_api import chunked, exchange, head, message, read_all, split_responses, topic_stats
-from kit.nsq_client import Client
+from kit.daemons import DEADLINE, Daemon, open_socket, own_command
+from kit.http_api import chunked, exchange, head, message, read_all, split_responses
 from kit.traffic import DaemonFactory
 
 
@@ -213,41 +209,6 @@ def test_client_that_expects_100_continue_gets_it(shared: Daemon) -> None:
         assert is_open(sock)
 
 
-def test_pipelining_client_does_not_hold_up_others(nsqd: Daemon) -> None:
-    stop = threading.Event()
-    requests = (head("POST /pub?topic=t%23ephemeral", "Content-Length: 1") + b"x") * 200
-
-    def flood() -> None:
-        with open_socket(nsqd.http_address, DEADLINE) as sock:
-            sender = threading.Thread(target=send, args=(sock,))
-            sender.start()
-            while sock.recv(1 << 20):
-                pass
-            sender.join()
-
-    def send(sock: socket.socket) -> None:
-        while not stop.is_set():
-            sock.sendall(requests)
-        sock.shutdown(socket.SHUT_WR)
-
-    flooding = threading.Thread(target=flood)
-    flooding.start()
-    try:
-        eventually(lambda: nsqd.stats("t%23ephemeral")["topics"])
-        with open_socket(nsqd.http_address, DEADLINE) as http, Client(nsqd.tcp_address) as tcp:
-            waits = []
-            for _ in range(50):
-                started = time.monotonic()
-                assert is_open(http)
-                tcp.publish("other#ephemeral", b"x")
-                waits.append(time.monotonic() - started)
-    finally:
-        stop.set()
-        flooding.join()
-    assert sorted(waits)[25] < 2.0
-    assert topic_stats(nsqd, "t%23ephemeral")["message_count"] > 1000
-
-
 @pytest.mark.parametrize(
     "version, size, length",
     [
@@ -290,11 +251,3 @@ def test_head_of_more_than_64_kib_is_refused(gnsqd_shared: Daemon, name: str) ->
     for more in (100, 30_000, 130_000):
         found = exchange(gnsqd_shared, PING + filled(size + more))
         assert found == [(200, "OK"), (431, "431 Request Header Fields Too Large")]
-
-
-def test_unix_socket_has_the_same_connections(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    nsqd = nsqd_factory(f"--http-address={tmp_path}/h.sock")
-    post = head("POST /pub?topic=t", "Transfer-Encoding: chunked") + chunked(b"a", b"bc")
-    assert exchange(nsqd, PING + post + PING) == [(200, "OK")] * 3
-    assert exchange(nsqd, b"GARBAGE\r\n\r\n") == [(400, BAD)]
-    assert topic_stats(nsqd, "t")["message_bytes"] == 3

@@ -47,27 +47,14 @@ def shown(result: Result) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--help"],
-        ["-h"],
-        ["--version", "--config=/nonexistent"],
-        ["--bogus"],
-        ["---x"],
-        ["--tcp-address"],
-        ["--inactive-producer-timeout=60"],
-        ["--inactive-producer-timeout=1x"],
-        ["--tombstone-lifetime", "abc"],
-        ["--log-level=trace"],
-        ["--verbose=maybe"],
-        ["--version=2"],
-        ["--config=/nonexistent"],
-        ["--tcp-address=bogus"],
-        ["--tcp-address=/tmp/socket"],
-        ["--tcp-address=127.0.0.1:0", "--http-address=bogus", "--log-prefix=x "],
-        ["--http-address=127.0.0.1:99999"],
-        ["--tcp-address=999.1.1.1:1"],
+        ["--help"], ["-h"], ["--version", "--config=/nonexistent"], ["--bogus"], ["---x"], ["--tcp-address"],
+        ["--inactive-producer-timeout=60"], ["--inactive-producer-timeout=1x"], ["--tombstone-lifetime", "abc"],
+        ["--log-level=trace"], ["--verbose=maybe"], ["--version=2"], ["--config=/nonexistent"], ["--tcp-address=bogus"],
+        ["--tcp-address=/tmp/socket"], ["--tcp-address=127.0.0.1:0", "--http-address=bogus", "--log-prefix=x "],
+        ["--http-address=127.0.0.1:99999"], ["--tcp-address=999.1.1.1:1"],
     ],
     ids=" ".join,
-)
+)  # fmt: skip
 def test_what_ends_at_once_prints_and_exits_as_nsqlookupd(run: Run, flags: list[str]) -> None:
     ours, real = run(*flags)
     assert shown(ours) == shown(real)

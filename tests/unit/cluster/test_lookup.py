@@ -15,8 +15,8 @@ from gnsqd.cluster.lookup import Lookup
 from gnsqd.options import MILLISECOND, Options
 from gnsqd.storage.syncer import Syncer
 from kit.auth_server import AuthServer, response
-from kit.daemons import DEADLINE, eventually, free_port
-from unit.broker.fakes import Fakes
+from kit.daemons import DEADLINE, free_port
+from unit.broker.fakes import Fakes, eventually
 from unit.cluster.fake_lookupd import FakeLookupd, info, obliging
 
 Lookupd = Callable[..., FakeLookupd]
@@ -71,25 +71,15 @@ def daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
 MakeDaemon = Callable[..., Daemon]
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Let the greenlets run until that holds."""
-
-    def met() -> bool:
-        sleep(0.001)
-        return bool(condition())
-
-    eventually(met)
-
-
 def reported(lookupd: FakeLookupd, expected: list[str], connection: int = 0) -> None:
     """The connection received that, after its IDENTIFY."""
-    until(lambda: len(lookupd.lines) > connection and len(lookupd.lines[connection]) > len(expected))
+    eventually(lambda: len(lookupd.lines) > connection and len(lookupd.lines[connection]) > len(expected))
     assert lookupd.lines[connection] == ["IDENTIFY", *expected]
 
 
 def connected(ours: Daemon, *peers: FakeLookupd) -> None:
     ours.start(*peers)
-    until(lambda: all(f"LOOKUPD({peer.address}): peer info" in ours.log() for peer in peers))
+    eventually(lambda: all(f"LOOKUPD({peer.address}): peer info" in ours.log() for peer in peers))
 
 
 def test_creation_and_deletion_are_reported_in_order(daemon: MakeDaemon, lookupd: Lookupd) -> None:
@@ -131,8 +121,8 @@ def test_peer_that_was_too_slow_is_left_alone_until_the_next_event(
     connected(ours, server)
     monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.1)
     ours.registry.get_topic("t")
-    until(lambda: "REGISTER t - i/o timeout" in ours.log())
-    until(lambda: server.closed)
+    eventually(lambda: "REGISTER t - i/o timeout" in ours.log())
+    eventually(lambda: server.closed)
     monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", DEADLINE)
     server.respond = obliging
     assert len(server.lines) == 1
@@ -161,7 +151,7 @@ def test_peer_that_falls_far_behind_gets_everything_again(
     for name in names[:-1]:
         ours.registry.delete_existing_topic(name)
     awake.set()
-    until(lambda: len(server.lines) == 2 and len(server.lines[1]) > 1)
+    eventually(lambda: len(server.lines) == 2 and len(server.lines[1]) > 1)
     assert server.lines[0] == ["IDENTIFY", "REGISTER t0"]
     assert server.lines[1][:2] == ["IDENTIFY", "REGISTER t5"]
     assert "too far behind, registering everything again" in ours.log()
@@ -173,7 +163,7 @@ def test_events_of_a_dead_peer_are_dropped(daemon: MakeDaemon) -> None:
     ours.start(address)
     for number in range(20):
         ours.registry.get_topic(f"t{number}")
-    until(lambda: "connection refused" in ours.log())
+    eventually(lambda: "connection refused" in ours.log())
     for _ in range(20):
         sleep(0.001)
     assert ours.log().count(f"LOOKUP connecting to {address}\n") <= 2
@@ -184,7 +174,7 @@ def test_end_says_nothing_and_closes(daemon: MakeDaemon, lookupd: Lookupd) -> No
     server, ours = lookupd(), daemon()
     connected(ours, server)
     ours.lookup.stop()
-    until(lambda: server.closed)
+    eventually(lambda: server.closed)
     ours.registry.get_topic("t")
     assert server.lines == [["IDENTIFY"]]
 
@@ -281,12 +271,12 @@ def test_peers_that_do_not_answer_are_asked_only_if_there_are_no_others(
     monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.5)
     servers[0].respond = lambda line: []
     ours.registry.get_topic("t")
-    until(lambda: ours.lookup.connected() == {servers[0].address: False, servers[1].address: True})
+    eventually(lambda: ours.lookup.connected() == {servers[0].address: False, servers[1].address: True})
     ours.registry.get_topic("u")
     assert [len(web.requests) for web in webs] == [1, 2]
     servers[1].respond = lambda line: []
     ours.registry.get_topic("v")
-    until(lambda: not any(ours.lookup.connected().values()))
+    eventually(lambda: not any(ours.lookup.connected().values()))
     assert list(ours.registry.get_topic("w").channels) == ["c"]
 
 
@@ -296,6 +286,6 @@ def test_end_does_not_wait_for_a_slow_answer(daemon: MakeDaemon, lookupd: Lookup
     ours = daemon(http_client_request_timeout=0)
     connected(ours, with_http(lookupd, slow.port))
     waiting = spawn(ours.registry.get_topic, "t")
-    until(lambda: slow.requests)
+    eventually(lambda: slow.requests)
     ours.lookup.stop()
     waiting.get(timeout=DEADLINE)

@@ -111,21 +111,6 @@ def test_random_changes_leave_what_a_plain_map_has(seed: int) -> None:
             assert registered == {key for key, ids in model.keys.items() if other.id in ids}
 
 
-def test_registration_beyond_the_limit_leaves_nothing() -> None:
-    db, peer = RegistrationDB(3), PeerInfo("x")
-    with pytest.raises(TooMany):
-        db.register(peer, "t", "c")
-    assert (contents(db), db.count) == ({}, 0)
-    db.register(peer, "t", "")
-    db.register(peer, "t", "")
-    with pytest.raises(TooMany):
-        db.register(peer, "u", "")
-    db.add_topic("u")
-    with pytest.raises(TooMany):
-        db.add_channel("u", "c")
-    assert contents(db) == {("topic", "t", ""): {"x"}, ("topic", "u", ""): set()}
-
-
 def test_own_registrations_are_not_limited_and_do_not_count() -> None:
     db, own, other = RegistrationDB(4), PeerInfo("own"), PeerInfo("x")
     db.own = own

@@ -43,28 +43,6 @@ def fed(under_test: RequestReader, data: bytes, size: int) -> list[Request]:
     return requests
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_pipelined_requests_are_read_alike_in_pieces_of_any_size(size: int) -> None:
-    under_test = reader()
-    requests = fed(under_test, GET + POST + CHUNKED + GET, size)
-    assert [(one.method, one.path, one.query, one.body) for one in requests] == [
-        ("GET", "/ping", "a=b", b""),
-        ("POST", "/pub", "topic=t", b"hello"),
-        ("POST", "/mpub", "", b"abcdefg"),
-        ("GET", "/ping", "a=b", b""),
-    ]
-    assert under_test.idle
-    assert not under_test.done
-
-
-def test_a_request_split_at_any_position_is_the_same_request() -> None:
-    data = POST + CHUNKED
-    for position in range(len(data) + 1):
-        under_test = reader()
-        requests = under_test.feed(data[:position]) + under_test.feed(data[position:])
-        assert [request.body for request in requests] == [b"hello", b"abcdefg"]
-
-
 def test_repeated_headers_are_joined_and_names_lowered_but_trailers_are_no_headers() -> None:
     chunks = b"3\r\nabc\r\n0\r\nAuthorization: Bearer x\r\nX-A: 3\r\n\r\n"
     (request,) = reader().feed(head(b"Transfer-Encoding: chunked", b"X-A: 1", b"x-a: 2") + chunks)
@@ -165,16 +143,6 @@ def test_a_head_that_was_read_before_gives_the_same_request_with_the_new_body() 
     assert list(heads) == [POST.removesuffix(b"hello")]
     assert (first.body, again.body) == (b"hello", b"world")
     assert everything(again) == everything(first)
-
-
-def test_a_known_head_may_come_in_pieces_and_before_its_body() -> None:
-    under_test = reader()
-    for cut in range(len(POST)):
-        for body in (b"hello", b"world", b"again"):
-            (request,) = under_test.feed(POST.replace(b"hello", body))
-            assert (request.method, request.path, request.query, request.body) == ("POST", "/pub", "topic=t", body)
-        assert under_test.feed(POST[:cut]) == []
-        assert [one.body for one in under_test.feed(POST[cut:] + GET)] == [b"hello", b""]
 
 
 def test_a_body_that_looks_like_the_last_request_is_a_body() -> None:

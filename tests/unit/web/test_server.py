@@ -166,6 +166,18 @@ def post(size: int, *headers: bytes) -> bytes:
     return b"\r\n".join([b"POST /pub HTTP/1.1", b"Host: x", b"Content-Length: %d" % size, *headers, b"", b""])
 
 
+def test_others_have_turns_between_the_answers_of_a_client_that_pipelines(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[None] = []
+    monkeypatch.setattr(server, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(server, "give_way", lambda: turns.append(None))
+    client = running.connect()
+    client.sendall(PING * 100)
+    assert read_responses(client, 100) == [b"OK"] * 100
+    assert len(turns) >= 5
+
+
 def test_client_that_does_not_read_holds_up_nobody(running: Running) -> None:
     deaf, other = running.connect(), running.connect()
     deaf.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
