@@ -11,6 +11,7 @@ import pytest
 from gnsqd.__main__ import main
 from gnsqd.testing import running
 from kit.daemons import DEADLINE, Daemon, StartFailed, eventually, free_port, own_command
+from kit.http_api import read_all
 from kit.lookupds import DEV, EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post, publish, wait_for
@@ -123,23 +124,16 @@ def test_askers_get_the_name_by_which_they_ask(gnsqd_factory: DaemonFactory) -> 
     nsqd = gnsqd_factory(*EMBEDDED)
     create(nsqd, "t")
     lookupd = EmbeddedLookupd(nsqd)
+    with lookupd.connect("http") as sock:  # without a name it is the broadcast address
+        sock.sendall(b"GET /nodes HTTP/1.0\r\n\r\n")
+        (row,) = json.loads(read_all(sock).partition(b"\r\n\r\n")[2])["producers"]
+    assert row["broadcast_address"] == row["hostname"]
     with Nsqd(lookupd) as other:
         other.register("t")
         for host, name in HOSTS.items():
             assert lookupd.names(host) == [name, "b"]
             found = [row["broadcast_address"] for row in lookupd.ask("/lookup?topic=t", host=host)["producers"]]
             assert found == [name, "b"]
-
-
-def test_asker_without_a_name_gets_the_broadcast_address(gnsqd_factory: DaemonFactory) -> None:
-    nsqd = gnsqd_factory(*EMBEDDED)
-    connection = http.client.HTTPConnection(EmbeddedLookupd(nsqd).http_address, timeout=DEADLINE)
-    connection._http_vsn, connection._http_vsn_str = 10, "HTTP/1.0"  # type: ignore[attr-defined]
-    connection.putrequest("GET", "/nodes", skip_host=True)
-    connection.endheaders()
-    (row,) = json.loads(connection.getresponse().read())["producers"]
-    connection.close()
-    assert row["broadcast_address"] == row["hostname"]
 
 
 @pytest.mark.parametrize("how", ["flag", "config"])

@@ -12,7 +12,7 @@ from gevent.event import Event
 from gnsqd.broker.registry import Registry
 from gnsqd.cluster import lookup_peer
 from gnsqd.cluster.lookup import Lookup
-from gnsqd.options import MILLISECOND, Options
+from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
 from kit.auth_server import AuthServer, response
 from kit.daemons import DEADLINE, free_port
@@ -224,18 +224,6 @@ def test_bad_answer_only_warns(answer: bytes, text: str, daemon: MakeDaemon, loo
     assert list(ours.registry.get_topic("t").channels) == ["c"]
     assert FAILED in ours.log()
     assert text in ours.log()
-
-
-def test_slow_answer_is_waited_for_until_the_request_times_out(
-    daemon: MakeDaemon, lookupd: Lookupd, http: HTTP
-) -> None:
-    slow = http(response(b'{"channels":["late"]}'))
-    slow.awake.clear()
-    ours = daemon(http_client_request_timeout=50 * MILLISECOND)
-    connected(ours, with_http(lookupd, slow.port))
-    assert list(ours.registry.get_topic("t").channels) == []
-    url = f"http://127.0.0.1:{slow.port}/channels?topic=t"
-    assert f'{FAILED}failed to query any nsqlookupd: Get "{url}": context deadline exceeded' in ours.log()
 
 
 @pytest.mark.parametrize(

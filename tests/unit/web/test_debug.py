@@ -1,6 +1,7 @@
 """What looking at greenlets costs the others, and what is noted of them; the pages are judged in
 behaviour/test_http_debug."""
 
+import re
 import signal
 import weakref
 from collections.abc import Callable, Iterator
@@ -89,7 +90,9 @@ def test_cpu_profile_shows_who_is_busy(watched: Watched) -> None:
     watched.spawn("burner:1", burn)
     watched.spawn("idle:1")
     lines = watched.ask("profile", "seconds=1").splitlines()
+    assert all(re.fullmatch(r"[^;\s]+(;[^;\s]+)* [1-9]\d*", line) for line in lines), lines
     samples = {line.rsplit(" ", 1)[0]: int(line.rsplit(" ", 1)[1]) for line in lines}
+    assert len(samples) == len(lines)
     burning = sum(count for stack, count in samples.items() if stack.startswith("burner;") and ".burn" in stack)
     assert burning > sum(samples.values()) / 2
     assert not any(stack.startswith("idle") for stack in samples)
