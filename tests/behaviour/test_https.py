@@ -201,16 +201,7 @@ def test_clients_stuck_in_the_handshake_hold_up_nobody(shared: Daemon, files: Fi
 
 # Who may use it
 
-PATHS = [
-    "GET /ping",
-    "GET /info",
-    "GET /stats",
-    "GET /nope",
-    "GET //ping",
-    "POST /ping",
-    "OPTIONS /ping",
-    "POST /pub?topic=t",
-]
+PATHS = ["GET /ping", "GET /info", "GET /stats", "GET /nope", "GET //ping", "POST /ping", "OPTIONS /ping", "POST /pub"]
 
 
 @pytest.mark.parametrize("value", ["false", "tcp-https", "true"])

@@ -266,9 +266,3 @@ def test_documentation_lists_every_metric_as_it_is_exported(registry: Registry, 
     expected = rows(_page(registry, options, OPENMETRICS), prefix)
     documented = re.findall(rf"^\| `{prefix}.*$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
     assert sorted(documented) == sorted(expected), "\n" + "\n".join(expected)
-
-
-def test_documentation_of_the_options_names_their_flags() -> None:
-    flags = {option.flag for option in OPTIONS}
-    mentioned = set(re.findall(r"--([a-z][a-z0-9-]+)", DOCUMENT.read_text("utf-8")))
-    assert {"metrics-clients", "metrics-exclude-ephemeral", "metrics-compat"} <= mentioned <= flags

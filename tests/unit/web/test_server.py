@@ -246,22 +246,6 @@ def test_close_lets_a_request_in_hand_be_answered(running: Running) -> None:
     closing.get(timeout=DEADLINE)
 
 
-def test_client_that_vanishes_leaves_nothing_behind(running: Running) -> None:
-    gone = [running.connect() for _ in range(5)]
-    gone[0].sendall(PING * 10)
-    gone[1].sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
-    gone[2].sendall(PING[:10])
-    gone[3].sendall(b"\x16\x03\x01\x00\xa5")
-    for client in gone:
-        client.close()
-    # all have been accepted once a later one is served
-    last = running.connect()
-    last.sendall(PING)
-    assert read_responses(last, 1) == [b"OK"]
-    last.close()
-    running.ends()
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -271,8 +255,10 @@ def test_client_that_vanishes_leaves_nothing_behind(running: Running) -> None:
         b"POST /refuse HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nx",
         b"GET /ping HTTP/1.1\r\nHost",
         b"garbage\r\n\r\n",
+        b"\x16\x03\x01\x00\xa5",
+        b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 20,
     ],
-    ids=["whole", "refused", "half a body", "half a body, refused", "half a head", "garbage"],
+    ids=["whole", "refused", "half a body", "half a body, refused", "half a head", "garbage", "TLS", "not read"],
 )
 def test_nothing_of_an_ended_connection_waits_for_the_garbage_collector(running: Running, data: bytes) -> None:
     def alive() -> int:
