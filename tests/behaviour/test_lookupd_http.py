@@ -5,6 +5,7 @@ A row is one request; status, reason, headers and body are compared, and what ns
 
 import json
 import re
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from kit.daemons import address_of, eventually
 from kit.http_api import Answer, head, message, read_all, split_responses, whole_answer
 from kit.lookupds import (
     IDENTITY,
-    REAL_COMMAND,
     Lookupd,
     LookupdPair,
     Nsqd,
@@ -136,9 +136,13 @@ def test_body_is_ignored_and_a_broken_one_is_an_invalid_request(lookupd_pair: Lo
 # Timers
 
 
-@pytest.mark.parametrize("command", ["gnsqlookupd", "nsqlookupd"])
-def test_producer_that_is_not_heard_of_is_hidden_until_it_pings(command: str, tmp_path: Path) -> None:
-    lookupd = Lookupd(_command(command), tmp_path / "lookupd", "--inactive-producer-timeout=500ms")
+@pytest.fixture(params=["gnsqlookupd", "nsqlookupd"])
+def command(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path]) -> list[str]:
+    return own_lookupd_command() if request.param == "gnsqlookupd" else [str(peer_binary("nsqlookupd"))]
+
+
+def test_producer_that_is_not_heard_of_is_hidden_until_it_pings(command: list[str], tmp_path: Path) -> None:
+    lookupd = Lookupd(command, tmp_path / "lookupd", "--inactive-producer-timeout=500ms")
     with lookupd, Nsqd(lookupd) as nsqd:
         for _ in range(2):
             nsqd.register("t c")  # which does not count as a sign of life
@@ -151,9 +155,8 @@ def test_producer_that_is_not_heard_of_is_hidden_until_it_pings(command: str, tm
         eventually(lambda: nsqd.command(b"PING\n") == b"OK" and lookupd.found("t") == {1})
 
 
-@pytest.mark.parametrize("command", ["gnsqlookupd", "nsqlookupd"])
-def test_tombstone_hides_a_producer_of_a_topic_for_its_lifetime(command: str, tmp_path: Path) -> None:
-    lookupd = Lookupd(_command(command), tmp_path / "lookupd", "--tombstone-lifetime=2s")
+def test_tombstone_hides_a_producer_of_a_topic_for_its_lifetime(command: list[str], tmp_path: Path) -> None:
+    lookupd = Lookupd(command, tmp_path / "lookupd", "--tombstone-lifetime=2s")
     with lookupd, Nsqd(lookupd) as nsqd, Nsqd(lookupd, {**IDENTITY, "tcp_port": 3, "http_port": 4}) as other:
         for one in (nsqd, other):
             one.register("t", "u")
@@ -173,14 +176,6 @@ def test_tombstone_hides_a_producer_of_a_topic_for_its_lifetime(command: str, tm
         assert nsqd.command(b"UNREGISTER t\n") == b"OK"
         nsqd.register("t")
         assert lookupd.found("t") == {1, 3}
-
-
-def _command(name: str) -> list[str]:
-    if name == "gnsqlookupd":
-        return own_lookupd_command()
-    if not Path(REAL_COMMAND[0]).exists():
-        pytest.skip("nsqlookupd is not built (make peers)")
-    return REAL_COMMAND
 
 
 # What only ours does

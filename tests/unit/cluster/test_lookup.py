@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from gevent import killall, sleep, spawn
@@ -26,8 +25,8 @@ HTTP = Callable[[bytes], AuthServer]
 class Daemon:
     """A broker and its Lookup."""
 
-    def __init__(self, directory: Path, syncer: Syncer, **options: Any) -> None:
-        self.options = Options(**options)
+    def __init__(self, directory: Path, syncer: Syncer) -> None:
+        self.options = Options()
         self.fakes = Fakes(directory, self.options, syncer)
         self.registry: Registry = self.fakes.registry
         self.lookup = Lookup(self.registry, self.options, self.fakes.logger, self.fakes.spawn)
@@ -54,21 +53,12 @@ class Daemon:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
-    made: list[Daemon] = []
+def ours(tmp_path: Path) -> Iterator[Daemon]:
     syncer = Syncer()
-
-    def make(**options: Any) -> Daemon:
-        made.append(Daemon(tmp_path, syncer, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.end()
+    daemon = Daemon(tmp_path, syncer)
+    yield daemon
+    daemon.end()
     syncer.stop()
-
-
-MakeDaemon = Callable[..., Daemon]
 
 
 def reported(lookupd: FakeLookupd, expected: list[str], connection: int = 0) -> None:
@@ -82,8 +72,8 @@ def connected(ours: Daemon, *peers: FakeLookupd) -> None:
     eventually(lambda: all(f"LOOKUPD({peer.address}): peer info" in ours.log() for peer in peers))
 
 
-def test_creation_and_deletion_are_reported_in_order(daemon: MakeDaemon, lookupd: Lookupd) -> None:
-    server, ours = lookupd(), daemon()
+def test_creation_and_deletion_are_reported_in_order(ours: Daemon, lookupd: Lookupd) -> None:
+    server = lookupd()
     connected(ours, server)
     topic = ours.registry.get_topic("t")
     topic.get_channel("a")
@@ -95,9 +85,9 @@ def test_creation_and_deletion_are_reported_in_order(daemon: MakeDaemon, lookupd
     reported(server, [*created, "UNREGISTER t a", "UNREGISTER t", "UNREGISTER t b#ephemeral"])
 
 
-def test_heartbeats_go_on_and_reconnect(daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_go_on_and_reconnect(ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookup_peer, "PING_INTERVAL", 0.02)
-    server, ours = lookupd(), daemon()
+    server = lookupd()
     ours.registry.get_topic("t")
     ours.start(server)
     reported(server, ["REGISTER t", "PING", "PING"])
@@ -106,8 +96,8 @@ def test_heartbeats_go_on_and_reconnect(daemon: MakeDaemon, lookupd: Lookupd, mo
     assert f"ERROR: LOOKUPD({server.address}): PING - EOF\n" in ours.log()
 
 
-def test_event_that_finds_the_connection_ended_registers_everything_again(daemon: MakeDaemon, lookupd: Lookupd) -> None:
-    server, ours = lookupd(), daemon()
+def test_event_that_finds_the_connection_ended_registers_everything_again(ours: Daemon, lookupd: Lookupd) -> None:
+    server = lookupd()
     connected(ours, server)
     server.hang_up()
     ours.registry.get_topic("t")
@@ -115,9 +105,9 @@ def test_event_that_finds_the_connection_ended_registers_everything_again(daemon
 
 
 def test_peer_that_was_too_slow_is_left_alone_until_the_next_event(
-    daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
+    ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, ours = lookupd(lambda line: [] if line == "REGISTER t" else obliging(line)), daemon()
+    server = lookupd(lambda line: [] if line == "REGISTER t" else obliging(line))
     connected(ours, server)
     monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.1)
     ours.registry.get_topic("t")
@@ -131,7 +121,7 @@ def test_peer_that_was_too_slow_is_left_alone_until_the_next_event(
 
 
 def test_peer_that_falls_far_behind_gets_everything_again(
-    daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
+    ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 10 * DEADLINE)
     monkeypatch.setattr(lookup_peer, "MAX_EVENTS", 5)
@@ -142,7 +132,7 @@ def test_peer_that_falls_far_behind_gets_everything_again(
             awake.wait()
         return obliging(line)
 
-    server, ours = lookupd(slow), daemon()
+    server = lookupd(slow)
     connected(ours, server)
     names = [f"t{number}" for number in range(6)]
     for name in names:
@@ -157,8 +147,7 @@ def test_peer_that_falls_far_behind_gets_everything_again(
     assert "too far behind, registering everything again" in ours.log()
 
 
-def test_events_of_a_dead_peer_are_dropped(daemon: MakeDaemon) -> None:
-    ours = daemon()
+def test_events_of_a_dead_peer_are_dropped(ours: Daemon) -> None:
     address = f"127.0.0.1:{free_port()}"
     ours.start(address)
     for number in range(20):
@@ -170,8 +159,8 @@ def test_events_of_a_dead_peer_are_dropped(daemon: MakeDaemon) -> None:
     assert f"ERROR: LOOKUPD({address}): connect - dial tcp {address}: connect: connection refused\n" in ours.log()
 
 
-def test_end_says_nothing_and_closes(daemon: MakeDaemon, lookupd: Lookupd) -> None:
-    server, ours = lookupd(), daemon()
+def test_end_says_nothing_and_closes(ours: Daemon, lookupd: Lookupd) -> None:
+    server = lookupd()
     connected(ours, server)
     ours.lookup.stop()
     eventually(lambda: server.closed)
@@ -186,12 +175,9 @@ def with_http(lookupd: Lookupd, port: int) -> FakeLookupd:
     return lookupd(lambda line: [info(http_port=port)] if line == "IDENTIFY" else obliging(line))
 
 
-def test_valid_channels_of_all_peers_exist_before_the_topic_moves(
-    daemon: MakeDaemon, lookupd: Lookupd, http: HTTP
-) -> None:
+def test_valid_channels_of_all_peers_exist_before_the_topic_moves(ours: Daemon, lookupd: Lookupd, http: HTTP) -> None:
     one = http(response('{"channels":["../../x","c",5,null,"","b/c",["d"],"a"]}'))
     two = http(response('{"channels":["b","c","d#ephemeral"]}'))
-    ours = daemon()
     connected(ours, with_http(lookupd, one.port), with_http(lookupd, two.port))
     assert list(ours.registry.get_topic("t#ephemeral").channels) == ["a", "b", "c"]
     assert one.requests[0].startswith(b"GET /channels?topic=t%23ephemeral HTTP/1.1\r\n")
@@ -217,9 +203,8 @@ FAILED = "WARNING: failed to query nsqlookupd for channels to pre-create for top
     ],
     ids=["500", "syntax", "bytes", "deep", "text", "list", "large", "empty", "status"],
 )
-def test_bad_answer_only_warns(answer: bytes, text: str, daemon: MakeDaemon, lookupd: Lookupd, http: HTTP) -> None:
+def test_bad_answer_only_warns(answer: bytes, text: str, ours: Daemon, lookupd: Lookupd, http: HTTP) -> None:
     bad, good = http(answer), http(response(b'{"channels":["c"]}'))
-    ours = daemon()
     connected(ours, with_http(lookupd, bad.port), with_http(lookupd, good.port))
     assert list(ours.registry.get_topic("t").channels) == ["c"]
     assert FAILED in ours.log()
@@ -231,16 +216,15 @@ def test_bad_answer_only_warns(answer: bytes, text: str, daemon: MakeDaemon, loo
     [("a b", 1), ("no..host", 1), ("127.0.0.1", 99_999), ("::1", -1), ("[", 1), ("a]", 1), ("/", 1), ("u@:p", 1)],
 )
 def test_address_that_cannot_be_only_warns(
-    broadcast_address: str, http_port: int, daemon: MakeDaemon, lookupd: Lookupd
+    broadcast_address: str, http_port: int, ours: Daemon, lookupd: Lookupd
 ) -> None:
-    server, ours = lookupd(lambda line: [info(broadcast_address=broadcast_address, http_port=http_port)]), daemon()
+    server = lookupd(lambda line: [info(broadcast_address=broadcast_address, http_port=http_port)])
     connected(ours, server)
     ours.registry.get_topic("t")
     assert f"{FAILED}failed to query any nsqlookupd: Get " in ours.log()
 
 
-def test_no_peer_known_yet_is_an_error_in_the_log(daemon: MakeDaemon, lookupd: Lookupd) -> None:
-    ours = daemon()
+def test_no_peer_known_yet_is_an_error_in_the_log(ours: Daemon, lookupd: Lookupd) -> None:
     ours.registry.get_topic("t")
     error = "no available nsqlookupd to query for channels to pre-create for topic"
     assert error not in ours.log()
@@ -250,11 +234,10 @@ def test_no_peer_known_yet_is_an_error_in_the_log(daemon: MakeDaemon, lookupd: L
 
 
 def test_peers_that_do_not_answer_are_asked_only_if_there_are_no_others(
-    daemon: MakeDaemon, lookupd: Lookupd, http: HTTP, monkeypatch: pytest.MonkeyPatch
+    ours: Daemon, lookupd: Lookupd, http: HTTP, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     webs = [http(response(b'{"channels":["c"]}')) for _ in range(2)]
     servers = [with_http(lookupd, web.port) for web in webs]
-    ours = daemon()
     connected(ours, *servers)
     monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.5)
     servers[0].respond = lambda line: []
@@ -268,10 +251,10 @@ def test_peers_that_do_not_answer_are_asked_only_if_there_are_no_others(
     assert list(ours.registry.get_topic("w").channels) == ["c"]
 
 
-def test_end_does_not_wait_for_a_slow_answer(daemon: MakeDaemon, lookupd: Lookupd, http: HTTP) -> None:
+def test_end_does_not_wait_for_a_slow_answer(ours: Daemon, lookupd: Lookupd, http: HTTP) -> None:
     slow = http(response(b""))
     slow.awake.clear()
-    ours = daemon(http_client_request_timeout=0)
+    ours.options.http_client_request_timeout = 0
     connected(ours, with_http(lookupd, slow.port))
     waiting = spawn(ours.registry.get_topic, "t")
     eventually(lambda: slow.requests)
