@@ -69,18 +69,10 @@ def test_address_in_use_is_a_fatal_line(run: Run) -> None:
             assert ours.returncode == 1
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        'log_level = "trace"',
-        '\ufefflog_level = "trace"',
-        "log_level = 3",
-        "tombstone_lifetime = 1.5",
-        "tombstone_lifetime = true",
-        'inactive_producer_timeout = "60"',
-        'inactive_producer_timeout = "x"',
-    ],
-)
+@pytest.mark.parametrize("text", [
+    'log_level = "trace"', '\ufefflog_level = "trace"', "log_level = 3", "tombstone_lifetime = 1.5",
+    "tombstone_lifetime = true", 'inactive_producer_timeout = "60"', 'inactive_producer_timeout = "x"',
+])  # fmt: skip
 def test_bad_value_in_the_config_file_prints_and_exits_as_nsqlookupd(run: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "lookupd.cfg").write_text(text)
     ours, real = run("--config=lookupd.cfg")
@@ -117,10 +109,6 @@ def start(tmp_path: Path, peer_binary: Callable[[str], Path]) -> Iterator[Callab
 
 
 Start = Callable[..., LookupdPair]
-
-
-def levels(lookupd: Lookupd) -> set[str]:
-    return set(re.findall(r"^\S+ \S+ \S+ (\w+):", lookupd.log(), re.MULTILINE))
 
 
 def test_values_of_the_config_file_take_effect_and_flags_win(start: Start, tmp_path: Path) -> None:
@@ -169,7 +157,7 @@ def _listens(port: int) -> bool:
 def test_log_level_and_prefix_are_those_of_the_flags(start: Start) -> None:
     for lookupd in start("--log-prefix=p ", "--log-level=DEBUG"):
         assert all(line.startswith("p ") for line in lookupd.log().splitlines())
-        assert levels(lookupd) == {"INFO"}
+        assert {*re.findall(r"^\S+ \S+ \S+ (\w+):", lookupd.log(), re.MULTILINE)} == {"INFO"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

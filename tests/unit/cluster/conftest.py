@@ -1,8 +1,7 @@
 """Fixtures that start servers for a test: fake nsqlookupds, and HTTP servers that answer with given bytes."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -14,13 +13,7 @@ from unit.cluster.fake_lookupd import FakeLookupd
 def lookupd() -> Iterator[Callable[..., FakeLookupd]]:
     """Start a fake nsqlookupd; arguments as its class."""
     with ExitStack() as stack:
-
-        def start(*args: Any) -> FakeLookupd:
-            started = FakeLookupd(*args)
-            stack.callback(started.stop)
-            return started
-
-        yield start
+        yield lambda *args: stack.enter_context(closing(FakeLookupd(*args)))
 
 
 @pytest.fixture

@@ -66,6 +66,6 @@ class FakeLookupd:
                 sock.shutdown(SHUT_RDWR)
         self._sockets.clear()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._server.stop()
         self.hang_up()

@@ -59,11 +59,8 @@ def start(registry: Registry, log: io.StringIO) -> Iterator[Start]:
     started = []
 
     def start(options: Options) -> Statsd:
-        def spawn(name: str, body: Callable[[], None]) -> "gevent.Greenlet[[], None]":
-            assert name == "statsdLoop"
-            return gevent.spawn(body)
-
-        started.append(Statsd(registry, options, MemoryStats(), Logger("", Level.INFO, log), spawn))
+        logger = Logger("", Level.INFO, log)
+        started.append(Statsd(registry, options, MemoryStats(), logger, lambda name, body: gevent.spawn(body)))
         started[-1].start()
         return started[-1]
 

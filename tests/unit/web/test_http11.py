@@ -94,15 +94,10 @@ def test_continue_is_sent_once_and_only_while_the_body_is_awaited() -> None:
 # Any bytes
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        b"GET /",
-        b"GET / HTTP/1.1\r\nHost: x\r\nLong: ",
-        head(b"Transfer-Encoding: chunked") + b"0\r\nTrailer: ",
-        head(b"Transfer-Encoding: chunked") + b"3;",
-    ],
-)
+@pytest.mark.parametrize("start", [
+    b"GET /", b"GET / HTTP/1.1\r\nHost: x\r\nLong: ", head(b"Transfer-Encoding: chunked") + b"0\r\nTrailer: ",
+    head(b"Transfer-Encoding: chunked") + b"3;",
+])  # fmt: skip
 def test_bytes_that_lead_nowhere_have_an_end(start: bytes) -> None:
     under_test = reader()
     under_test.feed(start)
