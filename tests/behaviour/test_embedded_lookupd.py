@@ -3,7 +3,6 @@
 import http.client
 import json
 import re
-import urllib.error
 from pathlib import Path
 
 import pytest
@@ -20,14 +19,6 @@ from kit.traffic import DaemonFactory, create, post, publish, wait_for
 def port(nsqd: Daemon) -> int:
     assert isinstance(nsqd.tcp_address, tuple)
     return nsqd.tcp_address[1]
-
-
-def is_missing(lookupd: EmbeddedLookupd, path: str) -> bool:
-    try:
-        lookupd.ask(path)
-    except urllib.error.HTTPError as error:
-        return error.code == 404
-    return False
 
 
 # Registrations
@@ -90,7 +81,7 @@ def test_without_ports_this_daemon_is_not_registered(gnsqd_factory: DaemonFactor
     lookupd = EmbeddedLookupd(nsqd)
     create(nsqd, "t")
     assert lookupd.ask("/topics") == {"topics": []}
-    assert is_missing(lookupd, "/lookup?topic=t")
+    assert lookupd.found("t") == set()
     assert "ERROR: this nsqd is not registered" in nsqd.log()
 
 
@@ -174,7 +165,7 @@ def test_topic_that_is_looked_up_is_there(gnsqd_factory: DaemonFactory) -> None:
 def test_topics_are_not_created_unasked(gnsqd: Daemon) -> None:
     for flags in (EMBEDDED, (*DEV, "--lookup-creates-topics=false")):
         gnsqd.restart(*flags)
-        assert is_missing(EmbeddedLookupd(gnsqd), "/lookup?topic=t")
+        assert EmbeddedLookupd(gnsqd).found("t") == set()
         assert gnsqd.stats()["topics"] == []
 
 
@@ -189,7 +180,7 @@ def test_only_a_lookup_of_a_name_that_no_nsqd_has_creates_it(gnsqd_factory: Daem
             lookupd.found(name)
         assert nsqd.stats()["topics"] == []
         assert lookupd.found("first") == {port(nsqd)}
-        assert is_missing(lookupd, "/lookup?topic=second")
+        assert lookupd.found("second") == set()
     assert "TOPIC(second): not created for a lookup - too many topics" in nsqd.log()
 
 
@@ -242,7 +233,7 @@ def test_flags_and_config_file_override_what_dev_sets(gnsqd_factory: DaemonFacto
         f'embedded_lookupd_tcp_address = "127.0.0.1:{free_port()}"'
     )
     nsqd = gnsqd_factory(f"--config={config}", "--embedded-lookupd-http-address=127.0.0.1:0")
-    assert is_missing(EmbeddedLookupd(nsqd), "/lookup?topic=t")
+    assert EmbeddedLookupd(nsqd).found("t") == set()
     nsqd.restart(
         "--dev", *(f"--{name}-address=" for name in ("embedded-lookupd-tcp", "embedded-lookupd-http", "admin-http"))
     )

@@ -186,14 +186,7 @@ def test_panels_that_need_an_option_say_so(exported_by_default: Named) -> None:
 
 
 @EACH_DASHBOARD
-def test_panels_lie_side_by_side_and_variables_are_defined(path: Path) -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in dashboard(path)["panels"]:
-        place = panel["gridPos"]
-        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
-        assert not cells & taken, panel["title"]
-        assert max(x for x, _ in cells) < 24
-        taken |= cells
+def test_variables_are_defined(path: Path) -> None:
     defined = {variable["name"] for variable in dashboard(path)["templating"]["list"]} | {"__rate_interval", "__all"}
     assert set(re.findall(r"\$\{?(\w+)", path.read_text("utf-8"))) == defined
 

@@ -115,19 +115,14 @@ def test_hub_watchers_are_what_the_hub_looks_after(metrics: Metrics) -> None:
 
 def test_pauses_of_the_garbage_collector_are_counted(registry: Registry, options: Options) -> None:
     memory = MemoryStats()
-    page = Metrics(registry, options, memory, list, lambda: 0, {}, dict)
-    assert scrape(page)["gnsqd_gc_pause_seconds_count", ()] == 0
     memory.start()
-    try:
-        gc.collect()
-        gc.collect()
-    finally:
-        memory.stop()
-    found = scrape(page)
+    gc.collect()
+    gc.collect()
+    memory.stop()
+    found = scrape(Metrics(registry, options, memory, list, lambda: 0, {}, dict))
     count, total = found["gnsqd_gc_pause_seconds_count", ()], found["gnsqd_gc_pause_seconds_sum", ()]
-    longest = found["gnsqd_gc_pause_seconds", labels(quantile="1.0")]
     assert count >= 2
-    assert 0 < total / count <= longest < total < 60
+    assert 0 < total / count <= found["gnsqd_gc_pause_seconds", labels(quantile="1.0")] < total < 60
 
 
 @pytest.mark.parametrize(
@@ -150,8 +145,7 @@ def test_openmetrics_says_the_same(registry: Registry, metrics: Metrics, options
     channel.add_client(ShownClient(1))
     texts, openmetrics = scrape(metrics), scrape(metrics, OPENMETRICS)
     assert texts.keys() == {key for key in openmetrics if not key[0].endswith("_created")}
-    for key, value in names_with(texts, "gnsqd_channel").items():
-        assert names_with(openmetrics, "gnsqd_channel")[key] == value
+    assert names_with(texts, "gnsqd_channel") == names_with(openmetrics, "gnsqd_channel")
     assert openmetrics["gnsqd_channel_paused", labels(topic="t#ephemeral", channel="c")] == 1
 
 

@@ -75,10 +75,6 @@ def options_for(address: str, **others: Any) -> Options:
     return Options(statsd_address=address, statsd_interval=20 * MILLISECOND, **values)
 
 
-def publish(registry: Registry, topic_name: str, *bodies: bytes) -> None:
-    registry.get_topic(topic_name).publish(list(bodies))
-
-
 def logged(log: io.StringIO, line: str, count: int = 1) -> None:
     with gevent.Timeout(DEADLINE):
         while log.getvalue().count(line) < count:
@@ -100,20 +96,20 @@ def next_counts(receiver: Receiver, condition: Callable[[dict[str, int]], bool])
 def test_counters_of_a_topic_that_a_push_missed_start_at_zero(
     registry: Registry, receiver: Receiver, start: Start
 ) -> None:
-    publish(registry, "t", b"abc", b"de")
-    publish(registry, "other", b"")
+    registry.get_topic("t").publish([b"abc", b"de"])
+    registry.get_topic("other").publish([b""])
     start(options_for(receiver.address))
     receiver.packet()
     registry.delete_existing_topic("t")
     next_counts(receiver, lambda found: "topic.t.message_count" not in found)
-    publish(registry, "t", b"f")
+    registry.get_topic("t").publish([b"f"])
     assert next_counts(receiver, lambda found: any(found.values()))["topic.t.message_count"] == 1
 
 
 def test_names_with_dots_do_not_share_their_counters(registry: Registry, receiver: Receiver, start: Start) -> None:
     registry.get_topic("t").get_channel("c")
-    publish(registry, "t", b"", b"")
-    publish(registry, "t.channel.c", b"")
+    registry.get_topic("t").publish([b"", b""])
+    registry.get_topic("t.channel.c").publish([b""])
     gevent.sleep(0)
     start(options_for(receiver.address))
     count = re.compile(r"^topic\.t\.channel\.c\.message_count:(-?\d+)\|c$", re.MULTILINE)
@@ -125,7 +121,7 @@ def test_names_with_dots_do_not_share_their_counters(registry: Registry, receive
 def test_bad_address_is_logged_and_loses_no_counts(
     address: str, registry: Registry, receiver: Receiver, start: Start, log: io.StringIO
 ) -> None:
-    publish(registry, "t", b"abc")
+    registry.get_topic("t").publish([b"abc"])
     options = options_for(address)
     start(options)
     logged(log, f"ERROR: failed to create UDP socket to statsd({address})\n")
