@@ -10,13 +10,9 @@ from pathlib import Path
 import pytest
 
 from kit.daemons import Daemon
-from kit.http_api import ask, message, topic_stats
+from kit.http_api import JSON, TEXT, V1, ask, message, topic_stats
 from kit.nsq_client import Client, mpub_body
 from kit.traffic import DaemonFactory, create, post, wait_for
-
-JSON = "application/json; charset=utf-8"
-TEXT = "text/plain; charset=utf-8"
-V1 = "nsq; version=1.0"
 
 
 @pytest.fixture(scope="module")

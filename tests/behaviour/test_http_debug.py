@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from kit.daemons import Daemon, eventually, own_command
-from kit.http_api import ask, topic_stats
+from kit.http_api import TEXT, ask, topic_stats
 from kit.nsq_client import Client
 from kit.pairs import Pair, running_pair
 from kit.traffic import DaemonFactory, create, post, publish, wait_for
 
-TEXT = "text/plain; charset=utf-8"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 

@@ -236,13 +236,11 @@ def test_every_row_is_answered_alike_and_does_the_same(pair: Pair, table: list[R
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize("milliseconds", ["-9223372036854775808", "18446744073710"])
-def test_delay_that_is_small_only_modulo_a_power_of_two_is_refused_other_than_by_nsqd(
-    pair: Pair, milliseconds: str
-) -> None:
-    for nsqd, expected in zip(pair, [(400, message("INVALID_DEFER")), (200, "OK")], strict=True):
-        assert ask(nsqd, f"POST /pub?topic=overflow&defer={milliseconds}", b"x") == expected
-        assert ask(nsqd, "POST /topic/delete?topic=overflow") == (200, "")
+def test_delay_that_is_small_only_modulo_a_power_of_two_is_refused_other_than_by_nsqd(pair: Pair) -> None:
+    for milliseconds in ("-9223372036854775808", "18446744073710"):
+        for nsqd, expected in zip(pair, [(400, message("INVALID_DEFER")), (200, "OK")], strict=True):
+            assert ask(nsqd, f"POST /pub?topic=overflow&defer={milliseconds}", b"x") == expected
+            assert ask(nsqd, "POST /topic/delete?topic=overflow") == (200, "")
 
 
 def compare(pair: Pair, row: Row) -> object:

@@ -17,13 +17,11 @@ import pytest
 
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, open_socket, run_to_end
-from kit.http_api import exchange, head, message, read_all, split_responses, topic_stats
+from kit.http_api import JSON, V1, exchange, head, message, read_all, split_responses, topic_stats
 from kit.traffic import DaemonFactory
 
 KeyPair = tuple[str, str]
 
-V1 = "nsq; version=1.0"
-JSON = "application/json; charset=utf-8"
 NO_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of a ClientHello
 

@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 
 from kit.daemons import DEADLINE, Address, Daemon, open_socket
 
+V1 = "nsq; version=1.0"
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json; charset=utf-8"
+
 
 def message(code: str) -> str:
     """The body of an error."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gnsqd.broker.registry import Registry
 from gnsqd.observe.prometheus import Metrics
@@ -194,47 +195,35 @@ def test_variables_are_defined(path: Path) -> None:
 # The alert rules
 
 
-def rules() -> list[tuple[str, str, str]]:
-    """(alert, expr, text) of each: YAML as it stands in this file, an expression a line."""
-    texts = re.split(r"^      - alert: ", ALERTS.read_text("utf-8"), flags=re.MULTILINE)[1:]
-    found = []
-    for text in texts:
-        (expression,) = re.findall(r"^        expr: (.*)$", text, re.MULTILINE)
-        assert ": " not in expression, "YAML would take this for a mapping"
-        assert " #" not in expression, "YAML would take this for a comment"
-        assert ": {" not in text, "YAML would take this for a mapping"
-        found.append((text.split("\n", 1)[0], expression, text))
-    return found
+def rules() -> list[Any]:
+    return [rule for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"] for rule in group["rules"]]
 
 
 def test_alerts_watch_only_what_is_exported(exported: Named, exported_by_pipelines: Named) -> None:
     exported |= exported_by_pipelines
-    assert len({alert for alert, _, _ in rules()}) == len(rules()) == ALERTS.read_text("utf-8").count("expr:")
-    for _, expression, text in rules():
-        assert_exported(expression, exported)
-        first = next(iter(named(expression)))  # of an operator's two sides, the left one gives the labels
-        assert set(re.findall(r"\$labels\.(\w+)", text)) <= exported[first] | OF_PROMETHEUS
+    assert len({rule["alert"] for rule in rules()}) == len(rules()) > 10
+    for rule in rules():
+        assert_exported(rule["expr"], exported)
+        first = next(iter(named(rule["expr"])))  # of an operator's two sides, the left one gives the labels
+        assert set(re.findall(r"\$labels\.(\w+)", str(rule))) <= exported[first] | OF_PROMETHEUS
 
 
 def test_alerts_need_no_option(exported_by_default: Named, exported_by_pipelines: Named) -> None:
-    for _, expression, _ in rules():
-        assert named(expression).keys() <= exported_by_default.keys() | exported_by_pipelines.keys()
+    for rule in rules():
+        assert named(rule["expr"]).keys() <= exported_by_default.keys() | exported_by_pipelines.keys()
 
 
 def test_documentation_lists_the_alerts_of_channels_in_their_order() -> None:
-    of_channels = [(alert, text) for alert, _, text in rules() if alert.startswith("NsqChannel")]
+    of_channels = [(rule["alert"], rule["for"]) for rule in rules() if rule["alert"].startswith("NsqChannel")]
     documented = re.findall(r"^\| `(\w+)` \| .* \| (\d+) (h|m)(?:in)? \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
-    assert [alert for alert, _ in of_channels] == [alert for alert, _, _ in documented]
-    for (_, text), (_, number, unit) in zip(of_channels, documented, strict=True):
-        assert f"        for: {number}{unit}\n" in text
+    assert of_channels == [(alert, number + unit) for alert, number, unit in documented]
 
 
 def test_scrape_config_has_the_job_and_the_rules_that_belong_together() -> None:
-    config = SCRAPE_CONFIG.read_text("utf-8")
-    jobs = set(re.findall(r"job_name: (\S+)", config))
-    assert set(re.findall(r'job="([^"]+)"', "".join(expression for _, expression, _ in rules()))) == jobs
-    (rule_file,) = re.findall(r"^  - (\S+\.yml)$", config, re.MULTILINE)
-    assert (SCRAPE_CONFIG.parent / rule_file).resolve() == ALERTS
+    config = yaml.safe_load(SCRAPE_CONFIG.read_text("utf-8"))
+    jobs = {job["job_name"] for job in config["scrape_configs"]}
+    assert set(re.findall(r'job="([^"]+)"', str([rule["expr"] for rule in rules()]))) == jobs
+    assert [(SCRAPE_CONFIG.parent / file).resolve() for file in config["rule_files"]] == [ALERTS]
 
 
 # The documentation

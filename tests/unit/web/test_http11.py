@@ -89,6 +89,9 @@ def test_continue_is_sent_once_and_only_while_the_body_is_awaited() -> None:
     (request,) = under_test.feed(b"hello" + head(b"Expect: 100-continue", b"Content-Length: 5") + b"h")
     assert request.body == b"hello"
     assert under_test.take_interim() == b""
+    under_test = reader()
+    under_test.feed(head(b"Expect: 100-continue", b"Content-Length: 5", line=b"POST /pub HTTP/1.0"))
+    assert under_test.take_interim() == b""
 
 
 # Any bytes
