@@ -92,6 +92,7 @@ BAD_SNAPPY = {
     "65537-block": (SNAPPY_IDENTIFIER + block(bytes(SNAPPY_BLOCK + 1)), CORRUPT),
     "4-gib-block": (SNAPPY_IDENTIFIER + chunk(0x00, b"\xff\xff\xff\xff\x0f" + block(bytes(64))[9:], b""), CORRUPT),
     "header-too-long": (SNAPPY_IDENTIFIER + b"\x00\xcf\x2a\x01", UNSUPPORTED),
+    "endless-identifier": (SNAPPY_IDENTIFIER + b"\xff\xff\xff\xff", "snappy: "),
 }
 BAD_DEFLATE = {
     "no-deflate": (b"PUB test\n\0\0\0\1a", "flate: corrupt input"),

@@ -34,7 +34,7 @@ IDENTIFY = "behaviour/test_identify.py::test_answer_has_the_options_and_what_was
 PROTOCOL = "behaviour/test_protocol.py::"
 STATSD = "behaviour/test_statsd.py::"
 METRICS = "unit/observe/test_prometheus.py::"
-CERTIFICATES = "unit/net/test_tls_context.py::test_start_with_certificate_files"
+CERTIFICATES = "behaviour/test_tls.py::test_key_pair_that_is_refused_at_start"
 SCAN = "unit/broker/test_queue_scan.py::"
 
 LOGGED_AT = r"\[nsqd\] (\S+ \S+) "
