@@ -1,64 +1,46 @@
-"""The protocol's bytes, however they are cut. References: NSQD-COMPAT 2.1 and 2.4, a session recorded from the real
-nsqd (tests/golden/wire/session.json)."""
+"""The protocol's bytes, however they are cut: what the daemon's answers do not show (NSQD-COMPAT 2.1 and 2.4)."""
 
 import itertools
-import json
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsqd.wire.codec import (
-    FRAME_TYPE_ERROR,
-    FRAME_TYPE_RESPONSE,
-    GRAMMAR,
-    MAGIC_V2,
-    MAX_LINE,
-    CodecError,
-    Command,
-    Decoder,
-    LineTooLong,
-    Tail,
-    frame,
-)
-from gnsqd.wire.commands import HANDLERS
+from gnsqd.wire.codec import GRAMMAR, CodecError, Command, Decoder, LineTooLong, Tail
+from kit.nsq_client import mpub_body, sized
 
 MAX_BODY = 1000
 MAX_MSG = 100
 MAX_COUNT = 199  # (max-body-size - 4) / 5, integer
 
-# One of each command, as (bytes, words, what follows the line).
+# The bytes of a command, its words, what follows the line. Inner sizes decide where an MPUB ends, not the outer one.
 STREAM: list[tuple[bytes, list[bytes], object]] = [
     (b"IDENTIFY\n\x00\x00\x00\x02{}", [b"IDENTIFY"], b"{}"),
     (b"AUTH\n\x00\x00\x00\x06secret", [b"AUTH"], b"secret"),
     (b"SUB t c#ephemeral\r\n", [b"SUB", b"t", b"c#ephemeral"], None),
     (b"PUB t\r\n\x00\x00\x00\x05a\nb\r\n", [b"PUB", b"t"], b"a\nb\r\n"),
-    (
-        b"MPUB t\n\x00\x00\x00\x0f\x00\x00\x00\x02\x00\x00\x00\x01\n\x00\x00\x00\x02PU",
-        [b"MPUB", b"t"],
-        [b"\n", b"PU"],
-    ),
+    (b"MPUB t\n\x00\x00\x00\x0f" + mpub_body(b"\n", b"PU"), [b"MPUB", b"t"], [b"\n", b"PU"]),
+    (b"MPUB t\n\x00\x00\x00\x01" + mpub_body(b"abc", b"de"), [b"MPUB", b"t"], [b"abc", b"de"]),
+    (b"MPUB t\n\x00\x00\x03\xe7" + mpub_body(b"abc", b"de"), [b"MPUB", b"t"], [b"abc", b"de"]),
     (b"DPUB t 100\n\x00\x00\x00\x01\x00", [b"DPUB", b"t", b"100"], b"\x00"),
     (b"RDY 1\n", [b"RDY", b"1"], None),
     (b"FIN 0123456789abcdef\n", [b"FIN", b"0123456789abcdef"], None),
     (b"REQ 0123456789abcdef 0\n", [b"REQ", b"0123456789abcdef", b"0"], None),
     (b"TOUCH 0123456789abcdef\n", [b"TOUCH", b"0123456789abcdef"], None),
-    (b"NOP\n", [b"NOP"], None),
     (b"CLS\n", [b"CLS"], None),
+    # Lines are split on single spaces and lose one carriage return.
+    (b"\n", [b""], None),
+    (b"\r\n", [b""], None),
+    (b"NOP\r\r\n", [b"NOP\r"], None),
+    (b"NOP \n", [b"NOP", b""], None),
+    (b"SUB  t c\n", [b"SUB", b"", b"t", b"c"], None),
+    (b" SUB t\n", [b"", b"SUB", b"t"], None),
+    (b"sub t c\n", [b"sub", b"t", b"c"], None),
+    (b"\xff\x00\tx\n", [b"\xff\x00\tx"], None),
 ]
-
-
-def sized(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
-
-
-def mpub(*bodies: bytes) -> bytes:
-    """What follows MPUB's line, without its outer size."""
-    return struct.pack(">i", len(bodies)) + b"".join(map(sized, bodies))
 
 
 def tail_of(decoder: Decoder, command: Command) -> object:
@@ -103,17 +85,6 @@ def cuts(data: bytes) -> Iterator[list[bytes]]:
         yield [data[at : at + size] for at in range(0, len(data), size)]
 
 
-@pytest.fixture
-def session() -> dict[str, bytes]:
-    """What each of the two clients of the recorded session sent."""
-    path = Path(__file__).parents[2] / "golden" / "wire" / "session.json"
-    sent = {"consumer": b"", "producer": b""}
-    for step in json.loads(path.read_text()):
-        if step["dir"] == "C":
-            sent[step["conn"]] += bytes.fromhex(step["hex"])
-    return sent
-
-
 def test_commands_are_the_same_however_they_are_cut() -> None:
     data = b"".join(raw for raw, _, _ in STREAM)
     expected = [(params, tail) for _, params, tail in STREAM]
@@ -129,124 +100,44 @@ def test_commands_cut_into_three_pieces_are_the_same() -> None:
             assert decode([data[:first], data[first:second], data[second:]]) == expected, (first, second)
 
 
-def test_recorded_session_decodes_to_its_commands(session: dict[str, bytes]) -> None:
-    decoder = Decoder()
-    decoder.feed(session["producer"])
-    assert decoder.magic() == MAGIC_V2 == b"  V2"
-    expected = [
-        ([b"PUB", b"wt"], b"hello"),
-        ([b"MPUB", b"wt"], [b"1", b"22"]),
-        ([b"DPUB", b"wt", b"100"], b"later"),
-        ([b"BAD", b"x"], None),
-    ]
-    for pieces in cuts(session["producer"].removeprefix(MAGIC_V2)):
-        assert decode(pieces) == expected
-    words = [params[0] for params, _ in decode([session["consumer"].removeprefix(MAGIC_V2)])]
-    assert words == b"IDENTIFY SUB RDY TOUCH REQ FIN FIN FIN FIN FIN NOP CLS".split()
-
-
-def test_every_command_has_grammar_and_handler() -> None:
-    assert GRAMMAR.keys() == HANDLERS.keys() == {params[0] for _, params, _ in STREAM}
-    assert {name for name, tail in GRAMMAR.items() if tail is Tail.BODY} == {b"IDENTIFY", b"AUTH", b"PUB", b"DPUB"}
-    assert {name for name, tail in GRAMMAR.items() if tail is Tail.MESSAGES} == {b"MPUB"}
-
-
-@pytest.mark.parametrize(
-    "line, params",
-    [
-        (b"\n", [b""]),
-        (b"\r\n", [b""]),
-        (b"NOP\r\n", [b"NOP"]),
-        (b"NOP\r\r\n", [b"NOP\r"]),
-        (b"NOP \n", [b"NOP", b""]),
-        (b"SUB  t c\n", [b"SUB", b"", b"t", b"c"]),
-        (b" SUB t\n", [b"", b"SUB", b"t"]),
-        (b"sub t c\n", [b"sub", b"t", b"c"]),
-        (b"\xff\x00\tx\n", [b"\xff\x00\tx"]),
-    ],
-)
-def test_line_is_split_on_single_spaces_and_loses_one_carriage_return(line: bytes, params: list[bytes]) -> None:
-    for pieces in cuts(line):
-        assert decode(pieces) == [(params, None)]
+def test_one_mpub_leaves_nothing_behind_for_the_next() -> None:
+    two = (b"MPUB t\n" + sized(mpub_body(*[b"x" * MAX_MSG] * 9))) * 2
+    assert decode([two]) == [([b"MPUB", b"t"], [b"x" * MAX_MSG] * 9)] * 2
 
 
 def test_line_may_have_16384_bytes_with_its_end() -> None:
-    assert MAX_LINE == 16384
     longest = b"x" * 16383 + b"\n"
     for cut in (0, 1, 8000, 16382, 16383):
         assert decode([longest[:cut], longest[cut:]]) == [([b"x" * 16383], None)]
-
-
-@pytest.mark.parametrize("pieces", [[b"x" * 16384 + b"\n"], [b"x" * 16384], [b"x" * 16000, b"x" * 384], [b"x"] * 16384])
-def test_line_that_can_only_be_too_long_is_refused(pieces: list[bytes]) -> None:
-    with pytest.raises(LineTooLong):
-        decode(pieces)
-
-
-def test_line_too_long_is_found_behind_good_commands() -> None:
-    decoder = Decoder()
-    decoder.feed(b"NOP\n" + b"x" * 16384)
-    command = decoder.next_command()
-    assert command is not None
-    assert command.params == [b"NOP"]
-    with pytest.raises(LineTooLong):
-        decoder.next_command()
-
-
-def test_command_comes_out_before_its_size_and_body() -> None:
-    decoder = Decoder()
-    decoder.feed(b"PUB t\n\x00")
-    command = decoder.next_command()
-    assert command is not None
-    assert (command.params, command.size, command.body) == ([b"PUB", b"t"], None, None)
-    assert decoder.size() is None
-    decoder.feed(b"\x00\x00\x03a")
-    assert decoder.size() == 3
-    assert decoder.body(3) is None
-    decoder.feed(b"bcNOP\n")
-    assert decoder.body(3) == b"abc"
-    assert decoder.buffered == 4
+    for pieces in ([b"x" * 16384 + b"\n"], [b"x" * 16384], [b"x" * 16000, b"x" * 384], [b"x"] * 16384):
+        with pytest.raises(LineTooLong):
+            decode(pieces)
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 2**31 - 1])
 def test_size_that_cannot_be_is_given_to_the_caller_as_it_is(size: int) -> None:
     decoder = Decoder()
-    decoder.feed(b"PUB t\n" + struct.pack(">i", size) + b"rest")
+    decoder.feed(b"PUB t\n" + int32(size) + b"re")
+    decoder.feed(b"st")
     command = decoder.next_command()
     assert command is not None
-    assert (command.size, command.body) == (size, None)
-    assert decoder.take_rest() == b"rest"
+    assert (command.params, command.size, command.body) == ([b"PUB", b"t"], size, None)
+    assert (decoder.buffered, decoder.take_rest(), decoder.buffered, decoder.take_rest()) == (4, b"rest", 0, b"")
 
 
-def test_rest_after_a_command_is_what_was_not_decoded() -> None:
-    decoder = Decoder()
-    decoder.feed(b"NOP\nab")
-    decoder.feed(b"cd")
-    assert decoder.next_command() is not None
-    assert (decoder.buffered, decoder.take_rest(), decoder.buffered, decoder.take_rest()) == (4, b"abcd", 0, b"")
-    decoder.feed(b"NOP\n")
-    assert decoder.next_command() is not None
-
-
-def messages(data: bytes) -> list[bytes] | None:
-    decoder = Decoder()
-    decoder.feed(data)
-    return decoder.messages(MAX_BODY, MAX_MSG)
-
-
-def count(number: int) -> bytes:
+def int32(number: int) -> bytes:
     return struct.pack(">i", number)
 
 
 # The rows of MPUB that its inner bytes decide; nothing after the bytes shown is needed to refuse them.
 BAD_MESSAGES = [
-    (count(0), "E_BAD_BODY", "invalid message count 0"),
-    (count(-1), "E_BAD_BODY", "invalid message count -1"),
-    (count(MAX_COUNT + 1), "E_BAD_BODY", "invalid message count 200"),
-    (count(2) + count(0), "E_BAD_MESSAGE", "invalid message(0) body size 0"),
-    (count(2) + sized(b"a") + count(-5), "E_BAD_MESSAGE", "invalid message(1) body size -5"),
-    (count(2) + sized(b"a") + count(MAX_MSG + 1), "E_BAD_MESSAGE", "message too big 101 > 100"),
-    (count(11) + sized(b"x" * 100) * 10 + count(1), "E_BAD_BODY", "body too big 1001 > 1000"),
+    (int32(0), "E_BAD_BODY", "invalid message count 0"),
+    (int32(-1), "E_BAD_BODY", "invalid message count -1"),
+    (int32(MAX_COUNT + 1), "E_BAD_BODY", "invalid message count 200"),
+    (int32(2) + int32(0), "E_BAD_MESSAGE", "invalid message(0) body size 0"),
+    (int32(2) + sized(b"a") + int32(-5), "E_BAD_MESSAGE", "invalid message(1) body size -5"),
+    (int32(2) + sized(b"a") + int32(MAX_MSG + 1), "E_BAD_MESSAGE", "message too big 101 > 100"),
+    (int32(11) + sized(b"x" * 100) * 10 + int32(1), "E_BAD_BODY", "body too big 1001 > 1000"),
 ]
 
 
@@ -261,45 +152,6 @@ def test_bad_messages_are_refused_as_soon_as_they_show(data: bytes, code: str, r
         with pytest.raises(CodecError) as caught:
             decoder.messages(MAX_BODY, MAX_MSG)
         assert (caught.value.code, caught.value.reason) == (code, reason)
-
-
-def test_messages_may_reach_every_limit() -> None:
-    assert messages(mpub(*[b"x"] * MAX_COUNT)) == [b"x"] * MAX_COUNT
-    assert messages(mpub(*[b"x" * MAX_MSG] * 10)) == [b"x" * MAX_MSG] * 10  # together max-body-size
-
-
-def test_inner_sizes_decide_where_mpub_ends_not_the_outer_one() -> None:
-    for outer in (1, 12, 13, 14, 999):
-        stream = b"MPUB t\n" + count(outer) + mpub(b"abc", b"de") + b"NOP\n"
-        for pieces in cuts(stream):
-            assert decode(pieces) == [([b"MPUB", b"t"], [b"abc", b"de"]), ([b"NOP"], None)]
-
-
-def test_one_mpub_leaves_nothing_behind_for_the_next() -> None:
-    two = (b"MPUB t\n" + sized(mpub(*[b"x" * MAX_MSG] * 9))) * 2
-    assert decode([two]) == [([b"MPUB", b"t"], [b"x" * MAX_MSG] * 9)] * 2
-
-
-def test_stream_that_ends_inside_mpub_has_the_words_of_what_is_missing() -> None:
-    data = mpub(b"abc", b"de")
-    missing = (
-        ["E_BAD_BODY failed to read message count"] * 4
-        + ["E_BAD_MESSAGE failed to read message(0) body size"] * 4
-        + ["E_BAD_MESSAGE failed to read message body"] * 3
-        + ["E_BAD_MESSAGE failed to read message(1) body size"] * 4
-        + ["E_BAD_MESSAGE failed to read message body"] * 2
-    )
-    assert len(missing) == len(data)
-    for length, text in enumerate(missing):
-        decoder = Decoder()
-        decoder.feed(data[:length])
-        assert decoder.messages(MAX_BODY, MAX_MSG) is None
-        assert str(decoder.messages_cut_off()) == text, length
-
-
-def test_frame_is_size_type_data() -> None:
-    assert frame(FRAME_TYPE_RESPONSE, b"OK") == b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
-    assert frame(FRAME_TYPE_ERROR, b"E_INVALID x") == b"\x00\x00\x00\x0f\x00\x00\x00\x01E_INVALID x"
 
 
 def read_body(decoder: Decoder, size: int) -> object:
@@ -327,8 +179,8 @@ def seconds_to_read(data: bytes, read: Callable[[Decoder, int], object]) -> floa
     "read, build",
     [
         (read_body, lambda size: b"x" * size),
-        (read_messages, lambda size: mpub(b"x" * size)),
-        (read_messages, lambda size: mpub(*[b"x" * 200] * (size // 204))),
+        (read_messages, lambda size: mpub_body(b"x" * size)),
+        (read_messages, lambda size: mpub_body(*[b"x" * 200] * (size // 204))),
     ],
     ids=["PUB", "MPUB of one", "MPUB of many"],
 )
