@@ -7,19 +7,18 @@ import json
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from kit.auth_server import EVERYTHING, AuthServer, grant, query, response
-from kit.certificates import Identity, issue
+from kit.certificates import write_identities
 from kit.daemons import Daemon, StartFailed, eventually, free_port
 from kit.nsq_client import ERROR, HEARTBEAT, RESPONSE, Client, Frame, mpub_body, sized, split_frames
-
-DaemonFactory = Callable[..., Daemon]
+from kit.traffic import DaemonFactory
+from kit.upgraded_client import UpgradedClient, tls_client_context
 
 OK = Frame(RESPONSE, b"OK")
 FAILED = Frame(ERROR, b"E_AUTH_FAILED AUTH failed")
@@ -79,13 +78,9 @@ def warnings(nsqd: Daemon, secret: str = "secret") -> list[str]:
 # The question and the answer
 
 
-def test_identify_reports_that_auth_is_required(shared: Daemon) -> None:
-    with Client(shared.tcp_address) as client:
-        assert json.loads(client.identify(feature_negotiation=True).data)["auth_required"] is True
-
-
 def test_server_is_asked_with_what_is_known_of_the_client(shared: Daemon, server: AuthServer) -> None:
     with Client(shared.tcp_address) as client:
+        assert json.loads(client.identify(feature_negotiation=True).data)["auth_required"] is True
         assert auth(client, b"a b+c&d=\xff~-_.!*'()/\0" + "\xe9".encode()).type == RESPONSE
     assert server.requests == [
         b"GET /auth?common_name=&remote_ip=127.0.0.1"
@@ -298,100 +293,80 @@ def test_authorizations_allow_what_their_regexes_find(
 # What is wrong with the server's answer
 
 
-REGEX = "unable to compile topic "
-JSON_LIST = '{"ttl":1,"authorizations":[%s]}'
+def state(authorization: str) -> bytes:
+    return response(f'{{"ttl":1,"authorizations":[{authorization}]}}')
 
 
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        (response("no", "500 Internal Server Error"), 'got response 500 Internal Server Error "no"'),
-        (response("", "204 No Content"), 'got response 204 No Content ""'),
-        (response("{}", "404 Not Found"), 'got response 404 Not Found "{}"'),
-        (response("", "302 Found"), 'got response 302 Found ""'),
-        # 403 may name an https_port
-        (response("no", "403 Forbidden"), "invalid character 'o' in literal null (expecting 'u')"),
-        (response("", "403 Forbidden"), "unexpected end of JSON input"),
-        (
-            response('{"https_port":"1"}', "403 Forbidden"),
-            "json: cannot unmarshal string into Go struct field .https_port of type int",
-        ),
-        # JSON
-        (response(""), "unexpected end of JSON input"),
-        (response("ok"), "invalid character 'o' looking for beginning of value"),
-        (response('{"ttl":1'), "unexpected end of JSON input"),
-        (response("{}{}"), "invalid character '{' after top-level value"),
-        (response("[]"), "json: cannot unmarshal array into Go value of type auth.State"),
-        (response('{"ttl":"1"}'), "json: cannot unmarshal string into Go struct field State.ttl of type int"),
-        (response('{"ttl":1.5}'), "json: cannot unmarshal number 1.5 into Go struct field State.ttl of type int"),
-        (
-            response('{"ttl":9223372036854775808}'),
-            "json: cannot unmarshal number 9223372036854775808 into Go struct field State.ttl of type int",
-        ),
-        (
-            response('{"authorizations":{}}'),
-            "json: cannot unmarshal object into Go struct field State.authorizations of type []auth.Authorization",
-        ),
-        (
-            response(JSON_LIST % '"x"'),
-            "json: cannot unmarshal string into Go struct field State.authorizations of type auth.Authorization",
-        ),
-        (
-            response(JSON_LIST % '{"topic":1}'),
-            "json: cannot unmarshal number into Go struct field Authorization.authorizations.topic of type string",
-        ),
-        (
-            response(JSON_LIST % '{"channels":"x"}'),
-            "json: cannot unmarshal string into Go struct field Authorization.authorizations.channels "
-            "of type []string",
-        ),
-        (
-            response(JSON_LIST % '{"permissions":[true]}'),
-            "json: cannot unmarshal bool into Go struct field Authorization.authorizations.permissions of type string",
-        ),
-        # TTL
-        (response("null"), "invalid TTL 0 (must be >0)"),
-        (response("{}"), "invalid TTL 0 (must be >0)"),
-        (grant(EVERYTHING, ttl=0), "invalid TTL 0 (must be >0)"),
-        (grant(EVERYTHING, ttl=-5), "invalid TTL -5 (must be >0)"),
-        # permissions
-        (grant(EVERYTHING, {"permissions": ["publish", "admin"]}, ttl=0), "unknown permission admin"),
-        (grant({"permissions": ["Publish"], "topic": "("}), "unknown permission Publish"),
-        # regexes
-        (
-            grant({"topic": "a(", "channels": ["["]}),
-            'unable to compile topic "a(" error parsing regexp: missing closing ): `a(`',
-        ),
-        (
-            grant({"topic": "a", "channels": ["b", "[c\xe9"]}),
-            'unable to compile channel "[c\xe9" error parsing regexp: missing closing ]: `[c\xe9`',
-        ),
-        (grant({"topic": "*"}), REGEX + '"*" error parsing regexp: missing argument to repetition operator: `*`'),
-        (grant({"topic": "a**"}), REGEX + '"a**" error parsing regexp: invalid nested repetition operator: `**`'),
-        (grant({"topic": "a{1001}"}), REGEX + '"a{1001}" error parsing regexp: invalid repeat count: `{1001}`'),
-        (grant({"topic": "[b-a]"}), REGEX + '"[b-a]" error parsing regexp: invalid character class range: `b-a`'),
-        (grant({"topic": "a)"}), REGEX + '"a)" error parsing regexp: unexpected ): `a)`'),
-        (grant({"topic": "(?=a)"}), REGEX + '"(?=a)" error parsing regexp: invalid or unsupported Perl syntax: `(?=`'),
-        (grant({"topic": "(?P<n"}), REGEX + '"(?P<n" error parsing regexp: invalid named capture: `(?P<n`'),
-        (grant({"topic": r"\1"}), REGEX + r'"\\1" error parsing regexp: invalid escape sequence: `\1`'),
-        (grant({"topic": "\\"}), REGEX + r'"\\" error parsing regexp: trailing backslash at end of expression: ``'),
-        (
-            grant({"topic": r"\p{No}\p{X}"}),
-            REGEX + r'"\\p{No}\\p{X}" error parsing regexp: invalid character class range: `\p{X}`',
-        ),
-        # HTTP
-        (b"", "EOF"),
-        (
-            b"garbage\r\n\r\n",
-            'net/http: HTTP/1.x transport connection broken: malformed HTTP response "garbage"',
-        ),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{", "unexpected EOF"),
-        (
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n50\r\n{",
-            "unexpected EOF",
-        ),
-    ],
-)  # fmt: skip
+WRONG_ANSWERS = [
+    (response("no", "500 Internal Server Error"), 'got response 500 Internal Server Error "no"'),
+    (response("", "204 No Content"), 'got response 204 No Content ""'),
+    (response("{}", "404 Not Found"), 'got response 404 Not Found "{}"'),
+    (response("", "302 Found"), 'got response 302 Found ""'),
+    # 403 may name an https_port
+    (response("no", "403 Forbidden"), "invalid character 'o' in literal null (expecting 'u')"),
+    (response("", "403 Forbidden"), "unexpected end of JSON input"),
+    (
+        response('{"https_port":"1"}', "403 Forbidden"),
+        "json: cannot unmarshal string into Go struct field .https_port of type int",
+    ),
+    # TTL, permissions
+    (response("null"), "invalid TTL 0 (must be >0)"),
+    (response("{}"), "invalid TTL 0 (must be >0)"),
+    (grant(EVERYTHING, ttl=0), "invalid TTL 0 (must be >0)"),
+    (grant(EVERYTHING, ttl=-5), "invalid TTL -5 (must be >0)"),
+    (grant(EVERYTHING, {"permissions": ["publish", "admin"]}, ttl=0), "unknown permission admin"),
+    (grant({"permissions": ["Publish"], "topic": "("}), "unknown permission Publish"),
+    # HTTP
+    (b"", "EOF"),
+    (b"garbage\r\n\r\n", 'net/http: HTTP/1.x transport connection broken: malformed HTTP response "garbage"'),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{", "unexpected EOF"),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n50\r\n{", "unexpected EOF"),
+    # JSON
+    (response(""), "unexpected end of JSON input"),
+    (response("ok"), "invalid character 'o' looking for beginning of value"),
+    (response("{}{}"), "invalid character '{' after top-level value"),
+    (response("[]"), "json: cannot unmarshal array into Go value of type auth.State"),
+    *(
+        (answer, f"json: cannot unmarshal {found} into Go struct field {field}")
+        for answer, found, field in [
+            (response('{"ttl":"1"}'), "string", "State.ttl of type int"),
+            (response('{"ttl":1.5}'), "number 1.5", "State.ttl of type int"),
+            (response('{"ttl":9223372036854775808}'), "number 9223372036854775808", "State.ttl of type int"),
+            (response('{"authorizations":{}}'), "object", "State.authorizations of type []auth.Authorization"),
+            (state('"x"'), "string", "State.authorizations of type auth.Authorization"),
+            (state('{"topic":1}'), "number", "Authorization.authorizations.topic of type string"),
+            (state('{"channels":"x"}'), "string", "Authorization.authorizations.channels of type []string"),
+            (state('{"permissions":[true]}'), "bool", "Authorization.authorizations.permissions of type string"),
+        ]
+    ),
+    # regexes
+    (
+        grant({"topic": "a", "channels": ["b", "[c\xe9"]}),
+        'unable to compile channel "[c\xe9" error parsing regexp: missing closing ]: `[c\xe9`',
+    ),
+    (
+        grant({"topic": "a(", "channels": ["["]}),
+        'unable to compile topic "a(" error parsing regexp: missing closing ): `a(`',
+    ),
+    *(
+        (grant({"topic": regex}), f"unable to compile topic {shown} error parsing regexp: {reason}")
+        for regex, shown, reason in [
+            ("*", '"*"', "missing argument to repetition operator: `*`"),
+            ("a**", '"a**"', "invalid nested repetition operator: `**`"),
+            ("a{1001}", '"a{1001}"', "invalid repeat count: `{1001}`"),
+            ("[b-a]", '"[b-a]"', "invalid character class range: `b-a`"),
+            ("a)", '"a)"', "unexpected ): `a)`"),
+            ("(?=a)", '"(?=a)"', "invalid or unsupported Perl syntax: `(?=`"),
+            ("(?P<n", '"(?P<n"', "invalid named capture: `(?P<n`"),
+            (r"\1", r'"\\1"', r"invalid escape sequence: `\1`"),
+            ("\\", r'"\\"', "trailing backslash at end of expression: ``"),
+            (r"\p{No}\p{X}", r'"\\p{No}\\p{X}"', r"invalid character class range: `\p{X}`"),
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize(("answer", "why"), WRONG_ANSWERS)
 def test_answer_that_is_wrong_is_logged_and_the_client_refused(
     shared: Daemon, server: AuthServer, answer: bytes, why: str
 ) -> None:
@@ -547,37 +522,28 @@ def test_redirects_end(shared: Daemon, server: AuthServer) -> None:
 # HTTPS, and clients with TLS
 
 
-class Files(NamedTuple):
-    """An authority, and PEM files: its own, a server's key pair, and the flags for a daemon with that."""
-
-    authority: Identity
-    root: str
-    server: tuple[str, str]
-    flags: list[str]
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+    return write_identities(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    directory = tmp_path_factory.mktemp("certificates")
-    authority = issue("authority", authority=True)
-    root, _ = authority.write(directory / "authority")
-    cert, key = issue("server", authority).write(directory / "server")
-    flags = [f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=127.0.0.1:0"]
-    return Files(authority, root, (cert, key), flags)
+def root(identities: dict[str, tuple[str, str]]) -> str:
+    return f"--tls-root-ca-file={identities['authority'][0]}"
 
 
 @pytest.fixture(scope="module")
-def https(files: Files) -> Iterator[AuthServer]:
+def https(identities: dict[str, tuple[str, str]]) -> Iterator[AuthServer]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*files.server)
+    context.load_cert_chain(*identities["server"])
     with AuthServer(grant(EVERYTHING), context) as server:
         yield server
 
 
-def test_server_may_be_asked_over_https(module_factory: DaemonFactory, files: Files, https: AuthServer) -> None:
+def test_server_may_be_asked_over_https(module_factory: DaemonFactory, root: str, https: AuthServer) -> None:
     https.reset(grant(EVERYTHING))
     address = f"--auth-http-address=https://{https.address}/auth"
-    (answer,) = ask(module_factory(address, f"--tls-root-ca-file={files.root}"), AUTH)
+    (answer,) = ask(module_factory(address, root), AUTH)
     assert answer.type == RESPONSE
     assert query(https.targets[0])["secret"] == "secret"
     stranger = module_factory(address)
@@ -587,11 +553,11 @@ def test_server_may_be_asked_over_https(module_factory: DaemonFactory, files: Fi
 
 
 def test_server_can_ask_for_https(
-    module_factory: DaemonFactory, files: Files, https: AuthServer, server: AuthServer
+    module_factory: DaemonFactory, root: str, https: AuthServer, server: AuthServer
 ) -> None:
     https.reset(grant(EVERYTHING))
     server.reset(response(f'{{"message":"TLS_REQUIRED","https_port":{https.port}}}', "403 Forbidden"))
-    nsqd = module_factory(f"--auth-http-address={server.address}", f"--tls-root-ca-file={files.root}")
+    nsqd = module_factory(f"--auth-http-address={server.address}", root)
     (answer,) = ask(nsqd, AUTH)
     assert answer.type == RESPONSE
     assert server.targets == https.targets
@@ -600,45 +566,21 @@ def test_server_can_ask_for_https(
     assert warnings(nsqd) == [f'failed to auth against {server.address} - got response 403 Forbidden "no"']
 
 
-def upgrade(client: Client, certificate: tuple[str, str] | None) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    if certificate:
-        context.load_cert_chain(*certificate)
-    client.identify(feature_negotiation=True, tls_v1=True)
-    client.sock = context.wrap_socket(client.sock)
-    assert client.frame() == OK
-
-
-def test_server_gets_the_clients_tls(
-    module_factory: DaemonFactory, files: Files, server: AuthServer, tmp_path: Path
+def test_client_may_upgrade_after_auth(
+    module_factory: DaemonFactory, identities: dict[str, tuple[str, str]], server: AuthServer
 ) -> None:
-    flags = [*files.flags, f"--auth-http-address={server.address}"]
-    own = issue("a client & more", files.authority).write(tmp_path / "client")
-    with Client(module_factory(*flags).tcp_address) as client:
-        upgrade(client, own)  # a certificate that is not asked for is not sent
-        assert auth(client).type == RESPONSE
-    nsqd = module_factory(*flags, "--tls-client-auth-policy=require")
-    with Client(nsqd.tcp_address) as client:
-        upgrade(client, own)
-        assert auth(client).type == RESPONSE
-    assert [(query(target)["tls"], query(target)["common_name"]) for target in server.targets] == [
-        ("true", ""),
-        ("true", "a client & more"),
-    ]
-    assert "&tls=true" in server.targets[0]
-    assert "?common_name=a+client+%26+more&" in server.targets[1]
-    required = Frame(ERROR, b"E_INVALID cannot AUTH in current state (TLS required)")
-    assert ask(nsqd, b"AUTH\n") == [required]
-
-
-def test_client_may_upgrade_after_auth(module_factory: DaemonFactory, files: Files, server: AuthServer) -> None:
+    """A certificate that is not asked for is not sent."""
     server.reset(grant(EVERYTHING, ttl=1))
-    flags = [*files.flags, f"--auth-http-address={server.address}"]
-    with admitted(module_factory(*flags)) as client:
-        upgrade(client, None)
+    cert, key = identities["server"]
+    nsqd = module_factory(
+        f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=", f"--auth-http-address={server.address}"
+    )
+    with UpgradedClient(nsqd.tcp_address) as client:
+        assert auth(client).type == RESPONSE
+        client.upgrade(tls_client_context(None, identities["known"]), {"tls_v1": True})
         assert publish_until_asked(client, server, "t") == OK
-    assert [query(target)["tls"] for target in server.targets] == ["false", "true"]
+    asked = map(query, server.targets)
+    assert [(target["tls"], target["common_name"]) for target in asked] == [("false", ""), ("true", "")]
 
 
 def test_client_on_a_unix_socket_has_no_address(
@@ -658,8 +600,8 @@ def test_client_has_its_heartbeats_while_the_server_hangs(module_factory: Daemon
     nsqd = module_factory(f"--auth-http-address={server.address}", "--http-client-request-timeout=1h")
     server.awake.clear()
     with Client(nsqd.tcp_address) as client:
-        assert client.identify(heartbeat_interval=1000) == OK
-        client.send(AUTH + b"NOP\n" + publish("t"))
+        client.send(b"IDENTIFY\n" + sized(b'{"heartbeat_interval":1000}') + AUTH + b"NOP\n" + publish("t"))
+        assert client.response() == b"OK"  # at once
         assert client.response() == HEARTBEAT
         assert ask(nsqd, publish("t")) == [Frame(ERROR, b"E_AUTH_FIRST AUTH required before PUB")]
         assert nsqd.http("POST", "/pub?topic=t", b"x")[2] == b"OK"

@@ -2,183 +2,208 @@
 
 import gc
 import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
 import pytest
-from gevent import sleep, spawn
+from gevent import joinall, sleep, spawn
 
 import gnsqd.wire.session
+from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
-from gnsqd.options import Options
+from gnsqd.options import SECOND, Options
 from gnsqd.storage.syncer import Syncer
 from gnsqd.wire.client_v2 import ClientV2
-from gnsqd.wire.commands import Commands
+from gnsqd.wire.commands import Authenticate, Commands
 from gnsqd.wire.session import ProtocolV2
 from kit.daemons import is_readable
 from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, backend_of, eventually, settle
 
 
-def test_client_that_ends_while_its_heartbeat_waits_for_room_takes_no_more_messages(tmp_path: Path) -> None:
-    around = Fakes(tmp_path, Options(), Syncer())
-    channel = around.channel()
-    channel.put_messages(around.messages(b"x"))
-    ours, theirs = socket.socketpair()
-    with theirs:
-        client = ClientV2(1, ours, "127.0.0.1:1", around.options)
-        client.delivers_from = channel
-        client.ready_count = 1
-        fill(ours)
-        client.heartbeat_due = True
-        pump = spawn(session(around).messagePump, client)
-        settle()
-        assert not pump.dead
-        client.exiting = True
-        drain(theirs)
-        pump.join(10)
-        client.stop_tickers()
-        client.connection.close()
-        assert pump.dead
+class Served:
+    """One client, the other end of its connection, and what is around it. The test starts one of its greenlets."""
+
+    def __init__(self, around: Fakes) -> None:
+        self.around = around
+        self.ours, self.theirs = socket.socketpair()
+        self.client = ClientV2(1, self.ours, "127.0.0.1:1", around.options)
+        self._channel: Channel | None = None
+        self._greenlets: list[Any] = []
+
+    def commands(self, authenticate: Authenticate | None = None) -> Commands:
+        return Commands(self.around.registry, self.around.options, self.around.logger, None, authenticate)
+
+    def start(self, name: str) -> Any:
+        """A greenlet in `IOLoop` or `messagePump`, which has to end with the client."""
+        protocol = ProtocolV2(self.commands(), self.around.logger, self.around.spawn)
+        self._greenlets.append(spawn(getattr(protocol, name), self.client))
+        return self._greenlets[-1]
+
+    def channel(self, *bodies: bytes, rdy: int) -> Channel:
+        """A channel with these messages, of which the client takes."""
+        self._channel = channel = self.around.channel()
+        channel.put_messages(self.around.messages(*bodies))
+        self.client.delivers_from = channel
+        self.client.ready_count = rdy
+        return channel
+
+    def fill(self) -> None:
+        """The client reads nothing, and there is no more room."""
+        try:
+            while True:
+                self.ours.send(bytes(65536))
+        except BlockingIOError:
+            pass
+
+    def drain(self) -> None:
+        self.theirs.setblocking(False)
+        try:
+            while self.theirs.recv(65536):
+                pass
+        except BlockingIOError:
+            pass
+
+    def stop(self) -> None:
+        self.client.close()
+        self.drain()
+        self.client.stop_tickers()
+        joinall(self._greenlets, 10)
+        assert all(greenlet.dead for greenlet in self._greenlets)
+        self.client.connection.close()
+        self.theirs.close()
+        for topic in self.around.registry.topics.values():
+            topic.close()
+        if self._channel is not None:
+            backend_of(self._channel).close()
+        self.around.syncer.stop()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    running = []
+
+    def start(**options: int) -> Served:
+        running.append(Served(Fakes(tmp_path, Options(**options), Syncer())))
+        return running[-1]
+
+    yield start
+    for served in running:
+        served.stop()
+
+
+def test_client_that_ends_while_its_heartbeat_waits_for_room_takes_no_more_messages(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve()
+    channel = served.channel(b"x", rdy=1)
+    served.fill()
+    served.client.heartbeat_due = True
+    pump = served.start("messagePump")
+    settle()
+    assert not pump.dead
+    served.client.exiting = True
+    served.drain()
+    pump.join(10)
+    assert pump.dead
     assert (channel.depth, channel.in_flight_count) == (1, 0)
-    backend_of(channel).close()
-    around.syncer.stop()
 
 
-def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_some(tmp_path: Path) -> None:
-    around = Fakes(tmp_path, Options(output_buffer_timeout=1), Syncer())
-    channel = around.channel()
-    channel.put_messages(around.messages(b"x"))
-    ours, theirs = socket.socketpair()
-    with theirs:
-        client = ClientV2(1, ours, "127.0.0.1:1", around.options)
-        client.start_tickers()
-        client.delivers_from = channel
-        client.ready_count = 10
-        fill(ours)
-        pump = spawn(session(around).messagePump, client)
-        settle()
-        assert (channel.depth, channel.in_flight_count, pump.dead) == (0, 1, False)
-        other = FakeConsumer(2)
-        assert channel.take(other, 10, MINUTE, 0) == []
-        channel.put_messages(around.messages(b"y"))
-        assert other.woken == 1
-        client.close()
-        drain(theirs)
-        pump.join(10)
-        client.stop_tickers()
-        client.connection.close()
-        assert pump.dead
-    backend_of(channel).close()
-    around.syncer.stop()
+def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_some(serve: Callable[..., Served]) -> None:
+    served = serve(output_buffer_timeout=1)
+    served.client.start_tickers()
+    channel = served.channel(b"x", rdy=10)
+    served.fill()
+    pump = served.start("messagePump")
+    settle()
+    assert (channel.depth, channel.in_flight_count, pump.dead) == (0, 1, False)
+    other = FakeConsumer(2)
+    assert channel.take(other, 10, MINUTE, 0) == []
+    channel.put_messages(served.around.messages(b"y"))
+    assert other.woken == 1
 
 
 @pytest.mark.parametrize("woken", [False, True])
 def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_a_heartbeat(
-    tmp_path: Path, woken: bool
+    serve: Callable[..., Served], woken: bool
 ) -> None:
-    around = Fakes(tmp_path, Options(), Syncer())
-    channel = around.channel()
-    ours, theirs = socket.socketpair()
-    with theirs:
-        client = ClientV2(1, ours, "127.0.0.1:1", around.options)
-        client.delivers_from = channel
-        client.ready_count = 10
-        pump = spawn(session(around).messagePump, client)
+    served = serve()
+    channel = served.channel(rdy=10)
+    pump = served.start("messagePump")
+    settle()
+    other = FakeConsumer(2)
+    assert channel.take(other, 10, MINUTE, 0) == []
+    served.fill()
+    served.client.heartbeat_due = True
+    if woken:
+        channel.put_messages(served.around.messages(b"x"))
         settle()
-        other = FakeConsumer(2)
-        assert channel.take(other, 10, MINUTE, 0) == []
-        fill(ours)
-        client.heartbeat_due = True
-        if woken:
-            channel.put_messages(around.messages(b"x"))
-            settle()
-        else:
-            client.doorbell.ring()
-            settle()
-            channel.put_messages(around.messages(b"x"))
-        assert other.woken == 1
-        assert len(channel.take(other, 10, MINUTE, 0)) == 1
-        assert not pump.dead
-        client.close()
-        drain(theirs)
-        pump.join(10)
-        client.connection.close()
-        assert pump.dead
-    backend_of(channel).close()
-    around.syncer.stop()
+    else:
+        served.client.doorbell.ring()
+        settle()
+        channel.put_messages(served.around.messages(b"x"))
+    assert other.woken == 1
+    assert len(channel.take(other, 10, MINUTE, 0)) == 1
+    assert not pump.dead
 
 
-def test_client_does_not_keep_a_deleted_topic_to_which_it_published(tmp_path: Path) -> None:
-    around = Fakes(tmp_path, Options(), Syncer())
-    ours, theirs = socket.socketpair()
-    with theirs:
-        client = ClientV2(1, ours, "127.0.0.1:1", around.options)
-        serving = spawn(session(around).IOLoop, client)
-        for _ in range(2):
-            theirs.sendall(b"PUB deleted\n\0\0\0\1xPUB deleted\n\0\0\0\1x")
-            eventually(lambda: around.registry.topics and around.registry.topics["deleted"].message_count == 2)
-            settle()
-            around.registry.delete_existing_topic("deleted")
-        around.greenlets.clear()
-        around.notified.clear()
-        gc.collect()
-        left = [thing for thing in gc.get_objects() if isinstance(thing, Topic) and thing.name == "deleted"]
-        published = dict(client.pub_counts)
-        client.close()
-        serving.join(10)
-        client.connection.close()
-        assert serving.dead
-    around.syncer.stop()
-    assert (left, published) == ([], {"deleted": 4})
+def test_client_does_not_keep_a_deleted_topic_to_which_it_published(serve: Callable[..., Served]) -> None:
+    served = serve()
+    around = served.around
+    served.start("IOLoop")
+    for _ in range(2):
+        served.theirs.sendall(b"PUB deleted\n\0\0\0\1xPUB deleted\n\0\0\0\1x")
+        eventually(lambda: around.registry.topics and around.registry.topics["deleted"].message_count == 2)
+        settle()
+        around.registry.delete_existing_topic("deleted")
+    around.greenlets.clear()
+    around.notified.clear()
+    gc.collect()
+    left = [thing for thing in gc.get_objects() if isinstance(thing, Topic) and thing.name == "deleted"]
+    assert left == []
+    assert dict(served.client.pub_counts) == {"deleted": 4}
 
 
 def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gnsqd.wire.session, "TURN_SECONDS", 1e-6)
-    around = Fakes(tmp_path, Options(), Syncer())
-    ours, theirs = socket.socketpair()
+    served = serve()
     seen = set()
 
     def watch() -> None:
         while True:
-            seen.add(client.decoder.buffered)
+            seen.add(served.client.decoder.buffered)
             sleep(0)
 
-    with theirs:
-        client = ClientV2(1, ours, "127.0.0.1:1", around.options)
-        client.decoder.feed(b"NOP\n" * 6400 + b"PUB t\n\0\0\0\1x")
-        serving = spawn(session(around).IOLoop, client)
-        watching = spawn(watch)
-        theirs.settimeout(10)
-        while not is_readable(theirs, 0):
-            sleep(0.001)
-        watching.kill()
-        theirs.shutdown(socket.SHUT_WR)
-        serving.join(10)
-        client.stop_tickers()
-        client.connection.close()
+    served.client.decoder.feed(b"NOP\n" * 6400 + b"PUB t\n\0\0\0\1x")
+    served.start("IOLoop")
+    watching = spawn(watch)
+    eventually(lambda: is_readable(served.theirs, 0))
+    watching.kill()
     assert len(seen) >= 6400 // 64 - 2
-    for topic in around.registry.topics.values():
-        topic.close()
-    around.syncer.stop()
 
 
-def session(around: Fakes) -> ProtocolV2:
-    return ProtocolV2(Commands(around.registry, around.options, around.logger, None), around.logger, around.spawn)
+class Granted:
+    identity = identity_url = ""
+    permission_count = 1
+    expired = False
+
+    def allows(self, topic_name: str, channel_name: str) -> bool:
+        return True
 
 
-def fill(sock: socket.socket) -> None:
-    try:
-        while True:
-            sock.send(bytes(65536))
-    except BlockingIOError:
-        pass
+def test_time_that_an_auth_server_takes_is_not_the_clients(serve: Callable[..., Served]) -> None:
+    served = serve()
+    client = served.client
 
+    def authenticate(remote_ip: str, tls: bool, common_name: str, secret: bytes) -> Granted:
+        client.connection.read_deadline = monotonic()
+        return Granted()
 
-def drain(sock: socket.socket) -> None:
-    sock.setblocking(False)
-    try:
-        while sock.recv(65536):
-            pass
-    except BlockingIOError:
-        pass
+    client.decoder.feed(b"AUTH\n\0\0\0\6secret")
+    command = client.decoder.next_command()
+    assert command is not None
+    served.commands(authenticate).execute(client, command)
+    assert client.connection.read_deadline > monotonic() + client.heartbeat_interval / SECOND
