@@ -15,7 +15,7 @@ import pytest
 
 from kit.auth_server import EVERYTHING, AuthServer, grant, query, response
 from kit.certificates import write_identities
-from kit.daemons import Daemon, StartFailed, eventually, free_port
+from kit.daemons import Daemon, eventually, free_port
 from kit.nsq_client import ERROR, HEARTBEAT, RESPONSE, Client, Frame, mpub_body, sized, split_frames
 from kit.traffic import DaemonFactory
 from kit.upgraded_client import UpgradedClient, tls_client_context
@@ -122,11 +122,6 @@ def test_server_can_be_asked_by_post(
         b"Accept-Encoding: gzip\r\n\r\n%b" % (len(body), body)
     )
     assert all(request.endswith(body) == request.startswith(b"POST") for request in server.requests)
-
-
-def test_method_is_get_or_post(gnsqd_factory: DaemonFactory) -> None:
-    with pytest.raises(StartFailed, match="--auth-http-request-method must be post or get"):
-        gnsqd_factory("--auth-http-request-method=PUT")
 
 
 @pytest.mark.parametrize(
