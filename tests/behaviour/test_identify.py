@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from kit.daemons import Daemon, eventually, is_readable
-from kit.nsq_client import ERROR, HEARTBEAT, MESSAGE, RESPONSE, Client, Frame, mpub_body, sized, split_frames
+from kit.nsq_client import ERROR, HEARTBEAT, MESSAGE, RESPONSE, Client, Frame, mpub_body, split_frames
 
 DEFAULT_ANSWER = (
     b'{"max_rdy_count":2500,"version":"1.3.0","max_msg_timeout":900000,"msg_timeout":60000,"tls_v1":false,'
@@ -51,12 +51,6 @@ def test_answer_has_the_options_and_what_was_asked_for(nsqd_factory: Callable[..
             b'"deflate":false,"deflate_level":3,"max_deflate_level":3,"snappy":false,"sample_rate":0,'
             b'"auth_required":false,"output_buffer_size":16384,"output_buffer_timeout":100}'
         )
-
-
-def test_both_compressions_at_once_are_refused(client: Client) -> None:
-    client.command(b"IDENTIFY", b'{"feature_negotiation":true,"deflate":true,"snappy":true}')
-    text = b"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression"
-    assert split_frames(client.recv_until_closed()) == [Frame(ERROR, text)]
 
 
 REFUSED_FIELDS = [
@@ -326,11 +320,11 @@ def test_full_buffer_is_sent(nsqd: Daemon, publisher: Client, topic: str) -> Non
 def test_buffered_message_leaves_with_the_flush_tick(nsqd: Daemon, publisher: Client, topic: str) -> None:
     client = Client(nsqd.tcp_address)
     began = time.monotonic()
-    client.identify(output_buffer_timeout=2000)
+    client.identify(output_buffer_timeout=1000)
     client.subscribe(topic, "c", rdy=10)
     publisher.publish(topic, b"buffered")
     assert client.message(timeout=20).body == b"buffered"
-    assert 1.9 < time.monotonic() - began < 10
+    assert 0.9 < time.monotonic() - began < 10
 
 
 def test_by_default_a_buffered_message_waits_for_a_quarter_second_at_most(
@@ -398,12 +392,3 @@ def test_sampling_client_goes_on_after_a_message_it_was_not_given(nsqd: Daemon, 
             publisher.publish(topic, b"x")
             eventually(lambda: nsqd.channel_stats(topic, "c")["depth"] == 0, timeout=10)
         assert {client.frame(timeout=10).type for _ in range(2)} == {MESSAGE}
-
-
-def test_heartbeat_interval_may_reach_the_option(nsqd_factory: Callable[..., Daemon]) -> None:
-    address = nsqd_factory("--max-heartbeat-interval=5m").tcp_address
-    with Client(address) as client:
-        assert client.identify(heartbeat_interval=300000).data == b"OK"
-    with Client(address) as client:
-        client.send(b"IDENTIFY\n" + sized(b'{"heartbeat_interval":300001}'))
-        assert split_frames(client.recv_until_closed()) == bad_body("heartbeat interval (300001) is invalid")
