@@ -40,64 +40,40 @@ def test_quote_is_go_string_literal(value: str | bytes, expected: str) -> None:
     assert quote(value) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("0", 0),
-        ("-7", -7),
-        ("+7", 7),
-        ("0x10", 16),
-        ("0X_1f", 31),
-        ("0b101", 5),
-        ("0o17", 15),
-        ("010", 8),
-        ("0_7", 7),
-        ("1_000", 1000),
-        ("-0x8000000000000000", -(2**63)),
-        ("9223372036854775807", 2**63 - 1),
-    ],
-)
-def test_int_literal_takes_base_prefixes_and_underscores(text: str, expected: int) -> None:
-    assert parse_int_literal(text) == expected
+INTEGERS = {
+    "0": 0, "-7": -7, "+7": 7, "0x10": 16, "0X_1f": 31, "0b101": 5, "0o17": 15, "010": 8, "0_7": 7, "1_000": 1000,
+    "-0x8000000000000000": -(2**63), "9223372036854775807": 2**63 - 1,
+}  # fmt: skip
+NO_INTEGERS = ["", "-", "abc", "1.5", "08", "1__0", "_1", "1_", "0x", " 1", "1 ", "\u0661", "0b2"]
+LONG_INTEGERS = ["9223372036854775808", "-0x8000000000000001", "1" * 5000]
 
 
-@pytest.mark.parametrize("text", ["", "-", "abc", "1.5", "08", "1__0", "_1", "1_", "0x", " 1", "1 ", "\u0661", "0b2"])
-def test_int_literal_refuses_other_syntax(text: str) -> None:
-    with pytest.raises(NumberError) as caught:
-        parse_int_literal(text)
-    assert caught.value.reason == "invalid syntax"
-
-
-@pytest.mark.parametrize("text", ["9223372036854775808", "-0x8000000000000001", "1" * 5000])
-def test_int_literal_outside_int64_is_out_of_range(text: str) -> None:
-    with pytest.raises(NumberError) as caught:
-        parse_int_literal(text)
-    assert caught.value.reason == "value out of range"
+def test_int_literal_takes_base_prefixes_and_underscores() -> None:
+    assert {text: parse_int_literal(text) for text in INTEGERS} == INTEGERS
+    for text in NO_INTEGERS + LONG_INTEGERS:
+        with pytest.raises(NumberError) as caught:
+            parse_int_literal(text)
+        assert caught.value.reason == ("invalid syntax" if text in NO_INTEGERS else "value out of range"), text
 
 
 def test_plain_int_knows_no_prefix() -> None:
     assert parse_int("010") == 10
-    with pytest.raises(ValueError, match=r'^strconv\.ParseInt: parsing "0x10": invalid syntax$'):
-        parse_int("0x10")
-    with pytest.raises(ValueError, match=r'^strconv\.ParseInt: parsing "9223372036854775808": value out of range$'):
-        parse_int("9223372036854775808")
+    for text, reason in (("0x10", "invalid syntax"), ("9223372036854775808", "value out of range")):
+        with pytest.raises(NumberError) as caught:
+            parse_int(text)
+        assert str(caught.value) == f'strconv.ParseInt: parsing "{text}": {reason}'
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("1", 1.0), (".5", 0.5), ("5.", 5.0), ("1e-3", 0.001), ("4_5", 45.0), ("-Inf", -math.inf)]
-)
-def test_float_forms(text: str, expected: float) -> None:
-    assert parse_float(text) == expected
+FLOATS = {"1": 1.0, ".5": 0.5, "5.": 5.0, "1e-3": 0.001, "4_5": 45.0, "-Inf": -math.inf}
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [("", "invalid syntax"), ("x", "invalid syntax"), (" 1", "invalid syntax"), ("1e999", "value out of range")],
-)
-def test_float_errors(text: str, reason: str) -> None:
-    with pytest.raises(NumberError) as caught:
-        parse_float(text)
-    assert str(caught.value) == f'strconv.ParseFloat: parsing "{text}": {reason}'
+def test_float_forms() -> None:
+    assert {text: parse_float(text) for text in FLOATS} == FLOATS
+    for text in ("", "x", " 1", "1e999"):
+        with pytest.raises(NumberError) as caught:
+            parse_float(text)
+        reason = "value out of range" if text == "1e999" else "invalid syntax"
+        assert str(caught.value) == f'strconv.ParseFloat: parsing "{text}": {reason}'
 
 
 def test_bool_forms() -> None:
@@ -108,48 +84,23 @@ def test_bool_forms() -> None:
             parse_bool(text)
 
 
-DURATIONS = [
-    (0, "0s"),
-    (1, "1ns"),
-    (1000, "1\u00b5s"),
-    (1100, "1.1\u00b5s"),
-    (2_200_000, "2.2ms"),
-    (638_686_980, "638.68698ms"),
-    (250_000_000, "250ms"),
-    (3_300_000_000, "3.3s"),
-    (65_000_000_000, "1m5s"),
-    (65_001_000_000, "1m5.001s"),
-    (3_600_000_000_000, "1h0m0s"),
-    (-1_500_000_000, "-1.5s"),
-    (2**63 - 1, "2562047h47m16.854775807s"),
-    (-(2**63), "-2562047h47m16.854775808s"),
-]
+DURATIONS = {
+    0: "0s", 1: "1ns", 1000: "1\u00b5s", 1100: "1.1\u00b5s", 2_200_000: "2.2ms", 638_686_980: "638.68698ms",
+    250_000_000: "250ms", 3_300_000_000: "3.3s", 65_000_000_000: "1m5s", 65_001_000_000: "1m5.001s",
+    3_600_000_000_000: "1h0m0s", -1_500_000_000: "-1.5s", 2**63 - 1: "2562047h47m16.854775807s",
+    -(2**63): "-2562047h47m16.854775808s",
+}  # fmt: skip
+OTHER_DURATIONS = {
+    "0": 0, "-0": 0, "+5s": 5_000_000_000, "1h30m": 5_400_000_000_000, "30m1h": 5_400_000_000_000, ".5s": 500_000_000,
+    "1.s": 1_000_000_000, "3us2\u03bcs": 5000, "0.9223372036854775808h": 3_320_413_933_267,
+    "0.3333333333333333333h": 1_200_000_000_000, f"0.{'1' * 400}s": 111_111_111,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("nanoseconds", "text"), DURATIONS)
-def test_duration_text(nanoseconds: int, text: str) -> None:
-    assert format_duration(nanoseconds) == text
-    assert parse_duration(text) == nanoseconds
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("0", 0),
-        ("-0", 0),
-        ("+5s", 5_000_000_000),
-        ("1h30m", 5_400_000_000_000),
-        (".5s", 500_000_000),
-        ("1.s", 1_000_000_000),
-        ("3us2\u03bcs", 5000),
-        ("30m1h", 5_400_000_000_000),
-        ("0.9223372036854775808h", 3_320_413_933_267),
-        ("0.3333333333333333333h", 1_200_000_000_000),
-        (f"0.{'1' * 400}s", 111_111_111),
-    ],
-)
-def test_duration_forms(text: str, expected: int) -> None:
-    assert parse_duration(text) == expected
+def test_duration_forms() -> None:
+    assert {number: format_duration(number) for number in DURATIONS} == DURATIONS
+    forms = {text: number for number, text in DURATIONS.items()} | OTHER_DURATIONS
+    assert {text: parse_duration(text) for text in forms} == forms
 
 
 @pytest.mark.parametrize(
@@ -175,36 +126,19 @@ def test_duration_errors(text: str, expected: str) -> None:
     assert str(caught.value) == expected
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (1.5, "1.5"),
-        (1.0, "1"),
-        (-0.0, "-0"),
-        (0.0001, "0.0001"),
-        (0.00001, "1e-05"),
-        (999999.5, "999999.5"),
-        (1462851.0, "1.462851e+06"),
-        (1e100, "1e+100"),
-        (math.inf, "+Inf"),
-        (math.nan, "NaN"),
-    ],
-)
-def test_float_text(value: float, expected: str) -> None:
-    assert format_float(value) == expected
+def test_float_text() -> None:
+    texts = {
+        1.5: "1.5", 1.0: "1", -0.0: "-0", 0.0001: "0.0001", 0.00001: "1e-05", 999999.5: "999999.5",
+        1462851.0: "1.462851e+06", 1e100: "1e+100", math.inf: "+Inf", math.nan: "NaN",
+    }  # fmt: skip
+    assert {value: format_float(value) for value in texts} == texts
 
 
 def test_config_values_print_as_go_values() -> None:
     assert format_value([1, 0.5, True, "x", {"b": 2, "a": []}]) == "[1 0.5 true x map[a:[] b:2]]"
     values: list[object] = [True, 1, 1.0, "", [], {}]
-    assert [type_name(value) for value in values] == [
-        "bool",
-        "int64",
-        "float64",
-        "string",
-        "[]interface {}",
-        "map[string]interface {}",
-    ]
+    names = ["bool", "int64", "float64", "string", "[]interface {}", "map[string]interface {}"]
+    assert list(map(type_name, values)) == names
 
 
 @pytest.mark.parametrize(
@@ -283,51 +217,49 @@ def test_decode_object_follows_go(data: bytes, expected: dict[str, object]) -> N
     assert decode_object(data, STRUCT) == expected
 
 
-@pytest.mark.parametrize(
-    ("data", "found", "target"),
-    [
-        (b"5", "number", "value of type nsqd.Data"),
-        (b"[]", "array", "value of type nsqd.Data"),
-        (b'"x"', "string", "value of type nsqd.Data"),
-        (b'{"heartbeat_interval":1.0}', "number 1.0", "struct field Data.heartbeat_interval of type int"),
-        (b'{"heartbeat_interval":1e3}', "number 1e3", "struct field Data.heartbeat_interval of type int"),
-        (b'{"heartbeat_interval":"5"}', "string", "struct field Data.heartbeat_interval of type int"),
-        (b'{"heartbeat_interval":true}', "bool", "struct field Data.heartbeat_interval of type int"),
-        (
-            b'{"heartbeat_interval":9223372036854775808}',
-            "number 9223372036854775808",
-            "struct field Data.heartbeat_interval of type int",
-        ),
-        (b'{"sample_rate":2147483648}', "number 2147483648", "struct field Data.sample_rate of type int32"),
-        (b'{"tls_v1":1}', "number", "struct field Data.tls_v1 of type bool"),
-        (b'{"client_id":{}}', "object", "struct field Data.client_id of type string"),
-        (b'{"client_id":5,"client_id":"a"}', "number", "struct field Data.client_id of type string"),
-        (b"true", "bool", "value of type nsqd.Data"),
-        (
-            b'{"topics":[{"channels":[{"paused":"yes"}]}]}',
-            "string",
-            "struct field Channel.topics.channels.paused of type bool",
-        ),
-        (b'{"topics":[{"name":5}]}', "number", "struct field Topic.topics.name of type string"),
-        (b'{"topics":[[]]}', "array", "struct field Data.topics of type nsqd.Topic"),
-        (b'{"topics":{}}', "object", "struct field Data.topics of type []nsqd.Topic"),
-        (b'{"topics":[{"channels":{}}]}', "object", "struct field Topic.topics.channels of type []nsqd.Channel"),
-        (b'{"tags":{}}', "object", "struct field Data.tags of type []string"),
-        (b'{"tags":[5]}', "number", "struct field Data.tags of type string"),
-    ],
-)
-def test_decode_object_refuses_other_types(data: bytes, found: str, target: str) -> None:
+INT = "struct field Data.heartbeat_interval of type int"
+OTHER_TYPES = [
+    (b"5", "number", "value of type nsqd.Data"),
+    (b"[]", "array", "value of type nsqd.Data"),
+    (b'"x"', "string", "value of type nsqd.Data"),
+    (b"true", "bool", "value of type nsqd.Data"),
+    (b'{"heartbeat_interval":1.0}', "number 1.0", INT),
+    (b'{"heartbeat_interval":1e3}', "number 1e3", INT),
+    (b'{"heartbeat_interval":"5"}', "string", INT),
+    (b'{"heartbeat_interval":true}', "bool", INT),
+    (b'{"heartbeat_interval":9223372036854775808}', "number 9223372036854775808", INT),
+    (b'{"sample_rate":2147483648}', "number 2147483648", "struct field Data.sample_rate of type int32"),
+    (b'{"tls_v1":1}', "number", "struct field Data.tls_v1 of type bool"),
+    (b'{"client_id":{}}', "object", "struct field Data.client_id of type string"),
+    (b'{"client_id":5,"client_id":"a"}', "number", "struct field Data.client_id of type string"),
+    (
+        b'{"topics":[{"channels":[{"paused":"yes"}]}]}',
+        "string",
+        "struct field Channel.topics.channels.paused of type bool",
+    ),
+    (b'{"topics":[{"name":5}]}', "number", "struct field Topic.topics.name of type string"),
+    (b'{"topics":[[]]}', "array", "struct field Data.topics of type nsqd.Topic"),
+    (b'{"topics":{}}', "object", "struct field Data.topics of type []nsqd.Topic"),
+    (b'{"topics":[{"channels":{}}]}', "object", "struct field Topic.topics.channels of type []nsqd.Channel"),
+    (b'{"tags":{}}', "object", "struct field Data.tags of type []string"),
+    (b'{"tags":[5]}', "number", "struct field Data.tags of type string"),
+]
+
+
+def refusal(data: bytes) -> str:
     with pytest.raises(ValueError) as caught:
         decode_object(data, STRUCT)
-    assert str(caught.value) == f"json: cannot unmarshal {found} into Go {target}"
+    return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b" ", b"{", b'{"a"', b'{"a":', b'{"a":1,', b'{"a":"x', b'{"a":"\\u00e9', b"[1", b'[{"a":1}']
-)
-def test_decode_object_names_the_end_of_truncated_json(data: bytes) -> None:
-    with pytest.raises(ValueError, match="^unexpected end of JSON input$"):
-        decode_object(data, STRUCT)
+@pytest.mark.parametrize(("data", "found", "target"), OTHER_TYPES)
+def test_decode_object_refuses_other_types(data: bytes, found: str, target: str) -> None:
+    assert refusal(data) == f"json: cannot unmarshal {found} into Go {target}"
+
+
+def test_decode_object_names_the_end_of_truncated_json() -> None:
+    for data in (b"", b" ", b"{", b'{"a"', b'{"a":', b'{"a":1,', b'{"a":"x', b'{"a":"\\u00e9', b"[1", b'[{"a":1}'):
+        assert refusal(data) == "unexpected end of JSON input", data
 
 
 @pytest.mark.parametrize(
@@ -362,16 +294,9 @@ def test_decode_object_names_the_end_of_truncated_json(data: bytes) -> None:
     ],
 )
 def test_decode_object_says_where_json_ends_to_be_json(data: bytes, expected: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        decode_object(data, STRUCT)
-    assert str(caught.value) == f"invalid character {expected}"
+    assert refusal(data) == f"invalid character {expected}"
 
 
-def test_decode_object_refuses_an_incomplete_number() -> None:
-    with pytest.raises(ValueError, match=r"^invalid character '.' "):
-        decode_object(b'{"a":1.}', STRUCT)
-
-
-def test_decode_object_survives_deep_nesting() -> None:
-    with pytest.raises(ValueError, match="^exceeded max depth$"):
-        decode_object(b"[" * 100_000, STRUCT)
+def test_decode_object_refuses_what_has_no_end() -> None:
+    assert refusal(b'{"a":1.}').startswith("invalid character '.' ")
+    assert refusal(b"[" * 100_000) == "exceeded max depth"
