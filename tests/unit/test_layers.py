@@ -7,7 +7,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -37,14 +37,8 @@ LAYERS = (
     ("gnsqd.net",),
     ("gnsqd.hub",),
     (
-        "gnsqd.options",
-        "gnsqd.errors",
-        "gnsqd.log",
-        "gnsqd.names",
-        "gnsqd.quantile",
-        "gnsqd.gc_tuning",
-        "gnsqd.gotext",
-        "gnsqd.version",
+        *("gnsqd.options", "gnsqd.errors", "gnsqd.log", "gnsqd.names"),
+        *("gnsqd.quantile", "gnsqd.gc_tuning", "gnsqd.gotext", "gnsqd.version"),
     ),
 )
 LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}
@@ -176,20 +170,18 @@ def test_nothing_in_gnsqd_imports_upwards_or_sideways() -> None:
     assert violations(graph("gnsqd")) == []
 
 
-@pytest.mark.parametrize(
-    "edges",
-    [
-        {"gnsqd.storage.disk.record": {"gnsqd.queues.message"}},
-        {"gnsqd.wire.tcp": {"gnsqd.cluster.auth"}},
-        {"gnsqd.observe.stats": {"gnsqd.observe.prometheus"}},
-        {"gnsqd.options": {"gnsqd.nsqd"}},
-        {"gnsqd.observe": {"gnsqd.observe.stats"}},
-        {"gnsqd.common": set()},
-    ],
-    ids=["upwards", "sideways", "upwards in one package", "from the bottom", "holder", "no layer"],
-)
-def test_the_rule_sees(edges: Graph) -> None:
-    assert len(violations(edges)) == 1
+VIOLATIONS: dict[str, Graph] = {
+    "upwards": {"gnsqd.storage.disk.record": {"gnsqd.queues.message"}},
+    "sideways": {"gnsqd.wire.tcp": {"gnsqd.cluster.auth"}},
+    "upwards in one package": {"gnsqd.observe.stats": {"gnsqd.observe.prometheus"}},
+    "from the bottom": {"gnsqd.options": {"gnsqd.nsqd"}},
+    "holder": {"gnsqd.observe": {"gnsqd.observe.stats"}},
+    "no layer": {"gnsqd.common": set()},
+}
+
+
+def test_the_rule_sees() -> None:
+    assert {name: len(violations(edges)) for name, edges in VIOLATIONS.items()} == dict.fromkeys(VIOLATIONS, 1)
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:
@@ -227,26 +219,48 @@ def test_the_page_is_above_gnsqadmin_and_beside_the_daemon() -> None:
     assert daemons - {*SHARED, *FOR_PAGE} == set()
 
 
-@pytest.mark.parametrize("top", ON_EXECUTORS)
-def test_executors_of_spark_import_little(top: str) -> None:
+def importers(wanted: Callable[[str], bool], *tops: str) -> set[tuple[str, str]]:
+    """Module and package that it imports, of those `wanted`."""
+    found = {
+        (name, imported)
+        for top in tops
+        for name, path in modules(top).items()
+        for imported in imports(path, name)
+        if wanted(imported)
+    }
+    return {(name, imported.split(".")[0]) for name, imported in found}
+
+
+def test_executors_of_spark_import_little() -> None:
     allowed = {*sys.stdlib_module_names, *EXECUTOR_LIBRARIES, *ON_EXECUTORS, "gnsqd"}
     foreign = {
-        (name, imported.split(".")[0])
-        for name, path in (modules("contrib") | modules("gnsq_shared")).items()
-        for imported in imports(path, name)
-        if name.split(".")[0] == top and imported.split(".")[0] not in allowed
+        (name, package)
+        for name, package in importers(lambda imported: True, "contrib", "gnsq_shared")
+        if name.split(".")[0] in ON_EXECUTORS and package not in allowed
     }
     # For a spool in an object store alone, and for metrics, which the driver serves.
     assert foreign <= {("pyspark_nsq.files", "obstore"), ("pyspark_nsq.progress", "prometheus_client")}
 
 
-def test_no_part_of_spark_imports_gevent() -> None:
-    importing = {
-        name
-        for name, path in modules("contrib").items()
-        if {imported.split(".")[0] for imported in imports(path, name)} & {"gevent", "greenlet"}
-    }
-    assert importing == set()
+def test_who_imports_what_few_may_import() -> None:
+    assert importers(lambda imported: imported.split(".")[0] in ("gevent", "greenlet"), "contrib") == set()
+    packages = ("gnsqd", "gnsq_shared", "nsqadmin_cli", "nsqadmin_web", "contrib")
+    patching = importers(lambda imported: imported.startswith("gevent.monkey"), *packages)
+    assert patching <= {("gnsqd.__main__", "gevent")}
+    rich = importers(lambda imported: imported.split(".")[0] == "rich", "nsqadmin_cli")
+    assert {name for name, _ in rich if not f"{name}.".startswith("nsqadmin_cli.render.")} == set()
+
+
+def run_without(blocked: Iterable[str], code: str) -> str:
+    """What a new interpreter prints where these modules cannot be imported."""
+    block = f"import sys; sys.modules.update(dict.fromkeys({list(blocked)})); "
+    result = subprocess.run([sys.executable, "-P", "-c", block + code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def import_all(names: Iterable[str]) -> str:
+    return f"import importlib; [importlib.import_module(name) for name in {list(names)}]"
 
 
 @pytest.mark.parametrize("absent", ["gevent", "pyspark"])
@@ -259,56 +273,22 @@ def test_readers_and_writers_are_imported_without_gevent_and_most_without_spark(
         if name.split(".")[0] in ON_EXECUTORS and (absent == "gevent" or name.split(".")[-1] not in PYSPARK_MODULES)
     ]
     libraries = (absent, "click", "cramjam", "OpenSSL", "prometheus_client", "re2", "rich", "zlib_ng")
-    blocked = f"import sys; sys.modules.update(dict.fromkeys({libraries})); from importlib import import_module"
-    code = f"{blocked}; [import_module(name) for name in {names}]"
-    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
+    run_without(libraries, import_all(names))
+
+
+RARE = ("ssl", "_hashlib", "http.client", "tomllib", "cramjam", "re2", "ctypes", "OpenSSL", "prometheus_client")
 
 
 def test_daemon_starts_without_what_only_some_daemons_need() -> None:
-    blocked = (
-        "import sys; sys.modules.update(prometheus_client=None, OpenSSL=None, urllib3=None, click=None, rich=None)"
-    )
-    code = f"{blocked}; import gnsqd.__main__, gnsqd.nsqd"
-    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
+    blocked = ("prometheus_client", "OpenSSL", "urllib3", "click", "rich")
+    run_without(blocked, "import gnsqd.__main__, gnsqd.nsqd")
+    assert run_without((), f"import gnsqd.nsqd; print(*[name for name in {RARE} if name in sys.modules])") == "\n"
 
 
 @pytest.mark.parametrize("module", SHARED)
 def test_shared_modules_import_without_gevent(module: str) -> None:
-    blocked = "import sys; sys.modules.update(gevent=None, greenlet=None); import importlib"
-    code = f"{blocked}; importlib.import_module({module!r})"
-    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-
-
-def test_only_main_may_monkey_patch() -> None:
-    patching = {
-        name
-        for top in ("gnsqd", "gnsq_shared", "nsqadmin_cli", "nsqadmin_web", "contrib")
-        for name, path in modules(top).items()
-        if any(imported.startswith("gevent.monkey") for imported in imports(path, name))
-    }
-    assert patching <= {"gnsqd.__main__"}
-
-
-def test_only_render_imports_rich() -> None:
-    importing = {
-        name
-        for name, path in modules("nsqadmin_cli").items()
-        if any(imported.split(".")[0] == "rich" for imported in imports(path, name))
-    }
-    assert {name for name in importing if not f"{name}.".startswith("nsqadmin_cli.render.")} == set()
+    run_without(("gevent", "greenlet"), import_all([module]))
 
 
 def test_the_page_never_loads_rich() -> None:
-    code = "import sys; sys.modules['rich'] = None; import nsqadmin_web.__main__, nsqadmin_web.command"
-    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-
-
-def test_a_start_loads_no_library_that_only_some_options_need() -> None:
-    rare = ("ssl", "_hashlib", "http.client", "tomllib", "cramjam", "re2", "ctypes", "OpenSSL", "prometheus_client")
-    code = f"import sys, gnsqd.nsqd; print(*[name for name in {rare} if name in sys.modules])"
-    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.split() == []
+    run_without(("rich",), "import nsqadmin_web.__main__, nsqadmin_web.command")
