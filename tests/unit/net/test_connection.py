@@ -4,6 +4,7 @@ import random
 import socket
 import struct
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from time import monotonic
 
@@ -14,20 +15,21 @@ import gnsqd.net.connection
 from gnsqd.net.connection import Connection
 from gnsqd.net.stream import DeflateLayer
 
+Ends = tuple[Connection, socket.socket]
 
-def test_read_deadline_ends_a_wait() -> None:
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    """A connection, and its other end."""
     ours, theirs = socket.socketpair()
     connection = Connection(ours, "peer")
-    connection.read_deadline = monotonic() + 0.05
-    with pytest.raises(TimeoutError, match="i/o timeout$"):
-        connection.receive()
-    connection.close()
-    theirs.close()
+    with theirs:
+        yield connection, theirs
+        connection.close()
 
 
-def test_read_deadline_that_passes_while_nobody_reads_counts_no_more_once_it_is_moved() -> None:
-    ours, theirs = socket.socketpair()
-    connection = Connection(ours, "peer")
+def test_read_deadline_that_passes_while_nobody_reads_counts_no_more_once_it_is_moved(ends: Ends) -> None:
+    connection, theirs = ends
     connection.read_deadline = monotonic() + 0.05
     theirs.send(b"one")
     assert connection.receive() == b"one"
@@ -35,8 +37,6 @@ def test_read_deadline_that_passes_while_nobody_reads_counts_no_more_once_it_is_
     connection.read_deadline = monotonic() + 30
     theirs.send(b"two")
     assert connection.receive() == b"two"
-    connection.close()
-    theirs.close()
 
 
 def test_failed_send_is_worded_as_in_go() -> None:
@@ -53,9 +53,8 @@ def test_failed_send_is_worded_as_in_go() -> None:
     connection.close()
 
 
-def test_reader_that_takes_a_little_now_and_then_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = socket.socketpair()
-    connection = Connection(ours, "peer")
+def test_reader_that_takes_a_little_now_and_then_is_given_up(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection, theirs = ends
     connection.write_timeout = 2.0  # at least, as a busy machine may stop this process, and so the reader, for a while
     theirs.setblocking(False)
 
@@ -73,8 +72,6 @@ def test_reader_that_takes_a_little_now_and_then_is_given_up(monkeypatch: pytest
     with pytest.raises(TimeoutError, match="^write unix .*: i/o timeout$"):
         connection.send(bytes(4 << 20))
     sipping.kill()
-    connection.close()
-    theirs.close()
 
 
 class Recorder:
@@ -94,9 +91,9 @@ class Recorder:
         return data[:1]
 
 
-def test_much_is_wrapped_in_slices_between_which_others_have_their_turn() -> None:
-    ours, theirs = socket.socketpair()
-    connection, layer = Connection(ours, "peer"), Recorder()
+def test_much_is_wrapped_in_slices_between_which_others_have_their_turn(ends: Ends) -> None:
+    connection, theirs = ends
+    layer = Recorder()
     connection.push(layer)
     seen = set()
 
@@ -111,14 +108,11 @@ def test_much_is_wrapped_in_slices_between_which_others_have_their_turn() -> Non
     assert layer.encoded == [65536] * 16
     assert len(seen) > 10
     assert theirs.recv(100) == bytes(16)
-    connection.close()
-    theirs.close()
 
 
 @pytest.mark.parametrize("has_layer", [False, True])
-def test_who_sends_while_the_socket_is_full_comes_after_who_waits(has_layer: bool) -> None:
-    ours, theirs = socket.socketpair()
-    connection = Connection(ours, "peer")
+def test_who_sends_while_the_socket_is_full_comes_after_who_waits(ends: Ends, has_layer: bool) -> None:
+    connection, theirs = ends
     if has_layer:
         connection.push(DeflateLayer(1))
     theirs.setblocking(False)
@@ -141,18 +135,3 @@ def test_who_sends_while_the_socket_is_full_comes_after_who_waits(has_layer: boo
     receiving.get(timeout=30)
     sent = b"".join(received)
     assert (zlib.decompressobj(-zlib.MAX_WBITS).decompress(sent) if has_layer else sent) == first + b"second"
-    connection.close()
-    theirs.close()
-
-
-def test_end_of_a_layer_is_the_end_of_what_comes() -> None:
-    ours, theirs = socket.socketpair()
-    connection = Connection(ours, "peer")
-    connection.read_deadline = monotonic() + 30
-    connection.push(DeflateLayer(6))
-    compress = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
-    theirs.send(compress.compress(b"NOP\n") + compress.flush())
-    assert connection.receive() == b"NOP\n"
-    assert connection.receive() == b""
-    connection.close()
-    theirs.close()

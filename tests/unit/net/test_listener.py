@@ -55,12 +55,14 @@ def test_first_address_of_ipv4_is_taken_of_a_name(monkeypatch: pytest.MonkeyPatc
         assert found.address == f"127.0.0.1:{found.port}"
 
 
-@pytest.mark.parametrize("address", ["a\0b:1", "127.0.0.1:\udcff", "\udcff:1", "é" * 70 + ":1"])
-def test_text_that_can_be_no_address_is_refused(address: str) -> None:
-    with pytest.raises(
-        StartError, match=r"^listen \(.*\) failed - listen tcp: lookup .*: (no such host|unknown port)$"
-    ):
-        Listener(address)
+def test_text_that_can_be_no_address_is_refused() -> None:
+    refusal = r"^listen \(.*\) failed - listen tcp: lookup .*: (no such host|unknown port)$"
+    for address in ("a\0b:1", "127.0.0.1:\udcff", "\udcff:1", "é" * 70 + ":1"):
+        with pytest.raises(StartError, match=refusal):
+            Listener(address)
+    for zone in ("nope", "99999999999", "x" * 100, "a\0b"):
+        with pytest.raises(StartError, match=r"^listen \(.*\) failed - listen tcp "):
+            Listener(f"[fe80::1%{zone}]:0")
 
 
 @pytest.mark.parametrize("address", ["LOCALHOST", "::1", "[::1]", "fe80::1%lo", "[fe80::1%lo]", "0.0.0.0", "4150"])
@@ -76,21 +78,11 @@ def test_any_other_name_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert (found.port, found.address) == (-1, name)
 
 
-@pytest.mark.parametrize("zone", ["nope", "99999999999", "x" * 100, "a\0b"])
-def test_zone_that_is_none_is_refused(zone: str) -> None:
-    with pytest.raises(StartError, match=r"^listen \(.*\) failed - listen tcp "):
-        Listener(f"[fe80::1%{zone}]:0")
-
-
-def test_file_of_a_unix_socket_is_removed_at_close_and_no_other(tmp_path: Path) -> None:
+def test_file_of_a_unix_socket_that_somebody_removed_is_not_missed(tmp_path: Path) -> None:
     path = tmp_path / "a.sock"
-    with listening(str(path)) as found:
-        assert (found.port, found.address) == (-1, str(path))
-        assert os.listdir(tmp_path) == ["a.sock"]
-    assert os.listdir(tmp_path) == []
     with listening(str(path)):
-        path.unlink()  # somebody tidies up
-    assert os.listdir(tmp_path) == []
+        path.unlink()
+    assert not path.exists()
 
 
 def test_client_that_is_gone_before_it_is_accepted_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
