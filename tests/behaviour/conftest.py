@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.certificates import write_identities
 from kit.daemons import PEERS, Daemon, own_command
 from kit.lookupds import REAL_COMMAND, Lookupd, LookupdPair, own_lookupd_command
 from kit.nsq_client import Client
@@ -39,6 +40,19 @@ def module_factory(
     for daemon in daemons:
         daemon.close()
         assert "Traceback (most" not in daemon.log(), daemon.log()
+
+
+@pytest.fixture(scope="session")
+def identities(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+    """Key pairs, as `write_identities` names them."""
+    return write_identities(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def tls_flags(identities: dict[str, tuple[str, str]]) -> list[str]:
+    """For a daemon with TLS."""
+    cert, key = identities["server"]
+    return [f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=127.0.0.1:0"]
 
 
 @pytest.fixture

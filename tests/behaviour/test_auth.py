@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from kit.auth_server import EVERYTHING, AuthServer, grant, query, response
-from kit.certificates import write_identities
 from kit.daemons import Daemon, eventually, free_port
 from kit.nsq_client import ERROR, HEARTBEAT, RESPONSE, Client, Frame, mpub_body, sized, split_frames
 from kit.traffic import DaemonFactory
@@ -518,11 +517,6 @@ def test_redirects_end(shared: Daemon, server: AuthServer) -> None:
 
 
 @pytest.fixture(scope="module")
-def identities(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
-    return write_identities(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def root(identities: dict[str, tuple[str, str]]) -> str:
     return f"--tls-root-ca-file={identities['authority'][0]}"
 
@@ -562,14 +556,11 @@ def test_server_can_ask_for_https(
 
 
 def test_client_may_upgrade_after_auth(
-    module_factory: DaemonFactory, identities: dict[str, tuple[str, str]], server: AuthServer
+    module_factory: DaemonFactory, identities: dict[str, tuple[str, str]], tls_flags: list[str], server: AuthServer
 ) -> None:
     """A certificate that is not asked for is not sent."""
     server.reset(grant(EVERYTHING, ttl=1))
-    cert, key = identities["server"]
-    nsqd = module_factory(
-        f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=", f"--auth-http-address={server.address}"
-    )
+    nsqd = module_factory(*tls_flags, f"--auth-http-address={server.address}")
     with UpgradedClient(nsqd.tcp_address) as client:
         assert auth(client).type == RESPONSE
         client.upgrade(tls_client_context(None, identities["known"]), {"tls_v1": True})
