@@ -11,14 +11,7 @@ from kit.daemons import Daemon, eventually
 from kit.nsq_client import ERROR, RESPONSE, Client, Frame, split_frames
 from kit.observers import GoodClients
 from kit.traffic import DaemonFactory
-from kit.upgraded_client import (
-    SNAPPY_BLOCK,
-    SNAPPY_IDENTIFIER,
-    UpgradedClient,
-    best_chunk,
-    chunk,
-    tls_client_context,
-)
+from kit.upgraded_client import SNAPPY_BLOCK, SNAPPY_IDENTIFIER, UpgradedClient, best_chunk, chunk, tls_client_context
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command, run_to_end
 from kit.traffic import DaemonFactory
 
 Result = subprocess.CompletedProcess[str]
 Run = Callable[..., Result]
+Config = Callable[[str], str]
 
 DATE = r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d"
 FATAL = rf"\[nsqd\] {DATE}\.\d{{6}} FATAL: "
@@ -45,7 +45,7 @@ def run_own(tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Callable[[str], str]:
+def config(tmp_path: Path) -> Config:
     """Write a config file; the flag that names it."""
 
     def write(text: str) -> str:
@@ -105,42 +105,38 @@ def test_version_is_one_line_on_stdout(run_started: Run) -> None:
 # Errors of the command line
 
 
-@pytest.mark.parametrize(
-    ("flags", "line"),
-    [
-        (["--bogus"], "flag provided but not defined: -bogus"),
-        (["-bogus=1"], "flag provided but not defined: -bogus"),
-        (["--mem-queue-size"], "flag needs an argument: -mem-queue-size"),
-        (["--mem-queue-size=abc"], 'invalid value "abc" for flag -mem-queue-size: parse error'),
-        (["--mem-queue-size="], 'invalid value "" for flag -mem-queue-size: parse error'),
-        (["-mem-queue-size", "08"], 'invalid value "08" for flag -mem-queue-size: parse error'),
-        (["--mem-queue-size=\udcff"], r'invalid value "\xff" for flag -mem-queue-size: parse error'),
-        (["--mem-queue-size=1\n2"], r'invalid value "1\n2" for flag -mem-queue-size: parse error'),
-        (
-            ["--mem-queue-size=99999999999999999999"],
-            'invalid value "99999999999999999999" for flag -mem-queue-size: value out of range',
-        ),
-        (["--msg-timeout=60"], 'invalid value "60" for flag -msg-timeout: parse error'),
-        (["--version=yes"], 'invalid boolean value "yes" for -version: parse error'),
-        (["--worker-id=5"], 'invalid boolean value "5" for -worker-id: parse error'),
-        (
-            ["--tls-required=Maybe"],
-            'invalid boolean value "Maybe" for -tls-required: strconv.ParseBool: parsing "maybe": invalid syntax',
-        ),
-        (
-            ["--log-level=trace"],
-            "invalid value \"trace\" for flag -log-level: invalid log level 'trace' (debug, info, warn, error, fatal)",
-        ),
-        (
-            ["--tls-min-version=SSL3.0"],
-            'invalid value "SSL3.0" for flag -tls-min-version: unknown tlsVersionOption "ssl3.0"',
-        ),
-        (["---x"], "bad flag syntax: ---x"),
-        (["--=x"], "bad flag syntax: --=x"),
-        (["-=x"], "bad flag syntax: -=x"),
-        (["--version", "--bogus"], "flag provided but not defined: -bogus"),
-    ],
-)
+INVALID_VALUES = [
+    ("mem-queue-size", "abc", '"abc"', "parse error"),
+    ("mem-queue-size", "", '""', "parse error"),
+    ("mem-queue-size", "08", '"08"', "parse error"),
+    ("mem-queue-size", "\udcff", r'"\xff"', "parse error"),
+    ("mem-queue-size", "1\n2", r'"1\n2"', "parse error"),
+    ("mem-queue-size", "99999999999999999999", '"99999999999999999999"', "value out of range"),
+    ("msg-timeout", "60", '"60"', "parse error"),
+    ("log-level", "trace", '"trace"', "invalid log level 'trace' (debug, info, warn, error, fatal)"),
+    ("tls-min-version", "SSL3.0", '"SSL3.0"', 'unknown tlsVersionOption "ssl3.0"'),
+]
+BAD_FLAGS = [
+    (["--bogus"], "flag provided but not defined: -bogus"),
+    (["-bogus=1"], "flag provided but not defined: -bogus"),
+    (["--version", "--bogus"], "flag provided but not defined: -bogus"),
+    (["--mem-queue-size"], "flag needs an argument: -mem-queue-size"),
+    *(
+        ([f"-{name}", value], f"invalid value {shown} for flag -{name}: {why}")
+        for name, value, shown, why in INVALID_VALUES
+    ),
+    (["--mem-queue-size="], 'invalid value "" for flag -mem-queue-size: parse error'),
+    (["--version=yes"], 'invalid boolean value "yes" for -version: parse error'),
+    (["--worker-id=5"], 'invalid boolean value "5" for -worker-id: parse error'),
+    (
+        ["--tls-required=Maybe"],
+        'invalid boolean value "Maybe" for -tls-required: strconv.ParseBool: parsing "maybe": invalid syntax',
+    ),
+    *(([flag], f"bad flag syntax: {flag}") for flag in ("---x", "--=x", "-=x")),
+]
+
+
+@pytest.mark.parametrize(("flags", "line"), BAD_FLAGS)
 def test_bad_flag_is_one_line_then_usage_and_exit_2(
     run: Run, daemon_command: list[str], flags: list[str], line: str
 ) -> None:
@@ -159,39 +155,64 @@ def test_percentile_that_is_no_number_is_a_dated_line_and_exit_1(run: Run) -> No
 @pytest.mark.parametrize("end", ["word", "-", "--", "--worker-id 5"])
 def test_flags_after_the_first_word_are_ignored(run: Run, end: str) -> None:
     result = run("--node-id=5000", *end.split(), "--node-id=5", "--bogus")
-    assert refusal(result) == "failed to instantiate nsqd - --node-id must be [0,1024)"
+    assert refusal(result) == NODE_ID
 
 
 # Checks at start
 
-NO_KEY = "cannot require TLS client connections without TLS key and cert"
+NSQD = "failed to instantiate nsqd - "
+NODE_ID, LEVEL = f"{NSQD}--node-id must be [0,1024)", f"{NSQD}--max-deflate-level must be [1,9]"
+PERCENTILE = f"{NSQD}invalid E2E processing latency percentile: "
+NO_KEY = f"{NSQD}cannot require TLS client connections without TLS key and cert"
+ROOTS = f"{NSQD}failed to build client TLS config - "
+ABSENT = "open /nonexistent: no such file or directory"
+PERCENTILES = "e2e_processing_latency_percentiles"
+
+# Flags, config file, and what is said of them. A flag wins over a key, and a key over the default.
+REFUSED: list[tuple[list[str], str, str]] = [
+    (["--data-path=/nonexistent"], "", f"{NSQD}failed to lock data-path: {ABSENT}"),
+    (["--max-deflate-level=0"], "", LEVEL),
+    (["--max-deflate-level=10", "--node-id=-1"], "", LEVEL),
+    (["--node-id=0x400"], "", NODE_ID),
+    (["--e2e-processing-latency-percentile=.5,1.5,2.5"], "", f"{PERCENTILE}2.5"),
+    (["--e2e-processing-latency-percentile=0"], "", f"{PERCENTILE}0"),
+    (["--tls-required"], "", NO_KEY),
+    (["--tls-required=tRUE"], "", NO_KEY),
+    (["--tls-client-auth-policy=require"], "", NO_KEY),
+    (["--tls-cert=/nonexistent"], "", f"{NSQD}failed to build TLS config - {ABSENT}"),
+    (["--tls-root-ca-file=/nonexistent"], "", f"{ROOTS}{ABSENT}"),
+    (["--tls-root-ca-file=/dev/null"], "", f"{ROOTS}failed to append certificate to pool"),
+    (["--tls-root-ca-file=/"], "", f"{ROOTS}read /: is a directory"),
+    ([], "max_deflate_level = 0", LEVEL),
+    ([], 'max_deflate_level = "0"', LEVEL),
+    (["--max-deflate-level=6"], "max_deflate_level = 0\nid = 1024", NODE_ID),
+    (["--node-id=5"], "max_deflate_level = 0\nid = 1024", LEVEL),
+    (["--max-deflate-level=6"], "max_deflate_level = 1.5\nid = 1024", NODE_ID),
+    ([], "tls_required = true", NO_KEY),
+    (["--node-id=1024"], "node_id = 5\nworker_id = 5\nbogus = 1\n[table]\nid = 5", NODE_ID),
+    ([], f"{PERCENTILES} = [1.5, 2.5]", f"{PERCENTILE}1.5"),
+    ([], f'{PERCENTILES} = "0.5, 2.5"', f"{PERCENTILE}2.5"),
+    (["--e2e-processing-latency-percentile=1.5,2.5"], f"{PERCENTILES} = [0.5, 3.5]", f"{PERCENTILE}2.5"),
+    # These keys are looked at even where a flag overrides them.
+    (["--log-level=fatal"], 'log_level = "trace"', "failed parsing log_level trace"),
+    ([], '\ufefflog_level = "trace"', "failed parsing log_level trace"),  # after a byte order mark
+    ([], "log_level = 2", "failed parsing log_level 2"),
+    (["--tls-required=false"], "tls_required = 2", "failed parsing tls_required 2"),
+    ([], 'tls_required = "no"', "failed parsing tls_required no"),
+    (["--tls-min-version=tls1.2"], 'tls_min_version = "bogus"', "failed parsing tls_min_version bogus"),
+    ([], "tls_min_version = 1.2", "failed parsing tls_min_version 1.2"),
+    ([], 'tls_min_version = ["tls1.2"]', "failed parsing tls_min_version [tls1.2]"),
+]
 
 
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        (["--data-path=/nonexistent"], "failed to lock data-path: open /nonexistent: no such file or directory"),
-        (["--max-deflate-level=0"], "--max-deflate-level must be [1,9]"),
-        (["--max-deflate-level=10", "--node-id=-1"], "--max-deflate-level must be [1,9]"),
-        (["--node-id=0x400"], "--node-id must be [0,1024)"),
-        (["--e2e-processing-latency-percentile=.5,1.5,2.5"], "invalid E2E processing latency percentile: 2.5"),
-        (["--e2e-processing-latency-percentile=0"], "invalid E2E processing latency percentile: 0"),
-        (["--tls-required"], NO_KEY),
-        (["--tls-required=tRUE"], NO_KEY),
-        (["--tls-client-auth-policy=require"], NO_KEY),
-        (["--tls-cert=/nonexistent"], "failed to build TLS config - open /nonexistent: no such file or directory"),
-        (
-            ["--tls-root-ca-file=/nonexistent"],
-            "failed to build client TLS config - open /nonexistent: no such file or directory",
-        ),
-        (["--tls-root-ca-file=/dev/null"], "failed to build client TLS config - failed to append certificate to pool"),
-        (["--tls-root-ca-file=/"], "failed to build client TLS config - read /: is a directory"),
-    ],
-)
-def test_value_refused_at_start_is_one_fatal_line_and_exit_1(run: Run, flags: list[str], text: str) -> None:
-    result = run("--log-prefix=other ", "--log-level=fatal", *flags)
-    assert refusal(result) == f"failed to instantiate nsqd - {text}"
-    assert (result.stdout, result.stderr.count("\n")) == ("", 1)
+@pytest.mark.parametrize(("flags", "content", "text"), REFUSED)
+def test_value_refused_at_start_is_one_fatal_line_and_exit_1(
+    run: Run, config: Config, flags: list[str], content: str, text: str
+) -> None:
+    result = run("--log-prefix=other ", "--log-level=fatal", config(content), *flags)
+    assert refusal(result) == text
+    if not re.search("_id|bogus", content):  # of which ours warns
+        assert (result.stdout, result.stderr.count("\n")) == ("", 1)
 
 
 # One flag for each check, in the order of the checks.
@@ -289,154 +310,85 @@ def test_values_at_the_limits_are_taken(gnsqd_factory: DaemonFactory) -> None:
 # Config file
 
 
-def test_config_file_that_cannot_be_read_is_a_fatal_line(run: Run, tmp_path: Path) -> None:
-    for path, reason in (
-        ("/nonexistent.cfg", "open /nonexistent.cfg: no such file or directory"),
-        (str(tmp_path), f"read {tmp_path}: is a directory"),
-    ):
-        assert (
-            refusal(run(f"--config={path}", "--log-prefix=other ")) == f"failed to load config file {path} - {reason}"
-        )
-
-
-def test_config_file_that_is_no_toml_is_a_fatal_line(run: Run, config: Callable[[str], str], tmp_path: Path) -> None:
+def test_config_file_that_cannot_be_read_or_parsed_is_a_fatal_line(run: Run, config: Config, tmp_path: Path) -> None:
+    absent, directory = run("--config=/nonexistent", "--log-prefix=other "), run(f"--config={tmp_path}")
+    assert refusal(absent) == f"failed to load config file /nonexistent - {ABSENT}"
+    assert refusal(directory) == f"failed to load config file {tmp_path} - read {tmp_path}: is a directory"
     for content in ("mem_queue_size = = 5", "a = 1\na = 2", "a = 9223372036854775808"):
         result = run(config(content))
         assert refusal(result).startswith(f"failed to load config file {tmp_path}/nsqd.cfg - toml: ")
         assert (result.stdout, result.stderr.count("\n")) == ("", 1)
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ('log_level = "trace"', "failed parsing log_level trace"),
-        ('\ufefflog_level = "trace"', "failed parsing log_level trace"),  # after a byte order mark
-        ("log_level = 2", "failed parsing log_level 2"),
-        ("tls_required = 2", "failed parsing tls_required 2"),
-        ('tls_required = "no"', "failed parsing tls_required no"),
-        ('tls_min_version = "bogus"', "failed parsing tls_min_version bogus"),
-        ("tls_min_version = 1.2", "failed parsing tls_min_version 1.2"),
-        ('tls_min_version = ["tls1.2"]', "failed parsing tls_min_version [tls1.2]"),
-    ],
-)
-def test_bad_special_config_value_is_a_fatal_line(run: Run, config: Callable[[str], str], line: str, text: str) -> None:
-    flags = ["--log-level=info", "--tls-required=false", "--tls-min-version=tls1.2"]
-    assert refusal(run(config(line), *flags)) == text
+# Line of the config file, its value and the default, and what is wrong with it.
+NOT_COERCED = [
+    ("mem_queue_size = 1.5", "1.5 (10000) for field MemQueueSize", "invalid int64 value type float64"),
+    ("mem_queue_size = true", "true (10000) for field MemQueueSize", "invalid int64 value type bool"),
+    ('max_rdy_count = "x"', "x (2500) for field MaxRdyCount", 'strconv.ParseInt: parsing "x": invalid syntax'),
+    ('max_rdy_count = "0x10"', "0x10 (2500) for field MaxRdyCount", 'strconv.ParseInt: parsing "0x10": invalid syntax'),
+    ("id = []", "[] (ID) for field ID", "invalid int64 value type []interface {}"),
+    ("msg_timeout = 1.5", "1.5 (1m0s) for field MsgTimeout", "invalid time.Duration value type float64"),
+    ('msg_timeout = "60"', "60 (1m0s) for field MsgTimeout", 'time: missing unit in duration "60"'),
+    ('msg_timeout = "1d"', "1d (1m0s) for field MsgTimeout", 'time: unknown unit "d" in duration "1d"'),
+    ('deflate = "yes"', "yes (true) for field DeflateEnabled", 'strconv.ParseBool: parsing "yes": invalid syntax'),
+    ("snappy = 1.0", "1 (true) for field SnappyEnabled", "invalid bool value type float64"),
+    (
+        "statsd_mem_stats = {}",
+        "map[] (true) for field StatsdMemStats",
+        "invalid bool value type map[string]interface {}",
+    ),
+    (
+        f'{PERCENTILES} = "1.0,x"',
+        "1.0,x ([]) for field E2EProcessingLatencyPercentiles",
+        'strconv.ParseFloat: parsing "x": invalid syntax',
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ("mem_queue_size = 1.5", "1.5 (10000) for field MemQueueSize - invalid int64 value type float64"),
-        ("mem_queue_size = true", "true (10000) for field MemQueueSize - invalid int64 value type bool"),
-        (
-            'max_rdy_count = "x"',
-            'x (2500) for field MaxRdyCount - strconv.ParseInt: parsing "x": invalid syntax',
-        ),
-        (
-            'max_rdy_count = "0x10"',
-            '0x10 (2500) for field MaxRdyCount - strconv.ParseInt: parsing "0x10": invalid syntax',
-        ),
-        ("id = []", "[] (ID) for field ID - invalid int64 value type []interface {}"),
-        ("msg_timeout = 1.5", "1.5 (1m0s) for field MsgTimeout - invalid time.Duration value type float64"),
-        ('msg_timeout = "60"', '60 (1m0s) for field MsgTimeout - time: missing unit in duration "60"'),
-        ('msg_timeout = "1d"', '1d (1m0s) for field MsgTimeout - time: unknown unit "d" in duration "1d"'),
-        (
-            'deflate = "yes"',
-            'yes (true) for field DeflateEnabled - strconv.ParseBool: parsing "yes": invalid syntax',
-        ),
-        ("snappy = 1.0", "1 (true) for field SnappyEnabled - invalid bool value type float64"),
-        (
-            "statsd_exclude_ephemeral = {}",
-            "map[] (false) for field StatsdExcludeEphemeral - invalid bool value type map[string]interface {}",
-        ),
-        (
-            'e2e_processing_latency_percentiles = "1.0,x"',
-            '1.0,x ([]) for field E2EProcessingLatencyPercentiles - strconv.ParseFloat: parsing "x": invalid syntax',
-        ),
-    ],
-)
+@pytest.mark.parametrize(("line", "value", "reason"), NOT_COERCED)
 def test_config_value_that_cannot_be_coerced_is_a_dated_line_and_exit_1(
-    run: Run, config: Callable[[str], str], line: str, text: str
+    run: Run, config: Config, line: str, value: str, reason: str
 ) -> None:
     result = run(config(line))
     assert (result.returncode, result.stdout) == (1, "")
-    expected = re.escape(f" ERROR: Resolve failed to coerce value {text}\n").replace(r"\(ID\)", r"\(\d+\)")
-    assert re.fullmatch(DATE + expected, result.stderr)
+    text = re.escape(f" ERROR: Resolve failed to coerce value {value} - {reason}\n").replace(r"\(ID\)", r"\(\d+\)")
+    assert re.fullmatch(DATE + text, result.stderr)
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("e2e_processing_latency_percentiles = [1, 0.5]", "[1 0.5] - invalid float64 value type int64"),
-        ('e2e_processing_latency_percentiles = ["0.5"]', "[0.5] - invalid float64 value type string"),
-        ('nsqlookupd_tcp_addresses = ["a", 4160]', "[a 4160] - invalid string value type int64"),
-        ("auth_http_addresses = [true]", "[true] - invalid string value type bool"),
-        ("auth_http_addresses = 5", "5 - invalid []string value type int64"),
-    ],
-)
-def test_list_that_crashes_nsqd_is_one_fatal_line_and_exit_1(
-    run_own: Run, config: Callable[[str], str], line: str, reason: str
-) -> None:
-    result = run_own(config(line))
-    assert refusal(result) == f"failed parsing {line.split()[0]} {reason}"
-    assert result.stderr.count("\n") == 1
+CRASHING_LISTS = [
+    (f"{PERCENTILES} = [1, 0.5]", "[1 0.5] - invalid float64 value type int64"),
+    (f'{PERCENTILES} = ["0.5"]', "[0.5] - invalid float64 value type string"),
+    ('nsqlookupd_tcp_addresses = ["a", 4160]', "[a 4160] - invalid string value type int64"),
+    ("auth_http_addresses = [true]", "[true] - invalid string value type bool"),
+    ("auth_http_addresses = 5", "5 - invalid []string value type int64"),
+]
 
 
-@pytest.mark.parametrize(
-    ("line", "warning"),
-    [
-        ("max-rdy-count = 5", "unknown key max-rdy-count is ignored; did you mean max_rdy_count?"),
-        ("Mem_Queue_Sise = 5", "unknown key Mem_Queue_Sise is ignored; did you mean mem_queue_size?"),
-        ("node_id = 5", "unknown key node_id is ignored; did you mean id?"),
-        (
-            "lookupd_tcp_address = []",
-            "unknown key lookupd_tcp_address is ignored; did you mean nsqlookupd_tcp_addresses?",
-        ),
-        ("bogus = 5", "unknown key bogus is ignored"),
-        ("[nsqd]\nmem_queue_size = 5", "table [nsqd] is ignored, options belong above all tables"),
-    ],
-)
-def test_key_that_is_ignored_is_a_warning(
-    run_own: Run, config: Callable[[str], str], tmp_path: Path, line: str, warning: str
-) -> None:
-    result = run_own(config(f"id = 1024\n{line}"))
+def test_list_that_crashes_nsqd_is_one_fatal_line_and_exit_1(run_own: Run, config: Config) -> None:
+    for line, reason in CRASHING_LISTS:
+        result = run_own(config(line))
+        assert refusal(result) == f"failed parsing {line.split()[0]} {reason}"
+        assert result.stderr.count("\n") == 1
+
+
+WARNINGS = {
+    "max-rdy-count = 5": "unknown key max-rdy-count is ignored; did you mean max_rdy_count?",
+    "Mem_Queue_Sise = 5": "unknown key Mem_Queue_Sise is ignored; did you mean mem_queue_size?",
+    "node_id = 5": "unknown key node_id is ignored; did you mean id?",
+    "lookupd_tcp_address = []": "unknown key lookupd_tcp_address is ignored; did you mean nsqlookupd_tcp_addresses?",
+    "bogus = 5": "unknown key bogus is ignored",
+    "[nsqd]\nmem_queue_size = 5": "table [nsqd] is ignored, options belong above all tables",
+}
+
+
+def test_key_that_is_ignored_is_a_warning(run_own: Run, config: Config, tmp_path: Path) -> None:
+    result = run_own(config("\n".join(["id = 1024", *WARNINGS])))
     assert refusal(result) == NODE_ID
-    found = re.findall("WARNING: (.*)", result.stderr)
-    assert found == [f"config file {tmp_path}/nsqd.cfg: {warning}"]
+    prefix = f"config file {tmp_path}/nsqd.cfg: "
+    assert re.findall("WARNING: (.*)", result.stderr) == [prefix + warning for warning in WARNINGS.values()]
 
 
-NODE_ID = "failed to instantiate nsqd - --node-id must be [0,1024)"
-DEFLATE_LEVEL = "failed to instantiate nsqd - --max-deflate-level must be [1,9]"
-PERCENTILE = "failed to instantiate nsqd - invalid E2E processing latency percentile: "
-
-
-@pytest.mark.parametrize(
-    ("lines", "flags", "text"),
-    [
-        ("max_deflate_level = 0", [], DEFLATE_LEVEL),
-        ('max_deflate_level = "0"', [], DEFLATE_LEVEL),
-        ("max_deflate_level = 0\nid = 1024", ["--max-deflate-level=6"], NODE_ID),
-        ("max_deflate_level = 0\nid = 1024", ["--node-id=5"], DEFLATE_LEVEL),
-        ("max_deflate_level = 1.5\nid = 1024", ["--max-deflate-level=6"], NODE_ID),
-        ("tls_required = true", [], f"failed to instantiate nsqd - {NO_KEY}"),
-        ("node_id = 5\nworker_id = 5\nbogus = 1\n[table]\nid = 5", ["--node-id=1024"], NODE_ID),
-        ("e2e_processing_latency_percentiles = [1.5, 2.5]", [], f"{PERCENTILE}1.5"),
-        ('e2e_processing_latency_percentiles = "0.5, 2.5"', [], f"{PERCENTILE}2.5"),
-        (
-            "e2e_processing_latency_percentiles = [0.5, 3.5]",
-            ["--e2e-processing-latency-percentile=1.5,2.5"],
-            f"{PERCENTILE}2.5",
-        ),
-    ],
-)
-def test_flag_wins_over_config_key_wins_over_default(
-    run: Run, config: Callable[[str], str], lines: str, flags: list[str], text: str
-) -> None:
-    assert refusal(run(config(lines), *flags)) == text
-
-
-def test_values_of_the_config_file_take_effect(nsqd_factory: DaemonFactory, config: Callable[[str], str]) -> None:
+def test_values_of_the_config_file_take_effect(nsqd_factory: DaemonFactory, config: Config) -> None:
     daemon = nsqd_factory(
         config('log_prefix = "[mine] "\nlog_level = "warn"\ntls_min_version = ""\nid = 7'), "--log-level=info"
     )
@@ -488,16 +440,12 @@ SHOWN_AGAIN = {
 }  # fmt: skip
 
 
-def test_values_may_be_written_as_for_nsqd(
-    nsqd_factory: DaemonFactory, config: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_values_may_be_written_as_for_nsqd(nsqd_factory: DaemonFactory, config: Config, tls_flags: list[str]) -> None:
     flags = [f"--{FLAGS.get(key, key.replace('_', '-'))}={text}" for key, text, *_ in FORMS]
     lines = "\n".join(f"{key} = {text}" for key, _, text, *_ in FORMS)
     unknown = "\nnode_id = 5\nworker_id = 5\nlookupd_tcp_address = 5\nversion = true\n[table]\nid = 5\n"
-    cert, key = issue("server").write(tmp_path / "server")
-    tls = [f"--tls-cert={cert}", f"--tls-key={key}"]
     for started, expected in (
-        ([*tls, *flags], {row[0]: row[3] for row in FORMS}),
+        ([*tls_flags, *flags], {row[0]: row[3] for row in FORMS}),
         ([config(lines + unknown)], {row[0]: row[4] for row in FORMS}),
         (AGAIN, SHOWN_AGAIN),
     ):
@@ -508,17 +456,18 @@ def test_values_may_be_written_as_for_nsqd(
 # Signals
 
 
+def test_hangup_is_a_clean_exit(gnsqd: Daemon) -> None:
+    """The real daemon ends at once."""
+    gnsqd.send_signal(signal.SIGHUP)
+    assert gnsqd.wait() == 0
+    assert gnsqd.log().rstrip().endswith("INFO: NSQ: bye")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_is_a_clean_exit(nsqd: Daemon, number: signal.Signals) -> None:
     nsqd.send_signal(number)
     assert nsqd.wait() == 0
     assert nsqd.log().rstrip().endswith("INFO: NSQ: bye")
-
-
-def test_hangup_is_a_clean_exit(gnsqd: Daemon) -> None:
-    gnsqd.send_signal(signal.SIGHUP)
-    assert gnsqd.wait() == 0
-    assert gnsqd.log().rstrip().endswith("INFO: NSQ: bye")
 
 
 def test_hangup_ignored_from_the_start_stays_ignored(daemon_command: list[str], tmp_path: Path) -> None:

@@ -122,10 +122,7 @@ def data_files(nsqd: Daemon, topic: str) -> list[int]:
     return [path.stat().st_size for path in sorted(nsqd.data_path.glob(f"{topic}.diskqueue.0*.dat"))]
 
 
-@pytest.mark.parametrize(
-    ("limit", "sizes"),
-    [(180, [180, 120]), (179, [120, 120, 60]), (-1, [60] * 5)],
-)
+@pytest.mark.parametrize(("limit", "sizes"), [(180, [180, 120]), (179, [120, 120, 60]), (-1, [60] * 5)])
 def test_files_are_as_long_as_the_option_allows(nsqd_factory: DaemonFactory, limit: int, sizes: list[int]) -> None:
     nsqd = nsqd_factory("--mem-queue-size=0", f"--max-bytes-per-file={limit}")
     with Client(nsqd.tcp_address) as client:

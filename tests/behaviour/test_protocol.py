@@ -103,10 +103,7 @@ REFUSED: list[tuple[bytes, list[bytes]]] = [
     (b"DPUB t -1\n", [b"E_INVALID DPUB could not parse timeout -1"]),
     (b"DPUB t \xb9\n", [b"E_INVALID DPUB could not parse timeout \xb9"]),
     (b"DPUB t 3600001\n", [b"E_INVALID DPUB timeout 3600001 out of range 0-3600000"]),
-    (
-        b"DPUB t 18446744073709551615\n",
-        [b"E_INVALID DPUB timeout 18446744073709551615 out of range 0-3600000"],
-    ),
+    (b"DPUB t 18446744073709551615\n", [b"E_INVALID DPUB timeout 18446744073709551615 out of range 0-3600000"]),
     (b"DPUB t 1\n" + int32(0), [b"E_BAD_MESSAGE DPUB invalid message body size 0"]),
     (b"DPUB t 1\n" + int32(101), [b"E_BAD_MESSAGE DPUB message too big 101 > 100"]),
     # RDY

@@ -276,11 +276,7 @@ def test_expired_certificate_is_refused_where_it_is_verified(
 
 
 def test_roots_are_the_systems_without_a_file(
-    nsqd_factory: DaemonFactory,
-    pem_files: Path,
-    authority: Identity,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    nsqd_factory: DaemonFactory, pem_files: Path, authority: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", authority.write(tmp_path / "authority")[0])
     nsqd = nsqd_factory(*tls_flags(pem_files, "good.crt", "good.key"), "--tls-client-auth-policy=require-verify")

@@ -171,10 +171,7 @@ def refused(daemon: Daemon, context: ssl.SSLContext, fields: dict[str, Any]) -> 
 
 @policies
 def test_every_upgrade_with_every_policy_certificate_and_version(
-    start: Callable[[str], Daemon],
-    contexts: dict[tuple[str, str], ssl.SSLContext],
-    topics: Iterator[str],
-    name: str,
+    start: Callable[[str], Daemon], contexts: dict[tuple[str, str], ssl.SSLContext], topics: Iterator[str], name: str
 ) -> None:
     policy, daemon = POLICIES[name], start(name)
     for wanted, ((identity, version), context) in itertools.product(UPGRADES.values(), contexts.items()):

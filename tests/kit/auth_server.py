@@ -38,10 +38,7 @@ class AuthServer:
     """
 
     def __init__(
-        self,
-        answer: bytes | Callable[[str], bytes] = b"",
-        tls: ssl.SSLContext | None = None,
-        host: str = "127.0.0.1",
+        self, answer: bytes | Callable[[str], bytes] = b"", tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
     ) -> None:
         self.answer = answer
         self.requests: list[bytes] = []

@@ -74,10 +74,7 @@ def test_config_integers_for_bools_mean_what_they_say() -> None:
     [
         ({"snappy": 2}, 'value 2 (true) for field SnappyEnabled - strconv.ParseBool: parsing "2": invalid syntax'),
         ({"data_path": 5}, "value 5 () for field DataPath - invalid string value type int64"),
-        (
-            {"msg_timeout": 2**62},
-            f'value {2**62} (1m0s) for field MsgTimeout - time: invalid duration "{2**62}ms"',
-        ),
+        ({"msg_timeout": 2**62}, f'value {2**62} (1m0s) for field MsgTimeout - time: invalid duration "{2**62}ms"'),
     ],
 )
 def test_config_value_that_would_be_misprinted_is_refused(config: dict[str, Any], error: str) -> None:
