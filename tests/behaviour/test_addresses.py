@@ -4,7 +4,6 @@ import json
 import os
 import re
 import socket
-import ssl
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from kit.certificates import issue
-from kit.daemons import DEADLINE, Address, Daemon, eventually, free_port, open_socket, own_command, run_to_end
+from kit.daemons import DEADLINE, Address, Daemon, eventually, free_port, is_readable, open_socket, run_to_end
 from kit.http_api import head, read_all
 from kit.nsq_client import Client
 from kit.peer_program import PeerProgram
-
-DaemonFactory = Callable[..., Daemon]
+from kit.traffic import DaemonFactory
+from kit.upgraded_client import tls_client_context
 
 
 def has_ipv6() -> bool:
@@ -115,11 +113,9 @@ def test_address_that_cannot_be_listened_on(daemon_command: list[str], tmp_path:
             assert found == f"listen ({address}) failed - {text}"
 
 
+@pytest.mark.skipif(not Path("/etc/services").exists(), reason="no names of services here")
 def test_port_may_have_the_name_of_a_service(daemon_command: list[str], tmp_path: Path) -> None:
-    try:
-        number = socket.getservbyname("https", "tcp")
-    except OSError:
-        pytest.skip("no /etc/services here")
+    number = socket.getservbyname("https", "tcp")
     found = start_and_fail(daemon_command, tmp_path, "--tcp-address=192.0.2.1:HTTPS")
     reason = f"listen tcp 192.0.2.1:{number}: bind: cannot assign requested address"
     assert found == f"listen (192.0.2.1:HTTPS) failed - {reason}"
@@ -183,13 +179,11 @@ def test_link_local_address_is_shown_with_its_zone(nsqd_factory: DaemonFactory) 
 
 
 @ipv6
-def test_https_on_ipv6(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    cert, key = issue("server").write(tmp_path / "server")
-    nsqd = nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=[::1]:0")
+def test_https_on_ipv6(nsqd_factory: DaemonFactory, tls_flags: list[str]) -> None:
+    nsqd = nsqd_factory(*tls_flags, "--https-address=[::1]:0")
     address = listening_on(nsqd, "HTTPS")
     assert re.fullmatch(r"\[::1\]:\d+", address)
-    context = ssl.create_default_context(cafile=cert)
-    context.check_hostname = False
+    context = tls_client_context()
     with open_socket(("::1", int(address.rpartition(":")[2])), DEADLINE) as plain:
         port = plain.getsockname()[1]
         with context.wrap_socket(plain) as sock:
@@ -270,26 +264,17 @@ def test_longest_path(nsqd_factory: DaemonFactory, daemon_command: list[str], tm
 def test_path_that_is_taken_is_left_alone(
     nsqd_factory: DaemonFactory, daemon_command: list[str], tmp_path: Path
 ) -> None:
-    path = tmp_path / "nsqd.sock"
-
-    def refused() -> bool:
-        found = start_and_fail(daemon_command, tmp_path, f"--tcp-address={path}")
-        return found == f"listen ({path}) failed - listen unix {path}: bind: address already in use"
-
-    path.write_text("no socket")
-    assert refused()
-    assert path.read_text() == "no socket"
-    path.unlink()
+    file, bound, link, running = (tmp_path / name for name in ("file", "bound", "link", "running"))
+    file.write_text("no socket")
+    link.symlink_to(bound)
+    nsqd = nsqd_factory(f"--tcp-address={running}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
-        other.bind(str(path))
-        assert refused()
-    target = path.rename(tmp_path / "target.sock")
-    path.symlink_to(target)
-    assert refused()
-    path.unlink()
-    first = nsqd_factory(f"--tcp-address={path}")
-    assert refused()  # by a daemon
-    with consumer(first, str(path)):
+        other.bind(str(bound))
+        for path in (file, bound, link, running):
+            found = start_and_fail(daemon_command, tmp_path, f"--tcp-address={path}")
+            assert found == f"listen ({path}) failed - listen unix {path}: bind: address already in use"
+    assert file.read_text() == "no socket"
+    with consumer(nsqd, str(running)):
         pass
 
 
@@ -297,31 +282,21 @@ def test_socket_of_a_killed_daemon_is_replaced(gnsqd_factory: DaemonFactory, tmp
     """The real daemon does not start before somebody has removed it."""
     nsqd = gnsqd_factory(f"--tcp-address={tmp_path}/t.sock", f"--http-address={tmp_path}/h.sock")
     nsqd.kill()
-    nsqd.start()
-    with consumer(nsqd, nsqd.tcp_address):
+    with consumer(nsqd.start(), nsqd.tcp_address):
         pass
 
 
-@pytest.mark.parametrize("flag", ["--tcp-address=127.0.0.1", "--http-address=localhost"])
-def test_host_without_a_port_is_not_a_unix_socket(tmp_path: Path, flag: str) -> None:
-    """The real daemon makes a socket of that name in its working directory."""
-    host = flag.partition("=")[2]
-    error = f"address {host}: missing port in address (a unix socket of this name would be ./{host})"
-    assert start_and_fail(own_command(), tmp_path, flag) == f"listen ({host}) failed - listen tcp: {error}"
-
-
-class NamedClient(Client):
+def named_client(address: Address, name: str) -> Client:
     """On a unix socket whose own end has a name too, if that isn't empty."""
-
-    def __init__(self, address: Address, name: str) -> None:
-        self.timeout = DEADLINE
-        self.buffer = b""
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(DEADLINE)
-        if name:
-            self.sock.bind(name)
-        self.sock.connect(str(address))
-        self.send(b"  V2")
+    client = Client(address, magic=b"")
+    client.sock.close()
+    client.sock = socket.socket(socket.AF_UNIX)
+    client.sock.settimeout(DEADLINE)
+    if name:
+        client.sock.bind(name)
+    client.sock.connect(str(address))
+    client.send(b"  V2")
+    return client
 
 
 @pytest.mark.parametrize(
@@ -336,7 +311,7 @@ def test_client_of_a_unix_socket_is_shown_by_its_own_name(
     assert (info(nsqd)["tcp_port"], info(nsqd)["http_port"]) == (-1, -1)
     unique = f"{os.getpid()}-{nsqd.pid}"
     name, shown = name.format(path=tmp_path, unique=unique), shown.format(path=tmp_path, unique=unique)
-    with NamedClient(nsqd.tcp_address, name) as client:
+    with named_client(nsqd.tcp_address, name) as client:
         client.subscribe("t", "c")
         (stats,) = nsqd.channel_stats("t", "c")["clients"]
         assert (stats["remote_address"], stats["client_id"], stats["hostname"]) == (shown, "", "")
@@ -350,9 +325,9 @@ def test_error_of_a_unix_socket_names_both_ends(nsqd_factory: DaemonFactory, tmp
     path = f"{tmp_path}/t.sock"
     nsqd = nsqd_factory(f"--tcp-address={path}")
     with Client(path) as client:
-        client.identify(heartbeat_interval=1000)
-        client.recv_until_closed()  # for its silence
-    error = f"client(@) - failed to read command - read unix {path}->@: i/o timeout"
+        client.command(b"NOP\nIDENTIFY", b"{}")
+        assert is_readable(client.sock, DEADLINE)  # what is left unread makes a reset of the end
+    error = f"client(@) - failed to read command - read unix {path}->@: read: connection reset by peer"
     eventually(lambda: f" ERROR: {error}\n" in nsqd.log())
 
 
