@@ -7,7 +7,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
@@ -18,7 +18,7 @@ import pytest
 from gnsqd.options import OPTIONS
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.http_api import ask
-from kit.nsq_client import ERROR, Client, Frame, split_frames
+from kit.nsq_client import ERROR, Client, Frame, sized, split_frames
 from kit.traffic import DaemonFactory
 
 TESTS = Path(__file__).parents[1]
@@ -60,16 +60,8 @@ def shown_options(nsqd: Daemon) -> dict[str, str]:
     keys = [option.cfg for option in OPTIONS if option.cfg and not option.ours]
     # nsqd calls a list that the config file left empty null
     shown = {key: ask(nsqd, f"GET /config/{key}")[1].replace("null", "[]") for key in keys}
-    for key in (
-        "tcp_address",
-        "http_address",
-        "broadcast_tcp_port",
-        "broadcast_http_port",
-        "data_path",
-        "statsd_prefix",
-    ):
-        del shown[key]  # differ from daemon to daemon
-    return shown
+    own = {"tcp_address", "http_address", "broadcast_tcp_port", "broadcast_http_port", "data_path", "statsd_prefix"}
+    return {key: value for key, value in shown.items() if key not in own}
 
 
 def test_deprecated_flags_change_nothing(nsqd_factory: DaemonFactory) -> None:
@@ -194,34 +186,30 @@ def test_messages_leave_with_the_daemons_own_flush_tick(nsqd_factory: DaemonFact
 # nsqlookupd
 
 
-class _FakeLookupd(ThreadingTCPServer):
-    """Answers what a daemon says to an nsqlookupd, and gives `http_port` for where to ask for channels."""
+@contextmanager
+def lookupd(http_port: int) -> Iterator[str]:
+    """The address of one that answers every command, and gives `http_port` for where to ask for channels."""
 
-    daemon_threads = True
-    http_port = 0
+    class Conversation(StreamRequestHandler):
+        def handle(self) -> None:
+            self.rfile.read(4)
+            while line := self.rfile.readline():
+                answer = b"OK"
+                if line == b"IDENTIFY\n":
+                    self.rfile.read(*struct.unpack(">i", self.rfile.read(4)))
+                    info = {"broadcast_address": "127.0.0.1", "http_port": http_port, "tcp_port": 1}
+                    answer = json.dumps(info | {"version": "1.3.0"}).encode()
+                self.wfile.write(sized(answer))
 
-
-class _Conversation(StreamRequestHandler):
-    def handle(self) -> None:
-        assert isinstance(self.server, _FakeLookupd)
-        self.rfile.read(4)
-        while line := self.rfile.readline():
-            answer = b"OK"
-            if line == b"IDENTIFY\n":
-                self.rfile.read(*struct.unpack(">i", self.rfile.read(4)))
-                info = {"broadcast_address": "127.0.0.1", "http_port": self.server.http_port, "tcp_port": 1}
-                answer = json.dumps(info | {"version": "1.3.0"}).encode()
-            self.wfile.write(struct.pack(">i", len(answer)) + answer)
-
-
-@pytest.fixture
-def lookupd() -> Iterator[_FakeLookupd]:
-    with _FakeLookupd(("127.0.0.1", 0), _Conversation) as server, ExitStack() as stack:
-        thread = Thread(target=server.serve_forever)
+    with ThreadingTCPServer(("127.0.0.1", 0), Conversation) as server:
+        server.daemon_threads = True
+        thread = Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        stack.callback(thread.join, DEADLINE)
-        stack.callback(server.shutdown)
-        yield server
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join(DEADLINE)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +220,7 @@ def lookupd() -> Iterator[_FakeLookupd]:
     ],
 )
 def test_nsqlookupd_that_hangs_is_given_up_in_time(
-    nsqd_factory: DaemonFactory, lookupd: _FakeLookupd, what: str, flags: list[str], seconds: tuple[float, float]
+    nsqd_factory: DaemonFactory, what: str, flags: list[str], seconds: tuple[float, float]
 ) -> None:
     with ExitStack() as stack:
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0 if what == "connect" else 5))
@@ -241,8 +229,8 @@ def test_nsqlookupd_that_hangs_is_given_up_in_time(
                 waiting = stack.enter_context(socket.socket())
                 waiting.setblocking(False)
                 waiting.connect_ex(silent.getsockname())
-        lookupd.http_port = silent.getsockname()[1]
-        nsqd = nsqd_factory(f"--lookupd-tcp-address=127.0.0.1:{lookupd.server_address[1]}", *flags)
+        address = stack.enter_context(lookupd(silent.getsockname()[1]))
+        nsqd = nsqd_factory(f"--lookupd-tcp-address={address}", *flags)
         names = itertools.count()
 
         def gave_up() -> float | None:
