@@ -84,8 +84,8 @@ class Served:
 def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
     running = []
 
-    def start(**options: int) -> Served:
-        running.append(Served(Fakes(tmp_path, Options(**options), Syncer())))
+    def start(options: Options | None = None) -> Served:
+        running.append(Served(Fakes(tmp_path, options or Options(), Syncer())))
         return running[-1]
 
     yield start
@@ -111,7 +111,7 @@ def test_client_that_ends_while_its_heartbeat_waits_for_room_takes_no_more_messa
 
 
 def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_some(serve: Callable[..., Served]) -> None:
-    served = serve(output_buffer_timeout=1)
+    served = serve(Options(output_buffer_timeout=1))
     served.client.start_tickers()
     channel = served.channel(b"x", rdy=10)
     served.fill()
