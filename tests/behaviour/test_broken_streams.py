@@ -1,4 +1,4 @@
-"""Compressed streams: what snappy's framing allows, broken ones, and bombs; nobody else is harmed (NSQD-COMPAT 2.6)."""
+"""Compressed streams: what snappy's framing allows, broken ones, and bombs (NSQD-COMPAT 2.6)."""
 
 import re
 import struct
@@ -105,21 +105,6 @@ def test_broken_stream_closes_its_connection_without_a_word(
         assert client.recv_until_closed() == b""
     line = f"ERROR: client({host}:{port}) - failed to read command - {why}"
     eventually(lambda: line in nsqd.log(), line)
-
-
-def test_many_broken_streams_harm_nobody(nsqd: Daemon) -> None:
-    good = GoodClients(nsqd)
-    for _ in range(10):
-        clients = []
-        for compression, raw in (("snappy", BAD_SNAPPY["checksum-block"][0]), ("deflate", b"\x07")):
-            clients += [UpgradedClient(nsqd.tcp_address, None, **{compression: True}) for _ in range(5)]
-            for client in clients[-5:]:
-                send_raw(client, raw)
-        for client in clients:
-            assert client.recv_until_closed() == b""
-            client.close()
-    good.stop()
-    assert good.slowest < 3
 
 
 @pytest.mark.parametrize(("compression", "raw"), [("snappy", BAD_SNAPPY["reserved-02"][0][10:]), ("deflate", b"\x07")])

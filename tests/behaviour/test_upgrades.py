@@ -25,6 +25,8 @@ from kit.upgraded_client import TLS_VERSIONS, UpgradedClient, tls_client_context
 pytestmark = pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 
 KeyPair = tuple[str, str]
+Contexts = dict[tuple[str, str], ssl.SSLContext]  # by identity and version
+Start = Callable[[str], Daemon]
 
 UPGRADES: dict[str, dict[str, Any]] = {
     "none": {},
@@ -88,9 +90,7 @@ policies = pytest.mark.parametrize("name", POLICIES)
 
 
 @pytest.fixture(scope="module")
-def start(
-    module_factory: DaemonFactory, identities: dict[str, KeyPair], tls_flags: list[str]
-) -> Callable[[str], Daemon]:
+def start(module_factory: DaemonFactory, identities: dict[str, KeyPair], tls_flags: list[str]) -> Start:
     """The daemon of a policy, by name; it is started once."""
     running: dict[str, Daemon] = {}
 
@@ -105,13 +105,12 @@ def start(
 
 
 @pytest.fixture
-def nsqd(start: Callable[[str], Daemon]) -> Daemon:
+def nsqd(start: Start) -> Daemon:
     return start("default")
 
 
 @pytest.fixture(scope="module")
-def contexts(identities: dict[str, KeyPair]) -> dict[tuple[str, str], ssl.SSLContext]:
-    """What a client shakes hands with, by identity and version."""
+def contexts(identities: dict[str, KeyPair]) -> Contexts:
     return {
         (identity, version): tls_client_context(version, identities.get(identity))
         for identity in ("none", "unknown", "known")
@@ -124,7 +123,6 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def topics() -> Iterator[str]:
-    """Names of topics that go away by themselves."""
     return (f"upgrades{number}#ephemeral" for number in _numbers)
 
 
@@ -171,7 +169,7 @@ def refused(daemon: Daemon, context: ssl.SSLContext, fields: dict[str, Any]) -> 
 
 @policies
 def test_every_upgrade_with_every_policy_certificate_and_version(
-    start: Callable[[str], Daemon], contexts: dict[tuple[str, str], ssl.SSLContext], topics: Iterator[str], name: str
+    start: Start, contexts: Contexts, topics: Iterator[str], name: str
 ) -> None:
     policy, daemon = POLICIES[name], start(name)
     for wanted, ((identity, version), context) in itertools.product(UPGRADES.values(), contexts.items()):
@@ -199,9 +197,7 @@ LINES = [b"NOP", b"SUB t c", b"PUB t", b"MPUB t", b"DPUB t 1", b"RDY 1", b"FIN 0
 
 
 @pytest.mark.parametrize("name", REQUIRING)
-def test_where_tls_is_required_nothing_but_identify_is_answered_without(
-    start: Callable[[str], Daemon], name: str
-) -> None:
+def test_where_tls_is_required_nothing_but_identify_is_answered_without(start: Start, name: str) -> None:
     address = start(name).tcp_address
     for line in LINES:
         for identified in (False, True):
@@ -232,7 +228,7 @@ for _name, _max in (("default", 6), ("tcp-https", 9), ("require", 1)):
 
 @pytest.mark.parametrize("name", sorted({row[0] for row in NEGOTIATIONS}))
 def test_level_and_choice_of_compression_are_agreed(
-    start: Callable[[str], Daemon], contexts: dict[tuple[str, str], ssl.SSLContext], topics: Iterator[str], name: str
+    start: Start, contexts: Contexts, topics: Iterator[str], name: str
 ) -> None:
     policy, daemon = POLICIES[name], start(name)
     tls = {"tls_v1": True} if policy.required else {}
@@ -242,7 +238,7 @@ def test_level_and_choice_of_compression_are_agreed(
             exchange(client, next(topics), [b"x", b"body" * 500])
 
 
-def test_level_that_was_agreed_is_logged(start: Callable[[str], Daemon]) -> None:
+def test_level_that_was_agreed_is_logged(start: Start) -> None:
     daemon = start("default")
     with UpgradedClient(daemon.tcp_address, deflate=True, deflate_level=9) as client:
         address = "{}:{}".format(*client.sock.getsockname())
@@ -250,9 +246,7 @@ def test_level_that_was_agreed_is_logged(start: Callable[[str], Daemon]) -> None
 
 
 @upgrades
-def test_statistics_show_the_upgrades(
-    nsqd: Daemon, contexts: dict[tuple[str, str], ssl.SSLContext], topic: str, upgrade: dict[str, Any]
-) -> None:
+def test_statistics_show_the_upgrades(nsqd: Daemon, contexts: Contexts, topic: str, upgrade: dict[str, Any]) -> None:
     tls = "tls_v1" in upgrade
     with UpgradedClient(nsqd.tcp_address, contexts["none", "tls1.2"], **upgrade) as client:
         client.subscribe(topic, "c")
@@ -283,7 +277,7 @@ def bodies_of_every_size() -> list[bytes]:
 
 @upgrades
 def test_bodies_of_every_size_pass_both_ways(
-    nsqd: Daemon, contexts: dict[tuple[str, str], ssl.SSLContext], topic: str, upgrade: dict[str, Any]
+    nsqd: Daemon, contexts: Contexts, topic: str, upgrade: dict[str, Any]
 ) -> None:
     context = contexts["none", "tls1.3"]
     bodies = bodies_of_every_size()
@@ -306,7 +300,7 @@ def test_bodies_of_every_size_pass_both_ways(
 
 @upgrades
 def test_every_answer_and_message_can_be_read_at_once_and_to_its_end(
-    nsqd: Daemon, contexts: dict[tuple[str, str], ssl.SSLContext], topic: str, upgrade: dict[str, Any]
+    nsqd: Daemon, contexts: Contexts, topic: str, upgrade: dict[str, Any]
 ) -> None:
     """Nothing waits for bytes to follow; the buffer's clock is set so that it does not help."""
     slow = {"output_buffer_timeout": 30000, "heartbeat_interval": 60000}
@@ -335,7 +329,7 @@ def test_every_answer_and_message_can_be_read_at_once_and_to_its_end(
 
 @upgrades
 def test_commands_may_arrive_in_any_pieces(
-    nsqd: Daemon, contexts: dict[tuple[str, str], ssl.SSLContext], topic: str, upgrade: dict[str, Any]
+    nsqd: Daemon, contexts: Contexts, topic: str, upgrade: dict[str, Any]
 ) -> None:
     with UpgradedClient(nsqd.tcp_address, contexts["none", "tls1.3"], **upgrade) as client:
         line = b"PUB %b\n\0\0\0\x03abc" % topic.encode()
@@ -347,7 +341,7 @@ def test_commands_may_arrive_in_any_pieces(
 
 @upgrades
 def test_second_identify_is_answered_inside_the_upgraded_stream(
-    nsqd: Daemon, contexts: dict[tuple[str, str], ssl.SSLContext], topics: Iterator[str], upgrade: dict[str, Any]
+    nsqd: Daemon, contexts: Contexts, topics: Iterator[str], upgrade: dict[str, Any]
 ) -> None:
     """The real daemon writes plain bytes when that sets a new output buffer (NSQD-COMPAT 0.1, item 13)."""
     ours = {"output_buffer_size": 64} if nsqd.command == own_command() else {}
@@ -365,7 +359,7 @@ AGAIN = [
 
 
 def test_identify_that_asks_for_an_upgrade_again_is_refused(
-    gnsqd_factory: DaemonFactory, tls_flags: list[str], contexts: dict[tuple[str, str], ssl.SSLContext]
+    gnsqd_factory: DaemonFactory, tls_flags: list[str], contexts: Contexts
 ) -> None:
     """The real daemon begins a new stream on the bare connection, which breaks for whoever goes on with the old one."""
     gnsqd = gnsqd_factory(*tls_flags)
@@ -378,7 +372,7 @@ def test_identify_that_asks_for_an_upgrade_again_is_refused(
 
 @pytest.mark.parametrize("upgrade", ["deflate", "snappy"])
 def test_compression_may_follow_tls_by_a_second_identify(
-    nsqd: Daemon, contexts: dict[tuple[str, str], ssl.SSLContext], topics: Iterator[str], upgrade: str
+    nsqd: Daemon, contexts: Contexts, topics: Iterator[str], upgrade: str
 ) -> None:
     with UpgradedClient(nsqd.tcp_address, contexts["none", "tls1.3"], tls_v1=True) as client:
         client.upgrade(None, {upgrade: True})
