@@ -11,13 +11,12 @@ import random
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from kit.daemons import DEADLINE, Daemon, own_command
+from kit.daemons import DEADLINE, Daemon, last_flag, own_command
 from kit.nsq_client import ERROR, RESPONSE, Client, Frame, split_frames
 from kit.traffic import DaemonFactory
 from kit.upgraded_client import TLS_VERSIONS, UpgradedClient, tls_client_context
@@ -27,6 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarnin
 KeyPair = tuple[str, str]
 Contexts = dict[tuple[str, str], ssl.SSLContext]  # by identity and version
 Start = Callable[[str], Daemon]
+Connect = Callable[..., UpgradedClient]
 
 UPGRADES: dict[str, dict[str, Any]] = {
     "none": {},
@@ -36,55 +36,44 @@ UPGRADES: dict[str, dict[str, Any]] = {
     "tls+deflate": {"tls_v1": True, "deflate": True},
     "tls+snappy": {"tls_v1": True, "snappy": True},
 }
-upgrades = pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES)
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(NamedTuple):
     """How a daemon is started. `required` is about TLS over TCP; `{}` in a flag is the authority's file."""
 
-    flags: tuple[str, ...] = ()
+    flags: str = ""
     certificate: bool = True
     required: bool = False
     admits: tuple[str, ...] = ("none", "unknown", "known")
-    min_version: str = "tls1.0"
-    max_level: int = 6
-    deflate: bool = True
-    snappy: bool = True
+
+    def flag(self, name: str, default: str) -> str:
+        return last_flag(self.flags.split(), name) or default
+
+    def allows(self, compression: str) -> bool:
+        return self.flag(compression, "true") == "true"
+
+    @property
+    def max_level(self) -> int:
+        return int(self.flag("max-deflate-level", "6"))
 
 
 POLICIES = {
     "default": Policy(),
-    "no-certificate": Policy(("--deflate=false", "--snappy=false"), certificate=False, deflate=False, snappy=False),
-    "tcp-https": Policy(
-        ("--tls-required=tcp-https", "--tls-min-version=tls1.2", "--max-deflate-level=9"),
-        required=True,
-        min_version="tls1.2",
-        max_level=9,
-    ),
+    "no-certificate": Policy("--deflate=false --snappy=false", certificate=False),
+    "tcp-https": Policy("--tls-required=tcp-https --tls-min-version=tls1.2 --max-deflate-level=9", required=True),
     "require": Policy(
-        ("--tls-client-auth-policy=require", "--tls-min-version=tls1.3", "--max-deflate-level=1", "--snappy=false"),
+        "--tls-client-auth-policy=require --tls-min-version=tls1.3 --max-deflate-level=1 --snappy=false",
         required=True,
         admits=("unknown", "known"),
-        min_version="tls1.3",
-        max_level=1,
-        snappy=False,
     ),
     "require-verify": Policy(
-        (
-            "--tls-client-auth-policy=require-verify",
-            "--tls-required=true",
-            "--tls-root-ca-file={}",
-            "--tls-min-version=tls1.1",
-            "--deflate=false",
-        ),
+        "--tls-client-auth-policy=require-verify --tls-required=true --tls-root-ca-file={} --tls-min-version=tls1.1 "
+        "--deflate=false",
         required=True,
         admits=("known",),
-        min_version="tls1.1",
-        deflate=False,
     ),
     # Any other text asks for no certificate, and still makes TLS required.
-    "no-such-policy": Policy(("--tls-client-auth-policy=no-such-policy",), required=True),
+    "no-such-policy": Policy("--tls-client-auth-policy=no-such-policy", required=True),
 }
 policies = pytest.mark.parametrize("name", POLICIES)
 
@@ -98,7 +87,7 @@ def start(module_factory: DaemonFactory, identities: dict[str, KeyPair], tls_fla
         if name not in running:
             policy = POLICIES[name]
             flags = tls_flags if policy.certificate else []
-            running[name] = module_factory(*flags, *(flag.format(identities["authority"][0]) for flag in policy.flags))
+            running[name] = module_factory(*flags, *policy.flags.format(identities["authority"][0]).split())
         return running[name]
 
     return start
@@ -116,6 +105,17 @@ def contexts(identities: dict[str, KeyPair]) -> Contexts:
         for identity in ("none", "unknown", "known")
         for version in TLS_VERSIONS
     }
+
+
+@pytest.fixture(params=UPGRADES.values(), ids=UPGRADES)
+def upgrade(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return dict(request.param)
+
+
+@pytest.fixture
+def connect(nsqd: Daemon, contexts: Contexts, upgrade: dict[str, Any]) -> Connect:
+    """A client with the upgrade, and perhaps more fields."""
+    return functools.partial(UpgradedClient, nsqd.tcp_address, contexts["none", "tls1.3"], **upgrade)
 
 
 _numbers = itertools.count()
@@ -175,13 +175,13 @@ def test_every_upgrade_with_every_policy_certificate_and_version(
     for wanted, ((identity, version), context) in itertools.product(UPGRADES.values(), contexts.items()):
         case = f"{wanted} {identity} {version}"
         tls = policy.certificate and "tls_v1" in wanted
-        if tls and (identity not in policy.admits or version < policy.min_version):
+        if tls and (identity not in policy.admits or version < policy.flag("tls-min-version", "tls1.0")):
             assert refused(daemon, context, wanted), case
             continue
         if not tls and (identity, version) != ("none", "tls1.3"):
             continue  # all the same
         with UpgradedClient(daemon.tcp_address, context, **wanted) as client:
-            deflate, snappy = policy.deflate and "deflate" in wanted, policy.snappy and "snappy" in wanted
+            deflate, snappy = (policy.allows(name) and name in wanted for name in ("deflate", "snappy"))
             assert client.answer == answer(policy, tls=tls, deflate=deflate, snappy=snappy), case
             if policy.required and not tls:
                 client.command(b"SUB t c")
@@ -217,13 +217,12 @@ NEGOTIATIONS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("require-verify", {"deflate": True, "snappy": True}, {"snappy": True}),
     ("require", {"deflate": True, "snappy": True}, {"deflate": True, "level": 1}),
 ]
-for _name, _max in (("default", 6), ("tcp-https", 9), ("require", 1)):
-    NEGOTIATIONS += [
-        (_name, {"deflate": True, "deflate_level": level}, {"deflate": True, "level": agreed})
-        for level, agreed in [
-            (-(2**63), 6), (-1, 6), (0, 6), *((level, level) for level in range(1, 10)), (10, 10), (2**63 - 1, 10),
-        ]
-    ]  # fmt: skip
+LEVELS = {level: level for level in range(1, 10)} | {-(2**63): 6, -1: 6, 0: 6, 10: 10, 2**63 - 1: 10}
+NEGOTIATIONS += [
+    (name, {"deflate": True, "deflate_level": level}, {"deflate": True, "level": agreed})
+    for name in ("default", "tcp-https", "require")
+    for level, agreed in LEVELS.items()
+]
 
 
 @pytest.mark.parametrize("name", sorted({row[0] for row in NEGOTIATIONS}))
@@ -245,14 +244,13 @@ def test_level_that_was_agreed_is_logged(start: Start) -> None:
         assert f"PROTOCOL(V2): [{address}] upgrading connection to deflate (level 6)\n" in daemon.log()
 
 
-@upgrades
-def test_statistics_show_the_upgrades(nsqd: Daemon, contexts: Contexts, topic: str, upgrade: dict[str, Any]) -> None:
+def test_statistics_show_the_upgrades(nsqd: Daemon, connect: Connect, topic: str, upgrade: dict[str, Any]) -> None:
     tls = "tls_v1" in upgrade
-    with UpgradedClient(nsqd.tcp_address, contexts["none", "tls1.2"], **upgrade) as client:
+    with connect() as client:
         client.subscribe(topic, "c")
         (stats,) = nsqd.channel_stats(topic, "c")["clients"]
     assert [stats[key] for key in ("deflate", "snappy", "tls", "tls_version", "tls_negotiated_protocol_is_mutual")] == [
-        "deflate" in upgrade, "snappy" in upgrade, tls, "TLS1.2" if tls else "", tls
+        "deflate" in upgrade, "snappy" in upgrade, tls, "TLS1.3" if tls else "", tls
     ]  # fmt: skip
 
 
@@ -275,16 +273,9 @@ def bodies_of_every_size() -> list[bytes]:
     return [body[:size] for size in sizes for body in (words, randomness.randbytes(size))]
 
 
-@upgrades
-def test_bodies_of_every_size_pass_both_ways(
-    nsqd: Daemon, contexts: Contexts, topic: str, upgrade: dict[str, Any]
-) -> None:
-    context = contexts["none", "tls1.3"]
+def test_bodies_of_every_size_pass_both_ways(connect: Connect, topic: str) -> None:
     bodies = bodies_of_every_size()
-    with (
-        UpgradedClient(nsqd.tcp_address, context, **upgrade) as publisher,
-        UpgradedClient(nsqd.tcp_address, context, **upgrade) as consumer,
-    ):
+    with connect() as publisher, connect() as consumer:
         consumer.subscribe(topic, "c", rdy=1)
         for body in bodies:
             publisher.publish(topic, body)
@@ -298,17 +289,11 @@ def test_bodies_of_every_size_pass_both_ways(
         assert sorted(message.body for message in received) == sorted(small)
 
 
-@upgrades
 def test_every_answer_and_message_can_be_read_at_once_and_to_its_end(
-    nsqd: Daemon, contexts: Contexts, topic: str, upgrade: dict[str, Any]
+    connect: Connect, publisher: Client, topic: str
 ) -> None:
     """Nothing waits for bytes to follow; the buffer's clock is set so that it does not help."""
-    slow = {"output_buffer_timeout": 30000, "heartbeat_interval": 60000}
-    context = contexts["none", "tls1.3"]
-    with (
-        UpgradedClient(nsqd.tcp_address, context, timeout=10, **upgrade, **slow) as client,
-        Client(nsqd.tcp_address) as publisher,
-    ):
+    with connect(timeout=10, output_buffer_timeout=30000, heartbeat_interval=60000) as client:
         assert client.settled()
         client.subscribe(topic, "c", rdy=1)
         assert client.settled()
@@ -327,11 +312,8 @@ def test_every_answer_and_message_can_be_read_at_once_and_to_its_end(
             assert client.settled()
 
 
-@upgrades
-def test_commands_may_arrive_in_any_pieces(
-    nsqd: Daemon, contexts: Contexts, topic: str, upgrade: dict[str, Any]
-) -> None:
-    with UpgradedClient(nsqd.tcp_address, contexts["none", "tls1.3"], **upgrade) as client:
+def test_commands_may_arrive_in_any_pieces(connect: Connect, topic: str) -> None:
+    with connect() as client:
         line = b"PUB %b\n\0\0\0\x03abc" % topic.encode()
         raw = client.compression.encode(line * 3) if client.compression else line * 3
         for start in range(len(raw)):
@@ -339,13 +321,12 @@ def test_commands_may_arrive_in_any_pieces(
         assert [client.response() for _ in range(3)] == [b"OK"] * 3
 
 
-@upgrades
 def test_second_identify_is_answered_inside_the_upgraded_stream(
-    nsqd: Daemon, contexts: Contexts, topics: Iterator[str], upgrade: dict[str, Any]
+    nsqd: Daemon, connect: Connect, topics: Iterator[str]
 ) -> None:
     """The real daemon writes plain bytes when that sets a new output buffer (NSQD-COMPAT 0.1, item 13)."""
     ours = {"output_buffer_size": 64} if nsqd.command == own_command() else {}
-    with UpgradedClient(nsqd.tcp_address, contexts["none", "tls1.3"], **upgrade) as client:
+    with connect() as client:
         assert client.identify(client_id="x", **ours) == (RESPONSE, b"OK")
         exchange(client, next(topics), [b"x", b"y" * 1000])
 
@@ -383,7 +364,6 @@ def test_compression_may_follow_tls_by_a_second_identify(
 
 
 @pytest.mark.peer
-@upgrades
 def test_go_tools_publish_and_consume(
     nsqd: Daemon, peer_binary: Callable[[str], Path], tmp_path: Path, topic: str, upgrade: dict[str, Any]
 ) -> None:
