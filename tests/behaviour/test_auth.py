@@ -92,29 +92,24 @@ def test_server_is_asked_with_what_is_known_of_the_client(shared: Daemon, server
 @pytest.mark.parametrize(
     ("redirect", "lines"),
     [
-        (b"", [b"POST /auth HTTP/1.1"]),
-        (b"302 Found", [b"POST /auth HTTP/1.1", b"GET /auth2 HTTP/1.1"]),
-        (b"307 Temporary Redirect", [b"POST /auth HTTP/1.1", b"POST /auth2 HTTP/1.1"]),
+        ("", [b"POST /auth HTTP/1.1"]),
+        ("302 Found", [b"POST /auth HTTP/1.1", b"GET /auth2 HTTP/1.1"]),
+        ("307 Temporary Redirect", [b"POST /auth HTTP/1.1", b"POST /auth2 HTTP/1.1"]),
     ],
 )
 def test_server_can_be_asked_by_post(
-    gnsqd_factory: DaemonFactory, server: AuthServer, redirect: bytes, lines: list[bytes]
+    gnsqd_factory: DaemonFactory, server: AuthServer, redirect: str, lines: list[bytes]
 ) -> None:
     """What nsqd sends in nsq's development branch, which has the option; recorded at commit 3103474b."""
-
-    def answer(target: str) -> bytes:
-        if redirect and target == "/auth":
-            return response("", redirect.decode(), "Location: /auth2")
-        return grant(EVERYTHING)
-
-    server.reset(answer)
+    away, granted = response("", redirect, "Location: /auth2"), grant(EVERYTHING)
+    server.reset(lambda target: away if redirect and target == "/auth" else granted)
     nsqd = gnsqd_factory(f"--auth-http-address={server.address}", "--auth-http-request-method=post")
-    with Client(nsqd.tcp_address) as client:
-        assert auth(client, b'a b+c&d=\xff<"' + "\xe9".encode()).type == RESPONSE
+    assert ask(nsqd, b"AUTH\n" + sized(b'a b+c&d=\xff<"\xc3\xa9'))[0].type == RESPONSE
     assert [request.partition(b"\r\n")[0] for request in server.requests] == lines
     body = (
-        rb'{"common_name":[""],"remote_ip":["127.0.0.1"],"secret":["a b+c\u0026d=\ufffd\u003c\"' + "\xe9".encode()
-    ) + b'"],"tls":["false"]}'
+        rb'{"common_name":[""],"remote_ip":["127.0.0.1"],"secret":["a b+c\u0026d=\ufffd\u003c\"'
+        b'\xc3\xa9"],"tls":["false"]}'
+    )
     assert server.requests[0] == (
         b"POST /auth HTTP/1.1\r\nHost: " + server.address.encode() + b"\r\nUser-Agent: Go-http-client/1.1\r\n"
         b"Content-Length: %d\r\nAccept: application/vnd.nsq; version=1.0\r\nContent-Type: application/json\r\n"
@@ -123,29 +118,20 @@ def test_server_can_be_asked_by_post(
     assert all(request.endswith(body) == request.startswith(b"POST") for request in server.requests)
 
 
-@pytest.mark.parametrize(
-    ("fields", "answer"),
-    [
-        ({}, '{"identity":"","identity_url":"","permission_count":1}'),
-        (
-            {"identity": "me <\xe9&\ud800>", "identity_url": "http://me/?a=1"},
-            r'{"identity":"me \u003c' + "\xe9" + r"\u0026" + "\ufffd" + r'\u003e",'
-            r'"identity_url":"http://me/?a=1","permission_count":1}',
-        ),
-        (
-            {"identity": None, "authorizations": [EVERYTHING, {}, None]},
-            '{"identity":"","identity_url":"","permission_count":3}',
-        ),
-        (
-            {"Identity": "me", "IDENTITY_URL": "u", "more": [1, {}]},
-            '{"identity":"me","identity_url":"u","permission_count":1}',
-        ),
-    ],
-)
-def test_client_gets_its_identity(shared: Daemon, server: AuthServer, fields: dict[str, object], answer: str) -> None:
-    server.reset(grant(EVERYTHING, **fields))
-    with Client(shared.tcp_address) as client:
-        assert auth(client) == Frame(RESPONSE, answer.encode())
+# Fields of the server's answer, and identity, its URL and the number of permissions as the client gets them.
+IDENTITIES: list[tuple[dict[str, object], str, str, int]] = [
+    ({}, "", "", 1),
+    ({"identity": "<\xe9&\ud800>", "identity_url": "/?a=1"}, "\\u003c\xe9\\u0026\ufffd\\u003e", "/?a=1", 1),
+    ({"identity": None, "authorizations": [EVERYTHING, {}, None]}, "", "", 3),
+    ({"Identity": "me", "IDENTITY_URL": "u", "more": [1, {}]}, "me", "u", 1),
+]
+
+
+def test_client_gets_its_identity(shared: Daemon, server: AuthServer) -> None:
+    for fields, identity, url, count in IDENTITIES:
+        server.reset(grant(EVERYTHING, **fields))
+        answer = f'{{"identity":"{identity}","identity_url":"{url}","permission_count":{count}}}'
+        assert ask(shared, AUTH) == [Frame(RESPONSE, answer.encode())]
 
 
 def test_client_without_authorizations_is_refused(shared: Daemon, server: AuthServer) -> None:
@@ -182,30 +168,29 @@ def test_statistics_show_who_a_client_is(shared: Daemon, server: AuthServer, top
 
 # What is guarded
 
-SIZE = b"\0\0\0\1"
 TOO_BIG = b"\x7f\0\0\0"
+FIRST = "E_AUTH_FIRST AUTH required before"
+
+GUARDED = [
+    (b"SUB t c\n", f"{FIRST} SUB"),
+    (b"PUB t\n" + sized(b"x"), f"{FIRST} PUB"),
+    (b"DPUB t 1\n" + sized(b"x"), f"{FIRST} DPUB"),
+    (b"MPUB t\n" + sized(mpub_body(b"x")), f"{FIRST} MPUB"),
+    # before and after what else is checked
+    (b"SUB t\n", "E_INVALID SUB insufficient number of parameters"),
+    (b"SUB t$ c\n", 'E_BAD_TOPIC SUB topic name "t$" is not valid'),
+    (b"SUB t c$\n", 'E_BAD_CHANNEL SUB channel name "c$" is not valid'),
+    (b"PUB t$\n", 'E_BAD_TOPIC PUB topic name "t$" is not valid'),
+    (b"PUB t\n" + TOO_BIG, "E_BAD_MESSAGE PUB message too big 2130706432 > 1048576"),
+    (b"DPUB t x\n", "E_INVALID DPUB could not parse timeout x"),
+    (b"DPUB t 1\n" + TOO_BIG, "E_BAD_MESSAGE DPUB message too big 2130706432 > 1048576"),
+    (b"MPUB t$\n", 'E_BAD_TOPIC E_BAD_TOPIC MPUB topic name "t$" is not valid'),
+    (b"MPUB t\n", f"{FIRST} MPUB"),
+    (b"MPUB t\n" + TOO_BIG, f"{FIRST} MPUB"),
+]
 
 
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
-        (b"SUB t c\n", "E_AUTH_FIRST AUTH required before SUB"),
-        (b"PUB t\n" + SIZE + b"x", "E_AUTH_FIRST AUTH required before PUB"),
-        (b"DPUB t 1\n" + SIZE + b"x", "E_AUTH_FIRST AUTH required before DPUB"),
-        (b"MPUB t\n" + sized(mpub_body(b"x")), "E_AUTH_FIRST AUTH required before MPUB"),
-        # before and after what else is checked
-        (b"SUB t\n", "E_INVALID SUB insufficient number of parameters"),
-        (b"SUB t$ c\n", 'E_BAD_TOPIC SUB topic name "t$" is not valid'),
-        (b"SUB t c$\n", 'E_BAD_CHANNEL SUB channel name "c$" is not valid'),
-        (b"PUB t$\n", 'E_BAD_TOPIC PUB topic name "t$" is not valid'),
-        (b"PUB t\n" + TOO_BIG, "E_BAD_MESSAGE PUB message too big 2130706432 > 1048576"),
-        (b"DPUB t x\n", "E_INVALID DPUB could not parse timeout x"),
-        (b"DPUB t 1\n" + TOO_BIG, "E_BAD_MESSAGE DPUB message too big 2130706432 > 1048576"),
-        (b"MPUB t$\n", 'E_BAD_TOPIC E_BAD_TOPIC MPUB topic name "t$" is not valid'),
-        (b"MPUB t\n", "E_AUTH_FIRST AUTH required before MPUB"),
-        (b"MPUB t\n" + TOO_BIG, "E_AUTH_FIRST AUTH required before MPUB"),
-    ],
-)
+@pytest.mark.parametrize(("data", "text"), GUARDED)
 def test_command_is_refused_before_auth(shared: Daemon, server: AuthServer, data: bytes, text: str) -> None:
     with Client(shared.tcp_address) as client:
         client.send(data)
@@ -504,13 +489,13 @@ def test_redirects_are_followed(shared: Daemon, server: AuthServer, status: int)
 
 def test_redirects_end(shared: Daemon, server: AuthServer) -> None:
     for location, asked, why in (
-        ("/loop", 10, 'Get "/loop": stopped after 10 redirects'),
-        ("ftp://host/", 1, 'Get "ftp://host/": unsupported protocol scheme "ftp"'),
+        ("/loop", 10, "stopped after 10 redirects"),
+        ("ftp://host/", 1, 'unsupported protocol scheme "ftp"'),
     ):
         server.reset(found(location))
         assert ask(shared, AUTH) == [FAILED]
         assert len(server.requests) == asked
-        assert warnings(shared)[-1] == f"failed to auth against {server.address} - {why}"
+        assert warnings(shared)[-1] == f'failed to auth against {server.address} - Get "{location}": {why}'
 
 
 # HTTPS, and clients with TLS
