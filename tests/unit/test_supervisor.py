@@ -9,7 +9,6 @@ import pytest
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
-from gnsqd.net.listener import ListenerBroken
 from gnsqd.supervisor import Supervisor
 
 
@@ -42,28 +41,11 @@ def crash() -> None:
     raise LookupError("a bug")
 
 
-def test_a_dead_greenlet_is_logged_and_counted_and_ends_the_daemon(watched: Watched) -> None:
-    watched.it.spawn("aLoop:x", crash).join()
-    assert (watched.it.crashes, watched.ends) == ({"aLoop": 1}, 1)
-    assert " FATAL: greenlet aLoop:x died\nTraceback (most recent call last):\n" in watched.text
-    assert "in crash\n" in watched.text
-    assert watched.text.endswith("LookupError: a bug\n\n")
-
-
 def test_one_that_serves_a_client_ends_nothing_else(watched: Watched) -> None:
     watched.it.spawn_for_client("IOLoop:127.0.0.1:5", crash).join()
     watched.it.spawn_for_client("IOLoop:127.0.0.1:6", crash).join()
     assert (watched.it.crashes, watched.ends) == ({"IOLoop": 2}, 0)
     assert " ERROR: greenlet IOLoop:127.0.0.1:6 died\nTraceback" in watched.text
-
-
-def test_a_broken_listener_is_no_defect_but_the_end(watched: Watched) -> None:
-    def broken() -> None:
-        raise ListenerBroken("listener.Accept() error")
-
-    watched.it.spawn("tcpServer", broken).join()
-    assert (watched.it.crashes, watched.ends) == ({}, 1)
-    assert watched.text.endswith(" FATAL: listener.Accept() error\n")
 
 
 def test_greenlets_that_others_start_are_watched(watched: Watched) -> None:
