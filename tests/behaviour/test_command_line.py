@@ -456,13 +456,6 @@ def test_values_may_be_written_as_for_nsqd(nsqd_factory: DaemonFactory, config: 
 # Signals
 
 
-def test_hangup_is_a_clean_exit(gnsqd: Daemon) -> None:
-    """The real daemon ends at once."""
-    gnsqd.send_signal(signal.SIGHUP)
-    assert gnsqd.wait() == 0
-    assert gnsqd.log().rstrip().endswith("INFO: NSQ: bye")
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_is_a_clean_exit(nsqd: Daemon, number: signal.Signals) -> None:
     nsqd.send_signal(number)

@@ -50,13 +50,9 @@ def source(module: str, suffix: str) -> Path:
     return ROOT / Path(*module.split(".")).with_suffix(suffix)
 
 
-def test_every_typed_module_is_compiled() -> None:
+def test_every_typed_module_is_compiled_and_needs_no_cython_at_run_time() -> None:
     typed = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in (ROOT / "gnsqd").rglob("*.pxd")}
     assert typed <= set(HOT_MODULES)
-    assert [module for module in HOT_MODULES if not source(module, ".py").exists()] == []
-
-
-def test_no_hot_module_needs_cython_at_run_time() -> None:
     for module in HOT_MODULES:
         assert not re.search(r"^\s*(import|from) cython\b", source(module, ".py").read_text("utf-8"), re.MULTILINE)
 
@@ -72,6 +68,7 @@ def test_no_stale_extension_module_in_the_tree_hides_its_source() -> None:
 def test_the_tests_judge_the_installed_package() -> None:
     assert ROOT / "gnsqd" not in Path(gnsqd.__file__).parents
     assert importlib.metadata.version("gnsqd") == VERSION
+    assert lane() == EXPECTED_LANE
 
 
 @installed
@@ -90,11 +87,6 @@ def test_the_installed_files_are_those_of_the_source_tree() -> None:
 
 
 @installed
-def test_the_lane_is_the_expected_one() -> None:
-    assert lane() == EXPECTED_LANE
-
-
-@installed
 @pytest.mark.parametrize("module", HOT_MODULES)
 def test_hot_classes_are_extension_types_in_the_compiled_lane_alone(module: str) -> None:
     loaded = importlib.import_module(module)
@@ -108,16 +100,11 @@ def test_hot_classes_are_extension_types_in_the_compiled_lane_alone(module: str)
 
 
 @installed
-def test_all_commands_are_installed() -> None:
-    entry_points = importlib.metadata.distribution("gnsqd").entry_points
-    commands = {entry.name: entry for entry in entry_points.select(group="console_scripts")}
+def test_all_commands_and_nothing_but_our_packages_are_installed() -> None:
+    distribution = importlib.metadata.distribution("gnsqd")
+    commands = {entry.name: entry.load() for entry in distribution.entry_points.select(group="console_scripts")}
     assert sorted(commands) == ["gnsq-pipeline", "gnsqadmin", "gnsqd", "gnsqlookupd"]
-    for entry in commands.values():
-        assert callable(entry.load())
-
-
-@installed
-def test_nothing_but_our_packages_is_installed() -> None:
+    assert all(map(callable, commands.values()))
     files = importlib.metadata.files("gnsqd") or []
     tops = {path.parts[0] for path in files if path.parts[0] != ".." and not path.parts[0].endswith(".dist-info")}
     assert tops == set(PACKAGES)
@@ -134,7 +121,7 @@ def test_spark_comes_only_with_its_extra() -> None:
 
 
 def test_every_package_is_typed() -> None:
-    assert [package for package, root in PACKAGES.items() if not (root / package / "py.typed").exists()] == []
+    assert all((root / package / "py.typed").exists() for package, root in PACKAGES.items())
 
 
 # What it was installed from
