@@ -3,6 +3,7 @@
 import fcntl
 import functools
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -99,7 +100,8 @@ def test_help_is_usage_on_stderr_and_exit_0(run: Run) -> None:
 def test_version_is_one_line_on_stdout(run_started: Run) -> None:
     result = run_started("--version", "--node-id=5000", "--config=/nonexistent")
     assert (result.returncode, result.stderr) == (0, "")
-    assert re.fullmatch(r"nsqd v1\.3\.0 \(built w/[^)]+\)\n", result.stdout)
+    build = rf"go[\d.]+|gnsqd-\d+\.\d+\.\d+-py{re.escape(platform.python_version())}"
+    assert re.fullmatch(rf"nsqd v1\.3\.0 \(built w/({build})\)\n", result.stdout)
 
 
 # Errors of the command line

@@ -13,6 +13,7 @@ import pytest
 
 from kit.daemons import Daemon, eventually, is_readable
 from kit.nsq_client import ERROR, HEARTBEAT, MESSAGE, RESPONSE, Client, Frame, mpub_body, split_frames
+from kit.traffic import DaemonFactory
 
 DEFAULT_ANSWER = (
     b'{"max_rdy_count":2500,"version":"1.3.0","max_msg_timeout":900000,"msg_timeout":60000,"tls_v1":false,'
@@ -22,7 +23,7 @@ DEFAULT_ANSWER = (
 
 
 @pytest.fixture(scope="module")
-def nsqd(module_factory: Callable[..., Daemon]) -> Daemon:
+def nsqd(module_factory: DaemonFactory) -> Daemon:
     return module_factory()
 
 
@@ -39,7 +40,7 @@ def test_answer_without_negotiation_is_ok_and_upgrades_nothing(client: Client, t
     client.publish(topic, b"in clear")
 
 
-def test_answer_has_the_options_and_what_was_asked_for(nsqd_factory: Callable[..., Daemon]) -> None:
+def test_answer_has_the_options_and_what_was_asked_for(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory(
         "--max-rdy-count=7", "--max-msg-timeout=30s", "--msg-timeout=2s", "--max-deflate-level=3", "--deflate=false",
         "--snappy=false", "--output-buffer-timeout=100ms",
@@ -128,7 +129,7 @@ def test_keys_match_in_any_case_and_null_is_no_value(nsqd: Daemon) -> None:
             assert client.response() == b"OK"
 
 
-def test_size_of_the_body_is_checked_before_it_is_read(nsqd_factory: Callable[..., Daemon]) -> None:
+def test_size_of_the_body_is_checked_before_it_is_read(nsqd_factory: DaemonFactory) -> None:
     address = nsqd_factory("--max-body-size=1000").tcp_address
     for size, text in ((1001, "body too big 1001 > 1000"), (0, "invalid body size 0"), (-9, "invalid body size -9")):
         with Client(address) as client:
@@ -139,7 +140,7 @@ def test_size_of_the_body_is_checked_before_it_is_read(nsqd_factory: Callable[..
         assert client.response() == b"OK"
 
 
-def test_nothing_that_a_client_sends_makes_another_line_of_the_log(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_nothing_that_a_client_sends_makes_another_line_of_the_log(gnsqd_factory: DaemonFactory) -> None:
     """The real daemon prints all of it as it comes."""
     gnsqd = gnsqd_factory("--log-level=debug")
     genuine = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} [A-Z]+: [^\0-\x1f\x7f-\x9f\u2028\u2029]*")
@@ -234,20 +235,20 @@ def test_heartbeats_come_each_interval_and_silence_of_two_closes_the_connection(
             client.command(b"NOP")
             client.publish(topic, b"still here")
 
+    def switched_on_later() -> None:
+        """That changes the deadlines only: no heartbeat comes, and silence still closes the connection."""
+        with Client(nsqd.tcp_address) as client:
+            client.identify(heartbeat_interval=-1)
+            client.identify(heartbeat_interval=1000)
+            assert client.recv_until_closed() == b""
+
     subscribe = f"SUB {topic} c".encode()
     with ThreadPoolExecutor(8) as pool:
-        cases = [pool.submit(silent), pool.submit(without_heartbeats), pool.submit(stuck_in_a_body)]
+        cases = [pool.submit(case) for case in (silent, without_heartbeats, stuck_in_a_body, switched_on_later)]
         cases += [pool.submit(answering, b"NOP"), pool.submit(answering, b"RDY 0", subscribe)]
         cases += [pool.submit(answering, b"NOP", subscribe, b"CLS")]
         for case in cases:
             case.result()
-
-
-def test_heartbeats_cannot_be_switched_on_by_a_later_identify(client: Client) -> None:
-    """Later ones change the deadlines only: no heartbeat comes, and silence still closes the connection."""
-    client.identify(heartbeat_interval=-1)
-    client.identify(heartbeat_interval=1000)
-    assert client.recv_until_closed() == b""
 
 
 # Output buffering
@@ -354,7 +355,7 @@ def in_flight_of(nsqd: Daemon, topic: str, count: int) -> int:
     return in_flight
 
 
-def test_sample_rate_gives_about_that_share_of_the_messages(nsqd_factory: Callable[..., Daemon], topic: str) -> None:
+def test_sample_rate_gives_about_that_share_of_the_messages(nsqd_factory: DaemonFactory, topic: str) -> None:
     nsqd = nsqd_factory("--max-rdy-count=20000", "--mem-queue-size=20000")
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as publisher:
         answer = client.identify(feature_negotiation=True, sample_rate=42)
@@ -367,7 +368,7 @@ def test_sample_rate_gives_about_that_share_of_the_messages(nsqd_factory: Callab
         assert {message.attempts for message in received} == {1}
 
 
-def test_sample_rate_of_1_gives_one_in_a_hundred(gnsqd_factory: Callable[..., Daemon], topic: str) -> None:
+def test_sample_rate_of_1_gives_one_in_a_hundred(gnsqd_factory: DaemonFactory, topic: str) -> None:
     """Corrected (NSQD-COMPAT 0.1, item 15): the real daemon gives N + 1 %."""
     nsqd = gnsqd_factory("--max-rdy-count=20000", "--mem-queue-size=20000")
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as publisher:
