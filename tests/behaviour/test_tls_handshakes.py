@@ -20,7 +20,6 @@ from kit.auth_server import EVERYTHING, AuthServer, grant, query
 from kit.certificates import issue, sign_weakly
 from kit.daemons import DEADLINE, Daemon, address_of, eventually, is_readable, open_socket, own_command
 from kit.nsq_client import HEARTBEAT, Client, split_frames
-from kit.observers import GoodClients
 from kit.traffic import DaemonFactory
 from kit.upgraded_client import UpgradedClient, tls_client_context
 
