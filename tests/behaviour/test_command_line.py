@@ -400,7 +400,7 @@ def test_values_of_the_config_file_take_effect(nsqd_factory: DaemonFactory, conf
 # How values may be written: flag or line of the config file, and what `/config/` shows of it.
 FORMS = [
     ("id", "1023", "0", "1023", "0"),
-    ("tls_required", "TCP-HTTPS", "0", "1", "0"),
+    ("tls_required", "TCP-HTTPS", '"tcp-HTTPS"', "1", "1"),
     ("max_rdy_count", "0x1F", "7", "31", "7"),
     ("max_msg_size", "1_000", '"1000"', "1000", "1000"),
     ("max_body_size", "0o17", "0x10", "15", "16"),
@@ -447,11 +447,11 @@ def test_values_may_be_written_as_for_nsqd(nsqd_factory: DaemonFactory, config: 
     lines = "\n".join(f"{key} = {text}" for key, _, text, *_ in FORMS)
     unknown = "\nnode_id = 5\nworker_id = 5\nlookupd_tcp_address = 5\nversion = true\n[table]\nid = 5\n"
     for started, expected in (
-        ([*tls_flags, *flags], {row[0]: row[3] for row in FORMS}),
+        (flags, {row[0]: row[3] for row in FORMS}),
         ([config(lines + unknown)], {row[0]: row[4] for row in FORMS}),
         (AGAIN, SHOWN_AGAIN),
     ):
-        daemon = nsqd_factory(*started)
+        daemon = nsqd_factory(*tls_flags, *started)
         assert {key: daemon.http("GET", f"/config/{key}")[2].decode() for key in expected} == expected
 
 

@@ -107,7 +107,7 @@ def contexts(identities: dict[str, KeyPair]) -> Contexts:
     }
 
 
-@pytest.fixture(params=UPGRADES.values(), ids=UPGRADES)
+@pytest.fixture(params=list(UPGRADES.values()), ids=list(UPGRADES))
 def upgrade(request: pytest.FixtureRequest) -> dict[str, Any]:
     return dict(request.param)
 
