@@ -244,13 +244,24 @@ def test_socket_files_have_the_mode_that_the_umask_leaves_and_go_at_exit(
     assert f" INFO: TCP: closing {paths[0]}\n" in nsqd.log()
 
 
-def test_relative_path_is_of_the_working_directory(nsqd_factory: DaemonFactory) -> None:
-    nsqd = nsqd_factory("--tcp-address=nsqd.sock")  # it runs in its data path
-    assert listening_on(nsqd) == "nsqd.sock"
-    with consumer(nsqd, str(nsqd.data_path / "nsqd.sock")) as (_, stats):
+@pytest.mark.parametrize("address", ["nsqd.sock", "@{unique}", ""], ids=["relative", "abstract", "chosen"])
+def test_name_is_relative_to_the_working_directory_or_abstract(
+    nsqd_factory: DaemonFactory, tmp_path: Path, address: str
+) -> None:
+    """Without a name the kernel chooses one in the abstract namespace."""
+    address = address.format(unique=f"nsqd-{os.getpid()}")
+    data_path = tmp_path / "data"  # it runs there
+    data_path.mkdir()
+    (data_path / f"@nsqd-{os.getpid()}").write_text("a file")
+    nsqd = nsqd_factory(f"--tcp-address={address}", data_path=data_path)
+    name = listening_on(nsqd)
+    assert name == address if address else re.fullmatch("@[0-9a-f]{5}", name)
+    assert info(nsqd)["tcp_port"] == -1
+    with consumer(nsqd, f"\0{name[1:]}" if name.startswith("@") else str(data_path / name)) as (_, stats):
         assert stats["remote_address"] == "@"
     assert nsqd.terminate() == 0
-    assert not (nsqd.data_path / "nsqd.sock").exists()
+    assert not (data_path / "nsqd.sock").exists()
+    assert (data_path / f"@nsqd-{os.getpid()}").read_text() == "a file"
 
 
 def test_longest_path(nsqd_factory: DaemonFactory, daemon_command: list[str], tmp_path: Path) -> None:
@@ -329,29 +340,6 @@ def test_error_of_a_unix_socket_names_both_ends(nsqd_factory: DaemonFactory, tmp
         assert is_readable(client.sock, DEADLINE)  # what is left unread makes a reset of the end
     error = f"client(@) - failed to read command - read unix {path}->@: read: connection reset by peer"
     eventually(lambda: f" ERROR: {error}\n" in nsqd.log())
-
-
-def test_name_in_the_abstract_namespace_is_no_file(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    name = f"nsqd-{os.getpid()}"
-    data_path = tmp_path / "data"
-    data_path.mkdir()
-    (data_path / f"@{name}").write_text("a file")
-    nsqd = nsqd_factory(f"--tcp-address=@{name}", data_path=data_path)
-    assert listening_on(nsqd) == f"@{name}"
-    assert info(nsqd)["tcp_port"] == -1
-    with consumer(nsqd, f"\0{name}") as (_, stats):
-        assert stats["remote_address"] == "@"
-    assert nsqd.terminate() == 0
-    assert (data_path / f"@{name}").read_text() == "a file"
-
-
-def test_empty_tcp_address_lets_the_kernel_choose_an_abstract_name(nsqd_factory: DaemonFactory) -> None:
-    nsqd = nsqd_factory("--tcp-address=")
-    name = listening_on(nsqd)
-    assert re.fullmatch("@[0-9a-f]{5}", name)
-    assert info(nsqd)["tcp_port"] == -1
-    with consumer(nsqd, f"\0{name[1:]}"):
-        pass
 
 
 def test_unix_socket_leaves_the_ports_to_announce_as_they_are_set(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
