@@ -159,6 +159,7 @@ CUT_OFF: list[tuple[bytes, list[bytes]]] = [
         b"MPUB t\n" + int32(50) + int32(2) + sized(b"a") + b"\x00\x00",
         [b"E_BAD_MESSAGE MPUB failed to read message(1) body size"],
     ),
+    (b"MPUB t\n" + int32(50) + int32(2) + int32(5), [b"E_BAD_MESSAGE MPUB failed to read message body"]),
     (
         b"MPUB t\n" + int32(50) + int32(2) + sized(b"a") + int32(5) + b"1234",
         [b"E_BAD_MESSAGE MPUB failed to read message body"],

@@ -92,10 +92,11 @@ def test_commands_are_the_same_however_they_are_cut() -> None:
         assert decode(pieces) == expected, pieces
 
 
-def test_one_mpub_leaves_nothing_behind_for_the_next() -> None:
-    two = (b"MPUB t\n" + sized(mpub_body(*[b"x" * MAX_MSG] * 9))) * 2
+def test_one_mpub_may_reach_the_limits_and_leaves_nothing_behind_for_the_next() -> None:
+    bodies = [b"x" * MAX_MSG] * (MAX_BODY // MAX_MSG)
+    two = (b"MPUB t\n" + sized(mpub_body(*bodies))) * 2
     for pieces in cuts(two):
-        assert decode(pieces) == [([b"MPUB", b"t"], [b"x" * MAX_MSG] * 9)] * 2
+        assert decode(pieces) == [([b"MPUB", b"t"], bodies)] * 2
 
 
 def test_line_may_have_16384_bytes_with_its_end() -> None:
