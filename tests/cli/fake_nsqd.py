@@ -23,17 +23,17 @@ def topic(name: str, *channels: dict[str, Any], **counts: Any) -> dict[str, Any]
 def channel(name: str, *clients: dict[str, Any], **counts: Any) -> dict[str, Any]:
     names = ("depth", "backend_depth", "in_flight_count", "deferred_count", "message_count", "requeue_count")
     zeros: dict[str, Any] = dict.fromkeys((*names, "timeout_count"), 0)
-    told = {"channel_name": name, "clients": clients, "client_count": len(clients), "paused": False}
-    return told | zeros | counts
+    texts = {"channel_name": name, "clients": clients, "client_count": len(clients), "paused": False}
+    return texts | zeros | counts
 
 
 def client(name: str, *, connected: float = 0.0, **counts: Any) -> dict[str, Any]:
     """A consumer that has been `connected` that many seconds."""
     names = ("state", "ready_count", "in_flight_count", "message_count", "finish_count", "requeue_count", "sample_rate")
     zeros: dict[str, Any] = dict.fromkeys(names, 0)
-    told = {"client_id": name, "hostname": name, "remote_address": f"{name}:1", "version": "V2", "user_agent": ""}
+    texts = {"client_id": name, "hostname": name, "remote_address": f"{name}:1", "version": "V2", "user_agent": ""}
     flags: dict[str, Any] = {"deflate": False, "snappy": False, "connect_ts": int(time.time() - connected)}
-    return told | zeros | flags | counts
+    return texts | zeros | flags | counts
 
 
 class FakeServer:
@@ -43,7 +43,7 @@ class FakeServer:
 
     def __init__(self, documents: Mapping[str, Sequence[Any]], *, clock: float = 0.0) -> None:
         self.asked: list[str] = []
-        self.changes: list[str] = []  # requests other than GET: method and path
+        self.requests: list[str] = []  # method and path
         self._documents = {path: list(found) for path, found in documents.items()}
 
         class Handler(BaseHTTPRequestHandler):
@@ -52,6 +52,7 @@ class FakeServer:
             def do_GET(handler) -> None:  # noqa: N805
                 path = urlsplit(handler.path).path
                 self.asked.append(handler.path)
+                self.requests.append(f"{handler.command} {path}")
                 found = self._documents.get(path)
                 missing = "INVALID_OPTION" if path.startswith("/config/") else "NOT_FOUND"
                 document = found[0] if found else {"message": missing}
@@ -64,11 +65,10 @@ class FakeServer:
                 handler.wfile.write(body)
 
             def do_POST(handler) -> None:  # noqa: N805
-                self.changes.append(f"{handler.command} {urlsplit(handler.path).path}")
                 handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
                 handler.do_GET()
 
-            do_DELETE = do_POST  # noqa: N815
+            do_DELETE = do_PUT = do_POST  # noqa: N815
 
             def date_time_string(handler, timestamp: float | None = None) -> str:  # noqa: N805
                 return formatdate(time.time() + clock, usegmt=True)

@@ -1,22 +1,31 @@
 """Running `gnsqadmin` as users do, as a process with pipes or on a terminal of some size; and nodes that misbehave."""
 
 import codecs
+import csv
 import fcntl
+import io
+import json
 import os
 import pty
 import re
+import signal
 import socket
 import ssl
 import struct
+import subprocess
 import sys
 import termios
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import click
+import pytest
 
 from kit import preloaded
 from kit.daemons import DEADLINE, is_readable
+from nsqadmin_cli.cli import cli
 
 COMMAND = [sys.executable, "-P", "-m", "nsqadmin_cli"]
 
@@ -42,6 +51,62 @@ def gnsqadmin(*args: str, stdin: str = "", **variables: str) -> Result:
     assert preloaded.can_start(COMMAND)
     code, out, err = preloaded.run(COMMAND, args, stdin.encode(), DEADLINE, env=environment(**variables))
     return Result(code, out.decode(), err.decode())
+
+
+def ok(*args: str, **given: str) -> str:
+    """What a run prints that must go well."""
+    result = gnsqadmin(*args, **given)
+    assert (result.code, result.err) == (0, ""), result
+    return result.out
+
+
+def document(*args: str, code: int = 0, **given: str) -> Any:
+    """The JSON of a run that reports no error."""
+    result = gnsqadmin(*args, "--json", **given)
+    assert (result.code, result.err) == (code, ""), result
+    return json.loads(result.out)
+
+
+def words(*args: str) -> list[list[str]]:
+    """Those of each line of a run that must go well."""
+    return [line.split() for line in ok(*args).splitlines()]
+
+
+def rows(*args: str) -> list[dict[str, str]]:
+    """The CSV of a run that must go well."""
+    return list(csv.DictReader(io.StringIO(ok(*args, "-o", "csv"))))
+
+
+def failure(*args: str, code: int = 1, **given: str) -> str:
+    """The one line of error of a run that prints nothing else, without "Error: "."""
+    result = gnsqadmin(*args, **given)
+    assert (result.code, result.out, result.err.count("\n")) == (code, "", 1), result
+    assert result.err.startswith("Error: ")
+    return result.err.removeprefix("Error: ").removesuffix("\n")
+
+
+def misuse(*args: str) -> str:
+    """Why this is wrong usage."""
+    with pytest.raises(click.UsageError) as error:
+        cli.main([*args], "gnsqadmin", standalone_mode=False)
+    return error.value.format_message()
+
+
+def start(*args: str) -> "subprocess.Popen[bytes]":
+    """A run that goes on; `with` waits for its end."""
+    return subprocess.Popen([*COMMAND, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+
+
+def end(process: "subprocess.Popen[bytes]", number: int = 0) -> Result:
+    """Wait for its end, which the signal may cause."""
+    if number:
+        process.send_signal(number)
+    out, err = process.communicate(timeout=DEADLINE)
+    return Result(process.returncode, out.decode("utf-8", "surrogateescape"), err.decode())
+
+
+def ctrl_c(process: "subprocess.Popen[bytes]") -> Result:
+    return end(process, signal.SIGINT)
 
 
 def on_terminal(columns: int, *args: str, **variables: str) -> Result:

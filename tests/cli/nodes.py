@@ -2,29 +2,29 @@
 
 from dataclasses import dataclass
 
+from cli.fake_nsqd import FakeServer
+from cli.gnsqadmin import FakeNode
 from kit.daemons import Daemon, eventually
 from kit.peer_program import PeerProgram
+from kit.traffic import create, post, wait_for
+
+DOWN = "127.0.0.1:1"  # nobody listens there
 
 
-def address(daemon: Daemon) -> str:
+def address(node: Daemon | FakeNode | FakeServer | str) -> str:
     """Where its HTTP API listens, as gnsqadmin writes it."""
-    return "{}:{}".format(*daemon.http_address)
+    if isinstance(node, str):
+        return node
+    return "{}:{}".format(*node.http_address) if isinstance(node, Daemon) else node.address
 
 
-def at(*daemons: Daemon) -> list[str]:
+def at(*nodes: Daemon | FakeNode | FakeServer | str) -> list[str]:
     """The options that name these nodes."""
-    return [f"--nsqd-http-address={address(daemon)}" for daemon in daemons]
+    return [f"--nsqd-http-address={address(node)}" for node in nodes]
 
 
-def post(daemon: Daemon, path: str, body: bytes = b"") -> None:
-    status, _, answer = daemon.http("POST", path, body)
-    assert status == 200, (path, status, answer)
-
-
-def create(daemon: Daemon, topic: str, *channels: str) -> None:
-    post(daemon, f"/topic/create?topic={topic}")
-    for channel in channels:
-        post(daemon, f"/channel/create?topic={topic}&channel={channel}")
+def at_lookupd(*nodes: Daemon | FakeNode | FakeServer | str) -> list[str]:
+    return [f"--lookupd-http-address={address(node)}" for node in nodes]
 
 
 def publish(daemon: Daemon, topic: str, count: int) -> None:
@@ -32,8 +32,12 @@ def publish(daemon: Daemon, topic: str, count: int) -> None:
     post(daemon, f"/mpub?topic={topic}", b"\n".join(b"%d" % number for number in range(count)))
 
 
-def wait_for_depth(daemon: Daemon, topic: str, channel: str, depth: int) -> None:
-    eventually(lambda: daemon.channel_stats(topic, channel)["depth"] == depth, f"depth {depth}")
+def fill(daemon: Daemon, topic: str, *channels: str, count: int) -> None:
+    """Create the channels, and publish messages "0", "1", ... that each of them then has."""
+    create(daemon, topic, *channels)
+    publish(daemon, topic, count)
+    for channel in channels:
+        wait_for(daemon, topic, channel, depth=count)
 
 
 @dataclass
@@ -49,13 +53,13 @@ class Cluster:
         return f"--lookupd-http-address={self.lookupd.address['HTTP']}"
 
     def wait_for_topic(self, topic: str, *nodes: Daemon, channel: str = "") -> None:
-        """Until the nsqlookupd says that these nodes have the topic (and somebody has the channel)."""
+        """Until the nsqlookupd lists the topic at these nodes (and the channel at any)."""
         ports = {int(node.http_address[1]) for node in nodes or self.nodes}
 
         def known() -> bool:
-            status, said = self.lookupd.ask("GET", f"/lookup?topic={topic}")
-            if status != 200 or (channel and channel not in said["channels"]):
+            status, answer = self.lookupd.ask("GET", f"/lookup?topic={topic}")
+            if status != 200 or (channel and channel not in answer["channels"]):
                 return False
-            return ports <= {producer["http_port"] for producer in said["producers"]}
+            return ports <= {producer["http_port"] for producer in answer["producers"]}
 
         eventually(known, f"{topic} known to nsqlookupd")

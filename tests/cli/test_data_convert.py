@@ -1,17 +1,16 @@
 """`data convert`: the real nsqd delivers what a gnsqd with --durability left in journals."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cli.gnsqadmin import gnsqadmin
+from cli.gnsqadmin import document, gnsqadmin, ok
+from cli.nodes import fill, publish
 from cli.test_data_look import contents
 from conftest import DaemonFactory
-from kit.daemons import Daemon, eventually
-from kit.http_api import ask
-from kit.nsq_client import Client
+from kit.daemons import Daemon
+from kit.traffic import take
 
 BODIES = {b"%d" % number for number in range(20)}
 
@@ -20,13 +19,8 @@ BODIES = {b"%d" % number for number in range(20)}
 def ended(gnsqd_factory: DaemonFactory) -> Daemon:
     """One after a clean exit that left 20 messages for each of two channels, and two in a topic without any."""
     nsqd = gnsqd_factory("--durability=process", "--mem-queue-size=5")
-    for channel in "cd":
-        for what in ("topic", "channel"):
-            assert ask(nsqd, f"POST /{what}/create?topic=t&channel={channel}")[0] == 200
-    with Client(nsqd.tcp_address) as client:
-        client.publish("t", *BODIES)
-        client.publish("alone", b"x", b"y")
-    eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 20)
+    fill(nsqd, "t", "c", "d", count=20)
+    publish(nsqd, "alone", 2)
     assert nsqd.terminate() == 0
     return nsqd
 
@@ -37,39 +31,33 @@ def left(ended: Daemon) -> Path:
 
 
 def bodies(nsqd: Daemon, topic: str, channel: str, count: int) -> set[bytes]:
-    with Client(nsqd.tcp_address) as client:
-        client.subscribe(topic, channel, count)
-        return {client.message().body for _ in range(count)}
+    return {message.body for message in take(nsqd, topic, channel, count)}
 
 
 @pytest.mark.peer
 def test_messages_of_journals_are_delivered_by_the_real_nsqd(
     ended: Daemon, left: Path, peer_binary: Callable[[str], Path]
 ) -> None:
-    code, out, err = gnsqadmin("data", "convert", str(left), "--json")
-    assert (code, err) == (0, "")
-    counts = {row["queue"]: row["messages"] for row in json.loads(out)["queues"]}
-    assert counts == {"t:c": 20, "t:d": 20, "alone": 2}
+    queues = document("data", "convert", str(left))["queues"]
+    assert {row["queue"]: row["messages"] for row in queues} == {"t:c": 20, "t:d": 20, "alone": 2}
     assert not list(left.glob("*.journal.*"))
     ended.command = [str(peer_binary("nsqd"))]
     ended.restart("--mem-queue-size=5")
     assert bodies(ended, "t", "c", 20) == bodies(ended, "t", "d", 20) == BODIES
-    assert bodies(ended, "alone", "new", 2) == {b"x", b"y"}
+    assert bodies(ended, "alone", "new", 2) == {b"0", b"1"}
 
 
 def test_dry_run_counts_and_changes_nothing(left: Path) -> None:
     before = contents(left)
-    code, out, err = gnsqadmin("data", "convert", str(left), "--dry-run")
-    assert (code, err) == (0, "")
+    out = ok("data", "convert", str(left), "--dry-run")
     assert "42 messages would be converted. Nothing was done." in out
     assert contents(left) == before
 
 
 def test_second_conversion_has_nothing_to_do(left: Path) -> None:
-    assert gnsqadmin("data", "convert", str(left)).out.endswith("42 messages converted.\n")
+    assert ok("data", "convert", str(left)).endswith("42 messages converted.\n")
     before = contents(left)
-    code, out, err = gnsqadmin("data", "convert", str(left))
-    assert (code, out, err) == (0, "No messages in journals.\n", "")
+    assert ok("data", "convert", str(left)) == "No messages in journals.\n"
     assert contents(left) == before
 
 

@@ -3,9 +3,7 @@ and on directories that were made to do harm.
 """
 
 import base64
-import csv
 import gzip
-import io
 import json
 import os
 import shutil
@@ -16,13 +14,15 @@ from typing import Any
 
 import pytest
 
-from cli.gnsqadmin import Result, gnsqadmin, on_terminal, plain
-from cli.nodes import at, create, post, publish, wait_for_depth
+from cli.gnsqadmin import document as document_of
+from cli.gnsqadmin import failure, gnsqadmin, ok, on_terminal, plain, rows
+from cli.nodes import at, fill, publish
 from conftest import DaemonFactory
 from gnsqd.storage.disk.record import encode_record, frame_records
 from interop.test_golden import GOLDEN, expectation
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client
+from kit.traffic import create, post, take, wait_for
 
 # case: soundness, and how many messages verify reads in each queue where that is not what the real nsqd delivers
 CASES: dict[str, tuple[bool, dict[str, int]]] = {
@@ -43,9 +43,7 @@ CASES: dict[str, tuple[bool, dict[str, int]]] = {
 
 
 def document(*args: str, code: int = 0) -> Any:
-    result = gnsqadmin("data", *args, "--json")
-    assert (result.code, result.err) == (code, "")
-    return json.loads(result.out)
+    return document_of("data", *args, code=code)
 
 
 def golden(case: str, tmp_path: Path) -> Path:
@@ -91,10 +89,8 @@ def test_verify_reads_what_nsqd_delivers_and_knows_damage(tmp_path: Path, case: 
     assert found["sound"] is sound
     assert found["running"] is False
     expected = {queue: len(bodies) for queue, bodies in delivered(case).items()} | more
-    messages = {queue["queue"]: queue["messages"] for queue in found["queues"]}
-    assert {queue: count for queue, count in messages.items() if count} == {
-        queue: count for queue, count in expected.items() if count
-    }
+    messages = {queue["queue"]: queue["messages"] for queue in found["queues"] if queue["messages"]}
+    assert messages == {queue: count for queue, count in expected.items() if count}
     damage = [finding for finding in found["findings"] if finding["severity"] == "damage"]
     assert bool(damage) is not sound
     assert all(finding["command"] == f"gnsqadmin data repair {directory}" for finding in damage)
@@ -109,21 +105,16 @@ def test_export_has_what_nsqd_delivers_in_order(tmp_path: Path, case: str) -> No
     assert f"{len(out.splitlines())} message" in err
 
 
-def test_export_tells_everything_of_a_message(tmp_path: Path) -> None:
+def test_export_has_everything_of_a_message(tmp_path: Path) -> None:
     target = tmp_path / "busy.ndjson.gz"
     arguments = ["export", str(GOLDEN / "basic" / "data"), str(target), "--topic=orders", "--channel=busy"]
-    found = document(*arguments)
-    assert found["queues"] == [{"queue": "orders:busy", "messages": 3, "lost_bytes": 0}]
+    assert document(*arguments)["queues"] == [{"queue": "orders:busy", "messages": 3, "lost_bytes": 0}]
     [first, *_] = [json.loads(line) for line in gzip.decompress(target.read_bytes()).splitlines()]
     expected = expectation("basic")["disk"]["queues"]["orders:busy"]["files"]["000000"]["records"][0]
-    assert first["topic"] == "orders"
-    assert first["channel"] == "busy"
-    assert [first[key] for key in ("timestamp", "attempts", "id", "body")] == [
-        expected[key] for key in ("timestamp", "attempts", "id", "body")
-    ]
-    again = gnsqadmin("data", *arguments)
-    assert (again.code, again.out) == (1, "")
-    assert "already exists" in again.err
+    assert (first["topic"], first["channel"]) == ("orders", "busy")
+    for key in ("timestamp", "attempts", "id", "body"):
+        assert first[key] == expected[key]
+    assert "already exists" in failure("data", *arguments)
     assert gnsqadmin("data", *arguments, "--append").code == 0
     assert len(gzip.decompress(target.read_bytes()).splitlines()) == 6
 
@@ -132,10 +123,10 @@ def test_load_publishes_what_was_exported(nsqd: Daemon, tmp_path: Path) -> None:
     create(nsqd, "orders", "c")
     target = str(tmp_path / "plain.ndjson.gz")
     document("export", str(GOLDEN / "basic" / "data"), target, "--topic=orders", "--channel=plain")
-    assert gnsqadmin("load", target, *at(nsqd)).code == 0
-    with Client(nsqd.tcp_address) as client:
-        client.subscribe("orders", "c", rdy=8)
-        assert sorted(client.message().body for _ in range(8)) == sorted(delivered("basic")["orders:plain"])
+    ok("load", target, *at(nsqd))
+    assert sorted(message.body for message in take(nsqd, "orders", "c", 8)) == sorted(
+        delivered("basic")["orders:plain"]
+    )
 
 
 def test_ls_tells_what_meta_and_nsqd_dat_say() -> None:
@@ -150,11 +141,9 @@ def test_ls_tells_what_meta_and_nsqd_dat_say() -> None:
     first = disk["orders:plain"]["files"]["000000"]["records"][0]
     assert queues["orders:plain"]["oldest"] == pytest.approx(first["timestamp"] / 1e9)
     assert (found["running"], found["metadata_error"]) == (False, None)
-    out = gnsqadmin("data", "ls", str(GOLDEN / "basic" / "data"), "-o", "csv").out
-    rows = {row["queue"]: row for row in csv.DictReader(io.StringIO(out))}
-    assert rows["orders:busy"]["messages"] == "3"
-    table = gnsqadmin("data", "ls", str(GOLDEN / "corrupt_missing" / "data")).out
-    assert "roll:c.diskqueue.000001.dat is missing" in table
+    table = rows("data", "ls", str(GOLDEN / "basic" / "data"))
+    assert [row["messages"] for row in table if row["queue"] == "orders:busy"] == ["3"]
+    assert "roll:c.diskqueue.000001.dat is missing" in ok("data", "ls", str(GOLDEN / "corrupt_missing" / "data"))
 
 
 def test_a_table_fits_a_narrow_terminal() -> None:
@@ -180,30 +169,18 @@ def test_nsqd_dat_is_unusable_where_nsqd_does_not_start(case: str) -> None:
 
 def test_a_running_nsqd_is_read_and_left_alone(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--mem-queue-size=0", "--sync-every=1")
-    create(nsqd, "t", "c")
-    publish(nsqd, "t", 50)
-    wait_for_depth(nsqd, "t", "c", 50)
+    fill(nsqd, "t", "c", count=50)
     directory = str(nsqd.data_path)
     for arguments in (["verify", directory], ["export", directory, "-"], ["ls", directory]):
         code, out, err = gnsqadmin("data", *arguments)
         assert code == 0
-        told = out if arguments[0] == "ls" else err
-        assert f"a running nsqd (process {nsqd.pid})" in told
+        assert f"a running nsqd (process {nsqd.pid})" in (out if arguments[0] == "ls" else err)
     assert exported(gnsqadmin("data", "export", directory, "-").out)["t:c"] == [b"%d" % n for n in range(50)]
-    for arguments in (["convert", directory], ["repair", directory], ["recover-bad", directory]):
-        code, out, err = gnsqadmin("data", *arguments)
-        assert (code, out) == (1, "")
-        assert "is in use by a running nsqd" in err
-        assert err.endswith("nothing was changed\n")
-    with Client(nsqd.tcp_address) as client:
-        client.subscribe("t", "c", rdy=50)
-        for _ in range(50):
-            client.command(b"FIN " + client.message().id)
-        eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 0)
-
-
-def wait_for_messages(nsqd: Daemon, count: int) -> None:
-    eventually(lambda: nsqd.channel_stats("t", "c")["message_count"] == count)
+    for command in ("convert", "repair", "recover-bad"):
+        error = failure("data", command, directory)
+        assert "is in use by a running nsqd" in error
+        assert error.endswith("nothing was changed")
+    assert len(take(nsqd, "t", "c", 50)) == 50
 
 
 def test_verify_finds_no_fault_with_what_a_running_nsqd_does(nsqd_factory: DaemonFactory) -> None:
@@ -217,7 +194,7 @@ def test_verify_finds_no_fault_with_what_a_running_nsqd_does(nsqd_factory: Daemo
             for count in (200, 3):  # the first fill files, the others are in none that meta knows of
                 total += count
                 publish(nsqd, "t", count)
-                wait_for_messages(nsqd, total)
+                wait_for(nsqd, "t", "c", message_count=total)
             found = json.loads(gnsqadmin("data", "verify", str(nsqd.data_path), "--json").out)
             assert found["sound"]
             assert [finding for finding in found["findings"] if not finding["file"].endswith(".bad")] == []
@@ -230,7 +207,7 @@ def test_messages_that_gnsqd_holds_back_are_exported_with_their_due_times(gnsqd_
     create(nsqd, "t", "c")
     published = time.time_ns()
     post(nsqd, "/pub?topic=t&defer=3600000", b"later")
-    eventually(lambda: nsqd.channel_stats("t", "c")["deferred_count"] == 1)
+    wait_for(nsqd, "t", "c", deferred_count=1)
     assert nsqd.terminate() == 0
     ended = time.time_ns()
     directory = str(nsqd.data_path)
@@ -249,7 +226,7 @@ def killed_with_a_journal(factory: DaemonFactory) -> Path:
     with Client(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         client.command(b"FIN " + client.message().id)
-        eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 1)
+        wait_for(nsqd, "t", "c", in_flight_count=1)
     publish(nsqd, "t", 1)  # with it the FIN is written
     publish(nsqd, "alone", 1)
     eventually(lambda: b"alone" in (nsqd.data_path / "nsqd.dat").read_bytes())
@@ -264,11 +241,8 @@ def test_journals_are_listed_and_counted(gnsqd_factory: DaemonFactory) -> None:
     listed = listing["journals"]
     assert [(row["topic"], row["files"]) for row in listed] == [("alone", 1), ("t", 1)]
     assert all(row["bytes"] for row in listed)
-    assert {row["queue"]: (row["messages"], row["journaled"]) for row in listing["queues"]} == {
-        "alone": (0, 1),
-        "t": (0, 0),
-        "t:c": (0, 3),
-    }
+    counts = {row["queue"]: (row["messages"], row["journaled"]) for row in listing["queues"]}
+    assert counts == {"alone": (0, 1), "t": (0, 0), "t:c": (0, 3)}
     found = document("verify", str(path))
     assert found["sound"]
     assert [(row["topic"], row["messages"], row["queues"], row["sound"]) for row in found["journals"]] == [
@@ -277,11 +251,7 @@ def test_journals_are_listed_and_counted(gnsqd_factory: DaemonFactory) -> None:
     ]
     assert [(one["severity"], one["queue"]) for one in found["findings"]] == [("note", "alone"), ("note", "t")]
     assert [row["topic"] for row in document("verify", str(path), "--topic", "t")["journals"]] == ["t"]
-    told = gnsqadmin("data", "verify", str(path)).out
-    assert "Sound: 0 messages on disk and 4 in 2 journals in 3 queues." in plain(told)
-    table = plain(gnsqadmin("data", "ls", str(path)).out).splitlines()
-    assert any(line.split()[:4] == ["queue", "messages", "in", "journal"] for line in table)
-    assert any(line.split()[:3] == ["t:c", "0", "3"] for line in table)
+    assert "Sound: 0 messages on disk and 4 in 2 journals in 3 queues." in ok("data", "verify", str(path))
     assert contents(path) == before
 
 
@@ -293,7 +263,7 @@ def test_ls_counts_what_is_in_a_journal_of_many_files_as_verify_does(gnsqd_facto
     with Client(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         client.command(b"FIN " + client.message().id)
-        eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 298)
+        wait_for(nsqd, "t", "c", depth=298)
     publish(nsqd, "t", 100)  # with it the FIN is written
     nsqd.kill()
     directory = str(nsqd.data_path)
@@ -397,21 +367,17 @@ def test_a_message_above_the_limit_is_a_matter_of_the_option(tmp_path: Path) -> 
     assert "nsqd loses the rest of the file, gnsqd delivers it; 2 messages in it can be saved" in finding["text"]
 
 
-def test_what_is_no_data_directory_is_one_line(tmp_path: Path) -> None:
-    for command in ("ls", "verify", "convert", "repair", "recover-bad"):
-        code, out, err = gnsqadmin("data", command, str(tmp_path))
-        assert (code, out) == (1, "")
-        assert err == f"Error: {tmp_path} is not a data directory: it has neither nsqd.dat nor files of queues\n"
-        code, _, err = gnsqadmin("data", command, str(tmp_path / "none"))
-        assert code == 2
-        assert "does not exist" in err
+@pytest.mark.parametrize("command", ["ls", "verify", "convert", "repair", "recover-bad"])
+def test_what_is_no_data_directory_is_one_line(tmp_path: Path, command: str) -> None:
+    error = failure("data", command, str(tmp_path))
+    assert error == f"{tmp_path} is not a data directory: it has neither nsqd.dat nor files of queues"
 
 
-def test_a_topic_that_is_not_there_is_not_found() -> None:
+@pytest.mark.parametrize("command", ["ls {0}", "verify {0}", "export {0} -"])
+def test_a_topic_that_is_not_there_is_not_found(command: str) -> None:
     directory = str(GOLDEN / "basic" / "data")
-    for command in (["ls", directory], ["verify", directory], ["export", directory, "-"]):
-        code, out, err = gnsqadmin("data", *command, "--topic=nope")
-        assert (code, out, err) == (4, "", f"Error: {directory} does not have the topic nope\n")
+    error = failure("data", *command.format(directory).split(), "--topic=nope", code=4)
+    assert error == f"{directory} does not have the topic nope"
 
 
 def test_hostile_names_and_files_do_no_harm(tmp_path: Path) -> None:
@@ -426,14 +392,9 @@ def test_hostile_names_and_files_do_no_harm(tmp_path: Path) -> None:
     (directory / "m.diskqueue.000000.dat").write_bytes(message())
     os.mkfifo(directory / "m.diskqueue.meta.dat")
     (directory / "q.diskqueue.000000.dat").mkdir()
-    results: list[Result] = [
-        gnsqadmin("data", command, str(directory), *more)
-        for command in ("ls", "verify")
-        for more in ([], ["--json"], ["-o", "csv"])
-    ]
+    commands = [[command, *more] for command in ("ls", "verify") for more in ([], ["--json"], ["-o", "csv"])]
+    results = [gnsqadmin("data", *words, str(directory)) for words in [*commands, ["recover-bad"], ["repair"]]]
     results.append(gnsqadmin("data", "export", str(directory), "-"))
-    results.append(gnsqadmin("data", "recover-bad", str(directory)))
-    results.append(gnsqadmin("data", "repair", str(directory)))
     for code, out, err in results:
         assert code in (0, 1)
         assert "\x1b" not in out + err

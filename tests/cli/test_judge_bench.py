@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from cli.gnsqadmin import COMMAND, FakeNode, Terminal, environment, gnsqadmin
-from cli.nodes import Cluster, address, at, create, post
+from cli.nodes import Cluster, address, at
 from conftest import DaemonFactory
-from kit.daemons import DEADLINE, Daemon, eventually, free_port
+from kit.daemons import DEADLINE, Daemon, eventually
+from kit.traffic import create, post
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.commands.bench import Histogram, Load, Plan, Report
 from nsqadmin_cli.http_client import TLS, Address
@@ -246,11 +247,10 @@ def test_the_topic_is_deleted_after_the_request_that_creates_it() -> None:
 
 
 def test_a_node_that_refuses_or_dies_is_one_line_of_error(gnsqd: Daemon) -> None:
-    down = f"127.0.0.1:{free_port()}"
-    result = gnsqadmin("bench", f"--nsqd-http-address={down}")
-    assert result == (1, "", f"Error: nsqd at {down}: connection refused\n")
+    result = gnsqadmin("bench", *at(DOWN))
+    assert result == (1, "", f"Error: nsqd at {DOWN}: connection refused\n")
     with FakeNode(hangs=True) as hanging:
-        result = gnsqadmin("bench", "--timeout=0.3", f"--nsqd-http-address={hanging.address}")
+        result = gnsqadmin("bench", "--timeout=0.3", *at(hanging))
     warning, error = result.err.splitlines()
     reason = f"nsqd at {hanging.address}: no complete answer within 0.3 s"
     assert (result.code, error) == (1, f"Error: {reason}")

@@ -9,11 +9,12 @@ import pytest
 
 from cli.fake_nsqd import FakeLookupd, FakeNsqd, channel, client, node, producer, topic
 from cli.gnsqadmin import FakeNode, gnsqadmin, on_terminal
-from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
+from cli.nodes import Cluster, address, at, fill, publish
 from conftest import DaemonFactory
-from kit.daemons import Daemon, eventually, free_port
+from kit.daemons import Daemon, eventually
 from kit.exposition import series
 from kit.nsq_client import Client
+from kit.traffic import create, post, wait_for
 from nsqadmin_cli.cli import cli
 from nsqadmin_cli.command import Parsed
 from nsqadmin_cli.commands.check import METRICS
@@ -43,9 +44,7 @@ def document(*args: str) -> dict[str, Any]:
 
 def test_well_nodes_without_limits_are_ok(nsqd_factory: DaemonFactory) -> None:
     a, b = nsqd_factory(), nsqd_factory()
-    create(a, "t", "c")
-    publish(a, "t", 7)
-    wait_for_depth(a, "t", "c", 7)
+    fill(a, "t", "c", count=7)
     assert checked(*at(a, b)) == (OK, "NSQ OK - 2 nodes, 1 topic, 1 channel, depth 7", [])
     out = gnsqadmin("check", *at(a, b)).out
     assert " | depth=7;;;0 topic_depth=0;;;0 channel_depth=7;;;0 " in out
@@ -86,8 +85,8 @@ def test_counts_are_summed_over_nodes_and_the_worst_stands_first(nsqd_factory: D
     for daemon, count in ((a, 30), (b, 20)):
         create(daemon, "t", "c", "d")
         publish(daemon, "t", count)
-        wait_for_depth(daemon, "t", "c", count)
-        wait_for_depth(daemon, "t", "d", count)
+        wait_for(daemon, "t", "c", depth=count)
+        wait_for(daemon, "t", "d", depth=count)
     publish(b, "waits", 4)
     with Client(a.tcp_address) as consumer:
         consumer.subscribe("t", "d", rdy=9)
@@ -132,11 +131,11 @@ def test_a_slow_consumer_has_time_to_drain_its_channel(nsqd: Daemon) -> None:
         consumer.subscribe("t", "c", rdy=1)
         publish(nsqd, "t", 2)
         eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 1)
-        wait_for_depth(nsqd, "t", "c", 1)
+        wait_for(nsqd, "t", "c", depth=1)
         found = document("--drain-time=1m", "--interval=0.1", *at(nsqd))
         assert (found["status"], found["metrics"]["drain_time"]) == ("OK", 0.1)
         publish(nsqd, "t", 999)
-        wait_for_depth(nsqd, "t", "c", 1000)
+        wait_for(nsqd, "t", "c", depth=1000)
         assert document("--drain-time=1m", "--interval=0.1", *at(nsqd))["status"] == "CRITICAL"  # 1,000 times that
 
 
@@ -195,26 +194,24 @@ def test_a_topic_or_channel_that_is_nowhere_is_unknown(nsqd: Daemon) -> None:
 
 
 def test_nodes_that_cannot_be_asked_or_are_ill_are_critical(nsqd: Daemon) -> None:
-    down = f"127.0.0.1:{free_port()}"
-    code, first, rest = checked(*at(nsqd), f"--nsqd-http-address={down}")
-    assert (code, first, rest) == (CRITICAL, f"NSQ CRITICAL - nsqd at {down}: connection refused", [])
+    code, first, rest = checked(*at(nsqd), *at(DOWN))
+    assert (code, first, rest) == (CRITICAL, f"NSQ CRITICAL - nsqd at {DOWN}: connection refused", [])
     with FakeNsqd(node(health="NOK - no space left")) as ill:
         code, first, rest = checked(ill.flag)
     assert (code, first) == (CRITICAL, f"NSQ CRITICAL - nsqd at {ill.address}: NOK - no space left")
     with FakeNode(hangs=True) as hanging:
-        code, first, rest = checked("--timeout=0.3", f"--nsqd-http-address={hanging.address}")
+        code, first, rest = checked("--timeout=0.3", *at(hanging))
     assert first == f"NSQ CRITICAL - nsqd at {hanging.address}: no complete answer within 0.3 s"
 
 
 def test_nsqlookupds_that_do_not_answer_are_a_warning_or_leave_all_unknown() -> None:
-    down = f"127.0.0.1:{free_port()}"
     with FakeNsqd(node()) as nsqd, FakeLookupd(producer(nsqd.port)) as lookupd:
-        code, first, _ = checked(lookupd.flag, f"--lookupd-http-address={down}")
-        assert (code, first) == (WARNING, f"NSQ WARNING - nsqlookupd at {down}: connection refused")
+        code, first, _ = checked(lookupd.flag, *at_lookupd(DOWN))
+        assert (code, first) == (WARNING, f"NSQ WARNING - nsqlookupd at {DOWN}: connection refused")
     with FakeLookupd() as lookupd:
         assert checked(lookupd.flag)[:2] == (UNKNOWN, "NSQ UNKNOWN - nsqlookupd lists no nodes")
-    code, first, rest = checked(f"--lookupd-http-address={down}", "--nodes-min=1")
-    assert (code, first, rest) == (UNKNOWN, f"NSQ UNKNOWN - nsqlookupd at {down}: connection refused", [])
+    code, first, rest = checked(*at_lookupd(DOWN), "--nodes-min=1")
+    assert (code, first, rest) == (UNKNOWN, f"NSQ UNKNOWN - nsqlookupd at {DOWN}: connection refused", [])
 
 
 @pytest.mark.parametrize(

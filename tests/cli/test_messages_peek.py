@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from cli.gnsqadmin import FakeNode, gnsqadmin, http_answer, on_terminal
-from cli.nodes import address, at, create, post, publish, wait_for_depth
+from cli.nodes import address, at
 from conftest import DaemonFactory
 from kit.daemons import Daemon
+from kit.traffic import create, post, wait_for
 from nsqadmin_cli.message import pretty_lines
 
 
@@ -17,7 +18,7 @@ def fill(nsqd: Daemon, *bodies: bytes) -> None:
     create(nsqd, "t", "c")
     for body in bodies:
         post(nsqd, "/pub?topic=t", body)
-    wait_for_depth(nsqd, "t", "c", len(bodies))
+    wait_for(nsqd, "t", "c", depth=len(bodies))
 
 
 def nanoseconds(iso_time: str) -> int:
@@ -28,8 +29,7 @@ def nanoseconds(iso_time: str) -> int:
 
 def test_messages_are_shown_and_stay(gnsqd: Daemon) -> None:
     fill(gnsqd, b"first", b"\x1b[31m\xff", b"third")
-    code, out, err = gnsqadmin("peek", "t", "c", "-n", "2", *at(gnsqd))
-    assert (code, err) == (0, "")
+    out = ok("peek", "t", "c", "-n", "2", *at(gnsqd))
     first, *rows = out.splitlines()
     assert first == f"t c at {address(gnsqd)}: 3 messages queued, 2 shown"
     assert rows[1::2] == ["  first", r"  \x1b[31m\xff"]
@@ -89,9 +89,7 @@ def test_the_real_nsqd_says_how_it_can_be_looked_at(nsqd_factory: DaemonFactory,
 
 def test_files_are_shown_while_the_daemon_runs_and_after_it(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=100", "--sync-every=1")
-    create(nsqd, "t", "c")
-    publish(nsqd, "t", 9)
-    wait_for_depth(nsqd, "t", "c", 9)
+    fill(nsqd, "t", "c", count=9)
     for step in ("running", "ended"):
         result = gnsqadmin("peek", "t", "c", "--data-path", str(nsqd.data_path), "--json")
         assert (result.code, result.err) == (0, ""), step
@@ -109,7 +107,7 @@ def test_files_are_shown_while_the_daemon_runs_and_after_it(nsqd_factory: Daemon
 def test_json_is_indented_and_not_changed(gnsqd: Daemon) -> None:
     create(gnsqd, "t", "c")
     post(gnsqd, "/pub?topic=t", b'{"price": 1.10, "tags": [], "of": {"a, b": [1, "\\"{"]}}')
-    wait_for_depth(gnsqd, "t", "c", 1)
+    wait_for(gnsqd, "t", "c", depth=1)
     result = gnsqadmin("peek", "t", "c", *at(gnsqd))
     assert result.out.splitlines()[-10:] == [
         "  {",
@@ -128,8 +126,7 @@ def test_json_is_indented_and_not_changed(gnsqd: Daemon) -> None:
 
 
 def test_a_directory_that_is_none_is_told(tmp_path: Path) -> None:
-    code, out, err = gnsqadmin("peek", "t", "c", "--data-path", str(tmp_path))
-    assert (code, out, err.count("\n")) == (1, "", 1)
+    err = failure("peek", "t", "c", "--data-path", str(tmp_path))
     assert f"{tmp_path} is not a data directory" in err
 
 
@@ -145,7 +142,7 @@ def test_a_directory_that_is_none_is_told(tmp_path: Path) -> None:
 )
 def test_a_lying_node_is_one_line_of_error(answer: object) -> None:
     with FakeNode(http_answer(json.dumps(answer).encode())) as node:
-        code, out, err = gnsqadmin("peek", "t", "c", f"--nsqd-http-address={node.address}")
+        code, out, err = gnsqadmin("peek", "t", "c", *at(node))
     assert (code, out) == (1, "")
     assert err == f"Error: nsqd at {node.address}: answered JSON that is not an nsqd's: it is not a list of messages\n"
 
@@ -155,7 +152,7 @@ def test_hostile_messages_are_shown_harmlessly() -> None:
     answer = {"depth": 10**30, "backend_depth": 0, "messages": [row | {"body": "\x1b]0;x\x07宽", "body_base64": None}]}
     with FakeNode(http_answer(json.dumps(answer).encode())) as node:
         for form in ([], ["--json"], ["-o", "csv"], ["--hex"]):
-            result = gnsqadmin("peek", "t", "c", f"--nsqd-http-address={node.address}", *form)
+            result = gnsqadmin("peek", "t", "c", *at(node), *form)
             assert (result.code, result.err) == (0, ""), form
             assert "\x1b" not in result.out
-        assert "\x1b]" not in on_terminal(80, "peek", "t", "c", f"--nsqd-http-address={node.address}").out
+        assert "\x1b]" not in on_terminal(80, "peek", "t", "c", *at(node)).out

@@ -9,11 +9,12 @@ import click
 import pytest
 
 from cli.gnsqadmin import COMMAND, FakeNode, Terminal, environment, gnsqadmin, http_answer
-from cli.nodes import Cluster, address, at, create
+from cli.nodes import Cluster, address, at
 from conftest import DaemonFactory
 from kit.daemons import DEADLINE, Daemon, eventually, free_port
 from kit.http_api import topic_stats
 from kit.nsq_client import Client
+from kit.traffic import create
 from nsqadmin_cli.cli import cli
 
 
@@ -117,7 +118,7 @@ def test_nodes_are_found_by_nsqlookupd(cluster: Cluster) -> None:
 
 def test_a_node_that_is_down_is_left_out(gnsqd: Daemon) -> None:
     down = f"--nsqd-http-address=127.0.0.1:{free_port()}"
-    result = gnsqadmin("pub", "t", "x", "--repeat", "6000", down, *at(gnsqd))
+    result = gnsqadmin("pub", "t", "x", "--repeat", "6000", DOWN, *at(gnsqd))
     assert (result.code, result.err) == (0, "")
     assert topic_stats(gnsqd, "t")["message_count"] == 6000
     at_once = gnsqadmin("pub", "t", "x", down)
@@ -183,7 +184,7 @@ def test_a_file_that_cannot_be_read_is_one_line_of_error(gnsqd: Daemon, tmp_path
 def test_a_node_that_hangs_is_given_up_after_the_timeout() -> None:
     with FakeNode(hangs=True) as silent:
         started = time.monotonic()
-        result = gnsqadmin("pub", "t", "x", "--timeout=0.4", f"--nsqd-http-address={silent.address}")
+        result = gnsqadmin("pub", "t", "x", "--timeout=0.4", *at(silent))
     reason = f"Error: nsqd at {silent.address}: no complete answer within 0.4 s; 0 messages were published\n"
     assert result == (1, "", reason)
     assert time.monotonic() - started < DEADLINE / 2
@@ -192,7 +193,7 @@ def test_a_node_that_hangs_is_given_up_after_the_timeout() -> None:
 def test_a_node_that_refuses_with_hostile_text_is_shown_harmlessly() -> None:
     with FakeNode(http_answer(b"\x1b[31m" * 10, "500 Oops", "text/plain")) as hostile:
         # The fake node takes the end of this body for the end of the request's head.
-        code, out, err = gnsqadmin("pub", "t", "x\r\n\r\n", f"--nsqd-http-address={hostile.address}")
+        code, out, err = gnsqadmin("pub", "t", "x\r\n\r\n", *at(hostile))
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert r"\x1b[31m" in err
     assert "\x1b" not in err

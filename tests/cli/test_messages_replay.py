@@ -4,10 +4,11 @@ contrib/docs/dead-letters.md."""
 import json
 
 from cli.gnsqadmin import Terminal, gnsqadmin
-from cli.nodes import at, create, post, wait_for_depth
+from cli.nodes import at
 from conftest import DaemonFactory
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client, Message
+from kit.traffic import create, post, wait_for
 
 BODY = b'\x00{"first": "line"}\nsecond\n\xff'
 DEAD = "t.c.dead"
@@ -133,7 +134,7 @@ def test_what_is_no_letter_is_left_and_told(gnsqd: Daemon) -> None:
         assert (result.code, result.err) == (1, text)
         assert result.out.startswith(expected)
     assert [message.body for message in take(gnsqd, "t", 1)] == [b"good"]
-    wait_for_depth(gnsqd, DEAD, "replay", 4)
+    wait_for(gnsqd, DEAD, "replay", depth=4)
     assert sorted(message.body for message in take(gnsqd, DEAD, 4, "replay")) == sorted(bad)
 
 

@@ -14,9 +14,10 @@ import click
 import pytest
 
 from cli.gnsqadmin import COMMAND, FakeNode, Result, Terminal, environment, gnsqadmin, http_answer
-from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
+from cli.nodes import Cluster, address, at, fill, publish
 from conftest import DaemonFactory
 from kit.daemons import DEADLINE, Daemon, eventually
+from kit.traffic import create, post, wait_for
 from nsqadmin_cli.cli import cli
 
 
@@ -43,9 +44,7 @@ def tail(*args: str, publish: Callable[[], object], nodes: list[Daemon], topic: 
 
 
 def test_bodies_are_printed_as_they_are_and_others_miss_nothing(nsqd: Daemon) -> None:
-    create(nsqd, "t", "c")
-    publish(nsqd, "t", 1)
-    wait_for_depth(nsqd, "t", "c", 1)
+    fill(nsqd, "t", "c", count=1)
     bodies = ["first", "zweite ö", "\x1b[31mred"]
 
     def publish_all() -> None:
@@ -55,7 +54,7 @@ def test_bodies_are_printed_as_they_are_and_others_miss_nothing(nsqd: Daemon) ->
     result = tail("-n", "3", publish=publish_all, nodes=[nsqd])
     assert (result.code, result.err) == (0, "")
     assert sorted(result.out.splitlines()) == sorted(bodies)
-    wait_for_depth(nsqd, "t", "c", 4)
+    wait_for(nsqd, "t", "c", depth=4)
     eventually(lambda: len(nsqd.stats("t")["topics"][0]["channels"]) == 1, "its channel is gone")
 
 
@@ -225,7 +224,7 @@ def lying_node(talk: Callable[[socket.socket], None]) -> Iterator[str]:
     }
     try:
         with FakeNode(http_answer(json.dumps(info).encode())) as node:
-            yield f"--nsqd-http-address={node.address}"
+            yield at(node)[0]
     finally:
         over.set()
         listener.shutdown(socket.SHUT_RDWR)

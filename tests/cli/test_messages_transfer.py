@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from cli.gnsqadmin import COMMAND, Terminal, environment, gnsqadmin, plain
-from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
+from cli.nodes import Cluster, address, at, fill, publish
 from conftest import DaemonFactory
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, fixed_ports, free_port
 from kit.nsq_client import Client
+from kit.traffic import create, post, wait_for
 from nsqadmin_cli.archive import read_archive
 from nsqadmin_cli.errors import AdminError
 
@@ -119,7 +120,7 @@ def test_what_is_added_to_a_file_can_be_read_after_what_was_there(gnsqd: Daemon,
     save = ["save", "t", str(file), "--channel=c", "--append", *at(gnsqd)]
     for _ in range(2):
         publish(gnsqd, "t", 3)
-        wait_for_depth(gnsqd, "t", "c", 3)
+        wait_for(gnsqd, "t", "c", depth=3)
         assert gnsqadmin(*save).code == 0
     assert sorted(line["body"] for line in lines_of(file)) == ["0", "0", "1", "1", "2", "2"]
     planned = gnsqadmin("load", str(file), "--dry-run")
@@ -148,9 +149,7 @@ def test_standard_output_takes_messages_and_nothing_else(nsqd: Daemon) -> None:
 
 
 def test_without_a_channel_what_is_published_from_now_on_is_saved_until_ctrl_c(nsqd: Daemon, tmp_path: Path) -> None:
-    create(nsqd, "t", "other")
-    publish(nsqd, "t", 2)
-    wait_for_depth(nsqd, "t", "other", 2)
+    fill(nsqd, "t", "other", count=2)
     file = tmp_path / "saved.gz"
     with start("save", "t", str(file), *at(nsqd)) as process:
         eventually(lambda: has_client(nsqd, "t"), "it consumes")
@@ -263,7 +262,7 @@ def test_a_destination_that_refuses_leaves_the_messages_where_they_are(nsqd_fact
     source, target = nsqd_factory(), nsqd_factory("--max-msg-size=10")
     create(source, "t", "c")
     post(source, "/pub?topic=t", b"x" * 11)
-    wait_for_depth(source, "t", "c", 1)
+    wait_for(source, "t", "c", depth=1)
     result = gnsqadmin("copy", "t", "--channel=c", f"--to-nsqd-http-address={address(target)}", *at(source))
     reason = f"a message of 11 bytes is larger than nsqd at {address(target)} accepts"
     assert result == (1, "", f"Error: {reason}; 0 messages copied to t\n")
@@ -288,7 +287,7 @@ def test_what_cannot_come_is_told(nsqd: Daemon, tmp_path: Path) -> None:
     create(nsqd, "t", "c")
     post(nsqd, "/channel/pause?topic=t&channel=c")
     publish(nsqd, "t", 2)
-    wait_for_depth(nsqd, "t", "c", 2)
+    wait_for(nsqd, "t", "c", depth=2)
     file = tmp_path / "saved"
     code, out, err = gnsqadmin("save", "t", str(file), "--channel=c", *at(nsqd))
     reason = f"2 messages cannot be delivered: the channel c is paused at {address(nsqd)}"

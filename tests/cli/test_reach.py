@@ -14,10 +14,11 @@ import pytest
 
 from cli.fake_nsqd import producer
 from cli.gnsqadmin import FakeNode, Result, gnsqadmin, http_answer
-from cli.nodes import Cluster, address, create
+from cli.nodes import Cluster, address
 from conftest import DaemonFactory
 from kit.certificates import Identity, issue
 from kit.daemons import DEADLINE, Daemon, free_port
+from kit.traffic import create
 from nsqadmin_cli.http_client import Address, HTTPClient
 
 
@@ -119,8 +120,7 @@ def test_a_bad_tls_file_is_one_line_of_error(tmp_path: Path, option: str, conten
     file = tmp_path / "file.pem"
     if content is not None:
         file.write_bytes(content)
-    code, out, err = gnsqadmin("stats", "--nsqd-http-address=https://127.0.0.1:1", f"{option}={file}")
-    assert (code, out, err.count("\n")) == (1, "", 1)
+    err = failure("stats", "--nsqd-http-address=https://127.0.0.1:1", f"{option}={file}")
     assert err.startswith(f"Error: cannot use {file} for TLS: {reason}")
 
 
@@ -161,11 +161,10 @@ def test_an_nsqd_that_is_named_as_an_nsqlookupd_is_recognised(nsqd: Daemon, word
 
 @pytest.mark.peer
 def test_an_nsqlookupd_that_is_down_leaves_the_nodes_of_the_others_shown(cluster: Cluster) -> None:
-    down = f"127.0.0.1:{free_port()}"
-    result = gnsqadmin("stats", "--json", cluster.flag, f"--lookupd-http-address={down}")
-    assert (result.code, result.err) == (1, f"Error: nsqlookupd at {down}: connection refused\n")
+    result = gnsqadmin("stats", "--json", cluster.flag, *at_lookupd(DOWN))
+    assert (result.code, result.err) == (1, f"Error: nsqlookupd at {DOWN}: connection refused\n")
     assert len(json.loads(result.out)["nodes"]) == 2
-    alone = gnsqadmin("stats", f"--lookupd-http-address={down}")
+    alone = gnsqadmin("stats", *at_lookupd(DOWN))
     assert alone == (1, "", result.err)
 
 
@@ -202,7 +201,7 @@ def test_headers_that_drip_end_with_the_timeout(words: str) -> None:
                 connection.sendall(b"x")
 
     with FakeNode(drip) as dripping:
-        result = gnsqadmin(*words.split(), "--timeout=0.3", f"--nsqd-http-address={dripping.address}")
+        result = gnsqadmin(*words.split(), "--timeout=0.3", *at(dripping))
         over.set()
     assert result.code == 1
     assert result.err.startswith(f"Error: nsqd at {dripping.address}: no complete answer within 0.3 s")
@@ -250,7 +249,7 @@ def test_any_number_of_nodes_is_asked_at_once() -> None:
     document = {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": []}
     with contextlib.ExitStack() as stack:
         nodes = [stack.enter_context(FakeNode(http_answer(json.dumps(document).encode()))) for _ in range(40)]
-        flags = [f"--nsqd-http-address={node.address}" for node in nodes]
+        flags = at(*nodes)
         result = gnsqadmin("nodes", "--json", *flags, f"--timeout={DEADLINE}")
     assert (result.code, result.err) == (0, "")
     assert [node["address"] for node in json.loads(result.out)["nodes"]] == [node.address for node in nodes]
@@ -287,7 +286,7 @@ def test_only_nodes_that_are_named_get_the_token(tmp_path: Path) -> None:
         redirecting = FakeNode(redirect % other.address.encode())
         producers = [producer(int(one.address.split(":")[1])) for one in (node, listed)]
         with redirecting, FakeNode(http_answer(json.dumps({"producers": producers}).encode())) as lookupd:
-            named = [f"--nsqd-http-address={one.address}" for one in (node, redirecting)]
+            named = at(node, redirecting)
             flags = [f"--lookupd-http-address={lookupd.address}", *named, f"--token-file={file}"]
             result = gnsqadmin("stats", *flags)
             gnsqadmin("topic", "pause", "t", *flags)

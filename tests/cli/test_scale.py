@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from cli.fake_nsqd import channel, node, topic
 from cli.gnsqadmin import COMMAND, FakeNode, Terminal, environment, http_answer
+from cli.nodes import at
 
 MEGABYTES = 150
 
 # In between, because a process starts with the memory of the one that started it counted as its own.
-MEASURED = """
+_MEASURED = """
 import json, resource, subprocess, sys
 with open(sys.argv[1], "wb") as out:
     code = subprocess.call(sys.argv[2:], stdout=out)
@@ -24,45 +26,34 @@ print(json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss / 1000]))
 """
 
 
-def big_document(topics: int, channels: int) -> bytes:
-    zeros = dict.fromkeys(("depth", "backend_depth", "message_count", "message_bytes"), 0)
-    counts = ("in_flight_count", "deferred_count", "requeue_count", "timeout_count", "client_count")
-    named = [
-        {"channel_name": f"channel_of_a_service_{number}", "paused": False, **zeros, **dict.fromkeys(counts, 3)}
-        for number in range(channels)
-    ]
-    found = [
-        {"topic_name": f"some_topic_{number:03d}", "paused": False, "channels": named, **zeros}
-        for number in range(topics)
-    ]
-    return json.dumps({"version": "1.3.0", "health": "OK", "start_time": 1, "topics": found}).encode()
+def measured(output: Path, *args: str) -> tuple[int, float, float, str]:
+    """Exit code, seconds of the processor and megabytes of a run, and its errors; what it prints is in `output`."""
+    command = [sys.executable, "-c", _MEASURED, str(output), *COMMAND, *args]
+    done = subprocess.run(command, capture_output=True, env=environment(), text=True)
+    code, seconds, megabytes = json.loads(done.stdout)
+    return code, seconds, megabytes, done.stderr
 
 
 @pytest.fixture
 def nodes() -> Iterator[list[FakeNode]]:
-    answer = http_answer(big_document(500, 4))
+    counts = dict.fromkeys(("in_flight_count", "deferred_count", "requeue_count", "timeout_count", "client_count"), 3)
+    channels = [channel(f"channel_of_a_service_{number}", **counts) for number in range(4)]
+    stats = node(*(topic(f"some_topic_{number:03d}", *channels) for number in range(500)))
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(FakeNode(answer)) for _ in range(3)]
-
-
-@pytest.fixture
-def at(nodes: list[FakeNode]) -> list[str]:
-    """The options that name the nodes."""
-    return [f"--nsqd-http-address={node.address}" for node in nodes]
+        yield [stack.enter_context(FakeNode(http_answer(json.dumps(stats).encode()))) for _ in range(3)]
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "json"])
-def test_stats_takes_less_than_a_second_and_a_half(at: list[str], form: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", MEASURED, str(tmp_path / "out"), *COMMAND, "stats", "-o", form, *at]
-    code, seconds, megabytes = json.loads(subprocess.run(command, stdout=subprocess.PIPE, env=environment()).stdout)
+def test_stats_takes_less_than_a_second_and_a_half(nodes: list[FakeNode], form: str, tmp_path: Path) -> None:
+    code, seconds, megabytes, _ = measured(tmp_path / "out", "stats", "-o", form, *at(*nodes))
     assert code == 0
     assert seconds < 1.5  # of the processor: a busy machine may take longer
     assert megabytes < MEGABYTES
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
-def test_top_asks_each_node_once_a_second_and_bounds_its_memory(nodes: list[FakeNode], at: list[str]) -> None:
-    with Terminal(160, 50, "top", *at) as terminal:
+def test_top_asks_each_node_once_a_second_and_bounds_its_memory(nodes: list[FakeNode]) -> None:
+    with Terminal(160, 50, "top", *at(*nodes)) as terminal:
         began = time.monotonic()
         for _ in range(4):
             terminal.printed = ""

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from cli.gnsqadmin import FakeNode, Result, gnsqadmin, http_answer
-from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
+from cli.nodes import Cluster, address, at, fill, publish
 from conftest import DaemonFactory
 from gnsqd.version import VERSION
-from kit.daemons import DEADLINE, Daemon, eventually, free_port, own_command
+from kit.daemons import DEADLINE, Daemon, eventually, own_command
 from kit.nsq_client import Client
+from kit.traffic import create, post, wait_for
 
 
 def document(*args: str) -> Any:
@@ -45,7 +46,7 @@ def test_nodes_says_how_each_is_and_what_it_holds(nsqd_factory: DaemonFactory) -
     a, b = nsqd_factory(), nsqd_factory()
     create(a, "t", "c", "d")
     publish(a, "t", 7)
-    wait_for_depth(a, "t", "d", 7)
+    wait_for(a, "t", "d", depth=7)
     first, second = document("nodes", *at(a, b))["nodes"]
     assert (first["address"], first["health"], first["version"], first["error"]) == (address(a), "OK", "1.3.0", None)
     assert (first["topic_count"], first["channel_count"], first["depth"], first["message_count"]) == (1, 2, 14, 7)
@@ -73,12 +74,11 @@ def test_nodes_shows_which_drain(gnsqd_factory: DaemonFactory) -> None:
 
 
 def test_a_node_that_is_down_has_a_row_that_says_so(nsqd: Daemon) -> None:
-    down = f"127.0.0.1:{free_port()}"
     for command in (["nodes"], ["stats", "--by", "node"]):
-        code, out, err = gnsqadmin(*command, *at(nsqd), f"--nsqd-http-address={down}")
-        assert (code, err) == (1, f"Error: nsqd at {down}: connection refused\n")
-        assert [down, "failed:", "connection", "refused"] in [line.split() for line in out.splitlines()]
-    alone = gnsqadmin("nodes", "--json", f"--nsqd-http-address={down}")
+        code, out, err = gnsqadmin(*command, *at(nsqd), *at(DOWN))
+        assert (code, err) == (1, f"Error: nsqd at {DOWN}: connection refused\n")
+        assert [DOWN, "failed:", "connection", "refused"] in [line.split() for line in out.splitlines()]
+    alone = gnsqadmin("nodes", "--json", *at(DOWN))
     assert [node["error"] for node in json.loads(alone.out)["nodes"]] == ["connection refused"]
 
 
@@ -100,9 +100,7 @@ def test_tree_shows_consumers_below_their_channels_on_all_nodes(nsqd_factory: Da
     a, b = nsqd_factory(), nsqd_factory()
     for node in (a, b):
         create(node, "orders", "billing")
-    create(b, "orders", "archive")
-    publish(b, "orders", 5)
-    wait_for_depth(b, "orders", "archive", 5)
+    fill(b, "orders", "archive", count=5)
     with Client(a.tcp_address) as one, Client(b.tcp_address) as two:
         subscribe(one, "one", "orders", "billing", 10)
         subscribe(two, "two", "orders", "billing", 3)
@@ -129,9 +127,7 @@ def test_tree_shows_consumers_below_their_channels_on_all_nodes(nsqd_factory: Da
 def test_topic_show_has_the_share_of_each_node_and_the_channels(nsqd_factory: DaemonFactory) -> None:
     a, b = nsqd_factory(), nsqd_factory()
     for node, count in ((a, 3), (b, 4)):
-        create(node, "t", "c")
-        publish(node, "t", count)
-        wait_for_depth(node, "t", "c", count)
+        fill(node, "t", "c", count=count)
     post(b, "/topic/pause?topic=t")
     found = document("topic", "show", "t", *at(a, b))
     assert (found["topic_name"], found["message_count"], found["paused"]) == ("t", 7, True)
@@ -209,11 +205,10 @@ def test_lookup_lists_topics_their_nodes_and_those_of_no_node(cluster: Cluster) 
     assert document("lookup", "--orphans", cluster.flag) == {"topics": [ghost]}
     table = words(gnsqadmin("lookup", cluster.flag))
     assert table[2:] == [["ghost", "0", "0", "no", "node,", "channels", "c"], ["t", "1", "1"]]
-    down = f"127.0.0.1:{free_port()}"
-    error = f"Error: nsqlookupd at {down}: connection refused\n"
-    both = gnsqadmin("lookup", "--json", cluster.flag, f"--lookupd-http-address={down}")
+    error = f"Error: nsqlookupd at {DOWN}: connection refused\n"
+    both = gnsqadmin("lookup", "--json", cluster.flag, *at_lookupd(DOWN))
     assert (both.code, both.err, json.loads(both.out)) == (1, error, {"topics": [ghost, topic]})
-    assert gnsqadmin("lookup", f"--lookupd-http-address={down}") == (1, "", error)
+    assert gnsqadmin("lookup", *at_lookupd(DOWN)) == (1, "", error)
 
 
 def test_lookup_wants_an_nsqlookupd() -> None:
@@ -247,8 +242,7 @@ def test_what_no_node_has_is_not_found(nsqd: Daemon, command: list[str]) -> None
     code, out, err = gnsqadmin(*command, *at(nsqd))
     assert (code, out, err.count("\n")) == (4, "", 1)
     assert err.startswith("Error: no node has the ")
-    down = f"127.0.0.1:{free_port()}"
-    code, out, err = gnsqadmin(*command, *at(nsqd), f"--nsqd-http-address={down}")
+    code, out, err = gnsqadmin(*command, *at(nsqd), *at(DOWN))
     assert (code, out, err.count("\n")) == (1, "", 2)  # the one that is down may have it
     assert "no node that answered has the " in err
 
@@ -297,7 +291,7 @@ def test_latencies_are_shown_and_summed_up_as_the_worst() -> None:
         return http_answer(json.dumps(stats | retention).encode())
 
     with FakeNode(node(12_300_000)) as slow, FakeNode(node(5)) as fast:
-        nodes = [f"--nsqd-http-address={one.address}" for one in (slow, fast)]
+        nodes = at(slow, fast)
         table = words(gnsqadmin("topic", "show", "t", *nodes))
         found = document("topic", "show", "t", *nodes)
     assert ["latency", "50%", "1µs", "99%", "12.3ms", "(of", "20", "messages)"] in table
@@ -309,8 +303,8 @@ def test_counter_counts_what_topics_and_channels_took(nsqd_factory: DaemonFactor
     for node in (a, b):
         create(node, "t", "c", "d")
         publish(node, "t", 50)
-        wait_for_depth(node, "t", "c", 50)
-        wait_for_depth(node, "t", "d", 50)
+        wait_for(node, "t", "c", depth=50)
+        wait_for(node, "t", "d", depth=50)
     found = document("counter", *at(a, b))
     assert (found["published"], found["delivered"], found["ingress_rate"]) == (100, 200, None)
     assert words(gnsqadmin("counter", *at(a, b)))[2][1:] == ["100", "200"]

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from cli.gnsqadmin import gnsqadmin
-from cli.nodes import address, at, create, post, publish, wait_for_depth
-from kit.daemons import Daemon, eventually, free_port
+from cli.nodes import address, at, fill, publish
+from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client
+from kit.traffic import create, post, wait_for
 
 CHANNEL_COUNTS = (
     "depth",
@@ -48,8 +49,8 @@ def busy(nsqd: Daemon) -> Daemon:
     create(nsqd, "orders", "archive", "billing")
     post(nsqd, "/channel/pause?topic=orders&channel=billing")
     publish(nsqd, "orders", 1234)
-    wait_for_depth(nsqd, "orders", "archive", 1234)
-    wait_for_depth(nsqd, "orders", "billing", 1234)
+    wait_for(nsqd, "orders", "archive", depth=1234)
+    wait_for(nsqd, "orders", "billing", depth=1234)
     return nsqd
 
 
@@ -86,9 +87,7 @@ def test_table_says_which_channels_are_paused(busy: Daemon) -> None:
 
 def test_table_tells_memory_from_disk(nsqd_factory: Any) -> None:
     daemon = nsqd_factory("--mem-queue-size=10")
-    create(daemon, "t", "c")
-    publish(daemon, "t", 110)
-    wait_for_depth(daemon, "t", "c", 110)
+    fill(daemon, "t", "c", count=110)
     disk = daemon.channel_stats("t", "c")["backend_depth"]
     assert 0 < disk < 110
     assert ["c", "110", str(110 - disk), str(disk), "0", "0", "0", "0", "110", "0"] in rows(stats(daemon))
@@ -149,9 +148,7 @@ def test_nothing_to_show_is_said(nsqd: Daemon) -> None:
 def test_several_nodes_are_summed_up_and_shown_one_by_one(nsqd_factory: Any) -> None:
     a, b = nsqd_factory(), nsqd_factory()
     for daemon, count in ((a, 30), (b, 12)):
-        create(daemon, "both", "c")
-        publish(daemon, "both", count)
-        wait_for_depth(daemon, "both", "c", count)
+        fill(daemon, "both", "c", count=count)
     create(b, "only_b")
     post(b, "/channel/pause?topic=both&channel=c")
     table = rows(stats(a, b))
@@ -188,18 +185,17 @@ def test_a_node_named_twice_counts_once(busy: Daemon) -> None:
 
 
 def test_a_node_that_is_down_leaves_the_others_shown(busy: Daemon) -> None:
-    down = f"127.0.0.1:{free_port()}"
-    arguments = ["stats", "--columns=all", f"--nsqd-http-address={down}", f"--nsqd-http-address={address(busy)}"]
+    arguments = ["stats", "--columns=all", *at(DOWN), f"--nsqd-http-address={address(busy)}"]
     table = gnsqadmin(*arguments)
     assert table.code == 1
-    assert table.err == f"Error: nsqd at {down}: connection refused\n"
-    assert rows(table.out)[0] == [down, "failed"]
+    assert table.err == f"Error: nsqd at {DOWN}: connection refused\n"
+    assert rows(table.out)[0] == [DOWN, "failed"]
     assert ["orders", address(busy), "0", "0", "0", "1,234"] in rows(table.out)
     as_json = gnsqadmin(*arguments, "--json")
     assert (as_json.code, as_json.err) == (1, table.err)
     failed, fine = json.loads(as_json.out)["nodes"]
     assert failed == {
-        "address": down,
+        "address": DOWN,
         "error": "connection refused",
         "version": None,
         "health": None,

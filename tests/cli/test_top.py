@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from cli.gnsqadmin import FakeNode, Terminal, gnsqadmin, http_answer
-from cli.nodes import address, at, create, publish
-from kit.daemons import Daemon, free_port
+from cli.nodes import address, at, publish
+from kit.daemons import Daemon
+from kit.traffic import create
 from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers
 from nsqadmin_cli.commands.top import TopView
@@ -338,8 +339,7 @@ def test_help_lists_every_key_and_any_key_leaves_it() -> None:
 def test_top_shows_a_running_node_and_obeys_keys(nsqd: Daemon) -> None:
     create(nsqd, "orders", "billing", "archive")
     publish(nsqd, "orders", 1234)
-    down = f"127.0.0.1:{free_port()}"
-    at = [f"--nsqd-http-address={address(nsqd)}", f"--nsqd-http-address={down}"]
+    at = [f"--nsqd-http-address={address(nsqd)}", *at(DOWN)]
     with Terminal(120, 24, "top", "--interval=0.25", *at) as terminal:
         text = terminal.wait_for("1,234", "no clients", "1 of 2 nodes", f"{down}: connection refused")
         assert "archive" in text
@@ -389,7 +389,7 @@ def test_a_key_runs_the_command_with_its_confirmation_and_returns(nsqd: Daemon) 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals) -> None:
-    with FakeNode(hangs=True) as silent, Terminal(80, 24, "top", f"--nsqd-http-address={silent.address}") as terminal:
+    with FakeNode(hangs=True) as silent, Terminal(80, 24, "top", *at(silent)) as terminal:
         terminal.wait_for("0 channels by depth")
         terminal.process.send_signal(number)
         assert terminal.end() == 128 + number
@@ -401,7 +401,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals) -> None:
 def test_a_node_that_hangs_delays_no_other() -> None:
     document = {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": []}
     with FakeNode(hangs=True) as silent, FakeNode(http_answer(json.dumps(document).encode())) as fine:
-        at = [f"--nsqd-http-address={silent.address}", f"--nsqd-http-address={fine.address}"]
+        at = [*at(silent), *at(fine)]
         with Terminal(120, 24, "top", "--show=node", "--timeout=60", *at) as terminal:
             terminal.wait_for("1 of 2 nodes", "healthy", "failed: no answer for")
 

@@ -36,14 +36,37 @@ ANSWERS = {
     "/channel/rules": {"rate": 5, "burst": 1, "ordered": False},
     "/channel/deferred": DEFERRED,
     "/drain": DRAIN,
+    "/channel/peek": {"depth": 0, "backend_depth": 0, "messages": []},
+    "/topic/empty": "",
+    "/topic/retention": {"bytes": 0, "time": 0, "messages": 0, "since": None},
     "/config/drain_timeout": 10**10,
+    "/config/log_level": 1,
     "/nodes": {"producers": [fake.producer(4151, t=False)]},
     "/topics": {"topics": ["t"]},
 }
-CHANGES = ("/channel/deferred/cancel", "/channel/pause", "/channel/empty", "/topic/pause", "/topic/tombstone")
 
 # What each node that answers is asked for.
 ACTIONS = {
+    "stats": "GET /stats",
+    "nodes": "GET /stats",
+    "tree": "GET /stats",
+    "counter": "GET /stats",
+    "topic show t": "GET /stats",
+    "channel show t c": "GET /stats",
+    "config get log_level": "GET /config/log_level",
+    "config set log_level debug": "PUT /config/log_level",
+    "topic create u": "POST /topic/create",
+    "topic pause t": "POST /topic/pause",
+    "topic empty t --with-channels --yes": "POST /channel/empty",
+    "topic delete t --yes": "POST /topic/delete",
+    "channel create t d": "POST /channel/create",
+    "channel pause t c": "POST /channel/pause",
+    "channel empty t c --yes": "POST /channel/empty",
+    "channel delete t c --yes": "POST /channel/delete",
+    "peek t c": "GET /channel/peek",
+    "channel deferred t c": "GET /channel/deferred",
+    "channel rules t c": "GET /channel/rules",
+    "drain status": "GET /drain",
     "topic tombstone t 127.0.0.1:4151": "POST /topic/tombstone",
     "topic pause t* --yes": "POST /topic/pause",
     "channel pause t/* --yes": "POST /channel/pause",
@@ -57,7 +80,7 @@ ACTIONS = {
 }
 
 
-def unwell(words: str, change: str) -> None:
+def unwell(words: str, request: str) -> None:
     """Run a command beside a node that answers late, one that hangs and one that is dead."""
     asked = threading.Event()
 
@@ -71,11 +94,11 @@ def unwell(words: str, change: str) -> None:
     def recovering(document: object) -> Callable[[], object]:
         return lambda: asked.wait(DEADLINE) and document
 
-    documents = ANSWERS | dict.fromkeys(CHANGES, "")
+    changes = dict.fromkeys((path for method, _, path in (one.partition(" ") for one in ACTIONS.values())), "")
     dead = f"127.0.0.1:{free_port()}"
     with ExitStack() as stack:
         well, late = (
-            stack.enter_context(fake.FakeServer({path: [made(one)] for path, one in documents.items()}))
+            stack.enter_context(fake.FakeServer({path: [made(one)] for path, one in (changes | ANSWERS).items()}))
             for made in (answering, recovering)
         )
         hanging = stack.enter_context(FakeNode(hangs=True))
@@ -92,7 +115,7 @@ def unwell(words: str, change: str) -> None:
             ]
         ), (words, err)
         assert code == 1, words
-        assert [change in one.changes for one in (well, late)] == [True, True], (words, well.changes, late.changes)
+        assert [request in one.requests for one in (well, late)] == [True, True], (words, late.requests)
     document = json.loads(out)
     operations = document.get("operations", [document])
     nodes = operations[0].get("lookupds" if kind == "lookupd" else "nodes", [])
@@ -103,8 +126,8 @@ def unwell(words: str, change: str) -> None:
 def test_actions_are_done_on_the_nodes_that_answer(tmp_path: Path) -> None:
     file = tmp_path / "topology.ndjson"
     file.write_text('{"topic": "t", "channel": "c", "paused": true}\n')
-    with ThreadPoolExecutor(len(ACTIONS)) as pool:
-        runs = [pool.submit(unwell, words.format(file), change) for words, change in ACTIONS.items()]
+    with ThreadPoolExecutor(10) as pool:
+        runs = [pool.submit(unwell, words.format(file), request) for words, request in ACTIONS.items()]
     for run in runs:
         run.result()
 
@@ -143,7 +166,7 @@ def recovering(seconds: float) -> Callable[[], dict[str, Any]]:
 def test_check_has_the_rate_of_a_node_that_recovers() -> None:
     dead = f"--nsqd-http-address=127.0.0.1:{free_port()}"
     with FakeNode(hangs=True) as hanging, fake.FakeNsqd(fake.node()) as well, fake.FakeNsqd(recovering(1.3)) as late:
-        flags = [well.flag, late.flag, f"--nsqd-http-address={hanging.address}", dead]
+        flags = [well.flag, late.flag, *at(hanging), dead]
         words = ["check", "--requeue-rate=1000", "--interval=0.1", "--timeout=2.2", "--json"]
         code, out, err = gnsqadmin(*words, *flags)
     document = json.loads(out)

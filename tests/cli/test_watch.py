@@ -14,8 +14,9 @@ import pytest
 
 from cli import fake_nsqd as fake
 from cli.gnsqadmin import gnsqadmin
-from cli.nodes import at, create
+from cli.nodes import at
 from kit.daemons import Daemon, eventually
+from kit.traffic import create
 from nsqadmin_cli.api import ChannelStats, NodeStats, TopicStats
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import Flow, Snapshot, drain_seconds, flows_between
@@ -158,8 +159,7 @@ def test_the_look_after_one_that_took_long_is_not_at_once(nsqd: Daemon, command:
 
 def test_watching_prints_one_document_a_line_with_flows_from_the_second_on(nsqd: Daemon) -> None:
     create(nsqd, "t", "c")
-    code, out, err = gnsqadmin("stats", "--json", "--watch=10ms", "--count=3", *at(nsqd))
-    assert (code, err) == (0, "")
+    out = ok("stats", "--json", "--watch=10ms", "--count=3", *at(nsqd))
     first, second, third = map(json.loads, out.splitlines())
     assert first["flows"] is None
     still = {"ingress_rate": 0.0, "egress_rate": 0.0}

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from cli.nodes import create, publish
+from cli.nodes import publish
 from documentation.markdown import DOCS, ROOT
 from documentation.writers import load_writer
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client
+from kit.traffic import create
 
 WRITER = load_writer("write_screens")
 PICTURES = sorted(path.stem for path in (DOCS / "screens").glob("*.svg"))

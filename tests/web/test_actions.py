@@ -9,11 +9,12 @@ from urllib.parse import urlencode
 import pytest
 
 from cli.gnsqadmin import gnsqadmin
-from cli.nodes import address, at, create, publish, wait_for_depth
+from cli.nodes import address, at, publish
 from conftest import DaemonFactory
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client
 from kit.peer_program import PeerProgram, start_nsqlookupd
+from kit.traffic import create, wait_for
 from web.app import OWN, Answer, App
 
 
@@ -55,7 +56,7 @@ def test_topics_and_channels_are_created_paused_emptied_and_deleted(nsqd: Daemon
     app.post("/act", action="unpause", topic="t")
 
     publish(nsqd, "t", 5)
-    wait_for_depth(nsqd, "t", "c", 5)
+    wait_for(nsqd, "t", "c", depth=5)
     with Client(nsqd.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=1)
         eventually(lambda: nsqd.channel_stats("t", "c")["client_count"] == 1)
@@ -73,7 +74,7 @@ def test_a_plan_shows_what_the_command_line_shows(nsqd_factory: DaemonFactory) -
     for number, node in enumerate(nodes):
         create(node, "t", "c", "d")
         publish(node, "t", number + 2)
-        wait_for_depth(node, "t", "d", number + 2)
+        wait_for(node, "t", "d", depth=number + 2)
     app = App([address(node) for node in nodes])
     for words in (("topic", "delete", "t"), ("channel", "empty", "t", "c"), ("topic", "empty", "t", "--with-channels")):
         printed = gnsqadmin(*words, "--dry-run", *at(*nodes)).out

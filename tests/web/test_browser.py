@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from cli.fake_nsqd import FakeServer, channel, client, node, topic
-from cli.nodes import at, create, publish, wait_for_depth
+from cli.nodes import at, publish
 from conftest import DaemonFactory, missing
 from interop.test_nsqadmin import BROWSERS
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.nsq_client import Client
 from kit.peer_program import PeerProgram, start_nsqlookupd
+from kit.traffic import create, wait_for
 from web.app import WebProcess
 from web.test_views import HOSTILE
 
@@ -109,7 +110,7 @@ def test_every_action_by_its_buttons(page: Open, serve: Serve, nsqd: Daemon) -> 
     it.get_by_role("button", name="Publish").click()
     assert "1 message published" in it.inner_text("main")
     it.get_by_role("link", name="To the topic orders").click()
-    wait_for_depth(nsqd, "orders", "mail", 1)
+    wait_for(nsqd, "orders", "mail", depth=1)
     it.get_by_role("link", name="mail").click()
     it.get_by_role("link", name="Queued messages").click()
     if "gnsqd" in " ".join(nsqd.command):
