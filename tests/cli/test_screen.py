@@ -3,100 +3,73 @@
 import json
 import time
 from collections.abc import Iterator
-from typing import Any
+from contextlib import ExitStack
 
 import pytest
 from rich.cells import cell_len
 
-from cli.gnsqadmin import FakeNode, gnsqadmin, http_answer, on_terminal
+from cli.fake_nsqd import channel, node, topic
+from cli.gnsqadmin import FakeNode, http_answer, ok, on_terminal
+from cli.nodes import at
 
 LONG = "a_topic_name_that_is_as_long_as_nsq_permits_which_is_64_letters_"
 ESC = "\x1b"
-
-
-def counts(**values: int) -> dict[str, Any]:
-    names = ("depth", "backend_depth", "in_flight_count", "deferred_count", "message_count", "message_bytes")
-    others = ("requeue_count", "timeout_count", "client_count")
-    return dict.fromkeys(names + others, 0) | {"paused": False} | values
+BUSY = channel("archive", depth=1_234_567, backend_depth=1_224_567, message_count=9_876_543, timeout_count=3)
+PAUSED = f"z{LONG[:-10]}"
+ROUNDED = {9_999: "9,999", 10_000: "10.0k", 99_999: "99.9k", 999_999: "999k", 1_000_000: "1.00M", 2**63: "9.22E"}
+STATS = ["stats", "--columns=all", "--nodes"]
 
 
 @pytest.fixture
-def nodes() -> Iterator[list[str]]:
-    """Addresses of two nodes with a long name and a large number."""
-    busy = counts(depth=1_234_567, backend_depth=1_224_567, message_count=9_876_543, timeout_count=3)
-    channels = [{"channel_name": "archive", **busy}]
-    topics = [{"topic_name": LONG, "channels": [], **counts()}, {"topic_name": "t", "channels": channels, **counts()}]
-    document = {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": topics}
-    answer = http_answer(json.dumps(document).encode())
-    with FakeNode(answer) as a, FakeNode(answer) as b:
-        yield [a.address, b.address]
+def two() -> Iterator[list[str]]:
+    """The options that name two nodes with long names and large numbers."""
+    channels = [BUSY, *(channel(f"c{depth}", depth=depth) for depth in ROUNDED)]
+    answer = http_answer(json.dumps(node(topic(LONG), topic(PAUSED, paused=True), topic("t", *channels))).encode())
+    with ExitStack() as stack:
+        yield at(*(stack.enter_context(FakeNode(answer)) for _ in range(2)))
 
 
-def arguments(addresses: list[str]) -> list[str]:
-    return ["stats", "--columns=all", "--nodes", *(f"--nsqd-http-address={address}" for address in addresses)]
-
-
-@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("columns", [60, 80, 100, 120, 160, 200])
-def test_the_table_fits_the_terminal_and_cuts_nothing(nodes: list[str], columns: int, several: bool) -> None:
-    asked = nodes if several else nodes[:1]
-    lines = on_terminal(columns, *arguments(asked), NO_COLOR="1").out.splitlines()
+def test_the_table_fits_the_terminal_and_cuts_nothing(two: list[str], columns: int, count: int) -> None:
+    lines = on_terminal(columns, *STATS, *two[:count], NO_COLOR="1").out.splitlines()
     assert max(map(cell_len, lines)) <= columns
     text = "\n".join(lines)
     assert "…" not in text
     assert "archive" in text
-    assert all(address in text for address in asked)
+    assert "(paused)" in text  # whole, where its name is folded
+    assert all(option.partition("=")[2] in text for option in two[:count])
     start = next(index for index, line in enumerate(lines) if line.startswith(LONG[:16]))
     width = len(lines[start].split()[0])  # of the name, which carries on below when it is folded
     assert "".join(line[:width].rstrip() for line in lines[start:]).startswith(LONG)
 
 
-def test_folding_a_name_leaves_paused_whole() -> None:
-    topics = [{"topic_name": LONG[:-9], "channels": [], **counts(), "paused": True}]
-    document = {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": topics}
-    with FakeNode(http_answer(json.dumps(document).encode())) as node:
-        out = on_terminal(80, *arguments([node.address]), NO_COLOR="1").out
-    assert [line.strip() for line in out.splitlines() if "paused" in line] == ["(paused)"]
-
-
-def test_a_wide_terminal_has_whole_headings_and_exact_numbers(nodes: list[str]) -> None:
-    out = on_terminal(200, *arguments(nodes[:1]), NO_COLOR="1").out
-    assert "depth   in memory     on disk   in flight   deferred   requeued   timed out    messages   clients" in out
-    assert ["archive", "1,234,567", "10,000", "1,224,567", "0", "0", "0", "3", "9,876,543", "0"] in [
-        line.split() for line in out.splitlines()
-    ]
-
-
-def test_a_narrow_terminal_has_short_headings_and_rounded_numbers(nodes: list[str]) -> None:
-    table = [line.split() for line in on_terminal(80, *arguments(nodes[:1]), NO_COLOR="1").out.splitlines()]
-    assert " ".join(table[2]) == "topic / channel depth mem disk inflt def req t-o msgs clients"
-    assert ["archive", "1.23M", "10.0k", "1.22M", "0", "0", "0", "3", "9.87M", "0"] in table
-
-
-def test_rounded_numbers_promise_no_more_than_there_is() -> None:
-    depths = {9_999: "9,999", 10_000: "10.0k", 99_999: "99.9k", 999_999: "999k", 1_000_000: "1.00M", 2**63: "9.22E"}
-    channels = [{"channel_name": f"c{depth}", **counts(depth=depth)} for depth in depths]
-    document = {"version": "1.3.0", "health": "OK", "start_time": 1}
-    topics = [{"topic_name": "t", "channels": channels, **counts()}]
-    with FakeNode(http_answer(json.dumps(document | {"topics": topics}).encode())) as node:
-        lines = on_terminal(80, *arguments([node.address]), NO_COLOR="1").out.splitlines()
-    table = {words[0]: words[1] for words in map(str.split, lines) if len(words) > 1}
-    assert {depth: table[f"c{depth}"] for depth in depths} == depths
+def test_headings_and_numbers_are_short_on_a_narrow_terminal(two: list[str]) -> None:
+    """Rounded numbers promise no more than there is."""
+    wide, narrow = (
+        [line.split() for line in on_terminal(columns, *STATS, two[0], NO_COLOR="1").out.splitlines()]
+        for columns in (200, 80)
+    )
+    headings = "topic / channel depth in memory on disk in flight deferred requeued timed out messages clients"
+    assert " ".join(wide[2]) == headings
+    assert ["archive", "1,234,567", "10,000", "1,224,567", "0", "0", "0", "3", "9,876,543", "0"] in wide
+    assert " ".join(narrow[2]) == "topic / channel depth mem disk inflt def req t-o msgs clients"
+    assert ["archive", "1.23M", "10.0k", "1.22M", "0", "0", "0", "3", "9.87M", "0"] in narrow
+    table = {line[0]: line[1] for line in narrow if len(line) > 1}
+    assert {depth: table[f"c{depth}"] for depth in ROUNDED} == ROUNDED
 
 
 @pytest.mark.parametrize(
     "age, shown", [(-100, "0s"), (65, "1m "), (3605, "1h 0m"), (93_784, "1d 2h"), (400 * 86_400, "400d 0h")]
 )
 def test_uptime_is_shown_in_its_two_largest_units(age: int, shown: str) -> None:
-    document = {"version": "1.3.0", "health": "OK", "start_time": int(time.time()) - age, "topics": []}
-    with FakeNode(http_answer(json.dumps(document).encode())) as node:
-        line = gnsqadmin(*arguments([node.address])).out.splitlines()[0]
-    assert f" up {shown}" in line
+    with FakeNode(http_answer(json.dumps(node(start_time=int(time.time()) - age)).encode())) as old:
+        assert f" up {shown}" in ok("stats", *at(old)).splitlines()[0]
 
 
 @pytest.mark.parametrize("variables", [{}, {"COLUMNS": "40"}])
-def test_a_pipe_gets_every_line_whole_and_plain(nodes: list[str], variables: dict[str, str]) -> None:
-    out = gnsqadmin(*arguments(nodes), **variables).out
+def test_a_pipe_gets_every_line_whole_and_plain(two: list[str], variables: dict[str, str]) -> None:
+    out = ok(*STATS, *two, **variables)
     assert ESC not in out
     assert LONG in out
     assert "1,234,567" in out
@@ -104,21 +77,13 @@ def test_a_pipe_gets_every_line_whole_and_plain(nodes: list[str], variables: dic
     assert not out.endswith("\n\n")
 
 
-def test_colour_is_for_terminals_without_no_color(nodes: list[str]) -> None:
-    assert ESC in on_terminal(120, *arguments(nodes)).out
-    assert ESC not in on_terminal(120, *arguments(nodes), NO_COLOR="1").out
-    assert ESC not in on_terminal(120, *arguments(nodes), TERM="dumb").out
-
-
-def test_a_channel_with_messages_and_no_clients_stands_out(nodes: list[str]) -> None:
-    [line] = [line for line in on_terminal(120, *arguments(nodes[:1])).out.splitlines() if "archive" in line]
-    assert f"{ESC}[1;31m" in line
+def test_colour_is_for_terminals_without_no_color(two: list[str]) -> None:
+    [line] = [line for line in on_terminal(120, *STATS, two[0]).out.splitlines() if "archive" in line]
+    assert f"{ESC}[1;31m" in line  # messages and no clients
+    assert ESC not in on_terminal(120, *STATS, two[0], NO_COLOR="1").out
+    assert ESC not in on_terminal(120, *STATS, two[0], TERM="dumb").out
 
 
 def test_an_encoding_that_lacks_a_character_is_no_failure() -> None:
-    topic = {"topic_name": "日本", "channels": [], **counts()}
-    document = {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": [topic]}
-    with FakeNode(http_answer(json.dumps(document).encode())) as node:
-        code, out, err = gnsqadmin("stats", "--nsqd-http-address", node.address, PYTHONIOENCODING="ascii")
-    assert (code, err) == (0, "")
-    assert r"\u65e5\u672c" in out
+    with FakeNode(http_answer(json.dumps(node(topic("日本"))).encode())) as foreign:
+        assert r"\u65e5\u672c" in ok("stats", *at(foreign), PYTHONIOENCODING="ascii")
