@@ -1,24 +1,20 @@
 """`gnsqadmin tail`: messages as they are published, shown harmlessly, and nobody else misses any."""
 
-import contextlib
 import json
-import signal
 import socket
 import struct
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-import click
 import pytest
 
-from cli.gnsqadmin import COMMAND, FakeNode, Result, Terminal, environment, gnsqadmin, http_answer
+from cli import fake_nsqd
+from cli.gnsqadmin import FakeNode, Result, Terminal, ctrl_c, end, failure, gnsqadmin, http_answer, ok, start
 from cli.nodes import Cluster, address, at, fill, publish
 from conftest import DaemonFactory
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.traffic import create, post, wait_for
-from nsqadmin_cli.cli import cli
 
 
 def tails(nsqd: Daemon, topic: str = "t") -> set[str]:
@@ -34,26 +30,19 @@ def tails(nsqd: Daemon, topic: str = "t") -> set[str]:
 def tail(*args: str, publish: Callable[[], object], nodes: list[Daemon], topic: str = "t") -> Result:
     """Run it, and `publish` when it looks at `nodes`; without Ctrl-C it has to end by itself."""
     flags = at(*nodes) if not any(arg.startswith("--lookupd") for arg in args) else []
-    command = [*COMMAND, "tail", topic, *args, *flags]
     before = [tails(node, topic) for node in nodes]  # the one that has just ended may still be there
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+    with start("tail", topic, *args, *flags) as process:
         eventually(lambda: all(tails(node, topic) - old for node, old in zip(nodes, before, strict=True)), "it looks")
         publish()
-        out, err = process.communicate(timeout=DEADLINE)
-    return Result(process.returncode, out.decode("utf-8", "surrogateescape"), err.decode())
+        return end(process)
 
 
 def test_bodies_are_printed_as_they_are_and_others_miss_nothing(nsqd: Daemon) -> None:
     fill(nsqd, "t", "c", count=1)
     bodies = ["first", "zweite ö", "\x1b[31mred"]
-
-    def publish_all() -> None:
-        for body in bodies:
-            post(nsqd, "/pub?topic=t", body.encode())
-
-    result = tail("-n", "3", publish=publish_all, nodes=[nsqd])
-    assert (result.code, result.err) == (0, "")
-    assert sorted(result.out.splitlines()) == sorted(bodies)
+    publish_all = lambda: [post(nsqd, "/pub?topic=t", body.encode()) for body in bodies]  # noqa: E731
+    code, out, err = tail("-n", "3", publish=publish_all, nodes=[nsqd])
+    assert (code, err, sorted(out.splitlines())) == (0, "", sorted(bodies))
     wait_for(nsqd, "t", "c", depth=4)
     eventually(lambda: len(nsqd.stats("t")["topics"][0]["channels"]) == 1, "its channel is gone")
 
@@ -67,9 +56,9 @@ def test_json_has_every_byte_and_filters_choose(nsqd: Daemon) -> None:
             post(nsqd, "/pub?topic=t", body)
         post(nsqd, "/pub?topic=t", b'{"a": {"b": 5, "c": "last"}}')
 
-    result = tail("--json", "--where", "a.b=5", "--grep", "x|y|last", "-n", "3", publish=publish_all, nodes=[nsqd])
-    assert (result.code, result.err) == (0, "")
-    documents = [json.loads(line) for line in result.out.splitlines()]
+    code, out, err = tail("--json", "--where", "a.b=5", "--grep", "x|y|last", "-n3", publish=publish_all, nodes=[nsqd])
+    assert (code, err) == (0, "")
+    documents = [json.loads(line) for line in out.splitlines()]
     assert {json.loads(one["body"])["a"]["c"] for one in documents} == {"x", "y", "last"}
     assert list(documents[0]) == ["node", "topic", "timestamp", "attempts", "id", "body", "body_base64"]
     result = tail("--json", "--grep", r"\xff", "-n", "1", publish=publish_all, nodes=[nsqd])
@@ -94,13 +83,11 @@ def test_several_topics_on_several_nodes_are_looked_at(nsqd_factory: DaemonFacto
     nodes = [nsqd_factory(), nsqd_factory()]
     for node, topic in zip(nodes, ("t", "u"), strict=True):
         create(node, topic, "c")
-    command = [*COMMAND, "tail", "t", "u", "-n2", *at(*nodes)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), encoding="utf-8") as process:
+    with start("tail", "t", "u", "-n2", *at(*nodes)) as process:
         eventually(lambda: tails(nodes[0], "t") and tails(nodes[1], "u"), "it looks")
         post(nodes[0], "/pub?topic=t", b"1")
         post(nodes[1], "/pub?topic=u", b"2")
-        out, _ = process.communicate(timeout=DEADLINE)
-    assert sorted(out.splitlines()) == ["t | 1", "u | 2"]
+        assert sorted(end(process).out.splitlines()) == ["t | 1", "u | 2"]
 
 
 @pytest.mark.peer
@@ -111,26 +98,21 @@ def test_nodes_are_found_by_nsqlookupd_those_that_come_later_too(cluster: Cluste
     assert (result.code, result.out) == (0, "0\n")
 
 
-def test_it_ends_after_the_time_that_was_told(nsqd: Daemon) -> None:
+def test_it_ends_after_the_time_that_was_given(nsqd: Daemon) -> None:
     create(nsqd, "t", "c")
-    assert gnsqadmin("tail", "t", "--for", "300ms", *at(nsqd)) == (0, "", "")
+    assert ok("tail", "t", "--for", "300ms", *at(nsqd)) == ""
 
 
 def test_messages_that_would_be_lost_with_its_channel_are_not_taken_unasked(nsqd: Daemon) -> None:
-    create(nsqd, "t")
-    publish(nsqd, "t", 2)
-    code, out, err = gnsqadmin("tail", "t", *at(nsqd))
-    warning = "2 messages in t would be lost with the temporary channel of this command: there is no other."
-    assert (code, out, err) == (5, "", f"Error: {warning} Nothing was done: use --yes to do it\n")
-    (topic,) = nsqd.stats("t")["topics"]
-    assert (topic["depth"], topic["channels"]) == (2, [])
+    fill(nsqd, "t", count=2)
     with Terminal(120, 24, "tail", "t", *at(nsqd)) as terminal:
         terminal.wait_for("Take them? [y/N]")
         terminal.type("n\n")
         assert terminal.end() == 5
-    assert nsqd.stats("t")["topics"][0]["depth"] == 2
-    result = gnsqadmin("tail", "t", "--yes", "-n2", *at(nsqd))
-    assert (result.code, sorted(result.out.splitlines())) == (0, ["0", "1"])
+    (topic,) = nsqd.stats("t")["topics"]
+    assert (topic["depth"], topic["channels"]) == (2, [])
+    code, out, _ = gnsqadmin("tail", "t", "--yes", "-n2", *at(nsqd))
+    assert (code, sorted(out.splitlines())) == (0, ["0", "1"])
 
 
 def test_a_terminal_gets_no_control_codes_and_ctrl_c_ends_it(gnsqd: Daemon) -> None:
@@ -149,36 +131,13 @@ def test_a_terminal_gets_no_control_codes_and_ctrl_c_ends_it(gnsqd: Daemon) -> N
 
 def test_a_reader_that_goes_away_ends_it(gnsqd: Daemon) -> None:
     create(gnsqd, "t", "c")
-    command = [*COMMAND, "tail", "t", *at(gnsqd)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+    with start("tail", "t", *at(gnsqd)) as process:
         eventually(lambda: tails(gnsqd), "it looks")
         assert process.stdout is not None
+        assert process.stderr is not None
         process.stdout.close()
         publish(gnsqd, "t", 100)
-        assert process.wait(DEADLINE) == 1
-        assert process.stderr is not None
-        assert process.stderr.read() == b""
-
-
-def test_an_unknown_topic_is_not_made(nsqd: Daemon) -> None:
-    assert gnsqadmin("tail", "t", *at(nsqd)) == (4, "", "Error: no node has the topic t\n")
-    assert nsqd.stats()["topics"] == []
-
-
-@pytest.mark.parametrize(
-    "args, reason",
-    [
-        ([], "Missing argument 'TOPIC...'"),
-        (["t", "--grep", "("], "is not a regular expression"),
-        (["t", "--where", "x"], "expected KEY=VALUE"),
-        (["t", "--sample", "100"], "100 is not in the range"),
-        (["t", "-n", "0"], "0 is not in the range"),
-    ],
-)
-def test_wrong_usage_is_told(args: list[str], reason: str) -> None:
-    with pytest.raises(click.UsageError) as error:
-        cli.main(["tail", *args], standalone_mode=False)
-    assert reason in error.value.format_message()
+        assert (process.wait(DEADLINE), process.stderr.read()) == (1, b"")
 
 
 # Nodes whose HTTP is as it should be, and whose TCP is not
@@ -203,27 +162,15 @@ def lying_node(talk: Callable[[socket.socket], None]) -> Iterator[str]:
             threading.Thread(target=meet, args=(connection,), daemon=True).start()
 
     def meet(connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
+        with connection, suppress(OSError):
             talk(connection)
             over.wait(DEADLINE)
 
     threading.Thread(target=serve, daemon=True).start()
-    channel = dict.fromkeys(
-        ("depth", "backend_depth", "in_flight_count", "deferred_count", "message_count", "requeue_count"), 0
-    ) | {"channel_name": "c", "timeout_count": 0, "client_count": 0, "paused": False}
-    topic = {"topic_name": "t", "depth": 0, "backend_depth": 0, "message_count": 0, "message_bytes": 0, "paused": False}
-    info = {
-        "version": "1.3.0",
-        "health": "OK",
-        "start_time": 1,
-        "topics": [topic | {"channels": [channel]}],
-        "broadcast_address": "x",
-        "hostname": "x",
-        "http_port": 1,
-        "tcp_port": listener.getsockname()[1],
-    }
+    stats = fake_nsqd.node(fake_nsqd.topic("t", fake_nsqd.channel("c")))
+    info = {"broadcast_address": "x", "hostname": "x", "http_port": 1, "tcp_port": listener.getsockname()[1]}
     try:
-        with FakeNode(http_answer(json.dumps(info).encode())) as node:
+        with FakeNode(http_answer(json.dumps(stats | info).encode())) as node:
             yield at(node)[0]
     finally:
         over.set()
@@ -257,10 +204,9 @@ def agree(connection: socket.socket) -> None:
 )
 def test_a_node_that_lies_or_hangs_at_the_beginning_is_one_line_of_error(said: bytes, reason: str) -> None:
     with lying_node(lambda connection: connection.sendall(said)) as option:
-        code, out, err = gnsqadmin("tail", "t", f"--timeout={DEADLINE if said else 0.5}", option)
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert reason in err
-    assert "\x1b" not in err
+        error = failure("tail", "t", f"--timeout={DEADLINE if said else 0.5}", option)
+    assert reason in error
+    assert "\x1b" not in error
 
 
 @pytest.mark.parametrize("said", [frame(2, b"short"), struct.pack(">ii", 1 << 30, 2), frame(1, b"E_INVALID x")])
@@ -269,17 +215,12 @@ def test_a_node_that_lies_later_on_is_tried_again(said: bytes) -> None:
         agree(connection)
         connection.sendall(said)
 
-    command = [*COMMAND, "tail", "t"]
-    with (
-        lying_node(talk) as option,
-        subprocess.Popen([*command, option], stderr=subprocess.PIPE, env=environment(), encoding="utf-8") as process,
-    ):
+    with lying_node(talk) as option, start("tail", "t", option) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(DEADLINE) == 130
-    assert line.startswith("Warning: nsqd at ")
-    assert line.endswith("; trying again\n")
+        assert ctrl_c(process).code == 130
+    assert line.startswith(b"Warning: nsqd at ")
+    assert line.endswith(b"; trying again\n")
 
 
 def test_messages_of_a_hostile_node_are_shown_harmlessly() -> None:
