@@ -1,8 +1,5 @@
 """`bench`: that it measures what it says, loses nothing and leaves nothing behind."""
 
-import csv
-import io
-import json
 import signal
 import subprocess
 import threading
@@ -12,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cli.gnsqadmin import COMMAND, FakeNode, Terminal, environment, gnsqadmin
-from cli.nodes import Cluster, address, at
+from cli.gnsqadmin import FakeNode, Terminal, ctrl_c, document, end, failure, gnsqadmin, ok, rows, start
+from cli.nodes import DOWN, Cluster, address, at
 from conftest import DaemonFactory
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.traffic import create, post
@@ -23,9 +20,7 @@ from nsqadmin_cli.http_client import TLS, Address
 
 
 def measured(*args: str) -> dict[str, Any]:
-    result = gnsqadmin("bench", "--json", *args)
-    assert (result.code, result.err) == (0, "")
-    found: dict[str, Any] = json.loads(result.out)
+    found: dict[str, Any] = document("bench", *args)
     return found
 
 
@@ -72,96 +67,70 @@ def test_publishing_alone_has_no_delivery(gnsqd: Daemon) -> None:
 
 
 def test_messages_that_a_node_does_not_keep_are_counted_as_lost(gnsqd_factory: DaemonFactory) -> None:
-    daemon = gnsqd_factory("--mem-queue-size=1")
-    result = gnsqadmin("bench", "--duration=0.3", "--batch=500", *at(daemon))
-    assert (result.code, result.err) == (0, "")
-    assert "messages lost: its --mem-queue-size is smaller than --window, or it failed." in result.out
+    out = ok("bench", "--duration=0.3", "--batch=500", *at(gnsqd_factory("--mem-queue-size=1")))
+    assert "messages lost: its --mem-queue-size is smaller than --window, or it failed." in out
 
 
 def test_people_get_a_histogram_and_programs_rows(nsqd: Daemon) -> None:
     flags = ("--duration=0.3", *at(nsqd))
-    out = gnsqadmin("bench", *flags).out
+    out = ok("bench", *flags)
     assert "1 node, 2 publishers, 2 consumers" in out
     assert "200 B each, 100 per request, as fast as possible" in out
     assert "█" * 36 in out  # the tallest, or several of the same height
-    rows = list(csv.DictReader(io.StringIO(gnsqadmin("bench", *flags, "-o", "csv").out)))
-    assert [row["what"] for row in rows] == ["published", "delivered"]
-    assert int(rows[0]["messages"]) > 0  # a slow machine receives the rest afterwards
-    assert all(float(row["p50"]) <= float(row["p99"]) for row in rows)
-
-
-def test_a_terminal_shows_how_far_it_is(gnsqd: Daemon) -> None:
-    with Terminal(100, 40, "bench", "--duration=0.7", *at(gnsqd)) as terminal:
+    table = rows("bench", *flags)
+    assert [row["what"] for row in table] == ["published", "delivered"]
+    assert int(table[0]["messages"]) > 0  # a slow machine receives the rest afterwards
+    assert all(float(row["p50"]) <= float(row["p99"]) for row in table)
+    with Terminal(100, 40, "bench", "--duration=0.7", *at(nsqd)) as terminal:
         terminal.wait_for("load for 0.7 s", "published", "received")
         terminal.wait_for("Latency from publishing")
         assert terminal.end() == 0
 
 
-def wait_for_load(node: Daemon) -> None:
-    eventually(lambda: topics(node) and node.stats()["topics"][0]["message_count"], "messages")
+def loading(*flags: str, nodes: list[Daemon]) -> "subprocess.Popen[bytes]":
+    """A long run that has published to all nodes."""
+    process = start("bench", "--duration=600", *flags, *at(*nodes))
+    for node in nodes:
+        eventually(lambda node=node: topics(node) and node.stats()["topics"][0]["message_count"], "messages")  # type: ignore[misc]
+    return process
 
 
 def test_ctrl_c_deletes_the_topic(nsqd: Daemon) -> None:
-    process = subprocess.Popen(
-        [*COMMAND, "bench", "--duration=600", "--durable", *at(nsqd)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    )
-    wait_for_load(nsqd)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=DEADLINE)
-    assert (process.returncode, out, err.strip()) == (130, b"", b"")
+    with loading("--durable", nodes=[nsqd]) as process:
+        code, out, err = ctrl_c(process)
+    assert (code, out, err.strip()) == (130, "", "")
     assert topics(nsqd) == []
 
 
 def test_ctrl_c_deletes_the_topic_at_other_nodes_while_one_hangs(nsqd_factory: DaemonFactory) -> None:
     hanging, well = nsqd_factory(), nsqd_factory()
-    process = subprocess.Popen(
-        [*COMMAND, "bench", "--duration=600", "--durable", f"--timeout={DEADLINE}", *at(hanging, well)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    )
-    for node in (hanging, well):
-        wait_for_load(node)
-    hanging.send_signal(signal.SIGSTOP)
-    process.send_signal(signal.SIGINT)
-    eventually(lambda: topics(well) == [], "the topic is deleted")
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=DEADLINE)
-    assert process.returncode == 130
+    with loading("--durable", f"--timeout={DEADLINE}", nodes=[hanging, well]) as process:
+        hanging.send_signal(signal.SIGSTOP)
+        process.send_signal(signal.SIGINT)
+        eventually(lambda: topics(well) == [], "the topic is deleted")
+        assert process.poll() is None
+        assert ctrl_c(process).code == 130
     assert topics(well) == []
 
 
 def test_ctrl_c_names_a_node_where_the_topic_may_be_left(nsqd: Daemon) -> None:
-    process = subprocess.Popen(
-        [*COMMAND, "bench", "--duration=600", "--timeout=2", *at(nsqd)],
-        stderr=subprocess.PIPE,
-        env=environment(),
-        text=True,
-    )
-    wait_for_load(nsqd)
-    [name] = topics(nsqd)
-    nsqd.send_signal(signal.SIGSTOP)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=DEADLINE)
+    with loading("--timeout=2", nodes=[nsqd]) as process:
+        [name] = topics(nsqd)
+        nsqd.send_signal(signal.SIGSTOP)
+        err = ctrl_c(process).err
     reason = "no complete answer within 2 s"
     assert f"Warning: nsqd at {address(nsqd)}: {reason}; the topic {name} may still exist there\n" in err
 
 
 @pytest.mark.peer
 def test_ctrl_c_leaves_no_topic_at_nsqlookupd(cluster: Cluster) -> None:
-    process = subprocess.Popen([*COMMAND, "bench", "--duration=600", "--durable", cluster.flag], env=environment())
-
     def listed() -> list[str]:
         found: list[str] = cluster.lookupd.ask("GET", "/topics")[1]["topics"]
         return found
 
-    eventually(lambda: topics(cluster.nodes[1]) and listed(), "the topic is registered")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(DEADLINE) == 130
+    with start("bench", "--duration=600", "--durable", cluster.flag) as process:
+        eventually(lambda: topics(cluster.nodes[1]) and listed(), "the topic is registered")
+        assert ctrl_c(process).code == 130
     eventually(lambda: not listed(), "the topic is deleted")
 
 
@@ -247,13 +216,12 @@ def test_the_topic_is_deleted_after_the_request_that_creates_it() -> None:
 
 
 def test_a_node_that_refuses_or_dies_is_one_line_of_error(gnsqd: Daemon) -> None:
-    result = gnsqadmin("bench", *at(DOWN))
-    assert result == (1, "", f"Error: nsqd at {DOWN}: connection refused\n")
+    assert failure("bench", *at(DOWN)) == f"nsqd at {DOWN}: connection refused"
     with FakeNode(hangs=True) as hanging:
-        result = gnsqadmin("bench", "--timeout=0.3", *at(hanging))
-    warning, error = result.err.splitlines()
+        code, _, err = gnsqadmin("bench", "--timeout=0.3", *at(hanging))
+    warning, error = err.splitlines()
     reason = f"nsqd at {hanging.address}: no complete answer within 0.3 s"
-    assert (result.code, error) == (1, f"Error: {reason}")
+    assert (code, error) == (1, f"Error: {reason}")
     assert warning.startswith(f"Warning: {reason}; the topic ")
     create(gnsqd, "t", "c")
     post(gnsqd, "/pub?topic=t", b"x")  # or the drain would end at once
@@ -265,18 +233,12 @@ def test_a_node_that_refuses_or_dies_is_one_line_of_error(gnsqd: Daemon) -> None
 
 
 def test_a_node_that_dies_meanwhile_ends_it(nsqd: Daemon) -> None:
-    process = subprocess.Popen(
-        [*COMMAND, "bench", "--duration=600", "--timeout=2", *at(nsqd)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    )
-    wait_for_load(nsqd)
-    nsqd.kill()
-    _, err = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 1
-    assert err.startswith(f"Error: nsqd at {address(nsqd)}: ".encode())
-    assert b"Traceback" not in err
+    with loading("--timeout=2", nodes=[nsqd]) as process:
+        nsqd.kill()
+        code, _, err = end(process)
+    assert code == 1
+    assert err.startswith(f"Error: nsqd at {address(nsqd)}: ")
+    assert "Traceback" not in err
 
 
 def test_quantiles_are_right_to_a_few_percent() -> None:
@@ -296,13 +258,8 @@ def test_bars_have_round_ends_and_no_gaps() -> None:
     histogram.add(700, 2)
     histogram.add(10**15)
     bars = list(histogram.bars())
-    assert [(bar.least, bar.most, bar.count) for bar in bars[:6]] == [
-        (0.0, 1e-6, 2),
-        (1e-6, 2e-6, 0),
-        (2e-6, 5e-6, 0),
-        (5e-6, 1e-5, 0),
-        (1e-5, 2e-5, 0),
-        (2e-5, 5e-5, 1),
-    ]
+    ends = [0.0, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5]
+    assert [(bar.least, bar.most) for bar in bars[:6]] == list(pairwise(ends))
+    assert [bar.count for bar in bars[:6]] == [2, 0, 0, 0, 0, 1]
     assert bars[-1].count == 1
     assert all(one.most == other.least for one, other in pairwise(bars))

@@ -1,6 +1,5 @@
 """`gnsqadmin top`: what it shows and does by keys, first without a terminal, then on one."""
 
-import json
 import signal
 import termios
 from dataclasses import replace
@@ -8,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from cli.gnsqadmin import FakeNode, Terminal, gnsqadmin, http_answer
-from cli.nodes import address, at, publish
+from cli.fake_nsqd import FakeNsqd
+from cli.fake_nsqd import node as fake_node
+from cli.gnsqadmin import FakeNode, Terminal, failure
+from cli.nodes import DOWN, at, publish
 from kit.daemons import Daemon
 from kit.traffic import create
 from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
@@ -56,42 +57,37 @@ def foot(found: TopView, height: int = 40) -> str:
     return "".join(text for text, _ in line.parts)
 
 
+def press(found: TopView, *keys: str) -> None:
+    """None of the keys leaves."""
+    assert [key for key in keys if not found.press(key)] == []
+
+
 def test_it_sorts_by_keys_and_turns_round() -> None:
     flows = {("t", "a"): Flow(1, 9), ("t", "b"): Flow(5, 5), ("t", "c"): Flow(9, 1)}
     found = view({NODE: node(channel("a", 5), channel("b", 7, 2), channel("c", 6))}, flows)
     orders = {"d": "bca", "i": "cba", "o": "abc", "c": "bac", "n": "abc", "e": "bca"}
     for key, expected in orders.items():
-        assert found.press(key)
+        press(found, key)
         assert "".join(column(found, "channel")) == expected, key
-    found.press("d")
-    found.press("R")
+    press(found, "d", "R")
     assert "".join(column(found, "channel")) == "acb"
     assert "reversed" in foot(found)
 
 
 def test_it_filters_by_what_is_typed_and_forgets_it_with_escape() -> None:
     found = view({NODE: node(channel("billing"), channel("archive"))})
-    for key in ("/", "B", "x", "backspace", "i"):
-        found.press(key)
+    press(found, "/", "B", "q", "backspace", "i")
     assert column(found, "channel") == ["billing"]
     assert foot(found).startswith("only names with: Bi")
-    found.press("enter")
+    press(found, "enter")
     assert "with 'Bi'" in foot(found)
-    found.press("d")  # a command again, and no letter
+    press(found, "d")  # a command again, and no letter
     assert column(found, "channel") == ["billing"]
-    found.press("escape")
+    press(found, "escape")
     assert column(found, "channel") == ["archive", "billing"]
-    for key in ("/", "x", "escape"):
-        found.press(key)
+    press(found, "/", "x", "escape")
     assert column(found, "channel") == ["archive", "billing"]
-
-
-def test_q_leaves_but_not_while_typing() -> None:
-    found = view({NODE: node()})
-    assert not found.press("q")
-    found.press("/")
-    assert found.press("q")
-    assert found.needle == "q"
+    assert not found.press("q")  # which leaves
 
 
 def test_the_cursor_moves_within_what_there_is_and_the_rows_with_it() -> None:
@@ -109,8 +105,7 @@ def test_the_cursor_moves_within_what_there_is_and_the_rows_with_it() -> None:
         (["home"], "c000", "c000"),
         (["up"], "c000", "c000"),
     ):
-        for key in keys:
-            found.press(key)
+        press(found, *keys)
         names = column(found, "channel", 15)
         assert (names[0], names[found.cursor]) == (first, current), keys
     assert "1-10" in foot(found, 15)
@@ -132,35 +127,31 @@ def test_the_cursor_stays_with_its_row_once_it_was_moved() -> None:
     assert found.action("D") == ()
 
 
-def test_enter_shows_the_consumers_of_a_channel_and_escape_returns() -> None:
+def test_enter_shows_what_is_inside_and_escape_returns() -> None:
     clients = tuple(
         ClientStats(name, "h", f"{name}:1", "V2", "", 3, 1, 0, 0, 0, 0, 1, 0, False, False) for name in ("x", "y")
     )
     one, other = replace(channel("a", 5), clients=clients), replace(channel("b"), clients=clients[:1])
     found = view({NODE: node(one, other)})
     column(found, "channel")
-    found.press("enter")
+    press(found, "enter")
     assert column(found, "client") == ["x", "y"]
     assert foot(found).startswith("2 consumers of t/a")
-    found.press("escape")
+    press(found, "escape")
     assert column(found, "channel") == ["a", "b"]
     found.update({NODE: node(channel("a", 5))}, {})  # without consumers, as before the next answer
     column(found, "channel")
-    found.press("enter")
-    _, table, _ = found.blocks(160, 40)
-    assert table.empty == "asking"
-
-
-def test_enter_shows_the_channels_of_a_topic_and_escape_returns() -> None:
+    press(found, "enter")
+    assert found.blocks(160, 40)[1].empty == "asking"
     topics = [TopicStats(name, 0, 0, 0, 0, False, channels=(channel(f"of_{name}"),)) for name in ("t", "u")]
     found = view({NODE: replace(node(), topics=tuple(topics))}, subject="topic", order="name")
     assert column(found, "topic") == ["t", "u"]
-    for key in ("down", "enter"):
-        found.press(key)
-        shown = foot(found)
+    press(found, "down")
+    assert column(found, "topic") == ["t", "u"]
+    press(found, "enter")
+    assert foot(found).startswith("1 channel by name of u")
     assert column(found, "channel") == ["of_u"]
-    assert shown.startswith("1 channel by name of u")
-    found.press("escape")
+    press(found, "escape")
     assert column(found, "topic") == ["t", "u"]
 
 
@@ -269,29 +260,24 @@ def test_a_slow_consumer_with_few_queued_messages_is_not_never(flows: list[Flow]
     assert column(found, "drain") == ["", ""]
 
 
-def test_messages_in_flight_and_deferred_are_no_backlog() -> None:
-    found = view({NODE: node(replace(channel("c"), in_flight_count=7, deferred_count=8))}, {("t", "c"): BUSY}, 3)
-    assert [*column(found, "drain"), *column(found, "trouble")] == ["", ""]
-    assert column(found, "trend") == ["▁▁▁".rjust(16)]
+def trend(*depths: int, flow: Flow | None = None) -> str:
+    """Of a channel with these depths, one look after the other."""
+    found = TopView(interval=1)
+    for depth in depths:
+        found.update({NODE: node(channel("c", depth))}, {NODE: {("t", "c"): flow}} if flow else {})
+    (shown,) = column(found, "trend")
+    return str(shown).strip()
 
 
 def test_trends_show_the_depths_of_the_last_looks() -> None:
-    found = TopView(interval=1)
-    for depth in (0, 100, 200, 400, 800):
-        found.update({NODE: node(channel("c", depth))}, {})
-    assert column(found, "trend") == ["▁▂▃▅█".rjust(16)]
-    found.update({NODE: node()}, {})
-    found.update({NODE: node(channel("c", 1))}, {})
+    assert trend(0, 100, 200, 400, 800) == "▁▂▃▅█"
+    assert trend(0, 9, 0, 3) == "▁▁▁▁"  # it keeps up
+    assert trend(0, 450, 0, 150, flow=Flow(900, 900)) == "▁▁▁▁"
+    found = view({NODE: node(replace(channel("c"), in_flight_count=7, deferred_count=8))}, {("t", "c"): BUSY}, 3)
+    assert [column(found, key) for key in ("trend", "drain", "trouble")] == [["▁▁▁".rjust(16)], [""], [""]]
+    for stats in (node(), node(channel("c", 1))):
+        found.update({NODE: stats}, {})
     assert column(found, "trend") == ["▁".rjust(16)]  # what was deleted is forgotten
-
-
-def test_the_trend_of_a_channel_that_keeps_up_is_flat() -> None:
-    found = TopView(interval=1)
-    for depth in (0, 9, 0, 3):
-        found.update(
-            {NODE: node(channel("idle", depth), channel("busy", depth * 50))}, {NODE: {("t", "busy"): Flow(900, 900)}}
-        )
-    assert column(found, "trend") == ["▁▁▁▁".rjust(16)] * 2
 
 
 def test_troubles_stand_on_top_and_do_not_fill_the_screen() -> None:
@@ -318,30 +304,23 @@ def test_head_and_foot_have_whole_items_only(width: int) -> None:
     assert (shown[0] == whole[0], shown[2] == line) == (width >= 100, width >= 160)
 
 
-def test_holding_goes_on_with_the_same_key() -> None:
-    found = view({NODE: node()})
-    found.press(" ")
-    assert found.held
-    assert "held" in foot(found)
-    found.press(" ")
-    assert not found.held
-
-
-def test_help_lists_every_key_and_any_key_leaves_it() -> None:
+def test_keys_that_hold_and_help() -> None:
     found = view({NODE: node(channel("c"))})
-    found.press("?")
-    keys = " ".join(column(found, "key"))
-    assert all(key in keys.split() for key in "dioefrtcxnR/q+-")
-    found.press("q")
+    press(found, " ")
+    assert (found.held, "held" in foot(found)) == (True, True)
+    press(found, " ", "?")
+    assert not found.held
+    keys = " ".join(column(found, "key")).split()
+    assert all(key in keys for key in "dioefrtcxnR/q+-")
+    press(found, "q")  # any key leaves the help
     assert column(found, "channel") == ["c"]
 
 
 def test_top_shows_a_running_node_and_obeys_keys(nsqd: Daemon) -> None:
     create(nsqd, "orders", "billing", "archive")
     publish(nsqd, "orders", 1234)
-    at = [f"--nsqd-http-address={address(nsqd)}", *at(DOWN)]
-    with Terminal(120, 24, "top", "--interval=0.25", *at) as terminal:
-        text = terminal.wait_for("1,234", "no clients", "1 of 2 nodes", f"{down}: connection refused")
+    with Terminal(120, 24, "top", "--interval=0.25", *at(nsqd, DOWN)) as terminal:
+        text = terminal.wait_for("1,234", "no clients", "1 of 2 nodes", f"{DOWN}: connection refused")
         assert "archive" in text
         publish(nsqd, "orders", 766)
         terminal.wait_for("2,000")
@@ -399,14 +378,13 @@ def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals) -> None:
 
 
 def test_a_node_that_hangs_delays_no_other() -> None:
-    document = {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": []}
-    with FakeNode(hangs=True) as silent, FakeNode(http_answer(json.dumps(document).encode())) as fine:
-        at = [*at(silent), *at(fine)]
-        with Terminal(120, 24, "top", "--show=node", "--timeout=60", *at) as terminal:
-            terminal.wait_for("1 of 2 nodes", "healthy", "failed: no answer for")
+    with (
+        FakeNode(hangs=True) as silent,
+        FakeNsqd(fake_node()) as fine,
+        Terminal(120, 24, "top", "--show=node", "--timeout=60", *at(silent, fine)) as terminal,
+    ):
+        terminal.wait_for("1 of 2 nodes", "healthy", "failed: no answer for")
 
 
-def test_top_wants_a_terminal() -> None:
-    code, out, err = gnsqadmin("top")
-    assert (code, out) == (1, "")
-    assert err == "Error: a full screen requires a terminal; elsewhere use gnsqadmin stats --watch\n"
+def test_top_requires_a_terminal() -> None:
+    assert failure("top") == "a full screen requires a terminal; elsewhere use gnsqadmin stats --watch"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cli import fake_nsqd as fake
-from cli.gnsqadmin import gnsqadmin
+from cli.gnsqadmin import gnsqadmin, ok, words
 from cli.nodes import at
 from kit.daemons import Daemon, eventually
 from kit.traffic import create
@@ -73,29 +73,36 @@ def published(finding: dict[str, Any]) -> float:
     return float(found)
 
 
+def pause(seconds: float) -> None:
+    """How long the daemon hangs."""
+    until = time.monotonic() + seconds
+    eventually(lambda: time.monotonic() > until)
+
+
 @pytest.mark.parametrize(
-    ("words", "rate"),
+    ("command", "rate"),
     [
         (["counter", "--watch=2", "--count=2"], lambda last: last["ingress_rate"]),
         (["stats", "--watch=2", "--count=2"], lambda last: sum(flow["ingress_rate"] for flow in last["flows"])),
         (["doctor", "--interval=1"], lambda last: sum(map(published, last["findings"]))),
     ],
 )
-def test_rates_beside_a_node_that_hung(nsqd: Daemon, words: list[str], rate: Callable[[dict[str, Any]], float]) -> None:
+def test_rates_beside_a_node_that_hung(
+    nsqd: Daemon, command: list[str], rate: Callable[[dict[str, Any]], float]
+) -> None:
     def growing() -> dict[str, Any]:
         count = int(180 * time.monotonic())
         return fake.node(fake.topic("t", message_count=count, depth=count))
 
     with fake.FakeNsqd(growing) as steady, ThreadPoolExecutor() as pool:
         nsqd.send_signal(signal.SIGSTOP)
-        running = pool.submit(gnsqadmin, *words, "--json", steady.flag, *at(nsqd))
+        running = pool.submit(gnsqadmin, *command, "--json", steady.flag, *at(nsqd))
         eventually(lambda: steady.queries("/stats"), "the first look")
-        continued = time.monotonic() + 1.0
-        eventually(lambda: time.monotonic() > continued)
+        pause(1.0)
         nsqd.send_signal(signal.SIGCONT)
         result = running.result()
     assert result.err == ""
-    last = result.out if words[0] == "doctor" else result.out.splitlines()[-1]
+    last = result.out if command[0] == "doctor" else result.out.splitlines()[-1]
     assert 100 < rate(json.loads(last)) < 300
 
 
@@ -150,8 +157,7 @@ def test_the_look_after_one_that_took_long_is_not_at_once(nsqd: Daemon, command:
         nsqd.send_signal(signal.SIGSTOP)
         running = pool.submit(gnsqadmin, command, "--watch=0.5", "--count=3", "--json", well.flag, *at(nsqd))
         eventually(lambda: well.queries("/stats"), "the first look")
-        continued = time.monotonic() + 0.8
-        eventually(lambda: time.monotonic() > continued)
+        pause(0.8)
         nsqd.send_signal(signal.SIGCONT)
         times = [json.loads(line)["time"] for line in running.result().out.splitlines()]
     assert min(after - before for before, after in pairwise(times)) > 0.2
@@ -161,35 +167,21 @@ def test_watching_prints_one_document_a_line_with_flows_from_the_second_on(nsqd:
     create(nsqd, "t", "c")
     out = ok("stats", "--json", "--watch=10ms", "--count=3", *at(nsqd))
     first, second, third = map(json.loads, out.splitlines())
-    assert first["flows"] is None
     still = {"ingress_rate": 0.0, "egress_rate": 0.0}
     expected = [{"topic": "t", "channel": channel} | still for channel in ("", "c")]
-    assert second["flows"] == third["flows"] == expected
+    assert [first["flows"], second["flows"], third["flows"]] == [None, expected, expected]
     assert first["time"] < second["time"] < third["time"]
+    table = words("counter", "--watch=10ms", "--count=3", *at(nsqd))
+    assert [line[1:] for line in table[2:]] == [["0", "0"], ["0", "0", "0", "0"], ["0", "0", "0", "0"]]
 
 
 def test_one_channel_watched_is_one_row_below_the_other(nsqd: Daemon) -> None:
     create(nsqd, "t", "c")
     watching = ["stats", "--topic=t", "--channel=c", "--by=channel", "--watch=5ms", "--count=27", *at(nsqd)]
-    lines = gnsqadmin(*watching).out.splitlines()
-    headings = [index for index, line in enumerate(lines) if line.startswith("channel ")]
-    assert headings == [0, 27]  # a heading and a rule before 25 rows
-    assert len(lines) == 27 + 4
-    assert lines[2].split() == ["c", "t", *["0"] * 9]
-    assert lines[3].split() == ["c", "t", *["0"] * 11]  # and rates
-    csv = gnsqadmin(*watching, "-o", "csv").out.splitlines()
+    lines = words(*watching)
+    headings = [index for index, line in enumerate(lines) if line[0] == "channel"]
+    assert (headings, len(lines)) == ([0, 27], 27 + 4)  # a heading and a rule before 25 rows
+    assert lines[2:4] == [["c", "t", *["0"] * 9], ["c", "t", *["0"] * 11]]  # the second with rates
+    csv = ok(*watching, "-o", "csv").splitlines()
     assert len(csv) == 28
     assert csv[0].startswith("channel,topic,ingress_rate,egress_rate,depth,")
-
-
-def test_counter_counts_on(nsqd: Daemon) -> None:
-    create(nsqd, "t", "c")
-    lines = gnsqadmin("counter", "--watch=10ms", "--count=3", *at(nsqd)).out.splitlines()
-    assert [line.split()[1:] for line in lines[2:]] == [["0", "0"], ["0", "0", "0", "0"], ["0", "0", "0", "0"]]
-
-
-@pytest.mark.parametrize("command", ["stats", "counter"])
-def test_a_count_is_for_watching(command: str) -> None:
-    code, out, err = gnsqadmin(command, "--count=2")
-    assert (code, out) == (2, "")
-    assert err.endswith("Error: --count requires --watch.\n")
