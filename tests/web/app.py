@@ -5,18 +5,17 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from gnsqd.log import Level, Logger
 from gnsqd.web.http11 import RequestReader
 from kit import preloaded
-from kit.daemons import DEADLINE, eventually
+from kit.daemons import DEADLINE, Daemon, eventually
 from nsqadmin_cli.context import ClusterSettings, Commands, Context
 from nsqadmin_web.app import Application
 from nsqadmin_web.security import Security
@@ -27,13 +26,12 @@ OWN = {"Origin": f"http://{HOST}"}  # what a browser sends with a form of the pa
 WEB = [sys.executable, "-P", "-m", "nsqadmin_cli", "web"]
 
 
-class Answer:
-    """Status, headers and body of a response."""
+class Answer(NamedTuple):
+    """Of a page."""
 
-    def __init__(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-        self.status = status
-        self.headers = dict(headers)
-        self.body = body
+    status: int
+    headers: dict[str, str]
+    body: bytes
 
     @property
     def text(self) -> str:
@@ -55,7 +53,7 @@ def _parse(raw: bytes, method: str = "GET") -> Answer:
 
     response = http.client.HTTPResponse(Received(), method=method)  # type: ignore[arg-type]
     response.begin()
-    return Answer(response.status, response.getheaders(), response.read())
+    return Answer(response.status, dict(response.getheaders()), response.read())
 
 
 class _Text(HTMLParser):
@@ -130,6 +128,21 @@ class App:
         return answer.status, answer.json()
 
 
+def admin_of(daemon: Daemon) -> str:
+    """Where the daemon's own page is: host and port."""
+    found = re.search(r"ADMIN: listening on (\S+)", daemon.log())
+    assert found, daemon.log()
+    return found[1]
+
+
+def ask(address: str, method: str, path: str, body: str = "", token: str = "") -> tuple[int, str]:
+    """Status and body of a page's answer."""
+    with closing(http.client.HTTPConnection(address, timeout=DEADLINE)) as connection:
+        connection.request(method, path, body, {"Authorization": f"Bearer {token}"} if token else {})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
 class WebProcess:
     """`gnsqadmin web` on a free port; `with` ends it."""
 
@@ -149,13 +162,7 @@ class WebProcess:
         return self._log.read_text()
 
     def get(self, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(self.address, timeout=DEADLINE)
-        try:
-            connection.request("GET", path)
-            response = connection.getresponse()
-            return response.status, response.read().decode()
-        finally:
-            connection.close()
+        return ask(self.address, "GET", path)
 
     def end(self) -> int:
         self.process.terminate()
@@ -164,9 +171,7 @@ class WebProcess:
     def __enter__(self) -> "WebProcess":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.process.poll() is None:
             self.end()
         assert "Traceback" not in self.log(), self.log()

@@ -1,9 +1,21 @@
 """Fixtures for the tests of the page."""
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
 import pytest
+
+from kit.peer_program import PeerProgram, start_nsqlookupd
 
 
 @pytest.fixture(autouse=True)
 def quick_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     """An examination in this process takes no three seconds."""
     monkeypatch.setattr("nsqadmin_web.monitor._EXAMINING", 0.1)
+
+
+@pytest.fixture
+def nsqlookupd(peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[PeerProgram]:
+    """The real one."""
+    with start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / "lookupd.log") as lookupd:
+        yield lookupd

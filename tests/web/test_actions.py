@@ -1,20 +1,19 @@
 """Changes by the forms of the page, of gnsqd and of the real nsqd: plans first, what is lost, and what was done."""
 
 import re
-from collections.abc import Callable, Iterator
 from html import unescape
-from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
 from cli.gnsqadmin import gnsqadmin
-from cli.nodes import address, at, publish
+from cli.nodes import address, at, fill, publish
 from conftest import DaemonFactory
 from kit.daemons import Daemon, eventually
+from kit.http_api import topic_stats
 from kit.nsq_client import Client
-from kit.peer_program import PeerProgram, start_nsqlookupd
-from kit.traffic import create, wait_for
+from kit.peer_program import PeerProgram
+from kit.traffic import create, post, wait_for
 from web.app import OWN, Answer, App
 
 
@@ -35,34 +34,36 @@ def confirm(app: App, **fields: str) -> Answer:
 
 def test_topics_and_channels_are_created_paused_emptied_and_deleted(nsqd: Daemon) -> None:
     app = App([address(nsqd)])
-    assert "created" in app.post("/act", action="create", topic="t").shown
-    assert "created" in app.post("/act", action="create", topic="t", channel="c#ephemeral").shown
-    assert "created" in app.post("/act", action="create", topic="t", channel="c").shown
-    assert "already existed" in app.post("/act", action="create", topic="t", channel="c").shown
-    assert {one["channel_name"] for one in nsqd.stats()["topics"][0]["channels"]} == {"c", "c#ephemeral"}
 
-    assert "paused" in app.post("/act", action="pause", topic="t", channel="c").shown
+    def act(action: str, **names: str) -> str:
+        return app.post("/act", action=action, topic="t", **names).shown
+
+    assert "created" in act("create")
+    assert "created" in act("create", channel="c#ephemeral")
+    assert "created" in act("create", channel="c")
+    assert "already existed" in act("create", channel="c")
+    assert {one["channel_name"] for one in topic_stats(nsqd, "t")["channels"]} == {"c", "c#ephemeral"}
+    assert "paused" in act("pause", channel="c")
     assert nsqd.channel_stats("t", "c")["paused"] is True
     assert "paused" in app.page("/topics/t/c")
-    app.post("/act", action="unpause", topic="t", channel="c")
+    act("unpause", channel="c")
     assert nsqd.channel_stats("t", "c")["paused"] is False
-    app.post("/act", action="pause", topic="t")
-    assert nsqd.stats()["topics"][0]["paused"] is True
+    act("pause")
     publish(nsqd, "t", 3)
-    assert "loses 3 messages" in plan(app, action="empty", topic="t")
-    assert nsqd.stats()["topics"][0]["depth"] == 3
+    for action in ("delete", "empty"):  # without confirmation
+        shown = act(action)
+        assert "Confirm" in shown
+        assert "loses 3 messages" in shown
+    assert (topic_stats(nsqd, "t")["paused"], topic_stats(nsqd, "t")["depth"]) == (True, 3)
     assert "emptied" in confirm(app, action="empty", topic="t").shown
-    assert nsqd.stats()["topics"][0]["depth"] == 0
-    app.post("/act", action="unpause", topic="t")
-
-    publish(nsqd, "t", 5)
-    wait_for(nsqd, "t", "c", depth=5)
+    assert topic_stats(nsqd, "t")["depth"] == 0
+    act("unpause")
+    fill(nsqd, "t", "c", count=5)
     with Client(nsqd.tcp_address) as consumer:
-        consumer.subscribe("t", "c", rdy=1)
-        eventually(lambda: nsqd.channel_stats("t", "c")["client_count"] == 1)
+        consumer.subscribe("t", "c")
         assert "loses 5 messages and disconnects 1 client" in plan(app, action="delete", topic="t", channel="c")
         assert "deleted" in confirm(app, action="delete", topic="t", channel="c").shown
-    assert "c" not in {one["channel_name"] for one in nsqd.stats()["topics"][0]["channels"]}
+    assert nsqd.channel_stats("t", "c") == {}
     assert "deleted" in confirm(app, action="delete", topic="t").shown
     assert nsqd.stats()["topics"] == []
     assert "Traceback" not in app.log.getvalue()
@@ -72,9 +73,7 @@ def test_topics_and_channels_are_created_paused_emptied_and_deleted(nsqd: Daemon
 def test_a_plan_shows_what_the_command_line_shows(nsqd_factory: DaemonFactory) -> None:
     nodes = [nsqd_factory(), nsqd_factory()]
     for number, node in enumerate(nodes):
-        create(node, "t", "c", "d")
-        publish(node, "t", number + 2)
-        wait_for(node, "t", "d", depth=number + 2)
+        fill(node, "t", "c", "d", count=number + 2)
     app = App([address(node) for node in nodes])
     for words in (("topic", "delete", "t"), ("channel", "empty", "t", "c"), ("topic", "empty", "t", "--with-channels")):
         printed = gnsqadmin(*words, "--dry-run", *at(*nodes)).out
@@ -88,20 +87,10 @@ def test_a_plan_shows_what_the_command_line_shows(nsqd_factory: DaemonFactory) -
             assert " ".join(row.split()) in shown
 
 
-def test_a_destructive_action_without_confirmation_shows_its_plan(nsqd: Daemon) -> None:
-    create(nsqd, "t", "c")
-    app = App([address(nsqd)])
-    for action in ("delete", "empty"):
-        page = app.post("/act", action=action, topic="t")
-        assert "Confirm" in page.shown
-        assert "deleted" not in page.shown.replace("to be deleted", "")
-    assert nsqd.stats()["topics"] != []
-
-
 def test_a_result_can_be_loaded_again_without_doing_it_again(nsqd: Daemon) -> None:
     app = App([address(nsqd)])
     answer = app.ask("POST", "/act", urlencode({"action": "create", "topic": "t"}).encode(), **OWN)
-    assert nsqd.http("POST", "/topic/delete?topic=t")[0] == 200
+    post(nsqd, "/topic/delete?topic=t")
     for _ in range(2):
         assert "created" in app.page(answer.headers["Location"])
     assert nsqd.stats()["topics"] == []
@@ -133,7 +122,7 @@ def test_publish_a_message(nsqd: Daemon) -> None:
         consumer.subscribe("t", "c", rdy=1)
         assert consumer.message().body == "two\nlines é".encode()
     app.post("/publish", topic="t", body="later", defer="1h")
-    eventually(lambda: nsqd.channel_stats("t", "c")["deferred_count"] == 1)
+    wait_for(nsqd, "t", "c", deferred_count=1)
 
 
 @pytest.mark.parametrize(
@@ -153,14 +142,9 @@ def test_what_cannot_be_published_is_kept_in_the_form(nsqd: Daemon, fields: dict
     assert nsqd.stats()["topics"] == []
 
 
-@pytest.fixture
-def lookupd(peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[PeerProgram]:
-    with start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / "lookupd.log") as lookupd:
-        yield lookupd
-
-
 @pytest.mark.peer
-def test_with_nsqlookupd(nsqd_factory: DaemonFactory, lookupd: PeerProgram) -> None:
+def test_with_nsqlookupd(nsqd_factory: DaemonFactory, nsqlookupd: PeerProgram) -> None:
+    lookupd = nsqlookupd
     nsqd = nsqd_factory("--broadcast-address=127.0.0.1", f"--lookupd-tcp-address={lookupd.address['TCP']}")
     eventually(lambda: lookupd.ask("GET", "/nodes")[1]["producers"])
     app = App(lookupds=[lookupd.address["HTTP"]])

@@ -1,9 +1,7 @@
 """Who may read and who may change: names of the host, origins, tokens, read-only, and the headers of every response."""
 
-import http.client
 import json
 import re
-from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -12,9 +10,9 @@ import pytest
 from cli.fake_nsqd import FakeServer, node, topic
 from cli.gnsqadmin import FakeNode, http_answer
 from conftest import DaemonFactory
-from kit.daemons import DEADLINE, eventually
+from kit.daemons import eventually
 from kit.lookupds import EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
-from web.app import HOST, OWN, App, shown
+from web.app import HOST, OWN, App, admin_of, ask, shown
 
 FORM = urlencode({"action": "create", "topic": "made"}).encode()
 JSON = b'{"action": "pause"}'
@@ -49,14 +47,11 @@ def test_every_response_forbids_scripts_of_others_and_frames(app: App) -> None:
     for target in ("/", "/topics/t", "/nope", "/api/topics", "/static/page.js", "/ping", "/topics/none"):
         answer = app.get(target)
         policy = answer.headers["Content-Security-Policy"]
-        assert "default-src 'none'" in policy
-        assert "script-src 'self';" in policy
-        assert "style-src 'self';" in policy
-        assert "frame-ancestors 'none'" in policy
+        for directive in ("default-src 'none'", "script-src 'self';", "style-src 'self';", "frame-ancestors 'none'"):
+            assert directive in policy
         assert "unsafe" not in policy
-        assert answer.headers["X-Frame-Options"] == "DENY"
-        assert answer.headers["X-Content-Type-Options"] == "nosniff"
-        assert answer.headers["Referrer-Policy"] == "same-origin"
+        names = ("X-Frame-Options", "X-Content-Type-Options", "Referrer-Policy")
+        assert [answer.headers[name] for name in names] == ["DENY", "nosniff", "same-origin"]
         assert not re.search(
             r"(?i)<script(?![^>]* src=)|\son\w+=|style=|javascript:", answer.text.partition("<main")[0]
         )
@@ -160,7 +155,9 @@ def test_a_token_of_its_role_is_needed(fake: FakeServer, tokens: list[str]) -> N
     assert "/plan" in app.get("/topics/t", Authorization=f"Bearer {FULL}").text
 
 
-def test_log_in_and_out_by_forms(fake: FakeServer, tokens: list[str]) -> None:
+def test_log_in_and_out_by_forms(
+    fake: FakeServer, tokens: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = App([fake.address], token_files=tokens)
     assert app.ask("POST", "/login", urlencode({"token": "wrong"}).encode(), **OWN).status == 403
     form = urlencode({"token": FULL, "next": "/topics/t?sort=depth"}).encode()
@@ -177,6 +174,13 @@ def test_log_in_and_out_by_forms(fake: FakeServer, tokens: list[str]) -> None:
     assert app.ask("POST", "/act", FORM, **session, Origin=OTHER).status == 403
     assert app.ask("POST", "/logout", **session, **OWN).status == 303
     assert app.get("/topics/t", **session).status == 303
+    # A token that is taken away ends its sessions.
+    monkeypatch.setattr("gnsqd.web.http_auth.CHECK_SECONDS", 0.0)
+    cookie = app.ask("POST", "/login", form, **OWN).headers["Set-Cookie"]
+    session = {"Cookie": cookie.partition(";")[0]}
+    assert app.get("/", **session).status == 200
+    (tmp_path / "full").write_text("another-0123456789abcdef\n")
+    assert app.get("/", **session).status == 303
 
 
 @pytest.mark.parametrize("to", ["//evil.example", "/\\evil.example", "https://evil.example", "/a\r\nX: y", ""])
@@ -184,18 +188,6 @@ def test_log_in_leads_to_pages_of_this_site_only(fake: FakeServer, tokens: list[
     app = App([fake.address], token_files=tokens)
     answer = app.ask("POST", "/login", urlencode({"token": FULL, "next": to}).encode(), **OWN)
     assert answer.headers["Location"] == "/"
-
-
-def test_a_token_that_is_taken_away_ends_its_sessions(
-    fake: FakeServer, tokens: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gnsqd.web.http_auth.CHECK_SECONDS", 0.0)
-    app = App([fake.address], token_files=tokens)
-    answer = app.ask("POST", "/login", urlencode({"token": FULL}).encode(), **OWN)
-    session = {"Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
-    assert app.get("/", **session).status == 200
-    (tmp_path / "full").write_text("another-0123456789abcdef\n")
-    assert app.get("/", **session).status == 303
 
 
 @pytest.mark.parametrize(
@@ -213,25 +205,13 @@ def test_the_audit_line_of_a_change_has_no_line_ends(app: App) -> None:
 
 
 def test_the_daemon_guards_its_page_with_its_tokens(gnsqd_factory: DaemonFactory, tokens: list[str]) -> None:
-    daemon = gnsqd_factory(
-        "--admin-http-address=127.0.0.1:0", *(f"--http-auth-token-file={source}" for source in tokens)
-    )
-    found = re.search(r"ADMIN: listening on (\S+)", daemon.log())
-    assert found
-
-    def ask(method: str, path: str, token: str = "", body: str = "") -> tuple[int, str]:
-        connection = http.client.HTTPConnection(found[1], timeout=30)
-        try:
-            connection.request(method, path, body, {"Authorization": f"Bearer {token}"} if token else {})
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
-
-    assert ask("GET", "/api/topics")[0] == 401
-    assert ask("POST", "/api/topics", READ, '{"topic": "t"}')[0] == 403
-    assert ask("POST", "/api/topics", FULL, '{"topic": "t"}') == (200, '{"message": ""}')
-    assert ask("GET", "/api/topics", READ) == (200, '{"topics": ["t"], "message": ""}')
+    flags = [f"--http-auth-token-file={source}" for source in tokens]
+    page = admin_of(gnsqd_factory("--admin-http-address=127.0.0.1:0", *flags))
+    create = '{"topic": "t"}'
+    assert ask(page, "GET", "/api/topics")[0] == 401
+    assert ask(page, "POST", "/api/topics", create, READ)[0] == 403
+    assert ask(page, "POST", "/api/topics", create, FULL) == (200, '{"message": ""}')
+    assert ask(page, "GET", "/api/topics", token=READ) == (200, '{"topics": ["t"], "message": ""}')
 
 
 def test_the_node_is_asked_for_statistics_with_the_token_of_the_page_and_for_all_else_with_that_of_the_user(
@@ -248,9 +228,8 @@ def test_the_node_is_asked_for_statistics_with_the_token_of_the_page_and_for_all
         assert sent("GET", "/topics/t", FULL) == {READ}
         assert sent("GET", "/api/topics/t", READ) == {READ}
         assert sent("GET", "/peek?topic=t", FULL) == sent("POST", "/api/topics/t", FULL, JSON) == {FULL}
-        session = {
-            "Cookie": app.ask("POST", "/login", urlencode({"token": FULL}).encode(), **OWN).headers["Set-Cookie"]
-        }
+        answer = app.ask("POST", "/login", urlencode({"token": FULL}).encode(), **OWN)
+        session = {"Cookie": answer.headers["Set-Cookie"]}
         asked.requests.clear()
         assert app.ask("POST", "/act", FORM, **session, **OWN).status == 303
         assert all(f"Bearer {FULL}".encode() in one for one in asked.requests)
@@ -264,29 +243,22 @@ def test_tokens_of_the_daemon_do_not_go_to_nodes_that_registered(
     its tokens were replaced."""
     flags = [f"--http-auth-token-file={source}" for source in tokens]
     daemon = gnsqd_factory(*EMBEDDED, "--admin-http-address=127.0.0.1:0", *flags)
-    found = re.search(r"ADMIN: listening on (\S+)", daemon.log())
-    assert found
-
-    def ask(method: str, path: str, token: str, body: str = "") -> tuple[int, str]:
-        with closing(http.client.HTTPConnection(found[1], timeout=DEADLINE)) as connection:
-            connection.request(method, path, body, {"Authorization": f"Bearer {token}"})
-            answer = connection.getresponse()
-            return answer.status, shown(answer.read().decode())
-
+    page = admin_of(daemon)
     with FakeNode(http_answer(b'{"message":"UNAUTHORIZED"}', "401 Unauthorized")) as other:
         identity = {**IDENTITY, "broadcast_address": "127.0.0.1", "http_port": int(other.address.split(":")[1])}
         with Nsqd(EmbeddedLookupd(daemon), identity) as registered:
             registered.register("t")
             assert daemon.http("POST", "/topic/create?topic=t", headers={"Authorization": f"Bearer {FULL}"})[0] == 200
             reason = f"nsqd at {other.address}: answered HTTP 401 (UNAUTHORIZED): it was not sent the token"
-            status, page = ask("GET", "/topics/t", READ)
-            assert (status, reason in page) == (200, True), page
-            assert ask("POST", "/api/topics/t", FULL, '{"action": "pause"}')[0] == 200
-            assert ask("GET", "/peek?topic=t", FULL)[0] == 200
+            status, text = ask(page, "GET", "/topics/t", token=READ)
+            assert (status, reason in shown(text)) == (200, True), text
+            assert ask(page, "POST", "/api/topics/t", '{"action": "pause"}', FULL)[0] == 200
+            assert ask(page, "GET", "/peek?topic=t", token=FULL)[0] == 200
             assert len(other.requests) >= 3
             assert not any(b"authorization" in one.lower() for one in other.requests)
         for name in ("full", "read"):
             (tmp_path / name).write_text(f"replaced-{name}-0123456789\n")
-        eventually(lambda: ask("GET", "/api/topics/t", "replaced-read-0123456789")[0] == 200)
-        assert "topics 1" in ask("GET", "/", "replaced-read-0123456789")[1]
-    assert daemon.http("GET", "/stats", headers={"Authorization": "Bearer replaced-read-0123456789"})[0] == 200
+        new = "replaced-read-0123456789"
+        eventually(lambda: ask(page, "GET", "/api/topics/t", token=new)[0] == 200)
+        assert "topics 1" in shown(ask(page, "GET", "/", token=new)[1])
+    assert daemon.http("GET", "/stats", headers={"Authorization": f"Bearer {new}"})[0] == 200

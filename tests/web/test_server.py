@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -21,15 +20,16 @@ from urllib.parse import urlencode
 import pytest
 
 from cli.fake_nsqd import FakeServer, node, topic
-from cli.gnsqadmin import FakeNode, gnsqadmin
+from cli.gnsqadmin import FakeNode, failure
 from cli.test_answer_sizes import ENDLESS, pouring
 from conftest import DaemonFactory
-from kit.daemons import DEADLINE, Daemon, eventually, own_command, run_to_end
+from kit.daemons import DEADLINE, Daemon, address_of, eventually, open_socket, own_command, run_to_end
 from kit.lookupds import DEV
+from kit.traffic import create
 from nsqadmin_cli.http_client import Address
 from nsqadmin_web.monitor import INTERVAL, SHARED
 from nsqadmin_web.process import reachable
-from web.app import WebProcess, shown
+from web.app import WebProcess, admin_of, ask, shown
 
 STATS = "/stats"
 
@@ -136,27 +136,20 @@ def test_a_page_that_waits_for_a_node_delays_no_other_request(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "flags, reason",
+    "flag, reason",
     [
-        (["--http-address=nonsense"], "missing port in address"),
-        (["--http-address=127.0.0.1:99999"], "invalid port"),
-        (["--http-auth-token-file=/nonexistent"], "must begin with read: or full:"),
-        (["--http-auth-token-file=full:/nonexistent"], "no such file or directory"),
-        (["--token-file=/nonexistent"], "cannot read the token"),
+        ("--http-address=nonsense", "missing port in address"),
+        ("--http-address=127.0.0.1:99999", "invalid port"),
+        ("--http-auth-token-file=/nonexistent", "must begin with read: or full:"),
+        ("--http-auth-token-file=full:/nonexistent", "no such file or directory"),
+        ("--token-file=/nonexistent", "cannot read the token"),
+        ("--http-address={}", "address already in use"),
     ],
 )
-def test_wrong_options_are_one_line(flags: list[str], reason: str) -> None:
-    result = gnsqadmin("web", "--http-address=127.0.0.1:0", *flags)
-    assert result.code == 1
-    assert reason in result.err
-    assert result.err.count("\n") == 1, result.err
-
-
-def test_a_port_that_is_taken_is_one_line() -> None:
+def test_wrong_options_are_one_line(flag: str, reason: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        result = gnsqadmin("web", "--http-address={}:{}".format(*taken.getsockname()))
-    assert (result.code, result.err.count("\n")) == (1, 1)
-    assert "address already in use" in result.err
+        used = "{}:{}".format(*taken.getsockname())
+        assert reason in failure("web", "--http-address=127.0.0.1:0", flag.format(used))
 
 
 def test_another_address_without_a_token_is_warned_of(fake: FakeServer, tmp_path: Path) -> None:
@@ -186,31 +179,24 @@ def test_nodes_that_answer_without_end_take_little_memory_and_leave_none_behind(
 # In the daemon
 
 
-def admin_of(daemon: Daemon) -> str:
-    found = re.search(r"ADMIN: listening on (\S+)", daemon.log())
-    assert found, daemon.log()
-    return f"http://{found[1]}"
+OWN_PAGE = "--admin-http-address=127.0.0.1:0"
 
 
 def test_the_daemon_has_a_page_of_itself(gnsqd_factory: DaemonFactory) -> None:
-    daemon = gnsqd_factory("--admin-http-address=127.0.0.1:0")
-    assert daemon.http("POST", "/topic/create?topic=orders")[0] == 200
-    page = urllib.request.urlopen(f"{admin_of(daemon)}/", timeout=DEADLINE).read().decode()
-    assert "orders" in shown(page)
-    stream = Stream(admin_of(daemon).removeprefix("http://"))
+    daemon = gnsqd_factory(OWN_PAGE)
+    create(daemon, "orders")
+    assert "orders" in shown(ask(admin_of(daemon), "GET", "/")[1])
+    stream = Stream(admin_of(daemon))
     assert "topics 1" in stream.event()
     assert daemon.terminate() == 0  # although somebody looks
     stream.close()
 
 
 def test_the_page_of_the_daemon_can_be_read_only(gnsqd_factory: DaemonFactory) -> None:
-    daemon = gnsqd_factory("--admin-http-address=127.0.0.1:0", "--admin-read-only")
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{admin_of(daemon)}/api/topics", b'{"topic": "orders"}', timeout=DEADLINE)
-    assert refused.value.code == 403
+    daemon = gnsqd_factory(OWN_PAGE, "--admin-read-only")
+    assert ask(admin_of(daemon), "POST", "/api/topics", '{"topic": "orders"}')[0] == 403
     assert daemon.stats()["topics"] == []
-    page = urllib.request.urlopen(f"{admin_of(daemon)}/", timeout=DEADLINE).read().decode()
-    assert "read-only" in shown(page)
+    assert "read-only" in shown(ask(admin_of(daemon), "GET", "/")[1])
 
 
 @pytest.mark.parametrize(
@@ -227,17 +213,15 @@ def test_the_daemon_warns_of_a_page_for_other_machines_that_needs_no_token(
     assert ("everybody who reaches http://127.0.0.1:" in daemon.log()) is warned
 
 
-def test_dev_has_the_page_and_nsqlookupd_in_it(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+def test_dev_has_the_page_and_nsqlookupd_in_it(gnsqd_factory: DaemonFactory) -> None:
     daemon = gnsqd_factory(*DEV)
     (line,) = (line for line in daemon.log().splitlines() if "INFO: DEV: " in line)
-    assert f"; page: {admin_of(daemon)}; data: " in line
-    assert daemon.http("POST", "/topic/create?topic=orders")[0] == 200
-    answer = json.load(urllib.request.urlopen(f"{admin_of(daemon)}/api/nodes", timeout=DEADLINE))
-    (found,) = answer["nodes"]
+    assert f"; page: http://{admin_of(daemon)}; data: " in line
+    create(daemon, "orders")
+    (found,) = json.loads(ask(admin_of(daemon), "GET", "/api/nodes")[1])["nodes"]
     assert found["http_port"] == daemon.http_address[1]
     assert [one["topic"] for one in found["topics"]] == ["orders"]
-    page = shown(urllib.request.urlopen(f"{admin_of(daemon)}/lookup", timeout=DEADLINE).read().decode())
-    assert f"127.0.0.1:{daemon.http_address[1]}" in page
+    assert f"127.0.0.1:{daemon.http_address[1]}" in shown(ask(admin_of(daemon), "GET", "/lookup")[1])
 
 
 def test_the_page_is_loaded_when_it_is_asked_for() -> None:
@@ -251,7 +235,7 @@ def test_the_page_is_loaded_when_it_is_asked_for() -> None:
     "flags, reason",
     [
         (["--admin-http-address=nonsense"], "listen (nonsense) failed"),
-        (["--admin-http-address=127.0.0.1:0", "--http-address="], "--admin-http-address needs a port or path"),
+        ([OWN_PAGE, "--http-address="], "--admin-http-address needs a port or path"),
     ],
 )
 def test_the_daemon_does_not_start_with_a_page_that_cannot_be(tmp_path: Path, flags: list[str], reason: str) -> None:
@@ -264,7 +248,7 @@ def test_the_daemon_does_not_start_with_a_page_that_cannot_be(tmp_path: Path, fl
 
 
 def test_a_page_that_nobody_looked_at_ends_with_the_daemon(gnsqd_factory: DaemonFactory) -> None:
-    daemon = gnsqd_factory("--admin-http-address=127.0.0.1:0")
+    daemon = gnsqd_factory(OWN_PAGE)
     daemon.send_signal(signal.SIGTERM)
     assert daemon.wait() == 0
     assert "ADMIN: closing" in daemon.log()
@@ -285,15 +269,19 @@ def running(pid: int) -> bool:
 @pytest.fixture
 def viewed(gnsqd_factory: DaemonFactory) -> tuple[Daemon, int]:
     """A daemon and the process of its page."""
-    daemon = gnsqd_factory("--admin-http-address=127.0.0.1:0")
-    assert ping(daemon) == b"OK"
+    daemon = gnsqd_factory(OWN_PAGE)
+    assert ping(daemon) == "OK"
     (pid,) = page_processes(daemon)
     return daemon, pid
 
 
-def ping(daemon: Daemon) -> bytes:
-    answer: bytes = urllib.request.urlopen(f"{admin_of(daemon)}/ping", timeout=DEADLINE).read()
-    return answer
+def connect(daemon: Daemon) -> socket.socket:
+    """To its page."""
+    return open_socket(address_of(admin_of(daemon)), DEADLINE)
+
+
+def ping(daemon: Daemon) -> str:
+    return ask(admin_of(daemon), "GET", "/ping")[1]
 
 
 def test_work_for_the_page_takes_nothing_from_the_daemon(viewed: tuple[Daemon, int], tmp_path: Path) -> None:
@@ -301,8 +289,7 @@ def test_work_for_the_page_takes_nothing_from_the_daemon(viewed: tuple[Daemon, i
     files = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
     assert [file for file in files if str(tmp_path) in file and not file.endswith("log")] == []
     os.kill(pid, signal.SIGSTOP)
-    host, _, port = admin_of(daemon).removeprefix("http://").rpartition(":")
-    with socket.create_connection((host, int(port)), DEADLINE) as waiting:
+    with connect(daemon) as waiting:
         waiting.sendall(b"GET /ping HTTP/1.1\r\n" + HOST + b"\r\n")
         assert daemon.http("GET", "/ping")[0] == 200
         os.kill(pid, signal.SIGCONT)
@@ -317,19 +304,18 @@ def test_the_page_reaches_a_unix_socket_by_its_absolute_path() -> None:
 def test_a_process_of_the_page_that_died_is_replaced(viewed: tuple[Daemon, int]) -> None:
     daemon, pid = viewed
     os.kill(pid, signal.SIGKILL)
-    assert ping(daemon) == b"OK"
+    assert ping(daemon) == "OK"
     assert len(page_processes(daemon)) == 2
     (line,) = (line for line in daemon.log().splitlines() if "ERROR" in line)
     assert line.endswith("ERROR: ADMIN: the page's process ended by signal 9; the next one starts after 1 s")
 
 
 def test_a_daemon_without_descriptors_has_its_page_later(gnsqd_factory: DaemonFactory) -> None:
-    daemon = gnsqd_factory("--admin-http-address=127.0.0.1:0")
+    daemon = gnsqd_factory(OWN_PAGE)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = len(os.listdir(f"/proc/{daemon.pid}/fd"))
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (count, limits[1]))
-    host, _, port = admin_of(daemon).removeprefix("http://").rpartition(":")
-    with socket.create_connection((host, int(port)), DEADLINE) as waiting:
+    with connect(daemon) as waiting:
         waiting.sendall(b"GET /ping HTTP/1.1\r\n" + HOST + b"\r\n")
         eventually(lambda: "ERROR: ADMIN: the page's process cannot be started: Too many open files" in daemon.log())
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, limits)
@@ -339,7 +325,7 @@ def test_a_daemon_without_descriptors_has_its_page_later(gnsqd_factory: DaemonFa
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_process_of_the_page_ends_with_the_daemon(viewed: tuple[Daemon, int], number: signal.Signals) -> None:
     daemon, pid = viewed
-    stream = Stream(admin_of(daemon).removeprefix("http://"))
+    stream = Stream(admin_of(daemon))
     daemon.send_signal(number)
     assert daemon.wait() == (0 if number == signal.SIGTERM else -number)
     eventually(lambda: not running(pid))
@@ -361,7 +347,7 @@ def test_the_page_logs_at_the_level_of_the_daemon(viewed: tuple[Daemon, int]) ->
 
     def logs() -> bool:
         before = daemon.log().count("ADMIN: 200 POST")
-        urllib.request.urlopen(f"{admin_of(daemon)}/api/topics", b'{"topic": "t"}', timeout=DEADLINE).read()
+        assert ask(admin_of(daemon), "POST", "/api/topics", '{"topic": "t"}')[0] == 200
         return daemon.log().count("ADMIN: 200 POST") > before
 
     assert logs()
@@ -394,50 +380,39 @@ def test_a_process_that_nobody_uses_ends_and_refuses_nobody() -> None:
 
 HOST = b"Host: localhost\r\n"
 POST = b"POST /api/topics HTTP/1.1\r\n" + HOST
-SECOND = b"POST /api/topics HTTP/1.1\r\n" + HOST + b'Content-Length: 18\r\n\r\n{"topic": "hidden"}'
-# Requests that two servers could understand differently; all are refused, and what follows is not read.
+SECOND = POST + b'Content-Length: 18\r\n\r\n{"topic": "hidden"}'
+# Requests that two servers could understand differently; all are refused, and what follows is not read. More of them
+# are judged where gnsqd's HTTP is, which reads the page's requests.
 AMBIGUOUS = [
     POST + b"Content-Length: 0\r\nContent-Length: 2\r\n\r\n" + SECOND,
-    POST + b"Content-Length: 0_0\r\n\r\n" + SECOND,
-    POST + b"Content-Length: +0\r\n\r\n" + SECOND,
     POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + SECOND,
-    POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n" + SECOND,
     POST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + SECOND,
-    POST + b"X\r\n\r\n" + SECOND,
 ]
 BAD_REQUESTS = [
     *AMBIGUOUS,
     b"GET / HTTP/1.1\r\n" + HOST + b"X: y\r\n" * 1_001 + b"\r\n",
-    b"GET / HTTP/x.1\r\n\r\n",
-    b"GET / HTTP/\r\n\r\n",
-    b"GET / HTTP/1.1.1\r\n\r\n",
-    b"GET / ICE/1.0\r\n\r\n",
     b"GET\r\n\r\n",
-    b"GARBAGE\r\n\r\n",
     b"\x16\x03\x01\x00\xa5\x01",
     b"GET / HTTP/1.1\r\n\r\n",
-    b"GET / HTTP/1.1\r\n" + HOST + b"X: " + b"y" * 100_000 + b"\r\n\r\n",
     b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n",
     b"GET /%00%ff HTTP/1.1\r\n" + HOST + b"\r\n",
     b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n",
-    b"POST /act HTTP/1.1\r\n" + HOST + b"Content-Length: abc\r\n\r\n",
     b"POST /act HTTP/1.1\r\n" + HOST + b"Content-Length: -5\r\n\r\n",
-    b"POST /api/topics HTTP/1.1\r\n" + HOST + b"Content-Length: 9\r\n\r\n{",
-    b"POST /api/topics HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nGET",
-    b"POST /api/topics HTTP/1.1\r\n" + HOST + b"Content-Length: 5000000\r\n\r\n{",
-    b"POST /api/topics HTTP/1.1\r\n" + HOST + b"Content-Length: 2\r\n\r\n[]",
-    b"POST /api/topics HTTP/1.1\r\n" + HOST + b'Content-Length: 13\r\n\r\n{"topic": 17}',
-    b"POST /api/topics HTTP/1.1\r\n" + HOST + b"Content-Length: 20000\r\n\r\n" + b"[" * 20_000,
+    POST + b"Content-Length: 9\r\n\r\n{",
+    POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nGET",
+    POST + b"Content-Length: 5000000\r\n\r\n{",
+    POST + b"Content-Length: 2\r\n\r\n[]",
+    POST + b'Content-Length: 13\r\n\r\n{"topic": 17}',
+    POST + b"Content-Length: 20000\r\n\r\n" + b"[" * 20_000,
 ]
 
 
 def test_no_request_ends_the_daemon_or_floods_its_log(gnsqd_factory: DaemonFactory) -> None:
     """Each is sent to its end, and once more to a connection that is closed at once, which a slow answer meets."""
-    daemon = gnsqd_factory("--admin-http-address=127.0.0.1:0")
-    host, _, port = admin_of(daemon).removeprefix("http://").rpartition(":")
+    daemon = gnsqd_factory(OWN_PAGE)
     before = daemon.log().count("\n")
     for request in BAD_REQUESTS:
-        with socket.create_connection((host, int(port)), DEADLINE) as sock:
+        with connect(daemon) as sock:
             sock.sendall(request)
             sock.shutdown(socket.SHUT_WR)
             try:
@@ -447,10 +422,10 @@ def test_no_request_ends_the_daemon_or_floods_its_log(gnsqd_factory: DaemonFacto
         assert not answer or re.match(rb"HTTP/1\.1 (4\d\d|501|505|200) ", answer), (request[:100], answer)
         assert request not in AMBIGUOUS or (answer[9:12] in (b"400", b"501") and answer.count(b"HTTP/1.1") == 1)
         for _ in range(3):
-            with socket.create_connection((host, int(port)), DEADLINE) as sock:
+            with connect(daemon) as sock:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 sock.sendall(request)
-    assert ping(daemon) == b"OK"
+    assert ping(daemon) == "OK"
     assert daemon.running
     assert daemon.stats()["topics"] == []
     lines = daemon.log().splitlines()[before:]
@@ -462,8 +437,8 @@ def test_a_body_that_is_too_large_for_a_stranger_is_refused_before_it_is_sent(
     gnsqd_factory: DaemonFactory, tmp_path: Path
 ) -> None:
     (tmp_path / "tokens").write_text("0123456789abcdef-full\n")
-    daemon = gnsqd_factory("--admin-http-address=127.0.0.1:0", f"--http-auth-token-file=full:{tmp_path / 'tokens'}")
-    address = admin_of(daemon).removeprefix("http://")
+    daemon = gnsqd_factory(OWN_PAGE, f"--http-auth-token-file=full:{tmp_path / 'tokens'}")
+    address = admin_of(daemon)
     for path, status in (("/login", 413), ("/publish", 401), ("/api/topics", 401), ("/nope", 401)):
         with closing(announced(address, path)) as stranger:
             assert stranger.getresponse().status == status, path
@@ -480,8 +455,8 @@ def announced(address: str, path: str, size: int = 4 * 1024 * 1024, **headers: s
 
 
 def test_all_unfinished_bodies_together_are_bounded(gnsqd_factory: DaemonFactory) -> None:
-    daemon = gnsqd_factory("--admin-http-address=127.0.0.1:0")
-    address = admin_of(daemon).removeprefix("http://")
+    daemon = gnsqd_factory(OWN_PAGE)
+    address = admin_of(daemon)
 
     def accepted() -> http.client.HTTPConnection | None:
         """A connection whose body may come; None if it was refused."""
