@@ -53,7 +53,8 @@ def assert_typable(text: str) -> None:
     ctx = click.Context(cli)
     found: click.Command | None = cli
     arguments = shlex.split(text)[1:]
-    while isinstance(found, click.Group):
+    while isinstance(found, click.Group) and arguments:
         found = found.get_command(ctx, arguments.pop(0))
     assert found is not None, text
-    found.make_parser(ctx).parse_args(arguments)
+    _, left, _ = found.make_parser(ctx).parse_args(arguments)
+    assert not left, text

@@ -109,24 +109,6 @@ def ctrl_c(process: "subprocess.Popen[bytes]") -> Result:
     return end(process, signal.SIGINT)
 
 
-def on_terminal(columns: int, *args: str, **variables: str) -> Result:
-    """Run on a terminal of `columns` columns; `variables` are added to the environment."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    process = preloaded.start(
-        COMMAND, args, stdin=slave, stdout=slave, stderr=slave, env=environment(**variables), on_terminal=True
-    )
-    os.close(slave)
-    output = b""
-    with os.fdopen(master, "rb", buffering=0) as screen:
-        try:
-            while data := screen.read(65536):
-                output += data
-        except OSError:  # how Linux reports the end of a terminal
-            pass
-    return Result(process.wait(DEADLINE), output.decode().replace("\r\n", "\n"), "")
-
-
 class Terminal:
     """A run on a terminal that types keys and looks at what was printed; `with` ends it."""
 
@@ -185,6 +167,12 @@ class Terminal:
         os.close(self.slave)
 
 
+def on_terminal(columns: int, *args: str, **variables: str) -> Result:
+    """Run on a terminal of `columns` columns; `variables` are added to the environment."""
+    with Terminal(columns, 50, *args, **variables) as terminal:
+        return Result(terminal.end(), terminal.printed.replace("\r\n", "\n"), "")
+
+
 def plain(printed: str) -> str:
     """What a terminal was sent without the codes for colours and places."""
     return re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9])", "", printed)
@@ -194,7 +182,7 @@ class FakeNode:
     """A server on a loopback port that reads one request per connection, then sends `answer` or calls it.
 
     `requests` are what came. With `hangs`, connections stay open afterwards, until the end of the `with` block;
-    with `tls`, it speaks that.
+    with `tls`, it speaks that. Without `reads`, it answers at once.
     """
 
     def __init__(
@@ -202,6 +190,7 @@ class FakeNode:
         answer: bytes | Callable[[socket.socket], None] = b"",
         *,
         hangs: bool = False,
+        reads: bool = True,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.asked = threading.Event()
@@ -209,6 +198,7 @@ class FakeNode:
         self._answer = answer
         self._over = threading.Event()
         self._hangs = hangs
+        self._reads = reads
         self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
@@ -230,7 +220,7 @@ class FakeNode:
                 return  # the other side has not passed
         with connection:
             request = b""
-            while not request.endswith(b"\r\n\r\n") and (data := connection.recv(65536)):
+            while self._reads and not request.endswith(b"\r\n\r\n") and (data := connection.recv(65536)):
                 request += data
             self.requests.append(request)
             self.asked.set()

@@ -3,9 +3,8 @@
 import json
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import pytest
 
@@ -150,32 +149,11 @@ def frame(kind: int, data: bytes) -> bytes:
 @contextmanager
 def lying_node(talk: Callable[[socket.socket], None]) -> Iterator[str]:
     """A node with the topic t, whose consumers meet `talk`; gives the option that names it."""
-    over = threading.Event()
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=meet, args=(connection,), daemon=True).start()
-
-    def meet(connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            talk(connection)
-            over.wait(DEADLINE)
-
-    threading.Thread(target=serve, daemon=True).start()
-    stats = fake_nsqd.node(fake_nsqd.topic("t", fake_nsqd.channel("c")))
-    info = {"broadcast_address": "x", "hostname": "x", "http_port": 1, "tcp_port": listener.getsockname()[1]}
-    try:
+    with FakeNode(talk, hangs=True, reads=False) as tcp:
+        stats = fake_nsqd.node(fake_nsqd.topic("t", fake_nsqd.channel("c")))
+        info = {"broadcast_address": "x", "hostname": "x", "http_port": 1, "tcp_port": int(tcp.address.split(":")[1])}
         with FakeNode(http_answer(json.dumps(stats | info).encode())) as node:
             yield at(node)[0]
-    finally:
-        over.set()
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
 
 
 AGREED = frame(0, b'{"max_rdy_count": 100}')

@@ -16,19 +16,15 @@ def on_disk(path: Path) -> int:
     return 0 if path.is_symlink() or not path.is_file() else path.stat().st_blocks * 512
 
 
-def of_requirements(name: str) -> dict[str, int]:
+def of_requirements(name: str, found: dict[str, int] | None = None) -> dict[str, int]:
     """Bytes of every distribution that this one requires here, directly or not, with what pip compiled of it."""
-    found: dict[str, int] = {}
-    _add_requirements(name, found)
-    return found
-
-
-def _add_requirements(name: str, found: dict[str, int]) -> None:
+    found = {} if found is None else found
     for requirement in map(Requirement, distribution(name).requires or []):
         required = re.sub(r"[-_.]+", "-", requirement.name).lower()
         if required not in found and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
             found[required] = of_distribution(required)
-            _add_requirements(required, found)
+            of_requirements(required, found)
+    return found
 
 
 def of_distribution(name: str) -> int:

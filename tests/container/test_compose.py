@@ -51,12 +51,8 @@ def file(request: pytest.FixtureRequest) -> Path:
     return DIRECTORY / str(request.param)
 
 
-@pytest.fixture
-def compose(file: Path) -> Any:
-    return load(file)
-
-
-def test_its_keys_are_those_of_the_specification(compose: Any) -> None:
+def test_it_has_the_keys_of_the_specification_fixed_versions_and_our_health_check(file: Path) -> None:
+    compose = load(file)
     assert set(compose) <= {"name", "services", "volumes", "networks", "configs", "secrets"}
     for service in compose["services"].values():
         assert set(service) <= KEYS
@@ -65,6 +61,14 @@ def test_its_keys_are_those_of_the_specification(compose: Any) -> None:
         assert service["restart"] in {"no", "always", "on-failure", "unless-stopped"}
         for value in service.get("environment", {}).values():
             assert isinstance(value, str), "compose takes no bare booleans"
+        if service["image"] == "gnsqd":
+            context = (DIRECTORY / service["build"]["context"]).resolve()
+            assert context == ROOT
+            assert context / service["build"]["dockerfile"] == DIRECTORY / "Containerfile"
+            assert service["healthcheck"]["test"] == ["CMD", *health_check()]
+            assert parse_duration(service["healthcheck"]["start_period"]) == 60 * SECOND
+        else:
+            assert re.fullmatch(r"docker\.io/[\w./-]+:v?\d+\.\d+\.\d+", service["image"]), service["image"]
 
 
 def test_docker_compose_takes_it(file: Path) -> None:
@@ -76,40 +80,21 @@ def test_docker_compose_takes_it(file: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_every_image_but_ours_has_a_version(compose: Any) -> None:
-    for service in compose["services"].values():
-        if service["image"] == "gnsqd":
-            context = (DIRECTORY / service["build"]["context"]).resolve()
-            assert context == ROOT
-            assert context / service["build"]["dockerfile"] == DIRECTORY / "Containerfile"
-        else:
-            assert re.fullmatch(r"docker\.io/[\w./-]+:v?\d+\.\d+\.\d+", service["image"]), service["image"]
-
-
-def test_our_image_has_its_health_check_also_without_docker(compose: Any) -> None:
-    (service,) = (service for service in compose["services"].values() if service["image"] == "gnsqd")
-    assert service["healthcheck"]["test"] == ["CMD", *health_check()]
-    assert parse_duration(service["healthcheck"]["start_period"]) == 60 * SECOND
-
-
-def test_nothing_is_open_to_the_network(compose: Any) -> None:
+def test_nothing_is_open_to_the_network_and_every_volume_and_file_is_there(file: Path) -> None:
+    compose = load(file)
+    named, numbers = set(), []
     for service in compose["services"].values():
         for port in service["ports"]:
             host, outside, inside = port.split(":")
             assert (host, outside) == ("127.0.0.1", inside)
-    numbers = [port for service in compose["services"].values() for port in published(service)]
-    assert len(numbers) == len(set(numbers))
-
-
-def test_every_volume_is_declared_and_every_file_is_there(compose: Any) -> None:
-    named = set()
-    for service in compose["services"].values():
+        numbers += published(service)
         for source, target in mounts(service):
             assert target.startswith("/")
             if "/" in source:
                 assert (DIRECTORY / source).is_file(), source
             else:
                 named.add(source)
+    assert len(numbers) == len(set(numbers))
     assert named == set(compose.get("volumes", ()))
 
 
@@ -155,24 +140,17 @@ def test_examples_that_are_replaced_would_start(peer_binary: Callable[[str], Pat
 # gnsqd
 
 
-def test_the_daemons_flags_are_flags_of_ours_and_leave_it_time_to_drain() -> None:
+def test_the_daemon_has_flags_of_ours_has_time_to_drain_and_writes_nothing_but_its_data() -> None:
     program, *flags = command_of("gnsqd")
-    options = parse_flags(flags)
+    service, options = SERVICES["gnsqd"], parse_flags(flags)
     assert program == "gnsqd"
-    assert ("data", options["data_path"]) in list(mounts(SERVICES["gnsqd"]))
+    assert list(mounts(service)) == [("data", options["data_path"])]
     assert options["data_path"] == read()[1][-1].last("VOLUME")
     assert options["broadcast_address"] == "gnsqd", "the name that the others know it by"
     assert options["sigterm"] == "drain"
-    grace = parse_duration(SERVICES["gnsqd"]["stop_grace_period"])
-    assert grace >= options["drain_timeout"] + 15 * SECOND
-
-
-def test_the_daemon_can_write_nothing_but_its_data() -> None:
-    service = SERVICES["gnsqd"]
-    assert service["read_only"] is True
-    assert service["cap_drop"] == ["ALL"]
+    assert parse_duration(service["stop_grace_period"]) >= options["drain_timeout"] + 15 * SECOND
+    assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
     assert service["security_opt"] == ["no-new-privileges:true"]
-    assert [target for _, target in mounts(SERVICES["gnsqd"])] == ["/data"]
 
 
 # What stands around it

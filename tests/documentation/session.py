@@ -14,7 +14,7 @@ import sys
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 from cli.gnsqadmin import COMMAND as GNSQADMIN
 from cli.gnsqadmin import environment
@@ -118,30 +118,21 @@ class Session:
         """A command that goes on, in a terminal of that name; where it prints to."""
         output = self._record("out")
         with output.open("wb") as out, self._record("err").open("wb") as err:
-            self._processes[name] = subprocess.Popen(
-                ["bash", "-c", text],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                cwd=self._directory,
-                env=self._environment,
-                start_new_session=True,
-            )
+            self._processes[name] = self._bash("-c", text, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         return output
+
+    def _bash(self, *words: str, **streams: Any) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            ["bash", *words], **streams, cwd=self._directory, env=self._environment, start_new_session=True
+        )
 
     def _type(self, text: str) -> None:
         """Into the one shell of the page: what a block sets or starts is there for the next."""
         shell = self._processes.get("shell")
         if shell is None:
-            shell = self._processes["shell"] = subprocess.Popen(
-                ["bash", "-eu", "-o", "pipefail"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd=self._directory,
-                env=self._environment,
-                start_new_session=True,
-            )
+            nowhere = subprocess.DEVNULL
+            shell = self._bash("-eu", "-o", "pipefail", stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere)
+            self._processes["shell"] = shell
         out, err, done = self._record("out"), self._record("err"), self._record("done")
         assert shell.stdin is not None
         shell.stdin.write(f"exec >{out} 2>{err}\n{text}\n: >{done}\n".encode())
@@ -165,13 +156,9 @@ class Session:
 
     def _run_python(self, text: str, name: str, *arguments: str) -> None:
         (self._directory / name).write_text(text, "utf-8")
+        command, seconds = [sys.executable, *arguments], _PROGRAM_SECONDS
         done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self._directory,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=_PROGRAM_SECONDS,
+            command, cwd=self._directory, env=self._environment, capture_output=True, text=True, timeout=seconds
         )
         assert done.returncode == 0, f"failed, and printed:\n{(done.stdout + done.stderr)[-_SHOWN:]}"
         self._printed = done.stdout
@@ -189,9 +176,7 @@ class Session:
     def __enter__(self) -> "Session":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for process in self._processes.values():
             if process.stdin is not None:
                 process.stdin.close()

@@ -20,8 +20,11 @@ from kit.daemons import free_port, own_command
 PLUGIN = "gnsqd.pytest_plugin"
 
 
+Project = Callable[..., subprocess.CompletedProcess[str]]
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def project(tmp_path: Path) -> Project:
     """Runs pytest over one file of a project's tests."""
 
     def run(source: str, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -34,9 +37,6 @@ def project(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(command, cwd=directory, env=path, capture_output=True, text=True, timeout=100)
 
     return run
-
-
-Project = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def test_a_project_that_does_not_use_it_pays_for_three_modules() -> None:
@@ -92,17 +92,13 @@ def test_fixture_gives_a_daemon_to_publish_to_and_marker_its_flags(project: Proj
     assert "4 passed" in run.stdout
 
 
-def test_failing_test_shows_the_daemons_log(project: Project) -> None:
-    run = project("def test_fails(gnsqd):\n    assert False\n")
-    assert run.returncode == 1
-    assert "log of gnsqd in" in run.stdout
-    assert "TCP: listening on 127.0.0.1:" in run.stdout
-
-
-def test_daemon_that_cannot_start_says_why(project: Project) -> None:
+def test_failures_show_the_log_of_the_daemon(project: Project) -> None:
     run = project(
         """
         import pytest
+
+        def test_fails(gnsqd):
+            assert False
 
         @pytest.mark.gnsqd_flags("--node-id=5000")
         def test_never(gnsqd):
@@ -110,9 +106,11 @@ def test_daemon_that_cannot_start_says_why(project: Project) -> None:
         """
     )
     assert run.returncode == 1
+    assert "log of gnsqd in" in run.stdout
+    assert "TCP: listening on 127.0.0.1:" in run.stdout
     assert "StartFailed" in run.stdout
     assert "--node-id must be [0,1024)" in run.stdout
-    assert "not reached" not in run.stdout.partition("StartFailed")[2]
+    assert "AssertionError: not reached" not in run.stdout
 
 
 def test_nsq_is_nsqd_and_nsqlookupd_on_ports_that_stay(project: Project) -> None:

@@ -75,9 +75,7 @@ def test_java_recipe_names_the_packages_that_it_imports() -> None:
 # The GitHub Action
 
 
-def action_steps() -> tuple[dict[str, Any], dict[str, Any]]:
-    install, start = yaml.safe_load(ACTION.read_text("utf-8"))["runs"]["steps"]
-    return install, start
+INSTALL, START = yaml.safe_load(ACTION.read_text("utf-8"))["runs"]["steps"]
 
 
 def run_step(step: dict[str, Any], directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -100,8 +98,7 @@ def installed(tmp_path: Path) -> Path:
 
 
 def test_action_installs_the_repository_it_is_in() -> None:
-    install, _ = action_steps()
-    (source,) = re.findall(r'"\$GITHUB_ACTION_PATH/([./]+)"', install["run"])
+    (source,) = re.findall(r'"\$GITHUB_ACTION_PATH/([./]+)"', INSTALL["run"])
     assert (ACTION.parent / source).resolve() == ROOT
     (step,) = (
         step
@@ -121,9 +118,8 @@ def flags() -> str:
 
 
 def test_action_goes_on_when_the_daemon_serves(installed: Path, flags: str) -> None:
-    _, start = action_steps()
-    assert start["env"] == {"FLAGS": "${{ inputs.flags }}"}
-    run = run_step(start, installed, FLAGS=flags)
+    assert START["env"] == {"FLAGS": "${{ inputs.flags }}"}
+    run = run_step(START, installed, FLAGS=flags)
     pid = int((installed / "pid").read_text())
     try:
         assert run.returncode == 0, run.stdout + run.stderr
@@ -132,7 +128,7 @@ def test_action_goes_on_when_the_daemon_serves(installed: Path, flags: str) -> N
         assert answer.stdout == b"OK"
         log = dict(line.split("=", 1) for line in (installed / "output").read_text().splitlines())["log"]
         assert Path(log).read_text() == ""
-        again = run_step(start, installed, FLAGS=flags)
+        again = run_step(START, installed, FLAGS=flags)
         assert again.returncode == 1
         assert "another program listens on port" in again.stdout
     finally:
@@ -140,7 +136,6 @@ def test_action_goes_on_when_the_daemon_serves(installed: Path, flags: str) -> N
 
 
 def test_action_fails_with_the_log_of_a_daemon_that_cannot_start(installed: Path, flags: str) -> None:
-    _, start = action_steps()
-    run = run_step(start, installed, FLAGS=f"{flags} --node-id=5000")
+    run = run_step(START, installed, FLAGS=f"{flags} --node-id=5000")
     assert run.returncode == 1
     assert "--node-id must be [0,1024)" in run.stdout

@@ -209,7 +209,7 @@ def test_daemons_end_with_the_process_of_the_tests(tmp_path: Path, before: str, 
         ask(address, "/ping")
 
 
-def test_daemons_start_as_usual_when_the_parent_has_ended(nsq: Daemon, tmp_path: Path) -> None:
+def test_daemons_start_as_usual_when_the_parent_has_ended(tmp_path: Path) -> None:
     script = """
 import os, sys
 from pathlib import Path
