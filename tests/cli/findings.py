@@ -56,5 +56,5 @@ def assert_typable(text: str) -> None:
     while isinstance(found, click.Group) and arguments:
         found = found.get_command(ctx, arguments.pop(0))
     assert found is not None, text
-    _, left, _ = found.make_parser(ctx).parse_args(arguments)
+    _, left, _ = found.make_parser(click.Context(found)).parse_args(arguments)
     assert not left, text

@@ -38,6 +38,8 @@ COMMANDS = load_writer("write_gnsqadmin").all_commands()
 NOT_JSON = "answered something that is not JSON; is this the HTTP address of an nsqd?"
 NOT_HTTP = "does not answer in HTTP; is this the TCP address of an nsqd?"
 NOT_NSQD = "answered JSON that is not an nsqd's:"
+CUT = "closed the connection in the middle of its answer"
+OK = b"HTTP/1.1 200 OK\r\n"
 
 
 def as_json(document: object) -> bytes:
@@ -51,18 +53,9 @@ def without(key: str, document: dict[str, Any]) -> dict[str, Any]:
 BAD_ANSWERS = {
     "nothing": (b"", NOT_HTTP),
     "no HTTP": (b"\0\0\0\x12\0\0\0\x01E_BAD_PROTOCOL\n", NOT_HTTP),
-    "cut short": (
-        b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}",
-        "closed the connection in the middle of its answer",
-    ),
-    "cut chunk": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
-        "closed the connection in the middle of its answer",
-    ),
-    "many headers": (
-        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200,
-        "does not answer in valid HTTP (HTTPException)",
-    ),
+    "cut short": (OK + b"Content-Length: 99\r\n\r\n{}", CUT),
+    "cut chunk": (OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab", CUT),
+    "many headers": (OK + b"X: y\r\n" * 200, "does not answer in valid HTTP (HTTPException)"),
     "HTML": (http_answer(b"<html>\x1b[31m</html>"), NOT_JSON),
     "bytes": (http_answer(b"\xff\xfe\xfd"), NOT_JSON),
     "compressed": (
@@ -70,10 +63,7 @@ BAD_ANSWERS = {
         NOT_JSON,
     ),
     "deep JSON": (http_answer(b"[" * 100_000), NOT_JSON),
-    "nsqlookupd": (
-        http_answer(b'{"message":"NOT_FOUND"}', "404 Not Found"),
-        "answered HTTP 404 (NOT_FOUND)",
-    ),
+    "nsqlookupd": (http_answer(b'{"message":"NOT_FOUND"}', "404 Not Found"), "answered HTTP 404 (NOT_FOUND)"),
     "TLS required, no port": (
         http_answer(b'{"message": "TLS_REQUIRED", "https_port": 0}', "403 Forbidden"),
         "answered HTTP 403 (TLS_REQUIRED)",
@@ -82,24 +72,15 @@ BAD_ANSWERS = {
         http_answer(b"Client sent an HTTP request to an HTTPS server.\n", "400 Bad Request", "text/plain"),
         "answered HTTP 400 (Client sent an HTTP request to an HTTPS server.)",
     ),
-    "control bytes": (
-        http_answer(b'{"message":"a\\u001b[2J\\nb"}', "500 X"),
-        r"answered HTTP 500 (a\x1b[2J\nb)",
-    ),
-    "redirect": (
-        http_answer(b"<html>", "301 Moved Permanently", "text/html"),
-        "answered HTTP 301 (Moved Permanently)",
-    ),
+    "control bytes": (http_answer(b'{"message":"a\\u001b[2J\\nb"}', "500 X"), r"answered HTTP 500 (a\x1b[2J\nb)"),
+    "redirect": (http_answer(b"<html>", "301 Moved", "text/html"), "answered HTTP 301 (Moved)"),
     "list": (as_json([]), f"{NOT_NSQD} the document is not a JSON object"),
     "other JSON": (as_json({"status_code": 200}), f'{NOT_NSQD} the document has no "version"'),
     "no topics": (as_json(without("topics", node())), f'{NOT_NSQD} the document has no "topics"'),
     "topics": (as_json(node(topics={})), f'{NOT_NSQD} "topics" of the document is not a list'),
     "depth": (as_json(node(topic("t", depth=True))), f'{NOT_NSQD} "depth" of a topic is not a count'),
     "huge depth": (as_json(node(topic("t", depth=10**4000))), f'{NOT_NSQD} "depth" of a topic is not a count'),
-    "channel": (
-        as_json(node(topic("t", {}))),
-        f"{NOT_NSQD} a channel of topic 't' has no \"channel_name\"",
-    ),
+    "channel": (as_json(node(topic("t", {}))), f"{NOT_NSQD} a channel of topic 't' has no \"channel_name\""),
 }
 
 
@@ -110,17 +91,13 @@ def test_a_bad_answer_is_one_line_of_error(answer: bytes, reason: str) -> None:
 
 
 DRAIN = {"draining": True, "remaining": 1, "messages": 0, "holding": []}
+DEFERRED: dict[str, object] = {"deferred": 1, "due": [], "messages": []}
 PEEKED = {"depth": 1, "backend_depth": 0}
 # What a command asks for, and answers that are something else.
 OTHER_ANSWERS: dict[str, tuple[str, list[object]]] = {
     "channel deferred t c": (
         "a list of deferred messages",
-        [
-            [],
-            {"deferred": 1, "due": [], "messages": []},
-            {"deferred": 1, "due": [{"within": 1}], "messages": []},
-            {"deferred": "x", "due": 1, "messages": None},
-        ],
+        [[], DEFERRED, DEFERRED | {"due": [{"within": 1}]}, {"deferred": "x", "due": 1, "messages": None}],
     ),
     "peek t c": (
         "a list of messages",

@@ -29,7 +29,7 @@ def run(*args: str, **variables: str) -> None:
 
 
 def nodes(*args: str, **variables: str) -> list[str]:
-    """Those that were asked."""
+    """The nodes that were asked."""
     return [node["address"] for node in json.loads(gnsqadmin("nodes", "--json", *args, **variables).out)["nodes"]]
 
 

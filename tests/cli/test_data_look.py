@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cli.gnsqadmin import document as document_of
-from cli.gnsqadmin import failure, gnsqadmin, ok, on_terminal, plain, rows
+from cli.gnsqadmin import failure, gnsqadmin, ok, plain, rows
 from cli.nodes import at, fill, publish
 from conftest import DaemonFactory
 from gnsqd.storage.disk.record import encode_record, frame_records
@@ -144,15 +144,6 @@ def test_ls_tells_what_meta_and_nsqd_dat_say() -> None:
     table = rows("data", "ls", str(GOLDEN / "basic" / "data"))
     assert [row["messages"] for row in table if row["queue"] == "orders:busy"] == ["3"]
     assert "roll:c.diskqueue.000001.dat is missing" in ok("data", "ls", str(GOLDEN / "corrupt_missing" / "data"))
-
-
-def test_a_table_fits_a_narrow_terminal() -> None:
-    for command in ("ls", "verify"):
-        code, out, _ = on_terminal(60, "data", command, str(GOLDEN / "basic" / "data"))
-        assert code == 0
-        table = [line for line in plain(out).splitlines() if "orders" in line or "──" in line]
-        assert len(table) > 4
-        assert max(map(len, table)) <= 60
 
 
 @pytest.mark.parametrize("case", sorted(path.parent.name for path in GOLDEN.glob("metadata/*/data")))

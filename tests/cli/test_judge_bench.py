@@ -158,50 +158,44 @@ class SlowNode(Nsqd):
         self.done.append("publish")
 
 
-def test_the_topic_is_deleted_after_the_last_request() -> None:
-    node = SlowNode()
-    plan = Plan("t", "c", seconds=600, size=8, batch=2, publishers=1, consumers=0, window=2)
-    load = Load([node], plan, timeout=DEADLINE, tls=TLS())
+@pytest.fixture
+def node() -> SlowNode:
+    return SlowNode()
+
+
+@pytest.fixture
+def load(node: SlowNode) -> Load:
+    return Load([node], Plan("t", "c", 600, 8, 2, 1, 0, 2), timeout=DEADLINE, tls=TLS())
+
+
+@pytest.mark.parametrize("interrupted", ["while it looks", "while its thread starts"])
+def test_the_topic_is_deleted_after_the_last_request(
+    node: SlowNode, load: Load, monkeypatch: pytest.MonkeyPatch, interrupted: str
+) -> None:
     load.connect()
 
-    def interrupt(so_far: Report) -> None:
-        node.asked.wait(DEADLINE)
+    def interrupt(so_far: Report | None = None) -> None:
+        assert node.asked.wait(DEADLINE)
         raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        load.run(interrupt)
-    threading.Timer(0.2, node.go_on.set).start()
-    load.close()
-    assert node.done == ["create topic", "publish", "delete topic"]
-
-
-def test_the_topic_is_deleted_after_the_request_of_a_thread_whose_start_was_interrupted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    node = SlowNode()
 
     class Interrupted(threading.Thread):
         def start(self) -> None:
             super().start()
-            assert node.asked.wait(DEADLINE)
-            raise KeyboardInterrupt
+            interrupt()
 
-    load = Load([node], Plan("t", "c", 600, 8, 2, 1, 0, 2), timeout=DEADLINE, tls=TLS())
-    load.connect()
-    monkeypatch.setattr("nsqadmin_cli.commands.bench.threading.Thread", Interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        load.run(lambda so_far: None)
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        if interrupted == "while its thread starts":
+            patched.setattr("nsqadmin_cli.commands.bench.threading.Thread", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            load.run(interrupt)
     threading.Timer(0.2, node.go_on.set).start()
     load.close()
     assert node.done == ["create topic", "publish", "delete topic"]
 
 
-def test_the_topic_is_deleted_after_the_request_that_creates_it() -> None:
-    node = SlowNode()
+def test_the_topic_is_deleted_after_the_request_that_creates_it(node: SlowNode, load: Load) -> None:
     node.may_create.clear()
     testing = threading.get_ident()
-    load = Load([node], Plan("t", "c", 600, 8, 2, 1, 0, 2), timeout=DEADLINE, tls=TLS())
 
     def interrupt() -> None:
         assert node.creating.wait(DEADLINE)

@@ -239,13 +239,10 @@ def test_a_node_without_clients_is_trouble_though_others_have_some() -> None:
         (100, Flow(10, 30), "5s"),
         (100, Flow(10, 10), "never"),
         (5, Flow(0, 90), "<1s"),
-        (9, Flow(), "never"),
         (9, None, ""),
-        (1, Flow(10, 10), "<1s"),
-        (1, Flow(0.4, 0.2), "5s"),
     ],
 )
-def test_drain_time_is_what_the_rates_promise(depth: int, flow: Flow | None, drain: str) -> None:
+def test_drain_time_is_shown_as_a_duration(depth: int, flow: Flow | None, drain: str) -> None:
     flows = {("t", "c"): flow} if flow else {}
     assert column(view({NODE: node(channel("c", depth))}, flows), "drain") == [drain]
 

@@ -1,6 +1,8 @@
 """Numbers for people, and durations from them."""
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -23,46 +25,24 @@ def test_other_texts_are_no_durations(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value, shown",
-    [(0, "0"), (2**64 - 1, "18446744073709551615"), (-0.0, "0"), (1795360000.25, "1795360000.25"), (1e-7, "0.0000001"),
-     (180.00000000000003, "180"), (1e17, "100000000000000000")],
+    "shown, texts",
+    [
+        (units.exact, {0: "0", 2**64 - 1: "18446744073709551615", 1795360000.25: "1795360000.25", 1e-7: "0.0000001",
+                       180.00000000000003: "180", 1e17: "100000000000000000"}),
+        (units.exact, {-0.0: "0"}),
+        (units.iso_time, {0: "1970-01-01T00:00:00.000Z", 1795360000125000000: "2026-11-22T15:06:40.125Z",
+                          1: "1970-01-01T00:00:00.000000001Z", 1_003_750_530: "1970-01-01T00:00:01.003750530Z",
+                          10**20: "5138-11-16T09:46:40.000Z", 10**30: str(10**30)}),
+        (units.size, {0: "0 B", 999: "999 B", 1000: "1.0 kB", 9_949: "9.9 kB", 9_950: "10 kB", 999_499: "999 kB",
+                      999_500: "1.0 MB", 34_000_000: "34 MB", 2**63: "9.2 EB"}),
+        (units.rate, {0.0: "0", 0.04: "0", 0.25: "0.2", 9.94: "9.9", 9.96: "10", 1234.4: "1,234"}),
+        (units.latency, {0: "0ns", 8.5e-7: "850ns", 0.0123: "12.3ms", 4.56: "4.56s", 0.9996: "1s", 75: "1m 15s"}),
+    ],
 )  # fmt: skip
-def test_numbers_for_programs_are_in_full(value: float, shown: str) -> None:
-    assert units.exact(value) == shown
-
-
-@pytest.mark.parametrize(
-    "nanoseconds, shown",
-    [(0, "1970-01-01T00:00:00.000Z"), (1795360000125000000, "2026-11-22T15:06:40.125Z"),
-     (1, "1970-01-01T00:00:00.000000001Z"), (1_003_750_530, "1970-01-01T00:00:01.003750530Z"),
-     (10**20, "5138-11-16T09:46:40.000Z"), (10**30, str(10**30))],
-)  # fmt: skip
-def test_times_for_programs_are_in_iso_8601(nanoseconds: int, shown: str) -> None:
-    assert units.iso_time(nanoseconds) == shown
-
-
-@pytest.mark.parametrize(
-    "value, shown",
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (9_949, "9.9 kB"), (9_950, "10 kB"), (999_499, "999 kB"),
-     (999_500, "1.0 MB"), (34_000_000, "34 MB"), (2**63, "9.2 EB")],
-)  # fmt: skip
-def test_bytes_are_shown_in_powers_of_1000(value: int, shown: str) -> None:
-    assert units.size(value) == shown
-
-
-@pytest.mark.parametrize(
-    "value, shown", [(0.0, "0"), (0.04, "0"), (0.25, "0.2"), (9.94, "9.9"), (9.96, "10"), (1234.4, "1,234")]
-)
-def test_rates_have_a_decimal_while_they_are_small(value: float, shown: str) -> None:
-    assert units.rate(value) == shown
-
-
-@pytest.mark.parametrize(
-    "seconds, shown",
-    [(0, "0ns"), (8.5e-7, "850ns"), (0.0123, "12.3ms"), (4.56, "4.56s"), (0.9996, "1s"), (75, "1m 15s")],
-)
-def test_latencies_have_three_digits(seconds: float, shown: str) -> None:
-    assert units.latency(seconds) == shown
+def test_numbers_are_shown_as_people_and_programs_read_them(
+    shown: Callable[[Any], str], texts: dict[float, str]
+) -> None:
+    assert {value: shown(value) for value in texts} == texts
 
 
 def test_sparklines_scale_to_their_largest_value_or_what_is_given() -> None:

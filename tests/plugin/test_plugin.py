@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gnsqd import testing
-from kit.daemons import free_port, own_command
+from kit.daemons import own_command
 
 PLUGIN = "gnsqd.pytest_plugin"
 
@@ -195,52 +195,3 @@ def test_context_manager_leaves_nothing_behind() -> None:
     assert not daemon.data_path.parent.exists()
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://{daemon.http_address}/ping")
-
-
-# A project's fixture for the real nsqd; the one line that changes is COMMAND's.
-FIXTURE = """
-import json, subprocess, time, urllib.request
-import nsq, pytest, tornado.ioloop
-
-COMMAND = {command}
-
-@pytest.fixture
-def nsqd(tmp_path):
-    process = subprocess.Popen([*COMMAND, "-tcp-address=127.0.0.1:{tcp}", "-http-address=127.0.0.1:{http}",
-                                "-data-path", str(tmp_path)], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    for _ in range(600):
-        try:
-            urllib.request.urlopen("http://127.0.0.1:{http}/ping")
-            break
-        except OSError:
-            time.sleep(0.05)
-    yield "127.0.0.1:{tcp}"
-    process.terminate()
-    assert process.wait(30) == 0
-
-def test_round_trip(nsqd):
-    received = []
-    loop = tornado.ioloop.IOLoop.current()
-
-    def handle(message):
-        received.append(message.body)
-        loop.stop()
-        return True
-
-    nsq_writer = nsq.Writer([nsqd])
-    reader = nsq.Reader(topic="t", channel="c", nsqd_tcp_addresses=[nsqd], message_handler=handle)
-    loop.call_later(0.5, lambda: nsq_writer.pub("t", b"hello"))
-    loop.call_later(30, loop.stop)
-    loop.start()
-    assert received == [b"hello"]
-"""
-
-
-@pytest.mark.parametrize("daemon", ["gnsqd", pytest.param("nsqd", marks=pytest.mark.peer)])
-def test_project_that_starts_nsqd_in_a_fixture_is_switched_by_one_line(
-    project: Project, peer_binary: Callable[[str], Path], daemon: str
-) -> None:
-    command = own_command() if daemon == "gnsqd" else [str(peer_binary("nsqd"))]
-    run = project(FIXTURE.format(command=command, tcp=free_port(), http=free_port()))
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "1 passed" in run.stdout

@@ -5,11 +5,10 @@ import multiprocessing
 import os
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +42,6 @@ def pid_of(daemon: Daemon) -> int:
 def parent_of(daemon: Daemon) -> int:
     """The pid of the process that has forked it (proc(5), stat, 4)."""
     return int(Path(f"/proc/{pid_of(daemon)}/stat").read_text("utf-8").rpartition(")")[2].split()[1])
-
-
-def cpu_seconds(daemon: Daemon) -> float:
-    """Of its main thread, so far (/proc/PID/schedstat)."""
-    return int(Path(f"/proc/{pid_of(daemon)}/schedstat").read_text("utf-8").split()[0]) / 1e9
 
 
 @pytest.fixture
@@ -107,24 +101,6 @@ def test_reset_replaces_a_daemon_that_cannot_go_on(nsq: Daemon, ending: str) -> 
 
 
 # Starts
-
-
-def started(directory: Path, count: int, *flags: str, command: Sequence[str] = GNSQD) -> list[float]:
-    """CPU seconds of that many daemons, one after the other, each until it answers."""
-    spent = []
-    for number in range(count):
-        daemon = Daemon(directory / str(number), flags, command)
-        daemon.start()
-        spent.append(cpu_seconds(daemon))
-        daemon.kill()
-    return spent
-
-
-def test_the_last_of_many_daemons_takes_a_fraction_of_a_new_interpreters_time(tmp_path: Path) -> None:
-    """CPU time: the wall time depends on what else the machine does, and the benchmarks have a row for it."""
-    forked, cold = started(tmp_path / "forked", 30), started(tmp_path / "cold", 2, command=COLD)
-    assert statistics.median(forked[-5:]) < min(cold) / 3
-    assert statistics.median(forked[-5:]) < 3 * statistics.median(forked[:5]), "each takes longer than the one before"
 
 
 def test_daemon_that_cannot_start_has_its_log_in_one_error(tmp_path: Path) -> None:

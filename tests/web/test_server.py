@@ -247,14 +247,6 @@ def test_the_daemon_does_not_start_with_a_page_that_cannot_be(tmp_path: Path, fl
     assert "Traceback" not in result.stderr
 
 
-def test_a_page_that_nobody_looked_at_ends_with_the_daemon(gnsqd_factory: DaemonFactory) -> None:
-    daemon = gnsqd_factory(OWN_PAGE)
-    daemon.send_signal(signal.SIGTERM)
-    assert daemon.wait() == 0
-    assert "ADMIN: closing" in daemon.log()
-    assert page_processes(daemon) == []
-
-
 def page_processes(daemon: Daemon) -> list[int]:
     return [int(pid) for pid in re.findall(r"INFO: ADMIN: process (\d+) serves the page", daemon.log())]
 
@@ -322,24 +314,28 @@ def test_a_daemon_without_descriptors_has_its_page_later(gnsqd_factory: DaemonFa
         assert waiting.recv(15) == b"HTTP/1.1 200 OK"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_process_of_the_page_ends_with_the_daemon(viewed: tuple[Daemon, int], number: signal.Signals) -> None:
+@pytest.mark.parametrize("number, hangs", [(signal.SIGTERM, False), (signal.SIGKILL, False), (signal.SIGTERM, True)])
+def test_the_process_of_the_page_ends_with_the_daemon(
+    viewed: tuple[Daemon, int], number: signal.Signals, hangs: bool
+) -> None:
     daemon, pid = viewed
     stream = Stream(admin_of(daemon))
+    if hangs:
+        os.kill(pid, signal.SIGSTOP)
     daemon.send_signal(number)
     assert daemon.wait() == (0 if number == signal.SIGTERM else -number)
     eventually(lambda: not running(pid))
-    assert "ERROR" not in daemon.log()
+    assert "ERROR" not in daemon.log() or hangs
     with pytest.raises(OSError):
         ping(daemon)
     stream.close()
 
 
-def test_a_process_of_the_page_that_hangs_does_not_outlive_the_daemon(viewed: tuple[Daemon, int]) -> None:
-    daemon, pid = viewed
-    os.kill(pid, signal.SIGSTOP)
+def test_a_page_that_nobody_looked_at_needs_no_process(gnsqd_factory: DaemonFactory) -> None:
+    daemon = gnsqd_factory(OWN_PAGE)
     assert daemon.terminate() == 0
-    assert not running(pid)
+    assert "ADMIN: closing" in daemon.log()
+    assert page_processes(daemon) == []
 
 
 def test_the_page_logs_at_the_level_of_the_daemon(viewed: tuple[Daemon, int]) -> None:
@@ -364,13 +360,9 @@ def test_a_process_that_nobody_uses_ends_and_refuses_nobody() -> None:
                 [sys.executable, "-P", "-m", "nsqadmin_web"], stdin=its.fileno(), pass_fds=[listener.fileno()]
             )
         settings = {
-            "descriptor": listener.fileno(),
-            "nsqd": "127.0.0.1:1",
-            "listed": ["", 1],
-            "nsqlookupd": "",
-            "token_files": [],
-        }
-        settings |= {"read_only": False, "log_prefix": "", "log_level": 2, "idle_seconds": 0.5}
+            "descriptor": listener.fileno(), "nsqd": "127.0.0.1:1", "listed": ["", 1], "nsqlookupd": "",
+            "token_files": [], "read_only": False, "log_prefix": "", "log_level": 2, "idle_seconds": 0.5,
+        }  # fmt: skip
         ours.sendall(json.dumps(settings).encode() + b"\n")
         address = "http://{}:{}".format(*listener.getsockname())
         assert urllib.request.urlopen(f"{address}/ping", timeout=DEADLINE).read() == b"OK"
