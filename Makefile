@@ -18,7 +18,7 @@ WORKERS := 3
 PYTEST = $(CACHING) GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest -n $(WORKERS) --dist=worksteal
 
 .PHONY: help run check test test-all test-plain test-spark test-old-spark peers bench bench-memory bench-scale spark-faults
-.PHONY: spark-bench spark-example spark-patterns faults attacks differential soak mutants docs options screens release-check lint types format clean
+.PHONY: spark-bench spark-example faults attacks differential soak mutants docs options screens release-check lint types format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -131,11 +131,6 @@ mutants: $(PEERS) ## which tests notice a broken line: an hour or two
 spark-faults: ## kills, restarts and full disks beside a Spark stream
 	@CC=/bin/false .ci/install .venv-plain dev,spark,object-store,s3-server
 	@PYTHONPATH=tests:tools .venv-plain/bin/python -m spark.faults $(FLAGS)
-
-# What show, limit, sorts, joins and so on do to a batch frame: a table of contrib/docs/spark.md.
-spark-patterns: ## lazy actions of Spark on a batch frame
-	@CC=/bin/false .ci/install .venv-plain dev,spark,object-store,s3-server
-	@PYTHONPATH=tests:tools .venv-plain/bin/python -m spark.patterns
 
 # Rows per second of Spark's readers and writers, with gnsqd and the real nsqd.
 spark-bench: $(PEERS) ## rows per second of Spark's readers and writers

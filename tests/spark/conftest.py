@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from spark.java import NoJava, java_home
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from spark.command_line import Run
 
 MISSING = [
     library for library in ("moto", "obstore", "pyarrow", "pyspark") if importlib.util.find_spec(library) is None
@@ -44,6 +44,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("spark"):
+        from kit.spark_sessions import NoJava, java_home
+
         try:
             java_home()
         except NoJava as error:
@@ -59,8 +61,8 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """A local session of two cores, one for all tests; they are marked `spark`."""
-    from spark.s3_server import set_environment
-    from spark.sessions import start_session
+    from kit.s3_server import set_environment
+    from kit.spark_sessions import start_session
 
     set_environment()  # the server may be started later
     session = start_session(tmp_path_factory.mktemp("spark"))
@@ -68,9 +70,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     session.stop()
 
 
-@pytest.fixture(name="spark_environment", scope="session")
-def spark_environment_fixture() -> dict[str, str]:
-    """The environment of a process that starts Spark."""
-    from spark.sessions import spark_environment
+@pytest.fixture
+def run(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> "Run":
+    """Runs a command line of gnsq-pipeline in this process."""
+    from spark.command_line import runner
 
-    return spark_environment()
+    return runner(spark, monkeypatch, capfd)

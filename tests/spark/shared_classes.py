@@ -4,27 +4,17 @@ With it, a JVM starts and runs its first queries in half the time. A JVM ignores
 """
 
 import contextlib
-import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 
-from spark.java import NoJava
+from kit.spark_sessions import CLASSES, CONF, QUICK_JAVA, NoJava, start_session
 
-ARCHIVE = Path(sys.prefix, f"spark-{version('pyspark')}.jsa")
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "rolled" / "data"
-
-
-def options() -> str:
-    """Options of a JVM that uses the archive, if there is one, and is silent about one that does not fit."""
-    return f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:disable" if ARCHIVE.exists() else ""
 
 
 def make() -> None:
     """Run a batch and a stream like those of the tests in a JVM that archives its classes when it ends."""
-    from spark.sessions import CONF, QUICK_JAVA, start_session
-
-    made = ARCHIVE.with_suffix(".part")
+    made = CLASSES.with_suffix(".part")
     archiving = f"{QUICK_JAVA} -XX:ArchiveClassesAtExit={made} -Xlog:disable"
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -39,9 +29,9 @@ def make() -> None:
         assert gateway is not None
         spark.stop()
         gateway.proc.communicate()  # it ends at the end of its input, and archives the classes
-    made.rename(ARCHIVE)  # whole, even if this program is interrupted
+    made.rename(CLASSES)  # whole, even if this program is interrupted
 
 
-if __name__ == "__main__" and not ARCHIVE.exists():
+if __name__ == "__main__" and not CLASSES.exists():
     with contextlib.suppress(NoJava):
         make()

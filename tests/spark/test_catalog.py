@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kit.daemons import Daemon
-from spark.topics import bodies, daemon_options, publish
+from kit.spark_topics import bodies, daemon_options
+from kit.traffic import publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,58 +32,44 @@ def clause(options: dict[str, str]) -> str:
 
 
 def options(nsqd: Daemon, tmp_path: Path, **more: str) -> dict[str, str]:
-    return {
-        **daemon_options(nsqd),
-        "subscribe": "orders",
-        "channel": "spark",
-        "spoolLocation": str(tmp_path / "spool"),
-        **more,
-    }
+    given = {"subscribe": "orders", "channel": "spark", "spoolLocation": str(tmp_path / "spool")}
+    return daemon_options(nsqd) | given | more
 
 
 def values(frame: "DataFrame") -> list[bytes]:
     return sorted(bytes(row.value) for row in frame.select("value").collect())
 
 
-def first_line(error: Any) -> str:
-    return str(error.value).splitlines()[0]
-
-
 def test_each_query_of_a_table_reads_what_is_queued(tables: "SparkSession", gnsqd: Daemon, tmp_path: Path) -> None:
-    publish(gnsqd, "orders", bodies(100))
+    publish(gnsqd, "orders", *bodies(100))
     tables.sql(
         f"CREATE TABLE queued USING nsq {clause(options(gnsqd, tmp_path))} COMMENT 'orders' "
         "TBLPROPERTIES ('team' = 'sales')"
     )
     assert values(tables.sql("SELECT * FROM queued")) == sorted(bodies(100))
     assert tables.sql("SELECT count(*) AS number FROM queued").collect()[0].number == 0
-    publish(gnsqd, "orders", bodies(10, "later "))
+    publish(gnsqd, "orders", *bodies(10, "later "))
     peeked = tables.read.option("peek", "true").table("queued")
     assert (peeked.count(), peeked.count()) == (10, 10)
     assert values(tables.read.table("queued")) == sorted(bodies(10, "later "))
 
 
 def test_a_stream_reads_a_table(tables: "SparkSession", gnsqd: Daemon, tmp_path: Path) -> None:
-    publish(gnsqd, "orders", bodies(100))
+    publish(gnsqd, "orders", *bodies(100))
     tables.sql(f"CREATE TABLE queued USING nsq {clause(options(gnsqd, tmp_path, maxMessagesPerTrigger='60'))}")
     taken: list[bytes] = []
-    query = (
-        tables.readStream.table("queued")
-        .writeStream.foreachBatch(lambda frame, batch: taken.extend(values(frame)))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
+    writer = tables.readStream.table("queued").writeStream.foreachBatch(lambda frame, _: taken.extend(values(frame)))
+    query = writer.trigger(availableNow=True).start(checkpointLocation=str(tmp_path / "checkpoint"))
     query.awaitTermination()
     assert sorted(taken) == sorted(bodies(100))
     assert len([one for one in query.recentProgress if one.numInputRows]) == 2
 
 
 def test_a_temporary_view_is_one_read(tables: "SparkSession", gnsqd: Daemon, tmp_path: Path) -> None:
-    publish(gnsqd, "orders", bodies(100))
+    publish(gnsqd, "orders", *bodies(100))
     tables.sql(f"CREATE TEMPORARY VIEW queued USING nsq {clause(options(gnsqd, tmp_path))}")
     assert tables.sql("SELECT * FROM queued a JOIN queued b USING (message_id)").count() == 100
-    publish(gnsqd, "orders", bodies(10, "later "))
+    publish(gnsqd, "orders", *bodies(10, "later "))
     assert values(tables.table("queued")) == sorted(bodies(100))
 
 
@@ -93,17 +80,12 @@ def test_a_table_of_a_data_directory_has_its_messages(tables: "SparkSession", wh
     assert tables.read.option("topic", "another").table("left_behind").count() == 0
 
 
-def test_a_view_of_a_data_directory_has_its_messages(tables: "SparkSession") -> None:
-    tables.sql(f"CREATE TEMPORARY VIEW left_behind USING nsq_diskqueue OPTIONS (path '{ROLLED}')")
-    assert tables.sql("SELECT DISTINCT topic FROM left_behind").collect()[0].topic == "roll"
-
-
 def test_an_insert_is_refused_in_one_line(tables: "SparkSession", gnsqd: Daemon, tmp_path: Path) -> None:
     tables.sql(f"CREATE TABLE copies (value STRING) USING nsq {clause(options(gnsqd, tmp_path, topic='copies'))}")
     for statement in ("INSERT INTO copies VALUES ('x')", "SELECT * FROM copies"):
         with pytest.raises(Exception) as error:
             tables.sql(statement).collect()
-        assert "Of a table, Spark passes OPTIONS to no INSERT" in first_line(error)
+        assert "Of a table, Spark passes OPTIONS to no INSERT" in str(error.value).splitlines()[0]
 
 
 @pytest.mark.parametrize(
@@ -119,5 +101,5 @@ def test_a_table_with_a_wrong_option_is_not_created(
 ) -> None:
     with pytest.raises(Exception) as error:
         tables.sql(f"CREATE TABLE queued USING nsq {clause(options(gnsqd, tmp_path) | more)}")
-    assert reported in first_line(error)
+    assert reported in str(error.value).splitlines()[0]
     assert not tables.catalog.tableExists("queued")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DaemonFactory
-from spark.cluster import Cluster, Process, spark_home
+from kit.spark_cluster import Cluster, Process, spark_home
+from kit.spark_sessions import CONF, spark_environment
+from kit.spark_topics import bodies, daemon_options, sink_options
+from kit.traffic import DaemonFactory, publish, take
 from spark.environments import bare_environment, clean_path
-from spark.sessions import CONF, spark_environment
-from spark.topics import bodies, daemon_options, publish, sink_options, take
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -56,7 +56,7 @@ def test_a_cluster_reads_three_gnsqd_and_writes_to_one(
     sources, sink = [gnsqd_factory() for _ in range(3)], gnsqd_factory()
     published = [bodies(MESSAGES, f"{part} ") for part in range(3)]
     for daemon, messages in zip(sources, published, strict=True):
-        publish(daemon, "orders", messages)
+        publish(daemon, "orders", *messages)
 
     submit: list[str | Path] = [spark_home() / "bin" / "spark-submit", "--master", cluster.url]
     settings = {**CONF, "spark.driver.memory": "512m", "spark.executor.memory": "512m"}
@@ -84,4 +84,5 @@ def test_a_cluster_reads_three_gnsqd_and_writes_to_one(
         assert int(job.find(r"^executors (\d+)$")[1]) == 2
         assert int(job.find(r"^rows (\d+)$")[1]) == 3 * MESSAGES
         assert int(job.find(r"^batches (\d+)$")[1]) >= 3
-    assert sorted(take(sink, "copies", 3 * MESSAGES)) == sorted(body for part in published for body in part)
+    copies = sorted(message.body for message in take(sink, "copies", "check", 3 * MESSAGES))
+    assert copies == sorted(body for part in published for body in part)

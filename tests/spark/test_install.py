@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kit.spark_sessions import CONF, spark_environment
 from spark.environments import bare_environment, clean_path, install_editable
-from spark.sessions import CONF, spark_environment
 
 FOUND = ["pyspark_nsq", "pyspark_nsq_diskqueue"]
 

@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.nsq_client import Client
-from spark.topics import bodies, daemon_options, name, publish
+from kit.spark_topics import bodies, daemon_options, name
+from kit.traffic import create, publish, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,14 +62,13 @@ def start(spark: "SparkSession", nsqd: Daemon, directory: Path, channel: str, qu
 def test_queries_of_nsq_have_series_until_they_end(
     spark: "SparkSession", listener: "NsqMetrics", nsqd: Daemon, tmp_path: Path
 ) -> None:
-    for path in ("topic/create?topic=orders", "channel/create?topic=orders&channel=second"):
-        nsqd.http("POST", f"/{path}")
+    create(nsqd, "orders", "second")
     consumer = Client(nsqd.tcp_address)
     consumer.subscribe("orders", "first", rdy=5)
-    publish(nsqd, "orders", bodies(30))
+    publish(nsqd, "orders", *bodies(30))
     for _ in range(5):
         consumer.message()
-    eventually(lambda: nsqd.channel_stats("orders", "first")["depth"] == 25, "all are in the channel")
+    wait_for(nsqd, "orders", "first", depth=25)
     first = start(spark, nsqd, tmp_path, "first", "copies")
     second = start(spark, nsqd, tmp_path, "second", None)
     other = spark.readStream.format("rate").load().writeStream.format("noop").queryName("other").start()

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 import pytest
 from obstore.store import S3Store
 
-from conftest import DaemonFactory
 from gnsq_pipeline.spool import reports
 from kit.daemons import free_port
+from kit.s3_server import make_bucket, serving, set_environment
+from kit.spark_topics import bodies, daemon_options
+from kit.traffic import DaemonFactory, publish
 from pyspark_nsq import files
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import names_in, place
 from pyspark_nsq.retention import inspect
 from pyspark_nsq.spool import check_location
-from spark.s3_server import make_bucket, serving, set_environment
-from spark.topics import bodies, daemon_options, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,14 +140,14 @@ def test_streams_and_batch_reads_have_their_spools_there(
         writer.trigger(availableNow=True).start(str(tmp_path / "table")).awaitTermination()
 
     for number in range(2):
-        publish(daemon, "orders", bodies(1000, f"{number} "))
+        publish(daemon, "orders", *bodies(1000, f"{number} "))
         drain()
     rows = spark.read.parquet(str(tmp_path / "table")).collect()
     assert sorted(bytes(row.value) for row in rows) == sorted(bodies(1000, "0 ") + bodies(1000, "1 "))
     ((_, report),) = reports(location)
     assert report.batches
     assert not report.uncommitted_messages
-    publish(daemon, "orders", bodies(500, "batch "))
+    publish(daemon, "orders", *bodies(500, "batch "))
     frame = spark.read.format("nsq").options(**options).load()
     for _ in range(2):
         assert sorted(bytes(row.value) for row in frame.collect()) == sorted(bodies(500, "batch "))

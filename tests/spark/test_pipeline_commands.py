@@ -1,7 +1,6 @@
 """The commands of gnsq-pipeline on the tests' session: what they do to NSQ and files, and how they end."""
 
 import json
-import logging
 import os
 import re
 import signal
@@ -9,71 +8,22 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gnsq_pipeline.archive import only_writer
-from gnsq_pipeline.cli import main
 from kit.daemons import DEADLINE, Daemon, eventually, free_port
+from kit.spark_topics import bodies
+from kit.traffic import publish, take
+from spark.command_line import Run, destination, sources
 from spark.events import NOON_NS, Event, archive, generate
-from spark.topics import publish, take
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@dataclass
-class Ended:
-    """A run of the command line."""
-
-    status: int
-    stdout: str
-    stderr: str
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.stdout.splitlines()]
-
-
-Run = Callable[..., Ended]
-
-
-@pytest.fixture
-def run(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run a command line in this process, with the tests' session, which is as silent as one of its own."""
-
-    def called(*words: str | Path) -> Ended:
-        capfd.readouterr()
-        monkeypatch.setattr("sys.argv", ["gnsq-pipeline", *map(str, words)])
-        spark.sparkContext.setLogLevel("OFF")
-        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
-        try:
-            with pytest.raises(SystemExit) as ended:
-                main()
-        finally:
-            spark.sparkContext.setLogLevel("ERROR")
-        out, err = capfd.readouterr()
-        code = ended.value.code
-        return Ended(code if isinstance(code, int) else 0, out, err)
-
-    return called
-
-
-def sources(*daemons: Daemon) -> list[str]:
-    words = []
-    for daemon in daemons:
-        words += [*destination(daemon), "--nsqd-http-address", "{}:{}".format(*daemon.http_address)]
-    return [*words, "-o", "idleTimeoutMs=20000"]  # as in spark.topics
-
-
-def destination(daemon: Daemon) -> list[str]:
-    return ["--nsqd-tcp-address", "{}:{}".format(*daemon.tcp_address)]
 
 
 def one_line(text: str) -> str:
@@ -89,31 +39,6 @@ def archived(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) ->
     return directory, events
 
 
-def test_archive_takes_topics_of_several_nsqds_and_goes_on_where_it_was(
-    spark: "SparkSession", run: Run, gnsqd_factory: Callable[[], Daemon], tmp_path: Path
-) -> None:
-    daemons = [gnsqd_factory(), gnsqd_factory()]
-    output = tmp_path / "output"
-    published: Counter[tuple[str, bytes]] = Counter()
-    for round_number in range(2):
-        for number, daemon in enumerate(daemons):
-            for topic in ("orders", "clicks"):
-                bodies = [b"%d-%d-%s-%d" % (round_number, number, topic.encode(), n) for n in range(50)]
-                publish(daemon, topic, bodies)
-                published.update((topic, body) for body in bodies)
-        subscription = ["--topic", "orders", "--topic", "clicks", "--channel", "archive"]
-        ended = run("archive", *subscription, *sources(*daemons), output)
-        assert ended.status == 0, ended.stderr
-        assert re.fullmatch(r".*  200 rows  .* rows/s  lag 0\nall is read: 200 rows in 1 batches, .*\n", ended.stderr)
-        rows = spark.read.parquet(str(output)).collect()
-        assert Counter((row.topic, bytes(row.value)) for row in rows) == published
-    for daemon in daemons:
-        assert daemon.channel_stats("orders", "archive")["depth"] == 0
-    streams = run("spool", "list", output, "--json").rows
-    names = ("topics", "channel", "batches", "messages", "committed_batch")
-    assert [[stream[name] for name in names] for stream in streams] == [["orders,clicks", "archive", 2, 400, 2]]
-
-
 def scrape(port: int) -> dict[str, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as answer:
         lines = [line.rpartition(" ") for line in answer.read().decode().splitlines() if not line.startswith("#")]
@@ -123,7 +48,7 @@ def scrape(port: int) -> dict[str, float]:
 def test_a_continuous_archive_reports_to_prometheus_and_stops_on_a_signal(
     spark: "SparkSession", run: Run, gnsqd: Daemon, tmp_path: Path
 ) -> None:
-    publish(gnsqd, "orders", [b"%d" % number for number in range(30)])
+    publish(gnsqd, "orders", *bodies(30))
     port = free_port()
     scraped: list[dict[str, float]] = []
 
@@ -142,7 +67,7 @@ def test_a_continuous_archive_reports_to_prometheus_and_stops_on_a_signal(
 
         try:
             eventually(lambda: bool(scraped) or all_read() or bool(scraped), timeout=60)
-            publish(gnsqd, "orders", [b"%d" % number for number in range(30, 60)])
+            publish(gnsqd, "orders", *bodies(30, "later "))
             eventually(all_read, timeout=60)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -164,30 +89,6 @@ def test_a_continuous_archive_reports_to_prometheus_and_stops_on_a_signal(
         scrape(port)
 
 
-def test_a_drain_that_sigterm_stops_is_unfinished(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
-    publish(gnsqd, "orders", [b"%d" % number for number in range(2000)])
-    output, summary = tmp_path / "output", tmp_path / "summary.json"
-    words = ["archive", "--topic", "orders", "--channel", "a", *sources(gnsqd), "--summary", summary, output]
-
-    def terminate() -> None:
-        try:
-            eventually(lambda: (output / "_checkpoint" / "commits" / "0").exists(), timeout=100)
-        finally:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    thread = threading.Thread(target=terminate)
-    thread.start()
-    ended = run(*words, "--max-messages", "10")
-    thread.join()
-    assert ended.status == 3
-    *batches, end = ended.stderr.splitlines()
-    assert all(re.search("  batch [0-9]+  10 rows  ", line) for line in batches)
-    assert end.startswith("Error: stopped by SIGTERM before everything was read: ")
-    reported = json.loads(summary.read_text())
-    assert (reported["finished"], reported["stopped_by"], reported["exit_code"]) == (False, "SIGTERM", 3)
-    assert reported["rows"] < 2000
-
-
 def test_replay_publishes_what_was_asked_for(run: Run, gnsqd: Daemon, archived: tuple[Path, list[Event]]) -> None:
     directory, events = archived
     since, until = NOON_NS + 1_800_000_000_000, NOON_NS + 7_200_000_000_000
@@ -203,7 +104,7 @@ def test_replay_publishes_what_was_asked_for(run: Run, gnsqd: Daemon, archived: 
     assert counted == [{"topic": "orders", "messages": len(wanted), "bytes": sum(map(len, wanted))}]
     ended = run("replay", directory, *chosen, *destination(gnsqd), "--to-topic", "again", "--json")
     assert ended.rows == [{"messages": len(wanted)}], ended.stderr
-    assert sorted(take(gnsqd, "again", len(wanted))) == wanted
+    assert sorted(message.body for message in take(gnsqd, "again", "check", len(wanted))) == wanted
 
 
 def test_replay_keeps_topics_and_holds_the_rate(run: Run, gnsqd: Daemon, archived: tuple[Path, list[Event]]) -> None:
@@ -215,7 +116,7 @@ def test_replay_keeps_topics_and_holds_the_rate(run: Run, gnsqd: Daemon, archive
     assert time.monotonic() - began >= (len(events) / 2 - 10) / 100
     for topic in ("orders", "clicks"):
         wanted = sorted(event.value for event in events if event.topic == topic)
-        assert sorted(take(gnsqd, topic, len(wanted))) == wanted
+        assert sorted(message.body for message in take(gnsqd, topic, "check", len(wanted))) == wanted
 
 
 def test_rollup_of_an_archive_is_printed_or_written(
@@ -244,12 +145,12 @@ def test_rollup_of_topics_writes_windows_that_are_over(
 ) -> None:
     output = tmp_path / "rolled"
     words = ["--topic", "orders", "--channel", "r", *sources(gnsqd), "--window", "1s", "--watermark", "1s"]
-    publish(gnsqd, "orders", [b"first"] * 20)
+    publish(gnsqd, "orders", *[b"first"] * 20)
 
     def reported() -> list[Any]:
         ended = run("rollup", *words, "--output", output)
         assert ended.status == 0, ended.stderr
-        publish(gnsqd, "orders", [b"x"])  # time goes on by it
+        publish(gnsqd, "orders", b"x")  # time goes on by it
         rows = [row for row in spark.read.parquet(str(output)).collect() if row.bytes >= 5]
         return rows if sum(row.messages for row in rows) == 20 else []
 
@@ -300,7 +201,7 @@ def test_a_mistake_is_reported_in_one_line(run: Run, tmp_path: Path, words: list
 
 
 def test_an_archive_that_another_run_writes_is_refused(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
-    publish(gnsqd, "orders", [b"1"])
+    publish(gnsqd, "orders", b"1")
     words = ["archive", "--topic", "orders", "--channel", "c", *sources(gnsqd), tmp_path / "output"]
     with only_writer("another", tmp_path / "output" / "_checkpoint"):
         ended = run(*words)
@@ -315,7 +216,7 @@ def test_an_archive_that_another_run_writes_is_refused(run: Run, gnsqd: Daemon, 
 
 
 def test_a_format_without_its_package_is_reported(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
-    publish(gnsqd, "orders", [b"1"])
+    publish(gnsqd, "orders", b"1")
     ended = run(
         "archive", "--topic", "orders", "--channel", "c", *sources(gnsqd), "a_table", "--format", "iceberg",
         "--spool", tmp_path / "spool", "--checkpoint", tmp_path / "checkpoint",
@@ -343,7 +244,7 @@ def test_nsqds_that_are_not_there_are_reported(run: Run, archived: tuple[Path, l
 
 
 def test_a_topic_that_no_nsqd_has_is_an_error_unless_allowed(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
-    publish(gnsqd, "orders", [b"1"])
+    publish(gnsqd, "orders", b"1")
     words = ["archive", "--topic", "orders", "--topic", "order", "--channel", "c", *sources(gnsqd), tmp_path / "output"]
     summary = tmp_path / "summary.json"
     ended = run(*words, "--summary", summary)
@@ -359,7 +260,7 @@ def test_a_topic_that_no_nsqd_has_is_an_error_unless_allowed(run: Run, gnsqd: Da
 
 
 def test_an_address_for_metrics_that_is_taken_is_reported(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
-    publish(gnsqd, "t", [b"1"])
+    publish(gnsqd, "t", b"1")
     taken = "{}:{}".format(*gnsqd.http_address)
     words = ["--topic", "t", "--channel", "c", *sources(gnsqd), "--metrics-address", taken, tmp_path / "output"]
     ended = run("archive", *words)

@@ -5,20 +5,21 @@ and nothing is lost, duplicated or changed on the way.
 that the publisher generates, not from what any step says.
 """
 
-import json
 import os
+import re
 import subprocess
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from gnsq_pipeline.cli import main
-from kit.daemons import Daemon
+from kit.spark_topics import name
+from kit.traffic import DaemonFactory
+from spark.command_line import Run, destination, sources
 from spark.events import bodies
 
 if TYPE_CHECKING:
@@ -57,32 +58,14 @@ def totals_in(spark: "SparkSession", directory: Path) -> dict[str, Totals]:
     return {row[0]: Totals(*row[1:]) for row in rows}
 
 
-def run(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str | Path
-) -> list[dict[str, Any]]:
-    """A command of gnsq-pipeline that ends well; the JSON it prints."""
-    capsys.readouterr()
-    monkeypatch.setattr("sys.argv", ["gnsq-pipeline", *map(str, words)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    out, err = capsys.readouterr()
-    assert ended.value.code == 0, err
-    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-
-
 def test_a_million_events_are_archived_rolled_up_and_replayed(
-    spark: "SparkSession",
-    gnsqd_factory: Callable[..., Daemon],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    spark: "SparkSession", run: Run, gnsqd_factory: DaemonFactory, tmp_path: Path
 ) -> None:
-    sources, target = [gnsqd_factory(), gnsqd_factory()], gnsqd_factory()
-    addresses = ["{}:{}".format(*daemon.tcp_address) for daemon in sources]
+    daemons, target = [gnsqd_factory(), gnsqd_factory()], gnsqd_factory()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     publishers = [
         subprocess.Popen(
-            [sys.executable, "-m", "spark.pynsq_publisher", str(seed), str(EVENTS // 2), topic, *addresses],
+            [sys.executable, "-m", "spark.pynsq_publisher", str(seed), str(EVENTS // 2), topic, *map(name, daemons)],
             stdout=subprocess.PIPE,
             text=True,
             env=environment,
@@ -96,31 +79,32 @@ def test_a_million_events_are_archived_rolled_up_and_replayed(
         assert publisher.returncode == 0
 
     archive, again = tmp_path / "archive", tmp_path / "again"
-    nodes: list[str] = []
-    for daemon in sources:
-        nodes += ["--nsqd-tcp-address", "{}:{}".format(*daemon.tcp_address)]
-        nodes += ["--nsqd-http-address", "{}:{}".format(*daemon.http_address)]
     subscription = ["--topic", "orders", "--topic", "clicks", "--channel", "archive"]
-    run(capsys, monkeypatch, "archive", *subscription, *nodes, "--max-messages", str(EVENTS // 3 + 1), archive)
+    ended = run("archive", *subscription, *sources(*daemons), "--max-messages", str(EVENTS // 3 + 1), archive)
+    assert ended.status == 0, ended.stderr
+    *lines, last = ended.stderr.splitlines()
+    assert len(lines) == 3
+    assert re.search(r"  batch 2  [\d,]+ rows  .* rows/s  lag 0$", lines[-1])
+    assert last.startswith(f"all is read: {EVENTS:,} rows in 3 batches, ")
     assert totals_in(spark, archive) == expected
     ids = spark.read.parquet(str(archive)).select("nsqd", "topic", "message_id")
     assert ids.distinct().count() == EVENTS
-    for daemon in sources:
+    for daemon in daemons:
         for topic in TOPICS:
             channel = daemon.channel_stats(topic, "archive")
             assert (channel["depth"], channel["in_flight_count"], channel["deferred_count"]) == (0, 0, 0)
+    (stream,) = run("spool", "list", archive, "--json").rows
+    wanted = {"topics": "orders,clicks", "channel": "archive", "batches": 3, "messages": EVENTS, "committed_batch": 3}
+    assert wanted.items() <= stream.items()
 
     by_topic: Counter[str] = Counter()
-    for row in run(capsys, monkeypatch, "rollup", "--from-archive", archive, "--window", "1h", "--json"):
+    for row in run("rollup", "--from-archive", archive, "--window", "1h", "--json").rows:
         by_topic[row["topic"]] += row["messages"]
         by_topic[row["topic"] + " bytes"] += row["bytes"]
     assert by_topic == {
         **{topic: total.messages for topic, total in expected.items()},
         **{f"{topic} bytes": total.bytes for topic, total in expected.items()},
     }
-    destination = "{}:{}".format(*target.tcp_address)
-    (published,) = run(capsys, monkeypatch, "replay", archive, "--nsqd-tcp-address", destination, "--json")
-    assert published["messages"] == EVENTS
-    here = ["--nsqd-tcp-address", destination, "--nsqd-http-address", "{}:{}".format(*target.http_address)]
-    run(capsys, monkeypatch, "archive", *subscription, *here, again)
+    assert run("replay", archive, *destination(target), "--json").rows == [{"messages": EVENTS}]
+    assert run("archive", *subscription, *sources(target), again).status == 0
     assert totals_in(spark, again) == expected

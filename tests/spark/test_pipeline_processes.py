@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gnsq_pipeline.archive import read_archive
-from gnsq_pipeline.cli import main
 from kit.daemons import DEADLINE, Daemon, eventually
-from spark.environments import clean_path, py_files
+from kit.spark_sessions import QUICK_JAVA, spark_environment
+from kit.spark_topics import bodies
+from kit.traffic import publish
+from spark.command_line import Run, sources
+from spark.environments import py_files
 from spark.events import archive, generate
-from spark.sessions import QUICK_JAVA
-from spark.topics import bodies, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +42,7 @@ def file_of(module: str) -> Path:
     return Path(spec.origin)
 
 
-def stopped(words: Sequence[str | Path], environment: dict[str, str], errors: Path, number: signal.Signals) -> int:
+def stopped(words: Sequence[str], errors: Path, number: signal.Signals) -> int:
     """Start a command, and after its first batch send a signal to it, its JVM and its workers, as a terminal does; its
     exit code."""
     with errors.open("w") as stderr:
@@ -49,7 +50,7 @@ def stopped(words: Sequence[str | Path], environment: dict[str, str], errors: Pa
             [sys.executable, "-m", "gnsq_pipeline", *words, *QUIET],
             stdout=subprocess.DEVNULL,
             stderr=stderr,
-            env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**spark_environment(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             start_new_session=True,
         )
     try:
@@ -64,25 +65,18 @@ def stopped(words: Sequence[str | Path], environment: dict[str, str], errors: Pa
 
 
 def test_an_archive_has_each_message_once_after_runs_that_signals_stopped(
-    spark: "SparkSession",
-    spark_environment: dict[str, str],
-    gnsqd: Daemon,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    spark: "SparkSession", run: Run, gnsqd: Daemon, tmp_path: Path
 ) -> None:
     """Each run prints only a line for each batch, and one about its end."""
-    publish(gnsqd, "orders", published := bodies(15_000))
-    nodes = ["--nsqd-tcp-address", "{}:{}".format(*gnsqd.tcp_address)]
-    nodes += ["--nsqd-http-address", "{}:{}".format(*gnsqd.http_address)]
-    nodes += ["-o", "idleTimeoutMs=20000"]  # as in spark.topics
+    published = bodies(15_000)
+    publish(gnsqd, "orders", *published)
     output, summary, errors = tmp_path / "output", tmp_path / "summary.json", tmp_path / "stderr"
-    words: list[str | Path] = ["archive", "--topic", "orders", "--channel", "a", *nodes, "--summary", summary, output]
-    batches: list[str | Path] = ["--max-messages", "500"]
+    words = ["archive", "--topic", "orders", "--channel", "a", *sources(gnsqd), "--summary", str(summary), str(output)]
     for extra, number, status, end in (
         (["--continuous", "--trigger", "100ms"], signal.SIGINT, 130, "stopped by SIGINT: "),
         ([], signal.SIGTERM, 3, "Error: stopped by SIGTERM before everything was read: "),
     ):
-        assert stopped([*words, *batches, *extra], spark_environment, errors, number) == status, errors.read_text()
+        assert stopped([*words, "--max-messages", "500", *extra], errors, number) == status, errors.read_text()
         *lines, last = errors.read_text().rstrip("\n").split("\n")  # a line break follows the ^C of a terminal
         assert lines
         assert all(re.search(r"  batch \d+  500 rows  ", line) for line in lines), lines
@@ -90,18 +84,13 @@ def test_an_archive_has_each_message_once_after_runs_that_signals_stopped(
         reported = json.loads(summary.read_text())
         assert (reported["finished"], reported["stopped_by"], reported["exit_code"]) == (False, number.name, status)
         assert 0 < reported["rows"] < 15_000
-    monkeypatch.setattr("sys.argv", ["gnsq-pipeline", *map(str, words)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
+    assert run(*words).status == 0
     assert json.loads(summary.read_text())["finished"]
     rows = read_archive(spark, str(output)).select("value").collect()
     assert sorted(bytes(row.value) for row in rows) == sorted(published)
 
 
-def test_spark_submit_runs_it_with_what_py_files_brings(
-    spark: "SparkSession", spark_environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_spark_submit_runs_it_with_what_py_files_brings(spark: "SparkSession", tmp_path: Path) -> None:
     events = generate(60)
     archive(spark, tmp_path / "archive", events)
     submit = file_of("pyspark").parent / "bin" / "spark-submit"
@@ -113,7 +102,7 @@ def test_spark_submit_runs_it_with_what_py_files_brings(
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={**clean_path(), **{name: value for name, value in spark_environment.items() if name != "PYTHONPATH"}},
+        env={name: value for name, value in spark_environment().items() if name != "PYTHONPATH"},
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

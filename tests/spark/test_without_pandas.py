@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from kit.daemons import Daemon
-from spark.sessions import CONF, spark_environment
-from spark.topics import bodies, daemon_options, publish, sink_options
+from kit.spark_sessions import CONF, spark_environment
+from kit.spark_topics import bodies, daemon_options, sink_options
+from kit.traffic import publish
 
 pytestmark = pytest.mark.spark
 
@@ -32,7 +33,7 @@ def test_everything_works_without_pandas_and_numpy(gnsqd: Daemon, tmp_path: Path
     (absent / "sitecustomize.py").write_text(ABSENT)
     environment = spark_environment()
     environment["PYTHONPATH"] = os.pathsep.join([str(absent), *filter(None, [environment.get("PYTHONPATH")])])
-    publish(gnsqd, "orders", bodies(300))
+    publish(gnsqd, "orders", *bodies(300))
     spool = {"subscribe": "orders", "channel": "c", "spoolLocation": str(tmp_path / "spool")}
     arguments = {
         "conf": CONF,

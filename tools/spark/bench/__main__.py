@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 from kit.daemons import PEERS, own_command
+from kit.spark_sessions import CONF, QUICK_JAVA, start_session
 from spark.bench.rows import ROWS, SIZE, run_ceiling, run_once
-from spark.sessions import CONF, QUICK_JAVA, start_session
 
 WARM_UP = 20_000  # messages
 
@@ -29,20 +29,15 @@ def main() -> None:
     top = Path(tempfile.mkdtemp(prefix="nsq-bench-"))
     spark = start_session(top / "spark", conf={name: value for name, value in CONF.items() if value != QUICK_JAVA})
     from spark.bench.ceiling import CeilingSource
-    from spark.bench.row_source import RowDataSource
 
-    for source in (RowDataSource, CeilingSource):
-        spark.dataSource.register(source)
+    spark.dataSource.register(CeilingSource)
     print(
-        "| rows per second | daemon | median | range | of the ceiling | Python s |\n"
-        "| --- | --- | ---: | ---: | ---: | ---: |",
-        flush=True,
+        "| rows per second | daemon | median | range | of the ceiling |\n| --- | --- | ---: | ---: | ---: |", flush=True
     )
     for row in ROWS:
         if arguments.rows and row.key not in arguments.rows:
             continue
         rates: dict[str, list[float]] = {name: [] for name in daemons}
-        cpu: dict[str, list[float]] = {name: [] for name in daemons}
         ceilings: list[float] = []
         for run in range(-1, arguments.runs):
             directory = Path(tempfile.mkdtemp(dir=top))
@@ -51,20 +46,17 @@ def main() -> None:
                 ceilings.append(ceiling)
             for name, command in daemons.items():
                 directory = Path(tempfile.mkdtemp(dir=top))
-                rate, seconds = run_once(row, spark, command, directory, WARM_UP if run < 0 else arguments.messages)
+                rate = run_once(row, spark, command, directory, WARM_UP if run < 0 else arguments.messages)
                 shutil.rmtree(directory)
                 if run >= 0:
                     rates[name].append(rate)
-                    cpu[name].append(seconds)
         for name, found in rates.items():
             median = statistics.median(found)
             ratio = f"{median / statistics.median(ceilings):.0%}"
             between = f"{min(found):,.0f}-{max(found):,.0f}"
-            seconds = statistics.median(cpu[name])
-            print(f"| {row.name} | {name} | {median:,.0f} | {between} | {ratio} | {seconds:.1f} |", flush=True)
+            print(f"| {row.name} | {name} | {median:,.0f} | {between} | {ratio} |", flush=True)
     print(
         "\nThe ceiling is a source that yields the same batches, or a sink that drops them, without NSQ.\n"
-        "Python s: CPU seconds of Spark's Python processes per million rows, planning included.\n"
         f"{arguments.messages:,} messages of {SIZE} bytes, {arguments.runs} runs each, local[2] on "
         f"{os.cpu_count()} CPUs, Spark {spark.version}, Python {platform.python_version()}"
     )

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from kit.daemons import Daemon
 from kit.nsq_client import Client
-from spark.bench.python_cpu import python_cpu
-from spark.topics import daemon_options, sink_options
+from kit.spark_topics import daemon_options, sink_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,11 +52,11 @@ def _timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def stream(source: str, **options: str) -> Callable[[Bench], float]:
+def stream(**options: str) -> Callable[[Bench], float]:
     def run(bench: Bench) -> float:
         bench.fill()
         frame = (
-            bench.spark.readStream.format(source)
+            bench.spark.readStream.format("nsq")
             .options(**bench.subscription(), spoolLocation=str(bench.directory / "spool"), **options)
             .load()
         )
@@ -82,29 +81,26 @@ def stream(source: str, **options: str) -> Callable[[Bench], float]:
     return run
 
 
-def batch(source: str, **options: str) -> Callable[[Bench], float]:
+def batch(**options: str) -> Callable[[Bench], float]:
     def run(bench: Bench) -> float:
         bench.fill()
         all_options = {**bench.subscription(), **options}
         if "spool" not in all_options:
             all_options["spoolLocation"] = str(bench.directory / "spool")
-        frame = bench.spark.read.format(source).options(**all_options).load()
+        frame = bench.spark.read.format("nsq").options(**all_options).load()
         return _timed(lambda: frame.write.format("noop").mode("append").save())
 
     return run
 
 
-def write(source: str) -> Callable[[Bench], float]:
-    def run(bench: Bench) -> float:
-        values = f"CAST(lpad(CAST(id AS STRING), {SIZE}, '0') AS BINARY) AS value"
-        frame = bench.spark.range(0, bench.messages, 1, 2).selectExpr(values)
-        writer = frame.write.format(source).options(**sink_options(*bench.daemons), topic=TOPIC).mode("append")
-        seconds = _timed(writer.save)
-        taken = sum(topic["message_count"] for daemon in bench.daemons for topic in daemon.stats(TOPIC)["topics"])
-        assert taken == bench.messages, taken
-        return seconds
-
-    return run
+def write(bench: Bench) -> float:
+    values = f"CAST(lpad(CAST(id AS STRING), {SIZE}, '0') AS BINARY) AS value"
+    frame = bench.spark.range(0, bench.messages, 1, 2).selectExpr(values)
+    writer = frame.write.format("nsq").options(**sink_options(*bench.daemons), topic=TOPIC).mode("append")
+    seconds = _timed(writer.save)
+    taken = sum(topic["message_count"] for daemon in bench.daemons for topic in daemon.stats(TOPIC)["topics"])
+    assert taken == bench.messages, taken
+    return seconds
 
 
 def diskqueue(parquet: bool) -> Callable[[Bench], float]:
@@ -155,35 +151,28 @@ class BenchRow:
 ON_DISK = ("--mem-queue-size=0", "--sync-every=100000")
 
 ROWS = (
-    BenchRow("stream", "stream, Arrow batches", stream("nsq"), ceiling_stream),
-    BenchRow("stream-tasks", "the same by 2 tasks (minPartitions)", stream("nsq", minPartitions="2"), ceiling_stream),
-    BenchRow("stream-2", "the same from 2 nsqd", stream("nsq"), ceiling_stream, 2),
-    BenchRow("stream-4", "the same from 4 nsqd", stream("nsq"), ceiling_stream, 4),
-    BenchRow("stream-rows", "stream, single rows", stream("nsq_rows"), ceiling_stream),
-    BenchRow("read", "batch read with a spool, Arrow batches", batch("nsq"), ceiling_read),
-    BenchRow("read-no-spool", "batch read without a spool, Arrow batches", batch("nsq", spool="off"), ceiling_read),
-    BenchRow("read-no-spool-2", "the same from 2 nsqd", batch("nsq", spool="off"), ceiling_read, 2),
-    BenchRow("read-rows", "batch read without a spool, single rows", batch("nsq_rows", spool="off"), ceiling_read),
-    BenchRow("write", "write, Arrow batches", write("nsq"), ceiling_write),
-    BenchRow("write-2", "the same to 2 nsqd", write("nsq"), ceiling_write, 2),
-    BenchRow("write-rows", "write, single rows", write("nsq_rows"), ceiling_write),
+    BenchRow("stream", "stream", stream(), ceiling_stream),
+    BenchRow("stream-tasks", "the same by 2 tasks (minPartitions)", stream(minPartitions="2"), ceiling_stream),
+    BenchRow("stream-2", "the same from 2 nsqd", stream(), ceiling_stream, 2),
+    BenchRow("stream-4", "the same from 4 nsqd", stream(), ceiling_stream, 4),
+    BenchRow("read", "batch read with a spool", batch(), ceiling_read),
+    BenchRow("read-no-spool", "batch read without a spool", batch(spool="off"), ceiling_read),
+    BenchRow("read-no-spool-2", "the same from 2 nsqd", batch(spool="off"), ceiling_read, 2),
+    BenchRow("write", "write", write, ceiling_write),
+    BenchRow("write-2", "the same to 2 nsqd", write, ceiling_write, 2),
     BenchRow("diskqueue", "data directory, sum of lengths", diskqueue(parquet=False), ceiling_read, flags=ON_DISK),
     BenchRow("diskqueue-parquet", "data directory to Parquet", diskqueue(parquet=True), ceiling_read, flags=ON_DISK),
 )
 
 
-def run_once(
-    row: BenchRow, spark: "SparkSession", command: Sequence[str], directory: Path, messages: int
-) -> tuple[float, float]:
-    """Rows per second, and CPU seconds of Spark's Python processes per million rows, of one run with fresh daemons."""
+def run_once(row: BenchRow, spark: "SparkSession", command: Sequence[str], directory: Path, messages: int) -> float:
+    """Rows per second of one run with fresh daemons."""
     with ExitStack() as stack:
         daemons = [
             stack.enter_context(Daemon(command, directory / f"nsqd-{number}", *row.flags))
             for number in range(row.nsqds)
         ]
-        before = python_cpu()
-        seconds = row.run(Bench(spark, daemons, directory, messages))
-        return messages / seconds, (python_cpu() - before) / messages * 1e6
+        return messages / row.run(Bench(spark, daemons, directory, messages))
 
 
 def run_ceiling(row: BenchRow, spark: "SparkSession", directory: Path, messages: int) -> float:

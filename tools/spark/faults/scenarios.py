@@ -13,14 +13,12 @@ from pathlib import Path
 
 from kit.daemons import PEERS, Daemon, fixed_ports, free_port, own_command
 from kit.peer_program import PeerProgram
+from kit.s3_server import make_bucket, serving
 from kit.small_disk import SmallDisk
-from spark.cluster import Cluster
-from spark.faults.points import IN_TASK, POINTS, SEAL_TO_FIN
-from spark.faults.publisher import Publisher
-from spark.faults.stream_process import TOPIC, StreamProcess, empty
-from spark.faults.tally import Tally, tally
-from spark.s3_server import make_bucket, serving
-from spark.topics import daemon_options
+from kit.spark_cluster import Cluster
+from kit.spark_topics import daemon_options
+from spark.faults.publishing import Publisher, Tally, tally
+from spark.faults.stream_process import IN_TASK, POINTS, SEAL_TO_FIN, TOPIC, StreamProcess, empty
 
 SPOOL_SIZE = 16 << 20  # bytes of the small disk
 LOOKUPD_AWAY = 10.0  # seconds
@@ -83,7 +81,7 @@ class Stage:
             environment = StreamProcess.environment(directory) | patience
             master = stack.enter_context(Cluster(directory / "cluster", environment)).url
         self.publisher = stack.enter_context(Publisher(self.daemons, TOPIC))
-        self.stream = StreamProcess(directory, options, POINTS, master, prefix=prefix)
+        self.stream = StreamProcess(directory, options, master, prefix)
         stack.callback(self.stream.close)
 
     def start_lookupd(self) -> None:
@@ -163,6 +161,15 @@ ROWS = (
     Row("disk of the spool full for 5 s", (fill_disk,), 5, small_disk=True),
     Row("without spool: driver killed, at any moment", (kill_driver,), KILLS, spool=False),
     Row("without spool: executor killed after its first FINs", (inject("half of the FINs sent"),), KILLS, False, True),
+)
+SHORT = (
+    Row(
+        "driver killed twice, nsqd restarted, disk of the spool full for 5 s",
+        (inject("sealed, before FIN"), restart_nsqd, fill_disk, inject("before commit")),
+        1,
+        small_disk=True,
+    ),
+    Row("executor killed at each second point from seal to FIN", tuple(map(inject, SEAL_TO_FIN[::2])), 1, cluster=True),
 )
 
 

@@ -4,12 +4,11 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from kit.daemons import Daemon, eventually
-from spark.cluster import Process
-from spark.faults.points import Point
-from spark.sessions import CONF, spark_environment
+from kit.spark_cluster import Process
+from kit.spark_sessions import CONF, spark_environment
 
 HERE = Path(__file__).parent
 TOPIC, CHANNEL = "orders", "archive"
@@ -18,6 +17,41 @@ DEATHS = 5  # of a stream in that time are too many
 
 # Executors come and go, and that is not the job's fault.
 CLUSTER_CONF = {"spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.task.maxFailures": "1000"}
+
+
+class Point(NamedTuple):
+    """A function, and the moment of the fault: see inject/sitecustomize.py."""
+
+    module: str
+    name: str
+    moment: str
+    within: str = ""
+
+
+_TASK, _SPOOL, _READER = "pyspark_nsq.read_task", "pyspark_nsq.spool", "pyspark_nsq.stream_reader"
+_SUBSCRIPTION = "pyspark_nsq.subscription"
+_SEAL = f"{_TASK}:_Task.seal"
+
+# In the order of a message's way.
+POINTS = {
+    "messages in hand": Point(_TASK, "_Task.seal", "before"),
+    "segment written, not in the chain": Point("pyspark_nsq.files", "link", "before", _SEAL),
+    "segment linked, its name not synced": Point("pyspark_nsq.files", "link", "after", _SEAL),
+    "sealed, before FIN": Point(_SUBSCRIPTION, "Subscription.finish", "before"),
+    "half of the FINs sent": Point("pyspark_nsq.client", "Client.finish_joined", "halfway"),
+    "FINs sent": Point(_SUBSCRIPTION, "Subscription.finish", "after"),
+    "before their confirmation": Point(_TASK, "_Task.confirm", "before"),
+    "confirmed, before the marker": Point(_SPOOL, "Chain.confirm", "before"),
+    "marked, before the end": Point(_SPOOL, "Chain.end", "before"),
+    "ended, before rows": Point(_SPOOL, "Chain.end", "after"),
+    "handing out rows": Point("pyspark_nsq.columns", "rows_of", "after"),
+    "planned": Point(_READER, "NsqStreamReader.partitions", "after"),
+    "before commit": Point(_READER, "NsqStreamReader.commit", "before"),
+    "after commit": Point(_READER, "NsqStreamReader.commit", "after"),
+}
+
+IN_TASK = tuple(name for name, point in POINTS.items() if point.module != _READER)
+SEAL_TO_FIN = IN_TASK[1:8]
 
 T = TypeVar("T")
 
@@ -30,10 +64,8 @@ class StreamProcess:
         self,
         directory: Path,
         options: Mapping[str, str],
-        points: Mapping[str, Point],
-        master: str = "local[2]",
-        *,
-        prefix: Callable[[Sequence[str]], list[str]] = list,
+        master: str,
+        prefix: Callable[[Sequence[str]], list[str]],
     ) -> None:
         self.job = directory / "job"
         self.deaths = 0
@@ -41,7 +73,7 @@ class StreamProcess:
         self._faults = directory / "faults"
         for path in (self.job, self._logs, self._faults):
             path.mkdir(parents=True, exist_ok=True)
-        (self._faults / "points.json").write_text(json.dumps(points))
+        (self._faults / "points.json").write_text(json.dumps(POINTS))
         conf = {**CONF, "spark.local.dir": str(directory / "local"), "spark.driver.memory": "512m"}
         conf |= {"spark.sql.streaming.stopTimeout": "60s", **({} if master.startswith("local") else CLUSTER_CONF)}
         job_options = {

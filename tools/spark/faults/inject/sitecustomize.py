@@ -99,22 +99,6 @@ def _noted(function: Any, key: str) -> Any:
     return with_note
 
 
-class _Loader(importlib.abc.Loader):
-    """The module's own loader, and then the replacement of its functions."""
-
-    def __init__(self, loader: importlib.abc.Loader, replacements: list[tuple[str, Callable[[Any], Any]]]) -> None:
-        self._loader = loader
-        self._replacements = replacements
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        for name, wrap in self._replacements:
-            _replace(module, name, wrap)
-
-
 class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, points: dict[str, Point]) -> None:
         self._of_module: dict[str, list[tuple[str, Callable[[Any], Any]]]] = {}
@@ -132,7 +116,14 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._of_module[name])
+            execute = spec.loader.exec_module
+
+            def execute_and_replace(module: ModuleType) -> None:
+                execute(module)
+                for function, wrap in self._of_module[name]:
+                    _replace(module, function, wrap)
+
+            spec.loader.exec_module = execute_and_replace  # type: ignore[method-assign]
         return spec
 
 

@@ -1,9 +1,6 @@
-"""What most tests of the Spark side need of NSQ: messages in topics, and the options that name daemons."""
-
-from collections.abc import Sequence
+"""The options of `format("nsq")` that name daemons, and bodies that are all different."""
 
 from kit.daemons import Daemon
-from kit.nsq_client import Client
 
 
 def daemon_options(*daemons: Daemon) -> dict[str, str]:
@@ -23,26 +20,5 @@ def name(daemon: Daemon) -> str:
     return "{}:{}".format(*daemon.tcp_address)
 
 
-def publish(daemon: Daemon, topic: str, bodies: Sequence[bytes]) -> None:
-    client = Client(daemon.tcp_address)
-    client.publish(topic, *bodies)
-    client.sock.close()
-
-
 def bodies(count: int, prefix: str = "") -> list[bytes]:
-    """That many different ones."""
     return [b"%s%d" % (prefix.encode(), number) for number in range(count)]
-
-
-def take(daemon: Daemon, topic: str, count: int, channel: str = "check") -> list[bytes]:
-    """Consume that many messages, and see that no more come."""
-    client = Client(daemon.tcp_address)
-    client.subscribe(topic, channel, rdy=2500)
-    taken: list[bytes] = []
-    while len(taken) < count:
-        message = client.message()
-        client.command(b"FIN " + message.id)
-        taken.append(message.body)
-    assert client.nothing_arrives(0.3)
-    client.sock.close()
-    return taken

@@ -1,19 +1,52 @@
-"""Spark for tests: the environment its processes want, and a small local session."""
+"""Spark for tests: the Java that it runs on, the environment its processes want, and a small local session."""
 
+import functools
 import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from spark import shared_classes
-from spark.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Spark 4 runs on these. Java 25 fails on the launcher's `--add-modules jdk.incubator.vector`.
+VERSIONS = (17, 21)
+
+
+class NoJava(Exception):
+    """There is no Java that Spark could run on; str() says what was found instead."""
+
+
+@functools.cache
+def java_home() -> Path:
+    """The home of the Java that $JAVA_HOME names, else of the `java` on PATH; NoJava when Spark cannot use it."""
+    if home := os.environ.get("JAVA_HOME"):
+        java = Path(home) / "bin" / "java"
+    elif found := shutil.which("java"):
+        java = Path(found).resolve()
+    else:
+        raise NoJava("needs Java 17 or 21: there is no java on PATH, and JAVA_HOME is not set")
+    try:
+        printed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    except OSError as error:
+        raise NoJava(f"needs Java 17 or 21: {java}: {error.strerror}") from None
+    version = re.search(r'version "(\d+)', printed)
+    if version is None or int(version[1]) not in VERSIONS:
+        raise NoJava(f"needs Java 17 or 21, and {java} is {printed.splitlines()[0] if printed else 'silent'}")
+    return java.parents[1]
+
+
+# What `python -m spark.shared_classes` makes. A JVM ignores the archive of another Java or Spark.
+CLASSES = Path(sys.prefix, f"spark-{version('pyspark')}.jsa")
+_SHARE = f" -XX:SharedArchiveFile={CLASSES} -Xlog:disable" if CLASSES.exists() else ""
+
 # A JVM that starts fast and is done with little: half the time of a test otherwise goes into compiling Spark.
-QUICK_JAVA = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {shared_classes.options()}".rstrip()
+QUICK_JAVA = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC{_SHARE}"
 
 # Small and quiet: tests share the machine, and look at rows, not at pages.
 CONF = {
