@@ -16,7 +16,7 @@ from gnsq_shared.client import Frames
 from pyspark_nsq import backlog, read_task, subscription
 from pyspark_nsq.client import Message
 from pyspark_nsq.discovery import Depth, Nsqd
-from pyspark_nsq.errors import ConnectionLost, DiscoveryError, Refused
+from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NsqSourceError, Refused
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import split_ids
@@ -33,11 +33,21 @@ def frames_of(messages: Sequence[Message]) -> Frames:
     return Frames(data, edges)
 
 
+def split_bodies(data: bytes | memoryview) -> list[bytes]:
+    """Of an MPUB: each stands behind its size."""
+    found, left = [], bytes(data)
+    while left:
+        end = 4 + int.from_bytes(left[:4], "big")
+        found.append(left[4:end])
+        left = left[end:]
+    return found
+
+
 class FakeNsqd:
     """Messages and who has them. The published bodies are numbers, never the same twice."""
 
-    def __init__(self, port: int = 4150, max_rdy_count: int = 2500, piece: int = 3) -> None:
-        self.nsqd = Nsqd(f"node:{port}", ("node", port), ("node", port + 1))
+    def __init__(self, port: int = 4150, max_rdy_count: int = 2500, piece: int = 3, host: str = "node") -> None:
+        self.nsqd = Nsqd(f"{host}:{port}", (host, port), (host, port + 1))
         self.max_rdy_count = max_rdy_count
         self.piece = piece  # the most messages that arrive at once
         self.queue: deque[Message] = deque()  # with the attempts so far
@@ -51,6 +61,10 @@ class FakeNsqd:
         self.subscribed: set[FakeClient] = set()
         self.max_consumers = 99
         self.most_in_flight = 0
+        self.error: NsqSourceError | None = None  # of connecting
+        self.answers: Iterator[NsqSourceError | None] = iter(())  # to what is published, and then None
+        self.taken: list[tuple[str, list[bytes], int]] = []  # what was published: topic, bodies, delay
+        self.connections = 0
 
     def publish(self, count: int) -> None:
         for _ in range(count):
@@ -93,6 +107,9 @@ class FakeClient:
     def __init__(self, fake: FakeNsqd) -> None:
         if not fake.up:
             raise ConnectionLost("nsqd refuses the connection")
+        if fake.error is not None:
+            raise fake.error
+        fake.connections += 1
         self.fake = fake
         self.max_rdy_count = fake.max_rdy_count
         self.unfinished: set[bytes] = set()
@@ -173,9 +190,17 @@ class FakeClient:
             if id in ids:
                 fake.queue.append(fake.in_flight.pop(id)[0])
 
+    def publish_joined(self, topic: str, data: bytes, count: int, defer_ms: int) -> None:
+        if (error := next(self._alive().answers, None)) is not None:
+            raise error
+        bodies = split_bodies(data)
+        assert len(bodies) == count
+        self.fake.taken.append((topic, bodies, defer_ms))
+
     def close(self) -> None:
         """What is in flight stays so until it has timed out."""
         self.fake.subscribed.discard(self)
+        self.fake.connections -= not self._closed
         self._closed = True
 
 

@@ -1,19 +1,19 @@
 """The writers of format("nsq") without a JVM: which messages go together, which frames are refused, and what happens
 when an nsqd does not take them."""
 
-import itertools
 import json
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from kit import nsq_client
-from kit.daemons import Daemon, eventually, fixed_ports
+from kit.daemons import Daemon, fixed_ports
+from kit.traffic import DaemonFactory, create, take, wait_for
 from pyspark_nsq import publishing
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Nsqd
@@ -23,8 +23,7 @@ from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
 from pyspark_nsq.publishing import Publisher
 from pyspark_nsq.writer import NsqStreamWriter, NsqWriter
-
-DaemonFactory = Callable[..., Daemon]
+from spark.unit.fake_nsqd import FakeClient, FakeNsqd, split_bodies
 
 SETTINGS = Settings(topic="clicks", retry_timeout=10.0)
 
@@ -32,16 +31,6 @@ SETTINGS = Settings(topic="clicks", retry_timeout=10.0)
 def batch(topic: str, bodies: Sequence[bytes], defer_ms: int = 0) -> MessageBatch:
     data = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
     return MessageBatch(topic, defer_ms, len(bodies), data)
-
-
-def bodies_of(batch: MessageBatch) -> list[bytes]:
-    found, data = [], bytes(batch.data)
-    while data:
-        size = int.from_bytes(data[:4], "big")
-        found.append(data[4 : 4 + size])
-        data = data[4 + size :]
-    assert len(found) == batch.messages
-    return found
 
 
 def frame(**columns: pa.Array | Sequence[object]) -> pa.RecordBatch:
@@ -76,7 +65,7 @@ def test_invalid_rows_go_to_the_topic_for_them_with_their_reason() -> None:
     fine, letters = batches(rows, settings)
     assert fine == batch("t", [b"fine"], 5)
     assert (letters.topic, letters.defer_ms) == ("invalid", 0)
-    found = [json.loads(body) for body in bodies_of(letters)]
+    found = [json.loads(body) for body in split_bodies(letters.data)]
     reasons = [one.pop("reason") for one in found]
     assert found == [
         {"topic": "t", "defer_ms": 6, "value": None},
@@ -97,7 +86,7 @@ def test_a_batch_has_at_most_batch_bytes_but_for_a_larger_message() -> None:
     """As MPUB counts them: four bytes for the size of each."""
     rows = frame(value=[b"a" * 6, b"b" * 6, b"c", b"d" * 100, b"e"])
     found = batches(rows, replace(SETTINGS, batch_bytes=20))
-    assert [bodies_of(one) for one in found] == [[b"a" * 6, b"b" * 6], [b"c"], [b"d" * 100], [b"e"]]
+    assert [split_bodies(one.data) for one in found] == [[b"a" * 6, b"b" * 6], [b"c"], [b"d" * 100], [b"e"]]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
@@ -121,6 +110,14 @@ def test_rows_go_by_topic_and_delay() -> None:
 
 def test_the_option_topic_prevails_over_the_column() -> None:
     assert batches(frame(value=[b"1", b"2"], topic=["a", None])) == [batch("clicks", [b"1", b"2"])]
+
+
+@pytest.mark.parametrize("columns", [{"value": [b"1", None, b"", b"2"]}, {"value": [b"1", b"x", b"2"]}])
+def test_invalid_rows_can_be_skipped(columns: dict[str, Sequence[object]], caplog: pytest.LogCaptureFixture) -> None:
+    settings = Settings(invalid_rows="skip")
+    topics = ["a", None if len(columns["value"]) == 3 else "a", "a", "a"][: len(columns["value"])]
+    assert batches(frame(**columns, topic=topics), settings) == [batch("a", [b"1", b"2"])]
+    assert f"{len(topics) - 2} of {len(topics)} rows are not published" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -178,256 +175,196 @@ def schema(columns: str) -> StructType:
 VALUE = schema("value BINARY")
 
 
-def test_other_columns_are_passed_over(nsqd: Daemon) -> None:
-    """So that what was read from NSQ can be written as it is."""
-    columns = schema("nsqd STRING, topic STRING, VALUE BINARY, n INT")
-    writer = pickle.loads(pickle.dumps(NsqWriter(to(nsqd, topic=None), columns)))
-    rows = pa.RecordBatch.from_pydict({"nsqd": ["h:1"] * 2, "topic": ["a", "b"], "VALUE": [b"x", b"y"], "n": [1, 2]})
-    writer.write(iter([rows]))
-    assert consumed(nsqd, "a") == [b"x"]
-    assert consumed(nsqd, "b") == [b"y"]
-
-
 # Which nsqd takes them
 
+LOST = ConnectionLost("nsqd went away")
+UNSURE = NotAgreed("nsqd offers no TLS")
+EXITING = Refused("E_MPUB_FAILED", "MPUB failed exiting")
+UNAUTHORIZED = Refused("E_UNAUTHORIZED", "AUTH failed for MPUB")
+Answers = dict[str, list[NsqSourceError | None]]
 
-Outcome = NsqSourceError | None
 
+class Nodes:
+    """The nsqds `a`, `b` and `c`, found by an nsqlookupd, and the clock of who publishes to them."""
 
-class FakeNsqds:
-    """Stands for the nsqds and the connections to them: what `down` or `refuse` holds by name happens at each try."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = list(names)
-        self.down: dict[str, NsqSourceError] = {}  # connecting fails
-        self.outcomes: dict[str, Iterator[Outcome]] = {}  # of publishing
-        self.taken: list[tuple[str, str, list[bytes], int]] = []
-        self.tries: list[str] = []
-        self.open = 0
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.nsqds = {name: FakeNsqd(host=name) for name in "abc"}
         self.lookup_error: DiscoveryError | None = None
-        self.time = 0.0
-        self.slept: list[float] = []
+        self.tries = ""
+        self.now = 0.0
+        self.slept = 0
+        self.on_sleep: Callable[[], None] = lambda: None
+        monkeypatch.setattr(publishing, "find_nsqds", self.find)
+        monkeypatch.setattr(Client, "connect", self.connect)
+        monkeypatch.setattr(publishing, "time", SimpleNamespace(sleep=self.sleep, monotonic=lambda: self.now))
 
     def find(self, settings: Settings) -> list[Nsqd]:
         if self.lookup_error is not None:
             raise self.lookup_error
-        return [Nsqd(name, (name, 4150), (name, 4151)) for name in self.names]
+        return [fake.nsqd for fake in self.nsqds.values()]
 
-    def connect(self, address: Address, settings: Settings) -> "FakeClient":
-        self.tries.append(address[0])
-        if address[0] in self.down:
-            raise self.down[address[0]]
-        self.open += 1
-        return FakeClient(self, address[0])
+    def connect(self, address: Address, settings: Settings) -> FakeClient:
+        self.tries += address[0]
+        return FakeClient(self.nsqds[address[0]])
 
     def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.time += seconds
+        self.slept += 1
+        self.now += seconds
+        self.on_sleep()
 
-    def monotonic(self) -> float:
-        return self.time
+    def fail(self, errors: Mapping[str, NsqSourceError]) -> None:
+        """From now on, connecting to these nsqds, and to no others."""
+        for name, fake in self.nsqds.items():
+            fake.error = errors.get(name)
 
+    def answer(self, answers: Answers) -> None:
+        for name, given in answers.items():
+            self.nsqds[name].answers = iter(given)
 
-class FakeClient:
-    def __init__(self, nsqds: FakeNsqds, name: str) -> None:
-        self._nsqds = nsqds
-        self._name = name
-
-    def publish_joined(self, topic: str, data: bytes, count: int, defer_ms: int) -> None:
-        error = next(self._nsqds.outcomes.get(self._name, iter([])), None)
-        if error is not None:
-            raise error
-        bodies = bodies_of(MessageBatch(topic, defer_ms, count, data))
-        self._nsqds.taken.append((self._name, topic, bodies, defer_ms))
-
-    def close(self) -> None:
-        self._nsqds.open -= 1
+    def takers(self) -> str:
+        """Who has the bodies 0, 1, 2, ..., each published once."""
+        taken = {body: name for name, fake in self.nsqds.items() for _, bodies, _ in fake.taken for body in bodies}
+        assert len(taken) == sum(len(bodies) for fake in self.nsqds.values() for _, bodies, _ in fake.taken)
+        return "".join(taken[b"%d" % number] for number in range(len(taken)))
 
 
 @pytest.fixture
-def nsqds(monkeypatch: pytest.MonkeyPatch) -> FakeNsqds:
-    fake = FakeNsqds("a", "b", "c")
-    monkeypatch.setattr(publishing, "find_nsqds", fake.find)
-    monkeypatch.setattr(Client, "connect", fake.connect)
-    monkeypatch.setattr(publishing, "time", fake)
-    return fake
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    return Nodes(monkeypatch)
 
 
-@pytest.fixture
-def publisher(nsqds: FakeNsqds) -> Iterator[Publisher]:
-    made = Publisher(SETTINGS)
-    yield made
-    made.close()
-    assert nsqds.open == 0
-
-
-LOST = ConnectionLost("nsqd went away")
-
-
-def test_tasks_begin_with_different_nsqds_and_stay_there(nsqds: FakeNsqds) -> None:
-    for start in range(5):
-        publisher = Publisher(SETTINGS, start)
-        publisher.publish(batch("t", [b"1"]))
-        publisher.publish(batch("t", [b"2"], 100))
+def publish(nodes: Nodes, batches: int = 1, start: int = 0, **changes: Any) -> None:
+    """A task that publishes as many batches of one message; it leaves no connection."""
+    publisher = Publisher(replace(SETTINGS, **changes), start)
+    try:
+        for number in range(batches):
+            publisher.publish(batch("t", [b"%d" % number]))
+    finally:
         publisher.close()
-    assert nsqds.tries == ["a", "b", "c", "a", "b"]
-    assert nsqds.taken[:2] == [("a", "t", [b"1"], 0), ("a", "t", [b"2"], 100)]
+        assert [fake.connections for fake in nodes.nsqds.values()] == [0] * len(nodes.nsqds)
 
 
 @pytest.mark.parametrize(
-    "error", [LOST, Refused("E_MPUB_FAILED", "MPUB failed exiting"), Refused("E_UNAUTHORIZED", "AUTH failed for MPUB")]
+    "down, answers, takers, tries",
+    [
+        ({}, {}, "aa", "a"),
+        ({"a": LOST, "b": UNSURE}, {}, "cc", "abc"),
+        *(({}, {"a": [None, *[error] * 9]}, "abb", tries) for error, tries in ((LOST, "aab"), (EXITING, "aab"))),
+        ({}, {"a": [UNAUTHORIZED]}, "bb", "ab"),
+        # A connection that was idle for long is closed by an nsqd that is well: it is tried first.
+        ({}, {"a": [None, LOST]}, "aa", "aa"),
+        ({}, {"a": [None, LOST, None, LOST, LOST], "b": [None, LOST]}, "aabb", "aaabb"),
+    ],
 )
 def test_a_batch_that_one_nsqd_does_not_take_goes_to_the_next(
-    nsqds: FakeNsqds, publisher: Publisher, error: NsqSourceError
+    nodes: Nodes, down: dict[str, NsqSourceError], answers: Answers, takers: str, tries: str
 ) -> None:
-    nsqds.outcomes["a"] = itertools.chain([None], itertools.repeat(error))
-    for body in (b"1", b"2", b"3"):
-        publisher.publish(batch("t", [body]))
-    assert [(name, bodies) for name, _, bodies, _ in nsqds.taken] == [("a", [b"1"]), ("b", [b"2"]), ("b", [b"3"])]
-    assert nsqds.slept == []
+    nodes.fail(down)
+    nodes.answer(answers)
+    publish(nodes, len(takers))
+    assert (nodes.takers(), nodes.tries, nodes.slept) == (takers, tries, 0)
 
 
-def test_nsqds_that_are_down_are_passed_over(nsqds: FakeNsqds, publisher: Publisher) -> None:
-    nsqds.down = {"a": LOST, "b": NotAgreed("nsqd b offers no TLS")}
-    publisher.publish(batch("t", [b"1"]))
-    assert nsqds.taken == [("c", "t", [b"1"], 0)]
-    assert nsqds.slept == []
-    publisher.publish(batch("t", [b"2"]))
-    assert nsqds.tries == ["a", "b", "c"]
+def test_tasks_begin_with_different_nsqds(nodes: Nodes) -> None:
+    for start in range(5):
+        publish(nodes, 2, start=start)
+    assert nodes.tries == "abcab"
 
 
-def test_after_a_lost_connection_its_nsqd_is_tried_first(nsqds: FakeNsqds, publisher: Publisher) -> None:
-    """A connection that was idle for long is closed by an nsqd that is well."""
-    publisher.publish(batch("t", [b"1"]))
-    nsqds.outcomes["a"] = iter([LOST])
-    publisher.publish(batch("t", [b"2"]))
-    assert nsqds.tries == ["a", "a"]
-    nsqds.down["a"] = LOST
-    nsqds.outcomes["a"] = iter([LOST])
-    publisher.publish(batch("t", [b"3"]))
-    nsqds.outcomes["b"] = iter([LOST])
-    publisher.publish(batch("t", [b"4"]))
-    assert nsqds.tries == ["a", "a", "a", "b", "b"]
-    assert nsqds.slept == []
+ALL_LOST = {"a": LOST, "b": LOST, "c": ConnectionLost("cannot connect to nsqd c")}
+TOO_BIG = "MPUB message too big 3 > 2"
 
 
-def test_a_batch_is_offered_again_until_an_nsqd_is_back(nsqds: FakeNsqds, publisher: Publisher) -> None:
-    nsqds.down = {"a": LOST, "b": LOST, "c": LOST}
+@pytest.mark.parametrize(
+    "down, answers, error, waits",
+    [
+        (ALL_LOST, {}, "no nsqd takes 1 messages for topic t: cannot connect to nsqd c; nsqd went away", True),
+        # What does not get better is not waited for.
+        (dict.fromkeys("ab", UNSURE), {"c": [UNAUTHORIZED]}, "nsqd offers no TLS", False),
+        *(
+            ({}, {"a": [Refused(code, TOO_BIG, "a:4150")]}, f"nsqd a:4150 refused: {code} {TOO_BIG}", False)
+            for code in ("E_BAD_MESSAGE", "E_BAD_BODY", "E_BAD_TOPIC", "E_INVALID")
+        ),
+    ],
+)
+def test_a_batch_that_nobody_takes_is_an_error_when_it_helps_no_more_to_wait(
+    nodes: Nodes, down: dict[str, NsqSourceError], answers: Answers, error: str, waits: bool
+) -> None:
+    nodes.fail(down)
+    nodes.answer(answers)
+    with pytest.raises(NsqSourceError, match=error) as raised:
+        publish(nodes)
+    assert isinstance(raised.value, WriteError if down else Refused)
+    assert (5.0 < nodes.now <= 10.0) if waits else (nodes.slept == 0)
+    assert down or nodes.tries == "a"
 
-    def sleep(seconds: float) -> None:
-        FakeNsqds.sleep(nsqds, seconds)
-        if len(nsqds.slept) == 3:
-            nsqds.names.append("d")  # as nsqlookupd now lists it
 
-    nsqds.sleep = sleep  # type: ignore[method-assign]
-    publisher.publish(batch("t", [b"1"]))
-    assert [name for name, *_ in nsqds.taken] == ["d"]
-    assert nsqds.slept == sorted(nsqds.slept)
-
-
-def test_a_batch_that_nobody_takes_is_an_error_when_the_time_is_over(nsqds: FakeNsqds, publisher: Publisher) -> None:
-    nsqds.down = {"a": LOST, "b": LOST, "c": ConnectionLost("cannot connect to nsqd c")}
-    with pytest.raises(WriteError) as raised:
-        publisher.publish(batch("t", [b"1", b"2"]))
-    assert str(raised.value) == "no nsqd takes 2 messages for topic t: cannot connect to nsqd c; nsqd went away"
-    assert 5.0 < nsqds.time <= 10.0
-
-
-def test_with_no_time_each_nsqd_is_asked_once(nsqds: FakeNsqds) -> None:
-    nsqds.down = {"a": LOST, "b": LOST, "c": LOST}
+def test_with_no_time_each_nsqd_is_asked_once(nodes: Nodes) -> None:
+    nodes.fail(ALL_LOST)
     with pytest.raises(WriteError):
-        Publisher(replace(SETTINGS, retry_timeout=0.0), 1).publish(batch("t", [b"1"]))
-    assert nsqds.tries == ["b", "c", "a"]
-    assert nsqds.slept == []
+        publish(nodes, start=1, retry_timeout=0.0)
+    assert (nodes.tries, nodes.slept) == ("bca", 0)
 
 
-def test_what_does_not_get_better_is_not_waited_for(nsqds: FakeNsqds, publisher: Publisher) -> None:
-    nsqds.down = dict.fromkeys("ab", NotAgreed("requires an authorization"))
-    nsqds.outcomes["c"] = iter([Refused("E_UNAUTHORIZED", "AUTH failed")])
-    with pytest.raises(WriteError, match="requires an authorization"):
-        publisher.publish(batch("t", [b"1"]))
-    assert nsqds.slept == []
+def test_a_batch_is_offered_again_until_an_nsqd_is_back(nodes: Nodes) -> None:
+    """Or a new one there, or one that may get better, or an nsqlookupd that lists any."""
+    nodes.fail(dict.fromkeys("abc", LOST))
+
+    def appear() -> None:
+        if nodes.slept == 3:
+            nodes.nsqds["d"] = FakeNsqd(host="d")
+
+    nodes.on_sleep = appear
+    publish(nodes)
+    assert (nodes.takers(), nodes.slept) == ("d", 3)
+
+    del nodes.nsqds["d"]
+    nodes.fail({"a": LOST, "b": UNSURE, "c": UNSURE})
+    nodes.tries, nodes.on_sleep = "", lambda: nodes.fail({})
+    publish(nodes)
+    assert nodes.tries == "abca"
 
 
-def test_as_long_as_one_nsqd_may_get_better_it_is_waited_for(nsqds: FakeNsqds, publisher: Publisher) -> None:
-    nsqds.down = {"a": LOST, "b": NotAgreed("requires an authorization"), "c": NotAgreed("offers no TLS")}
-    nsqds.sleep = lambda seconds: nsqds.down.clear()  # type: ignore[method-assign]
-    publisher.publish(batch("t", [b"1"]))
-    assert nsqds.tries == ["a", "b", "c", "a"]
+@pytest.mark.parametrize("error, reported", [(None, "there is no nsqd to write to"), ("no nsqlookupd answers",) * 2])
+def test_where_nsqds_are_not_found_they_are_waited_for(nodes: Nodes, error: str | None, reported: str) -> None:
+    there, nodes.nsqds = nodes.nsqds, {}
+    nodes.lookup_error = DiscoveryError(error) if error else None
+    with pytest.raises(WriteError, match=reported):
+        publish(nodes)
+    assert 5.0 < nodes.now <= 10.0
+
+    def answer() -> None:
+        nodes.nsqds, nodes.lookup_error = there, None
+
+    nodes.on_sleep = answer
+    publish(nodes)
+    assert nodes.takers() == "a"
 
 
-@pytest.mark.parametrize("code", ["E_BAD_MESSAGE", "E_BAD_BODY", "E_BAD_TOPIC", "E_INVALID"])
-def test_a_message_that_every_nsqd_would_refuse_is_an_error_at_once(
-    nsqds: FakeNsqds, publisher: Publisher, code: str
-) -> None:
-    nsqds.outcomes["a"] = iter([Refused(code, "MPUB message too big 3 > 2", "a:4150")])
-    with pytest.raises(Refused, match="message too big 3 > 2"):
-        publisher.publish(batch("t", [b"123"]))
-    assert (nsqds.tries, nsqds.taken) == (["a"], [])
-
-
-def test_a_dead_nsqlookupd_is_waited_for(nsqds: FakeNsqds, publisher: Publisher) -> None:
-    nsqds.lookup_error = DiscoveryError("no nsqlookupd answers")
-    with pytest.raises(WriteError, match="no nsqlookupd answers"):
-        publisher.publish(batch("t", [b"1"]))
-    assert nsqds.slept
-
-    def sleep(seconds: float) -> None:
-        nsqds.lookup_error = None
-
-    nsqds.sleep = sleep  # type: ignore[method-assign]
-    publisher.publish(batch("t", [b"1"]))
-    assert len(nsqds.taken) == 1
-
-
-def test_a_cluster_without_any_nsqd_is_reported(nsqds: FakeNsqds, publisher: Publisher) -> None:
-    nsqds.names = []
-    with pytest.raises(WriteError, match="there is no nsqd to write to"):
-        publisher.publish(batch("t", [b"1"]))
-
-
-def test_a_task_that_fails_leaves_no_connection(nsqds: FakeNsqds) -> None:
-    writer = NsqWriter(SETTINGS, VALUE)
-
+def test_a_task_that_fails_leaves_no_connection(nodes: Nodes) -> None:
     def rows() -> Iterator[pa.RecordBatch]:
         yield frame(value=[b"1"])
-        assert nsqds.open == 1
+        assert nodes.nsqds["a"].connections == 1
         yield frame(value=[b""])
 
+    writer = NsqWriter(SETTINGS, VALUE)
     rejected = writer.write(rows())
-    assert nsqds.open == 0
-    assert len(nsqds.taken) == 1
+    assert nodes.nsqds["a"].connections == 0
+    assert nodes.nsqds["a"].taken == [("clicks", [b"1"], 0)]
     with pytest.raises(WriteError, match="the column value is empty in a row"):
         writer.commit([None, pickle.loads(pickle.dumps(rejected))])
 
 
-@pytest.mark.parametrize("columns", [{"value": [b"1", None, b"", b"2"]}, {"value": [b"1", b"x", b"2"]}])
-def test_invalid_rows_can_be_skipped(columns: dict[str, Sequence[object]], caplog: pytest.LogCaptureFixture) -> None:
-    settings = Settings(invalid_rows="skip")
-    topics = ["a", None if len(columns["value"]) == 3 else "a", "a", "a"][: len(columns["value"])]
-    assert batches(frame(**columns, topic=topics), settings) == [batch("a", [b"1", b"2"])]
-    assert f"{len(topics) - 2} of {len(topics)} rows are not published" in caplog.text
-
-
-def test_a_task_without_rows_connects_to_nobody(nsqds: FakeNsqds) -> None:
+def test_a_task_without_rows_connects_to_nobody(nodes: Nodes) -> None:
     NsqStreamWriter(SETTINGS, VALUE).write(iter([frame(value=pa.array([], pa.binary()))]))
-    assert nsqds.tries == []
+    assert nodes.tries == ""
 
 
 # Daemons
 
 
-def consumed(nsqd: Daemon, topic: str) -> list[bytes]:
-    """All that is in a topic."""
-    bodies = []
-    with nsq_client.Client(nsqd.tcp_address) as client:
-        depth = nsqd.stats(topic)["topics"][0]["depth"]
-        client.subscribe(topic, "test", rdy=min(depth, 2500))
-        for _ in range(depth):
-            message = client.message()
-            client.command(b"FIN " + message.id)
-            bodies.append(message.body)
-    return bodies
+def consumed(nsqd: Daemon, topic: str, count: int) -> list[bytes]:
+    return sorted((message.body for message in take(nsqd, topic, "check", count)), key=int)
 
 
 def rows_of(count: int, size: int = 1000) -> Iterator[pa.RecordBatch]:
@@ -445,18 +382,17 @@ def to(*nsqds: Daemon, **changes: Any) -> Settings:
     return replace(SETTINGS, nsqd_tcp_addresses=addresses, **changes)
 
 
-def test_an_nsqd_gets_every_row(nsqd: Daemon) -> None:
-    NsqWriter(to(nsqd, batch_size=77), VALUE).write(rows_of(2345))
-    assert sorted(consumed(nsqd, "clicks"), key=int) == numbers(2345)
-
-
-def test_an_nsqd_holds_back_what_has_a_delay(nsqd: Daemon) -> None:
-    for path in ("/topic/create?topic=clicks", "/channel/create?topic=clicks&channel=test"):
-        assert nsqd.http("POST", path)[0] == 200
-    rows = frame(value=[b"now", b"later", b"later"], defer_ms=pa.array([None, 3_600_000, 3_600_000], pa.int32()))
-    NsqWriter(to(nsqd), schema("value BINARY, defer_ms INT")).write(iter([rows]))
-    eventually(lambda: nsqd.channel_stats("clicks", "test")["deferred_count"] == 2)
-    assert nsqd.channel_stats("clicks", "test")["depth"] == 1
+def test_an_nsqd_gets_every_row_and_holds_back_what_has_a_delay(nsqd: Daemon) -> None:
+    """Columns of no use are passed over, so that what was read from NSQ can be written as it is."""
+    create(nsqd, "a", "check")
+    columns = schema("nsqd STRING, topic STRING, VALUE BINARY, defer_ms INT")
+    writer = pickle.loads(pickle.dumps(NsqWriter(to(nsqd, topic=None, batch_size=77), columns)))
+    delays = pa.array([None, 0, 3_600_000] * 500, pa.int32())
+    rows = frame(nsqd=["h:1"] * 1500, topic=["a", "a", "a", "b", "b", "b"] * 250, VALUE=numbers(1500), defer_ms=delays)
+    writer.write(iter([rows]))
+    wait_for(nsqd, "a", "check", deferred_count=250, depth=500)
+    assert consumed(nsqd, "a", 500) == [number for number in numbers(1500) if int(number) % 6 < 2]
+    assert consumed(nsqd, "b", 500) == [number for number in numbers(1500) if 3 <= int(number) % 6 < 5]
 
 
 def test_rows_go_to_another_nsqd_when_theirs_dies(nsqd_factory: DaemonFactory) -> None:
@@ -468,13 +404,13 @@ def test_rows_go_to_another_nsqd_when_theirs_dies(nsqd_factory: DaemonFactory) -
     def rows() -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(rows_of(3000)):
             if number == 1:
-                taken.extend(consumed(first, "clicks"))
+                taken.extend(consumed(first, "clicks", 1000))
                 first.kill()
             yield batch
 
     NsqWriter(to(first, second, batch_size=100), VALUE).write(rows())
     assert len(taken) == 1000
-    assert sorted(taken + consumed(second, "clicks"), key=int) == numbers(3000)
+    assert sorted(taken + consumed(second, "clicks", 2000), key=int) == numbers(3000)
 
 
 def test_rows_wait_for_an_nsqd_that_restarts(nsqd_factory: DaemonFactory) -> None:
@@ -487,7 +423,7 @@ def test_rows_wait_for_an_nsqd_that_restarts(nsqd_factory: DaemonFactory) -> Non
             yield batch
 
     NsqWriter(to(nsqd, batch_size=100), VALUE).write(rows())
-    assert sorted(consumed(nsqd, "clicks"), key=int) == numbers(3000)
+    assert consumed(nsqd, "clicks", 3000) == numbers(3000)
 
 
 def test_a_message_that_is_too_large_is_reported_with_the_limit(nsqd_factory: DaemonFactory) -> None:
