@@ -24,54 +24,25 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-import pyspark_nsq
 from kit.auth_server import EVERYTHING, AuthServer, grant
 from kit.certificates import write_identities
-from kit.daemons import Daemon, eventually, free_port
+from kit.daemons import Daemon, free_port
+from kit.nsq_client import Client as Consumer
+from kit.spark_topics import bodies, daemon_options, name
+from kit.traffic import DaemonFactory, create, post, publish, wait_for
 from pyspark_nsq.batch_reader import NsqReader, check_retry
 from pyspark_nsq.batch_reader import plan as plan_scan
-from pyspark_nsq.client import Client
 from pyspark_nsq.columns import ARROW_SCHEMA
 from pyspark_nsq.data_source import NsqDataSource
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
-from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings, parse
 from pyspark_nsq.read_task import ReadPartition, mute_broken_sockets
 from pyspark_nsq.spool import Spool
 from pyspark_nsq.stream_reader import NsqStreamReader
 
-DaemonFactory = Callable[..., Daemon]
-
-
-def addresses(nsqds: Iterable[Daemon], kind: str) -> str:
-    found: list[Address] = [getattr(nsqd, f"{kind}_address") for nsqd in nsqds]
-    return ",".join(f"{host}:{port}" for host, port in found)
-
 
 def options(*nsqds: Daemon, **more: str) -> dict[str, str]:
-    return {
-        "subscribe": "t",
-        "channel": "c",
-        "nsq.nsqd.tcp.addresses": addresses(nsqds, "tcp"),
-        "nsq.nsqd.http.addresses": addresses(nsqds, "http"),
-        "nsq.http.timeout": "30s",
-        "idleTimeoutMs": "20000",
-        **more,
-    }
-
-
-def publish(nsqd: Daemon, topic: str, *bodies: bytes) -> None:
-    assert isinstance(nsqd.tcp_address, tuple)
-    with Client.connect(nsqd.tcp_address, Settings()) as client:
-        client.publish(topic, bodies)
-
-
-def numbered(count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(count)]
-
-
-def name(nsqd: Daemon) -> str:
-    return addresses([nsqd], "tcp")
+    return daemon_options(*nsqds) | {"subscribe": "t", "channel": "c", "nsq.http.timeout": "30s"} | more
 
 
 def rows(reader: NsqReader, partitions: Iterable[InputPartition]) -> list[dict[str, object]]:
@@ -106,51 +77,53 @@ def spooling(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
 
 
 def test_everything_that_waits_is_read_and_gone(nsqd: Daemon, spooling: dict[str, str]) -> None:
-    bodies = numbered(5000)  # more than fit into the window
-    publish(nsqd, "t", *bodies)
+    publish(nsqd, "t", *bodies(5000))  # more than fit into the window
     found = read(nsqd, **spooling)
-    assert sorted(row["value"] for row in found) == sorted(bodies)  # type: ignore[type-var]
+    assert sorted(row["value"] for row in found) == sorted(bodies(5000))  # type: ignore[type-var]
     assert {(row["topic"], row["channel"], row["nsqd"], row["attempts"]) for row in found} == {
         ("t", "c", name(nsqd), 1)
     }
     assert len({row["message_id"] for row in found}) == 5000
     stats = nsqd.channel_stats("t", "c")
     assert (stats["depth"], stats["in_flight_count"]) == (0, 0)
-    assert read(nsqd, **spooling) == []
+    reader = new_reader(nsqd, **spooling)
+    assert reader.partitions() == []
+    assert rows(reader, [InputPartition(None)]) == []  # what Spark makes of that
 
 
-def test_a_backlog_from_before_the_channel_is_read_whole(nsqd: Daemon, spooling: dict[str, str]) -> None:
-    publish(nsqd, "t", *numbered(300))
-    assert nsqd.stats("t")["topics"][0]["depth"] == 300
-    assert len(read(nsqd, **spooling)) == 300
+def test_what_is_in_flight_elsewhere_is_left_alone(nsqd: Daemon) -> None:
+    publish(nsqd, "t", *bodies(10))
+    with Consumer(nsqd.tcp_address) as other:
+        other.subscribe("t", "c", rdy=4)
+        held = {other.message().body for _ in range(4)}
+        assert {row["value"] for row in read(nsqd, spool="off")} == set(bodies(10)) - held
 
 
 def test_the_first_read_makes_the_channel_for_the_next_one(nsqd: Daemon, spooling: dict[str, str]) -> None:
-    nsqd.http("POST", "/topic/create?topic=t")
-    nsqd.http("POST", "/channel/create?topic=t&channel=another")
+    create(nsqd, "t", "another")
     publish(nsqd, "t", b"before")
-    eventually(lambda: nsqd.channel_stats("t", "another")["depth"] == 1)
+    wait_for(nsqd, "t", "another", depth=1)
     assert read(nsqd, **spooling) == []
     publish(nsqd, "t", b"after")
-    eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 1)
+    wait_for(nsqd, "t", "c", depth=1)
     assert [row["value"] for row in read(nsqd, **spooling)] == [b"after"]
 
 
 def test_what_comes_later_is_left_for_the_next_read(nsqd: Daemon, spooling: dict[str, str]) -> None:
-    publish(nsqd, "t", *numbered(10))
+    publish(nsqd, "t", *bodies(10))
     reader = new_reader(nsqd, **spooling)
     partitions = reader.partitions()
-    publish(nsqd, "t", *numbered(10))
+    publish(nsqd, "t", *bodies(10))
     assert len(rows(reader, partitions)) == 10
-    eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 10)
+    wait_for(nsqd, "t", "c", depth=10)
     assert len(read(nsqd, **spooling)) == 10
 
 
 def test_every_topic_of_every_nsqd_is_a_partition(nsqd_factory: DaemonFactory) -> None:
     one, two = nsqd_factory(), nsqd_factory()
-    publish(one, "t", *numbered(3))
-    publish(two, "t", *numbered(4))
-    publish(two, "u", *numbered(5))
+    publish(one, "t", *bodies(3))
+    publish(two, "t", *bodies(4))
+    publish(two, "u", *bodies(5))
     tasks = plan(parse(options(one, two, subscribe="t,u", spool="off"), "read"))
     assert {(task.topic, task.nsqd.name, task.part, task.quota) for task in tasks} == {
         ("t", name(one), 0, 3),
@@ -161,20 +134,13 @@ def test_every_topic_of_every_nsqd_is_a_partition(nsqd_factory: DaemonFactory) -
 
 
 def test_more_tasks_share_an_nsqd_when_they_are_wanted(nsqd: Daemon, spooling: dict[str, str]) -> None:
-    publish(nsqd, "t", *numbered(100))
+    publish(nsqd, "t", *bodies(100))
     reader = new_reader(nsqd, minPartitions="3", **spooling)
     partitions = reader.partitions()
     assert sorted(partition.value.quota for partition in partitions) == [33, 33, 34]
     counts = [Counter(row["value"] for row in rows(reader, [partition])) for partition in partitions]
     assert [count.total() for count in counts] == [partition.value.quota for partition in partitions]
-    assert set(sum(counts, Counter[object]()).items()) == {(body, 1) for body in numbered(100)}
-
-
-def test_nothing_that_waits_means_no_rows(nsqd: Daemon) -> None:
-    nsqd.http("POST", "/topic/create?topic=t")
-    reader = new_reader(nsqd, spool="off")
-    assert reader.partitions() == []
-    assert rows(reader, [InputPartition(None)]) == []  # what Spark makes of that
+    assert set(sum(counts, Counter[object]()).items()) == {(body, 1) for body in bodies(100)}
 
 
 def test_a_topic_that_no_nsqd_has_is_reported(nsqd: Daemon) -> None:
@@ -184,21 +150,11 @@ def test_a_topic_that_no_nsqd_has_is_reported(nsqd: Daemon) -> None:
     assert str(raised.value) == f"no nsqd has the topic 'tt': asked {name(nsqd)}"
 
 
-def test_a_task_that_runs_again_yields_the_same_rows_out_of_the_spool(gnsqd: Daemon, tmp_path: Path) -> None:
-    publish(gnsqd, "t", *numbered(200))
-    reader = new_reader(gnsqd, spoolLocation=str(tmp_path / "spool"))
-    partitions = reader.partitions()
-    first = rows(reader, partitions)
-    publish(gnsqd, "t", b"later")
-    assert len(first) == 200
-    assert rows(reader, partitions) == first
-
-
 def test_all_scans_of_a_frame_read_what_the_first_one_settled(nsqd: Daemon, tmp_path: Path) -> None:
-    publish(nsqd, "t", *numbered(2000))
-    frame = pickle.dumps(
-        NsqDataSource(CaseInsensitiveDict(options(nsqd, spoolLocation=str(tmp_path / "spool"))))
-    )  # what Spark keeps of it
+    """And a task that runs again yields the same rows."""
+    publish(nsqd, "t", *bodies(2000))
+    source = NsqDataSource(CaseInsensitiveDict(options(nsqd, spoolLocation=str(tmp_path / "spool"))))
+    frame = pickle.dumps(source)  # what Spark keeps of it
     one, two = (pickle.loads(frame).reader(SCHEMA) for _ in range(2))
     first, second = one.partitions(), two.partitions()
     assert len(rows(one, first)) == 2000
@@ -207,7 +163,7 @@ def test_all_scans_of_a_frame_read_what_the_first_one_settled(nsqd: Daemon, tmp_
     assert rows(two, second) == rows(later, later.partitions()) == rows(one, first)
 
 
-def test_two_scans_that_are_planned_at_once_have_one_plan(nsqd: Daemon, tmp_path: Path) -> None:
+def test_two_scans_that_are_planned_at_once_have_one_plan(tmp_path: Path) -> None:
     spool = Spool.create(str(tmp_path), "s", kind="read", topics=("t",), channel="c")
     assert spool.settle_plan({"version": 1, "batch": 1}) == {"version": 1, "batch": 1}
     assert spool.settle_plan({"version": 1, "batch": 2}) == {"version": 1, "batch": 1}
@@ -215,7 +171,7 @@ def test_two_scans_that_are_planned_at_once_have_one_plan(nsqd: Daemon, tmp_path
 
 
 def test_a_frame_that_was_empty_stays_empty(nsqd: Daemon, tmp_path: Path) -> None:
-    nsqd.http("POST", "/topic/create?topic=t")
+    create(nsqd, "t")
     reader = new_reader(nsqd, spoolLocation=str(tmp_path / "spool"))
     assert reader.partitions() == []
     publish(nsqd, "t", b"later")
@@ -223,7 +179,7 @@ def test_a_frame_that_was_empty_stays_empty(nsqd: Daemon, tmp_path: Path) -> Non
 
 
 def test_a_read_that_is_aborted_has_nothing_in_flight(nsqd: Daemon, spooling: dict[str, str]) -> None:
-    publish(nsqd, "t", *numbered(30_000))
+    publish(nsqd, "t", *bodies(30_000))
     reader = new_reader(nsqd, **spooling)
     (partition,) = reader.partitions()
     batches = reader.read(partition)
@@ -243,18 +199,13 @@ def test_sockets_are_muted_when_their_other_end_is_closed() -> None:
         assert other.recv(10) == b"there"
 
 
-def counts(nsqd: Daemon) -> tuple[int, int]:
-    stats = nsqd.channel_stats("t", "c")
-    return stats["depth"], stats["in_flight_count"]
-
-
 def test_peek_leaves_everything_where_it_is(nsqd: Daemon) -> None:
-    publish(nsqd, "t", *numbered(50))
+    publish(nsqd, "t", *bodies(50))
     for attempts in (1, 2):
         found = read(nsqd, peek="true", minPartitions="4")
-        assert sorted(row["value"] for row in found) == sorted(numbered(50))  # type: ignore[type-var]
+        assert sorted(row["value"] for row in found) == sorted(bodies(50))  # type: ignore[type-var]
         assert {row["attempts"] for row in found} == {attempts}
-        eventually(lambda: counts(nsqd) == (50, 0))
+        wait_for(nsqd, "t", "c", depth=50, in_flight_count=0)
     assert len(read(nsqd, peek="true", maxInFlight="7")) == 7
 
 
@@ -313,7 +264,7 @@ def test_a_read_goes_over_tls_with_a_secret(nsqd_factory: DaemonFactory, tmp_pat
             f"--https-address={https}",
             f"--auth-http-address={server.address}",
         )
-        nsqd.http("POST", "/pub?topic=t", b"x")
+        post(nsqd, "/pub?topic=t", b"x")
         secured = {
             "nsq.nsqd.http.addresses": https,
             "nsq.nsqd.http.tls": "true",
@@ -342,43 +293,19 @@ def source(**changes: str) -> DataSource:
     return NsqDataSource(CaseInsensitiveDict({**changes, **GIVEN}))
 
 
-def test_spark_finds_the_format() -> None:
-    assert pyspark_nsq.DefaultSource is NsqDataSource
-    assert NsqDataSource.name() == "nsq"
-    assert not hasattr(pyspark_nsq, "AnotherSource")
-
-
 def test_the_schema_is_the_documented_one() -> None:
-    assert source().schema() == (
-        "value BINARY, topic STRING, channel STRING, nsqd STRING, message_id STRING, "
-        "timestamp TIMESTAMP, timestamp_ns LONG, attempts INT"
-    )
     assert to_arrow_schema(SCHEMA, timezone="UTC").equals(ARROW_SCHEMA)
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda options: source(**options).schema(),
-        lambda options: source(**options, spool="off").reader(SCHEMA),
-        lambda options: source(**options).streamReader(SCHEMA).initialOffset(),
-        lambda options: source(**options).writer(SCHEMA, overwrite=False),
-        lambda options: source(**options).streamWriter(SCHEMA, overwrite=False),
-    ],
-)
-def test_unknown_options_are_refused_before_any_job(ask: Callable[[dict[str, str]], object]) -> None:
-    with pytest.raises(OptionError, match="unknown option 'maxinflights'"):
-        ask({"maxInFlights": "1"})
 
 
 def test_another_schema_is_refused() -> None:
     other = StructType([StructField("value", StringType())])
     source(spool="off").reader(SCHEMA)
-    with pytest.raises(OptionError, match=r"the schema of messages is value BINARY, .*; it was value string$"):
+    refused = r"the schema of messages is value BINARY, .*; it was value string$"
+    with pytest.raises(OptionError, match=refused):
         source(spool="off").reader(other)
     stream = source(spoolLocation="/s")
     assert isinstance(stream.streamReader(SCHEMA), NsqStreamReader)
-    with pytest.raises(OptionError, match=r"the schema of messages is value BINARY, .*; it was value string$"):
+    with pytest.raises(OptionError, match=refused):
         stream.streamReader(other).getDefaultReadLimit()
 
 
@@ -398,11 +325,3 @@ def test_a_stream_with_wrong_options_says_so_whatever_it_is_asked_first(
     stream = source().streamReader(SCHEMA)
     with pytest.raises(OptionError, match="option 'spoolLocation' is required"):
         ask(stream)
-
-
-def test_a_topic_cannot_be_overwritten(gnsqd: Daemon) -> None:
-    given = {"topic": "t", "nsq.nsqd.tcp.addresses": addresses([gnsqd], "tcp")}
-    written = NsqDataSource(CaseInsensitiveDict(given))
-    written.writer(SCHEMA, overwrite=False)
-    with pytest.raises(OptionError, match="mode 'overwrite' is not possible"):
-        written.writer(SCHEMA, overwrite=True)

@@ -11,12 +11,12 @@ import pytest
 from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
 from gnsq_pipeline.spool import find, list_streams, publish
 from kit.daemons import Daemon, free_port
+from kit.traffic import take
 from pyspark_nsq.client import Message
 from pyspark_nsq.columns import Messages, pack
 from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import Kind, pack_entry
 from pyspark_nsq.spool import Spool
-from spark.topics import take
 from spark.unit.fake_nsqd import frames_of
 
 
@@ -75,10 +75,12 @@ def test_replay_publishes_what_is_not_committed(half_committed: Path, gnsqd: Dae
     expected = {"stream": "ab", "topic": "orders", "messages": 4, "bytes": 28, "damaged": 0}
     counted = publish(*find(given(half_committed)), None, None, False)
     assert publish(*find(given(half_committed)), settings, None, False) == counted == [expected]
-    assert sorted(take(gnsqd, "orders", 4)) == [b"body %d" % number for number in range(20, 24)]
+    assert sorted(message.body for message in take(gnsqd, "orders", "check", 4)) == [
+        b"body %d" % number for number in range(20, 24)
+    ]
     (row,) = publish(*find(given(half_committed)), replace(settings, topic="again"), "again", True)
     assert (row["topic"], row["messages"]) == ("again", 8)
-    assert len(take(gnsqd, "again", 8)) == 8
+    assert len(take(gnsqd, "again", "check", 8)) == 8
 
 
 def test_replay_passes_over_damage_and_counts_it(half_committed: Path) -> None:

@@ -5,17 +5,14 @@ import errno
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-import pyarrow as pa
 import pytest
 
 from pyspark_nsq import known_ids, read_task
-from pyspark_nsq.columns import ARROW_SCHEMA
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, read_partition
@@ -67,6 +64,22 @@ def nsqd(nsqds: list[FakeNsqd]) -> FakeNsqd:
     return nsqds[0]
 
 
+@pytest.fixture
+def batches(settings: Settings, nsqd: FakeNsqd) -> MicroBatches:
+    """A query that has planned a batch of one task: nine messages, in segments of three."""
+    nsqd.publish(9)
+    batches = MicroBatches(settings)
+    batches.plan()
+    return batches
+
+
+@pytest.fixture
+def planned(batches: MicroBatches) -> ReadPartition:
+    """The task of that batch."""
+    (partition,) = batches.partitions()
+    return partition
+
+
 def die() -> NoReturn:
     raise Died
 
@@ -94,49 +107,6 @@ def drain_everything(batches: MicroBatches, nsqds: list[FakeNsqd]) -> None:
     batches.drain()
 
 
-def segments(partition: ReadPartition) -> list[Entry]:
-    """What the spool has of a task that was run to its end."""
-    run_task(partition)
-    chain = Spool.of(partition.settings, partition.stream).chain(partition.batch, TOPIC, partition.nsqd.name)
-    chain.refresh()
-    return chain.segments(partition.part)
-
-
-def test_rows_have_the_declared_schema(settings: Settings, nsqd: FakeNsqd) -> None:
-    nsqd.publish(1)
-    Spool.create(settings.spool_location or "", "s", kind="readStream", topics=[TOPIC], channel=CHANNEL)
-    (batch,) = read_partition(ReadPartition(settings, "s", 1, nsqd.nsqd, TOPIC, 0, 1))
-    assert batch.schema.equals(ARROW_SCHEMA)
-    (row,) = batch.to_pylist()
-    assert row["timestamp"].timestamp() == 1.0
-    assert {name: row[name] for name in ("value", "topic", "channel", "nsqd", "message_id", "timestamp_ns")} == {
-        "value": b"node:4150/1",
-        "topic": TOPIC,
-        "channel": CHANNEL,
-        "nsqd": "node:4150",
-        "message_id": "0010360000000001",
-        "timestamp_ns": 1_000_000_123,
-    }
-    assert row["attempts"] == 1
-
-
-def test_a_task_takes_no_more_than_its_quota(settings: Settings, nsqd: FakeNsqd) -> None:
-    nsqd.publish(30)
-    Spool.create(settings.spool_location or "", "s", kind="readStream", topics=[TOPIC], channel=CHANNEL)
-    rows = run_task(ReadPartition(settings, "s", 1, nsqd.nsqd, TOPIC, 0, 17))
-    assert len(rows) == 17
-    assert [message.attempts for message in nsqd.queue] == [0] * 13  # not even sent
-
-
-def test_a_task_asks_for_no_more_than_the_nsqd_allows(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeNsqd(max_rdy_count=2)
-    patch(monkeypatch, [fake])
-    fake.publish(7)
-    batches = MicroBatches(settings)
-    batches.drain()
-    judge(batches, [fake])
-
-
 @pytest.mark.parametrize("consumers, most", [(9, 6), (2, 4), (1, 2)])
 def test_a_task_has_as_many_connections_as_what_may_be_in_flight_needs(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, consumers: int, most: int
@@ -152,35 +122,21 @@ def test_a_task_has_as_many_connections_as_what_may_be_in_flight_needs(
     assert not fake.subscribed
 
 
-def batches_of(settings: Settings, nsqd: FakeNsqd) -> Generator[pa.RecordBatch, None, None]:
-    """Of a task that reads nine messages in segments of three."""
-    nsqd.publish(9)
-    batches = MicroBatches(settings)
-    batches.plan()
-    (partition,) = batches.partitions()
-    return read_partition(partition)
-
-
-def test_rows_are_delivered_while_more_messages_come(settings: Settings, nsqd: FakeNsqd) -> None:
-    rows = batches_of(settings, nsqd)
+def test_a_task_that_is_stopped_gives_back_what_is_in_flight(planned: ReadPartition, nsqd: FakeNsqd) -> None:
+    """Rows are delivered while more messages come."""
+    rows = read_partition(planned)
     assert next(rows).num_rows == 3
     assert nsqd.in_flight
-    assert sum(batch.num_rows for batch in rows) == 6
-
-
-def test_a_task_that_is_stopped_gives_back_what_is_in_flight(settings: Settings, nsqd: FakeNsqd) -> None:
-    rows = batches_of(settings, nsqd)
-    next(rows)
     rows.close()
     assert len(nsqd.queue) == 6
     assert not nsqd.in_flight
 
 
 def test_nothing_is_in_flight_once_a_sink_is_slow(
-    settings: Settings, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
+    planned: ReadPartition, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_task, "_SLOW", -1.0)
-    rows = batches_of(settings, nsqd)
+    rows = read_partition(planned)
     next(rows)
     assert next(rows).num_rows == 3
     assert not nsqd.queue
@@ -201,41 +157,24 @@ def test_a_segment_is_sealed_before_its_bodies_fill_the_memory(
 
 
 @BOTH_PLACES
-def test_a_replay_delivers_the_same_without_the_nsqd(settings: Settings, nsqd: FakeNsqd) -> None:
-    nsqd.publish(9)
-    batches = MicroBatches(settings)
-    batches.plan()
-    (partition,) = batches.partitions()
-    rows = run_task(partition)
+def test_a_replay_delivers_the_same_without_the_nsqd(planned: ReadPartition, nsqd: FakeNsqd) -> None:
+    rows = run_task(planned)
     nsqd.up = False
-    assert run_task(partition) == rows
+    assert run_task(planned) == rows
     assert len(rows) == 9
 
 
-def test_a_replay_takes_no_more_although_there_is_more(settings: Settings, nsqd: FakeNsqd) -> None:
+def test_a_replay_takes_no_more_although_there_is_more(
+    batches: MicroBatches, planned: ReadPartition, nsqd: FakeNsqd
+) -> None:
     """The first run found less than planned, since others had it in flight; its rows may be in the sink."""
-    nsqd.publish(9)
-    batches = MicroBatches(settings)
-    batches.plan()
-    (partition,) = batches.partitions()
     held = [nsqd.queue.pop() for _ in range(4)]
-    rows = run_task(partition)
+    rows = run_task(planned)
     assert len(rows) == 5
     nsqd.queue.extend(held)
-    assert run_task(partition) == rows
+    assert run_task(planned) == rows
     batches.drain()
     judge(batches, [nsqd])
-
-
-@BOTH_PLACES
-def test_two_tasks_share_an_nsqd(settings: Settings, nsqds: list[FakeNsqd]) -> None:
-    for fake in nsqds:
-        fake.publish(20)
-    batches = MicroBatches(replace(settings, min_partitions=5))
-    batches.plan()
-    assert len(batches.partitions()) == 5
-    batches.drain()
-    judge(batches, nsqds)
 
 
 def test_an_nsqd_that_is_away_ends_the_task(settings: Settings, nsqds: list[FakeNsqd]) -> None:
@@ -260,12 +199,6 @@ def occurrences(run: Callable[[int], bool]) -> None:
             return
 
 
-@contextmanager
-def patched() -> Iterator[pytest.MonkeyPatch]:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        yield monkeypatch
-
-
 WORLDS = ["task dies", "driver dies", "timed out", "nsqd is killed", "nsqd restarts"]
 
 
@@ -276,7 +209,7 @@ def test_a_death_at_any_step_loses_and_doubles_nothing(
     settings: Settings, location: str, step: str, when: str, world: str
 ) -> None:
     def run(number: int) -> bool:
-        with patched() as monkeypatch:
+        with pytest.MonkeyPatch.context() as monkeypatch:
             nsqds = [FakeNsqd(4150), FakeNsqd(4250)]
             patch(monkeypatch, nsqds)
             for fake in nsqds:
@@ -315,7 +248,7 @@ def test_a_zombie_at_any_step_loses_and_doubles_nothing(
     """While a task pauses at a step, another run of it goes ahead, and the next batches too; then it goes on."""
 
     def run(number: int, ahead: str) -> bool:
-        with patched() as monkeypatch:
+        with pytest.MonkeyPatch.context() as monkeypatch:
             nsqd = FakeNsqd()
             patch(monkeypatch, [nsqd])
             nsqd.publish(20)
@@ -332,7 +265,7 @@ def test_a_zombie_at_any_step_loses_and_doubles_nothing(
                     batches.commit(rows[0])
                     batches.drain()
 
-            with patched() as first_run:
+            with pytest.MonkeyPatch.context() as first_run:
                 interruption = Interruption(first_run, step, when, number, meanwhile)
                 try:
                     rows.append(run_task(partition))
@@ -412,26 +345,51 @@ def test_ids_in_doubt_are_dropped_batches_later(
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("step", ["write", "link", "sync"])
 def test_a_spool_that_cannot_be_written_finishes_nothing(
-    settings: Settings, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch, step: str, error: int
+    batches: MicroBatches,
+    planned: ReadPartition,
+    nsqd: FakeNsqd,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    error: int,
 ) -> None:
-    nsqd.publish(9)
-    batches = MicroBatches(settings)
-    batches.plan()
-    (partition,) = batches.partitions()
-
     def fail(*arguments: object) -> NoReturn:
         raise OSError(error, "No space left on device" if error == errno.ENOSPC else "Input/output error")
 
     with monkeypatch.context() as broken:
         broken.setattr(*STEPS[step], fail)
         with pytest.raises(SpoolError) as caught:
-            run_task(partition)
+            run_task(planned)
     assert str(caught.value).startswith("cannot ")
     assert ("messages stay in NSQ" in str(caught.value)) == (error == errno.ENOSPC)
     assert not nsqd.finished
     assert len(nsqd.queue) == 9
     batches.drain()
     judge(batches, [nsqd])
+
+
+def segments(partition: ReadPartition) -> list[Entry]:
+    """What the spool has of a task that was run to its end."""
+    run_task(partition)
+    chain = Spool.of(partition.settings, partition.stream).chain(partition.batch, TOPIC, partition.nsqd.name)
+    chain.refresh()
+    return chain.segments(partition.part)
+
+
+@pytest.mark.parametrize("at", [0, 20, 100, -1, None])
+def test_a_segment_that_is_damaged_or_missing_is_reported(planned: ReadPartition, at: int | None) -> None:
+    entry = segments(planned)[0]
+    assert entry.messages == 3
+    path = Path(entry.path)
+    if at is None:
+        path.unlink()
+    else:
+        data = bytearray(path.read_bytes())
+        data[at] ^= 1
+        path.write_bytes(data)
+    with pytest.raises(SpoolError, match="000000 is missing" if at is None else "000000 is"):
+        run_task(planned)
+    tolerant = replace(planned, settings=replace(planned.settings, fail_on_data_loss=False))
+    assert len(run_task(tolerant)) == 6
 
 
 def test_a_spool_that_an_executor_cannot_see_is_reported_before_anything_is_read(
@@ -442,51 +400,6 @@ def test_a_spool_that_an_executor_cannot_see_is_reported_before_anything_is_read
     with pytest.raises(SpoolError, match="must be a directory that the driver and all executors share"):
         run_task(ReadPartition(elsewhere, "s", 1, nsqd.nsqd, TOPIC, 0, 1))
     assert nsqd.queue[0].attempts == 0
-
-
-def damage(path: str, at: int) -> None:
-    """Change one byte."""
-    with open(path, "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)
-        file.seek(at)
-        file.write(bytes([byte[0] ^ 1]))
-
-
-@pytest.mark.parametrize("at, lost", [(0, 3), (20, 3), (100, 3), (-1, 3)])
-def test_a_damaged_segment_is_reported(settings: Settings, nsqd: FakeNsqd, at: int, lost: int) -> None:
-    nsqd.publish(9)
-    batches = MicroBatches(settings)
-    batches.plan()
-    (partition,) = batches.partitions()
-    entry = segments(partition)[0]
-    assert entry.messages == lost
-    damage(entry.path, at % entry.size)
-    with pytest.raises(SpoolError, match="000000 is"):
-        run_task(partition)
-    survived = run_task(replace(partition, settings=replace(settings, fail_on_data_loss=False)))
-    assert len(survived) == 9 - lost
-
-
-def test_a_missing_segment_is_reported(settings: Settings, nsqd: FakeNsqd) -> None:
-    nsqd.publish(9)
-    batches = MicroBatches(settings)
-    batches.plan()
-    (partition,) = batches.partitions()
-    Path(segments(partition)[0].path).unlink()
-    with pytest.raises(SpoolError, match="000000 is missing"):
-        run_task(partition)
-    assert len(run_task(replace(partition, settings=replace(settings, fail_on_data_loss=False)))) == 6
-
-
-def test_without_a_spool_a_death_loses_messages(settings: Settings, nsqd: FakeNsqd) -> None:
-    """Which is why there is one."""
-    nsqd.publish(9)
-    batches = MicroBatches(replace(settings, spool=False, spool_location=None))
-    batches.plan()
-    (partition,) = batches.partitions()
-    assert len(run_task(partition)) == 9
-    assert run_task(partition) == []
 
 
 @BOTH_PLACES
@@ -554,7 +467,7 @@ def test_whatever_happens_every_message_becomes_one_row(
             fake.time_out()
         batches.restart()
     monkeypatch.undo()
-    with patched() as calm:
+    with pytest.MonkeyPatch.context() as calm:
         patch(calm, nsqds)
         drain_everything(batches, nsqds)
     judge(batches, nsqds)

@@ -1,8 +1,6 @@
 """What the stream reader returns to Spark: plans that are the same when asked again, and when there is nothing more."""
 
 import json
-import pickle
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,14 +8,13 @@ from typing import Any, NoReturn
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from kit.daemons import Daemon, eventually, fixed_ports
-from kit.nsq_client import Client as Consumer
+from kit.daemons import Daemon, fixed_ports
+from kit.spark_topics import bodies as numbered
+from kit.traffic import DaemonFactory, publish
 from pyspark_nsq import backlog, read_task
-from pyspark_nsq.client import Client
-from pyspark_nsq.discovery import Depth, Nsqd, depth
+from pyspark_nsq.discovery import Depth
 from pyspark_nsq.errors import DiscoveryError, OptionError, SpoolError
 from pyspark_nsq.offsets import Offset
-from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
 from pyspark_nsq.retention import inspect
 from pyspark_nsq.stream_reader import NsqStreamReader
@@ -50,22 +47,17 @@ def plan(reader: NsqStreamReader, limit: ReadAllAvailable | ReadMaxRows = ALL) -
     return Offset.from_json(reader.latestOffset(reader.initialOffset(), limit))
 
 
-def test_a_plan_is_what_waits(settings: Settings, nsqds: list[FakeNsqd]) -> None:
-    nsqds[0].publish(5)
-    nsqds[1].publish(3)
-    offset = plan(NsqStreamReader(settings))
-    assert offset.to_json()["quotas"] == {TOPIC: {"node:4150": [5], "node:4250": [3]}}
-    assert offset.batch == 1
-    assert offset.nsqds == {fake.nsqd.name: fake.nsqd for fake in nsqds}
-
-
-def test_the_limit_of_the_trigger_is_shared(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_a_plan_is_what_waits_up_to_the_limit_of_the_trigger(settings: Settings, nsqds: list[FakeNsqd]) -> None:
     nsqds[0].publish(50)
     nsqds[1].publish(3)
+    assert NsqStreamReader(settings).getDefaultReadLimit() == ALL
+    offset = plan(NsqStreamReader(settings))
+    assert offset.to_json()["quotas"] == {TOPIC: {"node:4150": [50], "node:4250": [3]}}
+    assert offset.batch == 1
+    assert offset.nsqds == {fake.nsqd.name: fake.nsqd for fake in nsqds}
     reader = NsqStreamReader(replace(settings, max_messages_per_trigger=10, min_partitions=3))
     assert reader.getDefaultReadLimit() == ReadMaxRows(10)
     assert plan(reader, ReadMaxRows(10)).to_json()["quotas"] == {TOPIC: {"node:4150": [4, 3], "node:4250": [3]}}
-    assert NsqStreamReader(settings).getDefaultReadLimit() == ALL
 
 
 def test_when_nothing_waits_the_offset_is_the_same_to_the_byte(settings: Settings, nsqds: list[FakeNsqd]) -> None:
@@ -101,15 +93,6 @@ def test_a_replay_has_the_same_tasks_whatever_the_options_say_now(settings: Sett
     nsqds[1].publish(10)
     again = NsqStreamReader(settings)
     assert [str(one.value) for one in again.partitions(again.initialOffset(), json.loads(json.dumps(end)))] == tasks
-
-
-def test_reader_and_partitions_go_to_executors(settings: Settings, nsqds: list[FakeNsqd]) -> None:
-    nsqds[0].publish(3)
-    reader = NsqStreamReader(settings)
-    start = reader.initialOffset()
-    (partition,) = reader.partitions(start, reader.latestOffset(start, ALL))
-    (batch,) = pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition)))
-    assert batch.num_rows == 3
 
 
 def test_a_topic_without_the_channel_is_read_from_its_beginning(settings: Settings, nsqds: list[FakeNsqd]) -> None:
@@ -252,14 +235,6 @@ def test_without_a_spool_its_figures_are_absent(settings: Settings, nsqds: list[
     assert latest(query.reader).keys() == {"version", "stream", "batch", "unread", "in_flight"}
 
 
-def test_the_last_batch_of_a_drain_is_committed_in_the_spool(settings: Settings, nsqds: list[FakeNsqd]) -> None:
-    nsqds[0].publish(50)
-    query = MicroBatches(replace(settings, max_messages_per_trigger=20))
-    query.drain()
-    (report,) = inspect(str(settings.spool_location))
-    assert (report.committed_batch, report.batches, report.uncommitted_messages) == (3, 3, 0)
-
-
 def test_a_new_stream_warns_of_what_another_one_has_not_committed(
     settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -301,6 +276,11 @@ def test_available_now_ends_although_more_is_published(settings: Settings, nsqds
         batches.execute()
         assert batches.committed < 10
     assert len(batches.sink) == 20
+    # Without that trigger there is no such end.
+    batches.reader = NsqStreamReader(settings)
+    while batches.plan():
+        batches.execute()
+    assert sorted(row["value"] for row in batches.sink) == sorted(bodies(nsqds))
 
 
 def test_available_now_reads_what_others_held(settings: Settings, nsqds: list[FakeNsqd]) -> None:
@@ -340,17 +320,6 @@ def test_available_now_gives_up_what_never_comes(
     assert batches.committed <= 4
 
 
-def test_without_available_now_everything_is_read(settings: Settings, nsqds: list[FakeNsqd]) -> None:
-    batches = MicroBatches(settings)
-    batches.reader = NsqStreamReader(settings)
-    for _ in range(5):
-        nsqds[0].publish(5)
-        assert batches.plan()
-        batches.execute()
-    assert not batches.plan()
-    assert sorted(row["value"] for row in batches.sink) == sorted(bodies(nsqds))
-
-
 def of_daemon(nsqd: Daemon, settings: Settings) -> Settings:
     tcp, http = nsqd.tcp_address, nsqd.http_address
     assert isinstance(tcp, tuple)
@@ -358,16 +327,6 @@ def of_daemon(nsqd: Daemon, settings: Settings) -> Settings:
     return replace(
         settings, nsqd_tcp_addresses=(tcp,), nsqd_http_addresses=(http,), idle_timeout=20.0, max_in_flight=40
     )
-
-
-def where(settings: Settings) -> Nsqd:
-    return Nsqd("n", settings.nsqd_tcp_addresses[0], settings.nsqd_http_addresses[0])
-
-
-def publish(settings: Settings, topic: str, count: int) -> None:
-    address: Address = settings.nsqd_tcp_addresses[0]
-    with Client.connect(address, settings) as client:
-        client.publish(topic, [b"%d" % number for number in range(count)])
 
 
 def test_a_daemon_is_read_to_the_last_message_wherever_a_task_dies(
@@ -381,7 +340,7 @@ def test_a_daemon_is_read_to_the_last_message_wherever_a_task_dies(
         (step, when) for step in STEPS_AT["directory"] for when in ("before", "after")
     ):
         topic = f"t{number}"
-        publish(settings, topic, 100)
+        publish(nsqd, topic, *numbered(100))
         batches = MicroBatches(replace(settings, topics=(topic,)))
         batches.plan()
         with monkeypatch.context() as deadly:
@@ -399,52 +358,18 @@ def test_a_daemon_is_read_to_the_last_message_wherever_a_task_dies(
             batches.restart()
         assert sorted(int(row["value"]) for row in batches.sink) == list(range(100)), (step, when)
         assert len({row["message_id"] for row in batches.sink}) == 100
-        assert depth(settings, where(settings), topic, CHANNEL)[:4] == (0, 0, 0, 0)
-
-
-def test_the_progress_reports_what_a_daemon_has_in_flight_to_others(nsqd: Daemon, settings: Settings) -> None:
-    settings = of_daemon(nsqd, settings)
-    publish(settings, TOPIC, 50)
-    consumer = Consumer(settings.nsqd_tcp_addresses[0])
-    consumer.subscribe(TOPIC, CHANNEL, rdy=7)
-    for _ in range(7):
-        consumer.message()
-    eventually(lambda: depth(settings, where(settings), TOPIC, CHANNEL).channel == 43, "the others are in the channel")
-    reader = NsqStreamReader(settings)
-    plan(reader, ReadMaxRows(13))
-    (name,) = latest(reader)["in_flight"][TOPIC]
-    assert latest(reader)["in_flight"] == {TOPIC: {name: 7}}
-    assert latest(reader)["unread"] == {TOPIC: {name: 50 - 7 - 13}}
-    consumer.sock.close()
-
-
-def test_a_message_that_timed_out_before_its_fin_is_one_row(nsqd: Daemon, settings: Settings) -> None:
-    settings = replace(of_daemon(nsqd, settings), msg_timeout_ms=1000)
-    publish(settings, TOPIC, 30)
-    batches = MicroBatches(settings)
-    batches.plan()
-    with pytest.MonkeyPatch.context() as monkeypatch:
-
-        def wait_for_timeout() -> None:
-            eventually(lambda: nsqd.channel_stats(TOPIC, CHANNEL)["timeout_count"] >= 30, "messages timed out")
-
-        interruption = Interruption(monkeypatch, "finish", "before", 1, wait_for_timeout)
-        batches.execute()
-    assert interruption.happened
-    assert len(batches.sink) == 30
-    batches.restart()
-    batches.drain()
-    assert len({row["message_id"] for row in batches.sink}) == len(batches.sink) == 30
+        stats = nsqd.channel_stats(topic, CHANNEL)
+        assert [stats[name] for name in ("depth", "in_flight_count", "deferred_count")] == [0, 0, 0]
 
 
 def test_a_restart_of_the_daemon_between_plan_and_task_loses_nothing(
-    nsqd_factory: Callable[..., Daemon], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nsqd_factory: DaemonFactory, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_task, "_RECONNECT", 0.0)
     flags = fixed_ports()
     daemon = nsqd_factory(*flags, data_path=tmp_path / "data")
     settings = of_daemon(daemon, settings)
-    publish(settings, TOPIC, 100)
+    publish(daemon, TOPIC, *numbered(100))
     batches = MicroBatches(replace(settings, max_messages_per_trigger=50))
     batches.plan()
     daemon.close()
