@@ -1,10 +1,12 @@
-"""What test_cluster.py runs on a cluster: all there is of a topic on some nsqds goes to a topic of another one.
+"""What test_cluster.py runs on a cluster, with neither pandas nor NumPy: all there is of a topic on some nsqds goes to
+topics of another one, by a batch that takes nothing and by a stream.
 
-    spark-submit cluster_job.py JSON        {"source": options, "sink": options, "checkpoint": path}
+    spark-submit cluster_job.py JSON        {"source": options, "sink": options, "path": data directory}
 
-Prints `executors N`, the number of processes that read, and `rows N` of a batch read that takes nothing.
+Prints `executors N`, the number of processes that read, `rows N` of the data directory, and `batches N` of the stream.
 """
 
+import importlib.util
 import json
 import os
 import sys
@@ -14,21 +16,16 @@ from pyspark.sql import SparkSession
 
 
 def main(arguments: dict[str, Any]) -> None:
+    assert not any(importlib.util.find_spec(name) for name in ("numpy", "pandas"))
     spark = SparkSession.builder.getOrCreate()
     wait_for_executors(spark, 2)
+    print("rows", spark.read.format("nsq_diskqueue").load(arguments["path"]).count(), flush=True)
     batch = {name: value for name, value in arguments["source"].items() if name != "maxMessagesPerTrigger"}
-    print("rows", spark.read.format("nsq").options(**batch, peek="true").load().count(), flush=True)
-    query = (
-        spark.readStream.format("nsq")
-        .options(**arguments["source"])
-        .load()
-        .select("value")
-        .writeStream.format("nsq")
-        .options(**arguments["sink"])
-        .option("checkpointLocation", arguments["checkpoint"])
-        .trigger(availableNow=True)
-        .start()
-    )
+    peeked = spark.read.format("nsq").options(**batch, peek="true").load().select("value")
+    peeked.write.format("nsq").options(**arguments["sink"], topic="peeked").mode("append").save()
+    frame = spark.readStream.format("nsq").options(**arguments["source"]).load().select("value")
+    writer = frame.writeStream.format("nsq").options(**arguments["sink"], topic="copies")
+    query = writer.trigger(availableNow=True).start(checkpointLocation=arguments["checkpoint"])
     query.awaitTermination()
     progress = query.lastProgress
     assert progress is not None

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,30 +15,13 @@ from kit.spark_topics import bodies, daemon_options, sink_options
 from kit.traffic import DaemonFactory, publish, take
 from spark.environments import bare_environment, clean_path
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
-
 MESSAGES = 3000  # on each nsqd, more than may be in flight to one connection
-JOB = Path(__file__).parent / "cluster_job.py"
-
-
-@pytest.fixture(scope="module")
-def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that has Spark and no gnsqd."""
-    return bare_environment(tmp_path_factory.mktemp("bare") / "venv")
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, bare_python: Path) -> Iterator[Cluster]:
-    """Its workers get nothing that helps to find gnsqd: what a job needs comes with it."""
-    environment = spark_environment(bare_python)
-    environment.pop("PYTHONPATH", None)
-    with Cluster(tmp_path_factory.mktemp("cluster"), environment) as cluster:
-        yield cluster
+HERE = Path(__file__).parent
 
 
 def zip_recipe(directory: Path) -> dict[str, str]:
     """Run the commands of spark.md that make the zip, in `directory`; the variables that they set for the job."""
-    text = (Path(__file__).parents[2] / "contrib" / "docs" / "spark.md").read_text("utf-8")
+    text = (HERE.parents[1] / "contrib" / "docs" / "spark.md").read_text("utf-8")
     block = re.search(r"^    cd .*\n(?:    .*\n)+", text, re.MULTILINE)
     assert block is not None
     commands = textwrap.dedent(block[0]).replace("/tmp/", f"{directory}/").replace("python ", f"{sys.executable} ")
@@ -49,40 +31,34 @@ def zip_recipe(directory: Path) -> dict[str, str]:
     return dict(variable.split("=", 1) for variable in variables.split())
 
 
-@pytest.mark.parametrize("way", ["installed", "zip"])
-def test_a_cluster_reads_three_gnsqd_and_writes_to_one(
-    way: str, cluster: Cluster, bare_python: Path, gnsqd_factory: DaemonFactory, tmp_path: Path
-) -> None:
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_cluster_reads_three_gnsqd_and_writes_to_one(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    """Its Python has Spark, and nothing that helps to find gnsqd: what a job needs comes with it, as spark.md says."""
+    python = bare_environment(tmp_path / "venv")
+    environment = spark_environment(python)
+    environment.pop("PYTHONPATH", None)
     sources, sink = [gnsqd_factory() for _ in range(3)], gnsqd_factory()
     published = [bodies(MESSAGES, f"{part} ") for part in range(3)]
     for daemon, messages in zip(sources, published, strict=True):
         publish(daemon, "orders", *messages)
-
-    submit: list[str | Path] = [spark_home() / "bin" / "spark-submit", "--master", cluster.url]
-    settings = {**CONF, "spark.driver.memory": "512m", "spark.executor.memory": "512m"}
-    if way == "installed":
-        driver = spark_environment()
-        # Nothing where gnsqd is installed; where it is a source tree, that.
-        settings["spark.executorEnv.PYTHONPATH"] = driver.get("PYTHONPATH", "")
-    else:
-        driver = spark_environment(bare_python) | zip_recipe(tmp_path)
-        submit += ["--py-files", tmp_path / "gnsqd.zip"]
-    submit += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    subscription = {"subscribe": "orders", "channel": "copy", "spoolLocation": str(tmp_path / "spool")}
     arguments = {
-        "source": {
-            **daemon_options(*sources),
-            "subscribe": "orders",
-            "channel": "copy",
-            "spoolLocation": str(tmp_path / "spool"),
-            "maxMessagesPerTrigger": "4000",
-        },
-        "sink": {**sink_options(sink), "topic": "copies"},
+        "source": {**daemon_options(*sources), **subscription, "maxMessagesPerTrigger": "4000"},
+        "sink": sink_options(sink),
+        "path": str(HERE.parent / "golden" / "rolled" / "data"),
         "checkpoint": str(tmp_path / "checkpoint"),
     }
-    with Process([*submit, JOB, json.dumps(arguments)], driver, tmp_path / "driver.log") as job:
-        assert job.wait(300) == 0, job.text()[-20_000:]
-        assert int(job.find(r"^executors (\d+)$")[1]) == 2
-        assert int(job.find(r"^rows (\d+)$")[1]) == 3 * MESSAGES
-        assert int(job.find(r"^batches (\d+)$")[1]) >= 3
-    copies = sorted(message.body for message in take(sink, "copies", "check", 3 * MESSAGES))
-    assert copies == sorted(body for part in published for body in part)
+    settings = {**CONF, "spark.driver.memory": "512m", "spark.executor.memory": "512m"}
+    with Cluster(tmp_path / "cluster", environment) as cluster:
+        driver = environment | zip_recipe(tmp_path)
+        submit = [spark_home() / "bin" / "spark-submit", "--master", cluster.url, "--py-files", tmp_path / "gnsqd.zip"]
+        submit += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+        with Process([*submit, HERE / "cluster_job.py", json.dumps(arguments)], driver, tmp_path / "driver.log") as job:
+            assert job.wait(300) == 0, job.text()[-20_000:]
+            assert int(job.find(r"^executors (\d+)$")[1]) == 2
+            assert int(job.find(r"^rows (\d+)$")[1]) == 27
+            assert int(job.find(r"^batches (\d+)$")[1]) >= 3
+    everything = sorted(body for part in published for body in part)
+    for topic in ("copies", "peeked"):
+        assert sorted(message.body for message in take(sink, topic, "check", 3 * MESSAGES)) == everything

@@ -59,20 +59,19 @@ def test_an_ordinary_install_is_seen() -> None:
 
 
 @pytest.mark.spark
-def test_a_strict_editable_install_is_seen(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "config, seen, error",
+    [
+        (["editable_mode=strict"], FOUND, "is required"),
+        ([], [], "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: nsq."),  # imported, but not seen
+    ],
+)
+def test_an_editable_install_has_to_be_strict(tmp_path: Path, config: list[str], seen: list[str], error: str) -> None:
     python = bare_environment(tmp_path / "venv")
     assert seen_by(python, clean_path()) == []
-    install_editable(python, tmp_path / "tree", "editable_mode=strict")
-    assert seen_by(python, clean_path()) == FOUND
-    assert "is required" in load(python, tmp_path)
-
-
-@pytest.mark.spark
-def test_a_default_editable_install_is_imported_but_not_seen(tmp_path: Path) -> None:
-    python = bare_environment(tmp_path / "venv")
-    install_editable(python, tmp_path / "tree")
+    install_editable(python, tmp_path / "tree", *config)
     subprocess.run([python, "-P", "-c", "import pyspark_nsq.options"], check=True, env=clean_path())
-    assert seen_by(python, clean_path()) == []
-    error = "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: nsq."
+    assert seen_by(python, clean_path()) == seen
     assert error in load(python, tmp_path)
-    assert error in (Path(__file__).parents[2] / "contrib" / "docs" / "spark.md").read_text("utf-8")
+    if not seen:
+        assert error in (Path(__file__).parents[2] / "contrib" / "docs" / "spark.md").read_text("utf-8")

@@ -12,14 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gnsq_shared.directory import list_directory, make_plan
 from gnsqd.storage.disk.record import (
     data_file_name,
-    decode_record,
     encode_record,
     frame_records,
 )
-from nsqadmin_cli.datadir.records import Record, read_queue
 from pyspark_nsq_diskqueue import reading
 from pyspark_nsq_diskqueue.planning import plan
 from pyspark_nsq_diskqueue.reading import CorruptionError
@@ -27,7 +24,6 @@ from spark.data_directories import (
     MAX_MSG_SIZE,
     QUEUE,
     RECORD,
-    Rows,
     make_directory,
     payload,
     read,
@@ -48,91 +44,45 @@ def directory(tmp_path: Path) -> Path:
 # Data directories that the real nsqd left
 
 
-def expectation(case: str) -> dict[str, Any]:
-    expected: dict[str, Any] = json.loads((GOLDEN / case / "expected.json").read_text())
-    return expected
-
-
-def delivered(case: str, queue: str) -> list[tuple[str, int, int, bytes]] | None:
-    """(id, timestamp, attempts, body) of what the real nsqd delivered from that queue; None if it did not read it."""
-    messages = expectation(case)["real_nsqd_drain"]["messages"]
-    found = messages.get(queue, messages.get(f"{queue}:drain", messages.get(f"{queue}:c")))
-    if found is None:
-        return None
-    # attempts went up by one with the delivery
-    return [(m["id"], m["timestamp"], m["attempts"] - 1, m["body"].encode("latin-1")) for m in found]
-
-
-def recorded(case: str, queue: str) -> list[tuple[str, int, int, bytes]]:
-    """What the data files of a queue hold, as it was written down."""
-    files = expectation(case)["disk"]["queues"][queue]["files"]
-    return [
-        (record["id"], record["timestamp"], record["attempts"], record["body"].encode("latin-1"))
-        for number in sorted(files)
-        if not number.endswith(".bad")
-        for record in files[number]["records"]
-        if "bad" not in record
-    ]
-
-
-def messages_of(rows: Rows) -> list[tuple[str, int, int, bytes]]:
-    return [(row["message_id"], row["timestamp_ns"], row["attempts"], row["value"]) for row in rows]
+def messages(found: list[dict[str, Any]], attempts: int = 0) -> list[tuple[str, int, int, bytes]]:
+    """Of what expected.json has; a delivery has added to the attempts."""
+    return [(m["id"], m["timestamp"], m["attempts"] - attempts, m["body"].encode("latin-1")) for m in found]
 
 
 # Without usable meta the real nsqd delivers nothing and overwrites the files; queues that nobody drained there
 NOT_DELIVERED = {("nometa", "u"), ("meta_garbage", "roll:c"), ("basic", "et#ephemeral:c")}
+# Empty; what was drained from there came from the topic, or stayed in the channels.
+EMPTY = ("paused_topic:c", "orders", "roll")
 
 
+@pytest.mark.parametrize("everything", [False, True], ids=["unread", "all"])
 @pytest.mark.parametrize("case", CASES)
-def test_unread_messages_are_those_that_the_real_nsqd_delivers(case: str) -> None:
-    rows = read(GOLDEN / case / "data", corruption="skip")
-    found = {queue: list(group) for queue, group in itertools.groupby(rows, key=lambda row: row["queue"])}
-    assert found, "nothing was read"
-    for queue in expectation(case)["disk"]["queues"]:
-        if (case, queue) in NOT_DELIVERED:
-            expected = recorded(case, queue)
-        elif queue in ("paused_topic:c", "orders", "roll"):
-            expected = []  # empty; what was drained from there came from the topic, or stayed in the channels
+def test_unread_messages_are_those_that_the_real_nsqd_delivers_and_all_what_the_files_hold(
+    case: str, everything: bool
+) -> None:
+    expected = json.loads((GOLDEN / case / "expected.json").read_text())
+    delivered = expected["real_nsqd_drain"]["messages"]
+    rows = read(GOLDEN / case / "data", corruption="skip", everything=everything)
+    assert rows, "nothing was read"
+    for queue, on_disk in expected["disk"]["queues"].items():
+        if everything or (case, queue) in NOT_DELIVERED:
+            files = on_disk["files"]
+            kept = [files[number]["records"] for number in sorted(files) if not number.endswith(".bad")]
+            wanted = messages([record for records in kept for record in records if "bad" not in record])
+        elif queue in EMPTY:
+            wanted = []
         else:
-            reported = delivered(case, queue)
-            assert reported is not None
-            expected = reported
-        assert messages_of(found.get(queue, [])) == expected, queue
+            drained = delivered.get(queue, delivered.get(f"{queue}:drain", delivered.get(f"{queue}:c")))
+            wanted = messages(drained, attempts=1)
+        found = [
+            (row["message_id"], row["timestamp_ns"], row["attempts"], row["value"])
+            for row in rows
+            if row["queue"] == queue
+        ]
+        assert found == wanted, queue
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_messages_are_those_of_gnsqadmin(case: str) -> None:
-    """Up to damage; behind that gnsqadmin goes on looking."""
-    found = list_directory(os.fspath(GOLDEN / case / "data"))
-    expected = []
-    for queue in found.select("", ""):
-        damaged: set[int] = set()
-        for number, item in read_queue(queue, make_plan(queue), MAX_MSG_SIZE):
-            if not isinstance(item, Record) or item.flaw:
-                damaged.add(number)
-            elif number not in damaged:
-                expected.append((queue.name, number, item.position, *decode_record(item.payload)))
-    rows = read(GOLDEN / case / "data", corruption="skip")
-    assert [
-        (
-            row["queue"],
-            int(row["file"].split(".")[-2]),
-            row["position"],
-            row["timestamp_ns"],
-            row["attempts"],
-            row["message_id"].encode(),
-            row["value"],
-        )
-        for row in rows
-    ] == expected
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_all_messages_are_all_that_is_in_the_data_files(case: str) -> None:
-    rows = read(GOLDEN / case / "data", corruption="skip", everything=True)
-    found = {queue: list(group) for queue, group in itertools.groupby(rows, key=lambda row: row["queue"])}
-    for queue in expectation(case)["disk"]["queues"]:
-        assert messages_of(found.get(queue, [])) == recorded(case, queue), queue
+# Without usable meta the real nsqd delivers nothing and overwrites the files; queues that nobody drained there
 
 
 def test_a_row_says_where_its_message_stands() -> None:
@@ -155,29 +105,37 @@ def test_a_row_says_where_its_message_stands() -> None:
     }
 
 
-def test_the_queue_of_a_topic_has_no_channel() -> None:
-    rows = read(GOLDEN / "basic" / "data", topics=("nochan",))
-    assert [(row["topic"], row["channel"]) for row in rows] == [("nochan", None)] * 2
+# Meta files
 
 
-def test_files_from_before_the_read_position_count_only_where_everything_does(directory: Path) -> None:
-    for number in range(3):
-        write_file(directory, number, payload(number))
-    write_meta(directory, 1, 2, 0, 2, RECORD)
-    assert values(read(directory)) == [b"body 2"]
-    assert values(read(directory, everything=True)) == [b"body 0", b"body 1", b"body 2"]
-
-
-def test_a_meta_file_that_reads_behind_where_it_writes_is_not_believed(directory: Path) -> None:
-    write_file(directory, 0, payload(1), payload(2))
-    write_meta(directory, 0, 0, 2 * RECORD, 0, RECORD)
-    assert values(read(directory)) == [b"body 1", b"body 2"]
-
-
-def test_a_file_that_nothing_was_written_to_yet_is_not_missing(directory: Path) -> None:
-    write_file(directory, 0, payload(1))
-    write_meta(directory, 1, 0, 0, 1, 0)
-    assert values(read(directory)) == [b"body 1"]
+@pytest.mark.parametrize(
+    "files, meta, found",
+    [
+        # Files from before the read position count only where everything does.
+        ((1, 1, 1), (1, 2, 0, 2, RECORD), [2]),
+        # A meta file that reads behind where it writes is not believed.
+        ((2,), (0, 0, 2 * RECORD, 0, RECORD), [0, 1]),
+        # A file that nothing was written to yet is not missing.
+        ((1,), (1, 0, 0, 1, 0), [0]),
+        # A file that was read to its end lacks what meta has.
+        ((1,), (1, 0, RECORD, 0, 2 * RECORD), f"000000.dat at {RECORD}: EOF, {RECORD} bytes before"),
+        # A million missing files are one.
+        ((1,), (1, 0, 0, 10**15, 5), f"000001.dat at 0: missing, and so are {10**15 - 1} files behind it"),
+    ],
+)
+def test_a_meta_file_specifies_what_is_unread(
+    directory: Path, files: tuple[int, ...], meta: tuple[int, ...], found: list[int] | str
+) -> None:
+    count = itertools.count()
+    for number, records in enumerate(files):
+        write_file(directory, number, *(payload(next(count)) for _ in range(records)))
+    write_meta(directory, *meta)
+    if isinstance(found, str):
+        with pytest.raises(CorruptionError, match=found):
+            read(directory)
+    else:
+        assert values(read(directory)) == [b"body %d" % number for number in found]
+    assert values(read(directory, corruption="skip", everything=True)) == [b"body %d" % n for n in range(next(count))]
 
 
 # Damage
@@ -201,15 +159,8 @@ def test_damage_is_an_error_or_a_row_as_asked(case: str, file: str, position: in
     rows = read(path, corruption="column")
     reported = [row for row in rows if row["corruption"] is not None]
     assert [{name: value for name, value in row.items() if value is not None} for row in reported] == [
-        {
-            "topic": "roll",
-            "channel": "c",
-            "nsqd": str(path),
-            "queue": "roll:c",
-            "file": file,
-            "position": position,
-            "corruption": text,
-        }
+        {"topic": "roll", "channel": "c", "nsqd": str(path), "queue": "roll:c"}
+        | {"file": file, "position": position, "corruption": text}
     ]
     assert [row for row in rows if row["corruption"] is None] == read(path, corruption="skip")
 
@@ -241,19 +192,9 @@ def test_half_a_record_beyond_meta_is_an_unfinished_write(directory: Path, torn:
     write_file(directory, 2, payload(4))
     with pytest.raises(CorruptionError, match="EOF"):  # not at the end of the queue
         read(directory)
-
-
-def test_half_a_record_within_meta_is_damage(directory: Path) -> None:
-    size = write_file(directory, 0, payload(1), torn=frame_records([payload(2)])[:-1])
-    write_meta(directory, 2, 0, 0, 0, size + 1)
-    with pytest.raises(CorruptionError, match="unexpected EOF"):
-        read(directory)
-
-
-def test_a_file_that_was_read_to_its_end_lacks_what_meta_has(directory: Path) -> None:
-    write_file(directory, 0, payload(1))
-    write_meta(directory, 1, 0, RECORD, 0, 2 * RECORD)
-    with pytest.raises(CorruptionError, match=f"at {RECORD}: EOF, {RECORD} bytes before"):
+    (directory / data_file_name(QUEUE, 2)).unlink()
+    write_meta(directory, 3, 0, 0, 1, size + 1)
+    with pytest.raises(CorruptionError, match="EOF"):  # within what meta has
         read(directory)
 
 
@@ -299,14 +240,6 @@ def test_damage_never_costs_what_stands_before_it(directory: Path, junk: bytes, 
     assert values(rows)[:whole] == [b"body %d" % number for number in range(whole)]
     assert [row["corruption"] for row in rows[:-1]] == [None] * (len(rows) - 1)
     assert rows[-1]["position"] <= len(data) + len(junk)
-
-
-def test_a_million_missing_files_are_one_row(directory: Path) -> None:
-    write_file(directory, 0, payload(1))
-    write_meta(directory, 1, 0, 0, 10**15, 5)
-    rows = read(directory, corruption="column")
-    assert values(rows) == [b"body 1", None]
-    assert rows[1]["corruption"] == f"missing, and so are {10**15 - 1} files behind it"
 
 
 # Chunks

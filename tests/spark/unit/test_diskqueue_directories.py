@@ -17,10 +17,10 @@ from gnsqd.storage.disk.record import (
     due_times_file_name,
 )
 from gnsqd.storage.syncer import Syncer
-from kit.daemons import Daemon
+from kit.traffic import DaemonFactory, publish
 from pyspark_nsq.errors import OptionError
 from pyspark_nsq_diskqueue import reading
-from pyspark_nsq_diskqueue.options import parse
+from pyspark_nsq_diskqueue.options import DiskqueueSettings, parse
 from pyspark_nsq_diskqueue.planning import DataDirectoryError, plan
 from pyspark_nsq_diskqueue.reading import CorruptionError
 from spark.data_directories import (
@@ -44,16 +44,36 @@ def directory(tmp_path: Path) -> Path:
 # What a daemon does meanwhile
 
 
-def test_the_directory_of_a_running_daemon_is_warned_of(nsqd: Daemon, caplog: pytest.LogCaptureFixture) -> None:
-    assert nsqd.http("POST", "/topic/create?topic=t")[0] == 200
-    nsqd.http("POST", "/pub?topic=t", b"x")
-    assert plan([str(nsqd.data_path)]) == []
+def test_the_directory_of_a_running_daemon_is_warned_of(
+    nsqd_factory: DaemonFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=0", "--sync-every=1")
+    publish(nsqd, "t", *(b"%d" % number for number in range(100)))
+    assert len(read(nsqd.data_path)) == 100
     (reported,) = caplog.messages
     assert reported.startswith(f"{nsqd.data_path} is the data directory of a running nsqd: ")
     nsqd.terminate()
     caplog.clear()
-    assert len(plan([str(nsqd.data_path)])) == 1
+    assert len(read(nsqd.data_path)) == 100
     assert not caplog.messages
+
+
+def test_a_directory_in_use_is_read_without_touching_it(directory: Path) -> None:
+    write_file(directory, 0, payload(1), payload(2))
+    write_meta(directory, 1, 0, RECORD, 0, 2 * RECORD)
+
+    def state() -> list[tuple[str, int, int, bytes]]:
+        paths = sorted(directory.iterdir())
+        return [(path.name, path.stat().st_mtime_ns, path.stat().st_mode, path.read_bytes()) for path in paths]
+
+    before, changed = state(), directory.stat().st_mtime_ns
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert values(read(directory)) == [b"body 2"]
+    finally:
+        os.close(descriptor)
+    assert (state(), directory.stat().st_mtime_ns) == (before, changed)
 
 
 def test_a_task_reads_no_more_than_was_there_when_it_was_planned(directory: Path) -> None:
@@ -91,25 +111,6 @@ def test_a_file_that_a_daemon_deleted_just_before_it_wrote_meta_is_not_missing(
     write_meta(directory, 2, 0, 0, 1, RECORD)
     monkeypatch.setattr("time.sleep", lambda seconds: write_meta(directory, 1, 1, 0, 1, RECORD))
     assert values(read(directory)) == [b"body 2"]
-
-
-def test_a_directory_in_use_is_read_without_touching_it(directory: Path) -> None:
-    write_file(directory, 0, payload(1))
-    write_file(directory, 1, payload(2))
-    write_meta(directory, 2, 0, RECORD, 1, RECORD)
-
-    def state() -> list[tuple[str, int, int, bytes]]:
-        paths = sorted(directory.iterdir())
-        return [(path.name, path.stat().st_mtime_ns, path.stat().st_mode, path.read_bytes()) for path in paths]
-
-    before, changed = state(), directory.stat().st_mtime_ns
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        assert values(read(directory)) == [b"body 2"]
-    finally:
-        os.close(descriptor)
-    assert (state(), directory.stat().st_mtime_ns) == (before, changed)
 
 
 # Deferred messages
@@ -191,34 +192,29 @@ def two(tmp_path: Path) -> Path:
         write_file(path, 0, payload(ord(name) + 2), queue="orders:mail")
         write_file(path, 0, payload(ord(name) + 4), queue="clicks")
     (tmp_path / "nodes" / "lost+found").mkdir()
+    (tmp_path / "nodes" / "link").symlink_to(tmp_path / "nodes" / "a")
     return tmp_path / "nodes"
 
 
-def test_a_pattern_names_directories_and_passes_over_others(two: Path) -> None:
-    rows = read(two / "*")
-    assert {row["nsqd"] for row in rows} == {f"{two}/a", f"{two}/b"}
-    assert len(rows) == 6
-
-
-def test_a_pattern_names_files(two: Path) -> None:
-    rows = read(two / "*" / "orders.*")
-    assert {(row["nsqd"], row["queue"]) for row in rows} == {(f"{two}/a", "orders"), (f"{two}/b", "orders")}
-
-
-def test_what_several_paths_name_is_read_once(two: Path) -> None:
-    (two / "link").symlink_to(two / "a")
-    assert len(read(two / "a", two / "a", two / "link", two / "a" / "orders.*", f"file:{two}/a")) == 3
-
-
-def test_a_path_is_that_of_the_driver(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(two / "a")
-    assert {row["nsqd"] for row in read(".", "orders.*", "../b")} == {f"{two}/a", f"{two}/b"}
-
-
-def test_topics_and_channels_are_chosen(two: Path) -> None:
-    assert [row["queue"] for row in read(two / "a", topics=("orders",))] == ["orders", "orders:mail"]
-    assert [row["queue"] for row in read(two / "a", channels=("mail", "x"))] == ["orders:mail"]
-    assert read(two / "a", topics=("clicks",), channels=("mail",)) == []
+@pytest.mark.parametrize(
+    "paths, choice, found",
+    [
+        (["*"], {}, "a/clicks a/orders a/orders:mail b/clicks b/orders b/orders:mail"),
+        (["*/orders.*"], {}, "a/orders b/orders"),
+        (["a", "a", "link", "a/orders.*", "file:{}/a"], {}, "a/clicks a/orders a/orders:mail"),  # each once
+        (["b/../a/orders.*", "./b/clicks.*"], {}, "a/orders b/clicks"),
+        (["a"], {"topics": ("orders",)}, "a/orders a/orders:mail"),
+        (["a"], {"channels": ("mail", "x")}, "a/orders:mail"),
+        (["a"], {"topics": ("clicks",), "channels": ("mail",)}, ""),
+    ],
+)
+def test_paths_and_topics_choose_queues(
+    two: Path, monkeypatch: pytest.MonkeyPatch, paths: list[str], choice: dict[str, tuple[str, ...]], found: str
+) -> None:
+    """A relative path is that of the driver."""
+    monkeypatch.chdir(two)
+    rows = read(*(path.format(two) for path in paths), **choice)
+    assert " ".join(f"{Path(row['nsqd']).relative_to(two)}/{row['queue']}" for row in rows) == found
 
 
 def test_a_file_that_was_set_aside_is_read_where_it_is_named(directory: Path) -> None:
@@ -230,32 +226,28 @@ def test_a_file_that_was_set_aside_is_read_where_it_is_named(directory: Path) ->
     assert values(read(directory / "*.bad")) == [b"body 1"]
 
 
-def test_a_topic_may_be_named_like_a_file(directory: Path) -> None:
-    topic = "a.diskqueue.000000.dat"
-    write_file(directory, 7, payload(1), queue=topic)
-    assert [(row["topic"], row["channel"]) for row in read(directory)] == [(topic, None)]
-
-
-def test_paths_that_lead_nowhere_are_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "path, text",
+    [
+        ("missing", "there is no such directory"),
+        ("missing/*", "nor anything that matches it"),
+        (".", "is not a data directory"),
+        ("*", "matches no data directory of an nsqd and no file of a queue"),
+        ("file", "matches no data directory of an nsqd and no file of a queue"),
+    ],
+)
+def test_paths_that_lead_nowhere_are_reported(tmp_path: Path, path: str, text: str) -> None:
     (tmp_path / "file").touch()
-    for path, text in (
-        (tmp_path / "missing", "there is no such directory"),
-        (tmp_path / "missing" / "*", "nor anything that matches it"),
-        (tmp_path, "is not a data directory"),
-        (tmp_path / "*", "matches no data directory of an nsqd and no file of a queue"),
-        (tmp_path / "file", "matches no data directory of an nsqd and no file of a queue"),
-    ):
-        with pytest.raises(DataDirectoryError, match=text):
-            read(path)
+    with pytest.raises(DataDirectoryError, match=text):
+        read(tmp_path / path)
 
 
 # Options
 
 
 def test_options_have_defaults_and_know_no_case() -> None:
-    found = parse({"path": "/data"})
-    assert found.all_paths == ("/data",)
-    assert (found.messages, found.corruption, found.max_msg_size) == ("unread", "fail", 1 << 20)
+    assert parse({"path": "/data"}) == DiskqueueSettings(path="/data")
+    assert parse({"path": "/data"}).all_paths == ("/data",)
     found = parse({"PATHS": '["/a", "/b"]', "Messages": "ALL", "corruption": "Skip", "maxmsgsize": "10m"})
     assert found.all_paths == ("/a", "/b")
     assert (found.messages, found.corruption, found.max_msg_size) == ("all", "skip", 10 << 20)
