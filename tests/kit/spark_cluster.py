@@ -8,7 +8,8 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -91,41 +92,25 @@ class Process:
         self.kill()
 
 
-class Cluster:
-    """One master and `workers` workers with a core each; `url` is `spark://...`. `with` ends them and their executors.
+@contextmanager
+def cluster(directory: Path, environment: Mapping[str, str], workers: int = 2) -> Iterator[str]:
+    """The URL of one master, and `workers` workers with a core each; they and their executors end with the block.
 
     `environment` is that of the workers, and so of the executors' Python.
     """
+    directory.mkdir(parents=True, exist_ok=True)
+    own = {**environment, "SPARK_DAEMON_MEMORY": "256m", "SPARK_HOME": str(spark_home())}
+    launch = [spark_home() / "bin" / "spark-class"]
+    listen = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+    with ExitStack() as stack:
 
-    def __init__(self, directory: Path, environment: Mapping[str, str], workers: int = 2, memory: str = "1g") -> None:
-        self._processes: list[Process] = []
-        directory.mkdir(parents=True, exist_ok=True)
-        launch: list[str | Path] = [spark_home() / "bin" / "spark-class"]
-        own = {**environment, "SPARK_DAEMON_MEMORY": "256m", "SPARK_HOME": str(spark_home())}
-        listen = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        try:
-            master = [*launch, "org.apache.spark.deploy.master.Master", *listen]
-            self._processes.append(Process(master, own, directory / "master.log"))
-            self.url = self._processes[0].find(r"Starting Spark master at (spark://\S+)$")[1]
-            for number in range(workers):
-                work = directory / f"worker-{number}"
-                command = [*launch, "org.apache.spark.deploy.worker.Worker", *listen]
-                command += ["--cores", "1", "--memory", memory, "--work-dir", work, self.url]
-                self._processes.append(Process(command, own, directory / f"worker-{number}.log"))
-            for worker in self._processes[1:]:
-                worker.find("Successfully registered with master")
-        except BaseException:
-            self.close()
-            raise
+        def start(role: str, log: str, *flags: str | Path) -> Process:
+            command = [*launch, f"org.apache.spark.deploy.{role}", *listen, *flags]
+            return stack.enter_context(Process(command, own, directory / f"{log}.log"))
 
-    def close(self) -> None:
-        for process in reversed(self._processes):
-            process.kill()
-
-    def __enter__(self) -> "Cluster":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+        url = start("master.Master", "master").find(r"Starting Spark master at (spark://\S+)$")[1]
+        flags = ["--cores", "1", "--memory", "1g", "--work-dir"]
+        names = [f"worker-{number}" for number in range(workers)]
+        for worker in [start("worker.Worker", name, *flags, directory / name, url) for name in names]:
+            worker.find("Successfully registered with master")
+        yield url

@@ -2,10 +2,11 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
-import zipfile
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,20 +55,9 @@ def install_editable(python: Path, directory: Path, *config: str) -> None:
         top = "contrib" if (ROOT / "contrib" / package).exists() else "."
         no_cache = shutil.ignore_patterns("__pycache__", "*.so", "*.c")
         shutil.copytree(ROOT / top / package, directory / top / package, ignore=no_cache)
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "install",
-        "--no-deps",
-        "--no-build-isolation",
-        "--quiet",
-    ]
-    options = [f"--config-settings={setting}" for setting in config]
+    options = ["--no-deps", "--no-build-isolation", "--quiet", *(f"--config-settings={setting}" for setting in config)]
     result = subprocess.run(
-        [*command, *options, "--editable", directory],
+        [sys.executable, "-m", "pip", "--python", python, "install", *options, "--editable", directory],
         capture_output=True,
         text=True,
         check=False,
@@ -76,11 +66,14 @@ def install_editable(python: Path, directory: Path, *config: str) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def py_files(path: Path) -> Path:
-    """A zip for `--py-files`: what executors import of gnsqd, and the data sources; made at `path`."""
-    with zipfile.ZipFile(path, "w") as archive:
-        for package in ("gnsqd", "gnsq_shared", "pyspark_nsq", "pyspark_nsq_diskqueue", "gnsq_pipeline"):
-            parent = _parent(package)
-            for file in sorted((parent / package).rglob("*.py")):
-                archive.write(file, file.relative_to(parent))
-    return path
+def zip_recipe(directory: Path) -> dict[str, str]:
+    """Run the commands of spark.md that make a zip of what jobs import, `gnsqd.zip` in `directory`; the variables that
+    they set for the job."""
+    text = (ROOT / "contrib" / "docs" / "spark.md").read_text("utf-8")
+    block = re.search(r"^    cd .*\n(?:    .*\n)+", text, re.MULTILINE)
+    assert block is not None
+    commands = textwrap.dedent(block[0]).replace("/tmp/", f"{directory}/").replace("python ", f"{sys.executable} ")
+    making, variables, _ = re.split(r"^(.*?) spark-submit ", commands, flags=re.MULTILINE)
+    subprocess.run(making, shell=True, check=True, env=clean_path())
+    assert (directory / "gnsqd.zip").stat().st_size < 1 << 20
+    return dict(variable.split("=", 1) for variable in variables.split())

@@ -1,34 +1,18 @@
 """A cluster of processes of its own (spark://, two workers) reads three gnsqd and writes to one."""
 
 import json
-import re
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
-from kit.spark_cluster import Cluster, Process, spark_home
+from kit.spark_cluster import Process, cluster, spark_home
 from kit.spark_sessions import CONF, spark_environment
 from kit.spark_topics import bodies, daemon_options, sink_options
 from kit.traffic import DaemonFactory, publish, take
-from spark.environments import bare_environment, clean_path
+from spark.environments import bare_environment, zip_recipe
 
 MESSAGES = 3000  # on each nsqd, more than may be in flight to one connection
 HERE = Path(__file__).parent
-
-
-def zip_recipe(directory: Path) -> dict[str, str]:
-    """Run the commands of spark.md that make the zip, in `directory`; the variables that they set for the job."""
-    text = (HERE.parents[1] / "contrib" / "docs" / "spark.md").read_text("utf-8")
-    block = re.search(r"^    cd .*\n(?:    .*\n)+", text, re.MULTILINE)
-    assert block is not None
-    commands = textwrap.dedent(block[0]).replace("/tmp/", f"{directory}/").replace("python ", f"{sys.executable} ")
-    making, variables, _ = re.split(r"^(.*?) spark-submit ", commands, flags=re.MULTILINE)
-    subprocess.run(making, shell=True, check=True, env=clean_path())
-    assert (directory / "gnsqd.zip").stat().st_size < 1 << 20
-    return dict(variable.split("=", 1) for variable in variables.split())
 
 
 @pytest.mark.spark
@@ -50,9 +34,10 @@ def test_a_cluster_reads_three_gnsqd_and_writes_to_one(gnsqd_factory: DaemonFact
         "checkpoint": str(tmp_path / "checkpoint"),
     }
     settings = {**CONF, "spark.driver.memory": "512m", "spark.executor.memory": "512m"}
-    with Cluster(tmp_path / "cluster", environment) as cluster:
+    with cluster(tmp_path / "cluster", environment) as url:
         driver = environment | zip_recipe(tmp_path)
-        submit = [spark_home() / "bin" / "spark-submit", "--master", cluster.url, "--py-files", tmp_path / "gnsqd.zip"]
+        submit: list[str | Path]
+        submit = [spark_home() / "bin" / "spark-submit", "--master", url, "--py-files", tmp_path / "gnsqd.zip"]
         submit += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
         with Process([*submit, HERE / "cluster_job.py", json.dumps(arguments)], driver, tmp_path / "driver.log") as job:
             assert job.wait(300) == 0, job.text()[-20_000:]

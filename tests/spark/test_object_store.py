@@ -13,10 +13,10 @@ import pytest
 from obstore.store import S3Store
 
 from gnsq_pipeline.spool import reports
-from kit.daemons import free_port
+from kit.daemons import Daemon, free_port
 from kit.s3_server import make_bucket, serving, set_environment
 from kit.spark_topics import bodies, daemon_options
-from kit.traffic import DaemonFactory, publish
+from kit.traffic import publish
 from pyspark_nsq import files
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import names_in, place
@@ -129,10 +129,9 @@ def test_without_obstore_its_installation_is_named(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.spark
 def test_streams_and_batch_reads_have_their_spools_there(
-    spark: "SparkSession", location: str, tmp_path: Path, nsqd_factory: DaemonFactory
+    spark: "SparkSession", location: str, tmp_path: Path, gnsqd: Daemon
 ) -> None:
-    daemon = nsqd_factory()
-    options = {**daemon_options(daemon), "subscribe": "orders", "channel": "spark", "spoolLocation": location}
+    options = {**daemon_options(gnsqd), "subscribe": "orders", "channel": "spark", "spoolLocation": location}
 
     def drain() -> None:
         frame = spark.readStream.format("nsq").options(**options, maxMessagesPerTrigger="400").load()
@@ -140,14 +139,14 @@ def test_streams_and_batch_reads_have_their_spools_there(
         writer.trigger(availableNow=True).start(str(tmp_path / "table")).awaitTermination()
 
     for number in range(2):
-        publish(daemon, "orders", *bodies(1000, f"{number} "))
+        publish(gnsqd, "orders", *bodies(1000, f"{number} "))
         drain()
     rows = spark.read.parquet(str(tmp_path / "table")).collect()
     assert sorted(bytes(row.value) for row in rows) == sorted(bodies(1000, "0 ") + bodies(1000, "1 "))
     ((_, report),) = reports(location)
     assert report.batches
     assert not report.uncommitted_messages
-    publish(daemon, "orders", *bodies(500, "batch "))
+    publish(gnsqd, "orders", *bodies(500, "batch "))
     frame = spark.read.format("nsq").options(**options).load()
     for _ in range(2):
         assert sorted(bytes(row.value) for row in frame.collect()) == sorted(bodies(500, "batch "))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset
 import pytest
 
-from gnsq_pipeline.archive import COLUMNS, check_writable, only_writer, read_archive, start, to_archive
+from gnsq_pipeline.archive import COLUMNS, check_writable, read_archive, start, to_archive
 from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
 from spark.events import Event, archive, as_frame, generate
 
@@ -98,17 +98,6 @@ def test_rows_are_read_while_batches_are_added(spark: "SparkSession", own: Path)
     (own.parent / "new" / "_spark_metadata").mkdir(parents=True)
     (own.parent / "new" / "_spark_metadata" / "0").write_text("v1")
     assert not found(read_archive(spark, str(own.parent / "new")))
-
-
-def test_an_archive_is_written_by_one_run(tmp_path: Path) -> None:
-    with (
-        only_writer("there", tmp_path / "_checkpoint"),
-        pytest.raises(PipelineError, match="^there: another run of gnsq-pipeline writes to it$"),
-        only_writer("there", tmp_path / "_checkpoint"),
-    ):
-        pass
-    with only_writer("there", tmp_path / "_checkpoint"):
-        pass
 
 
 def moved(directory: Path) -> Path:

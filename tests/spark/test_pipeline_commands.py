@@ -162,12 +162,9 @@ BAD = [
     (["archive", "OUT"], 2, "--lookupd-http-address or --nsqd-tcp-address is required"),
     (["archive", "OUT", "--nsqd-tcp-address", "nowhere"], 2, "expected host:port"),
     (["archive", "OUT", "--nsqd-tcp-address", "h:1", "--channel", "c"], 2, "--topic is required"),
+    (["archive", "OUT", "--nsqd-tcp-address", "h:1", "--topic", "t"], 2, "--channel is required"),
     (["archive", "hdfs://h/x", "--nsqd-tcp-address", "h:1"], 2, "--spool is required with hdfs://h/x"),
-    (
-        ["archive", "OUT", "--nsqd-tcp-address", "h:1", "-o", "subscribes=x"],
-        2,
-        "did you mean --topic?",
-    ),
+    (["archive", "OUT", "--nsqd-tcp-address", "h:1", "-o", "subscribes=x"], 2, "did you mean --topic?"),
     (["archive", "OUT", "--checkpoint", "x"], 2, "the checkpoint of a Parquet table is in its directory"),
     (["archive", "db.t", "--format", "iceberg", "--spool", "x"], 2, "--checkpoint is required with --format iceberg"),
     (["archive", "db.t", "--format", "iceberg"], 2, "--spool is required with db.t"),
@@ -257,12 +254,3 @@ def test_a_topic_that_no_nsqd_has_is_an_error_unless_allowed(run: Run, gnsqd: Da
     assert ended.status == 0
     (reported,) = ended.rows
     assert (reported["exit_code"], reported["finished"], reported["rows"], reported["lag"]) == (0, True, 1, 0)
-
-
-def test_an_address_for_metrics_that_is_taken_is_reported(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
-    publish(gnsqd, "t", b"1")
-    taken = "{}:{}".format(*gnsqd.http_address)
-    words = ["--topic", "t", "--channel", "c", *sources(gnsqd), "--metrics-address", taken, tmp_path / "output"]
-    ended = run("archive", *words)
-    assert ended.status == 1
-    assert one_line(ended.stderr) == f"Error: --metrics-address {taken}: Address already in use"

@@ -19,7 +19,7 @@ from kit.spark_sessions import QUICK_JAVA, spark_environment
 from kit.spark_topics import bodies
 from kit.traffic import publish
 from spark.command_line import Run, sources
-from spark.environments import py_files
+from spark.environments import zip_recipe
 from spark.events import archive, generate
 
 if TYPE_CHECKING:
@@ -94,8 +94,9 @@ def test_spark_submit_runs_it_with_what_py_files_brings(spark: "SparkSession", t
     events = generate(60)
     archive(spark, tmp_path / "archive", events)
     submit = file_of("pyspark").parent / "bin" / "spark-submit"
-    packages = py_files(tmp_path / "gnsq.zip")
-    command: list[str | Path] = [submit, *QUIET, "--conf", "spark.ui.enabled=false", "--py-files", packages]
+    zip_recipe(tmp_path)
+    command: list[str | Path] = [submit, *QUIET, "--conf", "spark.ui.enabled=false"]
+    command += ["--py-files", tmp_path / "gnsqd.zip"]
     words: list[str | Path] = ["rollup", "--from-archive", tmp_path / "archive", "--window", "1d", "--json"]
     ended = subprocess.run(
         [*command, file_of("gnsq_pipeline.__main__"), *words],

@@ -1,9 +1,13 @@
-"""Where the spools of the tests are."""
+"""Where the spools of the tests are, and two nsqds without sockets."""
 
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from spark.unit.fake_nsqd import FakeNsqd
 
 
 @pytest.fixture
@@ -15,3 +19,18 @@ def location(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr("obstore.store.S3Store", lambda name: MemoryStore())
     return f"s3://{uuid.uuid4()}"
+
+
+@pytest.fixture
+def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no test cuts the power, and a message would time out while a slow disk is written to."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def nsqds(monkeypatch: pytest.MonkeyPatch) -> "list[FakeNsqd]":
+    from spark.unit.fake_nsqd import FakeNsqd, patch
+
+    fakes = [FakeNsqd(4150), FakeNsqd(4250)]
+    patch(monkeypatch, fakes)
+    return fakes

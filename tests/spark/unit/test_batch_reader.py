@@ -6,23 +6,14 @@ import pickle
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from kit.auth_server import EVERYTHING, AuthServer, grant
 from kit.certificates import write_identities
@@ -32,6 +23,7 @@ from kit.spark_topics import bodies, daemon_options, name
 from kit.traffic import DaemonFactory, create, post, publish, wait_for
 from pyspark_nsq.batch_reader import NsqReader, check_retry
 from pyspark_nsq.batch_reader import plan as plan_scan
+from pyspark_nsq.catalog_table import schema_of
 from pyspark_nsq.columns import ARROW_SCHEMA
 from pyspark_nsq.data_source import NsqDataSource
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
@@ -257,35 +249,20 @@ def test_a_read_goes_over_tls_with_a_secret(nsqd_factory: DaemonFactory, tmp_pat
     cert, key = files["server"]
     https = f"127.0.0.1:{free_port()}"
     with AuthServer(grant(EVERYTHING)) as server:
-        nsqd = nsqd_factory(
-            "--tls-required=tcp-https",
-            f"--tls-cert={cert}",
-            f"--tls-key={key}",
-            f"--https-address={https}",
-            f"--auth-http-address={server.address}",
-        )
+        flags = [f"--tls-cert={cert}", f"--tls-key={key}", "--tls-required=tcp-https", f"--https-address={https}"]
+        nsqd = nsqd_factory(*flags, f"--auth-http-address={server.address}")
         post(nsqd, "/pub?topic=t", b"x")
-        secured = {
-            "nsq.nsqd.http.addresses": https,
-            "nsq.nsqd.http.tls": "true",
-            "nsq.tls.ca": files["authority"][0],
-            "nsq.auth.secret": "secret",
-            "spoolLocation": str(tmp_path / "spool"),
-        }
-        assert [row["value"] for row in read(nsqd, **secured)] == [b"x"]
+        secured = {"nsq.nsqd.http.addresses": https, "nsq.nsqd.http.tls": "true"}
+        secured |= {"nsq.tls.ca": files["authority"][0], "nsq.auth.secret": "secret"}
+        assert [row["value"] for row in read(nsqd, spool="off", **secured)] == [b"x"]
 
 
 # What Spark asks first
 
 GIVEN = {"subscribe": "t", "channel": "c", "nsq.nsqd.tcp.addresses": "127.0.0.1:1"}
-SCHEMA = StructType(
-    [
-        StructField("value", BinaryType()),
-        *(StructField(column, StringType()) for column in ("topic", "channel", "nsqd", "message_id")),
-        StructField("timestamp", TimestampType()),
-        StructField("timestamp_ns", LongType()),
-        StructField("attempts", IntegerType()),
-    ]
+SCHEMA = schema_of(
+    "value BINARY, topic STRING, channel STRING, nsqd STRING, message_id STRING, "
+    "timestamp TIMESTAMP, timestamp_ns LONG, attempts INT"
 )
 
 
@@ -294,11 +271,12 @@ def source(**changes: str) -> DataSource:
 
 
 def test_the_schema_is_the_documented_one() -> None:
+    assert schema_of(str(source().schema())) == SCHEMA
     assert to_arrow_schema(SCHEMA, timezone="UTC").equals(ARROW_SCHEMA)
 
 
 def test_another_schema_is_refused() -> None:
-    other = StructType([StructField("value", StringType())])
+    other = schema_of("value STRING")
     source(spool="off").reader(SCHEMA)
     refused = r"the schema of messages is value BINARY, .*; it was value string$"
     with pytest.raises(OptionError, match=refused):
@@ -309,19 +287,14 @@ def test_another_schema_is_refused() -> None:
         stream.streamReader(other).getDefaultReadLimit()
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda stream: stream.getDefaultReadLimit(),
-        lambda stream: stream.initialOffset(),
-        lambda stream: stream.latestOffset({}, ReadAllAvailable()),
-        lambda stream: stream.partitions({}, {}),
-        lambda stream: stream.read(InputPartition(None)),
-    ],
-)
-def test_a_stream_with_wrong_options_says_so_whatever_it_is_asked_first(
-    ask: Callable[[DataSourceStreamReader], object],
-) -> None:
+def test_a_stream_with_wrong_options_says_so_whatever_it_is_asked_first() -> None:
     stream = source().streamReader(SCHEMA)
-    with pytest.raises(OptionError, match="option 'spoolLocation' is required"):
-        ask(stream)
+    for ask, *arguments in (
+        (stream.getDefaultReadLimit,),
+        (stream.initialOffset,),
+        (stream.latestOffset, {}, ReadAllAvailable()),
+        (stream.partitions, {}, {}),
+        (stream.read, InputPartition(None)),
+    ):
+        with pytest.raises(OptionError, match="option 'spoolLocation' is required"):
+            ask(*arguments)

@@ -213,7 +213,7 @@ def test_paths_and_topics_choose_queues(
 ) -> None:
     """A relative path is that of the driver."""
     monkeypatch.chdir(two)
-    rows = read(*(path.format(two) for path in paths), **choice)
+    rows = read(*(path.format(two) for path in paths), **choice)  # type: ignore[arg-type]
     assert " ".join(f"{Path(row['nsqd']).relative_to(two)}/{row['queue']}" for row in rows) == found
 
 

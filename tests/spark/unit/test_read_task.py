@@ -23,6 +23,7 @@ from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
 from spark.unit.interruption import BOTH_PLACES, PLACES_AND_STEPS, STEPS, Interruption
 from spark.unit.micro_batches import Died, MicroBatches, Rows, run_task
 
+pytestmark = pytest.mark.usefixtures("fast_disk")
 SEEDS = 40
 
 
@@ -41,22 +42,9 @@ def settings(location: str) -> Settings:
 
 
 @pytest.fixture(autouse=True)
-def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here cuts the power."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
-@pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each segment is delivered by itself."""
     monkeypatch.setattr(read_task, "_BATCH_ROWS", 1)
-
-
-@pytest.fixture
-def nsqds(monkeypatch: pytest.MonkeyPatch) -> list[FakeNsqd]:
-    fakes = [FakeNsqd(4150), FakeNsqd(4250)]
-    patch(monkeypatch, fakes)
-    return fakes
 
 
 @pytest.fixture

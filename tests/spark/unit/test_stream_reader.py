@@ -18,7 +18,7 @@ from pyspark_nsq.offsets import Offset
 from pyspark_nsq.options import Settings
 from pyspark_nsq.retention import inspect
 from pyspark_nsq.stream_reader import NsqStreamReader
-from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
+from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies
 from spark.unit.interruption import STEPS_AT, Interruption
 from spark.unit.micro_batches import Died, MicroBatches
 
@@ -30,21 +30,17 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(topics=(TOPIC,), channel=CHANNEL, spool_location=str(tmp_path), idle_timeout=0.0)
 
 
-@pytest.fixture(autouse=True)
-def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here cuts the power, and a message times out while a slow disk is written to."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
-@pytest.fixture
-def nsqds(monkeypatch: pytest.MonkeyPatch) -> list[FakeNsqd]:
-    fakes = [FakeNsqd(4150), FakeNsqd(4250)]
-    patch(monkeypatch, fakes)
-    return fakes
+pytestmark = pytest.mark.usefixtures("fast_disk")
 
 
 def plan(reader: NsqStreamReader, limit: ReadAllAvailable | ReadMaxRows = ALL) -> Offset:
     return Offset.from_json(reader.latestOffset(reader.initialOffset(), limit))
+
+
+def quotas(reader: NsqStreamReader, start: dict[str, Any] | None = None) -> Any:
+    """Of the topic, by nsqd, in the next batch."""
+    end = reader.latestOffset(reader.initialOffset() if start is None else start, ALL)
+    return Offset.from_json(end).to_json()["quotas"][TOPIC]
 
 
 def test_a_plan_is_what_waits_up_to_the_limit_of_the_trigger(settings: Settings, nsqds: list[FakeNsqd]) -> None:
@@ -99,8 +95,7 @@ def test_a_topic_without_the_channel_is_read_from_its_beginning(settings: Settin
     for fake in nsqds:
         fake.channel_exists = False
     nsqds[0].publish(4)
-    offset = plan(NsqStreamReader(settings))
-    assert offset.to_json()["quotas"] == {TOPIC: {"node:4150": [4]}}
+    assert quotas(NsqStreamReader(settings)) == {"node:4150": [4]}
     assert all(fake.channel_exists for fake in nsqds), "what comes from now on must get into it, also where nothing is"
 
 
@@ -111,7 +106,7 @@ def test_a_paused_channel_is_not_waited_for(
     monkeypatch.setattr(nsqds[0], "depth", lambda: in_truth()._replace(paused=True))
     for fake in nsqds:
         fake.publish(2)
-    assert plan(NsqStreamReader(settings)).to_json()["quotas"] == {TOPIC: {"node:4250": [2]}}
+    assert quotas(NsqStreamReader(settings)) == {"node:4250": [2]}
 
 
 def test_another_channel_than_the_checkpoints_is_reported(settings: Settings, nsqds: list[FakeNsqd]) -> None:
@@ -131,8 +126,7 @@ def test_without_nsqlookupd_the_nsqds_of_the_checkpoint_are_read(
     end = plan(NsqStreamReader(settings)).to_json()
     monkeypatch.setattr(backlog, "find_nsqds", no_discovery)
     nsqds[1].publish(3)
-    after = Offset.from_json(NsqStreamReader(settings).latestOffset(end, ALL))
-    assert after.to_json()["quotas"] == {TOPIC: {"node:4150": [1], "node:4250": [3]}}
+    assert quotas(NsqStreamReader(settings), end) == {"node:4150": [1], "node:4250": [3]}
     assert "no nsqlookupd answers; going on" in caplog.text
     with pytest.raises(DiscoveryError, match="no nsqlookupd answers"):
         plan(NsqStreamReader(settings))
@@ -146,11 +140,11 @@ def test_an_nsqd_that_left_discovery_is_read_while_it_answers(
     end = plan(reader).to_json()
     monkeypatch.setattr(backlog, "find_nsqds", lambda settings, topic=None: [nsqds[1].nsqd])
     monkeypatch.setattr(backlog, "_DISCOVERY_INTERVAL", 0.0)
-    assert "node:4150" in Offset.from_json(reader.latestOffset(end, ALL)).to_json()["quotas"][TOPIC]
+    assert quotas(reader, end) == {"node:4150": [1]}
     nsqds[0].up = False
     nsqds[1].publish(1)
     monkeypatch.setattr(backlog, "_REMEMBER", 0.0)
-    assert list(Offset.from_json(reader.latestOffset(end, ALL)).to_json()["quotas"][TOPIC]) == ["node:4250"]
+    assert quotas(reader, end) == {"node:4250": [1]}
 
 
 def test_an_nsqd_that_is_away_holds_up_nobody(
@@ -160,7 +154,7 @@ def test_an_nsqd_that_is_away_holds_up_nobody(
     nsqds[1].publish(2)
     reader = NsqStreamReader(settings)
     for _ in range(3):
-        assert plan(reader).to_json()["quotas"] == {TOPIC: {"node:4250": [2]}}
+        assert quotas(reader) == {"node:4250": [2]}
     assert len(caplog.records) == 1, "one warning, not one for each look"
 
 

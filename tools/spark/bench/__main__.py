@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kit.daemons import PEERS, own_command
 from kit.spark_sessions import CONF, QUICK_JAVA, start_session
-from spark.bench.rows import ROWS, SIZE, run_ceiling, run_once
+from spark.bench.rows import ROWS, SIZE, run_once
 
 WARM_UP = 20_000  # messages
 
@@ -23,9 +23,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
 
-    daemons = {"gnsqd": own_command()}
+    commands: dict[str, list[str]] = {"ceiling": [], "gnsqd": own_command()}
     if (PEERS / "nsqd").exists():
-        daemons["nsqd"] = [str(PEERS / "nsqd")]
+        commands["nsqd"] = [str(PEERS / "nsqd")]
     top = Path(tempfile.mkdtemp(prefix="nsq-bench-"))
     spark = start_session(top / "spark", conf={name: value for name, value in CONF.items() if value != QUICK_JAVA})
     from spark.bench.ceiling import CeilingSource
@@ -37,22 +37,18 @@ def main() -> None:
     for row in ROWS:
         if arguments.rows and row.key not in arguments.rows:
             continue
-        rates: dict[str, list[float]] = {name: [] for name in daemons}
-        ceilings: list[float] = []
+        rates: dict[str, list[float]] = {name: [] for name in commands}
         for run in range(-1, arguments.runs):
-            directory = Path(tempfile.mkdtemp(dir=top))
-            ceiling = run_ceiling(row, spark, directory, WARM_UP if run < 0 else arguments.messages)
-            if run >= 0:
-                ceilings.append(ceiling)
-            for name, command in daemons.items():
+            for name, command in commands.items():
                 directory = Path(tempfile.mkdtemp(dir=top))
                 rate = run_once(row, spark, command, directory, WARM_UP if run < 0 else arguments.messages)
                 shutil.rmtree(directory)
                 if run >= 0:
                     rates[name].append(rate)
+        ceiling = statistics.median(rates.pop("ceiling"))
         for name, found in rates.items():
             median = statistics.median(found)
-            ratio = f"{median / statistics.median(ceilings):.0%}"
+            ratio = f"{median / ceiling:.0%}"
             between = f"{min(found):,.0f}-{max(found):,.0f}"
             print(f"| {row.name} | {name} | {median:,.0f} | {between} | {ratio} |", flush=True)
     print(

@@ -30,7 +30,7 @@ class Share(InputPartition):
 
 
 class CeilingSource(DataSource):
-    """Options: `rows` in all, `size` of a body in bytes, `tasks`."""
+    """Options: `rows` in all, `size` of a body in bytes, `tasks`; others are passed over."""
 
     @classmethod
     def name(cls) -> str:

@@ -15,7 +15,7 @@ from kit.daemons import PEERS, Daemon, fixed_ports, free_port, own_command
 from kit.peer_program import PeerProgram
 from kit.s3_server import make_bucket, serving
 from kit.small_disk import SmallDisk
-from kit.spark_cluster import Cluster
+from kit.spark_cluster import cluster
 from kit.spark_topics import daemon_options
 from spark.faults.publishing import Publisher, Tally, tally
 from spark.faults.stream_process import IN_TASK, POINTS, SEAL_TO_FIN, TOPIC, StreamProcess, empty
@@ -79,7 +79,7 @@ class Stage:
             # Executors that die so often would have the master give the application up.
             patience = {"SPARK_MASTER_OPTS": "-Dspark.deploy.maxExecutorRetries=-1"}
             environment = StreamProcess.environment(directory) | patience
-            master = stack.enter_context(Cluster(directory / "cluster", environment)).url
+            master = stack.enter_context(cluster(directory / "cluster", environment))
         self.publisher = stack.enter_context(Publisher(self.daemons, TOPIC))
         self.stream = StreamProcess(directory, options, master, prefix)
         stack.callback(self.stream.close)

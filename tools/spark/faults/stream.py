@@ -1,6 +1,6 @@
 """The stream under fault, as a program: topics of NSQ into Parquet files, until a file `stop` appears.
 
-    python stream.py JOB        JOB: a directory with job.json: master, conf, options
+    python stream.py JOB        JOB: a directory with job.json: master, conf, trigger, options
 
 Files go to JOB/out, the checkpoint to JOB/checkpoint. Ends with 0 when it was asked to stop.
 """
@@ -14,21 +14,10 @@ from pyspark.sql import SparkSession
 
 
 def main(job: Path) -> None:
-    job_options = json.loads((job / "job.json").read_text())
-    builder = SparkSession.builder.master(job_options["master"]).appName("faults")
-    for name, value in job_options["conf"].items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    query = (
-        spark.readStream.format("nsq")
-        .options(**job_options["options"])
-        .load()
-        .writeStream.format("parquet")
-        .option("path", str(job / "out"))
-        .option("checkpointLocation", str(job / "checkpoint"))
-        .trigger(**job_options["trigger"])
-        .start()
-    )
+    given = json.loads((job / "job.json").read_text())
+    spark = SparkSession.builder.master(given["master"]).appName("faults").config(map=given["conf"]).getOrCreate()
+    writer = spark.readStream.format("nsq").options(**given["options"]).load().writeStream.trigger(**given["trigger"])
+    query = writer.start(str(job / "out"), "parquet", checkpointLocation=str(job / "checkpoint"))
     while not (job / "stop").exists() and query.isActive:
         time.sleep(0.05)
     if query.isActive:

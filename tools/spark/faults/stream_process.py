@@ -159,10 +159,5 @@ class StreamProcess:
 
 def empty(daemon: Daemon) -> bool:
     """Whether nothing of the topic is anywhere in the daemon."""
-    for topic in daemon.stats(TOPIC)["topics"]:
-        counts = [topic["depth"]]
-        for channel in topic["channels"]:
-            counts += [channel["depth"], channel["in_flight_count"], channel["deferred_count"]]
-        if any(counts):
-            return False
-    return True
+    found = [part for topic in daemon.stats(TOPIC)["topics"] for part in (topic, *topic["channels"])]
+    return not any(part.get(name) for part in found for name in ("depth", "in_flight_count", "deferred_count"))
