@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from kit.daemons import DEADLINE, Daemon, eventually
+from kit.exposition import series
 from kit.nsq_client import Client
 from kit.spark_topics import bodies, daemon_options, name
 from kit.traffic import create, publish, wait_for
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 IDLE = "spark.sql.streaming.noDataProgressEventInterval"
+PLACE = ("pipeline", "topic", "nsqd")  # labels
 Series = tuple[str, ...]
 
 
@@ -41,14 +42,10 @@ def listener(spark: "SparkSession") -> Iterator["NsqMetrics"]:
 def scrape(listener: "NsqMetrics") -> dict[Series, float]:
     """The value of each series, by its name and the values of the labels pipeline, topic and nsqd."""
     with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=DEADLINE) as answer:
-        text = answer.read().decode()
+        found = series(answer.read())
     return {
-        (
-            sample.name.removeprefix("gnsq_pipeline_"),
-            *(sample.labels[label] for label in ("pipeline", "topic", "nsqd") if label in sample.labels),
-        ): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
+        (name.removeprefix("gnsq_pipeline_"), *(dict(labels)[key] for key in PLACE if key in dict(labels))): value
+        for (name, labels), value in found.items()
     }
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from gnsq_pipeline.archive import only_writer
 from kit.daemons import DEADLINE, Daemon, eventually, free_port
-from kit.spark_topics import bodies
+from kit.exposition import labels, series
+from kit.spark_topics import bodies, name
 from kit.traffic import publish, take
 from spark.command_line import Run, destination, sources
 from spark.events import NOON_NS, Event, archive, generate
@@ -39,54 +40,45 @@ def archived(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) ->
     return directory, events
 
 
-def scrape(port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as answer:
-        lines = [line.rpartition(" ") for line in answer.read().decode().splitlines() if not line.startswith("#")]
-    return {re.sub(r"\{.*pipeline=\"archive\".*\}", "", name): float(value) for name, _, value in lines}
-
-
 def test_a_continuous_archive_reports_to_prometheus_and_stops_on_a_signal(
     spark: "SparkSession", run: Run, gnsqd: Daemon, tmp_path: Path
 ) -> None:
     publish(gnsqd, "orders", *bodies(30))
-    port = free_port()
-    scraped: list[dict[str, float]] = []
+    address = f"127.0.0.1:{free_port()}"
+    place = labels(pipeline="archive", topic="orders", nsqd=name(gnsqd))
+    pipeline = labels(pipeline="archive")
+    figures: dict[str, float] = {}
+
+    def read(rows: int) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=DEADLINE) as answer:
+                found = series(answer.read())
+        except OSError:
+            return False
+        ours = {key: value for (key, of), value in found.items() if of == pipeline}
+        figures.update({key.removeprefix("gnsq_pipeline_"): value for key, value in ours.items()})
+        # The metrics of a batch change one after the other.
+        is_whole = figures["batch_duration_seconds_count"] == figures["batches_total"]
+        return is_whole and figures["rows_total"] == rows and found["gnsq_pipeline_lag_messages", place] == 0
 
     def watch() -> None:
-        def all_read() -> bool:
-            try:
-                scraped.append(scrape(port))
-            except OSError:
-                return False
-            # The metrics of a batch change one after the other.
-            rows, lag, batches, durations = (
-                scraped[-1].get(f"gnsq_pipeline_{name}", 0)
-                for name in ("rows_total", "lag_messages", "batches_total", "batch_duration_seconds_count")
-            )
-            return rows >= 60 and lag == 0 and durations == batches
-
         try:
-            eventually(lambda: bool(scraped) or all_read() or bool(scraped), timeout=60)
+            eventually(lambda: read(30), timeout=60)
             publish(gnsqd, "orders", *bodies(30, "later "))
-            eventually(all_read, timeout=60)
+            eventually(lambda: read(60), timeout=60)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=watch)
     thread.start()
     words = ["--topic", "orders", "--channel", "archive", *sources(gnsqd), "--continuous", "--trigger", "100ms"]
-    ended = run("archive", *words, "--metrics-address", f"127.0.0.1:{port}", tmp_path / "output")
+    ended = run("archive", *words, "--metrics-address", address, tmp_path / "output")
     thread.join()
     assert ended.status == 0, ended.stderr
     assert ended.stderr.splitlines()[-1].startswith("stopped by SIGTERM: 60 rows in ")
-    last = scraped[-1]
-    assert last["gnsq_pipeline_rows_total"] == 60
-    assert last["gnsq_pipeline_batches_total"] >= 1
-    assert last["gnsq_pipeline_lag_messages"] == 0
-    assert last["gnsq_pipeline_batch_duration_seconds_count"] == last["gnsq_pipeline_batches_total"]
+    assert figures["batches_total"] >= 2
     assert spark.read.parquet(str(tmp_path / "output")).count() == 60
-    with pytest.raises(OSError):
-        scrape(port)
+    assert not read(60)
 
 
 def test_replay_publishes_what_was_asked_for(run: Run, gnsqd: Daemon, archived: tuple[Path, list[Event]]) -> None:

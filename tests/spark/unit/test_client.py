@@ -65,21 +65,6 @@ def await_counts(nsqd: Daemon, depth: int, in_flight: int) -> None:
 # Consuming
 
 
-def test_messages_come_with_timestamp_attempts_and_id(nsqd: Daemon) -> None:
-    with nsq_client.Client(address(nsqd)) as other:
-        other.subscribe("t", "c", 2)
-        other.publish("t", b"one", b"two")
-        seen = {other.message(), other.message()}
-        other.command(b"RDY 0")
-        for message in seen:
-            other.command(b"REQ %b 0" % message.id)
-        other.command(b"CLS")
-        assert other.response() == b"CLOSE_WAIT"
-    with consumer(nsqd, 10) as client:
-        got = receive(client, 2)
-    assert set(got) == {(one.timestamp, one.attempts + 1, one.id, one.body) for one in seen}
-
-
 def test_no_more_are_in_flight_than_requested_and_allowed(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--max-rdy-count=5")
     with connect(nsqd) as client, consumer(nsqd, 3) as reader:
@@ -213,16 +198,14 @@ def test_what_is_refused_has_the_reason(nsqd: Daemon, call: Callable[[Client], N
         call(client)
 
 
-def test_a_message_timeout_that_the_daemon_does_not_allow_is_refused(nsqd_factory: DaemonFactory) -> None:
-    with pytest.raises(Refused, match="E_BAD_BODY IDENTIFY msg timeout"):
-        connect(nsqd_factory("--max-msg-timeout=2s"), Settings(msg_timeout_ms=3000))
-
-
-def test_the_daemon_gets_who_we_are(nsqd: Daemon) -> None:
+def test_what_the_client_says_of_itself(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory("--max-msg-timeout=2s")
     with consumer(nsqd, settings=Settings(client_id="me", user_agent="mine/1")):
         (shown,) = nsqd.channel_stats("t", "c")["clients"]
         assert (shown["client_id"], shown["user_agent"]) == ("me", "mine/1")
         assert shown["hostname"] == socket.gethostname()
+    with pytest.raises(Refused, match="E_BAD_BODY IDENTIFY msg timeout"):
+        connect(nsqd, Settings(msg_timeout_ms=3000))
 
 
 # Connections that fail
@@ -233,13 +216,6 @@ def test_a_daemon_that_is_not_there_is_named(host: str, error: str) -> None:
     port = free_port()
     with pytest.raises(ConnectionLost, match=f"cannot connect to nsqd {host}:{port}: {error}"):
         Client.connect((host, port), PLAIN)
-
-
-def test_the_http_port_is_no_nsqd(nsqd: Daemon) -> None:
-    assert isinstance(nsqd.http_address, tuple)
-    name = f"127.0.0.1:{nsqd.http_address[1]}"
-    with pytest.raises(ConnectionLost, match=f"nsqd {name} answers HTTP: expected its TCP port"):
-        Client.connect(nsqd.http_address, PLAIN)
 
 
 CALLS: dict[str, Callable[[Client], object]] = {

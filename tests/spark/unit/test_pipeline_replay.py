@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("pyspark")
-
 from gnsq_pipeline.replay import hold_rate
 
 

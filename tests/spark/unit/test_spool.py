@@ -56,30 +56,12 @@ def test_the_bytes_of_a_segment_are_as_documented(spool: Spool) -> None:
 
 
 @BOTH_PLACES
-def test_who_comes_second_sees_what_was_first(spool: Spool) -> None:
-    one, other = opened(spool), opened(spool)
-    assert one.append(segment(part=1))
-    assert not other.append(segment(part=2))
-    assert [entry.part for entry in other.entries] == [1]
-    assert other.append(segment(part=2))
-    one.refresh()
-    assert [entry.part for entry in one.entries] == [1, 2]
-
-
-@BOTH_PLACES
 def test_nothing_follows_the_end_of_a_task(spool: Spool) -> None:
     zombie, chain = opened(spool), opened(spool)
     chain.end(0)
     assert not zombie.append(segment())
     assert zombie.ended(0)
     assert not zombie.ended(1)
-
-
-@BOTH_PLACES
-def test_an_end_is_written_once(spool: Spool) -> None:
-    for _ in range(2):
-        opened(spool).end(0)
-    assert [entry.kind for entry in opened(spool).entries] == [Kind.END]
 
 
 @BOTH_PLACES
@@ -119,13 +101,6 @@ def test_a_file_system_without_links_is_reported(tmp_path: Path, monkeypatch: py
     with pytest.raises(SpoolError, match="without hard links: Operation not permitted"):
         Spool.create(str(tmp_path), "s", kind="readStream", topics=["t"], channel="c")
     assert not list((tmp_path / "s").glob(".tmp*"))
-
-
-def test_a_location_that_is_not_a_directory_is_reported(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    with pytest.raises(SpoolError, match="cannot make the spool at .*/file: File exists"):
-        Spool.create(str(file), "s", kind="readStream", topics=["t"], channel="c")
 
 
 @BOTH_PLACES

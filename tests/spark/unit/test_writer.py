@@ -55,29 +55,6 @@ def test_a_batch_has_at_most_batch_size_messages() -> None:
     ]
 
 
-def test_invalid_rows_go_to_the_topic_for_them_with_their_reason() -> None:
-    rows = frame(
-        value=[b"fine", None, b"", b"\xff", b"text"],
-        topic=["t", "t", "t", "a b", None],
-        defer_ms=[5, 6, None, None, None],
-    )
-    settings = replace(SETTINGS, topic=None, invalid_rows="topic:invalid")
-    fine, letters = batches(rows, settings)
-    assert fine == batch("t", [b"fine"], 5)
-    assert (letters.topic, letters.defer_ms) == ("invalid", 0)
-    found = [json.loads(body) for body in split_bodies(letters.data)]
-    reasons = [one.pop("reason") for one in found]
-    assert found == [
-        {"topic": "t", "defer_ms": 6, "value": None},
-        {"topic": "t", "defer_ms": None, "value": ""},
-        {"topic": "a b", "defer_ms": None, "value_base64": "/w=="},
-        {"topic": None, "defer_ms": None, "value": "text"},
-    ]
-    starts = ("value is NULL", "value is empty", "topic is 'a b'", "topic is NULL")
-    for reason, start in zip(reasons, starts, strict=True):
-        assert reason.startswith(f"the column {start}")
-
-
 def test_a_batch_has_at_most_batch_bytes_but_for_a_larger_message() -> None:
     """As MPUB counts them: four bytes for the size of each."""
     rows = frame(value=[b"a" * 6, b"b" * 6, b"c", b"d" * 100, b"e"])
@@ -108,29 +85,42 @@ def test_the_option_topic_prevails_over_the_column() -> None:
     assert batches(frame(value=[b"1", b"2"], topic=["a", None])) == [batch("clicks", [b"1", b"2"])]
 
 
-@pytest.mark.parametrize("columns", [{"value": [b"1", None, b"", b"2"]}, {"value": [b"1", b"x", b"2"]}])
-def test_invalid_rows_can_be_skipped(columns: dict[str, Sequence[object]], caplog: pytest.LogCaptureFixture) -> None:
-    settings = Settings(invalid_rows="skip")
-    topics = ["a", None if len(columns["value"]) == 3 else "a", "a", "a"][: len(columns["value"])]
-    assert batches(frame(**columns, topic=topics), settings) == [batch("a", [b"1", b"2"])]
-    assert f"{len(topics) - 2} of {len(topics)} rows are not published" in caplog.text
+# Rows that are not messages
+
+VALUES = [b"fine", None, b"", b"\xff", b"text", b"early"]
+TOPICS = ["t", "t", "t", "a b", None, "t"]
+DELAYS = [5, 6, None, None, None, -1]
+REASONS = ["value is NULL", "value is empty", "topic is 'a b'", "topic is NULL", "defer_ms is -1"]
 
 
-@pytest.mark.parametrize(
-    "columns, text",
-    [
-        ({"value": [b"x", None]}, "the column value is NULL in a row"),
-        ({"value": [b"x", b""]}, "the column value is empty in a row"),
-        ({"value": [b"x"], "topic": pa.array([None], pa.string())}, "the column topic is NULL in a row"),
-        ({"value": [b"x"], "topic": ["a b"]}, "the column topic is 'a b' in a row: expected at most 64"),
-        ({"value": [b"x"], "topic": ["a"], "defer_ms": [-1]}, "the column defer_ms is -1 in a row"),
-    ],
-)
-def test_a_row_that_is_not_a_message_is_reported(columns: dict[str, Sequence[object]], text: str) -> None:
-    settings = Settings() if "topic" in columns else SETTINGS
-    with pytest.raises(WriteError) as raised:
-        batches(frame(**columns), settings)
-    assert str(raised.value).startswith(text)
+def test_each_row_that_is_not_a_message_is_reported() -> None:
+    """Before anything is published."""
+    for number, reason in enumerate(REASONS, 1):
+        columns = zip(("value", "topic", "defer_ms"), (VALUES, TOPICS, DELAYS), strict=True)
+        rows = frame(**{name: [values[0], values[number]] for name, values in columns})  # type: ignore[index]
+        with pytest.raises(WriteError, match=f"^the column {reason} in a row"):
+            batches(rows, Settings())
+
+
+def test_invalid_rows_can_be_skipped_or_go_to_a_topic_for_them_with_their_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = frame(value=VALUES, topic=TOPICS, defer_ms=DELAYS)
+    assert batches(rows, Settings(invalid_rows="skip")) == [batch("t", [b"fine"], 5)]
+    assert "5 of 6 rows are not published" in caplog.text
+    fine, letters = batches(rows, Settings(invalid_rows="topic:invalid"))
+    assert fine == batch("t", [b"fine"], 5)
+    assert (letters.topic, letters.defer_ms) == ("invalid", 0)
+    found = [json.loads(body) for body in split_bodies(letters.data)]
+    for letter, reason in zip(found, REASONS, strict=True):
+        assert letter.pop("reason").startswith(f"the column {reason} in a row")
+    assert found == [
+        {"topic": "t", "defer_ms": 6, "value": None},
+        {"topic": "t", "defer_ms": None, "value": ""},
+        {"topic": "a b", "defer_ms": None, "value_base64": "/w=="},
+        {"topic": None, "defer_ms": None, "value": "text"},
+        {"topic": "t", "defer_ms": -1, "value": "early"},
+    ]
 
 
 # Which frames are refused
