@@ -138,7 +138,7 @@ spark-bench: $(PEERS) ## rows per second of Spark's readers and writers
 	@CC=/bin/false .ci/install .venv-plain dev,spark
 	@GNSQD_BIN=$(CURDIR)/.venv/bin/gnsqd PYTHONPATH=tests:tools .venv-plain/bin/python -m spark.bench $(FLAGS)
 
-# A million events published by pynsq, archived, rolled up and replayed; the test of it in `make test-spark` takes fewer.
+# A million events archived, rolled up and replayed; the test of it in `make test-spark` takes fewer.
 spark-example: ## a million events archived, rolled up and replayed
 	@CC=/bin/false .ci/install .venv-plain dev,spark
 	@GNSQD_EXAMPLE_EVENTS=1000000 .venv-plain/bin/pytest tests/spark/test_pipeline_example.py $(FLAGS)

@@ -2,12 +2,13 @@
 without a Java that Spark can use those marked `spark`; where GNSQD_REQUIRE_PEERS=1 they fail instead."""
 
 import importlib.util
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+
+from conftest import missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,17 +20,11 @@ MISSING = [
 ]
 
 
-def _missing(reason: str) -> NoReturn:
-    if os.environ.get("GNSQD_REQUIRE_PEERS") == "1":
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
-
-
 class _Unimportable(pytest.Module):
     """A file of tests that cannot be imported here."""
 
     def collect(self) -> NoReturn:
-        _missing(f"needs {' and '.join(MISSING)} (pip install '.[spark,object-store,s3-server]')")
+        missing(f"needs {' and '.join(MISSING)} (pip install '.[spark,object-store,s3-server]')")
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
@@ -49,7 +44,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         try:
             java_home()
         except NoJava as error:
-            _missing(str(error))
+            missing(str(error))
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """gnsq-pipeline as a process of its own: started as a command and by spark-submit."""
 
-import importlib.util
 import json
 import os
 import re
@@ -13,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import gnsq_pipeline
 from gnsq_pipeline.archive import read_archive
 from kit.daemons import DEADLINE, Daemon, eventually
+from kit.spark_cluster import spark_home
 from kit.spark_sessions import QUICK_JAVA, spark_environment
 from kit.spark_topics import bodies
 from kit.traffic import publish
@@ -33,13 +34,6 @@ SETTINGS = {
     "spark.driver.defaultJavaOptions": QUICK_JAVA,
 }
 QUIET = ("--master", "local[2]", *(word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")))
-
-
-def file_of(module: str) -> Path:
-    spec = importlib.util.find_spec(module)
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin)
 
 
 def stopped(words: Sequence[str], errors: Path, number: signal.Signals) -> int:
@@ -93,13 +87,12 @@ def test_an_archive_has_each_message_once_after_runs_that_signals_stopped(
 def test_spark_submit_runs_it_with_what_py_files_brings(spark: "SparkSession", tmp_path: Path) -> None:
     events = generate(60)
     archive(spark, tmp_path / "archive", events)
-    submit = file_of("pyspark").parent / "bin" / "spark-submit"
     zip_recipe(tmp_path)
-    command: list[str | Path] = [submit, *QUIET, "--conf", "spark.ui.enabled=false"]
+    command: list[str | Path] = [spark_home() / "bin" / "spark-submit", *QUIET, "--conf", "spark.ui.enabled=false"]
     command += ["--py-files", tmp_path / "gnsqd.zip"]
     words: list[str | Path] = ["rollup", "--from-archive", tmp_path / "archive", "--window", "1d", "--json"]
     ended = subprocess.run(
-        [*command, file_of("gnsq_pipeline.__main__"), *words],
+        [*command, Path(gnsq_pipeline.__file__).with_name("__main__.py"), *words],
         capture_output=True,
         text=True,
         cwd=tmp_path,

@@ -101,16 +101,6 @@ def test_the_first_read_makes_the_channel_for_the_next_one(nsqd: Daemon, spoolin
     assert [row["value"] for row in read(nsqd, **spooling)] == [b"after"]
 
 
-def test_what_comes_later_is_left_for_the_next_read(nsqd: Daemon, spooling: dict[str, str]) -> None:
-    publish(nsqd, "t", *bodies(10))
-    reader = new_reader(nsqd, **spooling)
-    partitions = reader.partitions()
-    publish(nsqd, "t", *bodies(10))
-    assert len(rows(reader, partitions)) == 10
-    wait_for(nsqd, "t", "c", depth=10)
-    assert len(read(nsqd, **spooling)) == 10
-
-
 def test_every_topic_of_every_nsqd_is_a_partition(nsqd_factory: DaemonFactory) -> None:
     one, two = nsqd_factory(), nsqd_factory()
     publish(one, "t", *bodies(3))
@@ -240,8 +230,10 @@ def test_the_spool_keeps_a_read_for_a_day(gnsqd: Daemon, tmp_path: Path) -> None
     about = json.loads((first / "stream").read_text())
     about["created"] -= 2 * 86400
     (first / "stream").write_text(json.dumps(about))
+    stream = Spool.create(str(spool), "s", kind="readStream", topics=("t",), channel="c")
+    Path(stream.directory, "stream").write_text(json.dumps(about | {"kind": "readStream"}))
     third = planned()
-    assert (first.exists(), second.exists(), third.exists()) == (False, True, True)
+    assert [path.exists() for path in (first, second, third, spool / "s")] == [False, True, True, True]
 
 
 def test_a_read_goes_over_tls_with_a_secret(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
@@ -255,6 +247,8 @@ def test_a_read_goes_over_tls_with_a_secret(nsqd_factory: DaemonFactory, tmp_pat
         secured = {"nsq.nsqd.http.addresses": https, "nsq.nsqd.http.tls": "true"}
         secured |= {"nsq.tls.ca": files["authority"][0], "nsq.auth.secret": "secret"}
         assert [row["value"] for row in read(nsqd, spool="off", **secured)] == [b"x"]
+        with pytest.raises(DiscoveryError, match="its certificate is not trusted"):
+            read(nsqd, spool="off", **(secured | {"nsq.tls.ca": files["unknown"][0]}))
 
 
 # What Spark asks first

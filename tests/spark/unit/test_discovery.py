@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from kit.auth_server import AuthServer, response
-from kit.certificates import write_identities
 from kit.daemons import DEADLINE, Daemon, eventually, free_port
 from kit.peer_program import start_nsqlookupd
 from kit.traffic import DaemonFactory, create, post, publish
@@ -179,19 +178,6 @@ def test_an_nsqd_that_is_gone_is_named() -> None:
     with pytest.raises(DiscoveryError) as raised:
         depth(Settings(), nsqd, "t", "c")
     assert str(raised.value) == f"nsqd node:4150 does not answer at HTTP address 127.0.0.1:{port}: connection refused"
-
-
-def test_statistics_are_asked_for_by_https(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    files = write_identities(tmp_path)
-    cert, key = files["server"]
-    port = free_port()
-    nsqd = nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", f"--https-address=127.0.0.1:{port}")
-    create(nsqd, "t")
-    https = shown(nsqd)._replace(http=("127.0.0.1", port))
-    trusting = Settings(nsqd_http_tls=True, tls=True, tls_ca=files["authority"][0])
-    assert depth(trusting, https, "t", "c").topic_exists
-    with pytest.raises(DiscoveryError, match="its certificate is not trusted"):
-        depth(Settings(nsqd_http_tls=True), https, "t", "c")
 
 
 ANSWERS = ("{}", "[]", '{"topics":[{"topic_name":"t"}],"start_time":1}', '{"topics":5}', "5")

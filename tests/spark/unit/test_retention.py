@@ -15,7 +15,7 @@ from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import place
 from pyspark_nsq.known_ids import KnownIds, ids_files
 from pyspark_nsq.options import Settings
-from pyspark_nsq.retention import Retention, inspect, remove_old_reads
+from pyspark_nsq.retention import Retention, inspect
 from pyspark_nsq.segment import Kind, pack_entry
 from pyspark_nsq.spool import Spool
 from spark.unit.fake_nsqd import frames_of
@@ -112,9 +112,11 @@ def test_setting_the_clock_of_a_machine_deletes_nothing(spool: Spool, monkeypatc
 def test_segments_beyond_the_size_go_oldest_first(spool: Spool) -> None:
     keeper = Retention(spool, replace(SETTINGS, spool_max_bytes=1))
     for batch in (1, 2, 3):
-        fill(spool, batch)
+        fill(spool, batch, confirmed=batch != 1)
     keeper.commit(2)
     assert spool.batches() == [3]
+    # Without its ids, a message that comes again would be read twice.
+    assert [file.confirmed for file in ids_files(spool, *KEY)] == [False, True]
     size = place(spool.location).size(spool.batch_directory(3))
     fill(spool, 4)
     fill(spool, 5)
@@ -136,16 +138,6 @@ def test_ids_are_kept_while_their_messages_may_come_again(
     assert bool(ids_files(spool, *KEY)) == kept
     # A killed nsqd has forgotten attempts.
     assert known(spool, 2, ids(1), attempts=1, started=RUN + 1) == (set(ids(1)) if kept else set())
-
-
-@BOTH_PLACES
-def test_a_size_limits_segments_and_no_ids(spool: Spool) -> None:
-    """Without its ids, a message that comes again would be read twice."""
-    fill(spool, 1, confirmed=False)
-    fill(spool, 2)
-    Retention(spool, replace(SETTINGS, spool_max_bytes=1)).commit(2)
-    assert spool.batches() == []
-    assert [file.confirmed for file in ids_files(spool, *KEY)] == [False, True]
 
 
 @BOTH_PLACES
@@ -264,14 +256,3 @@ def test_an_inspection_survives_damage(spool: Spool, tmp_path: Path) -> None:
 def test_a_spool_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SpoolError, match="cannot read the spool at .*nowhere: No such file or directory"):
         inspect(str(tmp_path / "nowhere"))
-
-
-@BOTH_PLACES
-def test_only_old_reads_are_removed(spool: Spool, location: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    Spool.create(location, "r", kind="read", topics=[TOPIC], channel="c")
-    remove_old_reads(location, 100.0)
-    assert len(inspect(location)) == 2
-    now = time.time()
-    monkeypatch.setattr("time.time", lambda: now + 110)
-    remove_old_reads(location, 100.0)
-    assert [report.stream for report in inspect(location)] == ["s"]
