@@ -60,11 +60,11 @@ HTTP = {"nsq.nsqd.tcp.addresses": "{http}"}
 NO_WRITER = {"nsq.nsqd.tcp.addresses": "{nobody}"}
 READS, WRITES = (read, read_stream), (write, write_stream)
 
-# Options besides those that are right, of which an empty one is left out, and what is in the first line.
+# Options besides the right ones, of which an empty one is left out, and what is in the first line.
 MISTAKES: list[tuple[tuple[Use, ...], Options, str]] = [
     (READS, {"chanel": "c"}, "OptionError: unknown option 'chanel': did you mean"),
     (READS, {"spoolLocation": ""}, "OptionError: option 'spoolLocation' is required"),
-    ((read,), {"subscribe": "ordres"}, "DiscoveryError: no nsqd has the topic 'ordres'"),
+    ((read,), {"subscribe": "ordres"}, "DiscoveryError: no nsqd has the topic 'ordres': asked {tcp}"),
     (READS, NOBODY, "does not answer at HTTP address {nobody}: connection refused"),
     (READS, HTTP, "ConnectionLost: nsqd {http} answers HTTP: expected its TCP port"),
     (READS, {"spoolLocation": "{file}/spool"}, "SpoolError: cannot make the spool at {file}/spool: Not a directory"),
@@ -94,7 +94,7 @@ def test_a_mistake_is_one_line(
         right = {"path": str(DAMAGED)}
     (tmp_path / "file").write_text("")
     http, nobody = "{}:{}".format(*gnsqd.http_address), f"127.0.0.1:{free_port()}"
-    places = {"http": http, "nobody": nobody, "file": str(tmp_path / "file")}
+    places = {"http": http, "tcp": name(gnsqd), "nobody": nobody, "file": str(tmp_path / "file")}
     given = {option: value.format(**places) for option, value in (right | options).items() if value}
     with pytest.raises(Exception) as error:
         use(spark, given, tmp_path)

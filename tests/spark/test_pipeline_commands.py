@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import threading
+import time
 import urllib.request
 from collections import Counter
 from pathlib import Path
@@ -100,16 +101,14 @@ def test_replay_publishes_what_was_asked_for(run: Run, gnsqd: Daemon, archived: 
 
 def test_replay_keeps_topics_and_holds_the_rate(run: Run, gnsqd: Daemon, archived: tuple[Path, list[Event]]) -> None:
     directory, events = archived
-    ended = run("replay", directory, *destination(gnsqd), "--rate", "100")
+    began = time.monotonic()
+    ended = run("replay", directory, *destination(gnsqd), "--rate", "40")
     assert ended.status == 0, ended.stderr
-    times: list[int] = []
+    # Longer than Spark takes by itself; of two lanes each lets its first tenth of a second's share go at once.
+    assert time.monotonic() - began >= (len(events) - 4) / 40
     for topic in ("orders", "clicks"):
         wanted = sorted(event.value for event in events if event.topic == topic)
-        taken = take(gnsqd, topic, "check", len(wanted))
-        assert sorted(message.body for message in taken) == wanted
-        times += [message.timestamp for message in taken]
-    # Of two lanes each lets its first tenth of a second's share go at once.
-    assert max(times) - min(times) >= (len(events) / 2 - 10) / 100 * 1e9
+        assert sorted(message.body for message in take(gnsqd, topic, "check", len(wanted))) == wanted
 
 
 def test_rollup_of_an_archive_is_printed_or_written(

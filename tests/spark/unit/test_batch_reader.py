@@ -125,13 +125,6 @@ def test_more_tasks_share_an_nsqd_when_they_are_wanted(nsqd: Daemon, spooling: d
     assert set(sum(counts, Counter[object]()).items()) == {(body, 1) for body in bodies(100)}
 
 
-def test_a_topic_that_no_nsqd_has_is_reported(nsqd: Daemon) -> None:
-    publish(nsqd, "t", b"x")
-    with pytest.raises(DiscoveryError) as raised:
-        plan(parse(options(nsqd, subscribe="t,tt", spool="off"), "read"))
-    assert str(raised.value) == f"no nsqd has the topic 'tt': asked {name(nsqd)}"
-
-
 def test_all_scans_of_a_frame_read_what_the_first_one_settled(nsqd: Daemon, tmp_path: Path) -> None:
     """And a task that runs again yields the same rows."""
     publish(nsqd, "t", *bodies(2000))

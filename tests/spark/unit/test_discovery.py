@@ -172,14 +172,6 @@ def test_a_pause_of_topic_or_channel_is_seen(nsqd: Daemon) -> None:
     assert (waits(nsqd).paused, waits(nsqd, "other").paused) == (True, True)
 
 
-def test_an_nsqd_that_is_gone_is_named() -> None:
-    port = free_port()
-    nsqd = Nsqd("node:4150", ("127.0.0.1", 1), ("127.0.0.1", port))
-    with pytest.raises(DiscoveryError) as raised:
-        depth(Settings(), nsqd, "t", "c")
-    assert str(raised.value) == f"nsqd node:4150 does not answer at HTTP address 127.0.0.1:{port}: connection refused"
-
-
 ANSWERS = ("{}", "[]", '{"topics":[{"topic_name":"t"}],"start_time":1}', '{"topics":5}', "5")
 TLS_REQUIRED = response('{"message":"TLS_REQUIRED"}', "403 Forbidden")
 

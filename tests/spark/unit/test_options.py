@@ -1,7 +1,6 @@
 """What the options of format("nsq") accept, and what they say about what they don't."""
 
 import pickle
-import re
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_nsq.catalog_table import all_options, own_options, schema_with
 from pyspark_nsq.errors import OptionError
-from pyspark_nsq.options import OPTIONS, Settings, check_load, parse
+from pyspark_nsq.options import Settings, check_load, parse
 
 NSQD = {"nsq.nsqd.tcp.addresses": "localhost:4150"}
 READ = {"subscribe": "clicks", "channel": "spark", **NSQD}
@@ -99,7 +98,7 @@ def meant(option: str, name: str) -> str:
     return f"unknown option {option!r}: did you mean {name!r}?"
 
 
-# By use, options besides those that are right, without the ones that are empty here, and a part of the error.
+# By use, options besides the right ones, without the ones that are empty here, and a part of the error.
 REFUSED: dict[str, list[tuple[dict[str, str | None], str]]] = {
     "read": [
         ({"subscribe": "a,,b"}, "option 'subscribe' has the value 'a,,b': expected values between commas"),
@@ -191,17 +190,6 @@ def test_a_secret_is_not_shown() -> None:
     assert "s3cret" not in repr(settings)
     assert "s3cret" not in refused("write", {**NSQD, "nsq.auth.secret": "s3cret", "nsq.tls.ca": ""})
     assert pickle.loads(pickle.dumps(settings)) == settings
-
-
-def test_the_table_has_defaults_as_one_would_write_them() -> None:
-    for option in OPTIONS:
-        assert re.fullmatch(r"[a-z][A-Za-z.]+", option.name)
-        assert option.help
-        default = getattr(Settings(), option.field)
-        if option.default:
-            assert option.kind.read(option.default) == default, option.name
-        else:
-            assert default in (None, "", ()), option.name
 
 
 # Tables of Spark's catalog

@@ -110,16 +110,6 @@ def test_a_task_has_as_many_connections_as_what_may_be_in_flight_needs(
     assert not fake.subscribed
 
 
-def test_a_task_that_is_stopped_gives_back_what_is_in_flight(planned: ReadPartition, nsqd: FakeNsqd) -> None:
-    """Rows are delivered while more messages come."""
-    rows = read_partition(planned)
-    assert next(rows).num_rows == 3
-    assert nsqd.in_flight
-    rows.close()
-    assert len(nsqd.queue) == 6
-    assert not nsqd.in_flight
-
-
 def test_nothing_is_in_flight_once_a_sink_is_slow(
     planned: ReadPartition, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from kit.daemons import Daemon, fixed_ports
+from kit.daemons import Daemon
 from kit.spark_topics import bodies as numbered
-from kit.traffic import DaemonFactory, publish
-from pyspark_nsq import backlog, read_task
+from kit.traffic import publish
+from pyspark_nsq import backlog
 from pyspark_nsq.discovery import Depth
 from pyspark_nsq.errors import DiscoveryError, OptionError, SpoolError
 from pyspark_nsq.offsets import Offset
@@ -344,21 +344,3 @@ def test_a_daemon_is_read_to_the_last_message_wherever_a_task_dies(
         assert len({row["message_id"] for row in batches.sink}) == 100
         stats = nsqd.channel_stats(topic, CHANNEL)
         assert [stats[name] for name in ("depth", "in_flight_count", "deferred_count")] == [0, 0, 0]
-
-
-def test_a_restart_of_the_daemon_between_plan_and_task_loses_nothing(
-    nsqd_factory: DaemonFactory, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(read_task, "_RECONNECT", 0.0)
-    flags = fixed_ports()
-    daemon = nsqd_factory(*flags, data_path=tmp_path / "data")
-    settings = of_daemon(daemon, settings)
-    publish(daemon, TOPIC, *numbered(100))
-    batches = MicroBatches(replace(settings, max_messages_per_trigger=50))
-    batches.plan()
-    daemon.close()
-    batches.execute()
-    assert batches.sink == []
-    nsqd_factory(*flags, data_path=tmp_path / "data")
-    batches.drain()
-    assert sorted(int(row["value"]) for row in batches.sink) == list(range(100))

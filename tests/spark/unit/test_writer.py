@@ -387,19 +387,6 @@ def test_rows_go_to_another_nsqd_when_theirs_dies(nsqd_factory: DaemonFactory) -
     assert sorted(taken + consumed(second, "clicks", 2000), key=int) == numbers(3000)
 
 
-def test_rows_wait_for_an_nsqd_that_restarts(nsqd_factory: DaemonFactory) -> None:
-    nsqd = nsqd_factory(*fixed_ports())
-
-    def rows() -> Iterator[pa.RecordBatch]:
-        for number, batch in enumerate(rows_of(3000)):
-            if number == 1:
-                nsqd.restart()
-            yield batch
-
-    NsqWriter(to(nsqd, batch_size=100), VALUE).write(rows())
-    assert consumed(nsqd, "clicks", 3000) == numbers(3000)
-
-
 def test_a_message_that_is_too_large_is_reported_with_the_limit(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--max-msg-size=100")
     writer = NsqStreamWriter(to(nsqd), VALUE)
