@@ -60,7 +60,7 @@ test-old-spark: WORKERS := 1
 test-old-spark: ## sources and sinks with the oldest Spark and pyarrow that pyproject.toml allows
 	@CC=/bin/false .ci/install .venv-plain dev,spark,object-store,s3-server
 	@$(MAKE) --no-print-directory $(OLD_SPARK)
-	@PYTHONPATH=$(dir $(OLD_SPARK)) $(call PYTEST,.venv-plain) -k "not nsqd]" tests/spark/test_catalog.py \
+	@PYTHONPATH=$(dir $(OLD_SPARK)) $(call PYTEST,.venv-plain) -m "not peer" tests/spark/test_catalog.py \
 		$(patsubst %,tests/spark/unit/test_%.py,columns diskqueue writer) \
 		$(patsubst %,tests/spark/test_%.py,read_batch read_stream write) $(TESTS)
 

@@ -88,6 +88,8 @@ def test_what_is_in_flight_elsewhere_is_left_alone(nsqd: Daemon) -> None:
     with Consumer(nsqd.tcp_address) as other:
         other.subscribe("t", "c", rdy=4)
         held = {other.message().body for _ in range(4)}
+        (task,) = plan(parse(options(nsqd, spool="off"), "read"))
+        assert task.quota == 6
         assert {row["value"] for row in read(nsqd, spool="off")} == set(bodies(10)) - held
 
 
