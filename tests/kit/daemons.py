@@ -37,6 +37,8 @@ _next_ports = itertools.cycle(secrets.SystemRandom().sample(PORTS, len(PORTS)))
 
 Address = tuple[str, int] | str  # (host, port), or the path of a unix socket
 
+Process = subprocess.Popen[bytes] | preloaded.Process
+
 T = TypeVar("T")
 
 
@@ -157,18 +159,14 @@ class Daemon:
         self.logs: list[Path] = []
         self.tcp_address: Address = ("", 0)
         self.http_address: Address = ("", 0)
-        self.process: subprocess.Popen[bytes] | preloaded.Process | None = None
-        self._started: _Started | None = None  # keeps the ports
+        self._started: _Started | None = None
 
     def start(self) -> "Daemon":
         """Start and wait until it serves; StartFailed otherwise."""
         assert not self.running, "still running"
         self._started = started = _Started(self.data_path, self.flags, self.command)
         self.logs.append(started.log_path)
-        try:
-            started.start()
-        finally:
-            self.process = started.process
+        started.start()
         self.tcp_address = address_of(started.tcp_address)
         if started.http_address:
             self.http_address = address_of(started.http_address)
@@ -202,6 +200,11 @@ class Daemon:
     def log(self) -> str:
         """What the current (or last) process printed so far."""
         return self.logs[-1].read_text("utf-8", "replace") if self.logs else ""
+
+    @property
+    def process(self) -> Process | None:
+        """The current or last one, also while it starts."""
+        return self._started.process if self._started else None
 
     @property
     def pid(self) -> int:
@@ -272,9 +275,9 @@ class _Started(testing.Daemon):
         super().__init__(data_path, flags, command)
         logs = (data_path.with_name(f"{data_path.name}-{number}.log") for number in itertools.count())
         self.log_path = next(path for path in logs if not path.exists())
-        self.process: subprocess.Popen[bytes] | preloaded.Process | None = None
+        self.process: Process | None = None
 
-    def _start_process(self, log: IO[bytes]) -> "subprocess.Popen[bytes] | preloaded.Process":
+    def _start_process(self, log: IO[bytes]) -> Process:
         with open(os.devnull, "rb") as nothing:
             if Daemon.preloaded and preloaded.can_start(self._command):
                 self.process = preloaded.start(
