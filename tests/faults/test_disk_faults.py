@@ -284,6 +284,7 @@ def test_metadata_cannot_be_written(nsqd_factory: DaemonFactory, faults: Faults)
         assert new.publish("PUB", 10)
         eventually(lambda text=TEXTS[step]: f"failed to persist metadata - {text}" in errors(nsqd))  # type: ignore[misc]
         assert ask(nsqd, "POST /topic/delete?topic=gone")[0] in (200, 404)
+        eventually(lambda: not list(nsqd.data_path.glob("*.tmp")), "no temporary file")
         assert listed(nsqd) == {"old", "gone"}
     # So does the exit, which keeps all messages.
     new.disconnect()

@@ -135,6 +135,8 @@ def test_what_a_failing_disk_may_not_keep_is_never_answered_by_ok(
 ) -> None:
     """Consumers come in meanwhile."""
     publish(faulty, "t", b"before")
+    (journal,) = faulty.data_path.glob("t.journal.*.dat")
+    size = journal.stat().st_size
     faults.set(Rule(name="t.journal.*", **rule))
     with Client(faulty.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=1)
@@ -145,6 +147,7 @@ def test_what_a_failing_disk_may_not_keep_is_never_answered_by_ok(
             assert client.recv_until_closed() == b""
     assert ask(faulty, "POST /pub?topic=t", b"unsure, too")[0] == 503
     assert ask(faulty, "GET /ping")[0] == 500
+    assert error == b"sync" or journal.stat().st_size == size  # nothing torn
     faults.set()
     eventually(lambda: ask(faulty, "GET /ping") == (200, "OK"))
     eventually(lambda: ask(faulty, "POST /pub?topic=t", b"after")[0] == 200)
