@@ -66,19 +66,20 @@ def test_messages_larger_than_a_read_are_read_back(open_journal: Open) -> None:
     assert read_all(open_journal()[0]) == read_all(journal)
 
 
-def test_segments_go_when_every_queue_is_done_with_them(open_journal: Open, tmp_path: Path) -> None:
-    journal, topic, channel = open_journal(size=1000)
+@pytest.mark.parametrize("durable", [False, True])
+def test_segments_go_when_every_queue_is_done_with_them(open_journal: Open, tmp_path: Path, durable: bool) -> None:
+    journal, topic, channel = open_journal(size=1000, durable=durable)
     for number in range(1, 200):
         put(journal, number)
         topic.note_finished_span(number, number + 1)
-        journal.flush()
+        journal.commit()
     count = len(segments(tmp_path))
     assert count > 5
     channel.note_finished_span(2, 200)
-    journal.flush()
+    journal.commit()
     assert len(segments(tmp_path)) == count, "the oldest message is live"
     channel.note_finished_span(1, 2)
-    journal.flush()
+    journal.commit()
     assert len(segments(tmp_path)) == 1
 
 
