@@ -84,10 +84,11 @@ def start_and_fail(command: list[str], directory: Path, *flags: str) -> str:
     [
         ("127.0.0.1:-1", "listen tcp: address -1: invalid port"),
         ("127.0.0.1:bogus", "listen tcp: lookup tcp/bogus: unknown port"),
-        ("127.0.0.1:70000", "listen tcp: address 70000: invalid port"),
         ("127.0.0.1:1_0", "listen tcp: lookup tcp/1_0: unknown port"),
         ("127.0.0.1:\u0661", "listen tcp: lookup tcp/\u0661: unknown port"),
         ("192.0.2.1:+0004150", "listen tcp 192.0.2.1:4150: bind: cannot assign requested address"),
+        ("192.0.2.1:65535", "listen tcp 192.0.2.1:65535: bind: cannot assign requested address"),
+        ("127.0.0.1:65536", "listen tcp: address 65536: invalid port"),
         ("127.1:0", "listen tcp: lookup 127.1: no such host"),
         ("*:0", "listen tcp: lookup *: no such host"),
         ("a..b:0", "listen tcp: lookup a..b: no such host"),
