@@ -74,6 +74,17 @@ def test_message_that_was_read_back_to_wait_survives_kills(gnsqd_factory: Daemon
         assert consumer.nothing_arrives(0.3)
 
 
+def test_message_that_left_the_disk_of_its_topic_to_wait_survives_a_kill(gnsqd_factory: DaemonFactory) -> None:
+    daemon = gnsqd_factory("--mem-queue-size=0", "--sync-every=1", "--sync-timeout=1h")
+    hold_back(daemon)
+    wait_until_read(daemon.data_path / "t.diskqueue.meta.dat", daemon.data_path / "t.diskqueue.000000.dat")
+    daemon.kill()
+    daemon.start()
+    with Client(daemon.tcp_address) as consumer:
+        consumer.subscribe("t", "c", rdy=10)
+        wait_for(daemon, "t", "c", deferred_count=1, depth=0)
+
+
 def test_finished_message_does_not_come_back_from_the_side_file(gnsqd_factory: DaemonFactory) -> None:
     daemon = gnsqd_factory("--mem-queue-size=0", "--sync-timeout=10ms")
     with Client(daemon.tcp_address) as client:

@@ -32,7 +32,7 @@ STEPS = st.lists(
     ),
     max_size=60,
 )
-MAX_TIMEOUT = 25  # of TOUCH, since the delivery
+MAX_TIMEOUT = 12  # of TOUCH, since the delivery
 
 
 class Entry(NamedTuple):

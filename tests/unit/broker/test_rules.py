@@ -1,7 +1,7 @@
 """Delivery rules of a channel: the rate limit and its timer, order across memory and store (contrib/docs/rules.md)."""
 
 from itertools import count, islice
-from time import monotonic, monotonic_ns
+from time import monotonic, monotonic_ns, time_ns
 
 import pytest
 from gevent import sleep
@@ -99,9 +99,15 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS, st.sampled_from([0, 1, 4, 1000]), st.sampled_from(["none", "process"]))
-def test_oldest_message_comes_next_and_alone(steps: list[tuple[str, int]], capacity: int, durability: str) -> None:
-    with daemons_of({"mem_queue_size": capacity, "durability": durability}) as (daemon,):
+@given(STEPS, st.sampled_from([0, 1, 4, 1000]), st.sampled_from(["none", "process"]), st.booleans())
+def test_oldest_message_comes_next_and_alone(
+    steps: list[tuple[str, int]], capacity: int, durability: str, at_one_moment: bool
+) -> None:
+    options = {"mem_queue_size": capacity, "durability": durability}
+    with daemons_of(options) as (daemon,), pytest.MonkeyPatch.context() as patch:
+        if at_one_moment:
+            now = time_ns()
+            patch.setattr("gnsqd.broker.topic.time_ns", lambda: now)
         compare_with_a_list(daemon.around, steps)
 
 

@@ -186,6 +186,22 @@ def test_channel_of_an_idle_topic_is_retried_too(fakes: Build, monkeypatch: pyte
     assert (channel.queue.blocked, channel.backend_depth) == (False, 1)
 
 
+def test_blocked_channel_goes_on_when_its_consumers_took_what_was_too_much(
+    fakes: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnsqd.broker.topic.RETRY_SECONDS", 0.01)
+    topic = new_topic(fakes(mem_queue_size=1))
+    channel = topic.get_channel("c")
+    replace_writes(monkeypatch, channel, refuse_and_note([]))
+    publish(topic, b"memory")
+    publish(topic, b"refused")
+    eventually(lambda: channel.queue.blocked)
+    assert waiting(channel) == [b"memory", b"refused"]
+    eventually(lambda: not channel.queue.blocked)
+    publish(topic, b"new")
+    assert waiting(wait_for(topic, "c", 1)) == [b"new"]
+
+
 def test_publishers_do_not_make_a_blocked_channel_try_more_often(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnsqd.broker.topic.RETRY_SECONDS", 3600)
     topic = new_topic(fakes(mem_queue_size=0))
