@@ -10,7 +10,7 @@ import pytest
 
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client
-from kit.traffic import DaemonFactory, create, post, publish, take
+from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 
 
 def shape(nsqd: Daemon) -> dict[str, Any]:
@@ -37,6 +37,8 @@ def test_topics_channels_and_pause_flags_survive_and_nothing_ephemeral_does(
     post(nsqd, "/topic/pause?topic=c")
     for topic in ("a", "c"):
         publish(nsqd, topic, b"held")
+    for channel in ("one", "two"):
+        wait_for(nsqd, "a", channel, depth=1)
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as other:
         client.subscribe("a", "x#ephemeral")
         other.subscribe("y#ephemeral", "one")
@@ -101,6 +103,7 @@ def test_half_read_queue_goes_on_where_it_was(nsqd_factory: DaemonFactory) -> No
     bodies = [b"%d" % number * 10 for number in range(300)]
     create(nsqd, "t", "c")
     publish(nsqd, "t", *bodies)
+    wait_for(nsqd, "t", "c", depth=300)
     read: list[bytes] = []
     for left in (150, 0):
         for message in take(nsqd, "t", "c", 150):
