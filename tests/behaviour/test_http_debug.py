@@ -18,7 +18,6 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 def answer(nsqd: Daemon, what: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, str], str]:
-    """Status, headers and body."""
     method, target = what.split(" ", 1)
     status, found, text = nsqd.http(method, target, body, headers)
     ignored = ("Date", "Content-Length", "Transfer-Encoding", "X-Content-Type-Options")

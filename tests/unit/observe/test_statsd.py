@@ -21,9 +21,7 @@ from gnsqd.observe import statsd as module
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.observe.statsd import Statsd, expand_prefix, pack
 from gnsqd.options import MILLISECOND, Options
-
-# How long a push may take to come; nothing measures time with it.
-DEADLINE = 30.0
+from kit.daemons import DEADLINE
 
 Start = Callable[[Options], Statsd]
 

@@ -25,8 +25,7 @@ from gnsqd.web.http11 import Request, RequestReader
 from gnsqd.web.routes import HTTPError, Route, Router
 from gnsqd.web.server import HTTPServer
 from kit.certificates import issue
-
-DEADLINE = 20.0
+from kit.daemons import DEADLINE
 
 ROWS = (
     Route("GET", "/ping", "ping", v1=False, logged=False),
