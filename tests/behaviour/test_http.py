@@ -128,6 +128,7 @@ def test_pausing_takes_effect_and_is_on_disk_when_it_is_answered(nsqd: Daemon) -
         ("POST /put?topic=t", 404, None, V1, JSON),
         ("GET /create_topic?topic=t", 404, None, V1, JSON),
         ("GET /ping/x", 404, None, V1, JSON),
+        ("GET /config/", 404, None, V1, JSON),
         ("HEAD /nope", 404, None, V1, JSON),
         ("POST /ping", 405, "GET, OPTIONS", V1, JSON),
         ("HEAD /ping", 405, "GET, OPTIONS", V1, JSON),

@@ -28,10 +28,7 @@ def clients() -> list[ShownClient]:
 
 @pytest.fixture
 def metrics(registry: Registry, options: Options, clients: list[ShownClient]) -> Metrics:
-    crashes = {"messagePump": 2}
-    return Metrics(
-        registry, options, MemoryStats(), lambda: clients, greenlets=lambda: 11, crashes=crashes, lookupds=dict
-    )
+    return Metrics(registry, options, MemoryStats(), lambda: clients, lambda: 11, {"messagePump": 2}, dict)
 
 
 def scrape(metrics: Metrics, accept: str = "") -> Series:
