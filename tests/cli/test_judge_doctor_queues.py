@@ -30,78 +30,85 @@ def of_channel(*clients: dict[str, Any], **counts: int) -> dict[str, Any]:
     return node(topic("t", channel("c", *clients, **counts)))
 
 
-DEAD = client("dead", connected=7200, ready_count=10, in_flight_count=10, message_count=20)
-YOUNG = client("young", connected=10, ready_count=10, in_flight_count=10, message_count=20)
-HELD = {"in_flight_count": 10, "message_count": 15}
-TIMED_OUT = [of_channel(consumer(finish_count=n), timeout_count=n, message_count=500) for n in (0, 400)]
-STUCK = topic("t", channel("c", consumer()), depth=2000, message_count=2000)
-BOTH = "depth", "message_count", "requeue_count"
+def scenes() -> dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]], str]]:
+    """The statistics of a node at each look, and the findings with a part of the first one's summary or evidence. They
+    have the times of their making."""
+    dead = client("dead", connected=7200, ready_count=10, in_flight_count=10, message_count=20)
+    young = client("young", connected=10, ready_count=10, in_flight_count=10, message_count=20)
+    held = {"in_flight_count": 10, "message_count": 15}
+    timed_out = [of_channel(consumer(finish_count=n), timeout_count=n, message_count=500) for n in (0, 400)]
+    stuck = topic("t", channel("c", consumer()), depth=2000, message_count=2000)
+    both = "depth", "message_count", "requeue_count"
+    return {
+        "a consumer that never finished anything": (
+            [of_channel(dead, timeout_count=10, **held)],
+            [("critical", "stuck")],
+            "1 consumer finished nothing since the first connected 2h 0m ago",
+        ),
+        "perhaps its first messages, and slow ones": ([of_channel(dead | {"message_count": 10}, **held)], [], ""),
+        "one such consumer of several": (
+            [
+                of_channel(dead, young, busy, depth=5, in_flight_count=21, message_count=count)
+                for count, finished in ((36, 10), (116, 90))
+                for busy in [client("busy", connected=60, ready_count=10, in_flight_count=1, finish_count=finished)]
+            ],
+            [("warning", "stuck-consumer")],
+            "channel t/c: consumer dead (dead:1) has 10 messages in flight and never finished one",
+        ),
+        "time-outs of one consumer's messages": (
+            [
+                of_channel(
+                    dead | {"message_count": 500}, busy, in_flight_count=10, message_count=1000 + n, timeout_count=n
+                )
+                for n in (0, 400)
+                for busy in [client("busy", connected=60, ready_count=10, finish_count=n)]
+            ],
+            [("warning", "stuck-consumer")],
+            "",
+        ),
+        "a storm of requeues, and not also a channel that grows": (
+            [of_channel(consumer(), **dict.fromkeys(both, depth)) for depth in (5000, 6000)],
+            [("critical", "requeue-storm")],
+            "",
+        ),
+        "growing": (
+            [
+                of_channel(consumer(finish_count=n), depth=depth, message_count=count)
+                for n, (depth, count) in enumerate(((5000, 10_000), (6000, 11_500)))
+            ],
+            [("warning", "growing")],
+            "6,000 messages",
+        ),
+        "slow": (
+            [
+                of_channel(consumer(finish_count=n), depth=depth, message_count=90_000)
+                for n, depth in enumerate((90_000, 89_999))
+            ],
+            [("warning", "slow")],
+            "it needs",
+        ),
+        "quick": (
+            [
+                of_channel(consumer(finish_count=n), depth=depth, message_count=5000)
+                for n, depth in enumerate((5000, 4000))
+            ],
+            [],
+            "",
+        ),
+        "time-outs now": (timed_out, [("warning", "timeouts")], "messages per second timed out"),
+        "time-outs before": (
+            timed_out[1:],
+            [("note", "timeouts")],
+            "channel t/c: 400 times a message was timed out, of 500 received",
+        ),
+        "a topic that does not pass its messages on": ([node(stuck)], [("critical", "stuck-topic")], ""),
+        "the same, as its node cannot write": ([node(stuck, health="NOK - full")], [("critical", "unhealthy")], ""),
+    }
 
-# The statistics of a node at each look, and the findings with a part of the first one's summary or evidence.
-LOOKS: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]], str]] = {
-    "a consumer that never finished anything": (
-        [of_channel(DEAD, timeout_count=10, **HELD)],
-        [("critical", "stuck")],
-        "1 consumer finished nothing since the first connected 2h 0m ago",
-    ),
-    "perhaps its first messages, and slow ones": ([of_channel(DEAD | {"message_count": 10}, **HELD)], [], ""),
-    "one such consumer of several": (
-        [
-            of_channel(DEAD, YOUNG, busy, depth=5, in_flight_count=21, message_count=count)
-            for count, finished in ((36, 10), (116, 90))
-            for busy in [client("busy", connected=60, ready_count=10, in_flight_count=1, finish_count=finished)]
-        ],
-        [("warning", "stuck-consumer")],
-        "channel t/c: consumer dead (dead:1) has 10 messages in flight and never finished one",
-    ),
-    "time-outs of one consumer's messages": (
-        [
-            of_channel(DEAD | {"message_count": 500}, busy, in_flight_count=10, message_count=1000 + n, timeout_count=n)
-            for n in (0, 400)
-            for busy in [client("busy", connected=60, ready_count=10, finish_count=n)]
-        ],
-        [("warning", "stuck-consumer")],
-        "",
-    ),
-    "a storm of requeues, and not also a channel that grows": (
-        [of_channel(consumer(), **dict.fromkeys(BOTH, depth)) for depth in (5000, 6000)],
-        [("critical", "requeue-storm")],
-        "",
-    ),
-    "growing": (
-        [
-            of_channel(consumer(finish_count=n), depth=depth, message_count=count)
-            for n, (depth, count) in enumerate(((5000, 10_000), (6000, 11_500)))
-        ],
-        [("warning", "growing")],
-        "6,000 messages",
-    ),
-    "slow": (
-        [
-            of_channel(consumer(finish_count=n), depth=depth, message_count=90_000)
-            for n, depth in enumerate((90_000, 89_999))
-        ],
-        [("warning", "slow")],
-        "it needs",
-    ),
-    "quick": (
-        [of_channel(consumer(finish_count=n), depth=depth, message_count=5000) for n, depth in enumerate((5000, 4000))],
-        [],
-        "",
-    ),
-    "time-outs now": (TIMED_OUT, [("warning", "timeouts")], "messages per second timed out"),
-    "time-outs before": (
-        TIMED_OUT[1:],
-        [("note", "timeouts")],
-        "channel t/c: 400 times a message was timed out, of 500 received",
-    ),
-    "a topic that does not pass its messages on": ([node(STUCK)], [("critical", "stuck-topic")], ""),
-    "the same, as its node cannot write": ([node(STUCK, health="NOK - full")], [("critical", "unhealthy")], ""),
-}
 
-
-@pytest.mark.parametrize("looks, expected, text", LOOKS.values(), ids=LOOKS)
-def test_what_looks_show_is_found(looks: list[dict[str, Any]], expected: list[tuple[str, str]], text: str) -> None:
+@pytest.mark.parametrize("name", scenes())
+def test_what_looks_show_is_found(name: str) -> None:
+    looks, expected, text = scenes()[name]
     with FakeNsqd(*looks) as nsqd:
         found = examined(nsqd.flag)
     assert brief(found) == expected
