@@ -1,5 +1,6 @@
 """Filling running daemons for the tests of gnsqadmin, and a cluster of them behind the real nsqlookupd."""
 
+import socket
 from dataclasses import dataclass
 
 from cli.fake_nsqd import FakeServer
@@ -8,7 +9,9 @@ from kit.daemons import Daemon, eventually
 from kit.peer_program import PeerProgram
 from kit.traffic import create, post, wait_for
 
-DOWN = "127.0.0.1:1"  # nobody listens there
+_bound = socket.socket()  # which does not listen, and keeps others from doing so
+_bound.bind(("127.0.0.1", 0))
+DOWN = "{}:{}".format(*_bound.getsockname())
 
 
 def address(node: Daemon | FakeNode | FakeServer | str) -> str:

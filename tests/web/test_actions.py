@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 import pytest
 
 from cli.gnsqadmin import gnsqadmin
-from cli.nodes import address, at, fill, publish
+from cli.nodes import DOWN, address, at, fill, publish
 from conftest import DaemonFactory
 from kit.daemons import Daemon, eventually
 from kit.http_api import topic_stats
@@ -98,16 +98,16 @@ def test_a_result_can_be_loaded_again_without_doing_it_again(nsqd: Daemon) -> No
 
 def test_a_node_that_fails_is_reported_and_the_others_are_changed(nsqd: Daemon) -> None:
     create(nsqd, "t")
-    app = App([address(nsqd), "127.0.0.1:1"])
+    app = App([address(nsqd), DOWN])
     page = app.post("/act", action="pause", topic="t").shown
     assert "Failed on some targets" in page
-    assert "nsqd at 127.0.0.1:1: connection refused" in page
+    assert f"nsqd at {DOWN}: connection refused" in page
     assert nsqd.stats()["topics"][0]["paused"] is True
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "x" * 65, "<b>", "a#b"])
 def test_invalid_names_are_refused(topic: str) -> None:
-    app = App(["127.0.0.1:1"])
+    app = App([DOWN])
     answer = app.post("/act", action="create", topic=topic)
     assert answer.status == 400
     assert "Not a valid name" in answer.shown

@@ -11,6 +11,7 @@ import pytest
 
 from cli.fake_nsqd import FakeServer, channel, client, node, topic
 from cli.gnsqadmin import gnsqadmin
+from cli.nodes import DOWN
 from conftest import DaemonFactory
 from kit.daemons import Daemon, eventually, free_port
 from kit.lookupds import EMBEDDED, EmbeddedLookupd
@@ -166,10 +167,10 @@ def test_a_node_that_is_gone_is_shown(gnsqd_factory: DaemonFactory) -> None:
 
 
 def test_nsqlookupds_that_do_not_answer_are_an_error(hanging: str) -> None:
-    app = App(lookupds=["127.0.0.1:1"])
+    app = App(lookupds=[DOWN])
     answer = app.get("/")
     assert answer.status == 502
-    assert "nsqlookupd at 127.0.0.1:1: connection refused" in answer.shown
+    assert f"nsqlookupd at {DOWN}: connection refused" in answer.shown
     assert "connection refused" in app.page("/lookup")
 
 
