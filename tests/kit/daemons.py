@@ -127,7 +127,8 @@ def fast_directory() -> str | None:
 
 def run_tool(module: str, *flags: str) -> subprocess.CompletedProcess[str]:
     """A program of tools/, as `make` runs it."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    tools = str(Path(__file__).parents[2] / "tools")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [*sys.path, tools]))}
     command = [sys.executable, "-P", "-m", module, *flags]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 

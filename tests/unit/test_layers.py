@@ -251,6 +251,21 @@ def test_who_imports_what_few_may_import() -> None:
     assert {name for name, _ in rich if not f"{name}.".startswith("nsqadmin_cli.render.")} == set()
 
 
+def test_tests_and_tools_share_the_kit_alone() -> None:
+    def is_in(side: str, name: str) -> bool:
+        path = (ROOT / side).joinpath(*name.split("."))
+        return path.is_dir() or path.with_suffix(".py").exists()
+
+    found = {
+        f"{path.relative_to(ROOT)} imports {name}"
+        for side, other in (("tests", "tools"), ("tools", "tests"))
+        for path in (ROOT / side).rglob("*.py")
+        for name in imports(path, str(path))
+        if is_in(other, name) and not is_in(side, name) and name.split(".")[0] != "kit"
+    }
+    assert found == set()
+
+
 def run_without(blocked: Iterable[str], code: str) -> str:
     """What a new interpreter prints where these modules cannot be imported."""
     block = f"import sys; sys.modules.update(dict.fromkeys({list(blocked)})); "
