@@ -1,5 +1,5 @@
 """Which tests call which functions of the product, in whatever process: of a copy of the tree where each function
-reports its calls, and a plugin of pytest that says which test runs."""
+reports its calls, and a plugin of pytest that reports which test runs."""
 
 import ast
 import json
