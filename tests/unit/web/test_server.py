@@ -221,6 +221,13 @@ def test_body_that_keeps_coming_has_time_for_all_of_it(running: Running, monkeyp
     assert read_responses(client, 1) == [b"2000"]
 
 
+def test_last_answer_is_followed_by_the_end_at_once(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LINGER_SECONDS", 2 * DEADLINE)
+    client = running.connect()
+    client.sendall(b"garbage\r\n\r\n")
+    assert read_all(client).endswith(b"400 Bad Request")
+
+
 def test_close_ends_connections_that_wait_for_requests(running: Running) -> None:
     idle, begun = running.connect(), running.connect()
     idle.sendall(PING)
