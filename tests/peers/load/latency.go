@@ -74,7 +74,7 @@ func latency(o options) (result, error) {
 					var first [8]byte
 					copy(first[:], body)
 					sent := time.Duration(binary.BigEndian.Uint64(first[:]))
-					if len(body) != o.size || sent < 0 || sent > now {
+					if foreign != nil || len(body) != o.size || sent < 0 || sent > now {
 						foreign = errors.New("a message came that is not ours: was the channel empty?")
 						return
 					}
