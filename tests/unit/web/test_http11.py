@@ -73,10 +73,15 @@ def test_chunked_body_without_end_is_answered_once_it_is_far_over_the_limit() ->
     assert under_test.done
 
 
-@pytest.mark.parametrize("over, known", [(DISCARD_LIMIT, False), (DISCARD_LIMIT + 1, True)])
-def test_long_body_is_dropped_and_a_very_long_one_answered_before_it_comes(over: int, known: bool) -> None:
+@pytest.mark.parametrize(
+    "size, headers, known",
+    [(DISCARD_LIMIT, (), False), (DISCARD_LIMIT + 1, (), True), (LIMIT + 1, (b"Expect: 100-continue",), True)],
+)
+def test_long_body_is_dropped_and_one_that_is_very_long_or_waits_for_leave_answered_before_it_comes(
+    size: int, headers: tuple[bytes, ...], known: bool
+) -> None:
     under_test = reader()
-    requests = under_test.feed(head(b"Content-Length: %d" % over))
+    requests = under_test.feed(head(b"Content-Length: %d" % size, *headers))
     assert [(one.too_big, one.announced, one.keep_alive) for one in requests] == [(True, True, False)] * known
     assert under_test.done is known
 

@@ -16,6 +16,7 @@ from gnsqd.broker.topic import Topic
 from gnsqd.options import SECOND, Options
 from gnsqd.storage.syncer import Syncer
 from gnsqd.wire.client_v2 import ClientV2
+from gnsqd.wire.codec import FRAME_TYPE_RESPONSE, frame
 from gnsqd.wire.commands import Authenticate, Commands
 from gnsqd.wire.session import ProtocolV2
 from kit.daemons import is_readable
@@ -194,11 +195,17 @@ class Granted:
         return True
 
 
-def test_time_that_an_auth_server_takes_is_not_the_clients(serve: Callable[..., Served]) -> None:
+def test_answers_leave_before_an_auth_server_is_asked_whose_time_is_not_the_clients(
+    serve: Callable[..., Served],
+) -> None:
     served = serve()
     client = served.client
+    served.theirs.setblocking(False)
+    client.reply(frame(FRAME_TYPE_RESPONSE, b"OK"))
+    received: list[bytes] = []
 
     def authenticate(remote_ip: str, tls: bool, common_name: str, secret: bytes) -> Granted:
+        received.append(served.theirs.recv(65536))
         client.connection.read_deadline = monotonic()
         return Granted()
 
@@ -206,4 +213,5 @@ def test_time_that_an_auth_server_takes_is_not_the_clients(serve: Callable[..., 
     command = client.decoder.next_command()
     assert command is not None
     served.commands(authenticate).execute(client, command)
+    assert received == [frame(FRAME_TYPE_RESPONSE, b"OK")]
     assert client.connection.read_deadline > monotonic() + client.heartbeat_interval / SECOND
