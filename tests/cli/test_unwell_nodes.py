@@ -15,9 +15,9 @@ from typing import Any
 
 from cli import fake_nsqd as fake
 from cli.gnsqadmin import FakeNode, gnsqadmin
-from cli.nodes import at
+from cli.nodes import DOWN, at, at_lookupd
 from cli.test_messages_replay import letter, put
-from kit.daemons import DEADLINE, Daemon, eventually, free_port
+from kit.daemons import DEADLINE, Daemon, eventually
 from nsqadmin_cli.api import NodeStats
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.commands.top import Watcher
@@ -95,30 +95,26 @@ def unwell(words: str, request: str) -> None:
         return lambda: asked.wait(DEADLINE) and document
 
     changes = dict.fromkeys((path for method, _, path in (one.partition(" ") for one in ACTIONS.values())), "")
-    dead = f"127.0.0.1:{free_port()}"
     with ExitStack() as stack:
         well, late = (
             stack.enter_context(fake.FakeServer({path: [made(one)] for path, one in (changes | ANSWERS).items()}))
             for made in (answering, recovering)
         )
         hanging = stack.enter_context(FakeNode(hangs=True))
-        kind = "lookupd" if "tombstone" in words else "nsqd"
-        places = [well.address, late.address, hanging.address, dead]
-        flags = [f"--{kind}-http-address={place}" for place in places]
+        kind = "nsqlookupd" if "tombstone" in words else "nsqd"
+        places = [well.address, late.address, hanging.address, DOWN]
+        flags = (at_lookupd if kind == "nsqlookupd" else at)(*places)
         code, out, err = gnsqadmin(*words.split(), "--json", "--timeout=2", *flags)
-        program = "nsqlookupd" if kind == "lookupd" else kind
         lines = {line.removesuffix("; it may still have been done") for line in err.splitlines()}
-        assert sorted(lines) == sorted(
-            [
-                f"Error: {program} at {hanging.address}: no complete answer within 2 s",
-                f"Error: {program} at {dead}: connection refused",
-            ]
-        ), (words, err)
+        assert lines == {
+            f"Error: {kind} at {hanging.address}: no complete answer within 2 s",
+            f"Error: {kind} at {DOWN}: connection refused",
+        }, (words, err)
         assert code == 1, words
         assert [request in one.requests for one in (well, late)] == [True, True], (words, late.requests)
     document = json.loads(out)
     operations = document.get("operations", [document])
-    nodes = operations[0].get("lookupds" if kind == "lookupd" else "nodes", [])
+    nodes = operations[0].get("lookupds" if kind == "nsqlookupd" else "nodes", [])
     failed = {one["address"]: bool(one["error"]) for one in nodes}
     assert nodes == [] or failed == dict(zip(places, (False, False, True, True), strict=True)), (words, nodes)
 
@@ -134,13 +130,12 @@ def test_actions_are_done_on_the_nodes_that_answer(tmp_path: Path) -> None:
 
 def test_dead_letters_are_replayed_from_the_node_that_answers(gnsqd: Daemon) -> None:
     put(gnsqd, letter(b"body"))
-    dead = f"127.0.0.1:{free_port()}"
     with FakeNode(hangs=True) as hanging:
-        flags = [*at(gnsqd), *(f"--nsqd-http-address={place}" for place in (hanging.address, dead))]
+        flags = at(gnsqd, hanging, DOWN)
         result = gnsqadmin("replay-dead", "t", "c", "--limit=1", "--json", "--timeout=1", *flags)
     assert result.code == 1
     assert f"nsqd at {hanging.address}: no complete answer within 1 s" in result.err
-    assert f"nsqd at {dead}: connection refused" in result.err
+    assert f"nsqd at {DOWN}: connection refused" in result.err
     assert json.loads(result.out)["topics"] == [{"topic": "t", "messages": 1}]
 
 
@@ -164,9 +159,8 @@ def recovering(seconds: float) -> Callable[[], dict[str, Any]]:
 
 
 def test_check_has_the_rate_of_a_node_that_recovers() -> None:
-    dead = f"--nsqd-http-address=127.0.0.1:{free_port()}"
     with FakeNode(hangs=True) as hanging, fake.FakeNsqd(fake.node()) as well, fake.FakeNsqd(recovering(1.3)) as late:
-        flags = [well.flag, late.flag, *at(hanging), dead]
+        flags = at(well, late, hanging, DOWN)
         words = ["check", "--requeue-rate=1000", "--interval=0.1", "--timeout=2.2", "--json"]
         code, out, err = gnsqadmin(*words, *flags)
     document = json.loads(out)
@@ -179,7 +173,7 @@ def test_check_has_the_rate_of_a_node_that_recovers() -> None:
 
 
 def test_top_has_the_rate_of_a_node_that_recovers() -> None:
-    dead = Address("127.0.0.1", free_port())
+    dead = Address.parse(DOWN)
     with FakeNode(hangs=True) as hanging, fake.FakeNsqd(busy) as well, fake.FakeNsqd(recovering(1.25)) as late:
         addresses = [Address.parse(one.address) for one in (well, late, hanging)]
         watcher = Watcher(Cluster([*addresses, dead], [], HTTPClient(DEADLINE)), 2.5)
