@@ -1,10 +1,8 @@
 """Looking again and again: rates between two looks, one document a line, one heading for many rows."""
 
 import json
-import re
 import signal
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -67,43 +65,10 @@ def test_the_rate_after_an_error_counts_from_the_last_answer() -> None:
     assert Snapshot({A: node(40, 20.0)}, [], failed).flows == {("t", ""): Flow(2, 2), ("t", "c"): Flow()}
 
 
-def published(finding: dict[str, Any]) -> float:
-    """The rate in the evidence of a topic without channels."""
-    [found] = re.findall(r"([0-9]+)/s published", str(finding["evidence"]))
-    return float(found)
-
-
 def pause(seconds: float) -> None:
     """How long the daemon hangs."""
     until = time.monotonic() + seconds
     eventually(lambda: time.monotonic() > until)
-
-
-@pytest.mark.parametrize(
-    ("command", "rate"),
-    [
-        (["counter", "--watch=2", "--count=2"], lambda last: last["ingress_rate"]),
-        (["stats", "--watch=2", "--count=2"], lambda last: sum(flow["ingress_rate"] for flow in last["flows"])),
-        (["doctor", "--interval=1"], lambda last: sum(map(published, last["findings"]))),
-    ],
-)
-def test_rates_beside_a_node_that_hung(
-    nsqd: Daemon, command: list[str], rate: Callable[[dict[str, Any]], float]
-) -> None:
-    def growing() -> dict[str, Any]:
-        count = int(180 * time.monotonic())
-        return fake.node(fake.topic("t", message_count=count, depth=count))
-
-    with fake.FakeNsqd(growing) as steady, ThreadPoolExecutor() as pool:
-        nsqd.send_signal(signal.SIGSTOP)
-        running = pool.submit(gnsqadmin, *command, "--json", steady.flag, *at(nsqd))
-        eventually(lambda: steady.queries("/stats"), "the first look")
-        pause(1.0)
-        nsqd.send_signal(signal.SIGCONT)
-        result = running.result()
-    assert result.err == ""
-    last = result.out if command[0] == "doctor" else result.out.splitlines()[-1]
-    assert 100 < rate(json.loads(last)) < 300
 
 
 @pytest.mark.parametrize(
