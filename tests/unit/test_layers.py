@@ -291,13 +291,16 @@ def test_readers_and_writers_are_imported_without_gevent_and_most_without_spark(
     run_without(libraries, import_all(names))
 
 
+OF_THE_PAGE = ("jinja2", "click", "urllib3", "subprocess", "nsqadmin_cli")
 RARE = ("ssl", "_hashlib", "http.client", "tomllib", "cramjam", "re2", "ctypes", "OpenSSL", "prometheus_client")
 
 
 def test_daemon_starts_without_what_only_some_daemons_need() -> None:
     blocked = ("prometheus_client", "OpenSSL", "urllib3", "click", "rich")
     run_without(blocked, "import gnsqd.__main__, gnsqd.nsqd")
-    assert run_without((), f"import gnsqd.nsqd; print(*[name for name in {RARE} if name in sys.modules])") == "\n"
+    for modules, rare in (("gnsqd.nsqd", RARE), ("gnsqd.nsqd, nsqadmin_web.process", OF_THE_PAGE)):
+        loaded = f"import {modules}; print(*[name for name in {rare} if name in sys.modules])"
+        assert run_without((), loaded) == "\n"
 
 
 @pytest.mark.parametrize("module", SHARED)

@@ -224,13 +224,6 @@ def test_dev_has_the_page_and_nsqlookupd_in_it(gnsqd_factory: DaemonFactory) -> 
     assert f"127.0.0.1:{daemon.http_address[1]}" in shown(ask(admin_of(daemon), "GET", "/lookup")[1])
 
 
-def test_the_page_is_loaded_when_it_is_asked_for() -> None:
-    heavy = ("jinja2", "click", "urllib3", "subprocess", "nsqadmin_cli")
-    code = f"import sys, gnsqd.nsqd, nsqadmin_web.process; print(*[name for name in {heavy} if name in sys.modules])"
-    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.split() == []
-
-
 @pytest.mark.parametrize(
     "flags, reason",
     [
