@@ -36,18 +36,11 @@ class Files(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    directory = tmp_path_factory.mktemp("certificates")
-    authority = issue("authority", authority=True)
-    authority_file, _ = authority.write(directory / "authority")
-    cert, key = issue("server", authority).write(directory / "server")
-    flags = [f"--tls-cert={cert}", f"--tls-key={key}", f"--tls-root-ca-file={authority_file}"]
-    return Files(
-        [*flags, "--https-address=127.0.0.1:0"],
-        authority_file,
-        issue("signed", authority).write(directory / "signed"),
-        issue("unsigned").write(directory / "unsigned"),
-    )
+def files(identities: dict[str, KeyPair], tls_flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> Files:
+    authority, _ = identities["authority"]
+    flags = [*tls_flags, f"--tls-root-ca-file={authority}"]
+    unsigned = issue("unsigned").write(tmp_path_factory.mktemp("unsigned") / "client")
+    return Files(flags, authority, identities["known"], unsigned)
 
 
 @pytest.fixture(scope="module")

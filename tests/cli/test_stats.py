@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cli.gnsqadmin import document, failure, gnsqadmin, ok, words
+from cli.gnsqadmin import document, gnsqadmin, ok, words
 from cli.nodes import DOWN, address, at, fill
 from conftest import DaemonFactory
 from kit.daemons import Daemon
@@ -127,9 +127,3 @@ def test_a_node_that_is_down_leaves_the_others_shown(busy: Daemon) -> None:
     failed, fine = json.loads(gnsqadmin("stats", *at(DOWN, busy), "--json").out)["nodes"]
     nothing = dict.fromkeys(fine) | {"topics": []}
     assert (failed, fine["error"]) == (nothing | {"address": DOWN, "error": "connection refused"}, None)
-
-
-def test_the_tcp_address_of_a_daemon_is_told_from_its_http_address(nsqd: Daemon) -> None:
-    tcp_address = "{}:{}".format(*nsqd.tcp_address)
-    problem = "does not answer in HTTP; is this the TCP address of an nsqd?"
-    assert failure("stats", *at(tcp_address)) == f"nsqd at {tcp_address}: {problem}"
