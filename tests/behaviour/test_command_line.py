@@ -465,6 +465,15 @@ def test_signal_is_a_clean_exit(nsqd: Daemon, number: signal.Signals) -> None:
     assert nsqd.log().rstrip().endswith("INFO: NSQ: bye")
 
 
+def test_hangup_is_a_clean_exit_and_loses_nothing(gnsqd: Daemon) -> None:
+    """NSQD-COMPAT 0.1, item 17: the real daemon dies."""
+    assert gnsqd.http("POST", "/pub?topic=t", b"x")[0] == 200
+    gnsqd.send_signal(signal.SIGHUP)
+    assert gnsqd.wait() == 0
+    assert gnsqd.log().rstrip().endswith("INFO: NSQ: bye")
+    assert gnsqd.start().stats()["topics"][0]["depth"] == 1
+
+
 def test_hangup_ignored_from_the_start_stays_ignored(daemon_command: list[str], tmp_path: Path) -> None:
     with Daemon(["nohup", *daemon_command], tmp_path / "data") as daemon:
         daemon.send_signal(signal.SIGHUP)
