@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli import fake_nsqd as fake
-from cli.gnsqadmin import FakeNode, gnsqadmin
+from cli.gnsqadmin import FakeNode, gnsqadmin, ok
 from cli.nodes import DOWN, at, at_lookupd
 from cli.test_messages_replay import letter, put
 from kit.daemons import DEADLINE, Daemon, eventually
@@ -175,6 +176,14 @@ def test_a_node_that_recovers_has_its_rate(command: str) -> None:
     judges = "--interval" in command  # nodes that fail are what it finds
     assert all(text in (out if judges else err) for text in ("no complete answer within", "connection refused")), err
     assert 120 < RATES[command](json.loads(out if judges else out.splitlines()[-1])) < 280
+
+
+@pytest.mark.parametrize("command", ["counter", "stats"])
+def test_the_look_after_one_that_took_long_is_not_at_once(command: str) -> None:
+    with fake.FakeNsqd(recovering(0.8)) as late:
+        out = ok(command, "--watch=0.5", "--count=3", "--json", late.flag)
+    times = [json.loads(line)["time"] for line in out.splitlines()]
+    assert min(after - before for before, after in pairwise(times)) > 0.2
 
 
 def test_top_has_the_rate_of_a_node_that_recovers() -> None:

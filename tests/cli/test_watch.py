@@ -1,19 +1,14 @@
 """Looking again and again: rates between two looks, one document a line, one heading for many rows."""
 
 import json
-import signal
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from cli import fake_nsqd as fake
-from cli.gnsqadmin import gnsqadmin, ok, words
+from cli.gnsqadmin import ok, words
 from cli.nodes import at
-from kit.daemons import Daemon, eventually
+from kit.daemons import Daemon
 from kit.traffic import create
 from nsqadmin_cli.api import ChannelStats, NodeStats, TopicStats
 from nsqadmin_cli.http_client import Address, NodeError
@@ -65,12 +60,6 @@ def test_the_rate_after_an_error_counts_from_the_last_answer() -> None:
     assert Snapshot({A: node(40, 20.0)}, [], failed).flows == {("t", ""): Flow(2, 2), ("t", "c"): Flow()}
 
 
-def pause(seconds: float) -> None:
-    """How long the daemon hangs."""
-    until = time.monotonic() + seconds
-    eventually(lambda: time.monotonic() > until)
-
-
 @pytest.mark.parametrize(
     "flow, depth, seconds",
     [
@@ -114,18 +103,6 @@ def test_slow_consumers_are_expected_to_finish_what_is_in_flight(
     row: TopicStats | ChannelStats, flow: Flow, seconds: float | None
 ) -> None:
     assert drain_seconds(row, flow, 5) == seconds
-
-
-@pytest.mark.parametrize("command", ["counter", "stats"])
-def test_the_look_after_one_that_took_long_is_not_at_once(nsqd: Daemon, command: str) -> None:
-    with fake.FakeNsqd(fake.node()) as well, ThreadPoolExecutor() as pool:
-        nsqd.send_signal(signal.SIGSTOP)
-        running = pool.submit(gnsqadmin, command, "--watch=0.5", "--count=3", "--json", well.flag, *at(nsqd))
-        eventually(lambda: well.queries("/stats"), "the first look")
-        pause(0.8)
-        nsqd.send_signal(signal.SIGCONT)
-        times = [json.loads(line)["time"] for line in running.result().out.splitlines()]
-    assert min(after - before for before, after in pairwise(times)) > 0.2
 
 
 def test_watching_prints_one_document_a_line_with_flows_from_the_second_on(nsqd: Daemon) -> None:
