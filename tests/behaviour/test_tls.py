@@ -3,6 +3,7 @@
 
 import re
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa, x25519
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 from OpenSSL import SSL
 
+from kit.auth_server import EVERYTHING, AuthServer, grant, query
 from kit.certificates import Identity, issue
 from kit.daemons import Daemon, eventually, run_to_end
-from kit.nsq_client import Client
+from kit.nsq_client import Client, sized
 from kit.traffic import DaemonFactory
 from kit.upgraded_client import UpgradedClient, tls_client_context
 
@@ -232,23 +234,38 @@ def intermediate(authority: Identity) -> Identity:
     return issue("intermediate", authority, authority=True)
 
 
+@pytest.fixture(scope="module")
+def auth_server() -> Iterator[AuthServer]:
+    with AuthServer(grant(EVERYTHING)) as server:
+        yield server
+
+
 @pytest.fixture(scope="module", params=["require", "require-verify"])
 def trusting(
-    request: pytest.FixtureRequest, module_factory: DaemonFactory, pem_files: Path, intermediate: Identity
+    request: pytest.FixtureRequest,
+    module_factory: DaemonFactory,
+    pem_files: Path,
+    intermediate: Identity,
+    auth_server: AuthServer,
 ) -> Daemon:
     """An intermediate is its root."""
     (pem_files / "intermediate.crt").write_bytes(b"comment\n" + intermediate.cert_pem)
     flags = tls_flags(pem_files, "good.crt", "good.key", "intermediate.crt")
+    flags.append(f"--auth-http-address={auth_server.address}")
     return module_factory(*flags, f"--tls-client-auth-policy={request.param}")
 
 
 @pytest.mark.parametrize("version", ["tls1.2", "tls1.3"])
-def test_sessions_with_a_certificate_are_resumed(
-    trusting: Daemon, intermediate: Identity, tmp_path: Path, version: str
+def test_sessions_with_a_certificate_are_resumed_and_have_its_name(
+    trusting: Daemon, auth_server: AuthServer, intermediate: Identity, tmp_path: Path, version: str
 ) -> None:
     context = tls_client_context(version, issue("below", intermediate).write(tmp_path / "below"))
     with shake_hands(trusting, context) as first, shake_hands(trusting, context, first.session) as again:
         assert (first.session_reused, again.session_reused) == (False, True)
+        for sock in (first, again):
+            sock.sendall(b"AUTH\n" + sized(b"secret"))
+            assert b"permission_count" in sock.recv(65536)
+    assert [query(target)["common_name"] for target in auth_server.targets[-2:]] == ["below"] * 2
 
 
 @pytest.mark.parametrize("version", [SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION])
