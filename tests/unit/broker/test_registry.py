@@ -12,13 +12,13 @@ from gevent import joinall, sleep, spawn
 from gevent.event import Event
 
 from gnsqd.broker.registry import PRECREATION_PATIENCE
-from gnsqd.errors import StorageError
+from gnsqd.errors import BrokerError, StorageError
 from gnsqd.log import Logger
 from gnsqd.queues.queue import Left
 from gnsqd.storage.disk import opening
 from gnsqd.storage.disk.opening import QueueFiles
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
-from unit.broker.fakes import Build, Fakes, settle
+from unit.broker.fakes import Build, Consumers, Fakes, settle
 
 
 def test_topic_asked_for_twice_while_it_is_being_made_is_made_once(fakes: Build) -> None:
@@ -124,6 +124,46 @@ def test_duplicates_merge_invalid_names_are_skipped_and_no_nsqlookupd_is_asked_a
     assert around.registry.metadata("d") == TopicMetadata("d", True, [ChannelMetadata("c", False)])
     assert "WARNING: skipping creation of invalid topic bad$\n" in around.log.getvalue()
     assert "WARNING: skipping creation of invalid channel bad$\n" in around.log.getvalue()
+
+
+def test_what_is_ephemeral_stays_if_somebody_comes_before_it_goes(fakes: Build, consumers: Consumers) -> None:
+    registry = fakes().registry
+    topic = registry.get_topic("t#ephemeral")
+    channel = topic.get_channel("c#ephemeral")
+    channel.add_client(consumers[0])
+    channel.remove_client(consumers[0])
+    channel.add_client(consumers[1])
+    settle()
+    assert topic.channels == {"c#ephemeral": channel}
+    topic.delete_existing_channel("c#ephemeral")
+    topic.get_channel("other")
+    settle()
+    assert registry.topics == {"t#ephemeral": topic}
+
+
+def test_nobody_comes_to_what_is_closed(fakes: Build, consumers: Consumers) -> None:
+    registry = fakes().registry
+    topic = registry.get_topic("t")
+    channel = topic.get_channel("c")
+    registry.close()
+    for come in (
+        lambda: registry.get_topic("u"),
+        lambda: topic.get_channel("d"),
+        lambda: channel.add_client(consumers[0]),
+    ):
+        with pytest.raises(BrokerError, match="^exiting$"):
+            come()
+
+
+def test_metadata_has_nothing_that_is_going(fakes: Build) -> None:
+    registry = fakes().registry
+    topic = registry.get_topic("t")
+    for name in ("c", "going"):
+        topic.get_channel(name)
+    topic.channels["going"].exiting = True
+    assert registry.metadata("t") == TopicMetadata("t", False, [ChannelMetadata("c", False)])
+    topic.exiting = True
+    assert registry.metadata("t") is None
 
 
 @pytest.mark.parametrize("durability", ["none", "process", "disk"])
