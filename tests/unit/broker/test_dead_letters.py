@@ -211,6 +211,17 @@ def test_kill_before_the_letter_leaves_the_message_in_the_journal(tmp_path: Path
     assert (found.id, found.attempts) == (message.id, 2)
 
 
+def test_kill_after_the_letter_leaves_it_alone(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {"max_attempts": 1}, {"t": ["c"]})
+    daemon.topic.publish([b"x"])
+    channel = daemon.topic.get_channel("c")
+    fail(channel)
+    wait_for_letters(channel, 1)
+    again = daemon.after_kill()
+    assert counts(again.topic.get_channel("c")) == (0, 0, 0)
+    assert letters(again.registry.topics["t.c.dead"]) == [b"x"]
+
+
 @pytest.mark.usefixtures("stopped")
 def test_drain_sees_a_letter_that_is_put_while_it_looks(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     around = fakes(max_attempts=1)
