@@ -69,7 +69,7 @@ def test_consumers_go_on_and_the_last_finish_is_the_end(gnsqd: Daemon) -> None:
         consumer.subscribe("t", "c", rdy=1)
         consumer.publish("t", b"held")
         held = consumer.message()
-        drain(gnsqd)
+        assert drain(gnsqd)["holding"] == [{"topic": "t", "channel": "c", "messages": 1, "remark": ""}]
         consumer.command(b"PUB t", b"derived")
         assert consumer.error() == b"E_PUB_FAILED PUB failed draining"
         consumer.command(b"TOUCH " + held.id)

@@ -110,12 +110,13 @@ def test_what_many_connections_create_and_delete_at_a_time_is_all_on_disk(gnsqd:
 
 
 def test_creations_of_publishers_and_consumers_are_soon_on_disk(nsqd: Daemon) -> None:
-    with Client(nsqd.tcp_address) as client:
+    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as other:
         client.publish("pub", b"x")
         client.publish("mpub", b"x", b"y")
         client.command(b"DPUB dpub 1", b"x")
         assert client.response() == b"OK"
         client.publish("pub#ephemeral", b"x")
+        other.subscribe("sub", "c#ephemeral")
         client.subscribe("sub", "c")
         post(nsqd, "/pub?topic=http-pub", b"x")
         post(nsqd, "/mpub?topic=http-mpub", b"x\ny")
