@@ -4,14 +4,13 @@ import contextlib
 import http.client
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from kit.account import Account, next_body
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.http_api import message
 from kit.nsq_client import HEARTBEAT, RESPONSE, Client
-
-DaemonFactory = Callable[..., Daemon]
+from kit.traffic import DaemonFactory
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ saves what the real one loses, the test says so.
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from gnsqd.storage.disk.record import decode_record, encode_record
 from kit.daemons import Daemon, eventually, own_command, run_to_end
 from kit.nsq_client import Client, Message
-from kit.traffic import create, post
+from kit.traffic import DaemonFactory, create, post
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/data"))
@@ -46,8 +45,6 @@ LEFT_OUT = {
     "corrupt_missing": ["saving bad file as", "failed to rename"],  # nothing is there that could be renamed
     READ_TO_THE_END: ["- EOF", "saving bad file as"],
 }
-
-GnsqdFactory = Callable[..., Daemon]
 
 
 def test_all_cases_are_here() -> None:
@@ -102,7 +99,7 @@ def drain(nsqd: Daemon, topic: str, channel: str, count: int) -> list[Message]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_daemon_delivers_what_the_real_nsqd_delivers(gnsqd_factory: GnsqdFactory, tmp_path: Path, case: str) -> None:
+def test_daemon_delivers_what_the_real_nsqd_delivers(gnsqd_factory: DaemonFactory, tmp_path: Path, case: str) -> None:
     directory = tmp_path / "data"
     drained = expectation(case)["real_nsqd_drain"]
     state, bad = drained["at_start"], drained["bad_files"]
@@ -141,7 +138,7 @@ def test_daemon_delivers_what_the_real_nsqd_delivers(gnsqd_factory: GnsqdFactory
 
 @pytest.mark.parametrize("case", METADATA_CASES)
 def test_metadata_means_to_the_daemon_what_it_means_to_the_real_nsqd(
-    gnsqd_factory: GnsqdFactory, tmp_path: Path, case: str
+    gnsqd_factory: DaemonFactory, tmp_path: Path, case: str
 ) -> None:
     directory = tmp_path / "data"
     shutil.copytree(GOLDEN / "metadata" / case / "data", directory)
