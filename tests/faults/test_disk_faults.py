@@ -15,9 +15,7 @@ from kit.daemons import Daemon, StartFailed, eventually, own_command
 from kit.faulty_gnsqd import Faults, Rule
 from kit.http_api import ask, message
 from kit.nsq_client import Client
-from kit.traffic import create
-
-DaemonFactory = Callable[..., Daemon]
+from kit.traffic import DaemonFactory, create
 
 
 @pytest.fixture
@@ -296,16 +294,15 @@ def test_metadata_cannot_be_written(nsqd_factory: DaemonFactory, faults: Faults)
     path.write_bytes(path.read_bytes().replace(b"1.3.0", b"1.2.1"))
     for step, rule in METADATA.items():
         faults.set(rule)
-        nsqd.start()
+        nsqd.restart()
         assert errors(nsqd) == [f"failed to persist metadata - {TEXTS[step]}"]
-        nsqd.terminate()
     assert listed(nsqd) == {"old", "gone"}
-    assert left_over(nsqd) == []
     faults.set()
-    nsqd.start()
+    eventually(lambda: b"1.3.0" in path.read_bytes(), "it is tried again")
     new.settle()
     account.settle()
     assert listed(nsqd) >= {new.topic, "old", "old:c"}
+    assert left_over(nsqd) == []
 
 
 def test_metadata_is_written_once_that_works_again(nsqd_factory: DaemonFactory, faults: Faults) -> None:
@@ -328,13 +325,14 @@ def test_metadata_is_written_once_that_works_again(nsqd_factory: DaemonFactory, 
         ("open", "t.diskqueue.meta.dat", "EMFILE", "open $D/t.diskqueue.meta.dat: too many open files"),
         ("stat", "t.diskqueue.000000.dat", "EIO", "stat $D/t.diskqueue.000000.dat: input/output error"),
         ("listdir", "", "EIO", "open $D: input/output error"),
+        ("open", "t.journal.000000.dat", "EMFILE", "read $D/t.journal.000000.dat: too many open files"),
     ],
 )
 def test_queue_that_cannot_be_opened_stops_the_start(
     nsqd_factory: DaemonFactory, faults: Faults, call: str, path: str, error: str, text: str
 ) -> None:
     """The real nsqd would begin an empty one over what is there."""
-    nsqd = nsqd_factory("--mem-queue-size=0")
+    nsqd = nsqd_factory("--mem-queue-size=0", f"--durability={'process' if 'journal' in path else 'none'}")
     account = Account(nsqd, "t")
     assert account.publish("PUB", 10, 10)
     nsqd.terminate()

@@ -2,7 +2,7 @@
 kills at random moments and losses of power."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
@@ -13,9 +13,7 @@ from kit.daemons import Daemon, StartFailed, eventually, own_command
 from kit.faulty_gnsqd import Faults, Rule
 from kit.http_api import ask
 from kit.nsq_client import Client, Message, parse_message, sized
-from kit.traffic import create, post, publish, take, wait_for
-
-DaemonFactory = Callable[..., Daemon]
+from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 
 
 @pytest.fixture
@@ -67,6 +65,8 @@ def test_clean_exit_writes_next_to_nothing(gnsqd_factory: DaemonFactory) -> None
 
     before = size()
     assert nsqd.terminate() == 0
+    text = "NSQ: 20000 messages are in journals, which only gnsqd reads; `gnsqadmin data convert {}` moves them"
+    assert text.format(nsqd.data_path) in nsqd.log()
     assert before <= size() <= 1.05 * before
     nsqd.restart()
     for channel in "ad":
@@ -158,4 +158,4 @@ def test_what_a_failing_disk_may_not_keep_is_never_answered_by_ok(
     assert faulty.wait() == -signal.SIGKILL
     faults.set()
     faulty.restart()
-    assert {b"before", b"after"} <= set(drain(faulty, "t")) <= {b"before", b"after", b"unsure", b"unsure, too"}
+    assert set(drain(faulty, "t")) - {b"unsure"} == {b"before", b"after"}
