@@ -1,6 +1,7 @@
 """What a healthy disk queue does, and what it leaves on disk (NSQD-COMPAT 4.2 to 4.6)."""
 
 import errno
+import io
 import os
 import struct
 from collections.abc import Callable
@@ -56,13 +57,17 @@ def test_files_hold_what_was_put_and_what_was_read(open_queue: OpenQueue, tmp_pa
     assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
 
 
-def test_head_can_be_seen_without_opening_the_queue_for_reading(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_head_can_be_seen_without_opening_the_queue_for_reading(
+    open_queue: OpenQueue, tmp_path: Path, log_stream: io.StringIO
+) -> None:
     queue = open_queue("t:c")
     queue.put_many([b"12345678-one", b"87654321-two", b"short"])
     opened = set(os.listdir("/dev/fd"))
     assert queue.peek_head() == b"12345678"
     assert set(os.listdir("/dev/fd")) == opened
+    assert "readOne" not in log_stream.getvalue()
     queue.peek_many(ALL, ALL)
+    assert f"DISKQUEUE(t:c): readOne() opened {tmp_path}/t:c.diskqueue.000000.dat\n" in log_stream.getvalue()
     queue.advance(1)
     assert queue.peek_head() == b"87654321"
     os.rename(tmp_path / "t:c.diskqueue.000000.dat", tmp_path / "elsewhere")
