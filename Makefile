@@ -107,8 +107,8 @@ faults: $(PEERS) ## kills, losses of power, full disks: an hour
 	@.ci/install .venv dev
 	@PYTHONPATH=tests:tools .venv/bin/python -m faults $(FLAGS)
 
-# Actions on gigabytes or a million messages, beside which the daemon has to answer; FLAGS="--rows=page".
-attacks: $(PEERS) ## actions that must not stop the daemon: figures with a limit
+# Freezes of the daemon, floods of its page, hostile nodes, time-outs in many channels; FLAGS="--rows=page".
+attacks: $(PEERS) ## freezes, floods, hostile nodes: figures with limits
 	@.ci/install .venv dev
 	@PYTHONPATH=tests:tools .venv/bin/python -m faults.attacks $(FLAGS)
 

@@ -1,0 +1,88 @@
+"""What an attack results in, how large it is, and the daemon that it is made on."""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import NamedTuple
+
+from kit.daemons import DEADLINE, Daemon, free_port, last_flag
+
+ATTEMPTS = 3
+PAGE = "--admin-http-address={}"
+
+
+class Setting(NamedTuple):
+    """`scale` multiplies the sizes of all attacks; `beside` messages a second are published beside freezes; a ping may
+    take `limit` ms longer than usual."""
+
+    scale: float
+    beside: int
+    limit: float
+
+    def scaled(self, size: int) -> int:
+        return max(int(size * self.scale), 1)
+
+    def seconds(self, seconds: float) -> float:
+        """A time in which something is measured or may settle."""
+        return max(seconds * min(self.scale, 1.0), 0.1)
+
+
+class Figure(NamedTuple):
+    """A number with its limits, if it has any; the median of several attempts counts."""
+
+    what: str
+    unit: str
+    values: Sequence[float]
+    at_most: float = float("inf")
+    at_least: float = float("-inf")
+
+
+class Attack(NamedTuple):
+    """`run` takes the daemon's command; `real` if the real nsqd can also be attacked so."""
+
+    name: str
+    run: Callable[[list[str], Setting], list[Figure]]
+    real: bool = False
+
+
+def attempts(measure: Callable[[], float], limit: float) -> list[float]:
+    """One figure if it is within the limit, else several: a disk that others keep busy can also stop a daemon."""
+    values = [measure()]
+    while values[0] > limit and len(values) < ATTEMPTS:
+        values.append(measure())
+    return values
+
+
+@contextmanager
+def running(command: list[str], *flags: str, topics: int = 0, channels: int = 1) -> Iterator[Daemon]:
+    """A daemon that starts with that many topics, called t0, t1 and so on, each with channels c0, c1 and so on, and is
+    killed in the end. A `{}` in a flag becomes an address."""
+    with tempfile.TemporaryDirectory(prefix="gnsqd-attacks-") as directory:
+        addressed = [flag.format(f"127.0.0.1:{free_port()}") for flag in flags]
+        daemon = Daemon(command, Path(directory) / "data", *addressed)
+        daemon.data_path.mkdir()
+        if topics:
+            inner = [{"name": f"c{number}", "paused": False} for number in range(channels)]
+            stored = [{"channels": inner, "name": f"t{number}", "paused": False} for number in range(topics)]
+            (daemon.data_path / "nsqd.dat").write_text(json.dumps({"topics": stored, "version": "1.3.0"}))
+        try:
+            yield daemon.start()
+        finally:
+            daemon.kill()
+
+
+def page_of(daemon: Daemon) -> str:
+    """The address of the page of a daemon with the flag PAGE."""
+    return last_flag(daemon.flags, "admin-http-address") or ""
+
+
+def look_at_page(daemon: Daemon, path: str, token: str = "") -> int:
+    """The status."""
+    with closing(HTTPConnection(page_of(daemon), timeout=10 * DEADLINE)) as connection:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        response = connection.getresponse()
+        response.read()
+        return response.status
