@@ -22,10 +22,10 @@ LATE_LIMIT, REST_LIMIT = 100.0, 1.0  # ms, % of a core
 def time_out(number: int, command: list[str], setting: Setting) -> list[Figure]:
     number, rests = setting.scaled(number), []
     topics, channels = -(-number // PER_TOPIC), min(number, PER_TOPIC)
-    flags = (f"--msg-timeout={TIMEOUT}s", "--max-heartbeat-interval=1h")
+    flag = f"--msg-timeout={TIMEOUT}s"
 
     def latest() -> float:
-        with running(command, *flags, topics=topics, channels=channels) as daemon, ExitStack() as stack:
+        with running(command, flag, topics=topics, channels=channels) as daemon, ExitStack() as stack:
             consumers = []
             for topic, channel in itertools.product(range(topics), range(channels)):
                 consumers.append(stack.enter_context(Client(daemon.tcp_address)))

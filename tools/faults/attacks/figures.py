@@ -62,7 +62,7 @@ def running(command: list[str], *flags: str, topics: int = 0, channels: int = 1)
     killed in the end. A `{}` in a flag becomes an address."""
     with tempfile.TemporaryDirectory(prefix="gnsqd-attacks-") as directory:
         addressed = [flag.format(f"127.0.0.1:{free_port()}") for flag in flags]
-        daemon = Daemon(command, Path(directory) / "data", *addressed)
+        daemon = Daemon(command, Path(directory) / "data", "--max-heartbeat-interval=1h", *addressed)
         daemon.data_path.mkdir()
         if topics:
             inner = [{"name": f"c{number}", "paused": False} for number in range(channels)]

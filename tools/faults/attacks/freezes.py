@@ -74,7 +74,7 @@ def deferred_and_dropped(daemon: Daemon, count: int) -> None:
 
 def answer_all(daemon: Daemon, count: int, command: bytes) -> None:
     with Client(daemon.tcp_address, timeout=10 * DEADLINE) as client:
-        client.identify(heartbeat_interval=60_000)
+        client.identify(heartbeat_interval=HOUR)
         client.subscribe("t", "c", WINDOW)
         for first in range(0, count, WINDOW):
             client.send(b"".join(command % client.message().id for _ in range(min(WINDOW, count - first))))
@@ -92,7 +92,8 @@ def scattered(daemon: Daemon, count: int) -> None:
     """Every second message is finished, and the others are deferred."""
     with_channel(daemon)
     pair = b"PUB t\n" + sized(b"x") + b"DPUB t %d\n" % HOUR + sized(b"x")
-    with Client(daemon.tcp_address) as client:
+    with Client(daemon.tcp_address, timeout=10 * DEADLINE) as client:
+        client.identify(heartbeat_interval=-1)
         for first in range(0, count, 500):
             pairs = min(500, count - first)
             client.send(pair * pairs)
