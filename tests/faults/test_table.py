@@ -9,7 +9,8 @@ from kit.daemons import run_tool
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(
-    r"\| (?P<fault>[^|]+) \| (?P<daemon>\w+) \| (?P<options>[^|]+) \| (?P<times>\d+) \| \d+ \| (?P<lost>\d+) \| .*"
+    r"\| (?P<fault>[^|]+) \| (?P<daemon>\w+) \| (?P<options>[^|]+) \| (?P<times>\d+) \| \d+ "
+    r"\| (?P<lost>\d+) \| (?P<rest>.*)"
 )
 DURABLE = ("`--durability=process`", "`--durability=disk`")
 
@@ -45,6 +46,16 @@ def test_nothing_is_lost_although_it_is_promised(count: int, pattern: str, flags
     assert len(found) == count
     assert [row for row in found if row["lost"] != "0"] == []
     assert code == 0
+
+
+def test_nothing_is_lost_by_kills_while_channels_are_rewound_and_changed() -> None:
+    """The exit code says whether all was as answered."""
+    code, (row,) = faults("--rows=durability=process", "--times=2", "--seed=330", "--rewinds", "--changes")
+    assert code == 0
+    counts = {what: int(count) for count, what in re.findall(r"(\d+) ([a-z ]+[a-z])[, ]", row["rest"])}
+    assert list(counts) == ["rewinds", "channels created in the past", "cancelled", "changes of rules"]
+    assert counts["rewinds"] + counts["channels created in the past"] > 0
+    assert counts["cancelled"] + counts["changes of rules"] > 0
 
 
 def test_what_was_not_synced_is_lost_with_the_power() -> None:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from faults.changes import Rewound, Ruled
 from faults.injection import Outcome, fill_disk, kill, lose_power, repeat, set_clock, stand_still
+from faults.ledger import Receipts
 from kit.daemons import PEERS, own_command
 
 DOCUMENT = Path(__file__).parents[2] / "contrib" / "docs" / "reliability.md"
@@ -103,28 +105,36 @@ def main() -> int:
     )
     parser.add_argument("--times", type=int, help="that many faults each")
     parser.add_argument("--seed", type=int, default=random.getrandbits(32), help="of what clients and faults do")
+    only = "only beside kills with --durability; nothing is written then"
+    parser.add_argument("--rewinds", action="store_true", help=f"channels are rewound or created in the past, {only}")
+    parser.add_argument("--changes", action="store_true", help=f"messages are cancelled, rules changed, {only}")
     parser.add_argument("flags", nargs="*", help="more options for the daemons, behind --; nothing is written then")
     arguments = parser.parse_args()
     # All that was started ends with it, in the background too.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
+    kinds = (Rewound if arguments.rewinds else Receipts, Ruled if arguments.changes else Receipts)
+    more = {"kinds": kinds} if arguments.rewinds or arguments.changes else {}
     commands = {"nsqd": [os.fspath(PEERS / "nsqd")], "gnsqd": own_command()}
     lines = list(HEAD)
     sys.stdout.writelines(f"{row}\n" for row in lines)
     wrong = []
     for row, name, flags in cases():
         cells = (row.fault, name, f"`{' '.join(flags)}`" if flags else "default")
-        if not re.search(arguments.rows, line(cells)):
+        if not re.search(arguments.rows, line(cells)) or (more and not (row is KILL and promised(row, name, flags))):
             continue
         times = arguments.times or (row.times if promised(row, name, flags) else -(-row.times // 5))
-        outcome = row.run(commands[name], times, *flags, *arguments.flags, seed=arguments.seed)
+        outcome = row.run(commands[name], times, *flags, *arguments.flags, seed=arguments.seed, **more)
         cost = (outcome.acknowledged, outcome.lost, outcome.duplicated, f"{outcome.recovery_seconds:.2f} s")
-        lines.append(line((*cells, times, *cost)))
+        beside = [", ".join(f"{count} {what}" for what, count in outcome.changes)] if more else []
+        lines.append(line((*cells, times, *cost, *beside)))
         sys.stdout.write(f"{lines[-1]}\n")
         sys.stdout.flush()
-        if (outcome.lost or outcome.early) and promised(row, name, flags):
-            wrong.append(f"{lines[-1]} and {outcome.early} came early, with seed {arguments.seed}")
-    if not (arguments.rows or arguments.flags):
+        found = list(outcome.wrong)
+        if (outcome.lost or outcome.early or (more and outcome.duplicated)) and promised(row, name, flags):
+            found.append(f"{outcome.early} came early")
+        wrong += [f"{lines[-1]} and {each}, with seed {arguments.seed}" for each in found]
+    if not (arguments.rows or arguments.flags or more):
         write(lines)
     if wrong:
         sys.stderr.writelines(f"although it is promised: {row}\n" for row in wrong)

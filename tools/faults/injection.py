@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from faults.ledger import CHANNELS, TOPIC, Ledger, Load
+from faults.ledger import CHANNELS, TOPIC, Ledger, Load, Receipts
 from faults.power_loss import Machine
 from kit.account import Account, drain
 from kit.daemons import Daemon, eventually, interpreter
@@ -36,17 +36,24 @@ class Outcome(NamedTuple):
     duplicated: int
     recovery_seconds: float
     early: int = 0  # deferred messages that came before their time
+    changes: tuple[tuple[str, int], ...] = ()  # of the channels beside the faults, with their number
+    wrong: tuple[str, ...] = ()  # what these were after a fault
 
 
 def repeat(prepare: Callable[[list[str], Path, Sequence[str]], tuple[Daemon, Inject]]) -> Callable[..., Outcome]:
     """What a row does: `prepare` makes a daemon from command, directory and flags, and what injects the fault."""
 
-    def run(command: list[str], times: int, *flags: str, seed: int) -> Outcome:
+    def run(
+        command: list[str], times: int, *flags: str, seed: int, kinds: Sequence[type[Receipts]] = (Receipts, Receipts)
+    ) -> Outcome:
+        """Each channel is one of these kinds."""
         chance = random.Random(seed)
-        ledger = Ledger()
+        channels = [kind() for kind in kinds]
+        ledger = Ledger(dict(zip(CHANNELS, channels, strict=True)))
+        flags = ("--msg-timeout=1s", *(flag for kind in kinds for flag in kind.flags), *flags)
         recoveries = []
         with tempfile.TemporaryDirectory(prefix="gnsqd-faults-") as directory:
-            daemon, inject = prepare(command, Path(directory), ("--msg-timeout=1s", *flags))
+            daemon, inject = prepare(command, Path(directory), flags)
             with daemon:
                 create(daemon, TOPIC, *CHANNELS)
                 for number in range(times):
@@ -61,15 +68,21 @@ def repeat(prepare: Callable[[list[str], Path, Sequence[str]], tuple[Daemon, Inj
                         time.sleep(chance.uniform(0.1, 0.5))
                         struck = time.time()
                         daemon.terminate()
-                    ledger.fault(struck)
                     load.join()
+                    ledger.fault(struck)
                     daemon.start()
                     if not survived:
                         recoveries.append(time.monotonic() - began)
+                    for receipts in channels:
+                        receipts.check(daemon)
+                for receipts in channels:
+                    receipts.end(daemon)
                 Load(ledger, daemon, f"{seed} end", finish_all=True).join()
         early = 0 if prepare is set_clock else len(ledger.early)
         longest = max(recoveries, default=0.0)
-        return Outcome(len(ledger.acknowledged), ledger.lost(), ledger.duplicated(), longest, early)
+        changes = tuple(pair for receipts in channels for pair in receipts.counts.items())
+        wrong = tuple(text for receipts in channels for text in receipts.wrong)
+        return Outcome(len(ledger.acknowledged), ledger.lost(), ledger.duplicated(), longest, early, changes, wrong)
 
     return run
 

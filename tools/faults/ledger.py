@@ -5,18 +5,21 @@ import random
 import re
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPException
+from typing import ClassVar
 
 from kit.daemons import DEADLINE, Daemon
-from kit.nsq_client import ERROR, MESSAGE, Client, mpub_body, parse_message
+from kit.nsq_client import ERROR, MESSAGE, Client, Message, mpub_body, parse_message
 
 TOPIC = "t"
 CHANNELS = ("one", "two")
 QUIET = 2.0  # seconds without a message, at the end
 SETTLED = 0.3  # seconds that a FIN may take to be read and kept
+RECENT = 400  # commands that published last
 MAX_PUBLISHED = 2000  # messages, by one publisher between two faults: the ledger has to remember them
 
 
@@ -27,14 +30,38 @@ class Receipts:
     finished: dict[bytes, float] = field(default_factory=dict)  # when
     unsure: set[bytes] = field(default_factory=set)  # finished so late that it may come again
     again: set[bytes] = field(default_factory=set)  # finished before, and delivered
+    counts: Counter[str] = field(default_factory=Counter)  # what else was done to it, with the methods below
+    wrong: list[str] = field(default_factory=list)  # what was found after a fault
+
+    flags: ClassVar[tuple[str, ...]] = ()  # of the daemon
+
+    def come(self, message: Message) -> bool:
+        """Note a delivery; True if it has to be finished at once."""
+        if message.body in self.finished and message.body not in self.unsure:
+            self.again.add(message.body)
+        return False
+
+    def lost(self, acknowledged: set[bytes]) -> set[bytes]:
+        """Never finished, and never delivered at the end."""
+        return acknowledged - self.finished.keys()
+
+    def change(self, ledger: "Ledger", daemon: Daemon, chance: random.Random) -> None:
+        """All the time until the daemon is gone."""
+
+    def check(self, daemon: Daemon) -> None:
+        """After a start."""
+
+    def end(self, daemon: Daemon) -> None:
+        """Before all has to come."""
 
 
 @dataclass
 class Ledger:
     """What the clients know, by body."""
 
+    channels: dict[str, Receipts]
     acknowledged: set[bytes] = field(default_factory=set)
-    channels: dict[str, Receipts] = field(default_factory=lambda: {name: Receipts() for name in CHANNELS})
+    recent: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))  # when messages were acknowledged, ns
     due: dict[bytes, float] = field(default_factory=dict)
     early: set[bytes] = field(default_factory=set)
 
@@ -44,8 +71,8 @@ class Ledger:
             receipts.unsure |= {body for body, at in receipts.finished.items() if at > moment - SETTLED}
 
     def lost(self) -> int:
-        """Acknowledged, never finished, and never delivered at the end; in each channel."""
-        return sum(len(self.acknowledged - receipts.finished.keys()) for receipts in self.channels.values())
+        """Of what was acknowledged; in each channel."""
+        return sum(len(receipts.lost(self.acknowledged)) for receipts in self.channels.values())
 
     def duplicated(self) -> int:
         """Finished a while before the next fault, and delivered again."""
@@ -64,6 +91,8 @@ class Load:
         bodies: list[Callable[[], None]] = [partial(self._consume, name) for name in CHANNELS]
         if not finish_all:
             bodies += [partial(self._publish, number) for number in (0, 1)]
+            for name, receipts in ledger.channels.items():
+                bodies.append(partial(receipts.change, ledger, daemon, random.Random(f"{seed} {name} changes")))
         self._threads = [threading.Thread(target=self._guard, args=(body,)) for body in bodies]
         self._failures: list[BaseException] = []
         for thread in self._threads:
@@ -102,6 +131,7 @@ class Load:
                     client.command(f"PUB {TOPIC}".encode(), bodies[0])
                 assert client.response() == b"OK"
                 ledger.acknowledged.update(bodies)
+                ledger.recent.append(time.time_ns())
             client.recv_until_closed()
 
     def _consume(self, name: str) -> None:
@@ -126,9 +156,8 @@ class Load:
                     self._last_message = time.monotonic()
                     if time.time() < self._ledger.due.get(message.body, 0) - 0.005:
                         self._ledger.early.add(message.body)
-                    if message.body in receipts.finished and message.body not in receipts.unsure:
-                        receipts.again.add(message.body)
-                    what = 1.0 if self._finish_all else chance.random()
+                    at_once = receipts.come(message) or self._finish_all
+                    what = 1.0 if at_once else chance.random()
                     if what > 0.3:
                         finishing.setdefault(message.id, []).append(message.body)
                         client.command(b"FIN " + message.id)
@@ -147,7 +176,7 @@ def come_too_late(receipts: Receipts, error: bytes, finishing: dict[bytes, list[
         receipts.unsure.add(body)  # that it came again does not make it a duplicate
         receipts.again.discard(body)
         if not finishing[refused[2]]:
-            del receipts.finished[body]
+            receipts.finished.pop(body, None)  # a rewind may have been first
 
 
 def messages_left(daemon: Daemon) -> int:
@@ -155,4 +184,5 @@ def messages_left(daemon: Daemon) -> int:
         topic["depth"] + channel["depth"] + channel["in_flight_count"] + channel["deferred_count"]
         for topic in daemon.stats()["topics"]
         for channel in topic["channels"]
+        if channel["channel_name"] in CHANNELS
     )

@@ -1,0 +1,184 @@
+"""Channels that are changed all the time beside faults: what was answered has to hold after each kill."""
+
+import json
+import random
+import time
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from faults.ledger import SETTLED, TOPIC, Ledger, Receipts
+from kit.daemons import Daemon
+from kit.nsq_client import Message
+from kit.traffic import post
+
+FOREVER = 1 << 62  # ns
+PAST = f"topic={TOPIC}&channel=past"  # the channel that is created in the past, and that nobody consumes
+RULED = f"topic={TOPIC}&channel=two"
+NO_RULES = (0, False)  # rate, and whether it is ordered
+
+
+@dataclass
+class Rewind:
+    """To messages published from `since` to `until` (ns)."""
+
+    since: int
+    until: int
+    asked: float = field(default_factory=time.time)
+    ended: float = float("inf")  # by the answer or a kill
+    answered: bool = False
+
+
+@dataclass
+class Rewound(Receipts):
+    """Of a channel that is rewound, with an end or without: what was published since then comes again, nothing older.
+    Beside it another channel is created at a point in the past. Segments are deleted meanwhile, but none that these
+    points need."""
+
+    flags = ("--retention-bytes=16000000",)
+
+    counts: Counter[str] = field(default_factory=lambda: Counter({"rewinds": 0, "channels created in the past": 0}))
+    rewinds: list[Rewind] = field(default_factory=list)
+    published: dict[bytes, int] = field(default_factory=dict)  # ns
+    delivered: dict[bytes, float] = field(default_factory=dict)  # the last time
+    since: int | None = None  # where the other channel begins; None if it is being deleted, then a kill may empty it
+    created: bool = False  # it has to be there
+
+    def come(self, message: Message) -> bool:
+        body = message.body
+        self.published[body] = message.timestamp
+        self.delivered[body] = time.time()
+        finished = self.finished.get(body)
+        if finished is not None and any(
+            each.since <= message.timestamp < each.until and each.ended >= finished for each in reversed(self.rewinds)
+        ):
+            del self.finished[body]
+            self.unsure.discard(body)
+        return super().come(message)
+
+    def change(self, ledger: Ledger, daemon: Daemon, chance: random.Random) -> None:
+        while True:
+            time.sleep(chance.uniform(0.01, 0.3))
+            if recent := list(ledger.recent):
+                # What the time of a request can express.
+                since, until = sorted(each // 1000 * 1000 for each in chance.choices(recent, k=2))
+                act = chance.choice((self._create, self._rewind, partial(self._rewind, until=until)))
+                act(daemon, since)
+
+    def _rewind(self, daemon: Daemon, since: int, until: int = FOREVER) -> None:
+        rewind = Rewind(since, until)
+        self.rewinds.append(rewind)
+        end = f"&until={moment(until)}" if until < FOREVER else ""
+        try:
+            post(daemon, f"/channel/rewind?topic={TOPIC}&channel=one&to={moment(since)}{end}")
+            rewind.answered = True
+            self.counts["rewinds"] += 1
+        finally:
+            rewind.ended = time.time()
+
+    def _create(self, daemon: Daemon, since: int) -> None:
+        if daemon.channel_stats(TOPIC, "past"):
+            self.since, self.created = None, False
+            post(daemon, f"/channel/delete?{PAST}")
+        self.since = since
+        post(daemon, f"/channel/create?{PAST}&from={moment(since)}")
+        self.created = True
+        self.counts["channels created in the past"] += 1
+
+    def check(self, daemon: Daemon) -> None:
+        """That channel has all that was published since, so a rewind would bring nothing; and nothing older."""
+        if self.since is None:
+            return
+        if not daemon.channel_stats(TOPIC, "past"):
+            if self.created:
+                self.wrong.append("the channel created in the past is gone")
+            return
+        if missing := ask(daemon, f"/channel/rewind?{PAST}&to={moment(self.since)}")["messages"]:
+            self.wrong.append(f"{missing} messages miss in the channel created in the past")
+        peeked = ask(daemon, f"/channel/peek?{PAST}&limit=1000")["messages"]
+        if older := sum(message["timestamp"] < self.since for message in peeked):
+            self.wrong.append(f"{older} messages are too old for the channel created in the past")
+        self._rewind(daemon, self.since)  # now, as nothing else happens, it is known what has to come again
+
+    def lost(self, acknowledged: set[bytes]) -> set[bytes]:
+        """Also what an answered rewind has not brought again."""
+        lost = super().lost(acknowledged)
+        in_order = sorted(self.published, key=self.published.__getitem__)
+        times = [self.published[body] for body in in_order]
+        for rewind in self.rewinds:
+            end = min(rewind.until, int(rewind.asked * 1e9)) if rewind.answered else 0
+            for body in in_order[bisect_left(times, rewind.since) : bisect_left(times, end)]:
+                if rewind.asked > max(self.delivered[body], self.finished.get(body, FOREVER) + SETTLED):
+                    lost.add(body)
+        return lost
+
+
+@dataclass
+class Ruled(Receipts):
+    """Of a channel whose delivery rules change, and whose deferred messages are cancelled."""
+
+    counts: Counter[str] = field(default_factory=lambda: Counter({"cancelled": 0, "changes of rules": 0}))
+    cancelled: dict[bytes, bool] = field(default_factory=dict)  # True if that was answered
+    rules: list[tuple[int, bool]] = field(default_factory=lambda: [NO_RULES])  # the last answered, and later requests
+
+    def come(self, message: Message) -> bool:
+        super().come(message)
+        if self.cancelled.get(message.body):
+            self.again.add(message.body)
+            return True  # if it is not in flight any more, the daemon refuses its FIN
+        return False
+
+    def change(self, ledger: Ledger, daemon: Daemon, chance: random.Random) -> None:
+        while True:
+            time.sleep(chance.uniform(0.0, 0.05))
+            if chance.random() < 0.2:
+                self._set_rules(daemon, (chance.choice((0, 500, 2000, 100_000)), chance.random() < 0.2))
+                self.counts["changes of rules"] += 1
+            elif deferred := ask(daemon, f"/channel/deferred?{RULED}&limit=50")["messages"]:
+                message = chance.choice(deferred)
+                self._cancel(daemon, message["id"], message["body"].encode())
+
+    def _cancel(self, daemon: Daemon, id: str, body: bytes) -> None:
+        if self.cancelled.setdefault(body, False):  # it was, and is listed
+            self.again.add(body)
+        status, _, answer = daemon.http("POST", f"/channel/deferred/cancel?{RULED}&id={id}")
+        assert status in (200, 404), answer
+        if status == 200:
+            self.cancelled[body] = True
+            self.counts["cancelled"] += 1
+        else:  # it is due by now
+            del self.cancelled[body]
+
+    def _set_rules(self, daemon: Daemon, rules: tuple[int, bool]) -> None:
+        self.rules.append(rules)
+        post(daemon, f"/channel/rules?{RULED}&rate={rules[0]}&ordered={str(rules[1]).lower()}")
+        self.rules = [rules]
+
+    def check(self, daemon: Daemon) -> None:
+        answer = ask(daemon, f"/channel/rules?{RULED}")
+        found = answer["rate"], answer["ordered"]
+        if found not in self.rules:
+            self.wrong.append(f"rules are {found} instead of {self.rules}")
+        self.rules = [found]
+
+    def end(self, daemon: Daemon) -> None:
+        self._set_rules(daemon, NO_RULES)
+
+    def lost(self, acknowledged: set[bytes]) -> set[bytes]:
+        return super().lost(acknowledged) - self.cancelled.keys()
+
+
+def ask(daemon: Daemon, target: str) -> dict[str, Any]:
+    status, _, answer = daemon.http("GET", target)
+    assert status == 200, (target, status, answer)
+    found: dict[str, Any] = json.loads(answer)
+    return found
+
+
+def moment(time: int) -> str:
+    """A time in whole us, given in ns, for a request."""
+    text = datetime.fromtimestamp(time // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{time % 10**9 // 1000:06}Z"
