@@ -39,6 +39,7 @@ class Rewound(Receipts):
     points need."""
 
     flags = ("--retention-bytes=16000000",)
+    backlog = 1000  # or consumers stay behind, and a rewind to what was published last would bring nothing
 
     counts: Counter[str] = field(default_factory=lambda: Counter({"rewinds": 0, "channels created in the past": 0}))
     rewinds: list[Rewind] = field(default_factory=list)

@@ -3,6 +3,7 @@ was finished. For every channel holds: what was acknowledged and not finished co
 
 import random
 import re
+import sys
 import threading
 import time
 from collections import Counter, deque
@@ -19,7 +20,7 @@ TOPIC = "t"
 CHANNELS = ("one", "two")
 QUIET = 2.0  # seconds without a message, at the end
 SETTLED = 0.3  # seconds that a FIN may take to be read and kept
-RECENT = 400  # commands that published last
+RECENT = 100  # commands that published last
 MAX_PUBLISHED = 2000  # messages, by one publisher between two faults: the ledger has to remember them
 
 
@@ -34,6 +35,7 @@ class Receipts:
     wrong: list[str] = field(default_factory=list)  # what was found after a fault
 
     flags: ClassVar[tuple[str, ...]] = ()  # of the daemon
+    backlog: ClassVar[int] = sys.maxsize  # messages in the daemon, with which publishers publish few
 
     def come(self, message: Message) -> bool:
         """Note a delivery; True if it has to be finished at once."""
@@ -88,6 +90,8 @@ class Load:
         self._seed = seed
         self._finish_all = finish_all
         self._last_message = time.monotonic()
+        backlog = min(receipts.backlog for receipts in ledger.channels.values())
+        self._limit = min(MAX_PUBLISHED, max(100, backlog - messages_left(daemon)))
         bodies: list[Callable[[], None]] = [partial(self._consume, name) for name in CHANNELS]
         if not finish_all:
             bodies += [partial(self._publish, number) for number in (0, 1)]
@@ -116,7 +120,7 @@ class Load:
         ledger = self._ledger
         count = 0
         with Client(self._daemon.tcp_address) as client:
-            while count < MAX_PUBLISHED:
+            while count < self._limit:
                 size = chance.choice((1, 1, 5, 40))
                 names = [f"{self._seed}-{number}-{count + i}" for i in range(size)]
                 bodies = [name.ljust(chance.choice((20, 200)), ".").encode() for name in names]
