@@ -114,6 +114,18 @@ def test_address_that_cannot_be_listened_on(daemon_command: list[str], tmp_path:
             assert found == f"listen ({address}) failed - {text}"
 
 
+def test_address_of_https_that_cannot_be_listened_on(
+    daemon_command: list[str], tls_flags: list[str], tmp_path: Path
+) -> None:
+    for address, text in (
+        ("127.0.0.1:99999", "listen tcp: address 99999: invalid port"),
+        ("/a/path", "listen tcp: address /a/path: missing port in address"),
+        ("::1:4152", "listen tcp: address ::1:4152: too many colons in address"),
+    ):
+        found = start_and_fail(daemon_command, tmp_path, *tls_flags, f"--https-address={address}")
+        assert found == f"listen ({address}) failed - {text}"
+
+
 @pytest.mark.skipif(not Path("/etc/services").exists(), reason="no names of services here")
 def test_port_may_have_the_name_of_a_service(daemon_command: list[str], tmp_path: Path) -> None:
     number = socket.getservbyname("https", "tcp")
@@ -330,6 +342,7 @@ def test_client_of_a_unix_socket_is_shown_by_its_own_name(
         client.command(b"NONSENSE")
         assert client.error() == b"E_INVALID invalid command NONSENSE"
     assert f" INFO: TCP: new client({shown})\n" in nsqd.log()
+    assert " INFO: 200 GET /info (@) " in nsqd.log()
     assert f" ERROR: [{shown}] - E_INVALID invalid command NONSENSE\n" in nsqd.log()
 
 

@@ -1,6 +1,5 @@
 """nsqlookupd inside gnsqd, and --dev: what it has of this gnsqd and of others, and how askers find them."""
 
-import http.client
 import json
 import re
 from pathlib import Path
@@ -8,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gnsqd.__main__ import main
-from gnsqd.testing import running
-from kit.daemons import DEADLINE, Daemon, StartFailed, eventually, free_port, own_command
+from kit.daemons import Daemon, StartFailed, eventually, free_port
 from kit.http_api import read_all
 from kit.lookupds import DEV, EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
 from kit.nsq_client import Client
@@ -94,14 +92,6 @@ def test_log_level_is_that_of_the_daemon(gnsqd_factory: DaemonFactory) -> None:
     nsqd.http("PUT", "/config/log_level", b"info")
     lookupd.ask("/topics")
     assert re.search(r"^\[nsqlookupd\] .* INFO: 200 GET /topics", nsqd.log(), re.MULTILINE)
-
-
-def test_helper_for_tests_finds_the_addresses_of_the_daemon() -> None:
-    with running(*EMBEDDED, command=own_command()) as daemon:
-        connection = http.client.HTTPConnection(daemon.http_address, timeout=DEADLINE)
-        connection.request("GET", "/info")
-        assert daemon.tcp_address.endswith(f":{json.loads(connection.getresponse().read())['tcp_port']}")
-        connection.close()
 
 
 # Names of this daemon

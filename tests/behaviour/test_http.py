@@ -5,12 +5,11 @@ import json
 import re
 import socket
 import time
-from pathlib import Path
 
 import pytest
 
 from kit.daemons import Daemon
-from kit.http_api import JSON, TEXT, V1, ask, message, topic_stats
+from kit.http_api import ask, message, topic_stats
 from kit.nsq_client import Client, mpub_body
 from kit.traffic import DaemonFactory, create, post, wait_for
 
@@ -114,63 +113,6 @@ def test_pausing_takes_effect_and_is_on_disk_when_it_is_answered(nsqd: Daemon) -
 # What answers look like
 
 
-@pytest.mark.parametrize(
-    "what, status, allow, v1, content_type",
-    [
-        ("GET /ping", 200, None, None, TEXT),
-        ("GET /info", 200, None, V1, JSON),
-        ("GET /stats", 200, None, V1, TEXT),
-        ("GET /stats?format=json", 200, None, V1, JSON),
-        ("POST /pub?topic=t", 200, None, V1, TEXT),
-        ("POST /mpub", 400, None, V1, JSON),
-        ("POST /topic/create?topic=t", 200, None, V1, None),
-        ("GET /", 404, None, V1, JSON),
-        ("POST /put?topic=t", 404, None, V1, JSON),
-        ("GET /create_topic?topic=t", 404, None, V1, JSON),
-        ("GET /ping/x", 404, None, V1, JSON),
-        ("GET /config/", 404, None, V1, JSON),
-        ("HEAD /nope", 404, None, V1, JSON),
-        ("POST /ping", 405, "GET, OPTIONS", V1, JSON),
-        ("HEAD /ping", 405, "GET, OPTIONS", V1, JSON),
-        ("DELETE /pub", 405, "OPTIONS, POST", V1, JSON),
-        ("GET /channel/pause", 405, "OPTIONS, POST", V1, JSON),
-        ("OPTIONS /ping", 200, "GET, OPTIONS", None, None),
-        ("OPTIONS /pub", 200, "OPTIONS, POST", None, None),
-        ("OPTIONS /nope", 404, None, V1, JSON),
-        ("OPTIONS /ping/", 404, None, V1, JSON),
-        ("HEAD /ping/", 404, None, V1, JSON),
-    ],
-)
-def test_headers_are_those_of_the_kind_of_answer(
-    shared: Daemon, what: str, status: int, allow: str | None, v1: str | None, content_type: str | None
-) -> None:
-    method, target = what.split(" ")
-    found, headers, body = shared.http(method, target, b"x")
-    assert (found, headers["Allow"]) == (status, allow)
-    assert (headers["X-Nsq-Content-Type"], headers["Content-Type"]) == (v1, content_type)
-    assert re.fullmatch(r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT", headers["Date"])
-    texts = {404: message("NOT_FOUND"), 405: message("METHOD_NOT_ALLOWED")}
-    if status in texts:
-        assert body.decode() == ("" if method == "HEAD" else texts[status])
-
-
-@pytest.mark.parametrize("target", [
-    "/topic/create/", "/TOPIC/create", "/topic//create", "//topic/create", "/./topic/create", "/a/../topic/create",
-    "/Topic/Create/", "/topic/cre%61te/",
-])  # fmt: skip
-def test_almost_right_paths_are_redirected(shared: Daemon, target: str) -> None:
-    status, headers, body = shared.http("POST", f"{target}?topic=a%20b&c", b"body")
-    assert (status, headers["Location"], body) == (307, "/topic/create?topic=a%20b&c", b"")
-    assert shared.http("GET", target)[0] == 404
-
-
-def test_redirect_of_get_has_a_page(shared: Daemon) -> None:
-    status, headers, body = shared.http("GET", "/ping/?a=\"'<b>&c")
-    assert (status, headers["Content-Type"]) == (301, "text/html; charset=utf-8")
-    assert headers["Location"] == "/ping?a=\"'<b>&c"
-    assert body == b'<a href="/ping?a=&#34;&#39;&lt;b&gt;&amp;c">Moved Permanently</a>.\n\n'
-
-
 # About the daemon
 
 
@@ -186,20 +128,3 @@ def test_info_reports_addresses_and_limits(nsqd_factory: DaemonFactory) -> None:
         f'"start_time":{start_time},"max_heartbeat_interval":120000000000,"max_output_buffer_size":65536,'
         '"max_output_buffer_timeout":3000000000,"max_deflate_level":6}'
     )
-
-
-def test_unix_sockets_serve_the_same_api_and_have_no_ports(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    nsqd = nsqd_factory(f"--tcp-address={tmp_path}/t.sock", f"--http-address={tmp_path}/h.sock")
-    info = json.loads(ask(nsqd, "GET /info")[1])
-    assert (info["tcp_port"], info["http_port"]) == (-1, -1)
-    assert "GET /info (@) " in nsqd.log()
-
-
-def test_requests_are_logged_except_publishing(nsqd: Daemon) -> None:
-    for what in ("POST /pub?topic=t", "POST /mpub", "GET /nope?a=%20b", "GET /ping"):
-        ask(nsqd, what, b"x")
-    lines = re.findall(r" INFO: (\d+ (?:GET|POST) .*)", nsqd.log())
-    assert [re.sub(r"\d+\)", "N)", line.rsplit(" ", 1)[0]) for line in lines if "/ping" not in line] == [
-        "404 GET /nope?a=%20b (127.0.0.1:N)"
-    ]
-    assert re.fullmatch(r"200 GET /ping \(127\.0\.0\.1:\d+\) [\d.]+(ns|\u00b5s|ms)", lines[-1])

@@ -1,13 +1,10 @@
-"""/stats in both its forms: to the byte against the real daemon, with every combination of its parameters; and what of
-it a person would look for, written down."""
+"""/stats in both its forms: to the byte against the real daemon, with every combination of its parameters."""
 
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +12,7 @@ from kit.daemons import Daemon, own_command
 from kit.http_api import Answer, ask, head, normal, whole_answer
 from kit.nsq_client import Client
 from kit.pairs import Pair, difference, running_pair
-from kit.traffic import DaemonFactory, create, post, wait_for
+from kit.traffic import create, post, wait_for
 
 FLAGS = ("--mem-queue-size=2", "--msg-timeout=15m")
 MEMORY = (
@@ -65,15 +62,6 @@ def occupy(nsqd: Daemon) -> list[Client]:
 
 
 @pytest.fixture(scope="module")
-def busy(module_factory: DaemonFactory) -> Iterator[Daemon]:
-    nsqd = module_factory(*FLAGS)
-    with ExitStack() as stack:
-        for client in occupy(nsqd):
-            stack.enter_context(client)
-        yield nsqd
-
-
-@pytest.fixture(scope="module")
 def pair(
     peer_binary: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Pair, list[Client]]]:
@@ -105,73 +93,6 @@ def test_stats_to_the_byte(pair: tuple[Pair, list[Client]], format: str) -> None
         for client in clients:
             client.command(b"NOP")  # the daemons close what is silent for a minute
         assert difference(partial(answer, query=f"format={format}{query}"), daemons, query) is None
-
-
-def test_text_to_the_byte(busy: Daemon) -> None:
-    page = answer(busy, "include_mem=false&format=text&topic=a&channel=c1").body
-    assert page == (
-        "nsqd v1.3.0\nstart_time T\nuptime D\n\nHealth: OK\n\nTopics:\n"
-        "   [a              ] depth: 0     be-depth: 0     msgs: 5        e2e%: \n"
-        "      [c1                       ] depth: 0     be-depth: 0     inflt: 3    def: 1    re-q: 1     "
-        "timeout: 0     msgs: 5        e2e%: \n"
-        "        [V2 host:N ua/1.0    ] state: 3 inflt: 3    rdy: 5    fin: 1        re-q: 1        "
-        "msgs: 5        connected: 0s\n"
-        "\nProducers:\n"
-        "   [V2 127.0.0.1:N      ] state: 3 inflt: 1    rdy: 1    fin: 0        re-q: 0        msgs: 1        "
-        "connected: 0s\n"
-        "   [V2 a.very.long.hostname.example:N <u&a> \u00fc] msgs: 5        topics: a=5 connected: 0s\n"
-    )
-    page = answer(busy, "include_mem=false&include_clients=false").body
-    assert page.endswith("\n\nProducers: None\n")
-    for line in (
-        "   *P [c2                       ] depth: 5     be-depth: 3     inflt: 0    def: 0    ",
-        "\n*P [b              ] depth: 3     be-depth: 1     msgs: 3        e2e%: \n",
-        "   [e#ephemeral    ] depth: 0     be-depth: 0     msgs: 2        e2e%: \n",
-    ):
-        assert line in page
-
-
-KEYS = {
-    "topic": [
-        "topic_name", "channels", "depth", "backend_depth", "message_count", "message_bytes", "paused",
-        "e2e_processing_latency",
-    ],
-    "channel": [
-        "channel_name", "depth", "backend_depth", "in_flight_count", "deferred_count", "message_count",
-        "requeue_count", "timeout_count", "client_count", "clients", "paused", "e2e_processing_latency",
-    ],
-    "client": [
-        "client_id", "hostname", "version", "remote_address", "state", "ready_count", "in_flight_count",
-        "message_count", "finish_count", "requeue_count", "connect_ts", "sample_rate", "deflate", "snappy",
-        "user_agent", "tls", "tls_cipher_suite", "tls_version", "tls_negotiated_protocol",
-        "tls_negotiated_protocol_is_mutual",
-    ],
-}  # fmt: skip
-
-
-def test_json_has_its_keys_in_their_order(busy: Daemon) -> None:
-    (topic,) = busy.stats("a", "c1")["topics"]
-    (channel,) = topic["channels"]
-    (client,) = channel["clients"]
-    assert {"topic": [*topic], "channel": [*channel], "client": [*client]} == KEYS
-
-
-def test_stats_filters_and_switches(busy: Daemon) -> None:
-    def names(query: str) -> Any:
-        topics = json.loads(ask(busy, f"GET /stats?format=json&{query}")[1])["topics"]
-        return topics and [
-            (topic["topic_name"], [channel["channel_name"] for channel in topic["channels"]]) for topic in topics
-        ]
-
-    assert names("")[:2] == [("a", ["c1", "c2", "none"]), ("b", ["x"])]
-    assert names("topic=b") == [("b", ["x"])]
-    assert names("channel=c2") == [("a", ["c2"])]
-    assert names("topic=b&channel=c2") == []
-    for value, shown in [("true", True), ("1", True), ("false", False), ("0", False), ("no", True), ("", True)]:
-        stats = json.loads(ask(busy, f"GET /stats?format=json&include_clients={value}&include_mem={value}")[1])
-        assert (stats["producers"] is not None, "memory" in stats) == (shown, shown)
-    for query in ("format=JSON", "format=json2", ""):
-        assert ask(busy, f"GET /stats?{query}")[1].startswith("nsqd v1.3.0 (built w/")
 
 
 @pytest.mark.peer

@@ -10,13 +10,12 @@ import re
 import signal
 import socket
 import ssl
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from kit.certificates import issue
-from kit.daemons import DEADLINE, Daemon, eventually, open_socket, run_to_end
+from kit.daemons import DEADLINE, Daemon, eventually, open_socket
 from kit.http_api import JSON, V1, exchange, head, message, read_all, split_responses, topic_stats
 from kit.traffic import DaemonFactory
 
@@ -178,18 +177,6 @@ def test_what_is_not_tls_is_logged_and_only_http_is_answered(shared: Daemon, dat
     eventually(lambda: f" http: TLS handshake error from 127.0.0.1:{port}: {reason}\n" in shared.log())
 
 
-def test_clients_stuck_in_the_handshake_hold_up_nobody(shared: Daemon, files: Files) -> None:
-    stuck = [open_socket(https_address(shared), DEADLINE) for _ in range(60)]
-    try:
-        for sock, data in zip(stuck, [b"", b"GE", HELLO] * 20, strict=True):
-            sock.sendall(data)
-        assert request(shared, client_context(files), "GET /ping")[2] == b"OK"
-        assert shared.http("GET", "/ping")[2] == b"OK"
-    finally:
-        for sock in stuck:
-            sock.close()
-
-
 # Who may use it
 
 PATHS = ["GET /ping", "GET /info", "GET /stats", "GET /nope", "GET //ping", "POST /ping", "OPTIONS /ping", "POST /pub"]
@@ -269,25 +256,3 @@ def test_exit_closes_the_listener_and_its_connections(nsqd_factory: DaemonFactor
         assert nsqd.wait() == 0
     host, port = https_address(nsqd)
     assert f" INFO: HTTPS: closing {host}:{port}\n" in nsqd.log()
-
-
-@pytest.mark.parametrize(
-    ("address", "text"),
-    [
-        ("{taken}", "listen tcp {taken}: bind: address already in use"),
-        ("127.0.0.1:99999", "listen tcp: address 99999: invalid port"),  # others are in test_addresses.py
-        ("/a/path", "listen tcp: address /a/path: missing port in address"),
-        ("::1:4152", "listen tcp: address ::1:4152: too many colons in address"),
-    ],
-)
-def test_address_that_cannot_be_listened_on_is_fatal(
-    daemon_command: list[str], files: Files, tmp_path: Path, address: str, text: str
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        taken = f"127.0.0.1:{other.getsockname()[1]}"
-        address, text = address.format(taken=taken), text.format(taken=taken)
-        flags = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", *files.flags, f"--https-address={address}"]
-        result = run_to_end(daemon_command, *flags, cwd=tmp_path)
-    assert result.returncode == 1
-    expected = f" FATAL: failed to instantiate nsqd - listen ({address}) failed - {text}"
-    assert result.stderr.splitlines()[-1].endswith(expected)

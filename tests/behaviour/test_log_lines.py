@@ -127,7 +127,7 @@ def consume_and_publish(nsqd: Daemon) -> None:
     served(nsqd, 2)
     for number, feature in enumerate(("snappy", "deflate"), 3):
         with connect(nsqd) as client:
-            client.identify(feature_negotiation=True, **{feature: True})
+            client.identify(feature_negotiation=True, **{feature: True}, deflate_level=9)  # 6 is agreed
             assert client.buffer or client.sock.recv(65536)  # the OK in the upgraded stream
             client.sock.shutdown(socket.SHUT_WR)
             served(nsqd, number)

@@ -80,15 +80,6 @@ def test_bad_value_in_the_config_file_prints_and_exits_as_nsqlookupd(run: Run, t
     assert ours.returncode == 1
 
 
-def test_our_own_flags_come_after_those_of_nsqlookupd(run: Run) -> None:
-    ours, real = run("--help")
-    theirs, _, alone = ours.stderr.partition("\nFlags of gnsqlookupd alone:\n")
-    assert theirs == real.stderr
-    flags = re.findall(r"^  -(\S+)", alone, re.MULTILINE)
-    assert flags == sorted(flags)
-    assert "max-registrations" in flags
-
-
 # While it runs
 
 

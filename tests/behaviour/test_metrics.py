@@ -8,7 +8,7 @@ import pytest
 from kit.daemons import Daemon, eventually
 from kit.exposition import OPENMETRICS, Labels, Series, labels, series
 from kit.nsq_client import Client
-from kit.traffic import DaemonFactory, create, wait_for
+from kit.traffic import DaemonFactory, create, post, wait_for
 
 OF_TOPIC, OF_CHANNEL = labels(topic="t"), labels(topic="t", channel="c")
 STORES = {
@@ -36,6 +36,7 @@ def test_page_has_the_clients_and_latencies_of_the_daemon(gnsqd_factory: DaemonF
         consumer.subscribe("t", "c", rdy=5)
         consumer.command(b"FIN " + consumer.message().id)
         eventually(lambda: scrape(daemon)["gnsqd_channel_finished_messages_total", OF_CHANNEL] == 1)
+        post(daemon, "/debug/freememory")  # which collects garbage
         found = scrape(daemon, OPENMETRICS)
     its = {name: dict(its) for name, its in found}
     assert its["gnsqd_producer_messages_total"]["hostname"] == "where\npublished"
@@ -47,7 +48,9 @@ def test_page_has_the_clients_and_latencies_of_the_daemon(gnsqd_factory: DaemonF
         assert 0 < found["gnsqd_channel_e2e_processing_latency_seconds", of_channel] < 60
     assert found["gnsqd_clients", ()] == 2
     assert found["gnsqd_greenlets", ()] >= 2 * 2 + 1
-    assert found["gnsqd_gc_pause_seconds_count", ()] >= 0
+    count, total = found["gnsqd_gc_pause_seconds_count", ()], found["gnsqd_gc_pause_seconds_sum", ()]
+    assert count >= 1
+    assert 0 < total / count <= found["gnsqd_gc_pause_seconds", labels(quantile="1.0")] <= total < 60
     assert found["process_resident_memory_bytes", ()] > 1 << 20
 
 

@@ -237,13 +237,6 @@ def test_level_and_choice_of_compression_are_agreed(
             exchange(client, next(topics), [b"x", b"body" * 500])
 
 
-def test_level_that_was_agreed_is_logged(start: Start) -> None:
-    daemon = start("default")
-    with UpgradedClient(daemon.tcp_address, deflate=True, deflate_level=9) as client:
-        address = "{}:{}".format(*client.sock.getsockname())
-        assert f"PROTOCOL(V2): [{address}] upgrading connection to deflate (level 6)\n" in daemon.log()
-
-
 def test_statistics_show_the_upgrades(nsqd: Daemon, connect: Connect, topic: str, upgrade: dict[str, Any]) -> None:
     tls = "tls_v1" in upgrade
     with connect() as client:

@@ -6,7 +6,6 @@ import ssl
 from collections.abc import Callable
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 from threading import Event, Thread
-from types import TracebackType
 from urllib.parse import parse_qs, urlsplit
 
 from kit.daemons import DEADLINE
@@ -83,9 +82,7 @@ class AuthServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.awake.set()
         self._server.shutdown()
         self._thread.join(DEADLINE)

@@ -11,7 +11,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from kit import preloaded
@@ -155,9 +154,7 @@ class Lookupd:
     def __enter__(self) -> "Lookupd":
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.kill()
         assert "Traceback (most" not in self.log(), self.log()
 
@@ -235,9 +232,7 @@ class Nsqd:
     def __enter__(self) -> "Nsqd":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -9,7 +9,6 @@ import json
 import socket
 import struct
 import time
-from types import TracebackType
 from typing import NamedTuple
 
 from kit.daemons import DEADLINE, Address, open_socket
@@ -176,7 +175,5 @@ class Client:
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -7,7 +7,6 @@ import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from kit.daemons import DEADLINE, eventually
@@ -51,9 +50,7 @@ class PeerProgram(Server):
     def __enter__(self) -> "PeerProgram":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._process.kill()
         self._process.wait(DEADLINE)
 

@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from kit.daemons import DEADLINE, eventually
 
@@ -86,9 +85,7 @@ class Process:
     def __enter__(self) -> "Process":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.kill()
 
 

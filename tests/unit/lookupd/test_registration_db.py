@@ -4,6 +4,8 @@ import random
 
 import pytest
 
+from gnsqd.log import Level, Logger
+from gnsqd.lookupd.client_v1 import Registrant
 from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
 from gnsqd.names import TooMany
 
@@ -57,21 +59,16 @@ class Subject:
 
     def __init__(self) -> None:
         self.db = RegistrationDB(0)
-        self.peers = {id: PeerInfo(id) for id in "xyz"}
+        self.nsqds = {id: Registrant(self.db, PeerInfo(id), Logger("", Level.FATAL)) for id in "xyz"}
 
     def register(self, id: str, topic: str, channel: str) -> None:
-        self.db.register(self.peers[id], topic, channel)
+        self.nsqds[id].register(topic, channel)
 
     def unregister(self, id: str, topic: str, channel: str) -> None:
-        if channel:
-            self.db.unregister_channel(self.peers[id], topic, channel)
-            return
-        for name in self.db.channel_names(topic):
-            self.db.remove_from_channel(self.peers[id], topic, name)
-        self.db.unregister_topic(self.peers[id], topic)
+        self.nsqds[id].unregister(topic, channel)
 
     def disconnect(self, id: str) -> None:
-        list(self.db.disconnect(self.peers[id]))
+        self.nsqds[id].disconnect()
 
     def add(self, topic: str, channel: str) -> None:
         if channel:
@@ -105,7 +102,7 @@ def test_random_changes_leave_what_a_plain_map_has(seed: int) -> None:
             getattr(one, name)(*changes[name][1])
         assert contents(subject.db) == model.keys
         assert subject.db.count == len(model.keys) + sum(map(len, model.keys.values()))
-        for other in subject.peers.values():
+        for other in (nsqd.peer for nsqd in subject.nsqds.values()):
             registered = {("topic", name, "") for name in other.topics}
             registered |= {("channel", *pair) for pair in other.channels}
             assert registered == {key for key, ids in model.keys.items() if other.id in ids}

@@ -147,15 +147,6 @@ def test_topic_or_channel_that_goes_away_meanwhile_is_not_found(world: World, mo
     assert "wait" not in world.calls
 
 
-@pytest.mark.parametrize("value", ["yes", "x%0a%0d%1b[0m%C2%85[nsqd]%20FATAL:%20forged"])
-def test_strange_value_of_binary_is_warned_of_in_one_line(world: World, value: str) -> None:
-    assert refusal(world, "mpub", b"x", f"topic=t&binary={value}")[1] == "BAD_BODY"
-    (line,) = world.log.getvalue().splitlines()
-    assert line.isprintable()
-    assert " WARNING: deprecated value '" in line
-    assert " used for /mpub binary param" in line
-
-
 @pytest.mark.parametrize("body", [b"x" * (24 << 20), b"x\n" * (1 << 20)], ids=["one line", "many lines"])
 def test_text_is_split_in_linear_time_and_in_turns(world: World, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
     turns: list[None] = []

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from gnsqd.web.http11 import (
     CONTINUE,
-    DISCARD_LIMIT,
     MAX_HEADS,
     MAX_KNOWN_HEAD,
     MAX_SILENCE,
@@ -73,19 +72,6 @@ def test_chunked_body_without_end_is_answered_once_it_is_far_over_the_limit() ->
     assert under_test.done
 
 
-@pytest.mark.parametrize(
-    "size, headers, known",
-    [(DISCARD_LIMIT, (), False), (DISCARD_LIMIT + 1, (), True), (LIMIT + 1, (b"Expect: 100-continue",), True)],
-)
-def test_long_body_is_dropped_and_one_that_is_very_long_or_waits_for_leave_answered_before_it_comes(
-    size: int, headers: tuple[bytes, ...], known: bool
-) -> None:
-    under_test = reader()
-    requests = under_test.feed(head(b"Content-Length: %d" % size, *headers))
-    assert [(one.too_big, one.announced, one.keep_alive) for one in requests] == [(True, True, False)] * known
-    assert under_test.done is known
-
-
 def test_continue_is_sent_once_and_only_while_the_body_is_awaited() -> None:
     under_test = reader()
     assert under_test.take_interim() == b""
@@ -127,15 +113,6 @@ def test_no_bytes_whatever_make_the_reader_fail(parts: list[bytes], data: st.Dat
 
 
 # Heads that are known
-
-
-def test_a_head_that_was_read_before_gives_the_same_request_with_the_new_body() -> None:
-    heads: dict[bytes, Request] = {}
-    (first,) = reader(heads).feed(POST)
-    (again,) = reader(heads).feed(POST.replace(b"hello", b"world"))
-    assert list(heads) == [POST.removesuffix(b"hello")]
-    assert (first.body, again.body) == (b"hello", b"world")
-    assert everything(again) == everything(first)
 
 
 def test_a_body_that_looks_like_the_last_request_is_a_body() -> None:

@@ -10,7 +10,7 @@ from gnsqd.errors import BrokerError, StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.web.http11 import Request, RequestReader
-from gnsqd.web.routes import Route, Router, parse_query, read_parameters
+from gnsqd.web.routes import Route, Router, read_parameters
 
 ROWS = {"<": [{"a": [], "b": [{"c": [1, None, "&"]}], "d": {}}, {"a": [[], [2]]}, {}], "e": {"f": [3]}, "g": None}
 ERRORS = {"disk": StorageError("disk full"), "broker": BrokerError("exiting"), "defect": RuntimeError("a defect")}
@@ -75,29 +75,3 @@ def test_path_of_the_whole_server_allows_every_method_of_the_table(judge: Judge)
     status, head, _ = judge.ask("GET *")
     assert status == 405
     assert "\r\nAllow: DELETE, GET, OPTIONS, POST\r\n" in head
-
-
-@pytest.mark.parametrize(
-    "query, expected",
-    [
-        ("", {}),
-        ("a=b", {"a": "b"}),
-        ("a=1&a=2", {"a": "1"}),
-        ("a", {"a": ""}),
-        ("a=b=c&&=d", {"a": "b=c", "": "d"}),
-        ("a+b=c+d%2Be", {"a b": "c d+e"}),
-        ("t%23=%E2%82%AC%ff", {"t#": "\u20ac\ufffd"}),
-        ("a=%zz", 'invalid URL escape "%zz"'),
-        ("a=%", 'invalid URL escape "%"'),
-        ("%4=1", 'invalid URL escape "%4"'),
-        ("a=1&b=%e", 'invalid URL escape "%e"'),
-        ("a=1;b=2", "invalid semicolon separator in query"),
-    ],
-)
-def test_query_is_parsed_or_refused_as_by_go(query: str, expected: dict[str, str] | str) -> None:
-    if isinstance(expected, dict):
-        assert parse_query(query) == expected
-        return
-    with pytest.raises(ValueError, match="^invalid ") as caught:
-        parse_query(query)
-    assert str(caught.value) == expected
