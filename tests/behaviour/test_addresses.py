@@ -354,12 +354,3 @@ def test_error_of_a_unix_socket_names_both_ends(nsqd_factory: DaemonFactory, tmp
         assert is_readable(client.sock, DEADLINE)  # what is left unread makes a reset of the end
     error = f"client(@) - failed to read command - read unix {path}->@: read: connection reset by peer"
     eventually(lambda: f" ERROR: {error}\n" in nsqd.log())
-
-
-def test_unix_socket_leaves_the_ports_to_announce_as_they_are_set(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    addresses = [f"--tcp-address={tmp_path}/t.sock", f"--http-address={tmp_path}/h.sock"]
-    for flags, expected in (([], ("0", "0")), (["--broadcast-tcp-port=1", "--broadcast-http-port=2"], ("1", "2"))):
-        nsqd = nsqd_factory(*addresses, *flags)
-        found = [nsqd.http("GET", f"/config/broadcast_{kind}_port")[2].decode() for kind in ("tcp", "http")]
-        assert tuple(found) == expected
-        nsqd.terminate()

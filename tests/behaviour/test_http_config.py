@@ -100,6 +100,7 @@ def test_every_option_shows_what_it_was_given_as_in_nsqd(real: Path, keys: list[
 @pytest.mark.parametrize("flags", [
     ["--data-path=", "--statsd-prefix=", "--log-prefix="],
     ["--tcp-address=t.sock", "--statsd-prefix=.", "--broadcast-address=1.2.3.4"],
+    ["--tcp-address=t.sock", "--broadcast-tcp-port=1"],
     ["--tls-client-auth-policy=", "--tls-min-version=", "--log-prefix=caf\u00e9\t"],
 ])  # fmt: skip
 def test_odd_values_show_as_in_nsqd(real: Path, keys: list[str], tmp_path: Path, flags: list[str]) -> None:

@@ -180,6 +180,14 @@ def test_unknown_method_is_not_allowed(shared: Daemon, version: str, line: str, 
     assert rest.startswith(message(code).encode() + b"HTTP/1.1 200 OK\r\n")
 
 
+def test_answer_to_head_has_the_length_but_no_body(shared: Daemon) -> None:
+    with open_socket(shared.http_address, DEADLINE) as sock:
+        sock.sendall(head("HEAD /nope") + head("GET /ping", "Connection: close"))
+        answer, _, rest = read_all(sock).partition(b"\r\n\r\n")
+    assert b"\r\nContent-Length: 23" in answer
+    assert rest.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
 def test_body_far_too_big_is_refused_before_it_comes_and_ends_the_connection(shared: Daemon) -> None:
     size = "Content-Length: 30000000"
     short = f"Content-Length: {LIMIT + 1}"  # is waited for, unless it waits for leave

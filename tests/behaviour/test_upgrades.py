@@ -7,6 +7,7 @@ streams in test_broken_streams.py.
 
 import functools
 import itertools
+import json
 import random
 import ssl
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from behaviour.test_identify import DEFAULT_ANSWER
 from kit.daemons import DEADLINE, Daemon, last_flag, own_command
 from kit.nsq_client import ERROR, RESPONSE, Client, Frame, split_frames
 from kit.traffic import DaemonFactory
@@ -142,20 +144,12 @@ def exchange(client: Client, topic: str, bodies: list[bytes]) -> None:
 def answer(
     policy: Policy, *, tls: bool = False, deflate: bool = False, level: int = 6, snappy: bool = False
 ) -> dict[str, Any]:
-    return {
-        "max_rdy_count": 2500,
-        "version": "1.3.0",
-        "max_msg_timeout": 900000,
-        "msg_timeout": 60000,
+    return json.loads(DEFAULT_ANSWER) | {
         "tls_v1": tls,
         "deflate": deflate,
         "deflate_level": min(level, policy.max_level),
         "max_deflate_level": policy.max_level,
         "snappy": snappy,
-        "sample_rate": 0,
-        "auth_required": False,
-        "output_buffer_size": 16384,
-        "output_buffer_timeout": 250,
     }
 
 

@@ -109,17 +109,10 @@ def test_hub_watchers_are_what_the_hub_looks_after(metrics: Metrics) -> None:
     assert watchers() == before
 
 
-@pytest.mark.parametrize(
-    "accept, content_type",
-    [
-        ("", "text/plain; version=0.0.4; charset=utf-8"),
-        ("text/html, */*", "text/plain; version=0.0.4; charset=utf-8"),
-        ("application/openmetrics-text; version=nonsense", "text/plain; version=0.0.4; charset=utf-8"),
-        (OPENMETRICS, "application/openmetrics-text; version=1.0.0"),
-    ],
-)
-def test_format_is_negotiated(metrics: Metrics, accept: str, content_type: str) -> None:
-    assert metrics.render(accept)[1].startswith(content_type)
+def test_format_is_negotiated(metrics: Metrics) -> None:
+    for accept in ("", "text/html, */*", "application/openmetrics-text; version=nonsense"):
+        assert metrics.render(accept)[1].startswith("text/plain; version=0.0.4; charset=utf-8")
+    assert metrics.render(OPENMETRICS)[1].startswith("application/openmetrics-text; version=1.0.0")
 
 
 def test_openmetrics_says_the_same(registry: Registry, metrics: Metrics, options: Options) -> None:

@@ -10,7 +10,7 @@ from gnsqd.errors import BrokerError, StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.web.http11 import Request, RequestReader
-from gnsqd.web.routes import Route, Router, read_parameters
+from gnsqd.web.routes import Route, Router, parse_query, read_parameters
 
 ROWS = {"<": [{"a": [], "b": [{"c": [1, None, "&"]}], "d": {}}, {"a": [[], [2]]}, {}], "e": {"f": [3]}, "g": None}
 ERRORS = {"disk": StorageError("disk full"), "broker": BrokerError("exiting"), "defect": RuntimeError("a defect")}
@@ -75,3 +75,8 @@ def test_path_of_the_whole_server_allows_every_method_of_the_table(judge: Judge)
     status, head, _ = judge.ask("GET *")
     assert status == 405
     assert "\r\nAllow: DELETE, GET, OPTIONS, POST\r\n" in head
+
+
+def test_query_is_parsed_as_by_go() -> None:
+    assert parse_query("") == {}
+    assert parse_query("&a=b=c&&=d&a+b=c+d%2Be&a=2&f") == {"a": "b=c", "": "d", "a b": "c d+e", "f": ""}
