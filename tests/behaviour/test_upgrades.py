@@ -144,7 +144,7 @@ def exchange(client: Client, topic: str, bodies: list[bytes]) -> None:
 def answer(
     policy: Policy, *, tls: bool = False, deflate: bool = False, level: int = 6, snappy: bool = False
 ) -> dict[str, Any]:
-    return json.loads(DEFAULT_ANSWER) | {
+    return dict(json.loads(DEFAULT_ANSWER)) | {
         "tls_v1": tls,
         "deflate": deflate,
         "deflate_level": min(level, policy.max_level),
