@@ -463,8 +463,7 @@ def test_servers_are_tried_until_one_gives_a_valid_answer(module_factory: Daemon
 def test_address_may_be_a_url(module_factory: DaemonFactory, server: AuthServer) -> None:
     url = f"http://user:pass%20word@{server.address}/a/path"
     nsqd = module_factory(f"--auth-http-address={url}")
-    (answer,) = ask(nsqd, AUTH)
-    assert answer.type == RESPONSE
+    assert [frame.type for frame in ask(nsqd, AUTH)] == [RESPONSE]
     request = server.requests[0].decode().split("\r\n")
     assert request[0] == "GET /a/path?common_name=&remote_ip=127.0.0.1&secret=secret&tls=false HTTP/1.1"
     assert request[1] == f"Host: {server.address}"
@@ -517,8 +516,7 @@ def https(identities: dict[str, tuple[str, str]]) -> Iterator[AuthServer]:
 def test_server_may_be_asked_over_https(module_factory: DaemonFactory, root: str, https: AuthServer) -> None:
     https.reset(grant(EVERYTHING))
     address = f"--auth-http-address=https://{https.address}/auth"
-    (answer,) = ask(module_factory(address, root), AUTH)
-    assert answer.type == RESPONSE
+    assert [frame.type for frame in ask(module_factory(address, root), AUTH)] == [RESPONSE]
     assert query(https.targets[0])["secret"] == "secret"
     stranger = module_factory(address)
     assert ask(stranger, AUTH) == [FAILED]
@@ -532,8 +530,7 @@ def test_server_can_ask_for_https(
     https.reset(grant(EVERYTHING))
     server.reset(response(f'{{"message":"TLS_REQUIRED","https_port":{https.port}}}', "403 Forbidden"))
     nsqd = module_factory(f"--auth-http-address={server.address}", root)
-    (answer,) = ask(nsqd, AUTH)
-    assert answer.type == RESPONSE
+    assert [frame.type for frame in ask(nsqd, AUTH)] == [RESPONSE]
     assert server.targets == https.targets
     https.reset(response("no", "403 Forbidden"))
     assert ask(nsqd, AUTH) == [FAILED]
@@ -559,8 +556,7 @@ def test_client_on_a_unix_socket_has_no_address(
 ) -> None:
     paths = [f"--{kind}-address={tmp_path}/{kind}" for kind in ("tcp", "http")]
     nsqd = module_factory(*paths, f"--auth-http-address={server.address}")
-    (answer,) = ask(nsqd, AUTH)
-    assert answer.type == RESPONSE
+    assert [frame.type for frame in ask(nsqd, AUTH)] == [RESPONSE]
     assert query(server.targets[0]) == {"common_name": "", "remote_ip": "", "secret": "secret", "tls": "false"}
 
 
