@@ -20,7 +20,6 @@ from cli.gnsqadmin import (
     Terminal,
     ctrl_c,
     document,
-    end,
     environment,
     failure,
     gnsqadmin,
@@ -176,17 +175,6 @@ def test_endless_texts_are_cut_off(command: list[str]) -> None:
         out = ok(*command, *at(hostile))
     assert "xxx…" in out
     assert len(out) < 20_000
-
-
-def test_nodes_are_asked_at_the_same_time() -> None:
-    with FakeNode(hangs=True) as first, FakeNode(hangs=True) as second:
-        process = start("stats", *at(first, second))
-        try:
-            assert first.asked.wait(DEADLINE)
-            assert second.asked.wait(4), "the second node was not asked before the first had its 5 s"
-        finally:
-            process.kill()
-            end(process)
 
 
 def test_an_unhealthy_node_is_shown_as_such() -> None:

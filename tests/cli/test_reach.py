@@ -1,6 +1,5 @@
 """The ways to a node: unix sockets, TLS and its files, nodes that move to TLS, nsqlookupds, and peers that drip."""
 
-import contextlib
 import json
 import os
 import socket
@@ -148,21 +147,6 @@ def test_tls_that_hangs_in_its_handshake_is_given_up_after_the_timeout() -> None
         assert error("stats", "--timeout=0.4", *at(f"https://{silent.address}")) == "no complete answer within 0.4 s"
 
 
-@pytest.mark.parametrize("words", ["stats", "pub t x"])
-def test_headers_that_drip_end_with_the_timeout(words: str) -> None:
-    over = threading.Event()
-
-    def drip(connection: socket.socket) -> None:
-        connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
-        with contextlib.suppress(OSError):
-            while not over.wait(0.02):
-                connection.sendall(b"x")
-
-    with FakeNode(drip) as dripping:
-        assert error(*words.split(), "--timeout=0.3", *at(dripping)).startswith("no complete answer within 0.3 s")
-        over.set()
-
-
 @pytest.fixture
 def keeping() -> Iterator[tuple[str, list[int]]]:
     """A server that keeps its connections: its address, and for each connection the requests that it took."""
@@ -197,14 +181,6 @@ def test_connections_are_kept_for_the_next_request(keeping: tuple[str, list[int]
 
 def test_proxies_of_the_environment_are_not_used(nsqd: Daemon) -> None:
     ok("stats", *at(nsqd), **dict.fromkeys(("http_proxy", "HTTP_PROXY", "ALL_PROXY"), f"http://{DOWN}"))
-
-
-def test_any_number_of_nodes_is_asked_at_once() -> None:
-    with contextlib.ExitStack() as stack:
-        answer = http_answer(json.dumps(fake_nsqd.node()).encode())
-        nodes = [stack.enter_context(FakeNode(answer)) for _ in range(40)]
-        found = document("nodes", *at(*nodes), f"--timeout={DEADLINE}")["nodes"]
-    assert [node["address"] for node in found] == [node.address for node in nodes]
 
 
 def test_nodes_that_require_a_token_get_the_one_of_the_file(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:

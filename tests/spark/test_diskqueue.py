@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.spark_topics import bodies
-from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
+from kit.traffic import DaemonFactory, create, publish, take, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,19 +47,6 @@ def test_what_a_daemon_left_is_read(spark: "SparkSession", nsqd_factory: DaemonF
     assert frame.rdd.getNumPartitions() == frame.select("queue", "file").distinct().count() > 4
     assert frame.select("message_id").distinct().count() == frame.count() == 3000
     frame.unpersist()
-
-
-def test_deferred_messages_have_their_due_time(spark: "SparkSession", gnsqd_factory: DaemonFactory) -> None:
-    nsqd = gnsqd_factory()
-    create(nsqd, "t", "c")
-    post(nsqd, "/pub?topic=t&defer=3600000", b"later")
-    post(nsqd, "/pub?topic=t", b"now")
-    assert nsqd.terminate() == 0
-    frame = load(spark, nsqd.data_path).selectExpr("value", "unix_micros(due) - timestamp_ns div 1000 AS delay")
-    delays = {bytes(row.value): row.delay for row in frame.collect()}
-    assert delays.keys() == {b"now", b"later"}
-    assert delays[b"now"] is None
-    assert 3_590_000_000 < delays[b"later"] < 3_620_000_000
 
 
 def test_several_directories_are_one_frame(spark: "SparkSession") -> None:

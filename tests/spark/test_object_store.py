@@ -4,7 +4,6 @@ unit/conftest.py."""
 import sys
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,15 +35,6 @@ def bucket() -> Iterator[str]:
 @pytest.fixture
 def location(bucket: str) -> str:
     return f"{bucket}/{uuid.uuid4()}"
-
-
-def test_a_file_is_made_by_one_of_many(location: str) -> None:
-    path = f"{location}/file"
-    place(path).make_directory(location)
-    with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda number: place(path).create(path, [b"%d" % number]), range(8)))
-    assert sum(won) == 1
-    assert place(path).read(path) == b"%d" % won.index(True)
 
 
 def test_a_request_whose_answer_was_lost_counts(location: str) -> None:

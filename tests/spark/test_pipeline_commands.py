@@ -222,16 +222,6 @@ def test_a_condition_that_is_none_is_reported(run: Run, archived: tuple[Path, li
         assert error in ended.stderr.splitlines()[-1]
 
 
-def test_nsqds_that_are_not_there_are_reported(run: Run, archived: tuple[Path, list[Event]], tmp_path: Path) -> None:
-    nowhere = ["--nsqd-tcp-address", f"127.0.0.1:{free_port()}"]
-    ended = run("replay", archived[0], *nowhere, "-o", "retryTimeoutMs=0")
-    assert ended.status == 1
-    assert one_line(ended.stderr).startswith("Error: no nsqd can be reached: cannot connect to nsqd 127.0.0.1:")
-    ended = run("archive", "--topic", "t", "--channel", "c", *nowhere, tmp_path / "output")
-    assert ended.status == 1
-    assert re.match(r"Error: .*127\.0\.0\.1", ended.stderr.splitlines()[-1])
-
-
 def test_a_topic_that_no_nsqd_has_is_an_error_unless_allowed(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
     publish(gnsqd, "orders", b"1")
     words = ["archive", "--topic", "orders", "--topic", "order", "--channel", "c", *sources(gnsqd), tmp_path / "output"]

@@ -15,7 +15,7 @@ import pytest
 from kit.certificates import write_identities
 from kit.daemons import Daemon
 from kit.spark_topics import bodies, daemon_options, name
-from kit.traffic import DaemonFactory, post, publish, wait_for
+from kit.traffic import DaemonFactory, post, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,11 +101,3 @@ def test_every_action_has_all_rows(read: Read, gnsqd: Daemon, tmp_path: Path, ac
     publish(gnsqd, "orders", *bodies(2000))
     act, times = ACTIONS[action]
     assert act(read(gnsqd), tmp_path / "table") == Counter(dict.fromkeys(bodies(2000), times))
-
-
-def test_a_frame_that_was_shown_still_has_all_rows(read: Read, nsqd: Daemon) -> None:
-    publish(nsqd, "orders", *bodies(50_000))
-    frame = read(nsqd)
-    frame.select("topic", "attempts").show(5)
-    wait_for(nsqd, "orders", "spark", in_flight_count=0)
-    assert values(frame) == Counter(bodies(50_000))

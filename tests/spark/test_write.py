@@ -10,7 +10,7 @@ import pytest
 from kit.certificates import write_identities
 from kit.daemons import Daemon, free_port
 from kit.spark_topics import sink_options
-from kit.traffic import DaemonFactory, create, take, wait_for
+from kit.traffic import DaemonFactory, take
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,20 +29,6 @@ def counts(nsqd: Daemon) -> dict[str, int]:
 
 def taken(nsqd: Daemon, topic: str, count: int) -> list[bytes]:
     return sorted(message.body for message in take(nsqd, topic, "check", count))
-
-
-def test_each_row_is_a_message_of_its_topic_and_delay(spark: "SparkSession", nsqd: Daemon) -> None:
-    create(nsqd, "later", "check")
-    raw = [bytes([number, 255 - number, 0]) for number in range(256)]
-    rows: list[tuple[bytearray, str, int, int | None]]
-    rows = [(bytearray(body), "raw" if number % 2 else "others", number, None) for number, body in enumerate(raw)]
-    rows += [(bytearray(b"now"), "later", 0, 0), (bytearray(b"held back"), "later", 0, 3_600_000)]
-    frame = spark.createDataFrame(rows, "value BINARY, topic STRING, another INT, defer_ms LONG")
-    write(frame, nsqd, batchSize="7", batchBytes="100")
-    assert taken(nsqd, "raw", 128) == sorted(raw[1::2])
-    assert taken(nsqd, "others", 128) == sorted(raw[::2])
-    wait_for(nsqd, "later", "check", deferred_count=1)
-    assert taken(nsqd, "later", 1) == [b"now"]
 
 
 def test_tasks_share_the_nsqds(spark: "SparkSession", nsqd_factory: DaemonFactory, tmp_path: Path) -> None:

@@ -213,16 +213,6 @@ def test_the_audit_line_of_a_change_has_no_line_ends(app: App) -> None:
     assert not re.search(r"(?m)^INFO: forged", app.log.getvalue())
 
 
-def test_the_daemon_guards_its_page_with_its_tokens(gnsqd_factory: DaemonFactory, tokens: list[str]) -> None:
-    flags = [f"--http-auth-token-file={source}" for source in tokens]
-    page = admin_of(gnsqd_factory("--admin-http-address=127.0.0.1:0", *flags))
-    create = '{"topic": "t"}'
-    assert ask(page, "GET", "/api/topics")[0] == 401
-    assert ask(page, "POST", "/api/topics", create, READ)[0] == 403
-    assert ask(page, "POST", "/api/topics", create, FULL) == (200, '{"message": ""}')
-    assert ask(page, "GET", "/api/topics", token=READ) == (200, '{"topics": ["t"], "message": ""}')
-
-
 def test_the_node_is_asked_for_statistics_with_the_token_of_the_page_and_for_all_else_with_that_of_the_user(
     tokens: list[str], tmp_path: Path
 ) -> None:

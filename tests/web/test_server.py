@@ -13,15 +13,14 @@ import sys
 import threading
 import time
 import urllib.request
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
 from cli.fake_nsqd import FakeServer, node, topic
-from cli.gnsqadmin import FakeNode, failure
-from cli.test_answer_sizes import ENDLESS, pouring
+from cli.gnsqadmin import failure
 from conftest import DaemonFactory
 from kit.daemons import DEADLINE, Daemon, address_of, eventually, open_socket, own_command, run_to_end
 from kit.lookupds import DEV
@@ -108,14 +107,6 @@ def test_the_number_of_live_pages_is_limited(fake: FakeServer, tmp_path: Path) -
             stream.close()
 
 
-def test_a_slow_client_keeps_nobody_waiting(fake: FakeServer, tmp_path: Path) -> None:
-    with WebProcess(tmp_path, f"--nsqd-http-address={fake.address}") as web:
-        host, _, port = web.address.rpartition(":")
-        with socket.create_connection((host, int(port))) as slow:
-            slow.sendall(b"POST /publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc")
-            assert web.get("/")[0] == 200
-
-
 def test_a_page_that_waits_for_a_node_delays_no_other_request(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         node = "{}:{}".format(*hanging.getsockname())
@@ -155,25 +146,6 @@ def test_wrong_options_are_one_line(flag: str, reason: str) -> None:
 def test_another_address_without_a_token_is_warned_of(fake: FakeServer, tmp_path: Path) -> None:
     with WebProcess(tmp_path, f"--nsqd-http-address={fake.address}", "--http-address=0.0.0.0:0") as web:
         assert "everybody who reaches" in web.log()
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
-def test_nodes_that_answer_without_end_take_little_memory_and_leave_none_behind(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        nodes = [stack.enter_context(FakeNode(pouring(b"200 OK", *ENDLESS["text"][:2]))) for _ in range(5)]
-        flags = [f"--nsqd-http-address={node.address}" for node in nodes]
-        web = stack.enter_context(WebProcess(tmp_path, *flags, f"--timeout={DEADLINE}"))
-
-        def megabytes(name: str) -> float:
-            status = Path(f"/proc/{web.process.pid}/status").read_text()
-            return int(status.partition(f"{name}:")[2].split()[0]) / 1000
-
-        web.get("/ping")
-        before = megabytes("VmRSS")
-        for _ in range(2):
-            assert f"nsqd at {nodes[0].address}: answered a" in web.get("/nodes")[1]
-        assert megabytes("VmHWM") < before + 150
-        assert megabytes("VmRSS") < before + 50
 
 
 # In the daemon

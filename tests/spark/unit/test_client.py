@@ -466,18 +466,3 @@ def test_an_answer_that_comes_while_it_still_sends_is_seen(pair: tuple[Client, s
     assert time.monotonic() < started + DEADLINE / 2
     thread.join(DEADLINE)
     assert client.receive(0.0) == [MESSAGES[0]]
-
-
-def test_why_it_was_reset_is_reported_by_a_client_that_still_sends(pair: tuple[Client, socket.socket]) -> None:
-    client, peer = pair
-    peer.sendall(frame(nsq_client.ERROR, b"E_BAD_BODY too big"))
-
-    def close_with_something_unread() -> None:
-        peer.recv(1)
-        peer.close()
-
-    thread = threading.Thread(target=close_with_something_unread)
-    thread.start()
-    with pytest.raises(Refused, match="E_BAD_BODY too big"):
-        client.publish("t", [bytes(4_000_000)])
-    thread.join(DEADLINE)

@@ -46,15 +46,6 @@ def test_frames_may_stand_anywhere_in_what_was_received() -> None:
     assert (shifted.ids(), shifted.body_bytes) == ([message(1).id, message(2).id], 2)
 
 
-def test_a_message_that_comes_twice_is_one_row() -> None:
-    """Its time ran out while it was held, or nsqd was killed and has two copies that were never sent."""
-    received = [frames_of([message(1), message(2)]), frames_of([message(1, 2), message(3), message(2)])]
-    found = Messages.of(received).once()
-    assert found.ids == message(1).id + message(2).id + message(3).id
-    assert [row[3] for row in rows(found)] == [b"x"] * 3
-    assert found.again() <= {message(1).id}
-
-
 def test_known_messages_are_left_out() -> None:
     messages = Messages.of([frames_of([message(1), message(2, 2), message(3, 0)])])
     assert not messages.is_first_attempt()

@@ -12,11 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gnsqd.storage.disk.record import (
-    data_file_name,
-    encode_record,
-    frame_records,
-)
+from gnsqd.storage.disk.record import data_file_name, encode_record, frame_records
 from pyspark_nsq_diskqueue import reading
 from pyspark_nsq_diskqueue.planning import plan
 from pyspark_nsq_diskqueue.reading import CorruptionError
@@ -80,9 +76,6 @@ def test_unread_messages_are_those_that_the_real_nsqd_delivers_and_all_what_the_
             if row["queue"] == queue
         ]
         assert found == wanted, queue
-
-
-# Without usable meta the real nsqd delivers nothing and overwrites the files; queues that nobody drained there
 
 
 def test_a_row_says_where_its_message_stands() -> None:

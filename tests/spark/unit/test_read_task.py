@@ -297,29 +297,6 @@ def test_a_committed_batch_is_not_read_again(settings: Settings, nsqd: FakeNsqd)
     assert run_task(replace(partition, settings=replace(settings, fail_on_data_loss=False))) == []
 
 
-@BOTH_PLACES
-def test_ids_in_doubt_are_dropped_batches_later(
-    settings: Settings, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nsqd.publish(5)
-    batches = MicroBatches(settings)
-    Interruption(monkeypatch, "finish", "before", 1, lambda: nsqd.time_out())
-    batches.plan()
-    batches.execute()
-    assert len(batches.sink) == 5
-    assert nsqd.queue  # once more
-    held = list(nsqd.queue)
-    nsqd.queue.clear()
-    nsqd.publish(20)
-    batches.restart()
-    batches.drain()
-    assert batches.committed > 2
-    nsqd.queue.extend(held)
-    batches.restart()
-    batches.drain()
-    judge(batches, [nsqd])
-
-
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("step", ["write", "link", "sync"])
 def test_a_spool_that_cannot_be_written_finishes_nothing(

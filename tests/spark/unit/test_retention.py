@@ -71,18 +71,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-@BOTH_PLACES
-def test_segments_stay_for_their_time_and_no_longer(spool: Spool, clock: Clock) -> None:
-    keeper = Retention(spool, SETTINGS)
-    fill(spool, 1)
-    fill(spool, 2)
-    keeper.commit(1)
-    assert spool.batches() == [1, 2]
-    clock.now += 3601
-    keeper.commit(1)
-    assert spool.batches() == [2], "nothing of a batch that is not committed may go"
-
-
 def test_time_counts_while_the_stream_runs(spool: Spool, clock: Clock) -> None:
     """A message that waits for a stopped stream has to be known when that runs again."""
     fill(spool, 1, confirmed=False)
@@ -161,6 +149,7 @@ def test_a_commit_returns_what_it_leaves_and_asks_for_the_size_of_a_file_once(
     assert len(sizes) == 4
     clock.now += 3601
     kept = keeper.commit(2)
+    assert spool.batches() == [3], "nothing of a batch that is not committed may go"
     (file,) = ids_files(spool, *KEY)
     assert kept == {"suspects": 3, "spool_bytes": size(file.path)}
     clock.now += 3600

@@ -56,15 +56,6 @@ def test_the_bytes_of_a_segment_are_as_documented(spool: Spool) -> None:
 
 
 @BOTH_PLACES
-def test_nothing_follows_the_end_of_a_task(spool: Spool) -> None:
-    zombie, chain = opened(spool), opened(spool)
-    chain.end(0)
-    assert not zombie.append(segment())
-    assert zombie.ended(0)
-    assert not zombie.ended(1)
-
-
-@BOTH_PLACES
 def test_many_writers_make_one_chain(spool: Spool) -> None:
     def write(part: int) -> None:
         chain = opened(spool)
@@ -144,16 +135,6 @@ def test_a_torn_entry_is_reported_whatever_is_left_of_it(spool: Spool) -> None:
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(SpoolError, match="000000 is"):
             read_segment(opened(spool).entries[0])
-
-
-def test_what_is_damaged_can_be_passed_over(tmp_path: Path, spool: Spool) -> None:
-    chain = opened(spool)
-    for _ in range(3):
-        chain.append(segment())
-    Path(chain.entries[0].path).unlink()
-    Path(chain.entries[1].path).write_bytes(b"rubbish")
-    tolerant = opened(Spool(str(tmp_path), "s", strict=False))
-    assert [entry.kind for entry in tolerant.entries] == [Kind.LOST, Kind.LOST, Kind.SEGMENT]
 
 
 def test_markers_show_which_segments_are_confirmed(spool: Spool) -> None:

@@ -267,19 +267,6 @@ def test_available_now_ends_although_more_is_published(settings: Settings, nsqds
     assert sorted(row["value"] for row in batches.sink) == sorted(bodies(nsqds))
 
 
-def test_available_now_reads_what_others_held(settings: Settings, nsqds: list[FakeNsqd]) -> None:
-    """Planned, but not to be had: it was in flight to somebody who gave it back."""
-    nsqds[0].publish(10)
-    batches = MicroBatches(replace(settings, max_messages_per_trigger=10))
-    batches.plan()
-    held = [nsqds[0].queue.pop() for _ in range(4)]
-    batches.execute()
-    assert len(batches.sink) == 6
-    nsqds[0].queue.extend(held)
-    batches.drain()
-    assert len(batches.sink) == 10
-
-
 def test_available_now_waits_for_what_is_in_flight(
     settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kit.daemons import Daemon, fixed_ports
+from kit.daemons import Daemon
 from kit.traffic import DaemonFactory, create, take, wait_for
 from pyspark_nsq import publishing
 from pyspark_nsq.catalog_table import schema_of
@@ -341,12 +341,6 @@ def consumed(nsqd: Daemon, topic: str, count: int) -> list[bytes]:
     return sorted((message.body for message in take(nsqd, topic, "check", count)), key=int)
 
 
-def rows_of(count: int, size: int = 1000) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of that many rows, with the numbers from 0 on."""
-    for start in range(0, count, size):
-        yield frame(value=[b"%d" % number for number in range(start, min(start + size, count))])
-
-
 def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
@@ -367,24 +361,6 @@ def test_an_nsqd_gets_every_row_and_holds_back_what_has_a_delay(nsqd: Daemon) ->
     wait_for(nsqd, "a", "check", deferred_count=250, depth=500)
     assert consumed(nsqd, "a", 500) == [number for number in numbers(1500) if int(number) % 6 < 2]
     assert consumed(nsqd, "b", 500) == [number for number in numbers(1500) if 3 <= int(number) % 6 < 5]
-
-
-def test_rows_go_to_another_nsqd_when_theirs_dies(nsqd_factory: DaemonFactory) -> None:
-    """No message is lost that had not been sent to the dead one."""
-    daemons = [nsqd_factory(*fixed_ports()) for _ in range(2)]
-    first, second = sorted(daemons, key=lambda nsqd: "{}:{}".format(*nsqd.tcp_address))  # the first is asked first
-    taken: list[bytes] = []
-
-    def rows() -> Iterator[pa.RecordBatch]:
-        for number, batch in enumerate(rows_of(3000)):
-            if number == 1:
-                taken.extend(consumed(first, "clicks", 1000))
-                first.kill()
-            yield batch
-
-    NsqWriter(to(first, second, batch_size=100), VALUE).write(rows())
-    assert len(taken) == 1000
-    assert sorted(taken + consumed(second, "clicks", 2000), key=int) == numbers(3000)
 
 
 def test_a_message_that_is_too_large_is_reported_with_the_limit(nsqd_factory: DaemonFactory) -> None:
