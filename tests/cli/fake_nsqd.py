@@ -44,6 +44,7 @@ class FakeServer:
     def __init__(self, documents: Mapping[str, Sequence[Any]], *, clock: float = 0.0) -> None:
         self.asked: list[str] = []
         self.requests: list[str] = []  # method and path
+        self.peers: set[Any] = set()  # the other ends of its connections
         self._documents = {path: list(found) for path, found in documents.items()}
 
         class Handler(BaseHTTPRequestHandler):
@@ -52,6 +53,7 @@ class FakeServer:
             def do_GET(handler) -> None:  # noqa: N805
                 path = urlsplit(handler.path).path
                 self.asked.append(handler.path)
+                self.peers.add(handler.client_address)
                 self.requests.append(f"{handler.command} {path}")
                 found = self._documents.get(path)
                 missing = "INVALID_OPTION" if path.startswith("/config/") else "NOT_FOUND"

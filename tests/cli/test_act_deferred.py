@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cli.gnsqadmin import Terminal, document, failure, ok, on_terminal, plain, rows, words
+from cli.gnsqadmin import document, failure, ok, on_terminal, plain, rows, words
 from cli.nodes import address, at
 from conftest import DaemonFactory
 from kit.daemons import Daemon
@@ -110,16 +110,6 @@ def test_message_is_cancelled_on_the_node_that_has_it(start: Start, gnsqd: Daemo
     assert bodies(*at(other, gnsqd, node)) == [MINUTE, HOUR, DAY, 3 * DAY]
     assert [row["address"] for row in listed(*at(gnsqd, node))["nodes"]] == [address(node)]
     assert failure(*cancel, "--yes", code=4) == f"no node has the deferred message {id}"
-
-
-def test_question_shows_the_message(start: Start) -> None:
-    node = start(MINUTE)
-    id = id_of(MINUTE, node)
-    with Terminal(80, 24, *DEFERRED, f"--cancel={id}", *at(node)) as terminal:
-        terminal.wait_for(id, str(MINUTE), "Cancel it? [y/N]")
-        terminal.type("y\n")
-        assert terminal.end() == 0
-    assert count(node) == [0]
 
 
 def test_message_behind_the_first_thousand_is_cancelled(start: Start) -> None:

@@ -212,8 +212,7 @@ def test_messages_that_gnsqd_holds_back_are_exported_with_their_due_times(gnsqd_
 def killed_with_a_journal(factory: DaemonFactory) -> Path:
     """Of a gnsqd that had four messages of topic t for channel c, one finished, and one of topic alone."""
     nsqd = factory("--durability=process")
-    create(nsqd, "t", "c")
-    publish(nsqd, "t", 3)
+    fill(nsqd, "t", "c", count=3)
     with Client(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         client.command(b"FIN " + client.message().id)

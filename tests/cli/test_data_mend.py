@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cli.gnsqadmin import Terminal, failure, gnsqadmin, ok
+from cli.gnsqadmin import failure, gnsqadmin, ok
 from cli.test_data_look import TOPIC_T, contents, document, exported, golden, make, message
 from conftest import DaemonFactory
 from gnsqd.storage.disk.record import decode_record
@@ -89,16 +89,6 @@ def test_a_repair_replaces_the_directory_when_it_is_told_to(nsqd_factory: Daemon
     assert contents(Path(found["kept"])) == before
     assert {path.name for path in tmp_path.iterdir()} == {"data", "data.before-repair"}
     assert deliveries(nsqd_factory, directory, "roll:c", len(ROLLED), "--mem-queue-size=0") == ROLLED
-
-
-@pytest.mark.parametrize("answer, code", [("n", 5), ("y", 0)])
-def test_a_repair_asks_on_a_terminal_before_it_replaces(tmp_path: Path, answer: str, code: int) -> None:
-    directory = golden("corrupt_size", tmp_path)
-    with Terminal(100, 40, "data", "repair", str(directory), "--replace") as terminal:
-        terminal.wait_for("Go on?", "3 messages in it can be saved")
-        terminal.type(f"{answer}\n")
-        assert terminal.end() == code
-    assert (tmp_path / "data.before-repair").exists() is (code == 0)
 
 
 def test_a_dry_run_shows_what_would_be_done_and_does_nothing(tmp_path: Path) -> None:

@@ -70,8 +70,7 @@ def test_what_is_saved_and_loaded_is_what_was_published(nsqd: Daemon, tmp_path: 
 def test_a_great_backlog_is_saved_from_all_nodes(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     nodes = [nsqd_factory("--mem-queue-size=100"), nsqd_factory("--max-rdy-count=50")]
     for node in nodes:
-        create(node, "t", "c")
-        publish(node, "t", 5000)
+        fill(node, "t", "c", count=5000)
     file = tmp_path / "saved.gz"
     out = ok("save", "t", str(file), "--channel=c", *at(*nodes))
     assert out == f"Saved 10,000 messages (38 kB) of t to {file}\n"
@@ -80,8 +79,7 @@ def test_a_great_backlog_is_saved_from_all_nodes(nsqd_factory: DaemonFactory, tm
 
 
 def test_no_more_are_taken_than_were_asked_for(nsqd: Daemon, tmp_path: Path) -> None:
-    create(nsqd, "t", "c")
-    publish(nsqd, "t", 50)
+    fill(nsqd, "t", "c", count=50)
     file = tmp_path / "saved"
     save = ("save", "t", str(file), "--channel=c", *at(nsqd))
     ok(*save, "-n", "7")
@@ -115,8 +113,7 @@ def test_what_is_added_to_a_file_can_be_read_after_what_was_there(gnsqd: Daemon,
 
 
 def test_standard_output_takes_messages_and_nothing_else(nsqd: Daemon) -> None:
-    create(nsqd, "t", "c")
-    publish(nsqd, "t", 3)
+    fill(nsqd, "t", "c", count=3)
     code, out, err = gnsqadmin("save", "t", "-", "--channel=c", *at(nsqd))
     assert sorted(json.loads(line)["body"] for line in out.splitlines()) == ["0", "1", "2"]
     assert (code, err) == (0, "Saved 3 messages (3 B) of t to -\n")
@@ -148,8 +145,7 @@ def own_channels(nsqd: Daemon) -> list[dict[str, Any]]:
 
 def test_a_kill_in_the_middle_loses_nothing(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     nsqd = gnsqd_factory("--msg-timeout=1s")
-    create(nsqd, "t", "c")
-    publish(nsqd, "t", 20_000)
+    fill(nsqd, "t", "c", count=20_000)
     file = tmp_path / "saved"
     with start("save", "t", str(file), "--channel=c", "--in-flight=50", *at(nsqd)) as process:
         eventually(lambda: file.exists() and file.stat().st_size > 20_000, "it is at work")
@@ -165,8 +161,7 @@ def test_a_kill_in_the_middle_loses_nothing(gnsqd_factory: DaemonFactory, tmp_pa
 def test_a_file_that_takes_no_more_keeps_whole_lines_and_the_queue_the_rest(
     gnsqd: Daemon, tmp_path: Path, name: str, most: int
 ) -> None:
-    create(gnsqd, "t", "c")
-    publish(gnsqd, "t", 3000)
+    fill(gnsqd, "t", "c", count=3000)
     file = tmp_path / name
 
     def limit() -> None:
@@ -205,8 +200,7 @@ def test_messages_are_copied_to_another_topic_as_they_come(nsqd: Daemon) -> None
 
 def test_a_channel_is_moved_to_another_cluster(nsqd_factory: DaemonFactory) -> None:
     source, target = nsqd_factory("--mem-queue-size=10"), nsqd_factory()
-    create(source, "t", "c")
-    publish(source, "t", 2500)
+    fill(source, "t", "c", count=2500)
     out = ok("copy", "t", "--channel=c", f"--to-nsqd-http-address={address(target)}", *at(source))
     # Behind this comes the pace, if it took a second or more.
     assert out.startswith(f"Published 2,500 messages (8.9 kB) to t at {address(target)}")
@@ -217,8 +211,7 @@ def test_a_channel_is_moved_to_another_cluster(nsqd_factory: DaemonFactory) -> N
 @pytest.mark.peer
 def test_nodes_of_both_sides_are_found_by_nsqlookupd(cluster: Cluster) -> None:
     for node in cluster.nodes:
-        create(node, "t", "c")
-        publish(node, "t", 20)
+        fill(node, "t", "c", count=20)
     cluster.wait_for_topic("t", channel="c")
     to = cluster.flag.replace("--lookupd", "--to-lookupd")
     ok("copy", "t", "u", "--channel=c", to, cluster.flag)
@@ -319,8 +312,7 @@ def test_consumers_use_tls_and_authenticate_where_nodes_want_it(nsqd_factory: Da
     nsqd = nsqd_factory(
         f"--tls-cert={cert}", f"--tls-key={key}", "--tls-required=tcp-https", f"--https-address={https}"
     )
-    create(nsqd, "t", "c")
-    publish(nsqd, "t", 2000)
+    fill(nsqd, "t", "c", count=2000)
     file = tmp_path / "saved"
     save = ("save", "t", str(file), "--channel=c")
     assert "E_INVALID cannot SUB in current state (TLS required)" in gnsqadmin(*save, *at(nsqd)).err

@@ -2,10 +2,7 @@
 
 import json
 import os
-import socket
 import ssl
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -147,36 +144,12 @@ def test_tls_that_hangs_in_its_handshake_is_given_up_after_the_timeout() -> None
         assert error("stats", "--timeout=0.4", *at(f"https://{silent.address}")) == "no complete answer within 0.4 s"
 
 
-@pytest.fixture
-def keeping() -> Iterator[tuple[str, list[int]]]:
-    """A server that keeps its connections: its address, and for each connection the requests that it took."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    taken: list[int] = []
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            taken.append(0)
-            with connection:
-                while connection.recv(65536):
-                    taken[-1] += 1
-                    connection.sendall(http_answer(b"OK", connection="keep-alive"))
-
-    threading.Thread(target=serve, daemon=True).start()
-    yield f"127.0.0.1:{listener.getsockname()[1]}", taken
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
-
-
-def test_connections_are_kept_for_the_next_request(keeping: tuple[str, list[int]]) -> None:
-    at, taken = keeping
-    client = HTTPClient(DEADLINE)
-    for _ in range(3):
-        assert client.answer(Address.parse(at), "GET", "/ping")[1] == b"OK"
-    assert taken == [3]
+def test_connections_are_kept_for_the_next_request() -> None:
+    with fake_nsqd.FakeNsqd(fake_nsqd.node()) as nsqd:
+        client = HTTPClient(DEADLINE)
+        for _ in range(3):
+            assert client.answer(Address.parse(nsqd.address), "GET", "/ping")[1] == b'"OK"'
+    assert (len(nsqd.asked), len(nsqd.peers)) == (3, 1)
 
 
 def test_proxies_of_the_environment_are_not_used(nsqd: Daemon) -> None:

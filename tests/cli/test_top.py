@@ -10,9 +10,8 @@ import pytest
 from cli.fake_nsqd import FakeNsqd
 from cli.fake_nsqd import node as fake_node
 from cli.gnsqadmin import FakeNode, Terminal, failure
-from cli.nodes import DOWN, at, publish
+from cli.nodes import DOWN, at, fill, publish
 from kit.daemons import Daemon
-from kit.traffic import create
 from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers
 from nsqadmin_cli.commands.top import TopView
@@ -310,8 +309,7 @@ def test_keys_that_hold_and_help() -> None:
 
 
 def test_top_shows_a_running_node_and_obeys_keys(nsqd: Daemon) -> None:
-    create(nsqd, "orders", "billing", "archive")
-    publish(nsqd, "orders", 1234)
+    fill(nsqd, "orders", "billing", "archive", count=1234)
     with Terminal(120, 24, "top", "--interval=0.25", *at(nsqd, DOWN)) as terminal:
         text = terminal.wait_for("1,234", "no clients", "1 of 2 nodes", f"{DOWN}: connection refused")
         assert "archive" in text
@@ -334,8 +332,7 @@ def test_top_shows_a_running_node_and_obeys_keys(nsqd: Daemon) -> None:
 
 
 def test_a_key_runs_the_command_with_its_confirmation_and_returns(nsqd: Daemon) -> None:
-    create(nsqd, "orders", "billing", "archive")
-    publish(nsqd, "orders", 3)
+    fill(nsqd, "orders", "billing", "archive", count=3)
     flag = at(nsqd)[0]
     with Terminal(120, 24, "top", "--interval=0.25", "--sort=name", flag) as terminal:
         terminal.wait_for("archive", "billing", "2 channels by name")

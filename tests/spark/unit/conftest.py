@@ -22,6 +22,15 @@ def location(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A data directory without queues."""
+    path = tmp_path / "nsqd"
+    path.mkdir()
+    (path / "nsqd.dat").write_text('{"topics":null,"version":"1.3.0"}')
+    return path
+
+
+@pytest.fixture
 def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no test cuts the power, and a message would time out while a slow disk is written to."""
     monkeypatch.setattr("os.fsync", lambda descriptor: None)

@@ -20,7 +20,6 @@ from spark.data_directories import (
     MAX_MSG_SIZE,
     QUEUE,
     RECORD,
-    make_directory,
     payload,
     read,
     values,
@@ -30,11 +29,6 @@ from spark.data_directories import (
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/data"))
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return make_directory(tmp_path / "nsqd")
 
 
 # Data directories that the real nsqd left

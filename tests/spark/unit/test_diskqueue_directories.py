@@ -24,19 +24,12 @@ from spark.data_directories import (
     MAX_MSG_SIZE,
     QUEUE,
     RECORD,
-    make_directory,
     payload,
     read,
     values,
     write_file,
     write_meta,
 )
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return make_directory(tmp_path / "nsqd")
-
 
 # What a daemon does meanwhile
 

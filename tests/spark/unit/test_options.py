@@ -212,6 +212,8 @@ def test_the_schema_of_a_table_keeps_its_options() -> None:
     assert schema.simpleString() == "struct<value:binary,attempts:int>"
     assert all_options({"peek": "true"}, StructType.fromJson(schema.jsonValue())) == {"channel": "c", "peek": "true"}
     assert all_options({"peek": "true"}, StructType([])) == {"peek": "true"}
+    with pytest.raises(OptionError, match="option 'nsq.auth.secret' cannot be kept in a table"):
+        schema_with({"nsq.auth.secret": "s"}, "value BINARY")
 
 
 @pytest.mark.parametrize("use", USES)
