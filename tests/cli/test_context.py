@@ -8,7 +8,6 @@ from typing import NoReturn
 import pytest
 from click.shell_completion import ShellComplete
 
-from cli.fake_nsqd import FakeLookupd, FakeNsqd, channel, node, topic
 from cli.gnsqadmin import failure, gnsqadmin, ok
 from cli.nodes import at
 from nsqadmin_cli import completion
@@ -93,13 +92,6 @@ def test_options_replace_variables_and_variables_replace_contexts(
     [of_command, of_completion] = found
     assert of_command == expected
     assert of_completion == of_command | {"timeout": 1}
-
-
-def test_an_option_keeps_a_command_from_the_nodes_of_variables() -> None:
-    with FakeNsqd(node(topic("t", channel("c")))) as nsqd, FakeLookupd() as lookupd:
-        variables = {LOOKUPD_VARIABLE: lookupd.address}
-        ok("channel", "empty", "t", "c", "--dry-run", nsqd.flag, **variables)
-        assert (len(nsqd.asked), lookupd.asked) == (1, [])
 
 
 def test_the_current_context_is_used(home: dict[str, str]) -> None:

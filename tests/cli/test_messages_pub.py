@@ -9,7 +9,6 @@ from cli.gnsqadmin import COMMAND, FakeNode, Terminal, document, environment, fa
 from cli.nodes import DOWN, Cluster, address, at
 from conftest import DaemonFactory
 from kit.daemons import DEADLINE, Daemon, eventually
-from kit.http_api import topic_stats
 from kit.traffic import create, post, take, wait_for
 
 
@@ -60,14 +59,6 @@ def test_a_file_is_cut_at_the_delimiter(gnsqd: Daemon, tmp_path: Path, delimiter
     assert bodies(gnsqd, "t", 3) == [b"a\nb", b"c", b"d"]
     ok("pub", "whole", "--whole", "--file", str(file), *at(gnsqd))
     assert bodies(gnsqd, "whole", 1) == [file.read_bytes()]
-
-
-def test_many_messages_go_in_large_batches_and_all_arrive(nsqd: Daemon, tmp_path: Path) -> None:
-    file = tmp_path / "many"
-    file.write_bytes(b"".join(b"%d\n" % number for number in range(30_000)))
-    ok("pub", "t", "--file", str(file), *at(nsqd))
-    assert topic_stats(nsqd, "t")["message_count"] == 30_000
-    assert topic_stats(nsqd, "t")["message_bytes"] == file.stat().st_size - 30_000
 
 
 def test_the_rate_is_kept(gnsqd: Daemon) -> None:

@@ -15,13 +15,6 @@ RECORD = 36  # bytes in the file of a message that `payload` makes
 Rows = list[dict[str, Any]]
 
 
-def make_directory(path: Path) -> Path:
-    """One without queues."""
-    path.mkdir(parents=True)
-    (path / "nsqd.dat").write_text('{"topics":null,"version":"1.3.0"}')
-    return path
-
-
 def read(*paths: Path | str, corruption: str = "fail", max_msg_size: int = MAX_MSG_SIZE, **options: Any) -> Rows:
     """All rows of all tasks."""
     rows: Rows = []

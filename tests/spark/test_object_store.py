@@ -47,17 +47,6 @@ def test_a_request_whose_answer_was_lost_counts(location: str) -> None:
     assert place(path).read(path) == b"mine"
 
 
-def test_nothing_is_made_in_a_directory_that_was_deleted(location: str) -> None:
-    path = f"{location}/directory/file"
-    place(path).make_directory(f"{location}/directory")
-    assert place(path).create(path, [b"1"])
-    assert names_in(f"{location}/directory") == ["file"]
-    place(path).delete(f"{location}/directory")
-    with pytest.raises(FileNotFoundError):
-        place(path).create(path, [b"1"])
-    assert names_in(location) == []
-
-
 def test_parts_of_a_file_are_read(location: str) -> None:
     path = f"{location}/file"
     place(path).replace(path, [b"0123456789"])

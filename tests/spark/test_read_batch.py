@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.certificates import write_identities
 from kit.daemons import Daemon
 from kit.spark_topics import bodies, daemon_options, name
-from kit.traffic import DaemonFactory, post, publish
+from kit.traffic import post, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,15 +36,11 @@ def read(spark: "SparkSession", tmp_path: Path) -> Read:
     return called
 
 
-def test_a_row_has_everything_of_its_message(read: Read, nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    """Also where only TLS is allowed: its options reach the tasks."""
-    identities = write_identities(tmp_path)
-    cert, key = identities["server"]
-    nsqd = nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", "--tls-required=tcp-https")
+def test_a_row_has_everything_of_its_message(read: Read, nsqd: Daemon) -> None:
     before = time.time_ns()
     for body in (b"\x00\xff", b"text"):
         post(nsqd, "/pub?topic=orders", body)
-    rows = sorted(read(nsqd, **{"nsq.tls.ca": identities["authority"][0]}).collect(), key=lambda row: bytes(row.value))
+    rows = sorted(read(nsqd).collect(), key=lambda row: bytes(row.value))
     assert [bytes(row.value) for row in rows] == [b"\x00\xff", b"text"]
     for row in rows:
         assert (row.topic, row.channel, row.nsqd, row.attempts) == ("orders", "spark", name(nsqd), 1)

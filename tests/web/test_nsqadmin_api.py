@@ -12,6 +12,7 @@ import pytest
 from interop.test_nsqadmin import CREATE, PAGES, STEPS, Site, occupy, registrations, state
 from kit.daemons import Daemon, eventually
 from kit.peer_program import PeerProgram, start_nsqlookupd
+from kit.traffic import create, post, publish
 from web.app import App
 
 pytestmark = pytest.mark.peer
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.peer
 FLAGS = ("--broadcast-address=127.0.0.1", "--e2e-processing-latency-percentile=0.5,0.99")
 
 Ask = Callable[..., tuple[int, Any]]
+Start = Callable[..., tuple[list[Site], App, Ask]]
 
 
 def normal(status: int, answer: Any) -> tuple[int, Any]:
@@ -45,10 +47,15 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def start(
+@pytest.fixture
+def start(kind: str, stack: ExitStack, peer_binary: Callable[[str], Path], tmp_path: Path) -> Start:
+    """Start real nsqds; returns them, our page for all of them, and the real nsqadmin for all of them."""
+    return lambda count, name=".": started(kind, stack, peer_binary, tmp_path / name, count)
+
+
+def started(
     kind: str, stack: ExitStack, peer_binary: Callable[[str], Path], tmp_path: Path, count: int
 ) -> tuple[list[Site], App, Ask]:
-    """Real nsqds, our page for all of them, and the real nsqadmin for all of them."""
     tmp_path.mkdir(exist_ok=True)
     lookupd: PeerProgram | None = None
     flags = [*FLAGS]
@@ -73,10 +80,8 @@ def start(
     return [Site(node, admin, lookupd) for node in nodes], ours, admin.ask
 
 
-def test_every_answer_is_the_same(
-    kind: str, stack: ExitStack, peer_binary: Callable[[str], Path], tmp_path: Path
-) -> None:
-    (site,), ours, real = start(kind, stack, peer_binary, tmp_path, 1)
+def test_every_answer_is_the_same(start: Start, stack: ExitStack) -> None:
+    (site,), ours, real = start(1)
     empty = ("topics", "topics?inactive=true", "nodes", "nodes/NODE", "counter")
     paths = [f"/api/{path.replace('NODE', site.node)}" for path in (*empty, *PAGES)]
     for path in paths[: len(empty)]:
@@ -89,17 +94,13 @@ def test_every_answer_is_the_same(
         assert json.dumps(normal(*ours.api("GET", path))[1]) == json.dumps(theirs[1])
 
 
-def test_sums_over_nodes_are_the_same(
-    kind: str, stack: ExitStack, peer_binary: Callable[[str], Path], tmp_path: Path
-) -> None:
-    sites, ours, real = start(kind, stack, peer_binary, tmp_path, 2)
+def test_sums_over_nodes_are_the_same(start: Start) -> None:
+    sites, ours, real = start(2)
     for number, site in enumerate(sites):
         for topic in ("t", *(["alone"] if number else [])):
-            for target in (f"topic/create?topic={topic}", f"channel/create?topic={topic}&channel=c"):
-                assert site.nsqd.http("POST", f"/{target}")[0] == 200
-            for _ in range(number + 2):
-                assert site.nsqd.http("POST", f"/pub?topic={topic}", b"x")[0] == 200
-    assert sites[0].nsqd.http("POST", "/channel/pause?topic=t&channel=c")[0] == 200
+            create(site.nsqd, topic, "c")
+            publish(site.nsqd, topic, *[b"x"] * (number + 2))
+    post(sites[0].nsqd, "/channel/pause?topic=t&channel=c")
     if (lookupd := sites[0].lookupd) is not None:
         eventually(lambda: len(lookupd.ask("GET", "/lookup?topic=t")[1].get("producers", ())) == 2, "registered")
         eventually(lambda: lookupd.ask("GET", "/lookup?topic=alone")[0] == 200, "registered")
@@ -125,15 +126,12 @@ def test_sums_over_nodes_are_the_same(
 
 
 @pytest.mark.parametrize("kind", ["nsqlookupd"], indirect=True)
-def test_every_action_does_the_same(
-    kind: str, peer_binary: Callable[[str], Path], tmp_path: Path, stack: ExitStack
-) -> None:
-    (mine,), ours, _ = start(kind, stack, peer_binary, tmp_path / "ours", 1)
-    (theirs,), _, real = start(kind, stack, peer_binary, tmp_path / "theirs", 1)
+def test_every_action_does_the_same(start: Start) -> None:
+    (mine,), ours, _ = start(1, "ours")
+    (theirs,), _, real = start(1, "theirs")
     for site in (mine, theirs):
-        for target in ("topic/create?topic=t", "channel/create?topic=t&channel=c", "channel/create?topic=t&channel=d"):
-            assert site.nsqd.http("POST", f"/{target}")[0] == 200
-        assert site.nsqd.http("POST", "/pub?topic=t", b"x")[0] == 200
+        create(site.nsqd, "t", "c", "d")
+        publish(site.nsqd, "t", b"x")
         eventually(lambda site=site: registrations(site).get("channel:t:d"), "registered")  # type: ignore[misc]
     steps = [("POST topics", body) for body in CREATE] + [("DELETE topics/t/e", {})]
     for what, body in [*steps, *((what, body) for what, body, _ in STEPS)]:
@@ -149,10 +147,8 @@ def test_every_action_does_the_same(
         eventually(lambda: registrations(mine) == registrations(theirs), f"the same registered after {what}")
 
 
-def test_what_is_wrong_is_refused_in_the_same_way(
-    kind: str, stack: ExitStack, peer_binary: Callable[[str], Path], tmp_path: Path
-) -> None:
-    _, ours, real = start(kind, stack, peer_binary, tmp_path, 1)
+def test_what_is_wrong_is_refused_in_the_same_way(start: Start) -> None:
+    _, ours, real = start(1)
     for method, path, body in [
         ("POST", "/api/topics", {"topic": "$"}),
         ("POST", "/api/topics", {"topic": "x", "channel": "$"}),

@@ -13,8 +13,9 @@ from cli.fake_nsqd import FakeServer, channel, client, node, topic
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import DOWN
 from conftest import DaemonFactory
-from kit.daemons import Daemon, eventually, free_port
+from kit.daemons import Daemon, free_port
 from kit.lookupds import EMBEDDED, EmbeddedLookupd
+from kit.traffic import create, publish, wait_for
 from nsqadmin_web.app import ROUTES
 from web.app import App
 
@@ -23,10 +24,9 @@ VIEWS = ["/", "/topics", "/nodes", "/lookup", "/doctor", "/publish"]
 
 
 def test_every_view_of_a_node(gnsqd: Daemon) -> None:
-    for target in ("topic/create?topic=orders", "channel/create?topic=orders&channel=mail"):
-        assert gnsqd.http("POST", f"/{target}")[0] == 200
-    assert gnsqd.http("POST", "/pub?topic=orders", b'{"a": "<b>"}')[0] == 200
-    eventually(lambda: gnsqd.channel_stats("orders", "mail")["depth"] == 1)
+    create(gnsqd, "orders", "mail")
+    publish(gnsqd, "orders", b'{"a": "<b>"}')
+    wait_for(gnsqd, "orders", "mail", depth=1)
     address = "{}:{}".format(*gnsqd.http_address)
     app = App([address])
     assert "orders 0 1 0 0 1 1 0 no consumers" in app.page("/")
