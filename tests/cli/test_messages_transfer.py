@@ -281,7 +281,10 @@ FIRST = b'{"body": "x", "topic": "t"}\n'
         (gzip.compress(FIRST * 2, mtime=0)[:-12], "{file} is truncated"),
     ],
 )
-def test_a_bad_line_is_named_after_those_before_it(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_a_bad_line_is_named_after_those_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, reason: str
+) -> None:
+    monkeypatch.setattr("nsqadmin_cli.archive._PIECE", 10)  # so each line is of several pieces
     file = tmp_path / "saved"
     file.write_bytes(content)
     found = itertools.chain.from_iterable(lines for lines, _ in read_archive(str(file)))
