@@ -114,7 +114,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="mutants that this regular expression finds")
-    parser.add_argument("--seconds", type=float, default=60.0, help="that the tests of a mutant take")
+    parser.add_argument("--seconds", type=float, default=180.0, help="that the tests of a mutant take (%(default)s)")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write there which tests notice which mutant")
     parser.add_argument("tests", nargs="*", default=TESTS)

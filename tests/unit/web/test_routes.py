@@ -29,13 +29,20 @@ class Judge:
 
     def __init__(self) -> None:
         self.log = io.StringIO()
-        routes = (Route("GET", "/rows", "rows"), Route("POST", "/fail", "fail"), Route("DELETE", "/rows", "rows"))
+        routes = (
+            Route("GET", "/rows", "rows"),
+            Route("POST", "/fail", "fail", body="max_msg_size"),
+            Route("DELETE", "/rows", "rows"),
+        )
         self.router = Router(API(), Options(), Logger("", Level.INFO, self.log), routes)
+
+    def request(self, line: str) -> Request:
+        (request,) = RequestReader(lambda request: 0, {}).feed(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        return request
 
     def ask(self, line: str) -> tuple[int, str, str]:
         """Status, headers and body."""
-        (request,) = RequestReader(lambda request: 0, {}).feed(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        head, _, body = self.router.respond(request, "1.2.3.4:5").decode().partition("\r\n\r\n")
+        head, _, body = self.router.respond(self.request(line), "1.2.3.4:5").decode().partition("\r\n\r\n")
         return int(head.split()[1]), head, body
 
 
@@ -69,6 +76,11 @@ def test_errors_are_answered_and_logged_and_only_defects_with_a_traceback(
     assert logged in judge.log.getvalue()
     assert ("Traceback" in judge.log.getvalue()) is (what == "defect")
     assert judge.ask("GET /rows")[0] == 200
+
+
+def test_only_a_route_with_an_option_for_it_reads_a_body(judge: Judge) -> None:
+    limits = [judge.router.body_limit(judge.request(line)) for line in ("POST /fail", "GET /rows", "POST /nope")]
+    assert limits == [Options().max_msg_size, 0, 0]
 
 
 def test_path_of_the_whole_server_allows_every_method_of_the_table(judge: Judge) -> None:
