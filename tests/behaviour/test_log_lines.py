@@ -32,6 +32,7 @@ ONLY_REAL = {
 ONLY_OURS = {r"INFO: gnsqd v.* \((plain|compiled)\)": "which gnsqd it is"}
 ANY_NUMBER = {
     r"INFO: NSQ: persisting topic/channel metadata to PATH/nsqd\.dat": "changes that come together are written once",
+    r"INFO: 200 GET /ping \(HTTP\) D": "the kit looks until the daemon serves, and the real one handles signals",
     r"INFO: 200 GET /stats\?format=json&topic=s&channel=c .*": "this test looks until it sees something",
     r"DEBUG: \[CLIENT\d+\] state rdy: .*": "as often as the messagePump looks again, for which it has other reasons",
 }
@@ -220,6 +221,8 @@ def end_streams(nsqd: Daemon) -> None:
             served(nsqd, count)
     with UpgradedClient(nsqd.tcp_address, deflate=True) as client:
         client.subscribe("v", "c1")
+        client.command(b"NOP")  # the real IOLoop may still be flushing OK when the client has it
+        logged(nsqd, "[{}:{}] [NOP]".format(*client.sock.getsockname()))
         nsqd.http("POST", "/topic/delete?topic=v")
         client.recv_until_closed()
         served(nsqd, count + 1)

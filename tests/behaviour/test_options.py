@@ -60,10 +60,10 @@ test_samples_are_gone_when_the_window_has_passed: e2e-processing-latency-window-
 test_dev_has_a_directory_of_its_own_and_removes_it: dev
 test_each_address_is_enough: embedded-lookupd-tcp-address embedded-lookupd-http-address
 test_topic_that_is_looked_up_is_there: lookup-creates-topics
-test_unix_sockets_serve_the_same_api_and_have_no_ports: tcp-address
+test_client_of_a_unix_socket_is_shown_by_its_own_name: tcp-address
 test_each_endpoint_asks_for_its_role: http-auth-token-file
 test_a_certificate_is_as_good_as_a_token: http-auth-common-name
-test_every_kind_of_answer_comes_over_https_on_one_connection: https-address
+test_https_works_without_plain_http: https-address
 test_client_needs_the_certificate_that_the_policy_asks_for: tls-client-auth-policy tls-root-ca-file
 test_answer_has_the_options_and_what_was_asked_for: max-deflate-level
 test_refused_command_is_answered_in_its_words_and_the_connection_closes: max-msg-size max-rdy-count
@@ -90,7 +90,7 @@ test_daemon_describes_itself: broadcast-address broadcast-tcp-port broadcast-htt
 test_what_is_created_is_registered_until_it_is_deleted: lookupd-tcp-address
 test_workers_are_started_as_they_are_needed_up_to_the_maximum: queue-scan-worker-pool-max
 test_clients_show_only_where_asked_for: metrics-clients
-test_names_of_others_are_served_only_where_asked_for: metrics-compat
+test_compat_has_the_values_of_stats: metrics-compat
 test_the_daemon_has_a_page_of_itself: admin-http-address
 test_the_page_of_the_daemon_can_be_read_only: admin-read-only
 """.strip()
