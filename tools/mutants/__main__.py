@@ -146,8 +146,8 @@ def main() -> int:
 
 
 def report(found: dict[Mutant, list[str]]) -> None:
-    sampled = Counter(str(Path(mutant.path).parents[-3]) for mutant in found)
-    noticed = Counter(str(Path(mutant.path).parents[-3]) for mutant, tests in found.items() if tests)
+    sampled = Counter(mutant.area for mutant in found)
+    noticed = Counter(mutant.area for mutant, tests in found.items() if tests)
     print("| area | mutants | noticed |\n| --- | --- | --- |")
     for area in sampled:
         print(f"| {area} | {sampled[area]} | {noticed[area]} |")

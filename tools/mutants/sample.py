@@ -31,6 +31,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 class Mutant:
     """`old` of a file is `new`; `function` is the first line of the innermost function around it."""
 
+    area: str
     path: str
     function: int
     line: int
@@ -50,14 +51,14 @@ def sample(root: Path, areas: list[str], count: int, seed: int) -> list[Mutant]:
     """The same number of each area, which is a folder of `root`."""
     chosen: list[Mutant] = []
     for area in areas:
-        found = [each for path in sorted((root / area).rglob("*.py")) for each in mutants(root, path)]
+        found = [each for path in sorted((root / area).rglob("*.py")) for each in mutants(root, area, path)]
         chosen += sorted(
             random.Random(seed).sample(found, count // len(areas)), key=lambda each: (each.path, each.line)
         )
     return chosen
 
 
-def mutants(root: Path, path: Path) -> Iterator[Mutant]:
+def mutants(root: Path, area: str, path: Path) -> Iterator[Mutant]:
     source = path.read_bytes()
     starts = [0]
     for line in source.splitlines(keepends=True):
@@ -65,7 +66,8 @@ def mutants(root: Path, path: Path) -> Iterator[Mutant]:
     for function, node, new in _changes(ast.parse(source), 0):
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
-        yield Mutant(str(path.relative_to(root)), function, node.lineno, start, end, source[start:end].decode(), new)
+        name, old = str(path.relative_to(root)), source[start:end].decode()
+        yield Mutant(area, name, function, node.lineno, start, end, old, new)
 
 
 def _changes(node: ast.AST, function: int) -> Iterator[tuple[int, ast.expr | ast.stmt, str]]:

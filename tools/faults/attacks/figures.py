@@ -76,7 +76,7 @@ def running(command: list[str], *flags: str, topics: int = 0, channels: int = 1)
 
 def page_of(daemon: Daemon) -> str:
     """The address of the page of a daemon with the flag PAGE."""
-    return last_flag(daemon.flags, "admin-http-address") or ""
+    return last_flag(daemon.flags, "admin-http-address")
 
 
 def look_at_page(daemon: Daemon, path: str, token: str = "") -> int:
