@@ -19,8 +19,7 @@ from gevent.hub import Hub
 from hypothesis import settings
 
 from kit.daemons import PEERS, Daemon, export_source_tree, own_command
-
-DaemonFactory = Callable[..., Daemon]
+from kit.traffic import DaemonFactory
 
 _DAEMONS = pytest.StashKey[list[Daemon]]()
 _LOG_SHOWN = 20_000  # characters of each log in a failure report

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kit.daemons import Daemon
-from kit.http_api import ask, message
+from kit.http_api import ask, refusals
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, all_done, create, finish, post, publish, wait_for
 
@@ -151,5 +151,4 @@ REFUSED = {
 
 def test_errors_are_those_of_the_other_endpoints(gnsqd: Daemon) -> None:
     fill(gnsqd)
-    answers = {request: ask(gnsqd, request) for request in REFUSED}
-    assert answers == {request: (status, message(code)) for request, (status, code) in REFUSED.items()}
+    assert refusals(gnsqd, REFUSED) == REFUSED

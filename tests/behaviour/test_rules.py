@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kit.daemons import Daemon, StartFailed, eventually
-from kit.http_api import ask, message
+from kit.http_api import ask, refusals
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, finish, post, publish, wait_for
 
@@ -244,8 +244,7 @@ REFUSED = {
 
 def test_errors(gnsqd: Daemon) -> None:
     created(gnsqd)
-    answers = {query: ask(gnsqd, f"POST /channel/rules?{query}") for query in REFUSED}
-    assert answers == {query: (status, message(code)) for query, (status, code) in REFUSED.items()}
+    assert refusals(gnsqd, REFUSED, "POST /channel/rules?") == REFUSED
     assert rules(gnsqd) == NONE
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kit.daemons import Daemon, StartFailed, eventually
-from kit.http_api import ask, message
+from kit.http_api import ask, message, refusals
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post, take
 
@@ -152,8 +152,7 @@ REFUSED = {
 
 
 def test_bad_request_gets_one_clear_answer(nsqd: Daemon) -> None:
-    answers = {request: ask(nsqd, request) for request in REFUSED}
-    assert answers == {request: (status, message(code)) for request, (status, code) in REFUSED.items()}
+    assert refusals(nsqd, REFUSED) == REFUSED
     by_journal = "--durability=process" in nsqd.flags  # only a journal has to know where the message would be
     expected = (400, message("INVALID_ARG_ID")) if by_journal else (404, message("MESSAGE_NOT_FOUND"))
     assert ask(nsqd, "POST /channel/deferred/cancel?topic=t&channel=c&id=x") == expected

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from cli.nodes import Cluster
-from conftest import DaemonFactory
 from kit.daemons import eventually, free_port
 from kit.peer_program import start_nsqlookupd
+from kit.traffic import DaemonFactory
 
 
 @pytest.fixture

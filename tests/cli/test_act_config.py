@@ -6,10 +6,10 @@ import pytest
 
 from cli.gnsqadmin import FakeNode, document, failure, http_answer, ok, rows, words
 from cli.nodes import address, at
-from conftest import DaemonFactory
 from gnsqd.options import OPTIONS
 from kit.daemons import Daemon
 from kit.http_api import ask
+from kit.traffic import DaemonFactory
 from nsqadmin_cli.node_options import NODE_OPTIONS, parse, shown
 
 LOOKUPDS = "nsqlookupd_tcp_addresses"

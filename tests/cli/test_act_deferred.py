@@ -9,9 +9,8 @@ import pytest
 
 from cli.gnsqadmin import document, failure, ok, on_terminal, plain, rows, words
 from cli.nodes import address, at
-from conftest import DaemonFactory
 from kit.daemons import Daemon
-from kit.traffic import create, post, wait_for
+from kit.traffic import DaemonFactory, create, post, wait_for
 
 DEFERRED = ("channel", "deferred", "t", "c")
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000  # ms

@@ -8,10 +8,10 @@ import pytest
 
 from cli.gnsqadmin import FakeNode, Terminal, ctrl_c, document, end, failure, gnsqadmin, http_answer, start, words
 from cli.nodes import address, at, fill
-from conftest import DaemonFactory
 from kit.daemons import Daemon, eventually
 from kit.http_api import ask
 from kit.nsq_client import Client
+from kit.traffic import DaemonFactory
 
 LONG = "--drain-timeout=1h"
 

@@ -10,11 +10,10 @@ import pytest
 from cli import fake_nsqd
 from cli.gnsqadmin import FakeNode, document, failure, gnsqadmin, http_answer, rows, words
 from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill, publish
-from conftest import DaemonFactory
 from kit.daemons import Daemon, eventually
 from kit.http_api import topic_stats
 from kit.nsq_client import Client
-from kit.traffic import create, post, wait_for
+from kit.traffic import DaemonFactory, create, post, wait_for
 
 
 def names(nsqd: Daemon) -> list[str]:

@@ -7,10 +7,9 @@ import pytest
 
 from cli.gnsqadmin import document, gnsqadmin, ok
 from cli.nodes import address, at, fill
-from conftest import DaemonFactory
 from kit.daemons import Daemon
 from kit.http_api import ask
-from kit.traffic import post
+from kit.traffic import DaemonFactory, post
 
 RETAINING = ("--durability=process", "--retention-bytes=1000000")
 REWIND = ("channel", "rewind", "t", "c", "--to")

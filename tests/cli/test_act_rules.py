@@ -4,9 +4,8 @@ import json
 
 from cli.gnsqadmin import document, ok
 from cli.nodes import address, at
-from conftest import DaemonFactory
 from kit.http_api import ask
-from kit.traffic import create
+from kit.traffic import DaemonFactory, create
 
 RULES = ("channel", "rules", "t", "c")
 

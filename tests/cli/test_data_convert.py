@@ -8,9 +8,8 @@ import pytest
 from cli.gnsqadmin import document, gnsqadmin, ok
 from cli.nodes import fill, publish
 from cli.test_data_look import contents
-from conftest import DaemonFactory
 from kit.daemons import Daemon
-from kit.traffic import take
+from kit.traffic import DaemonFactory, take
 
 BODIES = {b"%d" % number for number in range(20)}
 

@@ -17,12 +17,11 @@ import pytest
 from cli.gnsqadmin import document as document_of
 from cli.gnsqadmin import failure, gnsqadmin, ok, plain, rows
 from cli.nodes import at, fill, publish
-from conftest import DaemonFactory
 from gnsqd.storage.disk.record import encode_record, frame_records
 from interop.test_golden import GOLDEN, expectation
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client
-from kit.traffic import create, post, take, wait_for
+from kit.traffic import DaemonFactory, create, post, take, wait_for
 
 # case: soundness, and how many messages verify reads in each queue where that is not what the real nsqd delivers
 CASES: dict[str, tuple[bool, dict[str, int]]] = {

@@ -9,10 +9,9 @@ import pytest
 
 from cli.gnsqadmin import Result, document, gnsqadmin, misuse
 from cli.nodes import address, at, fill, publish
-from conftest import DaemonFactory
 from kit.daemons import Daemon, own_command
 from kit.http_api import ask
-from kit.traffic import create, post, wait_for
+from kit.traffic import DaemonFactory, create, post, wait_for
 
 ID = "0000000000000000"
 

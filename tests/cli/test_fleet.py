@@ -10,10 +10,9 @@ import pytest
 from cli.fake_nsqd import FakeNsqd, channel, client, node, topic
 from cli.gnsqadmin import Terminal, document, failure, gnsqadmin, ok, rows, words
 from cli.nodes import DOWN, address, at, fill
-from conftest import DaemonFactory
 from kit.daemons import Daemon
 from kit.nsq_client import Client
-from kit.traffic import create, post
+from kit.traffic import DaemonFactory, create, post
 
 
 def differences(*args: str, code: int = 0) -> list[tuple[Any, ...]]:

@@ -11,9 +11,8 @@ import pytest
 
 from cli.gnsqadmin import FakeNode, Terminal, ctrl_c, document, end, failure, gnsqadmin, ok, rows, start
 from cli.nodes import DOWN, Cluster, address, at
-from conftest import DaemonFactory
 from kit.daemons import DEADLINE, Daemon, eventually
-from kit.traffic import create, post
+from kit.traffic import DaemonFactory, create, post
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.commands.bench import Histogram, Load, Plan, Report
 from nsqadmin_cli.http_client import TLS, Address

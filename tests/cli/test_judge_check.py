@@ -9,11 +9,10 @@ import pytest
 from cli.fake_nsqd import FakeLookupd, FakeNsqd, channel, client, node, producer, topic
 from cli.gnsqadmin import FakeNode, gnsqadmin, misuse, ok, on_terminal
 from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill, publish
-from conftest import DaemonFactory
 from kit.daemons import Daemon, eventually
 from kit.exposition import series
 from kit.nsq_client import Client
-from kit.traffic import create, post, wait_for
+from kit.traffic import DaemonFactory, create, post, wait_for
 from nsqadmin_cli.command import Parsed
 from nsqadmin_cli.commands.check import METRICS
 

@@ -7,10 +7,9 @@ from cli.fake_nsqd import FakeNsqd, channel, client, node, topic
 from cli.findings import SHORT, brief, commands, examined
 from cli.gnsqadmin import ctrl_c, ok, on_terminal, plain, rows, start
 from cli.nodes import at
-from conftest import DaemonFactory
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client
-from kit.traffic import create
+from kit.traffic import DaemonFactory, create
 
 
 def test_well_nodes_have_no_findings(nsqd_factory: DaemonFactory) -> None:

@@ -12,10 +12,9 @@ from cli.fake_nsqd import FakeLookupd, FakeNsqd, channel, client, node, producer
 from cli.findings import SHORT, brief, commands, examined, only
 from cli.gnsqadmin import FakeNode, failure, gnsqadmin
 from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill
-from conftest import DaemonFactory
 from kit.daemons import Daemon, eventually, free_port
 from kit.lookupds import EMBEDDED, EmbeddedLookupd
-from kit.traffic import create, post
+from kit.traffic import DaemonFactory, create, post
 from nsqadmin_cli.diagnosis.nodes import examine_directory
 
 

@@ -11,10 +11,9 @@ from cli.fake_nsqd import FakeNsqd, channel, client, node, topic
 from cli.findings import Finding, brief, commands, examined, only
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import Cluster, address, at, fill, publish
-from conftest import DaemonFactory
 from kit.daemons import Daemon
 from kit.nsq_client import Client
-from kit.traffic import create, post, wait_for
+from kit.traffic import DaemonFactory, create, post, wait_for
 
 # One look after the other
 

@@ -5,9 +5,8 @@ from datetime import datetime
 
 from cli.gnsqadmin import FakeNode, document, failure, gnsqadmin, http_answer, ok, on_terminal
 from cli.nodes import address, at, fill
-from conftest import DaemonFactory
 from kit.daemons import Daemon
-from kit.traffic import create, publish, wait_for
+from kit.traffic import DaemonFactory, create, publish, wait_for
 from nsqadmin_cli.message import pretty_lines
 
 PEEK = ("peek", "t", "c")

@@ -7,9 +7,8 @@ import pytest
 
 from cli.gnsqadmin import COMMAND, FakeNode, Terminal, document, environment, failure, http_answer, ok
 from cli.nodes import DOWN, Cluster, address, at
-from conftest import DaemonFactory
 from kit.daemons import DEADLINE, Daemon, eventually
-from kit.traffic import create, post, take, wait_for
+from kit.traffic import DaemonFactory, create, post, take, wait_for
 
 
 def bodies(nsqd: Daemon, topic: str, count: int) -> list[bytes]:

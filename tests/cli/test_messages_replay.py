@@ -6,10 +6,9 @@ from typing import Any
 
 from cli.gnsqadmin import Terminal, document, failure, gnsqadmin, ok
 from cli.nodes import address, at
-from conftest import DaemonFactory
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client
-from kit.traffic import create, publish, take
+from kit.traffic import DaemonFactory, create, publish, take
 
 BODY = b'\x00{"first": "line"}\nsecond\n\xff'
 DEAD = "t.c.dead"

@@ -11,9 +11,8 @@ import pytest
 from cli import fake_nsqd
 from cli.gnsqadmin import FakeNode, Result, Terminal, ctrl_c, end, failure, gnsqadmin, http_answer, ok, start
 from cli.nodes import Cluster, address, at, fill, publish
-from conftest import DaemonFactory
 from kit.daemons import DEADLINE, Daemon, eventually
-from kit.traffic import create, post, wait_for
+from kit.traffic import DaemonFactory, create, post, wait_for
 
 
 def tails(nsqd: Daemon, topic: str = "t") -> set[str]:

@@ -14,10 +14,9 @@ import pytest
 
 from cli.gnsqadmin import COMMAND, Terminal, ctrl_c, document, end, environment, failure, gnsqadmin, ok, plain, start
 from cli.nodes import Cluster, address, at, fill, publish
-from conftest import DaemonFactory
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, fixed_ports, free_port
-from kit.traffic import create, post, take, wait_for
+from kit.traffic import DaemonFactory, create, post, take, wait_for
 from nsqadmin_cli.archive import read_archive
 from nsqadmin_cli.errors import AdminError
 

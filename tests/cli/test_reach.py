@@ -11,10 +11,9 @@ from cli import fake_nsqd
 from cli.fake_nsqd import producer
 from cli.gnsqadmin import FakeNode, document, failure, gnsqadmin, http_answer, ok
 from cli.nodes import DOWN, Cluster, address, at, at_lookupd
-from conftest import DaemonFactory
 from kit.certificates import Identity, issue
 from kit.daemons import DEADLINE, Daemon, free_port
-from kit.traffic import create
+from kit.traffic import DaemonFactory, create
 from nsqadmin_cli.http_client import Address, HTTPClient
 
 

@@ -11,11 +11,10 @@ from cli.fake_nsqd import node as fake_node
 from cli.fake_nsqd import topic as fake_topic
 from cli.gnsqadmin import FakeNode, document, failure, gnsqadmin, http_answer, ok, rows, words
 from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill, publish
-from conftest import DaemonFactory
 from gnsqd.version import VERSION
 from kit.daemons import DEADLINE, Daemon, own_command
 from kit.nsq_client import Client
-from kit.traffic import create, post, wait_for
+from kit.traffic import DaemonFactory, create, post, wait_for
 
 
 def subscribe(client: Client, name: str, topic: str, channel: str, rdy: int) -> None:

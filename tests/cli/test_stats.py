@@ -6,10 +6,9 @@ import pytest
 
 from cli.gnsqadmin import document, gnsqadmin, ok, words
 from cli.nodes import DOWN, address, at, fill
-from conftest import DaemonFactory
 from kit.daemons import Daemon
 from kit.nsq_client import Client
-from kit.traffic import create, post, wait_for
+from kit.traffic import DaemonFactory, create, post, wait_for
 
 EVERYTHING = ("--columns=all", "--nodes")
 ZEROS = ["0"] * 4

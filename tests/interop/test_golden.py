@@ -16,7 +16,7 @@ import pytest
 from gnsqd.storage.disk.record import decode_record, encode_record
 from kit.daemons import Daemon, eventually, own_command, run_to_end
 from kit.nsq_client import Client, Message
-from kit.traffic import DaemonFactory, create, post
+from kit.traffic import DaemonFactory, create, finish, post
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/data"))
@@ -87,10 +87,7 @@ def drain(nsqd: Daemon, topic: str, channel: str, count: int) -> list[Message]:
     post(nsqd, f"/channel/unpause?topic={topic}&channel={channel}")
     with Client(nsqd.tcp_address) as client:
         client.subscribe(topic, channel, rdy=1)
-        messages = []
-        for _ in range(count):
-            messages.append(client.message())
-            client.command(b"FIN " + messages[-1].id)
+        messages = finish(client, count)
         eventually(lambda: (at_start(nsqd)[topic]["depth"], nsqd.channel_stats(topic, channel)["depth"]) == (0, 0))
         client.command(b"CLS")
         assert client.response() == b"CLOSE_WAIT"

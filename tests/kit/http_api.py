@@ -2,7 +2,7 @@
 
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http.client import HTTPResponse
 from typing import Any, NamedTuple
@@ -24,6 +24,16 @@ def ask(nsqd: Daemon, what: str, body: bytes = b"") -> tuple[int, str]:
     method, target = what.split(" ", 1)
     status, _, answer = nsqd.http(method, target, body)
     return status, answer.decode()
+
+
+def refusals(nsqd: Daemon, requests: Iterable[str], before: str = "") -> dict[str, tuple[int, str]]:
+    """Status and code of the error that each request, which begins with `before`, is answered with."""
+    found = {}
+    for request in requests:
+        status, body = ask(nsqd, before + request)
+        error = re.fullmatch(r'{"message":"(\w+)"}', body)
+        found[request] = status, error[1] if error else f"no error: {body}"
+    return found
 
 
 def topic_stats(nsqd: Daemon, name: str) -> dict[str, Any]:

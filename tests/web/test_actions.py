@@ -8,12 +8,11 @@ import pytest
 
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import DOWN, address, at, fill, publish
-from conftest import DaemonFactory
 from kit.daemons import Daemon, eventually
 from kit.http_api import topic_stats
 from kit.nsq_client import Client
 from kit.peer_program import PeerProgram
-from kit.traffic import create, post, wait_for
+from kit.traffic import DaemonFactory, create, post, wait_for
 from web.app import OWN, Answer, App
 
 

@@ -16,12 +16,12 @@ import pytest
 
 from cli.fake_nsqd import FakeServer, channel, client, node, topic
 from cli.nodes import at, publish
-from conftest import DaemonFactory, missing
+from conftest import missing
 from interop.test_nsqadmin import BROWSERS
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.nsq_client import Client
 from kit.peer_program import PeerProgram
-from kit.traffic import create, wait_for
+from kit.traffic import DaemonFactory, create, wait_for
 from web.app import WebProcess
 from web.test_views import HOSTILE
 

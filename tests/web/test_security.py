@@ -9,9 +9,9 @@ import pytest
 
 from cli.fake_nsqd import FakeServer, node, topic
 from cli.gnsqadmin import FakeNode, http_answer
-from conftest import DaemonFactory
 from kit.daemons import eventually
 from kit.lookupds import EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
+from kit.traffic import DaemonFactory
 from web.app import HOST, OWN, App, admin_of, ask, shown
 
 FORM = urlencode({"action": "create", "topic": "made"}).encode()

@@ -21,10 +21,9 @@ import pytest
 
 from cli.fake_nsqd import FakeServer, node, topic
 from cli.gnsqadmin import failure
-from conftest import DaemonFactory
 from kit.daemons import DEADLINE, Daemon, address_of, eventually, open_socket, own_command, run_to_end
 from kit.lookupds import DEV
-from kit.traffic import create
+from kit.traffic import DaemonFactory, create
 from nsqadmin_cli.http_client import Address
 from nsqadmin_web.monitor import INTERVAL, SHARED
 from nsqadmin_web.process import reachable

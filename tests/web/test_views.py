@@ -12,10 +12,9 @@ import pytest
 from cli.fake_nsqd import FakeServer, channel, client, node, topic
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import DOWN
-from conftest import DaemonFactory
 from kit.daemons import Daemon, free_port
 from kit.lookupds import EMBEDDED, EmbeddedLookupd
-from kit.traffic import create, publish, wait_for
+from kit.traffic import DaemonFactory, create, publish, wait_for
 from nsqadmin_web.app import ROUTES
 from web.app import App
 

@@ -181,3 +181,10 @@ def eventually(condition: Callable[[], object]) -> None:
 def settle() -> None:
     """Let every greenlet do what it can do without waiting for time to pass or for a thread."""
     idle()
+
+
+def publish(topic: Topic, *bodies: bytes, deferred: int = 0) -> None:
+    """As a publisher does it, and then everybody else has a turn."""
+    topic.publish(list(bodies), deferred)
+    topic.commit()
+    settle()

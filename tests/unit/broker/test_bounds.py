@@ -11,7 +11,18 @@ from gnsqd.broker.bounds import Bounds, OutOfBounds, bounds_loop
 from gnsqd.broker.channel import MAX_TAKE, Channel
 from gnsqd.broker.topic import Topic
 from gnsqd.queues.queue import WeighedMemory
-from unit.broker.fakes import MINUTE, SECOND, Build, FakeConsumer, Fakes, bodies_of, eventually, settle, take_all
+from unit.broker.fakes import (
+    MINUTE,
+    SECOND,
+    Build,
+    FakeConsumer,
+    Fakes,
+    bodies_of,
+    eventually,
+    publish,
+    settle,
+    take_all,
+)
 
 DROP = {"overflow_policy": "drop-oldest"}
 SIZE = 100  # bytes of BODY in a disk queue
@@ -29,13 +40,6 @@ def topic_with(around: Fakes, *names: str) -> tuple[Topic, list[Channel]]:
     channels = [topic.get_channel(name) for name in names]
     settle()
     return topic, channels
-
-
-def publish(topic: Topic, *bodies: bytes, deferred: int = 0) -> None:
-    """As a publisher does it, and then everybody else has a turn."""
-    topic.publish(list(bodies), deferred)
-    topic.commit()
-    settle()
 
 
 def in_order(channel: Channel) -> list[bytes]:

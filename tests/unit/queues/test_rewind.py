@@ -20,18 +20,12 @@ from gnsqd.queues.message import Message
 from gnsqd.storage.journal import segment, snapshot
 from gnsqd.storage.journal.open_files import AppendedFile
 from gnsqd.storage.syncer import Syncer
-from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, settle
+from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, publish, settle
 from unit.queues.test_journaled import FAR, Daemon, channel, daemons_of
 from unit.storage.journal.test_lost_messages import journal_of
 
 OPTIONS = {"retention_bytes": 1 << 20}
 EVERYTHING = 1 << 62
-
-
-def publish(daemon: Daemon, *bodies: bytes, deferred: int = 0) -> None:
-    daemon.topic.publish(list(bodies), deferred)
-    daemon.topic.commit()
-    settle()
 
 
 def history(daemon: Daemon) -> History:
@@ -61,7 +55,7 @@ def daemon(tmp_path: Path, syncer: Syncer) -> Daemon:
 @pytest.fixture
 def finished(daemon: Daemon) -> Daemon:
     """Whose channel has finished the messages 0, 1 and 2, all written."""
-    publish(daemon, b"0", b"1", b"2")
+    publish(daemon.topic, b"0", b"1", b"2")
     consume(daemon)
     daemon.flush()
     return daemon
@@ -75,7 +69,7 @@ def test_messages_that_are_not_due_are_listed_and_cancelled_after_a_rewind(tmp_p
     daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
     channel(daemon)
     for number in range(20):  # in several segments
-        publish(daemon, b"%d" % number * 50, deferred=MINUTE if number % 2 else 0)
+        publish(daemon.topic, b"%d" % number * 50, deferred=MINUTE if number % 2 else 0)
     channel(daemon).empty()
     daemon.flush()
     assert len(journal_of(daemon).segments) > 3
@@ -100,7 +94,7 @@ def test_rewind_while_a_snapshot_is_made(tmp_path: Path, syncer: Syncer, monkeyp
         channel(daemon, name)
     kills = 0
     for number in range(30):
-        publish(daemon, b"%02d" % number * 100)
+        publish(daemon.topic, b"%02d" % number * 100)
         for name in ("c", "d"):
             consume(daemon, name)
         if journal_of(daemon)._snapshot is not None:
@@ -119,7 +113,7 @@ def test_rewind_while_a_snapshot_is_made(tmp_path: Path, syncer: Syncer, monkeyp
 
 def test_what_damage_took_is_not_promised(daemon: Daemon, tmp_path: Path, syncer: Syncer) -> None:
     for number in range(10):
-        publish(daemon, b"%d" % number * 100)
+        publish(daemon.topic, b"%d" % number * 100)
     consume(daemon)
     daemon.kill()
     (segment,) = (tmp_path / "a").glob("*.journal.*")
@@ -141,7 +135,7 @@ def test_bytes_are_bounded_and_the_newest_messages_stay(tmp_path: Path, syncer: 
     daemon = Daemon(tmp_path / "a", syncer, {"retention_bytes": bound})
     channel(daemon)
     for number in range(300):
-        publish(daemon, b"%d" % number + b"x" * 1000)
+        publish(daemon.topic, b"%d" % number + b"x" * 1000)
         consume(daemon)
         assert sum(path.stat().st_size for path in (tmp_path / "a").glob("*.journal.*")) <= bound
     daemon.flush()
@@ -158,7 +152,7 @@ def test_time_finds_the_first_message_published_then_or_later(tmp_path: Path, sy
     daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
     channel(daemon)
     for number in range(40):
-        publish(daemon, b"%d" % number * 20)
+        publish(daemon.topic, b"%d" % number * 20)
     messages = sorted(consume(daemon), key=lambda message: message.number)
     times = [message.timestamp for message in messages]
     assert times == sorted(times)
@@ -174,10 +168,10 @@ def test_time_finds_the_first_message_published_then_or_later(tmp_path: Path, sy
 def test_messages_are_found_by_id_though_the_clock_was_set_back(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(daemon, *(b"%d" % number for number in range(20)))
+    publish(daemon.topic, *(b"%d" % number for number in range(20)))
     now = time_ns()
     monkeypatch.setattr("gnsqd.broker.topic.time_ns", lambda: now - 3600 * SECOND)
-    publish(daemon, *(b"%d" % number for number in range(20, 40)))
+    publish(daemon.topic, *(b"%d" % number for number in range(20, 40)))
     for message in consume(daemon):
         assert history(daemon).position(message.id.decode()) == message.number
 
@@ -185,8 +179,8 @@ def test_messages_are_found_by_id_though_the_clock_was_set_back(
 def test_ready_messages_come_beside_many_that_are_not_due(tmp_path: Path, syncer: Syncer) -> None:
     daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"mem_queue_size": 2})
     channel(daemon)
-    publish(daemon, *(b"later",) * 50, deferred=MINUTE)
-    publish(daemon, b"ready")
+    publish(daemon.topic, *(b"later",) * 50, deferred=MINUTE)
+    publish(daemon.topic, b"ready")
     consumer = FakeConsumer(7)
     assert channel(daemon, "new").rewind(0, EVERYTHING) == 51
     found: list[Message] = []
@@ -201,7 +195,7 @@ def test_ready_messages_come_beside_many_that_are_not_due(tmp_path: Path, syncer
 
 def test_scattered_messages_are_rewound(daemon: Daemon) -> None:
     count = 5000
-    publish(daemon, *(b"%d" % number for number in range(count)))
+    publish(daemon.topic, *(b"%d" % number for number in range(count)))
     while batch := daemon.take("c", 256):
         for message in batch[::2]:
             channel(daemon).finish(daemon.consumer("c"), message.id)
@@ -234,9 +228,9 @@ def scattered(tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(segment, "PIECE", 2)
     daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"mem_queue_size": 5})
     channel(daemon)
-    publish(daemon, *(b"later%d" % number for number in range(10)), deferred=MINUTE)
+    publish(daemon.topic, *(b"later%d" % number for number in range(10)), deferred=MINUTE)
     channel(daemon).empty()
-    publish(daemon, *(b"%d" % number for number in range(20)))
+    publish(daemon.topic, *(b"%d" % number for number in range(20)))
     messages: list[Message] = []
     while batch := daemon.take("c"):
         messages += batch
@@ -308,14 +302,14 @@ def test_new_channel_in_the_past_gets_what_its_topic_hands_over_meanwhile(
 
     def act() -> None:
         monkeypatch.undo()
-        publish(daemon, b"new0", b"new1")
-        publish(daemon, b"new2", deferred=MINUTE)
+        publish(daemon.topic, b"new0", b"new1")
+        publish(daemon.topic, b"new2", deferred=MINUTE)
 
     with monkeypatch.context() as patch:
         steps = Steps(patch, nth, act)
         assert daemon.topic.create_channel("new", 0)
     assert steps.given >= nth
-    publish(daemon, b"new3")
+    publish(daemon.topic, b"new3")
     new = {b"new%d" % number for number in range(4)}
     assert channel(daemon, "new").deferred_count == 11
     assert channel(daemon, "new").message_count == 34
@@ -363,7 +357,7 @@ def test_messages_are_not_lost_to_retention_while_a_rewind_looks_for_them(
     monkeypatch.setattr(segment, "PIECE", 2)
     daemon = Daemon(tmp_path / "a", syncer, options)
     channel(daemon)
-    publish(daemon, *(b"%03d" % number * 20 for number in range(100)))
+    publish(daemon.topic, *(b"%03d" % number * 20 for number in range(100)))
     consume(daemon)
     daemon.flush()
 
@@ -436,7 +430,7 @@ def test_channel_in_the_past_that_could_not_be_written_is_not_there(
 def test_ordered_channel_keeps_the_order_of_publication_through_several_rewinds(daemon: Daemon) -> None:
     queue = channel(daemon)
     queue.set_rules(Rules(ordered=True))
-    publish(daemon, *(b"%d" % number for number in range(10)))
+    publish(daemon.topic, *(b"%d" % number for number in range(10)))
     ids = {message.body: message.id.decode() for message in consume(daemon)}
     middle = history(daemon).position(ids[b"5"])
     assert queue.rewind(0, middle) == 5
@@ -447,7 +441,7 @@ def test_ordered_channel_keeps_the_order_of_publication_through_several_rewinds(
 def test_restarts_do_not_prolong_the_life_of_messages(tmp_path: Path, syncer: Syncer) -> None:
     daemon = Daemon(tmp_path / "0", syncer, OPTIONS | {"retention_time": SECOND // 2})
     channel(daemon)
-    publish(daemon, b"old")
+    publish(daemon.topic, b"old")
     consume(daemon)
     for _ in range(40):
         daemon.flush()
@@ -485,7 +479,7 @@ def run_model(daemon: Daemon, operations: list[tuple[str, int]]) -> Iterator[Dae
         name = sorted(unfinished)[amount % len(unfinished)]
         if operation in ("publish", "defer"):
             delay = MINUTE if operation == "defer" else 0
-            publish(daemon, *(b"%0200d" % number for number in range(end, end + amount)), deferred=delay)
+            publish(daemon.topic, *(b"%0200d" % number for number in range(end, end + amount)), deferred=delay)
             for numbers in unfinished.values():
                 numbers.update(range(end, end + amount))
         elif operation in ("finish", "requeue"):
