@@ -2,9 +2,9 @@
 
     PYTHONPATH=tests:tools .venv/bin/python -m mutants --count=300 --seed=1 --json=FILE
 
-A mutant is judged by the tests that call the function around it, those first that call few others, until FAILURES of
-them fail, or all have passed that take --seconds when nothing is broken. What no test notices is listed at the end: a
-missing test, code that is not needed, or a mutant that behaves like the original.
+A mutant is judged by the tests that call the function around it, those first that call few others, until --failures
+of them fail, or all have passed that take --seconds when nothing is broken. What no test notices is listed at the end:
+a missing test, code that is not needed, or a mutant that behaves like the original.
 """
 
 import argparse
@@ -27,7 +27,6 @@ from mutants.tracing import DIRECTORY, instrument, read_calls
 
 AREAS = ["gnsqd/wire", "gnsqd/broker", "gnsqd/queues", "gnsqd/storage", "gnsqd/web"]
 TESTS = ["tests/unit", "tests/behaviour", "tests/interop", "tests/faults"]
-FAILURES = 5
 NOTICED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -91,8 +90,8 @@ class Judges:
         return chosen
 
 
-def judge(tree: Path, mutant: Mutant, judges: Judges, seconds: float) -> list[str]:
-    """The tests that notice the mutant."""
+def judge(tree: Path, mutant: Mutant, judges: Judges, seconds: float, failures: int) -> list[str]:
+    """That many tests that notice the mutant."""
     path = tree / mutant.path
     source = path.read_bytes()
     tests = judges.of(mutant, seconds)
@@ -102,7 +101,7 @@ def judge(tree: Path, mutant: Mutant, judges: Judges, seconds: float) -> list[st
         path.write_bytes(mutant.apply(source))
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):  # of the same second and size as this one
             compiled.unlink()
-        printed = pytest(tree, "-rfE", "--timeout=20", f"--maxfail={FAILURES}", *tests, timeout=60 + 5 * seconds)
+        printed = pytest(tree, "-rfE", "--timeout=20", f"--maxfail={failures}", *tests, timeout=60 + 5 * seconds)
         return NOTICED.findall(printed) if printed else ["(no end)"]
     finally:
         path.write_bytes(source)
@@ -115,6 +114,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="mutants that this regular expression finds")
     parser.add_argument("--seconds", type=float, default=180.0, help="that the tests of a mutant take (%(default)s)")
+    parser.add_argument("--failures", type=int, default=5, help="tests that notice a mutant to look for (%(default)s)")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write there which tests notice which mutant")
     parser.add_argument("tests", nargs="*", default=TESTS)
@@ -130,7 +130,7 @@ def main() -> int:
         def notice(mutant: Mutant) -> list[str]:
             tree = free.get()
             try:
-                return judge(tree, mutant, judges, flags.seconds)
+                return judge(tree, mutant, judges, flags.seconds, flags.failures)
             finally:
                 free.put(tree)
 
