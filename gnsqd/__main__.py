@@ -7,9 +7,9 @@ from typing import Any
 
 from gnsqd import process
 from gnsqd.configuration import resolve, warn_of_unknown_keys
-from gnsqd.errors import StartError
 from gnsqd.log import Logger
 from gnsqd.options import OPTIONS
+from gnsqd.shared.errors import StartError
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gnsqd import gotext
-from gnsqd.errors import NSQError, StartError
 from gnsqd.log import Level, Logger
 from gnsqd.options import DEV, OPTIONS, TLS_VERSIONS, Kind, Option, Options, parse_tls_required, parse_tls_version
+from gnsqd.shared.errors import NSQError, StartError
 
 Table = Sequence[Option]
 

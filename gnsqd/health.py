@@ -6,9 +6,9 @@ Publishers avoid a daemon that is not healthy, so without the probe nothing migh
 from gevent.event import Event
 
 from gnsqd.broker.registry import Registry
-from gnsqd.errors import StorageError
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.files import temporary_path, try_write
 from gnsqd.storage.syncer import Syncer
 

@@ -25,22 +25,22 @@ from gnsqd.broker.queue_scan import QueueScan
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.cluster.lookup import Lookup
-from gnsqd.errors import BrokerError, StartError, StorageError
 from gnsqd.health import Health
 from gnsqd.log import Logger
-from gnsqd.names import check_limit
 from gnsqd.net.listener import Listener
 from gnsqd.net.stream import TLS
 from gnsqd.observe.stats import MemoryStats, held
 from gnsqd.observe.statsd import Statsd
 from gnsqd.options import TLS_REQUIRED, LookupdOptions, Options, validate, validate_after_tls
 from gnsqd.queues.data_path import DataPath
+from gnsqd.shared.errors import BrokerError, StartError, StorageError
+from gnsqd.shared.names import check_limit
+from gnsqd.shared.version import VERSION, lane, version_string
 from gnsqd.storage import metadata, rules
 from gnsqd.storage.directory import DirLock, FreeDisk, find_unserved
 from gnsqd.storage.syncer import Syncer
 from gnsqd.supervisor import Supervisor
 from gnsqd.systemd import ServiceManager
-from gnsqd.version import VERSION, lane, version_string
 from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import API
 from gnsqd.web.routes import Router, TLSRequired
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from gnsqd.cluster.auth import Auth
     from gnsqd.lookupd.embedded import EmbeddedLookupd
     from gnsqd.web.http_auth import Guard
-    from nsqadmin_web.process import PageProcess
+    from nsqadmin_cli.web.process import PageProcess
 
 
 MAX_NAMES = 10  # of topics and channels in a line of the log
@@ -206,7 +206,7 @@ class NSQD:
 
     def _new_admin(self, http_address: str) -> "PageProcess":
         """The page of nsqlookupd in this process, if this nsqd is registered there, else of this nsqd alone."""
-        from nsqadmin_web.process import PageProcess  # few have it
+        from nsqadmin_cli.web.process import PageProcess  # few have it
 
         options, lookupd = self._options, "" if self._embedded is None else self._embedded.registered_at
         if not lookupd and (not http_address or http_address.startswith("@")):

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gnsqd.errors import StartError
 from gnsqd.gotext import format_float, parse_bool, quote
 from gnsqd.log import Level
+from gnsqd.shared.errors import StartError
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND

@@ -20,10 +20,10 @@ from gevent.util import print_run_info
 
 from gnsqd import gc_tuning
 from gnsqd.configuration import BadValue, FlagError, HelpRequested, load_file, parse_flags, usage
-from gnsqd.errors import StartError
 from gnsqd.log import Level, Logger
 from gnsqd.options import Option
-from gnsqd.version import version_string
+from gnsqd.shared.errors import StartError
+from gnsqd.shared.version import version_string
 
 _MOST_DESCRIPTORS = 10240  # that macOS gives a process whose hard limit is none
 

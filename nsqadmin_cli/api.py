@@ -17,7 +17,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, TypeVar
 
-from gnsqd.names import is_ephemeral
+from gnsqd.shared.names import is_ephemeral
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, Refused
 from nsqadmin_cli.json_stream import Rows, parse
 

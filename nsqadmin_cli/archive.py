@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from typing import Any, BinaryIO, NamedTuple
 
-from gnsqd.names import is_valid_name
+from gnsqd.shared.names import is_valid_name
 from nsqadmin_cli.errors import AdminError, reason_of
 from nsqadmin_cli.message import Message, body_of
 from nsqadmin_cli.output import Advance, standard_output

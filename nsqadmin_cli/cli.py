@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import click
 
-from gnsqd.errors import StorageError
-from gnsqd.version import VERSION
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.version import VERSION
 from nsqadmin_cli.commands import GROUPS, SECTIONS, Entry
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import report

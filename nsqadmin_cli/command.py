@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from gnsqd.names import is_valid_name
+from gnsqd.shared.names import is_valid_name
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.completion import MISSPELT, complete_channels, complete_contexts, complete_topics
 from nsqadmin_cli.context import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ClusterSettings, take_settings

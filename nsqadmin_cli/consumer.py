@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 
 import click
 
-from gnsq_shared.client import Client, Upgrade, reason
-from gnsqd.version import VERSION
+from gnsqd.shared.client import Client, Upgrade, reason
+from gnsqd.shared.version import VERSION
 from nsqadmin_cli.api import NodeStats, Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.command import Combined, Name, flag, option

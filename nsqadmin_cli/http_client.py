@@ -24,8 +24,8 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, IncompleteRead, InsecureRequestWarning, InvalidChunkLength, NewConnectionError
 from urllib3.exceptions import TimeoutError as PoolTimeout
 
-from gnsq_shared.client import tls_context
-from gnsqd.version import VERSION
+from gnsqd.shared.client import tls_context
+from gnsqd.shared.version import VERSION
 from nsqadmin_cli.budget import ALLOWANCE, Allowance, Budget, TooLarge
 from nsqadmin_cli.errors import AdminError, reason_of
 from nsqadmin_cli.units import printable

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from gnsqd.version import VERSION
+from gnsqd.shared.version import VERSION
 
 project = "gnsqd"
 release = VERSION
@@ -18,7 +18,7 @@ extensions = ["myst_parser"]
 root_doc = "contrib/docs/index"
 include_patterns = ["*.md", "contrib/docs/*.md"]
 # Not to be searched.
-exclude_patterns = [".*", "build", "data", "dist", "gnsqd", "nsqadmin_cli", "nsqadmin_web", "tests", "tools"]
+exclude_patterns = [".*", "build", "data", "dist", "gnsqd", "nsqadmin_cli", "tests", "tools"]
 
 myst_heading_anchors = 4
 highlight_language = "none"  # indented blocks are of all kinds

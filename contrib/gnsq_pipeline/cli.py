@@ -31,7 +31,7 @@ from gnsq_pipeline.options import (
 )
 from gnsq_pipeline.running import run_job, run_stream, spark_session
 from gnsq_pipeline.spool import spool
-from gnsqd.version import VERSION
+from gnsqd.shared.version import VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

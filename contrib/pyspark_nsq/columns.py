@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnsq_shared.client import FRAME_HEAD, Frames
+from gnsqd.shared.client import FRAME_HEAD, Frames
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.segment import ID_LENGTH, fixed_size_ids, split_ids
 

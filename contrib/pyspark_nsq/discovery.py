@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from gnsq_shared.client import reason
+from gnsqd.shared.client import reason
 from pyspark_nsq.client import name_of, tls_of
 from pyspark_nsq.errors import DiscoveryError
 from pyspark_nsq.option_values import Address

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gnsqd.errors import NSQError
+from gnsqd.shared.errors import NSQError
 
 
 @contextmanager

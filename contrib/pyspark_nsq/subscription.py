@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gnsq_shared.client import Frames
+from gnsqd.shared.client import Frames
 from pyspark_nsq.client import Client
 from pyspark_nsq.columns import Messages
 from pyspark_nsq.errors import NsqSourceError, Refused

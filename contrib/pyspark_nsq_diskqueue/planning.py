@@ -17,9 +17,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gnsq_shared.directory import NotADataDirectory, Plan, Queue, is_held, list_directory, plan_of, reason_of
-from gnsqd.errors import StorageError
-from gnsqd.storage.disk.record import Meta, data_file_number, due_times_file_name, meta_file_name
+from gnsqd.shared.directory import NotADataDirectory, Plan, Queue, is_held, list_directory, plan_of, reason_of
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.record import Meta, data_file_number, due_times_file_name, meta_file_name
 from pyspark_nsq.errors import NsqSourceError
 
 _BAD = ".bad"

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnsq_shared.directory import DueTimes, key_of, open_file, read_due_times, read_held, reason_of
-from gnsqd.errors import StorageError
-from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE, frame_records
+from gnsqd.shared.directory import DueTimes, key_of, open_file, read_due_times, read_held, reason_of
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.record import LENGTH, MIN_RECORD_SIZE, frame_records
 from pyspark_nsq.columns import ARROW_SCHEMA as MESSAGE_SCHEMA
 from pyspark_nsq.columns import MOMENT, SCHEMA_DDL, batch_of, columns_of, cut, moments
 from pyspark_nsq.errors import NsqSourceError

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from gevent.event import Event
 
 from gnsqd.broker.channel import Channel
-from gnsqd.errors import BrokerError
 from gnsqd.hub.cooperative import Turns, give_way
 from gnsqd.options import Options
 from gnsqd.queues.queue import MAX_STEP, Queue
+from gnsqd.shared.errors import BrokerError
+from gnsqd.shared.record import MIN_RECORD_SIZE
 from gnsqd.storage.directory import FreeDisk
-from gnsqd.storage.disk.record import MIN_RECORD_SIZE
 
 LOOP_SECONDS = 1.0
 OVERHEAD = 4 + MIN_RECORD_SIZE  # bytes of a message in a disk queue beside its body

@@ -22,12 +22,12 @@ from gnsqd.broker.envelope import REQUEUED, TIMED_OUT, is_dead_letter_topic
 from gnsqd.broker.environment import Consumer, Environment
 from gnsqd.broker.in_flight import InFlight, SetAside
 from gnsqd.broker.rules import Limiter, Rules
-from gnsqd.errors import BrokerError
-from gnsqd.names import is_ephemeral
 from gnsqd.options import TOPOLOGY_AWARE
 from gnsqd.quantile import Quantile, Result
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Left, Queue
+from gnsqd.shared.errors import BrokerError
+from gnsqd.shared.names import is_ephemeral
 
 # A consumer gets at most this much in one go, so that a large RDY starves nobody.
 MAX_TAKE = 256

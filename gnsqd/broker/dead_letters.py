@@ -14,11 +14,11 @@ from gnsqd.broker.envelope import Letter, dead_letter_topic
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import RETRY_SECONDS, Topic
-from gnsqd.errors import BrokerError, StorageError
 from gnsqd.hub.cooperative import give_way
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.queues.message import Message
+from gnsqd.shared.errors import BrokerError, StorageError
 
 MAX_BATCH = 64
 MAX_BATCH_BYTES = 1 << 20

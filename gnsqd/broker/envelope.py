@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 from zlib import crc32
 
-from gnsqd.names import EPHEMERAL_SUFFIX, MAX_NAME_LENGTH, is_ephemeral, is_valid_name
+from gnsqd.shared.names import EPHEMERAL_SUFFIX, MAX_NAME_LENGTH, is_ephemeral, is_valid_name
 
 REQUEUED = "requeued"
 TIMED_OUT = "timed out"

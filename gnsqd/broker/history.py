@@ -13,11 +13,11 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 from gnsqd.broker.guid import time_of
-from gnsqd.errors import BrokerError
 from gnsqd.gotext import parse_duration
 from gnsqd.hub.cooperative import Turns
 from gnsqd.options import SECOND
 from gnsqd.queues.message import Message
+from gnsqd.shared.errors import BrokerError
 
 if TYPE_CHECKING:
     from gnsqd.storage.journal.journal import Journal

@@ -12,8 +12,8 @@ from itertools import islice
 from sys import maxsize
 from time import time_ns
 
-from gnsqd.errors import BrokerError
 from gnsqd.queues.message import BODY_AT, ID_AT, Message
+from gnsqd.shared.errors import BrokerError
 
 MAX_ASIDE = 1024  # dead letters of a channel; beyond that they are requeued
 _SWEEP_FROM = 64

@@ -8,10 +8,10 @@ from gevent.pool import Pool
 
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.topic import Topic
-from gnsqd.errors import BrokerError, StorageError
 from gnsqd.hub.cooperative import give_way
-from gnsqd.names import is_ephemeral, is_valid_name
 from gnsqd.queues.queue import Left
+from gnsqd.shared.errors import BrokerError, StorageError
+from gnsqd.shared.names import is_ephemeral, is_valid_name
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
 
 PRECREATION_PATIENCE = 0.5  # seconds

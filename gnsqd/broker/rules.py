@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from gevent import get_hub
 
-from gnsqd.errors import StartError, StorageError
 from gnsqd.gotext import dumps, parse_bool, parse_float, parse_int, quote
-from gnsqd.names import is_valid_name
 from gnsqd.options import SECOND
 from gnsqd.queues.queue import Queue
+from gnsqd.shared.errors import StartError, StorageError
+from gnsqd.shared.names import is_valid_name
 from gnsqd.storage.rules import FILE_NAME, Key, Settings
 
 MAX_DUE = 1024  # messages that one step releases

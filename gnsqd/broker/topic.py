@@ -14,13 +14,13 @@ from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.history import History
 from gnsqd.broker.rules import Rules
-from gnsqd.errors import BrokerError, StorageError
 from gnsqd.hub.cooperative import Turns, give_way
 from gnsqd.hub.doorbell import Doorbell
-from gnsqd.names import is_ephemeral
 from gnsqd.quantile import Result
 from gnsqd.queues.message import BODY_AT, Message, new_messages
 from gnsqd.queues.queue import Left, Queue
+from gnsqd.shared.errors import BrokerError, StorageError
+from gnsqd.shared.names import is_ephemeral
 
 MAX_BATCH = 256
 MAX_PUT = 2048

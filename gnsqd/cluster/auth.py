@@ -16,9 +16,9 @@ from gevent import get_hub
 from greenlet import getcurrent, greenlet
 
 from gnsqd.cluster.http_client import HTTPClient
-from gnsqd.errors import AuthError, HTTPClientError
 from gnsqd.gotext import Struct, decode_object, dumps, quote
 from gnsqd.hub.cooperative import Turns
+from gnsqd.shared.errors import AuthError, HTTPClientError
 
 MAX_SECRET_SIZE = 64 * 1024  # no web server takes a longer URL
 MAX_ANSWER_SIZE = 128 * 1024

@@ -18,11 +18,11 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 import gevent.ssl
 from gevent import Timeout
 
-from gnsqd.errors import HTTPClientError
 from gnsqd.gotext import Struct, decode_object, quote
 from gnsqd.hub.cooperative import give_way
 from gnsqd.net.addresses import join_host_port
 from gnsqd.net.dial import dial, reason
+from gnsqd.shared.errors import HTTPClientError
 
 MAX_BODY_SIZE = 8 * 1024 * 1024
 

@@ -15,12 +15,12 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
 from gnsqd.cluster.lookup_peer import LookupPeer, PeerInfo
-from gnsqd.errors import HTTPClientError
 from gnsqd.log import Logger
-from gnsqd.names import is_valid_name
 from gnsqd.net.addresses import join_host_port
 from gnsqd.options import Options
-from gnsqd.version import NSQD_VERSION
+from gnsqd.shared.errors import HTTPClientError
+from gnsqd.shared.names import is_valid_name
+from gnsqd.shared.version import NSQD_VERSION
 
 if TYPE_CHECKING:
     from gnsqd.cluster.http_client import HTTPClient

@@ -14,11 +14,11 @@ from time import monotonic
 
 from gevent import Greenlet, Timeout
 
-from gnsqd.errors import NSQError
 from gnsqd.gotext import Struct, decode_object, dumps, quote
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.dial import DialError, Socket, dial_address, reason
+from gnsqd.shared.errors import NSQError
 
 MAGIC_V1 = b"  V1"
 PING_INTERVAL = 15.0  # seconds

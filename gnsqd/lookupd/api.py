@@ -14,10 +14,10 @@ from typing import TypeVar
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.lookupd.registration_db import PeerInfo, Producer, RegistrationDB
-from gnsqd.names import is_valid_name
 from gnsqd.net.addresses import split_host_port
 from gnsqd.options import LookupdOptions
-from gnsqd.version import NSQD_VERSION
+from gnsqd.shared.names import is_valid_name
+from gnsqd.shared.version import NSQD_VERSION
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import (

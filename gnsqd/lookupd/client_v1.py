@@ -6,12 +6,12 @@ read again.
 
 from struct import Struct
 
-from gnsqd.errors import NSQError
 from gnsqd.gotext import format_duration
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
 from gnsqd.net.connection import Connection
+from gnsqd.shared.errors import NSQError
 
 MAX_LINE = 16384  # bytes, with the line feed
 MAX_REPLIES = 65536  # bytes that are collected

@@ -17,7 +17,7 @@ from gnsqd.lookupd.client_v1 import Registrant
 from gnsqd.lookupd.nsqlookupd import LookupdServers
 from gnsqd.lookupd.registration_db import PeerInfo
 from gnsqd.options import LookupdOptions, Options
-from gnsqd.version import NSQD_VERSION
+from gnsqd.shared.version import NSQD_VERSION
 from gnsqd.web.debug import Debug
 
 _ALWAYS = 1 << 63  # later than any time of the clock

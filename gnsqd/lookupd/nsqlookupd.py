@@ -9,7 +9,6 @@ from gevent import Greenlet, joinall
 from gevent.event import Event
 
 from gnsqd.broker.environment import Spawn
-from gnsqd.errors import StartError
 from gnsqd.log import Logger
 from gnsqd.lookupd.api import LOOKUPD_ROUTES, LookupdAPI
 from gnsqd.lookupd.protocol_v1 import LookupProtocolV1
@@ -18,8 +17,9 @@ from gnsqd.lookupd.tcp import LookupTCPServer
 from gnsqd.net.listener import Listener
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.options import LookupdOptions
+from gnsqd.shared.errors import StartError
+from gnsqd.shared.version import version_string
 from gnsqd.supervisor import Supervisor
-from gnsqd.version import version_string
 from gnsqd.web.debug import Debug
 from gnsqd.web.routes import Router
 from gnsqd.web.server import HTTPServer

@@ -12,8 +12,8 @@ from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.lookupd.client_v1 import ClientV1, CutOff, Refused, Registrant
 from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
-from gnsqd.names import TooMany, is_valid_name
-from gnsqd.version import NSQD_VERSION
+from gnsqd.shared.names import TooMany, is_valid_name
+from gnsqd.shared.version import NSQD_VERSION
 
 MAGIC_V1 = b"  V1"
 MAX_BODY = 16384  # bytes of IDENTIFY's JSON

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from time import monotonic_ns, time_ns
 
 from gnsqd.gotext import dumps
-from gnsqd.names import TooMany, is_ephemeral
+from gnsqd.shared.names import TooMany, is_ephemeral
 
 ALL = "*"
 

@@ -20,11 +20,11 @@ from typing import Any
 
 from gevent import Greenlet, get_hub, joinall, sleep
 
-from gnsqd.errors import NSQError, StartError
 from gnsqd.hub.cooperative import give_way
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.addresses import HIGHEST_PORT, format_address, split_host_port, unix_name
+from gnsqd.shared.errors import NSQError, StartError
 
 _BACKLOG = 4096
 _KEEPALIVE_SECONDS = 15

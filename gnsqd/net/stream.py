@@ -14,7 +14,7 @@ may be split anywhere; what is in a whole chunk, and its CRC-32C, is the library
 import zlib
 from typing import Protocol
 
-from gnsqd.errors import NSQError
+from gnsqd.shared.errors import NSQError
 
 MAX_CHUNK = 256 * 1024  # bytes: a compressing layer decodes at most this much in one call
 

@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from OpenSSL import SSL, crypto
 
-from gnsqd.errors import StartError
 from gnsqd.net.stream import StreamError, TLSError
 from gnsqd.options import TLS_NOT_REQUIRED, TLS_VERSIONS, Options
+from gnsqd.shared.errors import StartError
 
 PrivateKey = RSAPrivateKey | EllipticCurvePrivateKey | Ed25519PrivateKey
 

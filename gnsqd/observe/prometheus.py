@@ -33,11 +33,11 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import ClientStats
 from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import Turns, give_way
-from gnsqd.names import is_ephemeral
 from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, Kind, MemoryStats, StatField, metric_fields
 from gnsqd.options import SECOND, Options
 from gnsqd.quantile import Result
-from gnsqd.version import NSQD_VERSION, VERSION, lane
+from gnsqd.shared.names import is_ephemeral
+from gnsqd.shared.version import NSQD_VERSION, VERSION, lane
 
 _LATENCY = "e2e_processing_latency"
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from gevent.pool import Pool
 
-from gnsqd.errors import StartError, StorageError
 from gnsqd.log import Logger
-from gnsqd.names import is_ephemeral, is_valid_name
 from gnsqd.options import Options
 from gnsqd.queues.store import Context, Store
+from gnsqd.shared.errors import StartError, StorageError
+from gnsqd.shared.names import is_ephemeral, is_valid_name
 from gnsqd.storage.directory import clean_up
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import list_names

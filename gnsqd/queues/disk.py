@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from sys import maxsize
 from time import time_ns
 
-from gnsqd.errors import StorageError
 from gnsqd.log import Logger
-from gnsqd.names import is_ephemeral
 from gnsqd.options import Options
 from gnsqd.queues.message import Message, message_from_payload
 from gnsqd.queues.queue import MAX_STEP, Left, Queue
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.names import is_ephemeral
 from gnsqd.storage.disk.diskqueue import HEAD_SIZE, DiskQueue
 
 MAX_FLUSH = 256  # messages in one write

@@ -14,14 +14,14 @@ from itertools import chain, islice
 
 from gevent.lock import Semaphore
 
-from gnsqd.errors import StorageError
 from gnsqd.hub.cooperative import Turns, give_way
-from gnsqd.names import is_ephemeral
 from gnsqd.queues.disk import MAX_FLUSH, flush_messages, keep_delays, read_messages
 from gnsqd.queues.journaled import JournaledQueue, journal_messages
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Left, Queue
 from gnsqd.queues.store import Context, Store
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.names import is_ephemeral
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.spans import Spans

@@ -15,13 +15,13 @@ from typing import TypeVar
 
 from gevent.lock import Semaphore
 
-from gnsqd.errors import BrokerError, StorageError
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.queues.message import MAX_ATTEMPTS, Message
 from gnsqd.queues.queue import MAX_STEP, Queue
 from gnsqd.queues.schedule import Schedule
+from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.records import FINISHED, MAX_HELD, TAKEN, Encoder
 from gnsqd.storage.journal.replay import QueueState

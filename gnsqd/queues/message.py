@@ -12,7 +12,8 @@ bytes from the timestamp on.
 from struct import Struct
 from time import monotonic_ns, time_ns
 
-FRAME_TYPE_MESSAGE = 2
+from gnsqd.shared.protocol import FRAME_TYPE_MESSAGE
+
 MAX_ATTEMPTS = 0xFFFF
 
 _pack_head = Struct(">iiqH").pack

@@ -18,12 +18,12 @@ from sys import maxsize
 from time import monotonic_ns, time_ns
 from typing import NamedTuple
 
-from gnsqd.errors import StorageError
 from gnsqd.hub.cooperative import Turns, free
 from gnsqd.log import Logger
 from gnsqd.options import SECOND, Options
 from gnsqd.queues.message import FRAME_SURPLUS, Message
 from gnsqd.queues.schedule import MessageSchedule
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.journal.spans import Spans
 
 MAX_STEP = 2048  # messages that one step drops

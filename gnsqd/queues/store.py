@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gnsqd.log import Logger
-from gnsqd.names import is_ephemeral
 from gnsqd.options import Options
 from gnsqd.queues.disk import DiskBackedQueue
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import EphemeralQueue, Left, Queue
+from gnsqd.shared.names import is_ephemeral
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.syncer import Syncer

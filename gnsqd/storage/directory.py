@@ -8,11 +8,11 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 
-from gnsqd.errors import StartError, StorageError
 from gnsqd.log import Logger
+from gnsqd.shared.errors import StartError, StorageError
+from gnsqd.shared.record import Meta, due_times_file_name, meta_file_name
 from gnsqd.storage import rules
 from gnsqd.storage.disk.opening import DataFiles
-from gnsqd.storage.disk.record import Meta, due_times_file_name, meta_file_name
 from gnsqd.storage.files import failing_as_go, path_error
 from gnsqd.storage.metadata import FILE_NAME
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from gnsqd.errors import StorageError
+from gnsqd.shared.errors import StorageError
 
 # Of file systems that cannot sync a directory. EROFS is none of them: a disk that fails is mounted read-only by that.
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY)

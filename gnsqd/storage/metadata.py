@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from gevent.event import Event
 
-from gnsqd.errors import StorageError
 from gnsqd.gotext import Struct, decode_object
 from gnsqd.log import Logger
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.version import NSQD_VERSION
 from gnsqd.storage import rules
 from gnsqd.storage.files import failing_as_go, path_error, remove_file, replace_file, sync_directory
 from gnsqd.storage.rules import Settings, encode_rules
 from gnsqd.storage.syncer import Syncer
-from gnsqd.version import NSQD_VERSION
 
 FILE_NAME = "nsqd.dat"
 RETRY_SECONDS = 1.0  # until a write that failed is tried again

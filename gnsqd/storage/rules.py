@@ -4,8 +4,8 @@ nsqd.dat and leaves other files alone. There is no file without rules. What a ru
 import json
 from collections.abc import Mapping
 
-from gnsqd.errors import StorageError
 from gnsqd.gotext import dumps
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.files import path_error
 
 FILE_NAME = "gnsqd.rules.dat"

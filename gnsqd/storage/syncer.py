@@ -19,8 +19,8 @@ from gevent.event import AsyncResult, Event
 from gevent.hub import Waiter
 from gevent.lock import Semaphore
 
-from gnsqd.errors import StorageError
 from gnsqd.hub.cooperative import give_way
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.files import temporary_path
 
 THREADS = 4

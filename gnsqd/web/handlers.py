@@ -18,14 +18,14 @@ from gnsqd.broker.registry import Registry
 from gnsqd.broker.rules import InvalidRule, Rules
 from gnsqd.broker.topic import Draining, Topic
 from gnsqd.cluster.lookup import Lookup
-from gnsqd.errors import BrokerError, StorageError
 from gnsqd.gotext import decode_strings, parse_duration, parse_int
 from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Level, Logger
-from gnsqd.names import check_limit, is_ephemeral, is_valid_name
 from gnsqd.options import MILLISECOND, MINUTE, OPTIONS, Kind, Option, Options
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Queue
+from gnsqd.shared.errors import BrokerError, StorageError
+from gnsqd.shared.names import check_limit, is_ephemeral, is_valid_name
 from gnsqd.storage.metadata import MetadataFile
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request

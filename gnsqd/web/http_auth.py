@@ -17,10 +17,10 @@ from hashlib import sha256
 from hmac import compare_digest
 from time import monotonic
 
-from gnsqd.errors import StartError
 from gnsqd.gotext import quote
 from gnsqd.log import Logger
 from gnsqd.options import Options
+from gnsqd.shared.errors import StartError
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import HTTPError, Role, Router
 

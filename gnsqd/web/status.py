@@ -19,7 +19,7 @@ from gnsqd.gotext import format_duration
 from gnsqd.hub.cooperative import Turns
 from gnsqd.observe.stats import Row, Snapshot, snapshot
 from gnsqd.options import Options
-from gnsqd.version import NSQD_VERSION, version_string
+from gnsqd.shared.version import NSQD_VERSION, version_string
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import BOOLS, Content, HTTPError, read_parameters

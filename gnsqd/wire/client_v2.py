@@ -9,12 +9,12 @@ from gevent import get_hub
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import ClientStats
 from gnsqd.broker.topic import Topic
-from gnsqd.errors import StorageError
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.net.connection import Connection
 from gnsqd.net.stream import TLS
 from gnsqd.options import Options
 from gnsqd.queues.message import Message
+from gnsqd.shared.errors import StorageError
 from gnsqd.wire.codec import Decoder
 
 STATE_INIT = 0

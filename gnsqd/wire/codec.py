@@ -14,14 +14,11 @@ Compiled, the locals called `data` are pointers into the buffer: they are indexe
 from enum import Enum
 from struct import Struct
 
-from gnsqd.errors import NSQError
+from gnsqd.shared.errors import NSQError
+from gnsqd.shared.protocol import FRAME_TYPE_ERROR
 
-MAGIC_V2 = b"  V2"
 MAX_LINE = 16384  # with the line feed
 MESSAGE_ID_LENGTH = 16
-
-FRAME_TYPE_RESPONSE = 0
-FRAME_TYPE_ERROR = 1
 
 _FRAME_HEAD = Struct(">ii")
 

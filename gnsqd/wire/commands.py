@@ -13,14 +13,15 @@ from gevent import sleep
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Draining, Topic
-from gnsqd.errors import AuthError, BrokerError, StorageError
 from gnsqd.gotext import dumps, quote
 from gnsqd.log import Level, Logger
-from gnsqd.names import check_limit, is_valid_name
 from gnsqd.net.stream import TLS, DeflateLayer, Layer, SnappyLayer, StreamError
 from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options
+from gnsqd.shared.errors import AuthError, BrokerError, StorageError
+from gnsqd.shared.names import check_limit, is_valid_name
+from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
 from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, AuthState, ClientV2
-from gnsqd.wire.codec import FRAME_TYPE_RESPONSE, MESSAGE_ID_LENGTH, ClientError, CodecError, Command, CutOff, frame
+from gnsqd.wire.codec import MESSAGE_ID_LENGTH, ClientError, CodecError, Command, CutOff, frame
 from gnsqd.wire.identify import Identify, IdentifyWithTopology, apply_settings, negotiate, parse_identify
 
 TLS_HANDSHAKE_SECONDS = 5.0

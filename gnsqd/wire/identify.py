@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, fields
 
 from gnsqd.gotext import GoType, Struct, decode_object, dumps, format_value
 from gnsqd.options import MILLISECOND, TOPOLOGY_AWARE, Options
-from gnsqd.version import NSQD_VERSION
+from gnsqd.shared.version import NSQD_VERSION
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.codec import ClientError
 

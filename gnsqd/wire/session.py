@@ -10,13 +10,14 @@ from time import monotonic
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.topic import RETRY_SECONDS
-from gnsqd.errors import StorageError
 from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Level, Logger
 from gnsqd.net.stream import StreamError
 from gnsqd.queues.message import Message
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
 from gnsqd.wire.client_v2 import ClientV2
-from gnsqd.wire.codec import FRAME_TYPE_RESPONSE, ClientError, CutOff, LineTooLong, frame
+from gnsqd.wire.codec import ClientError, CutOff, LineTooLong, frame
 from gnsqd.wire.commands import Commands, refuse_published
 
 TURN_SECONDS = 0.004  # for the commands of one client that are there at once

@@ -11,8 +11,9 @@ from gnsqd.log import Logger
 from gnsqd.net.listener import Listener
 from gnsqd.net.stream import StreamError
 from gnsqd.options import SECOND, Options
+from gnsqd.shared.protocol import FRAME_TYPE_ERROR, MAGIC_V2
 from gnsqd.wire.client_v2 import ClientV2
-from gnsqd.wire.codec import FRAME_TYPE_ERROR, MAGIC_V2, frame
+from gnsqd.wire.codec import frame
 from gnsqd.wire.session import ProtocolV2
 
 

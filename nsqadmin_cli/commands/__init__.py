@@ -26,7 +26,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("nodes", "List the nodes: version, health, uptime, topics and messages."),
         Entry("lookup", "List the topics of nsqlookupds, and the nodes that they return to consumers.", "nodes"),
         Entry("counter", "Count the messages of all topics on all nodes since they started.", "stats"),
-        Entry("web", "Serve the cluster as a page for browsers, with nsqadmin's JSON API.", "nsqadmin_web.command"),
+        Entry("web", "Serve the cluster as a page for browsers, with nsqadmin's JSON API.", "nsqadmin_cli.web.command"),
         Entry("events", "Print changes as they happen: of consumers, topics, channels and nodes."),
         Entry("topic show", "Show one topic: its counts, nodes and channels."),
         Entry("channel show", "Show one channel: its depth, nodes and consumers."),

@@ -23,7 +23,7 @@ from typing import Any
 
 import click
 
-from gnsqd.names import is_ephemeral
+from gnsqd.shared.names import is_ephemeral
 from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, answer, ask_all, errors_of

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from gnsq_shared.directory import METADATA, DataDirectory, Queue, describe_holder, is_held, list_directory, make_plan
+from gnsqd.shared.directory import METADATA, DataDirectory, Queue, describe_holder, is_held, list_directory, make_plan
 from nsqadmin_cli.command import Combined, argument, command, option
 from nsqadmin_cli.datadir import checking
 from nsqadmin_cli.datadir.checking import Checker, Finding, JournalReport, Report, finding_blocks

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import click
 
-from gnsq_shared.directory import describe_holder, is_held, list_directory, locked
-from gnsqd.errors import StartError, StorageError
 from gnsqd.log import Level, Logger
+from gnsqd.shared.directory import describe_holder, is_held, list_directory, locked
+from gnsqd.shared.errors import StartError, StorageError
 from nsqadmin_cli.archive import DASH, ArchiveWriter
 from nsqadmin_cli.command import argument, command, flag, option
 from nsqadmin_cli.commands.data import Which, check, directory_argument, max_size_option, reading, select, which_option

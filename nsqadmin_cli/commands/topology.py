@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gnsqd.names import is_ephemeral, is_valid_name
+from gnsqd.shared.names import is_ephemeral, is_valid_name
 from nsqadmin_cli.api import NodeStats, Nsqd
 from nsqadmin_cli.archive import name_of, read_pieces
 from nsqadmin_cli.cluster import Cluster, errors_of

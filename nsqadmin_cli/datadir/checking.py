@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gnsq_shared.directory import METADATA, DataDirectory, DueTimes, Journal, Plan, Queue, key_of, make_plan
-from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
-from gnsqd.storage.disk.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name, segment_name
+from gnsqd.shared.directory import METADATA, DataDirectory, DueTimes, Journal, Plan, Queue, key_of, make_plan
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name, segment_name
 from gnsqd.storage.journal.replay import Replay
 from nsqadmin_cli.datadir.records import Gap, Record, describe_missing, first_unread, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError

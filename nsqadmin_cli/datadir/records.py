@@ -16,9 +16,9 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gnsq_shared.directory import Plan, Queue, key_of, make_plan, open_file, read_held
+from gnsqd.shared.directory import Plan, Queue, key_of, make_plan, open_file, read_held
+from gnsqd.shared.record import LENGTH, MIN_RECORD_SIZE, decode_record
 from gnsqd.storage.disk.reader import RecordReader
-from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE, decode_record
 from nsqadmin_cli.archive import ArchiveWriter
 from nsqadmin_cli.errors import AdminError, reason_of
 from nsqadmin_cli.message import Message

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from gnsq_shared.directory import METADATA, DataDirectory, Listed, Queue, read_file
-from gnsqd.errors import StorageError
-from gnsqd.storage.disk.record import LENGTH, Meta, due_times_file_name, meta_file_name, segment_name
-from gnsqd.version import NSQD_VERSION
+from gnsqd.shared.directory import METADATA, DataDirectory, Listed, Queue, read_file
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.record import LENGTH, Meta, due_times_file_name, meta_file_name, segment_name
+from gnsqd.shared.version import NSQD_VERSION
 from nsqadmin_cli.datadir.checking import Report
 from nsqadmin_cli.datadir.records import Gap, Record, Saved, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError, reason_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gnsqd.broker.envelope import is_dead_letter_topic
-from gnsqd.names import is_ephemeral
+from gnsqd.shared.names import is_ephemeral
 from nsqadmin_cli import units
 from nsqadmin_cli.api import ChannelStats, ClientStats, TopicStats
 from nsqadmin_cli.cluster import values_of

@@ -3,7 +3,7 @@
 import pytest
 
 from cli.gnsqadmin import misuse, ok
-from gnsqd.version import VERSION
+from gnsqd.shared.version import VERSION
 from nsqadmin_cli.http_client import Address
 
 

@@ -11,7 +11,7 @@ from cli.fake_nsqd import node as fake_node
 from cli.fake_nsqd import topic as fake_topic
 from cli.gnsqadmin import FakeNode, document, failure, gnsqadmin, http_answer, ok, rows, words
 from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill, publish
-from gnsqd.version import VERSION
+from gnsqd.shared.version import VERSION
 from kit.daemons import DEADLINE, Daemon, own_command
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post, wait_for

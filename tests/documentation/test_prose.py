@@ -40,7 +40,7 @@ COLUMNS = 85  # of a line of code that the site shows without cutting it off
 
 SOURCES = [
     path
-    for folder in ("gnsqd", "gnsq_shared", "nsqadmin_cli", "nsqadmin_web", "contrib", "tools", "tests", ".ci")
+    for folder in ("gnsqd", "nsqadmin_cli", "contrib", "tools", "tests", ".ci")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if path != Path(__file__)
 ]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gnsqd.errors import StorageError
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.metadata import load
 from kit.daemons import DEADLINE, Daemon, eventually, is_readable
 from kit.nsq_client import Client

@@ -10,7 +10,7 @@ import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("gnsqd", "gnsq_shared", "nsqadmin_cli", "pyspark_nsq", "pyspark_nsq_diskqueue", "gnsq_pipeline")
+PACKAGES = ("gnsqd", "nsqadmin_cli", "pyspark_nsq", "pyspark_nsq_diskqueue", "gnsq_pipeline")
 LIBRARIES = ("_distutils_hack", "py4j", "pyarrow", "pyspark", "setuptools")
 
 

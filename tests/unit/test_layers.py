@@ -16,8 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# From the top. A module may import its own unit and the units of the layers below its own; the last layer's units
-# may import each other.
+# From the top. A module may import its own unit and the units of the layers below its own.
 LAYERS = (
     ("gnsqd.pytest_plugin",),
     ("gnsqd.testing",),
@@ -36,10 +35,9 @@ LAYERS = (
     ("gnsqd.storage",),
     ("gnsqd.net",),
     ("gnsqd.hub",),
-    (
-        *("gnsqd.options", "gnsqd.errors", "gnsqd.log", "gnsqd.names"),
-        *("gnsqd.quantile", "gnsqd.gc_tuning", "gnsqd.gotext", "gnsqd.version"),
-    ),
+    ("gnsqd.options",),
+    ("gnsqd.log", "gnsqd.quantile", "gnsqd.gc_tuning", "gnsqd.gotext"),
+    ("gnsqd.shared",),
 )
 LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 
@@ -51,23 +49,19 @@ ROOTS = ("contrib",)
 
 # What the executors of Spark import besides the standard library: only what a wheel of gnsqd without its dependencies
 # has.
-ON_EXECUTORS = ("gnsq_shared", "pyspark_nsq", "pyspark_nsq_diskqueue")
+ON_EXECUTORS = ("gnsqd.shared", "pyspark_nsq", "pyspark_nsq_diskqueue")
 EXECUTOR_LIBRARIES = {"pyarrow", "pyspark"}
 
 # The modules that define what Spark calls. All others are imported without pyspark.
 PYSPARK_MODULES = {"batch_reader", "catalog_table", "data_source", "listener", "stream_reader", "writer"}
 
-# All of gnsqd that programs beside the daemon may import, with what it raises: it needs no gevent.
+# All of gnsqd that gnsqadmin may import besides gnsqd.shared: it needs no gevent.
 SHARED = (
-    "gnsqd.errors",
     "gnsqd.log",
-    "gnsqd.names",
     "gnsqd.options",
-    "gnsqd.version",
     "gnsqd.wire.codec",
     "gnsqd.broker.envelope",
     "gnsqd.storage.disk.reader",
-    "gnsqd.storage.disk.record",
     "gnsqd.storage.journal.records",
     "gnsqd.storage.journal.replay",
 )
@@ -89,7 +83,8 @@ FOR_PAGE = (
 )
 
 # Who imports the page, when it is called.
-PAGE_IN = {("gnsqd.nsqd", "nsqadmin_web.process")}
+PAGE_IN = {("gnsqd.nsqd", "nsqadmin_cli.web.process")}
+PAGE = "nsqadmin_cli.web"
 
 CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+)?cimport\s+([\w., ]+)", re.MULTILINE)
 
@@ -160,9 +155,8 @@ def violations(edges: Graph) -> list[str]:
             target = unit_of(other)
             if target is None or target == unit:
                 continue
-            if LEVELS[target] > LEVELS[unit] or LEVELS[target] == LEVELS[unit] == len(LAYERS) - 1:
-                continue
-            found.append(f"{module} imports {other}")
+            if LEVELS[target] <= LEVELS[unit]:
+                found.append(f"{module} imports {other}")
     return found
 
 
@@ -171,7 +165,7 @@ def test_nothing_in_gnsqd_imports_upwards_or_sideways() -> None:
 
 
 VIOLATIONS: dict[str, Graph] = {
-    "upwards": {"gnsqd.storage.disk.record": {"gnsqd.queues.message"}},
+    "upwards": {"gnsqd.storage.files": {"gnsqd.queues.message"}},
     "sideways": {"gnsqd.wire.tcp": {"gnsqd.cluster.auth"}},
     "upwards in one package": {"gnsqd.observe.stats": {"gnsqd.observe.prometheus"}},
     "from the bottom": {"gnsqd.options": {"gnsqd.nsqd"}},
@@ -186,7 +180,7 @@ def test_the_rule_sees() -> None:
 
 def test_no_module_imports_itself_by_a_detour() -> None:
     try:
-        TopologicalSorter(graph("gnsqd", "gnsq_shared", "nsqadmin_cli", "nsqadmin_web", "contrib")).prepare()
+        TopologicalSorter(graph("gnsqd", "nsqadmin_cli", "contrib")).prepare()
     except CycleError as error:
         pytest.fail(f"circular import: {' > '.join(reversed(error.args[1]))}")
 
@@ -199,24 +193,24 @@ def test_topics_and_channels_do_not_know_where_messages_are_kept(module: str, kn
     assert found == {f"gnsqd.queues.{name}" for name in known}
 
 
-@pytest.mark.parametrize("top", ["gnsq_shared", "nsqadmin_cli", "contrib"])
-def test_beside_the_daemon_only_its_shared_modules_are_imported(top: str) -> None:
+@pytest.mark.parametrize("top, known", [("nsqadmin_cli", SHARED), ("contrib", ())])
+def test_beside_the_daemon_only_its_shared_modules_are_imported(top: str, known: tuple[str, ...]) -> None:
     foreign = {
         f"{name} imports {imported}"
         for name, found in graph("gnsqd", top).items()
         for imported in found
-        if not name.startswith("gnsqd") and imported.startswith("gnsqd") and imported not in SHARED
-        if (name, imported) not in LATE
+        if not name.startswith(("gnsqd", PAGE)) and imported.startswith("gnsqd")
+        if not imported.startswith("gnsqd.shared") and imported not in known and (name, imported) not in LATE
     }
     assert foreign == set()
 
 
 def test_the_page_is_above_gnsqadmin_and_beside_the_daemon() -> None:
-    edges = graph("gnsqd", "nsqadmin_cli", "nsqadmin_web")
+    edges = graph("gnsqd", "nsqadmin_cli")
     pairs = {(name, imported) for name, found in edges.items() for imported in found}
-    assert {pair for pair in pairs if "nsqadmin_web" in pair[1] and "nsqadmin_web" not in pair[0]} == PAGE_IN
-    daemons = {pair[1] for pair in pairs if pair[0].startswith("nsqadmin_web") and pair[1].startswith("gnsqd")}
-    assert daemons - {*SHARED, *FOR_PAGE} == set()
+    assert {pair for pair in pairs if PAGE in pair[1] and PAGE not in pair[0]} == PAGE_IN
+    daemons = {pair[1] for pair in pairs if pair[0].startswith(PAGE) and pair[1].startswith("gnsqd")}
+    assert {name for name in daemons - {*SHARED, *FOR_PAGE} if not name.startswith("gnsqd.shared")} == set()
 
 
 def importers(wanted: Callable[[str], bool], *tops: str) -> set[tuple[str, str]]:
@@ -235,8 +229,8 @@ def test_executors_of_spark_import_little() -> None:
     allowed = {*sys.stdlib_module_names, *EXECUTOR_LIBRARIES, *ON_EXECUTORS, "gnsqd"}
     foreign = {
         (name, package)
-        for name, package in importers(lambda imported: True, "contrib", "gnsq_shared")
-        if name.split(".")[0] in ON_EXECUTORS and package not in allowed
+        for name, package in importers(lambda imported: True, "contrib", "gnsqd")
+        if name.startswith(ON_EXECUTORS) and package not in allowed
     }
     # For a spool in an object store alone, and for metrics, which the driver serves.
     assert foreign <= {("pyspark_nsq.files", "obstore"), ("pyspark_nsq.progress", "prometheus_client")}
@@ -244,8 +238,7 @@ def test_executors_of_spark_import_little() -> None:
 
 def test_who_imports_what_few_may_import() -> None:
     assert importers(lambda imported: imported.split(".")[0] in ("gevent", "greenlet"), "contrib") == set()
-    packages = ("gnsqd", "gnsq_shared", "nsqadmin_cli", "nsqadmin_web", "contrib")
-    patching = importers(lambda imported: imported.startswith("gevent.monkey"), *packages)
+    patching = importers(lambda imported: imported.startswith("gevent.monkey"), "gnsqd", "nsqadmin_cli", "contrib")
     assert patching <= {("gnsqd.__main__", "gevent")}
     rich = importers(lambda imported: imported.split(".")[0] == "rich", "nsqadmin_cli")
     assert {name for name, _ in rich if not f"{name}.".startswith("nsqadmin_cli.render.")} == set()
@@ -284,21 +277,23 @@ def test_readers_and_writers_are_imported_without_gevent_and_most_without_spark(
         pytest.importorskip(library)
     names = [
         name
-        for name in modules("contrib") | modules("gnsq_shared")
-        if name.split(".")[0] in ON_EXECUTORS and (absent == "gevent" or name.split(".")[-1] not in PYSPARK_MODULES)
+        for name in modules("contrib") | modules("gnsqd")
+        if name.startswith(ON_EXECUTORS)
+        and not name.endswith(":pxd")
+        and (absent == "gevent" or name.split(".")[-1] not in PYSPARK_MODULES)
     ]
     libraries = (absent, "click", "cramjam", "OpenSSL", "prometheus_client", "re2", "rich", "zlib_ng")
     run_without(libraries, import_all(names))
 
 
-OF_THE_PAGE = ("jinja2", "click", "urllib3", "subprocess", "nsqadmin_cli")
+OF_THE_PAGE = ("jinja2", "click", "urllib3", "subprocess", "nsqadmin_cli.api")
 RARE = ("ssl", "_hashlib", "http.client", "tomllib", "cramjam", "re2", "ctypes", "OpenSSL", "prometheus_client")
 
 
 def test_daemon_starts_without_what_only_some_daemons_need() -> None:
     blocked = ("prometheus_client", "OpenSSL", "urllib3", "click", "rich")
     run_without(blocked, "import gnsqd.__main__, gnsqd.nsqd")
-    for modules, rare in (("gnsqd.nsqd", RARE), ("gnsqd.nsqd, nsqadmin_web.process", OF_THE_PAGE)):
+    for modules, rare in (("gnsqd.nsqd", RARE), ("gnsqd.nsqd, nsqadmin_cli.web.process", OF_THE_PAGE)):
         loaded = f"import {modules}; print(*[name for name in {rare} if name in sys.modules])"
         assert run_without((), loaded) == "\n"
 
@@ -309,4 +304,4 @@ def test_shared_modules_import_without_gevent(module: str) -> None:
 
 
 def test_the_page_never_loads_rich() -> None:
-    run_without(("rich",), "import nsqadmin_web.__main__, nsqadmin_web.command")
+    run_without(("rich",), "import nsqadmin_cli.web.__main__, nsqadmin_cli.web.command")

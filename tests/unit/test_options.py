@@ -11,8 +11,8 @@ import pytest
 from documentation.writers import load_writer
 from gnsqd import options
 from gnsqd.configuration import BadValue, combine, load_file, resolve
-from gnsqd.errors import StartError
 from gnsqd.options import LOOKUPD_OPTIONS, OPTIONS, LookupdOptions, Options
+from gnsqd.shared.errors import StartError
 
 ROOT = Path(__file__).parents[2]
 CONTRIB = ROOT / "contrib"

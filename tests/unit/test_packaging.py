@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 import gnsqd
-from gnsqd.version import VERSION, lane
+from gnsqd.shared.version import VERSION, lane
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED_LANE = os.environ.get("GNSQD_EXPECT_LANE")
@@ -33,9 +33,7 @@ HOT_MODULES: list[str] = PYPROJECT["tool"]["gnsqd"]["compiled"]
 # Package -> where it stands in the source tree.
 PACKAGES = {
     "gnsqd": ROOT,
-    "gnsq_shared": ROOT,
     "nsqadmin_cli": ROOT,
-    "nsqadmin_web": ROOT,
     "gnsq_pipeline": ROOT / "contrib",
     "pyspark_nsq": ROOT / "contrib",
     "pyspark_nsq_diskqueue": ROOT / "contrib",
@@ -171,7 +169,7 @@ def _package_files(place: Callable[[str, str], str]) -> Iterator[str]:
 
 def test_the_version_stands_in_one_place() -> None:
     assert PYPROJECT["project"]["dynamic"] == ["version"]
-    assert PYPROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "gnsqd.version.VERSION"}
+    assert PYPROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "gnsqd.shared.version.VERSION"}
     literal = re.compile(rf"(?<![\d.]){re.escape(VERSION)}(?![\d.])")
     files = [path for package, root in PACKAGES.items() for path in (root / package).rglob("*.py")]
     files += [ROOT / "pyproject.toml", ROOT / "setup.cfg", *(ROOT / "contrib" / "container").glob("*.*")]

@@ -7,8 +7,8 @@ from typing import Any
 import gevent
 import pytest
 
-from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
+from gnsqd.shared.errors import StorageError
 from gnsqd.supervisor import Supervisor
 
 

@@ -17,8 +17,8 @@ from gnsqd.web.http11 import RequestReader
 from kit import preloaded
 from kit.daemons import DEADLINE, Daemon, eventually
 from nsqadmin_cli.context import ClusterSettings, Commands, Context
-from nsqadmin_web.app import Application
-from nsqadmin_web.security import Security
+from nsqadmin_cli.web.app import Application
+from nsqadmin_cli.web.security import Security
 
 HOST = "localhost:4171"
 OWN = {"Origin": f"http://{HOST}"}  # what a browser sends with a form of the page

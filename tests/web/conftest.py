@@ -11,7 +11,7 @@ from kit.peer_program import PeerProgram, start_nsqlookupd
 @pytest.fixture(autouse=True)
 def quick_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     """An examination in this process takes no three seconds."""
-    monkeypatch.setattr("nsqadmin_web.monitor._EXAMINING", 0.1)
+    monkeypatch.setattr("nsqadmin_cli.web.monitor._EXAMINING", 0.1)
 
 
 @pytest.fixture

@@ -186,7 +186,7 @@ def test_log_in_and_out_by_forms(
 def test_a_session_ends_after_its_time(fake: FakeServer, tokens: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     app = App([fake.address], token_files=tokens)
     for seconds, status in ((60.0, 200), (-1.0, 303)):
-        monkeypatch.setattr("nsqadmin_web.security._SESSION_SECONDS", seconds)
+        monkeypatch.setattr("nsqadmin_cli.web.security._SESSION_SECONDS", seconds)
         answer = app.ask("POST", "/login", urlencode({"token": FULL}).encode(), **OWN)
         session = {"Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
         assert app.get("/topics/t", **session).status == status

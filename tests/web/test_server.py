@@ -25,8 +25,8 @@ from kit.daemons import DEADLINE, Daemon, address_of, eventually, open_socket, o
 from kit.lookupds import DEV
 from kit.traffic import DaemonFactory, create
 from nsqadmin_cli.http_client import Address
-from nsqadmin_web.monitor import INTERVAL, SHARED
-from nsqadmin_web.process import reachable
+from nsqadmin_cli.web.monitor import INTERVAL, SHARED
+from nsqadmin_cli.web.process import reachable
 from web.app import WebProcess, admin_of, ask, shown
 
 STATS = "/stats"
@@ -321,7 +321,7 @@ def test_a_process_that_nobody_uses_ends_and_refuses_nobody() -> None:
     with ours, socket.create_server(("127.0.0.1", 0)) as listener:
         with its:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "nsqadmin_web"], stdin=its.fileno(), pass_fds=[listener.fileno()]
+                [sys.executable, "-P", "-m", "nsqadmin_cli.web"], stdin=its.fileno(), pass_fds=[listener.fileno()]
             )
         settings = {
             "descriptor": listener.fileno(), "nsqd": "127.0.0.1:1", "listed": ["", 1], "nsqlookupd": "",

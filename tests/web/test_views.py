@@ -15,7 +15,7 @@ from cli.nodes import DOWN
 from kit.daemons import Daemon, free_port
 from kit.lookupds import EMBEDDED, EmbeddedLookupd
 from kit.traffic import DaemonFactory, create, publish, wait_for
-from nsqadmin_web.app import ROUTES
+from nsqadmin_cli.web.app import ROUTES
 from web.app import App
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)> \u202e\x00{{7*7}}'
@@ -47,7 +47,7 @@ def test_every_view_of_a_node(gnsqd: Daemon) -> None:
 
 def test_rates_and_a_trend_come_with_the_second_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("monitor._LEAST", "site.FRESH", "monitor.INTERVAL"):
-        monkeypatch.setattr(f"nsqadmin_web.{name}", 0.0)
+        monkeypatch.setattr(f"nsqadmin_cli.web.{name}", 0.0)
     counts = iter(range(0, 100_000, 10))
     fake = FakeServer({"/stats": [lambda: node(topic("t", message_count=next(counts)))]})
     app = App([fake.address])
@@ -141,7 +141,7 @@ def hanging() -> Iterator[str]:
 
 
 def test_a_node_that_hangs_delays_the_pages_once_and_is_shown(hanging: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsqadmin_web.monitor._QUICK", 0.1)
+    monkeypatch.setattr("nsqadmin_cli.web.monitor._QUICK", 0.1)
     fake = FakeServer({"/stats": [node(topic("t"))]})
     app = App([fake.address, hanging], timeout=3.0)
     for view in ("/", "/topics/t", "/nodes", f"/nodes/{hanging}", "/publish"):

@@ -1,6 +1,6 @@
 cimport cython
 
-from gnsqd.storage.disk.record cimport frame_records
+from gnsqd.shared.record cimport frame_records
 from gnsqd.storage.disk.reader cimport RecordReader
 
 cdef class DiskQueue:

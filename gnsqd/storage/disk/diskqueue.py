@@ -23,13 +23,13 @@ from itertools import accumulate
 
 from gevent.event import AsyncResult
 
-from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.options import Options
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.record import MAX_RECORD_SIZE, MIN_RECORD_SIZE, Meta, frame_records
 from gnsqd.storage.disk.due_times import DueTimes, payload_key
 from gnsqd.storage.disk.opening import SHORTAGES, DataFiles, QueueFiles, open_queue
 from gnsqd.storage.disk.reader import RecordReader
-from gnsqd.storage.disk.record import MAX_RECORD_SIZE, MIN_RECORD_SIZE, Meta, frame_records
 from gnsqd.storage.files import path_error, rename_file, sync_path, temporary_path, write_file
 from gnsqd.storage.syncer import GroupCommit, Syncer
 

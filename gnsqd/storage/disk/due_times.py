@@ -21,10 +21,10 @@ from typing import BinaryIO
 
 from gevent import Greenlet, spawn
 
-from gnsqd.errors import StorageError
 from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Logger
-from gnsqd.storage.disk.record import DUE_TIMES_ENTRY, DUE_TIMES_FIRST_LINE
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.record import DUE_TIMES_ENTRY, DUE_TIMES_FIRST_LINE
 from gnsqd.storage.files import append_file, failing_as_go, rename_file, sync_path, temporary_path
 from gnsqd.storage.syncer import Syncer
 

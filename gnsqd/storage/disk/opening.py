@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from gnsqd.errors import StorageError
 from gnsqd.log import Logger
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.record import Meta, data_file_name, data_file_number, due_times_file_name, meta_file_name
 from gnsqd.storage.disk.reader import RecordReader
-from gnsqd.storage.disk.record import Meta, data_file_name, data_file_number, due_times_file_name, meta_file_name
 from gnsqd.storage.files import failing_as_go, list_names, path_error
 
 _OF_QUEUE = re.compile(rf"(.+?)(?:({re.escape(meta_file_name(''))})|\.diskqueue\.[0-9]+\.dat)", re.DOTALL)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from gevent import sleep
 from gevent.event import Event
 
-from gnsqd.errors import StorageError
 from gnsqd.hub.cooperative import BACKGROUND_SECONDS, Turns
 from gnsqd.log import Logger
 from gnsqd.options import Options
-from gnsqd.storage.disk.record import parse_segment_name
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.record import parse_segment_name
 from gnsqd.storage.journal.open_files import OpenFiles, limit_of_process
 from gnsqd.storage.syncer import Syncer
 

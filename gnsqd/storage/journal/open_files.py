@@ -10,7 +10,7 @@ import resource
 from contextlib import suppress
 from typing import Protocol
 
-from gnsqd.errors import StorageError
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.files import failing_as_go, rename_file, temporary_path, write_at
 
 SHARE = 4  # of all descriptors that the process may have, journals get 1 / SHARE

@@ -40,7 +40,7 @@ from sys import maxsize
 
 from zlib_ng.zlib_ng import crc32
 
-from gnsqd.errors import StorageError
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.journal.spans import Spans, decode_bounds, encode_bounds
 
 FIRST_LINE_SIZE = 25

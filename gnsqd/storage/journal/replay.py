@@ -17,8 +17,8 @@ from itertools import islice
 from time import monotonic, time_ns
 from typing import NamedTuple
 
-from gnsqd.errors import StorageError
 from gnsqd.log import Logger
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.files import path_error
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.segment import Segment, read_index

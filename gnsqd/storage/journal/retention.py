@@ -8,8 +8,8 @@ from struct import Struct
 from sys import maxsize
 from time import monotonic, time_ns
 
-from gnsqd.errors import StorageError
 from gnsqd.options import SECOND
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.journal.segment import Segment, Segments
 
 PARTS = 8

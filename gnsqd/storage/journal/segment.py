@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 
-from gnsqd.errors import StorageError
 from gnsqd.log import Logger
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.files import failing_as_go, path_error, write_at
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.open_files import OpenFiles

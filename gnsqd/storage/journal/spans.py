@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from sys import byteorder, maxsize
 
-from gnsqd.errors import StorageError
+from gnsqd.shared.errors import StorageError
 
 MAX_BLOCK = 1024  # spans
 

@@ -12,7 +12,7 @@ from typing import Self
 
 import pytest
 
-from gnsq_shared.client import Frames
+from gnsqd.shared.client import Frames
 from pyspark_nsq import backlog, read_task, subscription
 from pyspark_nsq.client import Message
 from pyspark_nsq.discovery import Depth, Nsqd

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsq_shared.client import Frames, Message
+from gnsqd.shared.client import Frames, Message
 from pyspark_nsq.columns import Messages, pack, rows_of
 from pyspark_nsq.errors import SpoolError
 from spark.unit.fake_nsqd import frames_of

@@ -7,9 +7,9 @@ from time import monotonic_ns
 import pytest
 
 from gnsqd.broker.channel import MAX_TAKE, MAX_TAKE_BYTES, Channel
-from gnsqd.errors import StorageError
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Left
+from gnsqd.shared.errors import StorageError
 from unit.broker.fakes import MINUTE, Build, Consumers, FakeConsumer, Fakes, backend_of, bodies_of, replace_writes
 
 

@@ -12,10 +12,10 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.dead_letters import MAX_BATCH, DeadLetters
 from gnsqd.broker.drain import Drain
 from gnsqd.broker.topic import Topic
-from gnsqd.errors import StorageError
 from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Left
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, Build, Fakes, backend_of, eventually, replace_writes, settle, take_all
 from unit.queues.test_journaled import Daemon

@@ -6,7 +6,7 @@ import zlib
 import pytest
 
 from gnsqd.broker.envelope import MAX_HEADER, Letter, dead_letter_topic, is_dead_letter_topic
-from gnsqd.names import is_ephemeral, is_valid_name
+from gnsqd.shared.names import is_ephemeral, is_valid_name
 
 HEADER = {
     "id": "0ea4d0c3b5a6f000",

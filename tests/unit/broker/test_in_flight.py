@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsqd.broker.in_flight import InFlight
-from gnsqd.errors import BrokerError
 from gnsqd.queues.message import Message, new_messages
 from gnsqd.queues.queue import Deferred
+from gnsqd.shared.errors import BrokerError
 
 
 def message(number: int) -> Message:

@@ -12,9 +12,9 @@ from gevent import joinall, sleep, spawn
 from gevent.event import Event
 
 from gnsqd.broker.registry import PRECREATION_PATIENCE
-from gnsqd.errors import BrokerError, StorageError
 from gnsqd.log import Logger
 from gnsqd.queues.queue import Left
+from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.storage.disk import opening
 from gnsqd.storage.disk.opening import QueueFiles
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata

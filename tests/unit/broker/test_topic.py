@@ -7,8 +7,8 @@ from gevent import sleep
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
-from gnsqd.errors import StorageError
 from gnsqd.queues.queue import Left
+from gnsqd.shared.errors import StorageError
 from unit.broker.fakes import (
     MINUTE,
     Build,

@@ -9,7 +9,7 @@ from gevent.event import Event
 
 from gnsqd.cluster.auth import MAX_REGEX_SIZE, MAX_SECRET_SIZE, Auth, State, parse_answer
 from gnsqd.cluster.http_client import HTTPClient
-from gnsqd.errors import AuthError, HTTPClientError
+from gnsqd.shared.errors import AuthError, HTTPClientError
 from kit.auth_server import EVERYTHING
 from kit.daemons import DEADLINE
 

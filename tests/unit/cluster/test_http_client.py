@@ -13,8 +13,8 @@ from gevent.server import StreamServer
 from gevent.socket import socket
 
 from gnsqd.cluster.http_client import HTTPClient
-from gnsqd.errors import HTTPClientError
 from gnsqd.options import MILLISECOND, SECOND
+from gnsqd.shared.errors import HTTPClientError
 from kit.auth_server import AuthServer, response
 from kit.certificates import issue
 from kit.daemons import DEADLINE

@@ -7,7 +7,7 @@ import pytest
 from gnsqd.log import Level, Logger
 from gnsqd.lookupd.client_v1 import Registrant
 from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
-from gnsqd.names import TooMany
+from gnsqd.shared.names import TooMany
 
 TOPICS = ("t", "u", "e#ephemeral")
 CHANNELS = ("c", "d", "f#ephemeral")

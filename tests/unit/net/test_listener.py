@@ -10,10 +10,10 @@ from pathlib import Path
 import gevent
 import pytest
 
-from gnsqd.errors import StartError
 from gnsqd.log import Level, Logger
 from gnsqd.net.connection import Connection
 from gnsqd.net.listener import Listener
+from gnsqd.shared.errors import StartError
 
 
 @contextmanager

@@ -8,12 +8,12 @@ import gevent
 import pytest
 
 from gnsqd.broker.registry import Registry
-from gnsqd.errors import StorageError
 from gnsqd.hub.cooperative import TURN_SECONDS
 from gnsqd.observe.prometheus import Metrics
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.options import Options
-from gnsqd.version import NSQD_VERSION, VERSION, lane
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.version import NSQD_VERSION, VERSION, lane
 from kit.exposition import OPENMETRICS, Series, labels, series
 from unit.observe.clients import STATS, ShownClient
 

@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
-from gnsq_shared.directory import list_directory
 from gnsqd.log import Level, Logger
 from gnsqd.queues.data_path import convert
-from gnsqd.storage.disk.record import decode_record
+from gnsqd.shared.directory import list_directory
+from gnsqd.shared.record import decode_record
 from gnsqd.storage.metadata import FILE_NAME, ChannelMetadata, TopicMetadata, save
 from gnsqd.storage.syncer import Syncer
 from nsqadmin_cli.datadir.checking import Checker

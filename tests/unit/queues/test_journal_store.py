@@ -12,9 +12,9 @@ import pytest
 from gevent import joinall, killall, spawn
 
 from gnsqd.broker.channel import Channel
-from gnsqd.errors import StartError
 from gnsqd.hub.cooperative import give_way
 from gnsqd.queues.message import Message
+from gnsqd.shared.errors import StartError
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, FakeConsumer, bodies_of, eventually, settle
 from unit.queues.test_journaled import FAR, Daemon, channel

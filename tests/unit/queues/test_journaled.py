@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
-from gnsqd.errors import StartError, StorageError
 from gnsqd.options import Options
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Left
+from gnsqd.shared.errors import StartError, StorageError
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, settle

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from gnsqd.broker.history import History
 from gnsqd.broker.rules import Rules
-from gnsqd.errors import BrokerError, StorageError
 from gnsqd.hub import cooperative
 from gnsqd.queues.message import Message
+from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.storage.journal import segment, snapshot
 from gnsqd.storage.journal.open_files import AppendedFile
 from gnsqd.storage.syncer import Syncer

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gnsqd.errors import StartError
 from gnsqd.log import Level, Logger
+from gnsqd.shared.errors import StartError
 from gnsqd.storage.directory import LOOK_EVERY, DirLock, FreeDisk, clean_up
 from gnsqd.storage.disk.opening import DataFiles
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gnsqd.errors import StorageError
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage import files
 from gnsqd.storage.files import MAX_PARTS, rename_file, sync_path, write_at, write_file
 

@@ -4,7 +4,7 @@ import gevent
 import pytest
 from gevent.event import AsyncResult, Event
 
-from gnsqd.errors import StorageError
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage import syncer
 from gnsqd.storage.syncer import GroupCommit
 

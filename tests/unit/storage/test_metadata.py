@@ -11,8 +11,8 @@ import gevent
 import pytest
 from gevent.lock import Semaphore
 
-from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage import metadata
 from gnsqd.storage.metadata import ChannelMetadata, MetadataFile, TopicMetadata, find_older, load
 from unit.storage.greenlets import eventually

@@ -6,7 +6,7 @@ import gevent
 import pytest
 from gevent.event import AsyncResult
 
-from gnsqd.errors import StorageError
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.syncer import THREADS, Syncer
 from unit.storage.greenlets import eventually
 

@@ -14,10 +14,10 @@ import pytest
 from gnsqd.broker.bounds import OutOfBounds
 from gnsqd.broker.registry import Registry, TopicNotFound
 from gnsqd.broker.topic import ChannelNotFound, Draining
-from gnsqd.errors import BrokerError, StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.observe.stats import MemoryStats, held
 from gnsqd.options import Options
+from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import API
 from gnsqd.web.http11 import Request

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from gnsqd.errors import BrokerError, StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
+from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.web.http11 import Request, RequestReader
 from gnsqd.web.routes import Route, Router, parse_query, read_parameters
 

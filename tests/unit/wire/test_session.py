@@ -14,9 +14,10 @@ import gnsqd.wire.session
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
 from gnsqd.options import SECOND, Options
+from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
 from gnsqd.storage.syncer import Syncer
 from gnsqd.wire.client_v2 import ClientV2
-from gnsqd.wire.codec import FRAME_TYPE_RESPONSE, frame
+from gnsqd.wire.codec import frame
 from gnsqd.wire.commands import Authenticate, Commands
 from gnsqd.wire.session import ProtocolV2
 from kit.daemons import is_readable

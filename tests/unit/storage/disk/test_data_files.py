@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gnsqd.errors import StorageError
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.record import frame_records
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.opening import DataFiles
-from gnsqd.storage.disk.record import frame_records
 from unit.storage.conftest import OpenQueue, list_data_files
 from unit.storage.disk.test_diskqueue import drain
 

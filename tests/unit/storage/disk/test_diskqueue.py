@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from gevent import get_hub
 
-from gnsqd.errors import StorageError
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.reader import BUFFER_SIZE, MAX_JOINED
 

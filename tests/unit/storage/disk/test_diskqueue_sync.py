@@ -11,7 +11,7 @@ import gevent
 import pytest
 from gevent.event import AsyncResult
 
-from gnsqd.errors import StorageError
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.syncer import Syncer
 from unit.storage.conftest import OpenQueue

@@ -11,8 +11,8 @@ from time import time_ns
 import gevent
 import pytest
 
-from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.due_times import DueTimes
 from gnsqd.storage.syncer import Syncer

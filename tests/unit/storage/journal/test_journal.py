@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gnsqd.errors import StorageError
 from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.queues.message import Message
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.journal import journal as journal_module
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.records import FINISHED, Encoder

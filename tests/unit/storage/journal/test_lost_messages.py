@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gnsq_shared.directory import list_directory
 from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.queues.message import Message
+from gnsqd.shared.directory import list_directory
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.records import MAX_MESSAGES
 from gnsqd.storage.journal.segment import Segment, Segments

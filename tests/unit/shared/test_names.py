@@ -2,7 +2,7 @@
 
 import pytest
 
-from gnsqd.names import is_ephemeral, is_valid_name
+from gnsqd.shared.names import is_ephemeral, is_valid_name
 
 
 @pytest.mark.parametrize(

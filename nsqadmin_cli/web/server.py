@@ -12,7 +12,7 @@ from gnsqd.net.listener import Listener
 from gnsqd.options import SECOND
 from gnsqd.web.http11 import Request
 from gnsqd.web.server import Answer, HTTPServer, Responder
-from nsqadmin_web.app import MAX_BODY, SMALL_BODY, Application
+from nsqadmin_cli.web.app import MAX_BODY, SMALL_BODY, Application
 
 MOST_BODIES = 2 * MAX_BODY  # bytes of large bodies that arrive or are worked on, of all connections
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from gnsqd.errors import StorageError
-from gnsqd.storage.disk.record import (
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.record import (
     DUE_TIMES_ENTRY,
     DUE_TIMES_FIRST_LINE,
     MIN_RECORD_SIZE,

@@ -2,16 +2,16 @@
 
 from typing import Any, get_args
 
-from gnsqd.names import is_valid_name
+from gnsqd.shared.names import is_valid_name
 from nsqadmin_cli.api import Action, Nsqd
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.operations import Operation, Result, Work, plan_tombstone
 from nsqadmin_cli.operations import plan as plan_operation
 from nsqadmin_cli.units import parse_duration, plural
-from nsqadmin_web.http import HTTPError, Request, Response
-from nsqadmin_web.present import address_of, html_table
-from nsqadmin_web.site import Page, Site
-from nsqadmin_web.views import publish_page
+from nsqadmin_cli.web.http import HTTPError, Request, Response
+from nsqadmin_cli.web.present import address_of, html_table
+from nsqadmin_cli.web.site import Page, Site
+from nsqadmin_cli.web.views import publish_page
 
 _LONGEST_DEFER = 30 * 86400.0  # seconds
 

@@ -14,12 +14,12 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from gnsqd.names import is_valid_name
+from gnsqd.shared.names import is_valid_name
 from nsqadmin_cli.api import STATS_ROWS, Action, Lookupd, NodeStats, Nsqd, Producer
 from nsqadmin_cli.cluster import Answers, ask_all, errors_of, values_of
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_web.http import HTTPError, Request, Response
-from nsqadmin_web.site import Site
+from nsqadmin_cli.web.http import HTTPError, Request, Response
+from nsqadmin_cli.web.site import Site
 
 JSONObject = dict[str, Any]
 

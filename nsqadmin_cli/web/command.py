@@ -2,8 +2,8 @@
 
 import signal
 
-from gnsqd.errors import StartError
 from gnsqd.log import Level, Logger
+from gnsqd.shared.errors import StartError
 from nsqadmin_cli.command import command, flag, option
 from nsqadmin_cli.context import ClusterSettings, Commands
 from nsqadmin_cli.errors import AdminError
@@ -42,10 +42,10 @@ def web(
 
     from gnsqd.net.listener import Listener
     from gnsqd.supervisor import Supervisor
-    from nsqadmin_web.app import Application
-    from nsqadmin_web.process import is_loopback, url_of, warn_unless
-    from nsqadmin_web.security import Security
-    from nsqadmin_web.server import PageServer
+    from nsqadmin_cli.web.app import Application
+    from nsqadmin_cli.web.process import is_loopback, url_of, warn_unless
+    from nsqadmin_cli.web.security import Security
+    from nsqadmin_cli.web.server import PageServer
 
     log = Logger("[gnsqadmin] ", Level.INFO)
     cluster = settings.cluster()

@@ -17,9 +17,8 @@ from struct import Struct
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self
 
-from gnsqd.wire.codec import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE, MAGIC_V2
+from gnsqd.shared.protocol import FRAME_TYPE_ERROR, FRAME_TYPE_MESSAGE, FRAME_TYPE_RESPONSE, MAGIC_V2
 
-_FRAME_TYPE_MESSAGE = 2
 _HEAD = Struct(">Ii")  # of a frame: its type counts as part of its size
 _MESSAGE_HEAD = Struct(">IiqH16s")
 _MESSAGE_SIZE = 30  # of a frame with an empty message
@@ -350,12 +349,12 @@ class Client:
         while position <= last:
             size, kind = unpack(buffer, position)
             end = position + 4 + size
-            if kind == _FRAME_TYPE_MESSAGE and size >= _MESSAGE_SIZE and end <= length:
+            if kind == FRAME_TYPE_MESSAGE and size >= _MESSAGE_SIZE and end <= length:
                 edges.append(position)
                 position = end
                 continue
             self._keep(buffer, edges, position)
-            if not 4 <= size <= self.largest_frame or not 0 <= kind <= _FRAME_TYPE_MESSAGE:
+            if not 4 <= size <= self.largest_frame or not 0 <= kind <= FRAME_TYPE_MESSAGE:
                 is_http = buffer.startswith(b"HTTP/", position)
                 self._lost("answers HTTP: expected its TCP port" if is_http else "does not speak NSQ's protocol")
             if end > length:

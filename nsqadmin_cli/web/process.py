@@ -102,7 +102,7 @@ class PageProcess:
             self._control, theirs = socket.socketpair()
             with theirs:
                 process = Popen(
-                    [sys.executable, "-P", "-m", "nsqadmin_web"],
+                    [sys.executable, "-P", "-m", "nsqadmin_cli.web"],
                     stdin=theirs.fileno(),
                     stdout=DEVNULL,
                     pass_fds=[self._listener.fileno()],

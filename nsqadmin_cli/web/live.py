@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator
 
 from gevent.event import Event
 
-from nsqadmin_web.http import HTTPError
-from nsqadmin_web.monitor import INTERVAL
+from nsqadmin_cli.web.http import HTTPError
+from nsqadmin_cli.web.monitor import INTERVAL
 
 MOST_STREAMS = 32
 

@@ -10,18 +10,18 @@ import gevent
 import gevent.socket
 from gevent.event import Event
 
-from gnsqd.errors import StartError
 from gnsqd.log import Level, Logger
 from gnsqd.net.addresses import join_host_port
 from gnsqd.net.listener import Listener, ListenerBroken
+from gnsqd.shared.errors import StartError
 from gnsqd.supervisor import Supervisor
 from nsqadmin_cli.context import ClusterSettings, Commands, Context, make_cluster
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address
-from nsqadmin_web.app import Application
-from nsqadmin_web.process import is_loopback
-from nsqadmin_web.security import Security
-from nsqadmin_web.server import PageServer
+from nsqadmin_cli.web.app import Application
+from nsqadmin_cli.web.process import is_loopback
+from nsqadmin_cli.web.security import Security
+from nsqadmin_cli.web.server import PageServer
 
 _NICE = 10  # so that a daemon that is busy is served first
 

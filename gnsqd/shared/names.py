@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection
 
-from gnsqd.errors import BrokerError
+from gnsqd.shared.errors import BrokerError
 
 EPHEMERAL_SUFFIX = "#ephemeral"
 MAX_NAME_LENGTH = 64

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gnsqd.errors import StorageError
-from gnsqd.storage.disk.record import (
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.record import (
     Meta,
     data_file_name,
     data_file_number,

@@ -18,13 +18,13 @@ from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.context import Commands
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.units import printable
-from nsqadmin_web import actions, api, views
-from nsqadmin_web.http import TEXT, HTTPError, Request, Response
-from nsqadmin_web.live import Live
-from nsqadmin_web.monitor import Monitor
-from nsqadmin_web.present import query
-from nsqadmin_web.security import HEADERS, Security
-from nsqadmin_web.site import Page, Site
+from nsqadmin_cli.web import actions, api, views
+from nsqadmin_cli.web.http import TEXT, HTTPError, Request, Response
+from nsqadmin_cli.web.live import Live
+from nsqadmin_cli.web.monitor import Monitor
+from nsqadmin_cli.web.present import query
+from nsqadmin_cli.web.security import HEADERS, Security
+from nsqadmin_cli.web.site import Page, Site
 
 MAX_BODY = 4 * 1024 * 1024  # bytes; a message of nsqd's default size, in a form
 SMALL_BODY = 64 * 1024  # of any other request
@@ -273,7 +273,7 @@ def _sentence(error: AdminError) -> str:
 
 def _static(name: str) -> Response:
     kind = _STATIC.get(PurePosixPath(name).suffix)
-    file = resources.files("nsqadmin_web") / "static" / name
+    file = resources.files("nsqadmin_cli.web") / "static" / name
     if kind is None or "/" in name or "\\" in name or not file.is_file():
         raise HTTPError(404, "NOT_FOUND")
     return Response(200, file.read_bytes(), kind, [("Cache-Control", "no-cache")])

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gnsqd.version import VERSION
+from gnsqd.shared.version import VERSION
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.snapshot import Snapshot
 from nsqadmin_cli.units import printable
-from nsqadmin_web import present
-from nsqadmin_web.http import Request
-from nsqadmin_web.monitor import FRESH, INTERVAL, SHARED, Monitor
-from nsqadmin_web.security import Security
+from nsqadmin_cli.web import present
+from nsqadmin_cli.web.http import Request
+from nsqadmin_cli.web.monitor import FRESH, INTERVAL, SHARED, Monitor
+from nsqadmin_cli.web.security import Security
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -86,7 +86,7 @@ class Site:
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
         environment = Environment(
-            loader=PackageLoader("nsqadmin_web"),
+            loader=PackageLoader("nsqadmin_cli.web"),
             autoescape=True,
             trim_blocks=True,
             lstrip_blocks=True,

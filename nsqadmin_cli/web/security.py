@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from gnsqd.log import Logger
 from gnsqd.web.http_auth import Tokens
 from gnsqd.web.routes import Role
-from nsqadmin_web.http import HTTPError, Request
+from nsqadmin_cli.web.http import HTTPError, Request
 
 HEADERS = [
     (

@@ -16,9 +16,9 @@ from nsqadmin_cli.snapshot import Flow, Snapshot, backlog, through
 from nsqadmin_cli.stat_tables import LISTING, RATES, Value, count
 from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, table_of
 from nsqadmin_cli.units import plural, printable, suggestion
-from nsqadmin_web.http import HTTPError, Request, Response
-from nsqadmin_web.present import View, address_of, facts, html_table, node_address, query, trend_of
-from nsqadmin_web.site import Exact, Lines, Page, Site
+from nsqadmin_cli.web.http import HTTPError, Request, Response
+from nsqadmin_cli.web.present import View, address_of, facts, html_table, node_address, query, trend_of
+from nsqadmin_cli.web.site import Exact, Lines, Page, Site
 
 _FINDINGS = 5  # on the overview
 _LONGEST_BODY = 4096  # characters of a message that are shown

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple, Self
 
-from gnsqd.errors import StorageError
+from gnsqd.shared.errors import StorageError
 
 MIN_RECORD_SIZE = 26  # bytes of a payload with an empty body
 MAX_RECORD_SIZE = 2**31 - 1  # bytes, as the length is an int32
