@@ -1,1 +1,1 @@
-"""The broker: topics, channels and messages. It knows no socket, no HTTP and no client class."""
+"""The broker: topics, channels and messages. It uses no socket, no HTTP and no client class."""

@@ -1,4 +1,4 @@
-"""Bounds for queued messages: how many in a channel, how many bytes in a topic, how old, and how full the disk.
+"""Limits the queued messages: their number in a channel, their bytes in a topic, their age, and the use of the disk.
 
 They are in memory or on disk, in a topic for its channels or in a channel for its consumers; what is in flight or
 deferred is not counted, and what comes back from there is never refused. Who publishes asks `Bounds.admit` first; with
@@ -25,11 +25,11 @@ OVERHEAD = 4 + MIN_RECORD_SIZE  # bytes of a message in a disk queue beside its 
 
 
 class OutOfBounds(BrokerError):
-    """Publishers are refused, for now at least: the reason names the bound."""
+    """A publish is refused. Its `reason` names the bound."""
 
 
 class Bounds:
-    """The bounds of one topic; `queue` is its own, `disk` is None without a bound for that."""
+    """The bounds of one topic, whose own queue is `queue`; `disk` is None if free disk space has no bound."""
 
     def __init__(
         self, topic: str, queue: Queue, channels: Mapping[str, Channel], options: Options, disk: FreeDisk | None
@@ -45,7 +45,7 @@ class Bounds:
     # For publishers
 
     def admit(self, bodies: list[bytes]) -> None:
-        """OutOfBounds if messages of these bodies may not be put now: all of them or none."""
+        """Raises OutOfBounds if the queues cannot take messages of all these bodies."""
         count = len(bodies)
         size = sum(map(len, bodies)) + OVERHEAD * count
         if self._disk is not None and self._disk.is_low(size):
@@ -70,7 +70,8 @@ class Bounds:
             self._reject(count, self._queue, f"topic {self._topic} {limit}")
 
     def _total(self, queues: list[Queue], more: int = 0) -> int:
-        """Bytes of all queues; what is in the topic, and `more`, each channel will have for itself."""
+        """Returns the bytes of all queues: each channel gets its own copy of the topic's messages, and of `more`
+        bytes."""
         return (self._queue.size + more) * max(len(queues), 1) + sum([queue.size for queue in queues])
 
     def _reject(self, count: int, queue: Queue, reason: str) -> None:
@@ -82,7 +83,8 @@ class Bounds:
     # Room
 
     def trim(self, step: int) -> bool:
-        """With drop-oldest, drop what is too much, of each queue `step` at most; whether there was any."""
+        """With drop-oldest, drops messages beyond the bounds, at most `step` of each queue; returns True if there were
+        any."""
         if not self._drops:
             return False
         queues = self._channel_queues()
@@ -103,7 +105,7 @@ class Bounds:
         return queue.drop_oldest(min(excess, step)) if excess > 0 else 0
 
     def _trim_bytes(self, queues: list[Queue]) -> int:
-        """From the largest queue first, MAX_STEP messages together: one large message may displace many small ones."""
+        """Drops at most MAX_STEP messages, the largest queue first: one large message may displace many small ones."""
         copies = max(len(queues), 1)
         dropped = 0
         while dropped < MAX_STEP and (excess := self._total(queues) - self._max_bytes) > 0:
@@ -120,18 +122,18 @@ class Bounds:
     # For the loop
 
     def tidy(self) -> bool:
-        """Drop some of what is too much or too old; whether there was any."""
+        """Drops some messages that are beyond the bounds or too old; returns True if it dropped any."""
         queues = [self._queue, *self._channel_queues()]
         return any(queue.drop_expired() for queue in queues) or self.trim(MAX_STEP // len(queues) + 1)
 
     def wait_synced(self) -> None:
-        """As `Queue.wait_synced`, of all queues. May yield."""
+        """Calls `Queue.wait_synced` on all queues. May yield."""
         for queue in (self._queue, *self._channel_queues()):
             queue.wait_synced()
 
 
 def bounds_loop(bounds: Callable[[], Iterable[Bounds]], disk: FreeDisk | None, exit: Event) -> None:
-    """Look at the disk and at the queues of all topics, whose `bounds()` those are, every second until `exit`."""
+    """Checks the disk and `bounds()`, which are those of all topics, every second until `exit` is set."""
     while not exit.wait(LOOP_SECONDS):
         if disk is not None:
             disk.look()

@@ -1,5 +1,4 @@
-"""What becomes of messages that were delivered `--max-attempts` times and failed once more: they go to a topic of their
-own, as dead letters (`envelope`).
+"""Moves messages that failed `--max-attempts` times to a topic of their own, as dead letters (`envelope`).
 
 A channel sets such a message aside and reports it. The one greenlet here puts a letter into the topic, waits until that
 is kept as surely as the options promise, and only then lets the channel forget the message: after a kill it may be in
@@ -25,7 +24,7 @@ MAX_BATCH_BYTES = 1 << 20
 
 
 class DeadLetters:
-    """Owns `deadLetterLoop`, and which channels have set messages aside."""
+    """Owns `deadLetterLoop`, and the set of channels that have dead letters."""
 
     def __init__(self, registry: Registry, log: Logger, spawn: Spawn) -> None:
         self._registry = registry
@@ -41,19 +40,19 @@ class DeadLetters:
         self._loop = self._spawn("deadLetterLoop", self.dead_letter_loop)
 
     def stop(self) -> None:
-        """Begin nothing any more: what is still set aside stays with its channel. May yield."""
+        """Stops the loop; dead letters that have not been moved stay with their channels. May yield."""
         self._exit.set()
         self._doorbell.ring()
         if self._loop is not None:
             self._loop.join()
 
     def note(self, channel: Channel) -> None:
-        """It has set messages aside. Never yields."""
+        """Reports that `channel` has dead letters. Never yields."""
         self._channels[channel] = None
         self._doorbell.ring()
 
     def dead_letter_loop(self) -> None:
-        """Move the messages that channels set aside, one channel after the other, until `stop`."""
+        """Moves the dead letters of one channel after the other, until `stop`."""
         while not self._exit.is_set():
             if not self._channels:
                 self._doorbell.wait()
@@ -74,7 +73,7 @@ class DeadLetters:
                 self._exit.wait(RETRY_SECONDS)  # or a consumer that fails at once would make it a busy loop
 
     def move_some(self, channel: Channel) -> Exception | None:
-        """Move some messages of a channel to its topic, or all that it has set aside back to its queue: then why."""
+        """Moves some dead letters of a channel to their topic. On failure, requeues the rest; returns the error."""
         if not channel.aside:  # it was emptied or deleted
             return None
         moved: list[Message] = []
@@ -92,8 +91,8 @@ class DeadLetters:
 
 
 def _put_letters(topic: Topic, channel: Channel, moved: list[Message]) -> Exception | None:
-    """Put letters of what the channel has set aside, and append the messages to `moved`; what stopped it. They are put
-    one by one, to know which are in. This is one step, so that nobody empties the channel meanwhile."""
+    """Puts dead letters into `topic`, one by one, and appends each message that is in to `moved`; returns the error
+    that stopped it. Does not yield before the end, so that nobody empties the channel meanwhile."""
     for message, reason, died in channel.aside.look(MAX_BATCH, MAX_BATCH_BYTES):
         id, timestamp, attempts = message.id.decode("latin-1"), message.timestamp, message.attempts
         letter = Letter(id, channel.topic_name, channel.name, timestamp, attempts, reason, died, message.body)

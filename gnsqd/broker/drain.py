@@ -1,4 +1,4 @@
-"""The drain: publishers are refused, consumers take what is left, and then the daemon exits.
+"""The drain: publishers are refused, consumers take the remaining messages, and then the daemon exits.
 
 It lasts until no queue holds a message any more, whether waiting, in flight or deferred, or until its time is up.
 Looking at all queues is more than one step; it may be, because what was found empty stays so: nothing but a publisher
@@ -28,7 +28,7 @@ SHOWN = 10  # queues in a report
 
 
 class Holder(NamedTuple):
-    """A queue that is not empty. `channel` is "" for a topic's own; `remark` is why it may stay so."""
+    """A queue that is not empty. `channel` is "" for a topic's queue; `remark` is a reason why it may stay so."""
 
     topic: str
     channel: str
@@ -41,7 +41,7 @@ class Holder(NamedTuple):
 
 
 class Drain:
-    """Owns the switch. `finish()` is called when all queues are empty, or after `timeout` ns."""
+    """Owns the drain's state. `finish()` is called when all queues are empty, or after `timeout` ns."""
 
     def __init__(self, registry: Registry, timeout: int, log: Logger, spawn: Spawn, finish: Callable[[], None]) -> None:
         self._registry = registry
@@ -53,7 +53,7 @@ class Drain:
         self._loop: Greenlet[..., None] | None = None
 
     def start(self) -> None:
-        """Begin, unless it has begun. Never yields."""
+        """Starts the drain, unless it is running. Never yields."""
         if self._loop is None:
             self._registry.set_draining(True)
             self._deadline = monotonic() + self._timeout / SECOND
@@ -64,14 +64,14 @@ class Drain:
             self._loop = self._spawn("drainLoop", self.drain_loop)
 
     def cancel(self) -> None:
-        """Accept messages again, and don't exit. Never yields."""
+        """Ends the drain: the daemon accepts messages again and does not exit. Never yields."""
         if self._loop is not None:
             self.stop()
             self._registry.set_draining(False)
             self._log.info("DRAIN: cancelled")
 
     def stop(self) -> None:
-        """Watch no longer: the daemon exits. Never yields."""
+        """Stops the loop, for the daemon's exit. Never yields."""
         if self._loop is not None:
             self._loop.kill(block=False)
             self._loop = None
@@ -93,7 +93,7 @@ class Drain:
             self._finish()
 
     def state(self) -> dict[str, object]:
-        """For people and programs: `remaining` is in ns, `holding` names the fullest queues. May yield."""
+        """Returns the answer of `/drain`: `remaining` is in ns, `holding` names the fullest queues. May yield."""
         holders = list(self._holders())
         draining = self._registry.draining
         return {

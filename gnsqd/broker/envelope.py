@@ -1,4 +1,4 @@
-"""Dead letters: the name of the topic that they go to, and how a message is wrapped there.
+"""Dead letters: the name of their topic, and the format of their bodies.
 
 A letter is a message whose body begins with a header, a JSON object on one line, with where it comes from and what
 became of it. Behind the line feed is the body as it was. contrib/docs/dead-letters.md has an example.
@@ -23,7 +23,7 @@ _HASH = 9  # characters: a hyphen and a CRC-32
 
 
 def dead_letter_topic(topic: str, channel: str) -> str:
-    """`{topic}.{channel}.dead`, ephemeral if either is. The end of a name that is too long becomes its CRC-32."""
+    """Returns `{topic}.{channel}.dead`, ephemeral if either is. If it is too long, a CRC-32 replaces its end."""
     name = f"{topic.removesuffix(EPHEMERAL_SUFFIX)}.{channel.removesuffix(EPHEMERAL_SUFFIX)}"
     end = _SUFFIX + (EPHEMERAL_SUFFIX if is_ephemeral(topic) or is_ephemeral(channel) else "")
     room = MAX_NAME_LENGTH - len(end)
@@ -38,8 +38,8 @@ def is_dead_letter_topic(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Letter:
-    """What a dead letter contains: of the message its id, where it was, when it was published and how often it was
-    delivered; why and when it died; its body. Times are wall clock in ns."""
+    """The content of a dead letter: id, topic, channel, time of publication and attempts of the message; the reason and
+    time of its death; its body. Times are wall clock in ns."""
 
     id: str
     topic: str
@@ -56,7 +56,7 @@ class Letter:
 
     @classmethod
     def parse(cls, data: bytes) -> "Letter":
-        """The letter in the body of a message; ValueError with a text for people if there is none."""
+        """Parses the body of a message; raises ValueError, with a text for people, if it is not a dead letter."""
         header, line_feed, body = data.partition(b"\n")
         told: Any = None
         if line_feed and len(header) < MAX_HEADER:

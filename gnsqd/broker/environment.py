@@ -1,5 +1,5 @@
-"""What topics and channels need from the rest of the daemon: plain callables, and a few methods of their consumers, so
-that nothing here points upwards."""
+"""The interfaces that topics and channels need from the rest of the daemon: callables, and a protocol for consumers, so
+that the broker imports nothing above it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ Spawn = Callable[[str, Callable[[], None]], "Greenlet[..., None]"]
 
 @dataclass(frozen=True)
 class Environment:
-    """Handed to every topic and channel.
+    """The callables and objects that every topic and channel gets.
 
     open_store(topic)       opens what keeps the messages of a topic; StorageError
     notify(thing, persist)  a topic or channel came or went; `persist`: nsqd.dat must have it. Never yields
@@ -78,7 +78,7 @@ class ClientStats:
 
 
 class Consumer(Protocol):
-    """What a channel asks of its clients."""
+    """A client of a channel."""
 
     @property
     def id(self) -> int: ...

@@ -15,7 +15,7 @@ _SUFFIXES = [b"%03x" % sequence for sequence in range(_SEQUENCE_END)]
 
 
 def time_of(id: str) -> int:
-    """When the tick of an id began, wall clock in ns; ValueError if it is not 16 hex characters."""
+    """Returns the beginning of an id's tick, wall clock in ns; raises ValueError if it is not 16 hex characters."""
     if len(id) != 16:
         raise ValueError("not an id")
     return ((int(id, 16) >> (NODE_ID_BITS + SEQUENCE_BITS)) + _EPOCH) << 20
@@ -33,8 +33,8 @@ class GuidFactory:
         self.prefix = b""
 
     def next_suffixes(self, now: int, count: int) -> list[bytes]:
-        """What follows `prefix` in the next ids, in order: `count` times, or less often, but at least once, where the
-        tick ends. `now` is the wall clock in ns."""
+        """Returns the parts after `prefix` of the next ids, in order: `count` of them, or at least one if the tick
+        ends. `now` is the wall clock in ns."""
         tick = (now >> 20) - _EPOCH
         if tick > self._tick:
             self._start_tick(tick)

@@ -1,4 +1,4 @@
-"""The messages of a topic that can be delivered again, and where among them a time or a message is.
+"""The messages of a topic that can be delivered again; finds among them a time or a message.
 
 They are searched by the time when they were published, which rises with their numbers. Where a clock was set back, or
 disk queues were moved to the journal, what is found is near that time; a message with an id is found in any case.
@@ -36,8 +36,8 @@ class MessageNotFound(BrokerError):
 
 
 def parse_moment(text: str) -> int:
-    """A time ago such as `-15m` or `-1d12h`, where a day has 24 hours, or a time of RFC 3339, as wall clock in ns;
-    ValueError."""
+    """Parses a time ago such as `-15m` or `-1d12h`, where a day has 24 hours, or a time of RFC 3339; returns wall clock
+    in ns. Raises ValueError."""
     if ago := _AGO.fullmatch(text):
         days, rest = int(ago[1] or 0) * _DAY, ago[2]
         return time_ns() - days + (parse_duration(f"-{rest}") if rest or not ago[1] else 0)
@@ -48,7 +48,7 @@ def parse_moment(text: str) -> int:
 
 
 class History:
-    """Of a journal. Each method may raise StorageError."""
+    """The history that a journal keeps. Each method may raise StorageError."""
 
     def __init__(self, journal: "Journal") -> None:
         self._journal = journal
@@ -56,39 +56,39 @@ class History:
 
     @property
     def retention(self) -> tuple[int, int]:
-        """How many bytes are kept of messages that all channels have finished, 0 if none, and for how many ns, 0 if as
-        long as these bytes allow."""
+        """Limits for messages that all channels have finished: the kept bytes (0: none), and their age in ns (0: no
+        limit)."""
         return self._journal.retention.max_bytes, self._journal.retention.max_age
 
     def retain(self, max_bytes: int, max_age: int) -> None:
-        """Set these, also for later starts. May yield."""
+        """Sets `retention`, also for later starts. May yield."""
         self._journal.set_retention(max_bytes, max_age)
         self._journal.commit()
 
     @property
     def count(self) -> int:
-        """How many messages there are, finished or not."""
+        """The number of messages, finished or not."""
         journal = self._journal
         return max(journal.next_number - self._begin - journal.absent.count(), 0)
 
     @property
     def size(self) -> int:
-        """Bytes of the segments that have these, as far as they are written."""
+        """The bytes of the segments with these messages that have been written."""
         return sum(segment.size for segment in self._journal.segments.all if segment.end > self._begin)
 
     @property
     def oldest(self) -> int | None:
-        """When the first of them was published (wall clock, ns), None if there is none."""
+        """The time of publication of the first message (wall clock, ns), None if there is none."""
         return self._published(self._begin)
 
     def published(self, spans: "Spans") -> tuple[int | None, int | None]:
-        """When the first and the last message of `spans` were; None where there is none."""
+        """Returns when the first and the last message of `spans` were published, None for one that is missing."""
         return (self._published(spans.begin), self._published(spans.ceiling - 1)) if spans else (None, None)
 
     def position(self, text: str) -> int:
-        """The number of the message at `first`, at a time ago such as `-15m`, at a time of RFC 3339, or with an id.
-        Times also find what follows the last message. ValueError if `text` is none of these, MessageNotFound.
-        May yield."""
+        """Returns the number of the message at `first`, at a time ago such as `-15m`, at a time of RFC 3339, or with an
+        id. A time may be after the last message. Raises ValueError if `text` is none of these, MessageNotFound. May
+        yield."""
         if text == "first":
             return self._begin
         if len(text) == 16:
@@ -97,8 +97,8 @@ class History:
         return self._number_at(parse_moment(text), self._begin)
 
     def find(self, id: str) -> tuple[int, int]:
-        """The number of an unfinished message, and until when it was to be held back when it was published (wall clock,
-        ns), 0 if not at all. ValueError if this is not an id, MessageNotFound. May yield."""
+        """Returns the number of an unfinished message, and the due time with which it was published (wall clock, ns; 0
+        without). Raises ValueError if `id` is not an id, MessageNotFound. May yield."""
         number = self._number_of(id, self._journal.floor())
         return number, self._journal.read(number, number + 1)[2]
 
@@ -107,7 +107,7 @@ class History:
         return Message(frames[0], 0, 0).timestamp if frames else None
 
     def _number_at(self, time: int, first: int) -> int:
-        """Of the first message published then or later, from number `first` on."""
+        """Returns the number of the first message published at `time` or later, from number `first` on."""
         journal = self._journal
         end = journal.next_number
         while first < end:

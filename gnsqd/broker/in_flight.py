@@ -1,4 +1,4 @@
-"""The messages of a channel that are in no queue: given to consumers, or on their way to the dead-letter topic.
+"""The messages of a channel that are in no queue: in flight to consumers, or dead letters that are not yet moved.
 
 Nearly every message in flight is finished long before its time-out, so the usual path is two dict operations and no
 heap: messages with the same time-out expire in the order in which they were sent, so one insertion-ordered dict per
@@ -38,7 +38,7 @@ class InFlight:
             yield from messages.values()
 
     def push(self, messages: list[Message], client_id: int, now: int, timeout: int) -> list[Message]:
-        """Note that the messages go to `client_id` now. The result leaves out those whose ids are in flight already."""
+        """Adds messages sent to `client_id` at `now`; returns them without the ones whose ids are in flight already."""
         by_id = self._by_timeout.get(timeout)
         if by_id is None:
             by_id = self._by_timeout[timeout] = {}
@@ -62,7 +62,7 @@ class InFlight:
         return False
 
     def pop_run(self, ids: list[bytes], client_id: int) -> list[Message]:
-        """Take out what `client_id` has in flight as `ids`, up to the first that it hasn't."""
+        """Removes and returns the messages with these ids, up to the first that is not in flight to `client_id`."""
         popped: list[Message] = []
         for id in ids:
             for messages in self._where:
@@ -78,7 +78,7 @@ class InFlight:
         return popped
 
     def pop(self, id: bytes, client_id: int) -> Message:
-        """Take out what `client_id` has in flight as `id`; BrokerError if there is no such message or it isn't its."""
+        """Removes and returns a message; raises BrokerError if it is not in flight, or in flight to another client."""
         for messages in self._where:
             message = messages.get(id)
             if message is not None:
@@ -89,12 +89,12 @@ class InFlight:
         raise BrokerError("ID not in flight")
 
     def pop_abandoned(self, clients: Container[int]) -> list[Message]:
-        """Take out the messages of all clients but these."""
+        """Removes and returns the messages of clients that are not in `clients`."""
         return [self.pop(message.id, message.client_id) for message in [*self] if message.client_id not in clients]
 
     def touch(self, id: bytes, client_id: int, deadline: int, max_timeout: int) -> int:
-        """Move the deadline of a message, to `max_timeout` ns after its delivery at most; returns the new one. Errors
-        as `pop`."""
+        """Moves the deadline of a message, at most to `max_timeout` ns after its delivery, and returns it. Raises as
+        `pop`."""
         message = self.pop(id, client_id)
         deadline = min(deadline, message.delivered_at + max_timeout)
         message.deadline = deadline
@@ -107,7 +107,7 @@ class InFlight:
 
     @property
     def next_due(self) -> int:
-        """No message has its deadline earlier (monotonic ns); maxsize if there is none."""
+        """A lower bound of all deadlines (monotonic ns); maxsize if nothing is in flight."""
         due = self._heap[0][0] if self._heap else maxsize
         for timeout, messages in self._by_timeout.items():
             for message in messages.values():
@@ -116,7 +116,7 @@ class InFlight:
         return due
 
     def pop_due(self, now: int, limit: int) -> list[Message]:
-        """Take out what has its deadline at `now` or earlier, at most `limit` messages."""
+        """Removes and returns at most `limit` messages whose deadline is `now` or earlier."""
         due: list[Message] = []
         for timeout, messages in list(self._by_timeout.items()):
             first = len(due)
@@ -138,8 +138,8 @@ class InFlight:
 
 
 class SetAside:
-    """The messages of a channel that were delivered `max_attempts` times, on their way to the dead-letter topic: the
-    oldest first, each with why and when (wall clock, ns) it died. `max_attempts` of 0: there are never any."""
+    """The messages of a channel that were delivered `max_attempts` times (0: no limit) and will go to its dead-letter
+    topic, the oldest first, each with the reason and time (wall clock, ns) of its death."""
 
     def __init__(self, max_attempts: int) -> None:
         self._max_attempts = max_attempts
@@ -152,7 +152,7 @@ class SetAside:
         return iter(self._messages)
 
     def add(self, messages: list[Message], reason: str) -> list[Message]:
-        """Set aside messages that were delivered that often; returns the others."""
+        """Adds the messages that were delivered that often; returns the others."""
         if not self._max_attempts:
             return messages
         others = []
@@ -164,7 +164,7 @@ class SetAside:
         return others
 
     def look(self, limit: int, max_bytes: int) -> list[tuple[Message, str, int]]:
-        """The first: at most `limit` messages, together at most `max_bytes` except for a single larger one."""
+        """Returns the first messages: at most `limit`, together at most `max_bytes` except for a single larger one."""
         found: list[tuple[Message, str, int]] = []
         for message, (reason, died) in islice(self._messages.items(), limit):
             max_bytes -= len(message.frame)
@@ -174,11 +174,11 @@ class SetAside:
         return found
 
     def remove(self, messages: list[Message]) -> list[Message]:
-        """The messages that were there until now."""
+        """Removes messages; returns the ones that were there."""
         return [message for message in messages if self._messages.pop(message, None) is not None]
 
     def clear(self) -> list[Message]:
-        """All that were there until now."""
+        """Removes and returns all messages."""
         messages = list(self._messages)
         self._messages.clear()
         return messages

@@ -1,4 +1,4 @@
-"""The scan that finds timed-out and due messages.
+"""Finds timed-out and due messages.
 
 Each channel has at most one alarm: when the first of its messages in flight times out, or the first that it holds back
 is due. The loop waits for the earliest alarm of all channels, and workers process the channels whose alarm is due. So a
@@ -28,8 +28,8 @@ _SWEEP_FROM = 64
 
 
 class QueueScan:
-    """Owns the alarms, the loop and at most `max_workers` workers, of which there is always one. `spawn` starts a
-    greenlet whose death by a bug ends the daemon."""
+    """Owns the alarms, the loop and 1 to `max_workers` workers. `spawn` starts a greenlet whose death by a bug ends the
+    daemon."""
 
     def __init__(self, max_workers: int, log: Logger, spawn: Spawn) -> None:
         self._max_workers = max_workers
@@ -48,7 +48,7 @@ class QueueScan:
         self._start_worker()
 
     def stop(self) -> None:
-        """End the loop and the workers. Yields."""
+        """Ends the loop and the workers. Yields."""
         self._exiting = True
         self._doorbell.ring()
         if self._loop is not None:
@@ -59,7 +59,7 @@ class QueueScan:
         self._spawn("queueScanWorker", self.queueScanWorker)
 
     def wake_at(self, channel: Channel, due: int) -> None:
-        """Process `channel` at `due` (monotonic ns), or earlier if that was asked for before; maxsize: never."""
+        """Sets the alarm of `channel` to `due` (monotonic ns), unless it has an earlier one; maxsize removes it."""
         key = id(channel)
         if due == maxsize:
             self._alarms.pop(key, None)
@@ -73,7 +73,7 @@ class QueueScan:
                 heapify(self._heap)
 
     def queueScanLoop(self) -> None:
-        """Hand each channel to the workers when its alarm is due, until `stop`."""
+        """Passes each channel to the workers when its alarm is due, until `stop`."""
         turns = Turns()
         while not self._exiting:
             now = monotonic_ns()
@@ -90,7 +90,7 @@ class QueueScan:
             self._due.put(None)
 
     def queueScanWorker(self) -> None:
-        """Process one channel after the other, until it is handed None."""
+        """Processes one channel after the other, until it receives None."""
         turns = Turns()
         while True:
             self._idle += 1

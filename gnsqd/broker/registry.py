@@ -1,4 +1,4 @@
-"""All topics of the daemon, what nsqd.dat has of them, and the daemon's health."""
+"""All topics of the daemon, their entries in nsqd.dat, and the daemon's health."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from time import time
@@ -24,7 +24,7 @@ class TopicNotFound(BrokerError):
 
 
 class Registry:
-    """Owns the topics by name. `loading` is true while they come from nsqd.dat, which then isn't written."""
+    """Owns the topics by name. While `loading` is true, they come from nsqd.dat, which is not written."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
@@ -37,11 +37,11 @@ class Registry:
         self._exiting = False
 
     def attach(self, environment: Environment) -> None:
-        """Set what topics are made from; the environment in turn reports health here."""
+        """Sets the environment of new topics, which in turn reports health here."""
         self._environment = environment
 
     def set_health(self, error: Exception | None) -> None:
-        """The last disk write failed with `error`, or succeeded (None)."""
+        """Stores the result of the last disk write: its error, or None."""
         self.error = error
 
     @property
@@ -54,18 +54,18 @@ class Registry:
 
     @property
     def low_on_disk(self) -> bool:
-        """Whether publishers are refused because less is free than min-free-disk."""
+        """True if publishers are refused because less than min-free-disk is free."""
         disk = self._environment.free_disk
         return disk is not None and disk.low
 
     def set_draining(self, draining: bool) -> None:
-        """Whether publishers are refused, by every topic."""
+        """Sets whether all topics refuse publishers."""
         self.draining = draining
         for topic in self.topics.values():
             topic.draining = draining
 
     def get_topic(self, name: str) -> Topic:
-        """The topic of that name, new if there is none; BrokerError("exiting") or StorageError.
+        """Returns the topic of that name, new if there is none; raises BrokerError("exiting") or StorageError.
 
         A new one asks nsqlookupd for its channels, and moves no message before they are there. Who gets it sees them,
         unless nsqlookupd is slow: may yield, for PRECREATION_PATIENCE at most."""
@@ -104,7 +104,7 @@ class Registry:
         return topic
 
     def delete_existing_topic(self, name: str) -> None:
-        """Drop a topic with everything in it; TopicNotFound. May yield; meanwhile publishers get "exiting"."""
+        """Deletes a topic with all it has; raises TopicNotFound. May yield; meanwhile publishers get "exiting"."""
         topic = self.get_existing_topic(name)
         if topic.exiting:
             return
@@ -126,8 +126,8 @@ class Registry:
     # nsqd.dat
 
     def metadata(self, name: str) -> TopicMetadata | None:
-        """What nsqd.dat and the file of rules keep of a topic: names, pause flags and rules, nothing ephemeral; None if
-        there is no such topic, or it is ephemeral or being deleted."""
+        """Returns a topic's entry in nsqd.dat and the file of rules: names, pause flags and rules, without ephemeral
+        channels; None if there is no such topic, or it is ephemeral or being deleted."""
         topic = self.topics.get(name)
         if topic is None or topic.ephemeral or topic.exiting:
             return None
@@ -136,7 +136,7 @@ class Registry:
         return TopicMetadata(name, topic.paused, listed)
 
     def load(self, topics: list[TopicMetadata], journaled: Iterable[str] = ()) -> None:
-        """Create what nsqd.dat lists, and the topics and channels that only journals know. It skips invalid names."""
+        """Creates the topics and channels of nsqd.dat, and the ones that only journals have. Skips invalid names."""
         self.loading = True
         try:
             known = {topic.name for topic in topics}
@@ -161,8 +161,8 @@ class Registry:
                 self._environment.log.warn("skipping creation of invalid %s %s", kind, metadata.name)
 
     def close(self) -> Left:
-        """Keep all topics as their stores do, except topics that are being deleted. There are no new topics from now
-        on. Several are written at a time, as most of it is waiting for fsync. May yield."""
+        """Closes all topics except the ones that are being deleted; no topic can be created afterwards. Closes several
+        at a time, because most of the time is fsync's. Returns what remains of their messages. May yield."""
         self._exiting = True
         pool = Pool(CLOSERS)
         closing = []

@@ -1,4 +1,4 @@
-"""The delivery rules of channels at work: a rate limit, and order.
+"""Applies the delivery rules of channels: a rate limit, and order.
 
 The rate limit is a token bucket: `burst` tokens at most, `rate` more a second, and each delivery takes one. Where only
 time keeps a message from consumers, a timer wakes one of them when that time has come, and that one, if there is more,
@@ -39,16 +39,16 @@ class InvalidRule(ValueError):
 
 
 class Rules(NamedTuple):
-    """How a channel delivers: at most `rate` messages a second, 0 for no limit, of which `burst` may come at once; and
-    `ordered`, one after the other."""
+    """The delivery rules of a channel: at most `rate` messages a second (0: no limit), of which `burst` may come at
+    once; if `ordered`, one after the other."""
 
     rate: float = 0
     burst: int = 0
     ordered: bool = False
 
     def changed(self, parameters: Mapping[str, str]) -> "Rules":
-        """These rules with the given changes, written as over HTTP; InvalidRule. A new rate without a burst gets a
-        hundredth of it, at least 1: then consumers need not be woken more than a hundred times a second."""
+        """Returns these rules with changes, which are written as over HTTP; raises InvalidRule. A new rate without a
+        burst gets a hundredth of it, at least 1, so that consumers are woken at most a hundred times a second."""
         rate, burst, ordered = self
         if "rate" in parameters:
             try:
@@ -75,7 +75,7 @@ class Rules(NamedTuple):
 
 
 def parse_option(texts: Iterable[str]) -> dict[Key, Rules]:
-    """The rules that `--channel-rules` gives channels, each as `topic:channel:rate=10:ordered=true`; StartError."""
+    """Parses `--channel-rules`, each as `topic:channel:rate=10:ordered=true`; raises StartError."""
     found: dict[Key, Rules] = {}
     for text in texts:
         topic, channel, *settings = [*text.split(":"), ""][: max(text.count(":") + 1, 2)]
@@ -91,8 +91,8 @@ def parse_option(texts: Iterable[str]) -> dict[Key, Rules]:
 
 
 def decode(found: Mapping[Key, Settings]) -> dict[Key, Rules]:
-    """The rules that the file has. StorageError for one that is unknown or invalid: without it, a channel would deliver
-    messages that it must not."""
+    """Converts the content of the file of rules. Raises StorageError for a rule that is unknown or invalid: without it,
+    a channel would deliver messages that it must not."""
     rules: dict[Key, Rules] = {}
     for key, settings in found.items():
         try:
@@ -109,16 +109,16 @@ def decode(found: Mapping[Key, Settings]) -> dict[Key, Rules]:
 
 @dataclass
 class RuleBook:
-    """The rules that channels get when they are made: `kept`, which is what the file of rules has, and only while the
-    daemon loads; else `configured`, by options."""
+    """The rules of new channels: while the daemon loads, `kept`, from the file of rules; else `configured`, from the
+    options."""
 
     configured: dict[Key, Rules] = field(default_factory=dict)
     kept: dict[Key, Rules] = field(default_factory=dict)
 
 
 class Limiter:
-    """The rules of one channel, whose `queue` this is. `on_time()` is called by the hub, not in a greenlet, when time
-    allows deliveries that it did not allow before."""
+    """Applies the rules of one channel to its `queue`. The hub calls `on_time()`, not in a greenlet, when the passing
+    of time allows more deliveries."""
 
     def __init__(self, queue: Queue, on_time: Callable[[], None]) -> None:
         self.rules = Rules()
@@ -129,7 +129,7 @@ class Limiter:
         self._timer: Any = None
 
     def set(self, rules: Rules) -> None:
-        """Change the rules. A rate limit that there was before has used its tokens."""
+        """Changes the rules. If there was a rate limit before, its used tokens stay used."""
         now = monotonic_ns()
         if self.rules.rate:
             self._fill(now)
@@ -141,7 +141,7 @@ class Limiter:
         self.stop()
 
     def allowed(self, in_flight: int) -> int:
-        """How many messages may be delivered now, if there are as many `in_flight`."""
+        """Returns how many messages may be delivered now, with `in_flight` of them in flight."""
         rules, queue = self.rules, self._queue
         now = monotonic_ns()
         if rules.ordered and (in_flight or not self._is_released(now)):
@@ -158,7 +158,7 @@ class Limiter:
         return count
 
     def _is_released(self, now: int) -> bool:
-        """Whether no message that was requeued with a delay is still held back."""
+        """Returns True if no message that was requeued with a delay is held back any longer."""
         queue = self._queue
         if queue.resume_at:
             if now < queue.resume_at:
@@ -188,7 +188,7 @@ class Limiter:
         self._on_time()
 
     def stop(self) -> None:
-        """Without a timer from now on, until `allowed` sets one."""
+        """Removes the timer, until `allowed` sets one."""
         if self._timer is not None:
             self._timer.close()
             self._timer = None
