@@ -55,14 +55,14 @@ _SECRETS = re.compile(r'(?<=[?&]secret=)[^&"]*|(?<=:)[^/:@"]*(?=@)')
 
 
 class Authorization(NamedTuple):
-    """What an auth server allows: permissions for the channels of some topics."""
+    """Permissions for the channels of some topics, in an auth server's answer."""
 
     topic: str = ""
     channels: list[str] = []
     permissions: list[str] = []
 
     def validate(self, turns: Turns) -> None:
-        """ValueError for an unknown permission or an invalid regex."""
+        """Raises ValueError for an unknown permission or an invalid regex."""
         for permission in self.permissions:
             if permission not in PERMISSIONS:
                 raise ValueError(f"unknown permission {permission}")
@@ -71,7 +71,7 @@ class Authorization(NamedTuple):
             _compile("channel", channel)
 
     def allows(self, topic_name: str, channel_name: str, turns: Turns) -> bool:
-        """Regexes may match anywhere in a name. Publishing uses the channel ""."""
+        """Returns True if these names are permitted. Regexes may match anywhere; publishing uses the channel ""."""
         return (
             ("subscribe" if channel_name else "publish") in self.permissions
             and _found(self.topic, topic_name)
@@ -113,7 +113,7 @@ class State:
         return monotonic() > self._expires
 
     def allows(self, topic_name: str, channel_name: str) -> bool:
-        """Yields when it takes long."""
+        """Returns True if the client may use these names. Yields when it takes long."""
         names = (topic_name, channel_name)
         if names not in self._allowed:
             turns = Turns()
@@ -134,7 +134,7 @@ class Auth:
         self._stopped = False
 
     def query(self, remote_ip: str, tls: bool, common_name: str, secret: bytes) -> State:
-        """The first valid answer of a server, starting at a random one; AuthError. Yields."""
+        """Returns the first valid answer of a server, starting at a random one; raises AuthError. Yields."""
         if self._stopped:
             raise AuthError("exiting")
         if len(secret) > MAX_SECRET_SIZE:
@@ -149,7 +149,7 @@ class Auth:
             self._asking.discard(asking)
 
     def stop(self) -> None:
-        """Stop; pending requests get an AuthError. Never yields."""
+        """Ends all requests: pending and later ones get an AuthError. Never yields."""
         self._stopped = True
         for asking in self._asking:
             get_hub().loop.run_callback(self._give_up, asking)
@@ -176,7 +176,7 @@ class Auth:
 
 
 def parse_answer(body: bytes) -> State:
-    """ValueError for an invalid answer. Yields when it takes long."""
+    """Parses an answer; raises ValueError if it is invalid. Yields when it takes long."""
     fields = decode_object(body, _STATE)
     authorizations = [Authorization(**authorization) for authorization in fields.get("authorizations", [])]
     turns = Turns()
@@ -189,6 +189,6 @@ def parse_answer(body: bytes) -> State:
 
 
 def _presentable(text: str) -> str:
-    """One line for the log, of bounded length, without secrets."""
+    """Returns one line for the log, of bounded length, without secrets."""
     text = _SECRETS.sub("***", text)[:_SHOWN]
     return text if text.isprintable() else quote(text)

@@ -1,4 +1,4 @@
-"""HTTP and HTTPS requests to other daemons: the standard library's client on gevent's sockets.
+"""Sends HTTP and HTTPS requests to other daemons, with the standard library's client on gevent's sockets.
 
 It sends what Go's client sends, follows redirects as that does, and words failures the same way. Only the Referer of a
 redirect is missing: it would contain a client's secret.
@@ -53,14 +53,14 @@ class HTTPClient:
     max_body_size: int = MAX_BODY_SIZE
 
     def get(self, url: str) -> bytes:
-        """The body of the answer; HTTPClientError. Yields.
+        """Returns the body of the answer; raises HTTPClientError. Yields.
 
         nsqd requests HTTPS by a 403 with an https_port.
         """
         return self._request(url, None)
 
     def post(self, url: str, data: bytes) -> bytes:
-        """As `get`, for a request with JSON as its body."""
+        """Sends JSON as the body; otherwise as `get`."""
         return self._request(url, data)
 
     def _request(self, url: str, data: bytes | None) -> bytes:
@@ -86,7 +86,7 @@ class HTTPClient:
         raise HTTPClientError(f"Get {quote(location)}: stopped after {_MAX_REQUESTS} redirects")
 
     def _ask(self, url: str, data: bytes | None, deadline: float) -> tuple[http.client.HTTPResponse, bytes]:
-        """One request: the answer's head, and its body; HTTPClientError."""
+        """Sends one request; returns the answer's head and its body. Raises HTTPClientError."""
         where = f"{'Get' if data is None else 'Post'} {quote(url)}: "
         late = "exceeded while awaiting headers"
         try:
@@ -135,7 +135,7 @@ class _TLSContext(gevent.ssl.SSLContext):  # type: ignore[misc]
 
 
 class _Connection(http.client.HTTPConnection):
-    """For one request for `url`."""
+    """The connection for one request for `url`."""
 
     def __init__(self, url: SplitResult, connect_timeout: float | None, tls_context: Any) -> None:
         self._port = str((443 if url.scheme == "https" else 80) if url.port is None else url.port)
@@ -145,7 +145,7 @@ class _Connection(http.client.HTTPConnection):
         self._tls_context = tls_context
 
     def send_request(self, data: bytes | None) -> None:
-        """GET, or POST with `data`, byte by byte as Go's client sends it."""
+        """Sends GET, or POST with `data`, byte by byte as Go's client sends it."""
         url = self._url
         headers = {"Host": url.netloc.rpartition("@")[2], "User-Agent": _USER_AGENT}
         if data is not None:

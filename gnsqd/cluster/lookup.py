@@ -41,18 +41,18 @@ class Lookup:
         self._queries: set[Greenlet[..., None]] = set()
 
     def start(self) -> None:
-        """Announce this daemon. Never yields."""
+        """Connects to the nsqlookupds of the options, and registers this daemon. Never yields."""
         self.set_addresses(self._options.nsqlookupd_tcp_addresses)
 
     def stop(self) -> None:
-        """Close all connections; pending queries for channels return without them. Yields."""
+        """Closes all connections; pending queries for channels return without them. Yields."""
         self._log.info("LOOKUP: closing")
         loops = [peer.loop for peer in self._peers.values()]
         self._peers.clear()
         killall([*loops, *self._queries])
 
     def set_addresses(self, addresses: list[str]) -> None:
-        """Disconnect peers that are not in `addresses`, and connect to new ones. Never yields."""
+        """Disconnects peers that are not in `addresses`, and connects to new ones. Never yields."""
         options = self._options
         if addresses and self._http is None:
             from gnsqd.cluster.http_client import HTTPClient  # imported late, as it loads slowly
@@ -80,7 +80,7 @@ class Lookup:
                 self._peers[address] = peer
 
     def connected(self) -> dict[str, bool]:
-        """Of each nsqlookupd, by address, whether it is connected and has all registrations."""
+        """Returns, for each nsqlookupd by address, True if it is connected and has all registrations."""
         return {address: peer.connected for address, peer in self._peers.items()}
 
     def _registrations(self) -> list[tuple[str, list[str]]]:
@@ -91,7 +91,7 @@ class Lookup:
         ]
 
     def notify(self, thing: Any) -> None:
-        """A topic or channel was created or deleted. Never yields."""
+        """Reports that a topic or channel was created or deleted. Never yields."""
         kind, names = "topic", thing.name
         if isinstance(thing, Channel):
             kind, names = "channel", f"{thing.topic_name} {thing.name}"
@@ -101,7 +101,7 @@ class Lookup:
     # Channels of a new topic
 
     def channels_to_precreate(self, topic_name: str) -> list[str]:
-        """The channels of this topic that any nsqlookupd lists, sorted. Yields until all have answered or failed.
+        """Returns the channels of this topic that nsqlookupds list, sorted. Yields until all have answered or failed.
 
         Peers that do not answer at the moment are asked only if there are no others.
         """
@@ -143,7 +143,7 @@ class Lookup:
         return greenlet
 
     def _parse_channels(self, body: bytes) -> list[str]:
-        """ValueError if it is not a list of names; invalid names are left out, since files are named after channels."""
+        """Returns the valid names, as they become file names; raises ValueError if it is not a list of names."""
         try:
             names = json.loads(body)["channels"]
         except (TypeError, KeyError, RecursionError):

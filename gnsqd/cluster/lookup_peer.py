@@ -1,4 +1,4 @@
-"""One nsqlookupd: the queue of commands for it, and the connection to it (NSQD-COMPAT section 6.1).
+"""The connection to one nsqlookupd, and the queue of commands for it (NSQD-COMPAT section 6.1).
 
 The connection is made by the first command and again by the next one after it broke. It begins with IDENTIFY and a
 REGISTER of all that there is, so what can't be sent is dropped: the queue when connecting fails, and a queue that has
@@ -37,8 +37,8 @@ Registrations = Callable[[], list[tuple[str, list[str]]]]  # topic names, each w
 
 
 class LookupdError(NSQError):
-    """A command got no answer, and the connection is closed. `command` is the one that failed, "" if there was no
-    connection to send it on; `ended` if the other side had closed it."""
+    """A command failed, and the connection is closed. `command` is "" if connecting failed; `ended` is True if the peer
+    closed the connection."""
 
     def __init__(self, command: str, text: str, ended: bool = False) -> None:
         super().__init__(text)
@@ -56,7 +56,7 @@ class PeerInfo:
     broadcast_address: str = ""
 
     def __str__(self) -> str:
-        """As the real daemon logs it."""
+        """Returns the text that the real daemon logs."""
         return (
             f"{{TCPPort:{self.tcp_port} HTTPPort:{self.http_port} Version:{self.version} "
             f"BroadcastAddress:{self.broadcast_address}}}"
@@ -90,7 +90,7 @@ class LookupPeer:
         self._overrun = False
 
     def tell(self, kind: str, command: str) -> None:
-        """Queue a command about a topic or a channel, by `kind`. Never yields."""
+        """Queues a command about a topic or a channel, by `kind`. Never yields."""
         if len(self._events) < MAX_EVENTS:
             self._events.append((kind, command))
         else:
@@ -99,7 +99,7 @@ class LookupPeer:
         self._doorbell.ring()
 
     def lookupLoop(self) -> None:
-        """Register everything, then what changes, and PING, until killed."""
+        """Registers everything, then what changes, and sends PING, until it is killed."""
         try:
             ping_at = monotonic() + PING_INTERVAL
             self._attempt("connect", self.connect)
@@ -135,12 +135,12 @@ class LookupPeer:
                 self._attempt("connect", self.connect)
 
     def command(self, command: str) -> None:
-        """Send a command and wait for its answer, which may be an error; LookupdError. Yields."""
+        """Sends a command and waits for its answer, which may be an error; raises LookupdError. Yields."""
         self.connect()
         self._exchange(command)
 
     def connect(self) -> None:
-        """Connect and register, unless that is done; LookupdError. Yields."""
+        """Connects and registers, unless that is done; raises LookupdError. Yields."""
         if self.connected:
             return
         self._log.info("LOOKUP connecting to %s", self.address)
@@ -189,7 +189,7 @@ class LookupPeer:
         return _receive(sock, size)
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Closes the connection, if there is one."""
         self.connected = False
         if self._socket is not None:
             self._socket.close()
