@@ -11,7 +11,7 @@ from gnsqd.options import LOOKUPD_OPTIONS, LookupdOptions
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the daemon until a signal stops it; returns the exit code."""
+    """Runs the daemon until a signal stops it; returns the exit code."""
     return process.run("nsqlookupd", LOOKUPD_OPTIONS, sys.argv[1:] if argv is None else argv, _start)
 
 

@@ -82,14 +82,14 @@ class LookupdAPI:
         return EncodedJSON(f'{{"channels":{self._channels(topic, Turns())}}}')
 
     def _channels(self, topic: str, turns: Turns) -> str:
-        """The channels of a topic; of all topics, where a name may come more than once. May yield."""
+        """Returns the channels of a topic; of all topics, where a name may come more than once. May yield."""
         names: list[str] = []
         for name in turns.over(self._db.matching(self._db.channels, topic)):
             names += self._db.channels.get(name, ())
         return _list(names, turns)
 
     def _producers(self, topic: str, turns: Turns) -> list[Producer]:
-        """The producers of a topic; of all topics, one for each nsqd. May yield."""
+        """Returns the producers of a topic; of all topics, one for each nsqd. May yield."""
         producers: dict[str, Producer] = {}
         for name in turns.over(self._db.matching(self._db.topics, topic)):
             for id, producer in self._db.topics.get(name, {}).items():
@@ -115,7 +115,7 @@ class LookupdAPI:
         return EncodedJSON(f'{{"channels":{channels},"producers":[{",".join(producers)}]}}')
 
     def _oldest(self) -> int:
-        """When a producer must have been heard of to be active."""
+        """Returns the oldest last update of an active producer."""
         return monotonic_ns() - self._options.inactive_producer_timeout
 
     def nodes(self, request: Request) -> EncodedJSON:
@@ -132,7 +132,7 @@ class LookupdAPI:
         return f'{peer.json_for(host)[:-1]},"tombstones":[{tombstones}],"topics":{_list(topics, turns)}}}'
 
     def debug_registrations(self, request: Request) -> dict[str, object]:
-        """Every registration by `category:topic:channel`, sorted, without names that nobody has registered."""
+        """Returns every registration by `category:topic:channel`, sorted, without names that nobody has registered."""
         turns = Turns()
         registrations = (registration for registration in self._registrations(turns) if registration[1])
         return dict(turns.over(merge(*map(sorted, _pieces(registrations)))))
@@ -190,14 +190,14 @@ class LookupdAPI:
 
 
 def _list(names: Collection[str], turns: Turns) -> str:
-    """JSON. May yield."""
+    """Encodes names as a JSON list. May yield."""
     pieces = ['","'.join(piece) for piece in turns.over(_pieces(list(names)))]
     joined = '","'.join(pieces)
     return f'["{joined}"]' if pieces else "[]"
 
 
 def _pieces(items: Iterable[T]) -> Iterator[list[T]]:
-    """Lists that take a millisecond or two to join or to sort."""
+    """Returns the items in lists that take a millisecond or two to join or to sort."""
     rest = iter(items)
     while piece := list(islice(rest, _PIECE)):
         yield piece
@@ -211,7 +211,7 @@ def _parameters(request: Request) -> Mapping[str, str]:
 
 
 def _host(request: Request) -> str:
-    """The host by which the client reached us, without port and brackets; "" if it did not report it."""
+    """Returns the host by which the client reached us, without port and brackets; "" if the request has none."""
     text = request.headers.get(b"host", b"").decode("utf-8", "replace")
     try:
         return split_host_port(text)[0]

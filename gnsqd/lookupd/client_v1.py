@@ -1,4 +1,4 @@
-"""One client of nsqlookupd: its connection, read by lines, and what it has registered.
+"""One client of nsqlookupd: its connection, read by lines, and its registrations.
 
 Replies have an int32 size and no type. They are collected while commands are at hand, and sent before the connection is
 read again.
@@ -47,7 +47,7 @@ class ClientV1:
     # Reading
 
     def read(self, size: int) -> bytes:
-        """Exactly `size` bytes; CutOff, or as `Connection.receive`."""
+        """Reads `size` bytes; raises CutOff, or as `Connection.receive`."""
         while len(self._buffer) - self._position < size:
             if not self._receive():
                 cut = len(self._buffer) > self._position
@@ -55,12 +55,12 @@ class ClientV1:
         return self._take(size)
 
     def read_size(self) -> int:
-        """An int32; errors as `read`."""
+        """Reads an int32; raises as `read`."""
         size: int = _SIZE.unpack(self.read(_SIZE.size))[0]
         return size
 
     def read_line(self) -> bytes:
-        """Up to the next line feed, and with it; Refused, CutOff, or as `Connection.receive`."""
+        """Reads a line with its line feed; raises Refused, CutOff, or as `Connection.receive`."""
         searched = self._position
         while (end := self._buffer.find(b"\n", searched, self._position + MAX_LINE)) < 0:
             searched = len(self._buffer)
@@ -77,7 +77,7 @@ class ClientV1:
         return self._buffer[start : self._position]
 
     def _receive(self) -> bool:
-        """Send the replies and read more; whether there was any. The position is 0 then."""
+        """Sends the replies and reads more; returns False at the end of the stream. Sets the position to 0."""
         self.flush()
         data = self.connection.receive()
         self._buffer = self._buffer[self._position :] + data
@@ -87,14 +87,14 @@ class ClientV1:
     # Writing
 
     def reply(self, data: bytes) -> None:
-        """Queue a reply; may send, with errors as `Connection.send`."""
+        """Queues a reply. May send; then raises as `Connection.send`."""
         self._replies += (_SIZE.pack(len(data)), data)
         self._replies_size += len(data)
         if self._replies_size >= MAX_REPLIES:
             self.flush()
 
     def flush(self) -> None:
-        """Send the replies; errors as `Connection.send`."""
+        """Sends the replies; raises as `Connection.send`."""
         if self._replies:
             replies = b"".join(self._replies)
             self._replies.clear()
@@ -103,7 +103,7 @@ class ClientV1:
 
 
 class Registrant:
-    """What one nsqd does to the database, with the lines that nsqlookupd logs for it."""
+    """Changes the database for one nsqd, and logs the lines of nsqlookupd."""
 
     def __init__(self, db: RegistrationDB, peer: PeerInfo, log: Logger) -> None:
         self._db = db
@@ -117,12 +117,12 @@ class Registrant:
         self._log.info(line, self.peer.id, what, category, topic, channel)
 
     def register(self, topic: str, channel: str) -> None:
-        """Register for a topic, and for a channel of it unless that is ""; TooMany."""
+        """Registers for a topic, and for a channel of it unless that is ""; raises TooMany."""
         for registration in self._db.register(self.peer, topic, channel):
             self._log_change("REGISTER", *registration)
 
     def unregister(self, topic: str, channel: str) -> None:
-        """The opposite; a topic goes with its channels. May yield without a channel."""
+        """Removes a registration; a topic goes with its channels. May yield without a channel."""
         if channel:
             if self._db.unregister_channel(self.peer, topic, channel):
                 self._log_change("UNREGISTER", "channel", topic, channel)
@@ -134,15 +134,15 @@ class Registrant:
         self.unregister_topic(topic)
 
     def unregister_topic(self, topic: str) -> None:
-        """Unregister for a topic, and not for channels that it may still have."""
+        """Removes the registration for a topic, and not for channels that it may still have."""
         if self._db.unregister_topic(self.peer, topic):
             self._log_change("UNREGISTER", "topic", topic)
 
     def ping(self) -> None:
-        """It is alive."""
+        """Reports that the nsqd is alive."""
         self._log.info("CLIENT(%s): pinged (last ping %s)", self.peer.id, format_duration(self.peer.note_update()))
 
     def disconnect(self) -> None:
-        """It is gone. May yield."""
+        """Removes the nsqd. May yield."""
         for registration in Turns().over(self._db.disconnect(self.peer)):
             self._log_change("UNREGISTER", *registration)

@@ -50,9 +50,9 @@ class OwnPeer(PeerInfo):
 
 
 class EmbeddedLookupd:
-    """Owns the servers, and the registration of this gnsqd. `new_topic(name)` gives a topic, created if need be; it is
-    called for topics that are looked up, with --lookup-creates-topics. Listens when it is made; StartError. The
-    broadcast ports in `options` must be known by then."""
+    """Owns the servers, and the registration of this gnsqd. Listens when it is made; raises StartError. `options` must
+    have the broadcast ports by then. With --lookup-creates-topics, a topic that is looked up is created by
+    `new_topic(name)`, which returns it."""
 
     def __init__(
         self,
@@ -84,15 +84,15 @@ class EmbeddedLookupd:
             log.error("this nsqd is not registered: it has no TCP port or no HTTP port, and no broadcast port instead")
 
     def start(self) -> None:
-        """Begin to accept. Never yields."""
+        """Begins to accept clients. Never yields."""
         self._servers.start()
 
     def stop_accepting(self) -> None:
-        """Refuse new clients. Never yields."""
+        """Refuses new clients. Never yields."""
         self._servers.stop_accepting()
 
     def close(self) -> None:
-        """Stop accepting, and end all connections. Yields."""
+        """Stops accepting, and ends all connections. Yields."""
         self._servers.close()
 
     @property
@@ -102,11 +102,11 @@ class EmbeddedLookupd:
 
     @property
     def addresses(self) -> str:
-        """Where it listens, for people."""
+        """The addresses of its listeners, for people."""
         return " and ".join(self._servers.addresses)
 
     def notify(self, thing: Any) -> None:
-        """A topic or channel was created or deleted. Never yields."""
+        """Reports that a topic or channel was created or deleted. Never yields."""
         if self._registrant is None:
             return
         if isinstance(thing, Channel):
@@ -122,7 +122,7 @@ class EmbeddedLookupd:
             self._registrant.unregister_topic(thing.name)
 
     def channels(self, topic: str) -> list[str]:
-        """The registered channels of a topic."""
+        """Returns the registered channels of a topic."""
         return self._servers.db.channel_names(topic)
 
     def _provide(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""nsqlookupd as a daemon: its servers, and what starts and stops them.
+"""nsqlookupd as a daemon: its servers, their start and their stop.
 
 `LookupdServers` also serves inside another daemon.
 """
@@ -29,7 +29,7 @@ ANY_PORT = ":0"  # in place of an empty address, as in the real nsqlookupd
 
 class LookupdServers:
     """Owns the database, and the servers of TCP and HTTP; an empty address leaves its server out. Listens when it is
-    made; StartError. `provide` as in LookupdAPI."""
+    made; raises StartError. `provide` as in LookupdAPI."""
 
     def __init__(
         self,
@@ -61,16 +61,16 @@ class LookupdServers:
             self._servers["lookupdHTTPServer"] = HTTPServer(http, router, options, log, spawn_for_client)
 
     def start(self) -> None:
-        """Begin to accept. Never yields."""
+        """Begins to accept clients. Never yields."""
         self._greenlets = [self._spawn(name, server.serve) for name, server in self._servers.items()]
 
     def stop_accepting(self) -> None:
-        """Refuse new clients. Never yields."""
+        """Refuses new clients. Never yields."""
         for listener in self._listeners:
             listener.close()
 
     def close(self) -> None:
-        """Stop accepting, and end all connections. Yields."""
+        """Stops accepting, and ends all connections. Yields."""
         self.stop_accepting()
         for server in self._servers.values():
             server.close()
@@ -96,7 +96,7 @@ class NSQLookupd:
         return {"clients": len(db.clients), "topics": len(db.topics), "registrations": db.count}
 
     def start(self) -> None:
-        """Bring everything up; StartError."""
+        """Starts all servers; raises StartError."""
         self._supervisor.watch()
         self._debug.start()
         self._log.info(version_string("nsqlookupd"))
@@ -110,20 +110,20 @@ class NSQLookupd:
         self._servers.start()
 
     def request_exit(self, code: int) -> None:
-        """Ask for the exit; the first worse code than 0 stays."""
+        """Requests the exit; the first worse code than 0 stays."""
         self._exit_code = self._exit_code or code
         self._exit_requested.set()
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Handles SIGTERM."""
         self.request_exit(0)
 
     def wait(self, timeout: float) -> bool:
-        """Return once an exit was asked for, or after `timeout` seconds; whether it was."""
+        """Waits for a requested exit, at most `timeout` seconds; returns True if it was requested."""
         return bool(self._exit_requested.wait(timeout))
 
     def exit(self) -> int:
-        """Stop everything; the exit code."""
+        """Stops everything; returns the exit code."""
         self._debug.stop()
         self._supervisor.run("exit", self._servers.close)
         return self._exit_code

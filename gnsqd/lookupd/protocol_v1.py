@@ -45,7 +45,7 @@ class LookupProtocolV1:
         self._log = log
 
     def IOLoop(self, client: ClientV1) -> None:
-        """Execute commands until the client is gone or makes a mistake. OSError, CutOff or Refused."""
+        """Executes commands until the client is gone or makes a mistake; raises OSError, CutOff or Refused."""
         registrant: Registrant | None = None
         turns = Turns()
         try:

@@ -24,7 +24,7 @@ _LONG_AGO = -(1 << 63)
 
 
 class PeerInfo:
-    """One nsqd, by what it reported about itself.
+    """One nsqd, as it described itself.
 
     id           the remote address of its connection
     json         the fields of /lookup
@@ -66,7 +66,7 @@ class PeerInfo:
         self.heard = monotonic_ns()
 
     def encode(self, broadcast_address: str) -> str:
-        """The fields of /lookup, as JSON with this address."""
+        """Returns the fields of /lookup, as JSON with this address."""
         return dumps(
             {
                 "remote_address": self.id,
@@ -80,15 +80,15 @@ class PeerInfo:
         )
 
     def json_for(self, host: str) -> str:
-        """The fields of /lookup, for an asker that reached nsqlookupd by this host name, "" if unknown."""
+        """Returns the fields of /lookup, for an asker that reached nsqlookupd by this host name, "" if unknown."""
         return self.json
 
     def address_for(self, host: str) -> str:
-        """The broadcast address in that."""
+        """Returns the broadcast address in `json_for`."""
         return self.broadcast_address
 
     def note_update(self) -> int:
-        """It was heard of now; how many nanoseconds that is after the last time."""
+        """Sets the time of the last update to now; returns the nanoseconds since the one before."""
         before = self.heard
         self.last_update = time_ns()
         self.heard = monotonic_ns()
@@ -106,12 +106,12 @@ class Producer:
         self._tombstoned = 0
 
     def tombstone(self) -> None:
-        """Hide it from lookups of the topic for a while."""
+        """Hides it from lookups of the topic for a while."""
         self.tombstoned_at = time_ns()
         self._tombstoned = monotonic_ns()
 
     def is_tombstoned(self, lifetime: int) -> bool:
-        """Whether that was less than `lifetime` nanoseconds ago."""
+        """Returns True if it was tombstoned less than `lifetime` nanoseconds ago."""
         return bool(self.tombstoned_at) and monotonic_ns() - self._tombstoned < lifetime
 
 
@@ -141,8 +141,8 @@ class RegistrationDB:
     # Registrations of nsqds
 
     def register(self, peer: PeerInfo, topic: str, channel: str) -> list[Registration]:
-        """Register an nsqd for a topic, and for a channel of it unless that is ""; what of it is new. TooMany, and
-        then none of it is done."""
+        """Registers an nsqd for a topic, and for a channel of it unless that is ""; returns the new registrations.
+        Raises TooMany, without having registered anything."""
         new_channel = bool(channel) and (topic, channel) not in peer.channels
         new_topic = topic not in peer.topics
         names = (new_topic and topic not in self.topics) + (new_channel and channel not in self.channels.get(topic, ()))
@@ -160,21 +160,21 @@ class RegistrationDB:
         return registered
 
     def unregister_topic(self, peer: PeerInfo, topic: str) -> bool:
-        """Whether it was registered. An ephemeral topic goes with its last producer."""
+        """Removes a registration; returns True if there was one. An ephemeral topic goes with its last producer."""
         removed = self._remove_from_topic(peer, topic)
         if is_ephemeral(topic) and topic in self.topics and not self.topics[topic]:
             self._drop_topic(topic)
         return removed
 
     def unregister_channel(self, peer: PeerInfo, topic: str, channel: str) -> bool:
-        """Whether it was registered. An ephemeral channel goes with its last producer."""
+        """Removes a registration; returns True if there was one. An ephemeral channel goes with its last producer."""
         removed = self.remove_from_channel(peer, topic, channel)
         if is_ephemeral(channel) and self.channels.get(topic, {}).get(channel) == {}:
             self._drop_channel(topic, channel)
         return removed
 
     def remove_from_channel(self, peer: PeerInfo, topic: str, channel: str) -> bool:
-        """Whether it was registered. The channel's name stays."""
+        """Removes a registration; returns True if there was one. The channel's name stays."""
         if (topic, channel) not in peer.channels:
             return False
         del peer.channels[topic, channel]
@@ -185,8 +185,8 @@ class RegistrationDB:
         return True
 
     def disconnect(self, peer: PeerInfo) -> Iterator[Registration]:
-        """Remove an nsqd, and return what it had registered. All names stay. No query finds it any more once there is
-        the first item."""
+        """Removes an nsqd; returns its registrations. All names stay. From the first item on, no query finds the
+        nsqd."""
         peer.heard = _LONG_AGO
         if self.clients.get(peer.id) is peer:
             del self.clients[peer.id]
@@ -211,26 +211,26 @@ class RegistrationDB:
     # Names
 
     def add_topic(self, topic: str) -> None:
-        """TooMany."""
+        """Adds a topic; raises TooMany."""
         if topic not in self.topics:
             self._check(1)
             self._topic(topic)
 
     def add_channel(self, topic: str, channel: str) -> None:
-        """TooMany."""
+        """Adds a channel; raises TooMany."""
         if channel not in self.channels.get(topic, ()):
             self._check(1)
             self._channel(topic, channel)
 
     def _topic(self, topic: str) -> dict[str, Producer]:
-        """The producers of a topic, whose name is added if it is new."""
+        """Returns the producers of a topic, whose name is added if it is new."""
         if topic not in self.topics:
             self.topics[topic] = {}
             self.count += 1
         return self.topics[topic]
 
     def _channel(self, topic: str, channel: str) -> dict[str, PeerInfo]:
-        """The nsqds of a channel, whose name is added if it is new."""
+        """Returns the nsqds of a channel, whose name is added if it is new."""
         channels = self.channels.setdefault(topic, {})
         if channel not in channels:
             channels[channel] = {}
@@ -238,21 +238,21 @@ class RegistrationDB:
         return channels[channel]
 
     def delete_topics(self, topic: str) -> Iterator[str]:
-        """Remove a topic, or all, with the registrations for it; the names of the removed topics."""
+        """Removes a topic, or all, with the registrations for it; returns the names of the removed topics."""
         for name in self.matching(self.topics, topic):
             if name in self.topics:
                 self._drop_topic(name)
                 yield name
 
     def delete_channels(self, topic: str) -> Iterator[str]:
-        """Remove the channels of a topic, or of all, with the registrations for them; their names."""
+        """Removes the channels of a topic, or of all, with the registrations for them; returns their names."""
         for name in self.matching(self.channels, topic):
             for channel in list(self.channels.get(name, ())):
                 if self.delete_channel(name, channel):
                     yield channel
 
     def delete_channel(self, topic: str, channel: str) -> bool:
-        """Remove a channel with the registrations for it; whether there was one."""
+        """Removes a channel with the registrations for it; returns True if it existed."""
         found = channel in self.channels.get(topic, ())
         if found:
             self._drop_channel(topic, channel)
@@ -276,15 +276,15 @@ class RegistrationDB:
     # Queries
 
     def has_topic(self, topic: str) -> bool:
-        """Whether there is this topic, or any."""
+        """Returns True if there is this topic, or any."""
         return bool(self.topics) if topic == ALL else topic in self.topics
 
     def channel_names(self, topic: str) -> list[str]:
-        """The channels of a topic."""
+        """Returns the channels of a topic."""
         return list(self.channels.get(topic, ()))
 
     def matching(self, table: Mapping[str, object], topic: str) -> list[str]:
-        """The topic if it is in the table, or all that are."""
+        """Returns the topic if it is in the table, or all topics of the table."""
         if topic == ALL:
             return list(table)
         return [topic] if topic in table else []

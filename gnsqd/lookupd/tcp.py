@@ -1,4 +1,4 @@
-"""The TCP server of nsqlookupd: reads each client's magic and serves it in a greenlet of its own."""
+"""Reads each client's magic, and serves it in a greenlet of its own."""
 
 import socket
 from dataclasses import dataclass
@@ -32,11 +32,11 @@ class LookupTCPServer:
         self._clients: set[ClientV1] = set()
 
     def serve(self) -> None:
-        """Accept clients until `close`. ListenerBroken if the listener breaks."""
+        """Accepts clients until `close`; raises ListenerBroken if the listener breaks."""
         self._listener.serve("TCP", self._log, self._spawn_client, self._options.max_tcp_connections)
 
     def close(self) -> None:
-        """Stop accepting, end every connection, and return when all are gone. Yields."""
+        """Stops accepting, ends every connection, and returns when all are gone. Yields."""
         self._listener.close()
         for client in list(self._clients):
             client.connection.shutdown()
