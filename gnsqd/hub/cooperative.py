@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def give_way() -> None:
-    """Let every other greenlet run, also greenlets that wait for a socket.
+    """Lets every other greenlet run, also greenlets that wait for a socket.
 
     gevent's sleep(0) runs other greenlets, but polls sockets only after about fifty calls.
     """
@@ -30,21 +30,21 @@ class Turns:
         self._end = perf_counter() + self._seconds
 
     def give(self) -> None:
-        """Yields if it is time."""
+        """Yields if the time is over."""
         if perf_counter() >= self._end:
             give_way()
             self._end = perf_counter() + self._seconds
 
     def over(self, items: Iterable[T]) -> Iterator[T]:
-        """The items, yielding in between: their source must not be changed meanwhile."""
+        """Returns the items, yielding in between: their source must not be changed meanwhile."""
         for item in items:
             yield item
             self.give()
 
 
 def free(pop: Callable[[], object], count: int) -> None:
-    """Free the `count` objects of a container that nobody needs, by its method `pop`: many in a greenlet, as 1 GB takes
-    100 ms. Never yields."""
+    """Frees the `count` objects of a container that nobody needs, by its method `pop`: many in a greenlet, as 1 GB
+    takes 100 ms. Never yields."""
     if count > FREED_AT_ONCE:
         spawn(_free, pop, count).name = "free"
 

@@ -21,14 +21,14 @@ class Doorbell:
         self._waiter: greenlet | None = None
 
     def ring(self) -> None:
-        """Wake the waiter, or let its next wait return at once."""
+        """Wakes the waiter, or lets its next wait return at once."""
         if not self._rung:
             self._rung = True
             if self._waiter is not None:
                 self._hub.loop.run_callback(self._wake)
 
     def wait(self, timeout: float = -1.0) -> None:
-        """Return once the bell was rung, or after `timeout` seconds (negative: no limit)."""
+        """Waits until the bell was rung, or `timeout` seconds (negative: no limit). Yields unless it was rung."""
         if not self._rung:
             timer = None if timeout < 0 else self._hub.loop.timer(timeout)
             if timer is not None:

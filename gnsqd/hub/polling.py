@@ -21,7 +21,7 @@ _offer_processor: Any = getattr(os, "sched_yield", partial(sleep, 0))  # not eve
 
 
 class Polling:
-    """One for all connections of a hub; `looking`: whether the loop is kept awake."""
+    """Shared by all connections of a hub. While `looking` is true, the loop does not sleep."""
 
     __slots__ = ("_idle", "_last", "looking")
 
@@ -31,7 +31,7 @@ class Polling:
         self.looking = False
 
     def note(self) -> None:
-        """There is input."""
+        """Reports that there was input."""
         now = monotonic()
         if not self.looking and now - self._last < WINDOW:
             self.looking = True
@@ -49,7 +49,7 @@ _by_hub: WeakKeyDictionary[Hub, Polling] = WeakKeyDictionary()
 
 
 def shared_polling() -> Polling:
-    """The one of this thread's hub."""
+    """Returns the object of this thread's hub."""
     hub = get_hub()
     found = _by_hub.get(hub)
     if found is None:

@@ -1,4 +1,4 @@
-"""Addresses of sockets in text, as Go writes and reads them."""
+"""Formats and parses addresses of sockets as Go does."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ _MAPPED = "::ffff:"
 
 
 def split_host_port(address: str) -> tuple[str, str]:
-    """(host, port) of `host:port` or `[v6]:port`; ValueError, in Go's words, if it isn't one."""
+    """Returns (host, port) of `host:port` or `[v6]:port`; raises ValueError with Go's text."""
     host, colon, port = address.rpartition(":")
     if not colon:
         raise ValueError("missing port in address")
@@ -36,7 +36,7 @@ def join_host_port(host: str, port: int | str) -> str:
 
 
 def format_address(address: Any) -> str:
-    """A socket address as Go prints it: `127.0.0.1:4150`, `[::1]:4150`, `[fe80::1%eth0]:4150`; the path of a unix
+    """Formats a socket address as Go does: `127.0.0.1:4150`, `[::1]:4150`, `[fe80::1%eth0]:4150`; the path of a unix
     socket, `@name` of an abstract one, `@` of an unnamed one."""
     if isinstance(address, bytes):
         return f"@{os.fsdecode(address[1:])}"
@@ -51,7 +51,7 @@ def format_address(address: Any) -> str:
 
 
 def unix_name(path: str) -> bytes:
-    """What bind(2) and connect(2) take for the path of a unix socket, on Linux `@name` for an abstract one."""
+    """Returns the name that bind(2) and connect(2) take for a unix socket's path; on Linux, `@name` is abstract."""
     name = os.fsencode(path)
     return b"\0" + name[1:] if name.startswith(b"@") and sys.platform == "linux" else name
 

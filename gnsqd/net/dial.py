@@ -1,4 +1,4 @@
-"""Connections to other daemons, by name or number, within a time limit."""
+"""Connects to other daemons, by name or number, within a time limit."""
 
 import socket
 from typing import Any
@@ -11,7 +11,7 @@ from gnsqd.net.addresses import HIGHEST_PORT, join_host_port, split_host_port
 
 
 class DialError(OSError):
-    """There is no connection; the text has Go's shape."""
+    """Connecting failed; the text has Go's shape."""
 
 
 class Socket(gevent.socket.socket):  # type: ignore[misc]
@@ -30,7 +30,7 @@ class Socket(gevent.socket.socket):  # type: ignore[misc]
 
 
 def reason(error: Exception) -> str:
-    """The reason, in lower case like Go's."""
+    """Returns the reason, in lower case like Go's."""
     if isinstance(error, TimeoutError):
         return "i/o timeout"
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -38,7 +38,7 @@ def reason(error: Exception) -> str:
 
 
 def dial(host: str, port: str, timeout: float | None) -> Socket:
-    """A connected socket without a timeout; DialError. Yields.
+    """Returns a connected socket without a timeout; raises DialError. Yields.
 
     `timeout` seconds bound the look-up of the name, and then the connecting; None means no limit. Of several addresses
     each has its share of the time.
@@ -59,7 +59,7 @@ def dial(host: str, port: str, timeout: float | None) -> Socket:
 
 
 def dial_address(address: str, timeout: float | None) -> Socket:
-    """Like `dial`, to `host:port` or `[v6]:port`."""
+    """Connects to `host:port` or `[v6]:port`, as `dial`."""
     try:
         host, port = split_host_port(address)
     except ValueError as error:

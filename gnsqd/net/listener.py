@@ -1,4 +1,4 @@
-"""Addresses: what `--tcp-address` and its like may be, listening on them, and how they are shown.
+"""Listens on an address such as `--tcp-address`, and accepts clients.
 
 An address is `host:port`, else the path of a unix socket, which HTTPS does not have; an IP address, `localhost` or a
 number alone has no port and is an error. A socket that a killed daemon left at a path is replaced. No host, and
@@ -35,12 +35,12 @@ _READ = 1
 
 
 class ListenerBroken(NSQError):
-    """No more clients can be accepted; str() is Go's text."""
+    """The listener cannot accept any more clients; str() is Go's text."""
 
 
 class Listener:
-    """Owns one listening socket and the greenlets of its clients; StartError if it can't listen on `address`, which may
-    also be the descriptor of a socket of another process, which it then only accepts from.
+    """Owns one listening socket and the greenlets of its clients; raises StartError if it can't listen on `address`.
+    That may also be the descriptor of another process's socket, from which it only accepts.
 
     `port` is -1 for a unix socket.
     """
@@ -67,8 +67,8 @@ class Listener:
     def serve(
         self, kind: str, log: Logger, spawn: Callable[[socket.socket, str], "Greenlet[..., None]"], limit: int
     ) -> None:
-        """Have `spawn` start a greenlet for each client's socket and address, until `close`; close the socket while
-        there are `limit` of them, 0 for no limit. ListenerBroken if there can be no more."""
+        """Calls `spawn` with each client's socket and address, until `close`; it starts a greenlet. Closes new sockets
+        while there are `limit` greenlets, 0 for no limit. Raises ListenerBroken if accepting fails for good."""
         if not self._inherited:
             log.info("%s: listening on %s", kind, self.address)
         was_full = False
@@ -105,13 +105,13 @@ class Listener:
         return int(self._socket.fileno())
 
     def _wait(self) -> None:
-        """Return when a client may have connected, or at `close`. Yields."""
+        """Waits until a client may have connected, or for `close`. Yields."""
         self._readable.start(self._doorbell.ring)
         self._doorbell.wait()
         self._readable.stop()
 
     def close(self) -> None:
-        """Refuse new clients from now on: gevent's socket would accept them until a waiting `accept` has returned."""
+        """Refuses new clients at once: gevent's socket would accept them until a waiting `accept` has returned."""
         if self._closed:
             return
         self._closed = True
@@ -127,7 +127,7 @@ class Listener:
         self._doorbell.ring()
 
     def join(self, timeout: float | None = None) -> None:
-        """Return when all clients are gone, or after `timeout` seconds. Yields."""
+        """Waits until all clients are gone, or for `timeout` seconds. Yields."""
         joinall(list(self._greenlets), timeout)
 
 
@@ -176,7 +176,7 @@ def _listen(address: str, tcp_only: bool) -> socket.socket:
 
 
 def _lacks_port(address: str) -> bool:
-    """True if it is meant as a host or a port, and not as the path of a unix socket."""
+    """Returns True if `address` is meant as a host or a port, and not as the path of a unix socket."""
     if address.lower() == "localhost" or address.isdecimal():
         return True
     try:
@@ -187,7 +187,7 @@ def _lacks_port(address: str) -> bool:
 
 
 def _is_stale(path: bytes) -> bool:
-    """True for a unix socket where nobody listens, as a killed daemon leaves it."""
+    """Returns True for a unix socket where nobody listens, as a killed daemon leaves it."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             return False
@@ -202,7 +202,7 @@ def _is_stale(path: bytes) -> bool:
 
 
 def _resolve(host: str, port: int) -> tuple[int, Any, str]:
-    """Family and address to bind, and how Go shows them in an error."""
+    """Returns family and address to bind, and the text for them in Go's errors."""
     try:
         ip = ip_address(host) if host else None
     except ValueError:

@@ -20,11 +20,11 @@ MAX_CHUNK = 256 * 1024  # bytes: a compressing layer decodes at most this much i
 
 
 class StreamError(NSQError):
-    """The peer sent invalid data for a layer; the connection is lost. Worded like the errors of Go's packages."""
+    """The peer sent invalid data for a layer; the connection is lost. The text is that of Go's packages."""
 
 
 class TLSError(StreamError):
-    """The handshake failed. `alert` is TLS's own last word to the peer, perhaps b""; nothing else may be sent."""
+    """The handshake failed. `alert` is TLS's last message to the peer, perhaps b""; nothing else may be sent."""
 
     def __init__(self, text: str, alert: bytes) -> None:
         super().__init__(text)
@@ -32,26 +32,26 @@ class TLSError(StreamError):
 
 
 class Layer(Protocol):
-    """One transformation of the byte stream. Neither method yields, so greenlets may share a layer as long as what
-    they encode is sent in the order of encoding."""
+    """One transformation of the byte stream. Neither method yields, so greenlets may share a layer as long as what they
+    encode is sent in the order of encoding."""
 
     @property
     def pending(self) -> bool:
-        """`decode(b"")` may give more."""
+        """True if `decode(b"")` may return more."""
 
     @property
     def ended(self) -> bool:
-        """The peer ended the stream inside this layer; whatever follows is ignored."""
+        """True if the peer ended the stream inside this layer; later bytes are ignored."""
 
     @property
     def cut_off(self) -> str:
         """Go's error if no more is received, "" if the peer may stop here."""
 
     def decode(self, data: bytes) -> bytes:
-        """Raw bytes as received to plain ones, b"" when more are needed. StreamError for garbage."""
+        """Decodes received bytes; returns b"" when more are needed. Raises StreamError for invalid data."""
 
     def encode(self, data: bytes) -> bytes:
-        """Plain bytes to raw ones that let the peer read all of `data`."""
+        """Encodes plain bytes so that the peer can read all of `data`."""
 
 
 class TLS(Layer, Protocol):
@@ -64,10 +64,10 @@ class TLS(Layer, Protocol):
     peer_common_name: str
 
     def handshake(self, data: bytes) -> bytes:
-        """Continue the handshake; TLSError."""
+        """Continues the handshake; returns the bytes to send. Raises TLSError."""
 
     def end(self) -> None:
-        """Our direction is closed."""
+        """Closes our direction."""
 
 
 class Stack:
@@ -166,8 +166,8 @@ class SnappyLayer:
             raise StreamError(str(error)) from error
 
     def _take_chunks(self, data: bytes) -> list[bytes]:
-        """The next whole chunks, as many as surely decode to no more than MAX_CHUNK bytes, without padding. A flood of
-        empty chunks comes in pieces as well."""
+        """Returns the next whole chunks, without padding: as many as surely decode to at most MAX_CHUNK bytes. A flood
+        of empty chunks comes in pieces as well."""
         if self._skip:
             skipped = min(self._skip, len(data))
             self._skip -= skipped
@@ -197,7 +197,7 @@ class SnappyLayer:
         return chunks
 
     def _check_header(self, kind: int, length: int) -> None:
-        """Refuses, before it is waited for, a chunk that nobody may send."""
+        """Refuses an invalid chunk before the rest of it has arrived."""
         if not self._identified and kind != 0xFF:
             raise StreamError("snappy: corrupt input (no stream identifier)")
         self._identified = True

@@ -75,7 +75,7 @@ _COMMON_NAME = bytes([0x55, 4, 3])  # its OID, 2.5.4.3
 # ASN.1's types of string that Go knows: UTF8String, NumericString, PrintableString, T61String, IA5String, BMPString.
 _STRINGS = {12: "utf-8", 18: "ascii", 19: "ascii", 20: "latin-1", 22: "ascii", 30: "utf-16-be"}
 
-# What Go verifies; RSASSA-PSS only with these hashes. OpenSSL has these names.
+# Signatures that Go verifies, by OpenSSL's names; RSASSA-PSS only with these hashes.
 _SIGNATURES = {b"ED25519", *(b"sha%dWithRSAEncryption" % bits for bits in (256, 384, 512))}
 _SIGNATURES |= {b"ecdsa-with-SHA%d" % bits for bits in (256, 384, 512)}
 _PSS = b"rsassaPss"
@@ -116,8 +116,8 @@ class TLSLayer:
         self.peer_common_name = ""
 
     def handshake(self, data: bytes) -> bytes:
-        """Continue the handshake with the bytes received, b"" at first if there are none; gives the bytes to send.
-        TLSError when it cannot succeed."""
+        """Continues the handshake with the bytes received, b"" at first if there are none; returns the bytes to send.
+        Raises TLSError when it cannot succeed."""
         if data:
             self._begin += data[: 2 - len(self._begin)]
             self._connection.bio_write(data)
@@ -133,7 +133,7 @@ class TLSLayer:
         return self._outgoing()
 
     def _is_record(self) -> bool:
-        """Whether Go would read on: OpenSSL has several reasons for the opposite, by version."""
+        """Returns True if Go would read on: OpenSSL has several reasons for the opposite, by version."""
         return self._begin[:1] in (b"\x15", b"\x16") and self._begin[1:] < b"\x10"
 
     def _establish(self) -> None:
@@ -173,8 +173,8 @@ class TLSLayer:
         return b"".join(records)
 
     def encode(self, data: bytes) -> bytes:
-        """As in Layer; StreamError when our direction is over. TLS's own records for the peer go with it. A
-        memory BIO keeps the memory of the largest amount it ever held: a Connection encodes 64 KB in one go."""
+        """Encodes as in Layer, with TLS's own records; raises StreamError when our direction is closed. A memory BIO
+        keeps the memory of the largest amount it ever held: a Connection encodes 64 KB in one go."""
         try:
             while data:  # OpenSSL writes one record in a call
                 length = _lib.SSL_write(self._ssl, data, len(data))
@@ -186,7 +186,7 @@ class TLSLayer:
         return self._outgoing()
 
     def end(self) -> None:
-        """Our direction is over; the next `encode`, of nothing, returns the alert for the peer."""
+        """Closes our direction; the next `encode`, of nothing, returns the alert for the peer."""
         with contextlib.suppress(SSL.Error):  # it is over already
             self._connection.shutdown()
 
@@ -200,7 +200,7 @@ class TLSLayer:
 
 
 def _common_name(certificate: bytes) -> str:
-    """The last one of the subject, as in Go; "" without any, ValueError for one that Go does not take either.
+    """Returns the subject's last common name, as Go, or ""; raises ValueError for one that Go does not accept either.
 
     Read from the DER because cryptography refuses certificates that Go takes, such as one with an asterisk in a
     PrintableString. OpenSSL has taken this one, so its structure is sound.
@@ -222,7 +222,7 @@ def _common_name(certificate: bytes) -> str:
 
 
 def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
-    """Tag and content of each element."""
+    """Yields tag and content of each element."""
     while der:
         start, length = 2, der[1]
         if length & 0x80:
@@ -233,7 +233,7 @@ def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _text(error: SSL.Error | crypto.Error) -> str:
-    """The reason of an OpenSSL error, as Go's crypto/tls words it where it has an equal."""
+    """Returns the reason of an OpenSSL error, as Go's crypto/tls words it where it has an equal."""
     match error.args:
         case ([*_, (_, _, reason)],) if reason:
             name, is_alert, alert = reason.partition(" alert ")
@@ -245,7 +245,7 @@ def _text(error: SSL.Error | crypto.Error) -> str:
 
 
 def build_context(options: Options) -> SSL.Context | None:
-    """The context for every client connection, None without certificate and key; StartError with Go's texts.
+    """Builds the context of client connections, None without certificate and key; raises StartError with Go's texts.
 
     `options` are validated: a client auth policy has set tls_required.
     """
@@ -258,8 +258,8 @@ def build_context(options: Options) -> SSL.Context | None:
 
 
 def read_client_roots(options: Options) -> bytes:
-    """The roots that servers we ask are verified against, in DER one after the other, b"" for the system's;
-    StartError with Go's texts."""
+    """Returns the roots for verifying servers, in DER one after the other, b"" for the system's; raises StartError with
+    Go's texts."""
     with _start_errors("client TLS config"):
         roots = _read_roots(options.tls_root_ca_file)
         return b"".join(root.public_bytes(Encoding.DER) for root in roots)
@@ -301,7 +301,7 @@ def _build_context(options: Options) -> SSL.Context:
 
 
 def _use_key_pair(context: SSL.Context, cert_path: str, key_path: str) -> None:
-    """The server's own certificate, its chain behind it in the same file, and key."""
+    """Loads the server's own certificate, its chain behind it in the same file, and key."""
     cert_pem, key_pem = _read(cert_path), _read(key_path)
     if b"-----BEGIN" not in cert_pem:
         raise ValueError("tls: failed to find any PEM data in certificate input")
@@ -350,7 +350,7 @@ def _set_client_auth(context: SSL.Context, policy: str, root_ca_path: str) -> No
 
 @_ffi.callback("int (*)(int, X509_STORE_CTX *)")  # type: ignore[untyped-decorator]
 def _verify(ok: int, store: Any) -> int:
-    """OpenSSL's verdict on one certificate of a chain, or Go's: neither accepts a chain with a weak signature, and the
+    """Verifies one certificate of a chain, as OpenSSL or as Go: neither accepts a chain with a weak signature, and the
     client learns that its authority is unknown. OpenSSL's own bound depends on its security level."""
     if ok and _lib.X509_STORE_CTX_get_error_depth(store) == 0:  # the last: the client's own certificate
         *signed, _ = _chain(store)  # nobody signs for a trusted certificate
@@ -363,7 +363,7 @@ def _verify(ok: int, store: Any) -> int:
 
 
 def _chain(store: Any) -> list[crypto.X509]:
-    """The certificates that are verified, the client's first, a trusted one last."""
+    """Returns the certificates that are verified, the client's first, a trusted one last."""
     stack = _lib.X509_STORE_CTX_get1_chain(store)
     count = _lib.sk_X509_num(stack)
     chain = [crypto.X509._from_raw_x509_ptr(_lib.sk_X509_value(stack, index)) for index in range(count)]
@@ -372,7 +372,7 @@ def _chain(store: Any) -> list[crypto.X509]:
 
 
 def _is_strong(certificate: crypto.X509) -> bool:
-    """True if Go verifies signatures of this kind."""
+    """Returns True if Go verifies signatures of this kind."""
     with contextlib.suppress(ValueError, UnsupportedAlgorithm):
         algorithm = certificate.get_signature_algorithm()
         if algorithm != _PSS:
@@ -390,7 +390,7 @@ def _read_roots(path: str) -> list[x509.Certificate]:
 
 
 def _parse_certificates(pem: bytes) -> list[x509.Certificate]:
-    """All certificates that can be parsed; like Go's pool, others are skipped."""
+    """Returns all certificates that can be parsed; skips others, like Go's pool."""
     found = []
     for block in re.findall(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", pem, re.DOTALL):
         with contextlib.suppress(ValueError):
