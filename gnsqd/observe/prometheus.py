@@ -90,7 +90,7 @@ class Metrics(Collector):
         GCCollector(registry=self._collectors)
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """The page, in the format that an Accept header asks for, and its content type. Yields."""
+        """Returns the page, in the format that an Accept header requests, and its content type. Yields."""
         try:
             encode, content_type = choose_encoder(accept)
         except TypeError:  # a version that is not a number
@@ -121,7 +121,7 @@ class Metrics(Collector):
         return family
 
     def _daemon_families(self) -> Iterator[Family]:
-        """The daemon as a program: its build, its greenlets and its hub."""
+        """Yields the figures of the daemon as a program: its build, its greenlets and its hub."""
         labels = {"version": VERSION, "nsqd_version": NSQD_VERSION, "lane": lane(), "python": python_version()}
         yield "gnsqd_build", "info", "The gnsqd that runs, and the nsqd release it stands in for.", [(labels, 1)]
         yield _gauge("gnsqd_clients", "TCP clients connected.", len(self.clients()))
@@ -139,7 +139,7 @@ class Metrics(Collector):
         yield _gauge("gnsqd_hub_lag_seconds", "How long a client waits for its turn, measured at this scrape.", waited)
 
     def _broker_families(self, turns: Turns) -> Iterator[Family]:
-        """The state at the beginning of a scrape: topics, channels and, if asked for, clients."""
+        """Yields the figures of topics, channels and, with metrics-clients, clients at the scrape's beginning."""
         help = "Whether the last write to disk succeeded (1) or not (0)."
         yield _gauge("gnsqd_healthy", help, self.registry.healthy)
         help = "Whether publishers are refused until all queues are empty (1) or not (0)."
@@ -202,7 +202,7 @@ def _channel_labels(channel: Channel) -> Labels:
 
 
 def _client_labels(id: int, stats: ClientStats) -> Labels:
-    """`id` is the daemon's own number of the connection: addresses of unix sockets are all the same."""
+    """Returns a client's labels; `id` is the connection's number, as all unix sockets have the same address."""
     return {
         "id": str(id),
         "client_id": _printable(stats.client_id),
@@ -212,7 +212,7 @@ def _client_labels(id: int, stats: ClientStats) -> Labels:
 
 
 def _printable(text: str) -> str:
-    """`text`, which a client may have chosen, as something that can be encoded."""
+    """Makes `text`, which a client may have chosen, encodable."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -279,13 +279,13 @@ def _gauge(name: str, help: str, value: float, kind: str = "gauge") -> Family:
 
 
 def _family(name: str, field: StatField, things: list[_Thing], counter: str = "counter") -> Family:
-    """`counter` is the type of counters, which have it only if their names end in _total."""
+    """Returns a statistic of `things`; counters have the type `counter`, which needs names that end in _total."""
     points = ((thing.labels, field.getter(thing.it)) for thing in things)
     return name, "gauge" if field.kind is Kind.GAUGE else counter, field.help, points
 
 
 def _latencies(name: str, things: list[_Thing]) -> Family:
-    """Prometheus has no value for quantiles of nothing: NaN."""
+    """Returns the quantiles of `things`; NaN without samples, since Prometheus has no other value for that."""
     help = "How long messages took from being published to FIN, over e2e-processing-latency-window-time."
     points = (
         (thing.labels | {"quantile": quantile}, value / SECOND if latency.count else float("nan"))

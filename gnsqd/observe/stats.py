@@ -126,13 +126,13 @@ _BOUND_FIELDS: dict[str, tuple[StatField, ...]] = {
 
 
 def metric_fields(level: str, options: Options) -> list[StatField]:
-    """What Prometheus has of a topic or channel."""
+    """Returns the statistics of a topic or channel for Prometheus."""
     fields = [*STAT_FIELDS[level], *_OWN_FIELDS[level], *(_BOUND_FIELDS[level] if options.bounded else ())]
     fields += _RETENTION_FIELDS[level] if options.durability != "none" else ()
     return [*fields, _DEAD_LETTER_FIELD] if options.max_attempts and level == "channel" else fields
 
 
-# Of ClientStats. Only Prometheus has them, where series of every client are asked for.
+# Only Prometheus has these, with metrics-clients; they are read from ClientStats.
 CLIENT_FIELDS = (
     _pulled("state", "state", "0 new, 3 subscribed, 4 closing."),
     _pulled("ready_count", "ready", "The client's RDY count."),
@@ -166,8 +166,8 @@ def snapshot(
     channel_name: str = "",
     include_clients: bool = True,
 ) -> Snapshot:
-    """The present state, of one topic or of the channels of one name if asked for (NSQD-COMPAT 5.3). Yields if there is
-    much: the figures of a row are of one moment, those of two rows need not be."""
+    """Returns the present state, or that of one topic or of the channels of one name (NSQD-COMPAT 5.3). Yields if there
+    is much: the figures of a row are of one moment, those of two rows need not be."""
     topics: Sequence[Topic]
     if not topic_name:
         topics = sorted(registry.topics.values(), key=attrgetter("name"))
@@ -219,7 +219,7 @@ def _channel_row(channel: Channel, client_rows: Callable[[Iterable[Consumer]], l
 
 
 def _latency_row(latency: Result | None) -> Row:
-    """The values are floats because the real daemon's are, which shows from 2**53 ns on."""
+    """Returns floats because the real daemon does, which shows from 2**53 ns on."""
     if latency is None:
         return {"count": 0, "percentiles": None}
     percentiles = [{"quantile": quantile, "value": float(value)} for quantile, value in latency.percentiles]
@@ -238,7 +238,7 @@ def client_row(stats: ClientStats) -> Row:
 
 
 def held(registry: Registry) -> dict[str, int]:
-    """Topics, channels and messages in memory, counted. Yields."""
+    """Counts topics, channels and messages in memory. Yields."""
     counts = Counter(topics=0, channels=0, messages_in_memory=0, in_flight=0, deferred=0)
     turns = Turns()
     for topic in turns.over(list(registry.topics.values())):
@@ -288,11 +288,11 @@ class MemoryStats:
             self.pause_total += pause
 
     def gc_pause(self, percent: int) -> int:
-        """A percentile of the last 256 pauses, in ns; 0 if there were none."""
+        """Returns a percentile of the last 256 pauses, in ns; 0 if there were none."""
         return _percentile(percent, sorted(self._pauses))
 
     def row(self) -> Row:
-        """The `memory` object of /stats."""
+        """Returns the `memory` object of /stats."""
         data, resident, peak = _memory_bytes()
         pauses = sorted(self._pauses)
         return {
@@ -309,8 +309,8 @@ class MemoryStats:
 
 
 def _memory_bytes() -> tuple[int, int, int]:
-    """Bytes reserved for data and stacks, bytes resident without files (proc(5), statm), and the most that ever were
-    resident; three times the last where there is no /proc."""
+    """Returns bytes reserved for data and stacks, bytes resident without files (proc(5), statm), and the most that ever
+    were resident; three times the last where there is no /proc."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     try:
         with open("/proc/self/statm", "rb", buffering=0) as statm:

@@ -33,7 +33,7 @@ HIGHEST_PORT = 65535
 
 Name = tuple[str, ...]
 
-# What counts messages comes first, the others follow in the order of /stats.
+# Counts of messages come first, the others follow in the order of /stats.
 _FIELDS: dict[type, list[StatField]] = {
     kind: sorted(filter(attrgetter("statsd"), STAT_FIELDS[level]), key=lambda field: "message_" not in field.name)
     for kind, level in ((Topic, "topic"), (Channel, "channel"))
@@ -55,7 +55,7 @@ class Statsd:
         self._counts: dict[Name, int] = {}
 
     def start(self) -> None:
-        """Begin; the first push comes after one interval. The option has the expanded prefix from now on."""
+        """Starts the loop; the first push comes after one interval. Expands the prefix in the options."""
         options = self._options
         options.statsd_prefix = expand_prefix(
             options.statsd_prefix, options.broadcast_address, options.broadcast_http_port
@@ -64,13 +64,13 @@ class Statsd:
             self._loop = self._spawn("statsdLoop", self.statsdLoop)
 
     def stop(self) -> None:
-        """Send what is left of a push that has begun, and end. Yields."""
+        """Sends the rest of a push that has begun, and ends the loop. Yields."""
         self._exit.set()
         if self._loop is not None:
             self._loop.join()
 
     def statsdLoop(self) -> None:
-        """Push every statsd-interval, until `stop`."""
+        """Pushes every statsd-interval, until `stop`."""
         interval = self._options.statsd_interval / SECOND
         next_push = monotonic() + interval
         while not self._exit.wait(max(next_push - monotonic(), 0)):
@@ -98,7 +98,7 @@ class Statsd:
     # The socket
 
     def _connect(self, address: str) -> gevent.socket.socket:
-        """A socket that only sends to `address`; OSError or ValueError."""
+        """Returns a socket that only sends to `address`; raises OSError or ValueError."""
         host, colon, port = address.rpartition(":")
         if not colon or (port.isdecimal() and int(port) > HIGHEST_PORT):
             raise ValueError("neither host nor port, or a port that is none")
@@ -116,8 +116,8 @@ class Statsd:
         raise failure
 
     def _resolve(self, host: str, port: str) -> list[Any]:
-        """As getaddrinfo. A name that takes too long to look up is not looked up a second time meanwhile: it occupies
-        one of the few threads that all look-ups share."""
+        """Resolves as getaddrinfo. A name that takes too long to look up is not looked up a second time meanwhile: it
+        occupies one of the few threads that all look-ups share."""
         host = host or "localhost"
         with suppress(gaierror):
             return getaddrinfo_at_once(host, port, type=SOCK_DGRAM, flags=AI_NUMERICHOST)
@@ -131,10 +131,10 @@ class Statsd:
         self._look_up = None
         return found
 
-    # What is pushed
+    # The lines
 
     def _lines(self) -> Iterator[bytes]:
-        """The lines of one push. Yields between them."""
+        """Yields the lines of one push, and to other greenlets in between."""
         counts = {}
         for name, kind, value in self._figures():
             if kind is Kind.COUNTER:
@@ -160,7 +160,7 @@ class Statsd:
                     yield ("mem", key), Kind.GAUGE, value
 
     def _things(self) -> Iterator[tuple[Name, Topic | Channel]]:
-        """The topics by name, each with its channels by name behind it."""
+        """Yields the topics by name, each followed by its channels by name."""
         by_name = attrgetter("name")
         for topic in sorted(self._registry.topics.values(), key=by_name):
             if not self._excluded(topic):
@@ -181,7 +181,7 @@ def _look_up(host: str, port: str) -> list[Any]:
 
 
 def expand_prefix(prefix: str, broadcast_address: str, http_port: int) -> str:
-    """The prefix of all names: `%s` is this daemon; a dot ends it unless it is empty."""
+    """Returns the prefix of all names: `%s` is this daemon; a dot ends it unless it is empty."""
     if not prefix:
         return ""
     host = f"[{broadcast_address}]" if ":" in broadcast_address else broadcast_address
@@ -190,7 +190,7 @@ def expand_prefix(prefix: str, broadcast_address: str, http_port: int) -> str:
 
 
 def pack(lines: Iterable[bytes], size: int) -> list[bytes]:
-    """The lines in packets of at most `size` bytes; a line longer than that has one of its own."""
+    """Packs the lines into packets of at most `size` bytes; a line longer than that has one of its own."""
     limit = size if size > 0 else DEFAULT_PACKET_SIZE
     packets: list[bytes] = []
     packet = bytearray()
