@@ -1,4 +1,4 @@
-"""/debug: statistics of this process at the paths of nsqd's pprof, always as text; _PAGES lists them.
+"""Serves /debug: statistics of this process at the paths of nsqd's pprof, always as text; _PAGES lists them.
 
 A CPU profile has one line for each different stack, `frame;frame;frame samples` with the outermost frame first: the
 collapsed format of flamegraph.pl, inferno and speedscope. Its first frame is the kind of greenlet. A timer of CPU time
@@ -61,16 +61,16 @@ class Debug:
         self._stopped = Event()
 
     def start(self) -> None:
-        """Record greenlets from now on."""
+        """Records greenlets from now on."""
         Greenlet.add_spawn_callback(self._greenlets.add)
 
     def stop(self) -> None:
-        """End a running profile, which is answered with the samples so far."""
+        """Ends a running profile, which is answered with the samples so far."""
         self._stopped.set()
         Greenlet.remove_spawn_callback(self._greenlets.add)
 
     def greenlet_count(self) -> int:
-        """The number of recorded greenlets."""
+        """Returns the number of recorded greenlets."""
         return len(self._greenlets)
 
     # At pprof's paths
@@ -156,10 +156,10 @@ class Debug:
         gc_tuning.collect()
         get_hub().threadpool.apply(_trim)
 
-    # What they share
+    # Common parts
 
     def _stacks(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Name and stack, innermost frame first, of each greenlet, with turns for others in between."""
+        """Yields name and stack, innermost frame first, of each greenlet, and to other greenlets in between."""
         hub = get_hub()
         yield "main", _stack(hub.parent.gr_frame)
         yield "hub", _stack(hub.gr_frame)
@@ -169,12 +169,12 @@ class Debug:
 
 
 def _kind(name: str) -> str:
-    """What greenlets of one sort have in common: `messagePump` of `messagePump:topic`."""
+    """Returns the kind of a greenlet: `messagePump` of `messagePump:topic`."""
     return name.partition(":")[0]
 
 
 def _page(title: str, total: int, groups: Sequence[tuple[Sequence[str], Sequence[str]]]) -> str:
-    """Names, and their common stack."""
+    """Formats names, and their common stack."""
     parts = [f"{title} profile: total {total}\n"]
     parts += ["\n".join(["", *names, *(f"\t{frame}" for frame in frames), ""]) for names, frames in groups]
     return "".join(parts)
@@ -185,14 +185,14 @@ def _function(frame: FrameType) -> str:
 
 
 def _stack(frame: FrameType | None) -> tuple[str, ...]:
-    """Function, file and line of a frame and its callers."""
+    """Returns function, file and line of a frame and its callers."""
     frames = () if frame is None else walk_stack(frame)
     return tuple(f"{_function(frame)} {frame.f_code.co_filename}:{line}" for frame, line in frames)
 
 
 @contextmanager
 def _sampling() -> Iterator[Counter[str]]:
-    """Collapsed stacks, counted while the context lasts. Only the main thread may."""
+    """Counts collapsed stacks while the context lasts. Only the main thread may call it."""
     samples: Counter[str] = Counter()
 
     def sample(number: int, frame: FrameType | None) -> None:
@@ -215,7 +215,7 @@ def _sampling() -> Iterator[Counter[str]]:
 
 
 def _trim() -> None:
-    """Return free memory to the system, if the C library can."""
+    """Returns free memory to the system, if the C library can."""
     with suppress(AttributeError):
         import ctypes  # imported late, as few need it
 
@@ -223,7 +223,7 @@ def _trim() -> None:
 
 
 def _parameter(request: Request, name: str) -> str:
-    """A parameter of a form in the body, else of the query; like Go, skips what cannot be parsed."""
+    """Returns a parameter of a form in the body, else of the query; like Go, skips what cannot be parsed."""
     sources = [request.query]
     media_type = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if media_type == b"application/x-www-form-urlencoded" and not (request.broken or request.too_big):

@@ -232,7 +232,7 @@ class API:
         return self._peek(self._find_channel(request).queue, request)
 
     def plan_rewind(self, request: Request) -> dict[str, object]:
-        """What `rewind_channel` would do now."""
+        """Returns what `rewind_channel` would do now."""
         channel, history, begin, end = self._find_rewind(request)
         spans = channel.queue.rewindable(begin, end)
         first, last = history.published(spans)
@@ -282,8 +282,8 @@ class API:
         return topic.get_existing_channel(name), history, begin, end
 
     def list_deferred(self, request: Request) -> dict[str, object]:
-        """The messages that a channel holds back: how many are due within some times, and the first `limit` that are
-        due at `from` or later, or the one with `id`."""
+        """Returns the deferred messages of a channel: how many are due within some times, and the first `limit` that
+        are due at `from` or later, or the one with `id`."""
         queue = self._find_channel(request).queue
         parameters = parse_query(request.query)
         limit = _limit(parameters)
@@ -310,7 +310,7 @@ class API:
         self._find_topic(request).commit()
 
     def _find_deferred(self, request: Request) -> tuple[int, Message]:
-        """The message with the given id that a channel holds back, and when it is due (monotonic ns). May yield."""
+        """Returns the deferred message with the given id, and when it is due (monotonic ns). May yield."""
         topic, name = self._find_topic_and_channel_name(request)
         queue = topic.get_existing_channel(name).queue
         id = required(read_parameters(request), "id")
@@ -326,7 +326,7 @@ class API:
         return found
 
     def _peek(self, queue: Queue, request: Request) -> dict[str, object]:
-        """The first `limit` messages, without consuming them: the next ones in memory, then those on disk.
+        """Returns the first `limit` messages, without consuming them: the next ones in memory, then those on disk.
 
         The number of messages, their total size, and the part of each body shown are limited, so that nothing is
         blocked. Router yields while it writes them.
@@ -343,7 +343,7 @@ class API:
     # Options
 
     def get_config(self, request: Request) -> str | JSON:
-        """Strings unchanged, everything else as JSON: durations in ns, levels and TLS settings as numbers."""
+        """Returns strings unchanged, all else as JSON: durations in ns, levels and TLS settings as numbers."""
         value = getattr(self._options, _find_option(request).name)
         return value if isinstance(value, str) else JSON(value)
 
@@ -367,7 +367,7 @@ class API:
         self._lookup.set_addresses(self._options.nsqlookupd_tcp_addresses or [])
         return self.get_config(request)
 
-    # What they share
+    # Common parts
 
     def _get_topic(self, parameters: Mapping[str, str]) -> Topic:
         topic = self._registry.topics.get(parameters.get("topic", ""))
@@ -408,7 +408,7 @@ def _retained(topic: Topic, channel_name: str) -> History:
 
 
 def _position(history: History, parameters: Mapping[str, str], name: str) -> int:
-    """The number of the message where a rewind begins or ends. May yield."""
+    """Returns the number of the message where a rewind begins or ends. May yield."""
     try:
         return history.position(parameters[name])
     except ValueError as error:
@@ -416,7 +416,7 @@ def _position(history: History, parameters: Mapping[str, str], name: str) -> int
 
 
 def _time(point: str) -> float:
-    """Of a point that is a time, in ns since 1970; not a number if it is another point."""
+    """Returns a time in ns since 1970; NaN for a point that is not a time."""
     try:
         return parse_moment(point)
     except ValueError:
@@ -424,7 +424,7 @@ def _time(point: str) -> float:
 
 
 def _limit(parameters: Mapping[str, str]) -> int:
-    """How many messages are to be shown."""
+    """Returns the maximum number of messages to show."""
     try:
         limit = parse_int(parameters.get("limit", str(DEFAULT_PEEK)))
     except ValueError:
@@ -435,7 +435,7 @@ def _limit(parameters: Mapping[str, str]) -> int:
 
 
 def _message_row(message: Message, **more: object) -> dict[str, object]:
-    """A message as peek shows it, and `more`; the body is a string in `body` if it is UTF-8, else in `body_base64`."""
+    """Returns a message as peek shows it, and `more`; `body` is a string if it is UTF-8, else `body_base64`."""
     shown = message.body[:MAX_SHOWN_BODY]
     text, encoded = None, None
     try:
@@ -454,7 +454,7 @@ def _message_row(message: Message, **more: object) -> dict[str, object]:
 
 
 def _find_option(request: Request) -> Option:
-    """The option whose key in the config file ends the path."""
+    """Returns the option whose key in the config file ends the path."""
     key = request.path.removeprefix("/config/")
     if key not in _BY_KEY:
         raise HTTPError(400, "INVALID_OPTION")
@@ -462,7 +462,7 @@ def _find_option(request: Request) -> Option:
 
 
 def _pieces(body: bytes, of_lines: bool) -> Iterator[bytes]:
-    """A body bit by bit, with a turn for everybody else in between: it may hold a million messages. A piece `of_lines`
+    """Yields a body in pieces, and to other greenlets in between: it may hold a million messages. A piece `of_lines`
     ends with a line, and is longer where that line is. Linear, whatever the lines."""
     first = 0
     while first < len(body):

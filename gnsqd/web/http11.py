@@ -1,4 +1,4 @@
-"""HTTP/1.0 and 1.1 seen from the server, without any I/O: requests out of bytes, responses into bytes.
+"""HTTP/1.0 and 1.1 seen from the server, without any I/O: parses bytes into requests, and renders responses.
 
 `RequestReader` is fed with what arrives, in whatever pieces, and returns complete requests. As with Go's server, each
 route limits its body: a longer one is dropped while it arrives, and the request is answered as `too_big` when it has
@@ -104,7 +104,7 @@ class Request:
         self.broken = False
 
     def again(self, body: bytes) -> "Request":
-        """The same request with another body of the same length."""
+        """Returns the same request with another body of the same length."""
         request = Request.__new__(Request)
         request.method = self.method
         request.target = self.target
@@ -125,13 +125,13 @@ class Request:
 
 
 class _Stop(Exception):
-    """Nothing counts that follows on the connection."""
+    """Later bytes on the connection are ignored."""
 
 
 class RequestReader:
-    """One connection's requests. `body_limit(request)` is asked when a head is in: the maximum size of the body.
-    `heads` is shared by the connections for which that is the same: requests by the bytes of their heads.
-    Requests are valid until the next call of `feed`.
+    """One connection's requests. `body_limit(request)` is called when a head is complete: the maximum size of the body.
+    `heads` is shared by the connections for which that is the same: requests by the bytes of their heads. Requests are
+    valid until the next call of `feed`.
 
     After `done` nothing more is to be read: the connection closes once everything given so far is answered, with
     `refusal` as the last thing sent.
@@ -155,7 +155,7 @@ class RequestReader:
         self._progress = False
 
     def feed(self, data: bytes) -> list[Request]:
-        """The requests that `data` completes, in order."""
+        """Returns the requests that `data` completes, in order."""
         last = self._last
         if last is not None and len(data) == len(self._last_head) + last.received and data.startswith(self._last_head):
             last.body = data[len(self._last_head) :]
@@ -180,7 +180,7 @@ class RequestReader:
         return self._take_ready()
 
     def _take_known(self, data: bytes) -> bytes:
-        """Take the complete requests off the beginning of `data` whose heads are known, and return the rest."""
+        """Takes the complete requests off the beginning of `data` whose heads are known; returns the rest."""
         start = 0
         while start < len(data):
             end = data.find(b"\r\n\r\n", start, start + MAX_KNOWN_HEAD) + 4
@@ -200,7 +200,7 @@ class RequestReader:
         return data[start:]
 
     def feed_eof(self) -> list[Request]:
-        """The client has closed its side: returns the request that was truncated in its body, if any."""
+        """Ends the stream: returns the request that was truncated in its body, if any."""
         if not (self.idle or self.done):
             with suppress(_Stop):
                 self._malformed()
@@ -213,12 +213,12 @@ class RequestReader:
 
     @property
     def idle(self) -> bool:
-        """Nothing of a next request has arrived."""
+        """True if nothing of a next request has arrived."""
         return self._request is None and not self._buffer
 
     @property
     def in_body(self) -> bool:
-        """A head is complete, its body not."""
+        """True if a head is complete and its body is not."""
         return self._request is not None
 
     @property
@@ -227,7 +227,7 @@ class RequestReader:
         return self._request.received if self._request is not None else 0
 
     def take_interim(self) -> bytes:
-        """What to send before the rest of the request can be expected."""
+        """Returns the bytes to send before the client sends the rest of the request."""
         request = self._request
         if request is None or not request.expects or request.received:
             return b""
@@ -241,7 +241,7 @@ class RequestReader:
         self._answer_now(self._request)
 
     def _stop(self, status: int, why: str = "", text: str = "") -> NoReturn:
-        """End the connection with one of Go's built-in answers."""
+        """Ends the connection with one of Go's built-in answers."""
         line = f"{status} {REASONS[status]}{why}"
         self.refusal = (
             f"HTTP/1.1 {line}\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n{text or line}"
@@ -250,7 +250,7 @@ class RequestReader:
         raise _Stop
 
     def _answer_now(self, request: Request) -> NoReturn:
-        """Let it be the last request, whatever of it is missing."""
+        """Makes it the last request, whatever of it is missing."""
         request.keep_alive = False
         self._finish(request)
         raise _Stop
@@ -272,7 +272,7 @@ class RequestReader:
     # Heads
 
     def _read_head(self, data: bytes, start: int) -> int:
-        """Read the head that begins at `start`, if it is complete; where the rest of the data begins. _Stop"""
+        """Reads the head at `start`, if it is complete; returns where the rest of the data begins. Raises _Stop."""
         if data.startswith((b"\r", b"\n"), start):  # empty lines, which Go's server skips after a POST
             start = len(data) - len(data[start:].lstrip(b"\r\n"))
         searched, self._searched = start + self._searched, 0
@@ -316,7 +316,7 @@ class RequestReader:
         return request
 
     def _begin(self, request: Request, lines: list[bytes]) -> None:
-        """A head is complete, with these header lines. _Stop"""
+        """Begins a request, whose head has these header lines; raises _Stop."""
         self._progress = True
         if len(lines) > MAX_HEADER_LINES:
             self._stop(431)
@@ -370,7 +370,7 @@ class RequestReader:
             self._finish(request)
 
     def _locate(self, request: Request) -> None:
-        """Split the target into path and query; a proxy's absolute form loses its host."""
+        """Splits the target into path and query; a proxy's absolute form loses its host."""
         path, _, request.query = request.target.partition("?")
         if not path.startswith("/") and "://" in path:
             path = "/" + path.partition("://")[2].partition("/")[2]
@@ -383,7 +383,7 @@ class RequestReader:
     # Bodies
 
     def _read_body(self, data: bytes, start: int) -> int:
-        """Read from `start` on as much as belongs together; where the rest of the data begins. _Stop"""
+        """Reads a piece of the body from `start` on; returns where the rest of the data begins. Raises _Stop."""
         request = self._request
         assert request is not None
         if self._rest:
@@ -436,14 +436,14 @@ _CONNECTION = [[b"Connection: close\r\n\r\n", b"\r\n"], [b"\r\n", b"Connection: 
 
 
 def render(request: Request, status: int, body: bytes, headers: bytes = b"") -> bytes:
-    """A response: `headers` are whole lines; Date, Connection and the header with the length are added. HEAD gets no
-    body."""
+    """Returns a response: `headers` are whole lines; Date, Connection and the header with the length are added. HEAD
+    gets no body."""
     make = _render if len(body) > MAX_REPEATED else _render_again
     return make(int(time()), request.http10, request.keep_alive, request.method == "HEAD", status, headers, body)
 
 
 def render_beginning(request: Request, headers: bytes) -> bytes:
-    """The head of a response whose body ends with the connection."""
+    """Returns the head of a response whose body ends with the connection."""
     return _STATUS_LINES[request.http10][200] + headers + b"Connection: close\r\n\r\n"
 
 

@@ -40,18 +40,18 @@ class Guard:
     _peer: Role = Role.ANYBODY
 
     def for_peer(self, common_name: str) -> "Guard":
-        """The guard for a client with such a certificate, "" without any."""
+        """Returns the guard for a client with such a certificate, "" without any."""
         return Guard(self._router, self._tokens, self._names, self._names.get(common_name, Role.ANYBODY))
 
     def _role(self, request: Request) -> Role:
         return max(self._peer, self._tokens.role(request.headers.get(b"authorization", b"")))
 
     def body_limit(self, request: Request) -> int:
-        """Like the router's; 0 for unauthorized requests."""
+        """Returns the router's limit; 0 for unauthorized requests."""
         return self._router.body_limit(request) if self._role(request) >= self._router.role(request) else 0
 
     def respond(self, request: Request, remote_address: str) -> bytes:
-        """The response to send. May yield."""
+        """Returns the response. May yield."""
         role = self._role(request)
         if role >= self._router.role(request):
             return self._router.respond(request, remote_address)
@@ -65,7 +65,7 @@ class Guard:
 
 
 class Tokens:
-    """The tokens of files, each given as `role:path`; StartError if one cannot be used."""
+    """The tokens of files, each given as `role:path`; raises StartError if one cannot be used."""
 
     def __init__(self, sources: Sequence[str], log: Logger) -> None:
         self._log = log
@@ -78,7 +78,7 @@ class Tokens:
                 raise StartError(f"failed to read HTTP tokens - {file.path}: {_reason(error)}") from error
 
     def role(self, authorization: bytes) -> Role:
-        """The token in a header, which may be empty."""
+        """Returns the role of the token in a header, which may be empty."""
         scheme, _, token = authorization.partition(b" ")
         if scheme.lower() != b"bearer":
             return Role.ANYBODY
@@ -116,12 +116,12 @@ class _TokenFile:
         self._signature: tuple[int, ...] = ()
 
     def changed(self) -> bool:
-        """Whether it must be read again: a pipe can be read only once. OSError."""
+        """Returns True if it must be read again: a pipe can be read only once. Raises OSError."""
         found = os.stat(self.path)
         return stat.S_ISREG(found.st_mode) and _signature(found) != self._signature
 
     def read(self) -> None:
-        """Read the tokens; OSError, ValueError."""
+        """Reads the tokens; raises OSError, ValueError."""
         with open(self.path, "rb") as file:
             signature = _signature(os.fstat(file.fileno()))
             data = file.read(MAX_FILE + 1)
@@ -154,7 +154,7 @@ def _reason(error: Exception) -> str:
 
 
 def build_guard(options: Options, router: Router, log: Logger) -> Guard:
-    """The guard that the options configure; StartError."""
+    """Returns the guard that the options configure; raises StartError."""
     flag = "--http-auth-common-name"
     names: dict[str, Role] = {}
     for text in options.http_auth_common_names:

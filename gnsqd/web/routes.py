@@ -74,8 +74,8 @@ class Role(IntEnum):
 class Route:
     """One endpoint. `/:opt` at the end of `path` stands for any one word; `handler` is a method of the API or, dotted,
     of one of its parts; `v1` adds X-Nsq-Content-Type and makes errors `{"message":"CODE"}`; `body` names the option
-    that limits the body it reads, if it reads one. Handlers return text, None for an empty answer, Content, or what is
-    to become JSON."""
+    that limits the body it reads, if it reads one. Handlers return text, None for an empty answer, Content, or a value
+    to be encoded as JSON."""
 
     method: str
     path: str
@@ -170,12 +170,12 @@ class Router:
         return rows.get(request.path) or rows.get(self._generalize(request.path))
 
     def _generalize(self, path: str) -> str:
-        """`/config/:opt` for `/config/log_level`; other paths as they are."""
+        """Returns `/config/:opt` for `/config/log_level`; other paths unchanged."""
         head, slash, word = path.rpartition("/")
         return f"{head}/:opt" if word and head + slash in self._open_ended else path
 
     def body_limit(self, request: Request) -> int:
-        """The maximum body size of the request's endpoint."""
+        """Returns the maximum body size of the request's endpoint."""
         endpoint = self._find(request)
         if endpoint is None or not endpoint[0].body:
             return 0
@@ -183,14 +183,14 @@ class Router:
         return limit
 
     def role(self, request: Request) -> Role:
-        """The role that the request's endpoint requires; read for unknown paths."""
+        """Returns the role that the request's endpoint requires; read for unknown paths."""
         if request.path in _SECRET:
             return Role.FULL
         endpoint = self._find(request)
         return Role.READ if endpoint is None else endpoint[0].role
 
     def respond(self, request: Request, remote_address: str) -> bytes:
-        """The response to send. May yield."""
+        """Returns the response. May yield."""
         endpoint = self._find(request)
         if endpoint is None:
             return self._respond_unrouted(request, remote_address)
@@ -207,7 +207,7 @@ class Router:
         return _dress(request, status, result, route.v1)
 
     def _refusal(self, request: Request, error: Exception) -> HTTPError:
-        """The answer to a handler's error; errors without a code are logged."""
+        """Returns the answer to a handler's error; errors without a code are logged."""
         match error:
             case HTTPError():
                 # Not `error` itself: with its traceback, which leads back here, it would keep the request and its body
@@ -246,7 +246,7 @@ class Router:
         return self.refuse(request, remote_address, error, allowed)
 
     def refuse(self, request: Request, remote_address: str, error: HTTPError, headers: bytes) -> bytes:
-        """The response to a rejected request; `headers` are whole lines."""
+        """Returns the response to a rejected request; `headers` are whole lines."""
         self._log_request(request, remote_address, error.status, monotonic_ns())
         return _dress(request, error.status, error, True, headers)
 
@@ -273,7 +273,7 @@ class TLSRequired:
 
 
 def _fold(path: str) -> str:
-    """A common key of paths that redirect to each other."""
+    """Returns a common key of paths that redirect to each other."""
     return normpath("/" + path.lstrip("/")).lower()
 
 
@@ -315,7 +315,7 @@ _PIECE = 1000  # strings
 
 
 def _encode(value: object) -> bytes:
-    """JSON, which may have a hundred megabytes. May yield."""
+    """Encodes JSON, which may have a hundred megabytes. May yield."""
     turns = Turns()
     strings = _json(value, turns)
     pieces = []
@@ -327,7 +327,7 @@ def _encode(value: object) -> bytes:
 
 
 def _json(value: object, turns: Turns) -> Iterator[str]:
-    """As `dumps`, bit by bit, with turns for everybody else between the items of lists: /stats can be very long."""
+    """Encodes as `dumps`, in pieces, and yields to other greenlets between items of lists: /stats can be very long."""
     if isinstance(value, list) and value:
         separator = "["
         for item in turns.over(value):
@@ -351,7 +351,7 @@ _BAD_ESCAPE = regex("%(?![0-9a-fA-F]{2}).{0,2}")
 
 @lru_cache(64)
 def parse_query(query: str) -> Mapping[str, str]:
-    """The parameters of a query by name; of several the first counts. BadQuery for bad escapes and semicolons."""
+    """Returns a query's parameters by name, the first of several; raises BadQuery for bad escapes and semicolons."""
     parameters: dict[str, str] = {}
     for part in query.split("&"):
         if ";" in part:
@@ -369,7 +369,7 @@ def parse_query(query: str) -> Mapping[str, str]:
 
 
 def read_parameters(request: Request) -> Mapping[str, str]:
-    """The parameters of the request's query, for endpoints that read a body and ignore it; BadQuery."""
+    """Returns the query's parameters, for endpoints that read a body and ignore it; raises BadQuery."""
     parameters = parse_query(request.query)
     if request.broken:
         raise BadQuery("unexpected EOF")
@@ -377,14 +377,14 @@ def read_parameters(request: Request) -> Mapping[str, str]:
 
 
 def required(parameters: Mapping[str, str], name: str) -> str:
-    """HTTPError if it is not there; it may be empty."""
+    """Returns a parameter, which may be empty; raises HTTPError if it is missing."""
     if name not in parameters:
         raise HTTPError(400, f"MISSING_ARG_{name.upper()}")
     return parameters[name]
 
 
 def topic_and_channel(parameters: Mapping[str, str]) -> tuple[str, str]:
-    """Two valid names; HTTPError for the first that is missing or invalid."""
+    """Returns two valid names; raises HTTPError for the first that is missing or invalid."""
     topic = required(parameters, "topic")
     if not is_valid_name(topic):
         raise HTTPError(400, "INVALID_ARG_TOPIC")

@@ -47,10 +47,10 @@ class Responder(Protocol):
     """Answers requests: a Router, or its replacement."""
 
     def body_limit(self, request: Request) -> int:
-        """The maximum size of the request's body."""
+        """Returns the maximum size of the request's body."""
 
     def respond(self, request: Request, remote_address: str) -> Answer:
-        """The response to send. May yield."""
+        """Returns the response. May yield."""
 
 
 class Limits(Protocol):
@@ -62,9 +62,9 @@ class Limits(Protocol):
 
 @dataclass(eq=False)
 class HTTPServer:
-    """Owns the listener and the connections that came by it. `spawn(name, body)` starts a greenlet; with
-    `new_tls`, which makes a layer for one connection, it is HTTPS. `for_peer`, if there is one, gives the responder for
-    clients whose certificate has that common name. `kind` is its name in the log."""
+    """Owns the listener and its connections. `spawn(name, body)` starts a greenlet; with `new_tls`, which makes a layer
+    for one connection, it is HTTPS. `for_peer`, if there is one, returns the responder for clients whose certificate
+    has that common name. `kind` is its name in the log."""
 
     _listener: Listener
     _router: Responder
@@ -83,7 +83,7 @@ class HTTPServer:
         self._heads: dict[bytes, Request] = {}
 
     def serve(self) -> None:
-        """Accept connections until `close`. ListenerBroken if the listener breaks."""
+        """Accepts connections until `close`; raises ListenerBroken if the listener breaks."""
         self._listener.serve(self._kind, self._log, self._spawn_connection, self._options.max_http_connections)
 
     def _spawn_connection(self, sock: socket.socket, remote_address: str) -> "Greenlet[..., None]":
@@ -93,8 +93,8 @@ class HTTPServer:
         return self._spawn(f"{self._kind.lower()}:{remote_address}", partial(self._handle, connection, sock))
 
     def close(self) -> None:
-        """Stop accepting, end the connections, and return when they are gone; a request being answered still gets its
-        answer, unless the client is slow to take it. Yields."""
+        """Stops accepting, ends the connections, and returns when they are gone; a request being answered still gets
+        its answer, unless the client is slow to take it. Yields."""
         self._closed = True
         self._listener.close()
         for connection in list(self._connections):
@@ -159,7 +159,7 @@ class HTTPServer:
                 connection.read_deadline = began + REQUEST_TIMEOUT + reader.body_size / SLOWEST_BODY
 
     def _respond(self, connection: Connection, reader: RequestReader, router: Responder, data: bytes) -> bool:
-        """Answer the requests that `data` completes, b"" at the end of the stream; whether there were any."""
+        """Answers the requests that `data` completes, b"" at the end of the stream; returns True if there were any."""
         requests = reader.feed(data) if data else reader.feed_eof()
         answers: list[bytes] = []
         size = 0
@@ -188,7 +188,7 @@ class HTTPServer:
         return bool(requests)
 
     def _send_parts(self, connection: Connection, answers: list[bytes], parts: Generator[bytes]) -> None:
-        """Send the answers so far, and then `parts` until the daemon exits."""
+        """Sends the answers so far, and then `parts` until the daemon exits."""
         with closing(parts):
             connection.send(b"".join(answers))
             for part in parts:
@@ -197,7 +197,7 @@ class HTTPServer:
                 connection.send(part)
 
     def _linger(self, connection: Connection, sock: socket.socket) -> None:
-        """Let the client read the last answer before what it still sends makes the kernel reset the connection."""
+        """Lets the client read the last answer before what it still sends makes the kernel reset the connection."""
         sock.shutdown(socket.SHUT_WR)
         connection.read_deadline = 0.0
         with Timeout(LINGER_SECONDS, False):

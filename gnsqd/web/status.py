@@ -43,7 +43,7 @@ _CONSUMER = (
 
 @dataclass(eq=False)
 class Status:
-    """The endpoints about one daemon. `http_port` is where it listens, -1 on a unix socket; `exiting()` is whether its
+    """The endpoints about one daemon. `http_port` is where it listens, -1 on a unix socket; `exiting()` is True if its
     exit has begun."""
 
     _options: Options
@@ -151,7 +151,7 @@ class Status:
 
 
 def stats_page(stats: Snapshot, memory: Row | None, health: str, start_time: int, uptime: int) -> Iterator[str]:
-    """Line by line; `start_time` in unix seconds, `uptime` in ns."""
+    """Yields line by line; `start_time` in unix seconds, `uptime` in ns."""
     yield from (version_string(), f"start_time {_rfc3339(start_time)}", f"uptime {format_duration(uptime)}")
     yield from ("", f"Health: {health}")
     if memory is not None:
