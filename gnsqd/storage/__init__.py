@@ -1,1 +1,1 @@
-"""What gnsqd keeps on disk: queues, nsqd.dat and the lock, in the formats of the real nsqd (NSQD-COMPAT section 4)."""
+"""The data on disk: queues, nsqd.dat and the lock, in the formats of the real nsqd (NSQD-COMPAT section 4)."""

@@ -1,5 +1,5 @@
-"""The directory of the data path: the lock that keeps a second daemon, ours or the real one, off it, what is free on
-its disk, and the removal of what a daemon that was killed left there and nobody will ever read."""
+"""The directory of the data path: the lock that keeps a second daemon, ours or the real one, off it, the free space on
+its disk, and the removal of files that a killed daemon left and nobody will ever read."""
 
 import fcntl
 import os
@@ -36,7 +36,7 @@ class DirLock:
         self._descriptor = -1
 
     def acquire(self) -> None:
-        """StartError, beginning with `failed to lock data-path: `, if the directory is locked or cannot be opened."""
+        """Locks the directory; raises StartError, beginning with `failed to lock data-path: `, if that fails."""
         try:
             self._descriptor = os.open(self._path, os.O_RDONLY)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,7 +55,7 @@ class DirLock:
 
 
 class FreeDisk:
-    """`low` while fewer than `minimum` bytes are free for users without privileges; the log has the changes."""
+    """Sets `low` while fewer than `minimum` bytes are free for users without privileges, and logs changes."""
 
     def __init__(self, data_path: str, minimum: int, log: Logger) -> None:
         self.low = False
@@ -67,14 +67,14 @@ class FreeDisk:
         self._failing = False
 
     def is_low(self, size: int) -> bool:
-        """`low`, with `size` more bytes to come: looks again from time to time."""
+        """Returns `low`, with `size` more bytes to come; checks the disk again from time to time."""
         self._unseen += size
         if self._unseen >= self._look_every:
             self.look()
         return self.low
 
     def look(self) -> None:
-        """Find out how it is. If that can't be found out, it is as it was."""
+        """Checks the disk. If that fails, `low` stays."""
         self._unseen = 0
         try:
             status = os.statvfs(self._path)
@@ -94,8 +94,8 @@ class FreeDisk:
 
 
 def find_unserved(data_files: DataFiles) -> list[str]:
-    """The queues that were not opened and hold messages by their files, sorted. An ephemeral topic has no messages from
-    before."""
+    """Returns the names of queues that were not opened and have messages by their files, sorted. Skips ephemeral
+    topics, which have no messages from before."""
     found = []
     for queue, numbers in data_files.unopened().items():
         if "#" not in queue and _QUEUE_NAME.fullmatch(queue):
@@ -111,7 +111,7 @@ def find_unserved(data_files: DataFiles) -> list[str]:
 
 
 def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:
-    """Remove the leftovers among `names`, all files in the data path, under its lock and before any queue is opened.
+    """Removes the leftovers among `names`, all files in the data path, under its lock and before any queue is opened.
 
     They are files on their way to becoming nsqd.dat, the file of rules, a meta file, a segment or a file of due times,
     removed files whose blocks were not yet free, and due times of a queue that has neither meta nor data files, because

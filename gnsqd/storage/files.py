@@ -1,4 +1,4 @@
-"""File operations whose failures are StorageErrors with the text that Go prints."""
+"""File operations that raise StorageError with the text that Go prints."""
 
 import errno
 import fcntl
@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from gnsqd.shared.errors import StorageError
 
-# Of file systems that cannot sync a directory. EROFS is none of them: a disk that fails is mounted read-only by that.
+# Errors of file systems that cannot sync a directory. Not EROFS: a failing disk is remounted read-only.
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY)
 _F_FULLFSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)  # of macOS
 _NO_FULLFSYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY)  # some file systems
@@ -17,7 +17,7 @@ MAX_PARTS = 1024  # that Linux and macOS write at once (IOV_MAX)
 
 
 def path_error(operation: str, path: str, error: OSError) -> str:
-    """`open /data/x: no such file or directory`."""
+    """Returns a text such as `open /data/x: no such file or directory`."""
     return f"{operation} {path}: {(error.strerror or str(error)).lower()}"
 
 
@@ -31,14 +31,14 @@ def failing_as_go(operation: str, path: str) -> Iterator[None]:
 
 
 def list_names(directory: str) -> list[str]:
-    """The names of all files in a directory, the working directory when empty; StorageError."""
+    """Returns the names of all files in a directory, the working directory when empty; raises StorageError."""
     with failing_as_go("open", directory or "."):
         return os.listdir(directory or ".")
 
 
 @contextmanager
 def _opened(path: str, flags: int) -> Iterator[int]:
-    """The descriptor of a file, which has mode 0600 if it is new."""
+    """Opens a file, with mode 0600 if it is new."""
     with failing_as_go("open", path):
         descriptor = os.open(path, flags, 0o600)
     try:
@@ -48,7 +48,7 @@ def _opened(path: str, flags: int) -> Iterator[int]:
 
 
 def write_file(path: str, data: bytes, sync: bool) -> None:
-    """Create a file of mode 0600 with this content, fsynced if `sync`; if that fails, there is no such file."""
+    """Creates a file of mode 0600 with this content, fsynced if `sync`; if that fails, there is no such file."""
     with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
         try:
             with failing_as_go("write", path):
@@ -63,7 +63,7 @@ def write_file(path: str, data: bytes, sync: bool) -> None:
 
 
 def _sync(descriptor: int, call: str) -> None:
-    """Have the disk keep what was written, by fsync or fdatasync; OSError. macOS has no fdatasync, and its fsync leaves
+    """Makes written data durable, by fsync or fdatasync; raises OSError. macOS has no fdatasync, and its fsync leaves
     all in the memory of the disk: F_FULLFSYNC is what Go uses there."""
     if _F_FULLFSYNC is not None:
         try:
@@ -76,7 +76,7 @@ def _sync(descriptor: int, call: str) -> None:
 
 
 def append_file(path: str, data: bytes) -> None:
-    """Append all of it, creating a file of mode 0600, or nothing; StorageError."""
+    """Appends all of it, creating a file of mode 0600, or nothing; raises StorageError."""
     with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as descriptor:
         size = os.fstat(descriptor).st_size
         try:
@@ -95,7 +95,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def write_at(descriptor: int, parts: list[bytes], position: int) -> int:
-    """Write all of `parts`, one behind the other, at `position`; how many bytes that are. OSError."""
+    """Writes all of `parts`, one behind the other, at `position`; returns the number of bytes. Raises OSError."""
     if len(parts) > MAX_PARTS:
         parts = [b"".join(parts)]
     size = sum(map(len, parts))
@@ -108,19 +108,19 @@ def write_at(descriptor: int, parts: list[bytes], position: int) -> int:
 
 
 def temporary_path(path: str) -> str:
-    """A name for the file that is to replace `path`; `clean_up` removes what a kill leaves of it."""
+    """Returns a name for the file that is to replace `path`; `clean_up` removes it after a kill."""
     return f"{path}.{random.getrandbits(63)}.tmp"
 
 
 def try_write(path: str, data: bytes) -> None:
-    """Write a file, durably, and remove it; StorageError."""
+    """Writes a file, durably, and removes it; raises StorageError."""
     write_file(path, data, sync=True)
     with failing_as_go("remove", path):
         os.unlink(path)
 
 
 def rename_file(source: str, target: str) -> None:
-    """Replace `target`; if that fails, `source` is removed."""
+    """Replaces `target`; if that fails, removes `source`."""
     try:
         os.rename(source, target)
     except OSError as error:
@@ -130,8 +130,8 @@ def rename_file(source: str, target: str) -> None:
 
 
 def replace_file(path: str, data: bytes, durable: bool = True) -> None:
-    """Replace the file at once; StorageError: it is as it was, or not yet synced. Unless `durable`, a loss of power may
-    bring the old one back."""
+    """Replaces the file atomically; after a StorageError it is as before, or not yet synced. Unless `durable`, a loss
+    of power may bring the old one back."""
     temporary = temporary_path(path)
     write_file(temporary, data, sync=True)
     rename_file(temporary, path)
@@ -140,7 +140,7 @@ def replace_file(path: str, data: bytes, durable: bool = True) -> None:
 
 
 def remove_file(path: str) -> None:
-    """Remove the file, durably, if there is one; StorageError."""
+    """Removes the file, durably, if there is one; raises StorageError."""
     if os.path.lexists(path):  # on a read-only disk, unlink fails also if there is none
         with failing_as_go("remove", path), suppress(FileNotFoundError):
             os.unlink(path)
@@ -148,7 +148,7 @@ def remove_file(path: str) -> None:
 
 
 def sync_path(path: str) -> None:
-    """fsync a file or a directory; nothing happens if it does not exist."""
+    """Calls fsync for a file or a directory, if it exists."""
     try:
         with _opened(path, os.O_RDONLY) as descriptor, failing_as_go("sync", path):
             _sync(descriptor, "fsync")
@@ -158,7 +158,7 @@ def sync_path(path: str) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Make durable which files a directory has, unless its file system cannot do that; StorageError."""
+    """Makes the entries of a directory durable, unless its file system cannot do that; raises StorageError."""
     try:
         sync_path(path or ".")
     except StorageError as error:
@@ -168,7 +168,7 @@ def sync_directory(path: str) -> None:
 
 
 def sync_files(descriptors: list[int], path: str, directory: str | None) -> None:
-    """Make durable what was written to open files, of which `path` is the last, and that `directory` has them."""
+    """Makes the data of open files durable, of which `path` is the last, and their entries in `directory`."""
     with failing_as_go("sync", path):
         for descriptor in descriptors:
             _sync(descriptor, "fdatasync")  # the size with it; that costs half of fsync

@@ -1,5 +1,5 @@
-"""nsqd.dat: which topics and channels there are, and which are paused (NSQD-COMPAT 4.1). Beside it, the file of `rules`
-for what nsqd.dat has no place for.
+"""Reads and writes nsqd.dat: all topics and channels, and which are paused (NSQD-COMPAT 4.1). Beside it is the file of
+`rules`, for which nsqd.dat has no place.
 
 Reading follows Go's decoder, down to the texts of its errors: one value of a wrong type refuses the whole file.
 Writing is the work of one greenlet, so that an older state never replaces a newer one. Changes are only counted: a
@@ -28,7 +28,7 @@ _OLDER_NAME = re.compile(r"nsqd\.[0-9]+\.dat")
 
 
 class ChannelMetadata(NamedTuple):
-    """`rules` are not in nsqd.dat."""
+    """A channel in nsqd.dat; `rules` are in a file of their own."""
 
     name: str = ""
     paused: bool = False
@@ -47,7 +47,7 @@ _METADATA = Struct("nsqd.Metadata", {"topics": _TOPIC, "version": "string"})
 
 
 def load(path: str) -> list[TopicMetadata]:
-    """The topics that the file lists, none if there is no file; names may be invalid. StorageError otherwise."""
+    """Returns the topics that the file lists, none if there is no file; names may be invalid. Raises StorageError."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -67,14 +67,15 @@ def load(path: str) -> list[TopicMetadata]:
 
 
 def find_older(data_path: str) -> list[str]:
-    """The files named as nsqd did before v1.0, `nsqd.{worker id}.dat`, of the same format; StorageError."""
+    """Returns the metadata files of nsqd before v1.0, `nsqd.{worker id}.dat`, of the same format; raises
+    StorageError."""
     directory = data_path or "."
     with failing_as_go("open", directory), os.scandir(directory) as entries:
         return sorted(entry.name for entry in entries if _OLDER_NAME.fullmatch(entry.name) and entry.is_file())
 
 
 def encode(topics: Sequence[TopicMetadata]) -> bytes:
-    """The content of nsqd.dat, as Go's encoder writes it; all names are valid, so nothing in them is escaped."""
+    """Returns nsqd.dat as Go's encoder writes it; all names are valid, so nothing in them is escaped."""
     return _encode_file([_encode_topic(topic) for topic in topics])
 
 
@@ -96,14 +97,14 @@ def _array(items: list[str]) -> str:
 
 
 def save(path: str, topics: Sequence[TopicMetadata]) -> None:
-    """Replace the file, durably; StorageError."""
+    """Replaces the file, durably; raises StorageError."""
     replace_file(path, encode(topics))
 
 
 class MetadataFile:
-    """The file `path` of a running daemon, and the file of rules; `topic(name)` returns what they keep of a topic, None
+    """The file `path` of a running daemon, and the file of rules; `topic(name)` returns their content for a topic, None
     if it does not belong there, without yielding. `persist_loop` writes them after every `note_change`, until `close`.
-    What could not be written is logged and tried again, once a second and with every further change.
+    A failed write is logged and tried again, once a second and with every further change.
 
     Of thousands of topics one changes at a time, so each is encoded when it changes, and the pieces are kept. With
     `durable`, what was written also survives a loss of power; always, once closed."""
@@ -128,13 +129,13 @@ class MetadataFile:
         self._closing = self._closed = False
 
     def note_change(self, topic: str) -> None:
-        """A topic or one of its channels came, changed or went. Never yields."""
+        """Reports that a topic or one of its channels came, changed or went. Never yields."""
         self._changed[topic] = None
         self._changes += 1
         self._bell.set()
 
     def wait(self) -> None:
-        """Return when the file contains every change noted so far, or a write of them has failed. Yields.
+        """Waits until the file contains every change noted so far, or a write of them has failed. Yields. Raises
         StorageError("exiting") if there will be no such write any more."""
         changes, begun = self._changes, self._begun
         if self._written < changes:
@@ -145,13 +146,13 @@ class MetadataFile:
             self._end.wait()
 
     def persist(self, topic: str) -> None:
-        """Have the file written with what is so now of a topic, and `wait` for that."""
+        """Reports a change of a topic, and waits as `wait`."""
         self.note_change(topic)
         self.wait()
 
     def write(self) -> None:
-        """Write the file here and now; StorageError. Only for when `persist_loop` does not run, which tries again what
-        was noted before. Yields."""
+        """Writes the file here and now; raises StorageError. May be called only while `persist_loop` does not run,
+        which tries again to write earlier changes. Yields."""
         self._log.info("NSQ: persisting topic/channel metadata to %s", self.path)
         self._write()
 
@@ -199,7 +200,7 @@ class MetadataFile:
             remove_file(self._rules_path)
 
     def _replace(self, path: str, data: bytes) -> None:
-        """Replace a file, unless that is its content: a full or read-only disk does not matter then."""
+        """Replaces a file, unless that is its content: a full or read-only disk does not matter then."""
         durable = self._durable or self._closing
         if not _has_content(path, data):
             replace_file(path, data, durable)
@@ -207,7 +208,7 @@ class MetadataFile:
             sync_directory(os.path.dirname(path))
 
     def persist_loop(self) -> None:
-        """Write the file when it is due, until `close`."""
+        """Writes the file when it is due, until `close`."""
         while not self._closing:
             self._bell.wait(RETRY_SECONDS if self._written < self._changes else None)
             self._bell.clear()
@@ -225,7 +226,7 @@ class MetadataFile:
                     self._log.error("failed to persist metadata - %s", error)
 
     def close(self) -> None:
-        """Write the file a last time, if that is possible; nothing writes it from now on. Yields."""
+        """Writes the file a last time, if that is possible; nothing writes it from now on. Yields."""
         self._closing = True
         self._bell.set()
         if self._ended < self._begun:

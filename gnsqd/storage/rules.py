@@ -1,5 +1,5 @@
 """gnsqd.rules.dat: the rules of channels that were set over HTTP, as JSON beside nsqd.dat, because the real nsqd reads
-nsqd.dat and leaves other files alone. There is no file without rules. What a rule means is the broker's business."""
+nsqd.dat and leaves other files alone. There is no file without rules. The broker defines what a rule means."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ Settings = Mapping[str, object]  # by the name of the rule
 
 
 def load_rules(path: str) -> dict[Key, Settings]:
-    """The rules of each channel in the file, nothing if there is no file; StorageError."""
+    """Returns the rules of each channel in the file, empty if there is no file; raises StorageError."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -30,6 +30,6 @@ def load_rules(path: str) -> dict[Key, Settings]:
 
 
 def encode_rules(rules: Mapping[Key, Settings]) -> bytes:
-    """The content of the file."""
+    """Returns the content of the file."""
     channels = [{"topic": topic, "channel": channel, **settings} for (topic, channel), settings in rules.items()]
     return dumps({"channels": channels}).encode()

@@ -1,5 +1,5 @@
-"""Keeps off the hub what would stop it, fsync and the removal of large files: threads of storage's own, one fsync for
-many that wait for it, and the timer of `--sync-timeout`.
+"""Keeps fsync and the removal of large files off the hub, which they would stop: threads of storage's own, one fsync
+for all that wait, and the timer of `--sync-timeout`.
 
 One Syncer serves all queues of a daemon. A queue with unsynced operations is noted here and forgotten once it is
 synced, so idle queues cost nothing.
@@ -38,7 +38,7 @@ Job = tuple[Report, Callable[..., Any], tuple[object, ...]]
 
 
 class Threads:
-    """Up to `limit` of them, begun as they are needed, for calls by greenlets of the hub that made this.
+    """Runs calls by greenlets of the hub that made this, in up to `limit` threads, which start when they are needed.
 
     gevent's own pool makes several objects for each call, with a watcher among them: that took 60 µs where this takes
     19, and an fsync 100."""
@@ -54,7 +54,7 @@ class Threads:
         self._free = Event()
 
     def run(self, function: Callable[..., T], *args: object) -> T:
-        """Call `function(*args)` in a thread; returns its result, raises its error. Yields."""
+        """Calls `function(*args)` in a thread; returns its result, raises its error. Yields."""
         waiter: Waiter[Outcome] = Waiter()
         self._start(waiter.switch, function, *args)
         result, error = waiter.get()
@@ -63,7 +63,7 @@ class Threads:
         return result  # type: ignore[no-any-return]
 
     def _start(self, report: Report, function: Callable[..., object], *args: object) -> None:
-        """Call `function(*args)` in a thread, and then, in the hub, `report` with the outcome. Never yields."""
+        """Calls `function(*args)` in a thread, and then, in the hub, `report` with the outcome. Never yields."""
         if self._busy == self._started < self._limit:
             _thread.start_new_thread(self._work, ())
             self._started += 1
@@ -89,7 +89,7 @@ class Threads:
             report(outcome)
 
     def close(self) -> None:
-        """Wait for running calls, and end the threads. Yields."""
+        """Waits for running calls, and ends the threads. Yields."""
         while self._busy:
             self._free.clear()
             self._free.wait()
@@ -106,7 +106,7 @@ class Syncable(Protocol):
     sync_timeout: int
 
     def start_sync(self) -> "AsyncResult[StorageError | None]":
-        """Make durable what the queue holds; the outcome to wait for. Never yields."""
+        """Starts to make the queue durable; returns the outcome to wait for. Never yields."""
 
 
 class Syncer(Threads):
@@ -124,7 +124,7 @@ class Syncer(Threads):
 
     @contextmanager
     def keeping(self, path: str) -> Iterator[None]:
-        """Inside `with`, the file may lose its name; if it is large, a thread frees its blocks. Never yields."""
+        """Lets the file lose its name inside `with`; if it is large, a thread frees its blocks. Never yields."""
         descriptor = -1
         with suppress(OSError):
             if len(self._removed) < MAX_KEPT and os.stat(path).st_size >= LARGE:
@@ -136,7 +136,7 @@ class Syncer(Threads):
                 self._free_soon(os.close, descriptor)
 
     def remove(self, path: str) -> None:
-        """Remove a file: its name at once, and its blocks as after `keeping`; OSError. Never yields."""
+        """Removes a file: its name at once, and its blocks as after `keeping`; raises OSError. Never yields."""
         if len(self._removed) >= MAX_KEPT and os.stat(path).st_size >= LARGE:
             temporary = temporary_path(path)
             os.rename(path, temporary)
@@ -151,7 +151,7 @@ class Syncer(Threads):
             self._freed()
 
     def _free_removed(self) -> None:
-        """In one thread, so that the others are there for fsync."""
+        """Frees the blocks of removed files, in one thread, so that the others are available for fsync."""
         while self._removed:
             function, file = self._removed[0]
             with suppress(OSError):
@@ -164,24 +164,24 @@ class Syncer(Threads):
             self._start(self._freed, self._free_removed)
 
     def note(self, queue: Syncable) -> None:
-        """`queue` has unsynced operations: sync it within its `sync_timeout`. Never yields."""
+        """Reports that `queue` has unsynced operations, to be synced within its `sync_timeout`. Never yields."""
         if queue not in self._deadlines:
             if not self._deadlines:
                 self._noted.set()
             self._deadlines[queue] = monotonic_ns() + queue.sync_timeout
 
     def forget(self, queue: Syncable) -> None:
-        """`queue` is synced, or gone. Never yields."""
+        """Reports that `queue` is synced, or gone. Never yields."""
         self._deadlines.pop(queue, None)
 
     def syncLoop(self) -> None:
-        """Sync every noted queue at its time, until `stop`."""
+        """Syncs every noted queue at its time, until `stop`."""
         while not self._stopped:
             self._noted.clear()
             self._noted.wait(self._sync_due())
 
     def _sync_due(self) -> float | None:
-        """Start what is due; seconds until the next is, None if there is no next."""
+        """Starts the syncs that are due; returns the seconds until the next one, None if there is none."""
         while True:
             self._slots.wait()  # queues are noted and forgotten meanwhile
             if not self._deadlines:
@@ -194,7 +194,7 @@ class Syncer(Threads):
             queue.start_sync().rawlink(lambda _: self._slots.release())
 
     def stop(self) -> None:
-        """End syncLoop, wait for what is under way and end the threads. Yields."""
+        """Ends syncLoop, waits for running calls and ends the threads. Yields."""
         self._stopped = True
         self._noted.set()
         self.close()
@@ -216,7 +216,7 @@ class GroupCommit:
         self._greenlet: Greenlet[[], None] | None = None
 
     def start(self) -> "AsyncResult[StorageError | None]":
-        """The outcome of the sync that is under way, or of a new one. Never yields."""
+        """Returns the outcome of the sync that is under way, or of a new one. Never yields."""
         if self._outcome is None:
             self._outcome = AsyncResult()
             if self._greenlet is None or self._greenlet.ready():
@@ -227,7 +227,7 @@ class GroupCommit:
         return self._outcome
 
     def wait(self, is_done: Callable[[], bool]) -> None:
-        """Return when `is_done()`, which syncs bring about; StorageError when one fails. Yields."""
+        """Waits until `is_done()`, which syncs bring about; raises StorageError when one fails. Yields."""
         self._waiting += 1
         try:
             while not is_done():
@@ -238,7 +238,7 @@ class GroupCommit:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Return when none is under way; nobody lingers after a later one. Yields."""
+        """Waits until no sync is under way; the greenlet does not stay after a later one. Yields."""
         self._closing = True
         if self._greenlet is not None:
             self._bell.set()
@@ -263,7 +263,8 @@ class GroupCommit:
             self._bell.clear()
 
     def _gather(self) -> None:
-        """Publishers that waited for the last fsync are likely to come again: a short wait makes one fsync of many."""
+        """Waits briefly for publishers that waited for the last fsync and are likely to come again: one fsync serves
+        all."""
         end = perf_counter() + min(self._seconds * GATHER_SHARE, MAX_GATHER_SECONDS)
         while self._waiting < self._group and perf_counter() < end:
             give_way()

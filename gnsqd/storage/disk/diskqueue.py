@@ -38,7 +38,7 @@ HEAD_SIZE = 8  # bytes, of a timestamp
 
 
 class DiskQueue:
-    """Owns the files `{name}.diskqueue.*` of a data path; StorageError if a listing of that is needed and fails.
+    """Owns the files `{name}.diskqueue.*` of a data path; raises StorageError if a listing of that is needed and fails.
     Payloads have `min_size` bytes or more. Larger ones than max-msg-size allows are also read (`reader`)."""
 
     def __init__(
@@ -83,7 +83,7 @@ class DiskQueue:
         self._syncs = GroupCommit(f"sync:{name}", self._sync)
         self._closed = False
         self.due_times = DueTimes(name, self._files.due_times_path, log, syncer)
-        if self._opening.mended:
+        if self._opening.corrected:
             self._change_meta()
         else:
             self._remove_read_files()
@@ -92,7 +92,7 @@ class DiskQueue:
             self._put_back(held_back)
 
     def _remove_read_files(self) -> None:
-        """A kill came before files were removed that had been read, or dropped."""
+        """Removes files that were read or dropped, and that a killed daemon could not remove."""
         with suppress(OSError):
             for number in range(self._read_file - 1, -1, -1):
                 self._syncer.remove(self._files.path(number))
@@ -108,7 +108,7 @@ class DiskQueue:
 
     @property
     def file_size(self) -> int:
-        """Bytes of the files, except for the meta file."""
+        """The bytes of the files, except for the meta file."""
         return self._finished_size + self._write_pos + self.due_times.size
 
     def _readable(self) -> bool:
@@ -119,8 +119,8 @@ class DiskQueue:
         self.due_times.write_held()
 
     def _put_back(self, held_back: dict[bytes, bytes]) -> None:
-        """Put the messages back that a killed daemon held back, except ones that are also in the queue. What cannot be
-        written stays in the side file until the next start."""
+        """Puts the messages back that a killed daemon held back, except ones that are also in the queue. Messages that
+        cannot be written stay in the side file until the next start."""
         for payloads in self.read_all():
             self.due_times.returned(payloads)
             for payload in payloads:
@@ -169,7 +169,7 @@ class DiskQueue:
             raise
 
     def _append(self, payloads: Sequence[bytes]) -> None:
-        """Write them to the present write file; StorageError, with those kept that did fit."""
+        """Appends payloads to the present write file; raises StorageError, and keeps the ones that did fit."""
         if not payloads:
             return
         operation = "open"
@@ -209,7 +209,7 @@ class DiskQueue:
         self._log.info("DISKQUEUE(%s): writeOne() opened %s", self.name, path)
 
     def _roll(self) -> None:
-        """Finish the write file and go on in the next one."""
+        """Finishes the write file and goes on in the next one."""
         read_all = not self._readable()
         if self._read_file == self._write_file:
             self._read_end = self._write_pos
@@ -226,7 +226,7 @@ class DiskQueue:
         self._write_pos = self._safe_write_pos = 0
 
     def _set_finished(self, number: int, size: int) -> None:
-        """A file is finished, with that many bytes, or, with 0, gone."""
+        """Sets the bytes of a finished file; 0 if it is gone."""
         self._finished_size += size - self._finished.pop(number, 0)
         if size:
             self._finished[number] = size
@@ -261,8 +261,8 @@ class DiskQueue:
         return []
 
     def peek_head(self) -> bytes:
-        """The first HEAD_SIZE bytes of the next payload, fewer if they can't be read. This keeps no file open and logs
-        nothing, and takes three system calls, or none if that payload is the same as the last time."""
+        """Returns the first HEAD_SIZE bytes of the next payload, fewer if they can't be read. This keeps no file open
+        and logs nothing, and takes three system calls, or none if that payload is the same as the last time."""
         place = (self._read_file, self._read_pos)
         if place not in self._head:
             with suppress(OSError), open(self._files.path(self._read_file), "rb", buffering=0) as file:
@@ -270,7 +270,7 @@ class DiskQueue:
         return self._head.get(place, b"")
 
     def read_all(self) -> Iterator[list[bytes]]:
-        """All payloads of the queue, which keeps them, batch by batch, as far as they can be read; StorageError."""
+        """Yields all payloads in batches, as far as they can be read, and keeps them; raises StorageError."""
         for number in self._files.existing_between(self._read_file, self._write_file):
             yield from self._files.read_all(number, self._read_pos if number == self._read_file else 0)
 
@@ -282,7 +282,7 @@ class DiskQueue:
         return reader
 
     def _abandon_read_file(self, missing: bool) -> None:
-        """Go on in the next file; what is left of this one stays in `.bad`."""
+        """Goes on in the next file; the rest of this one stays in `.bad`."""
         number = self._read_file
         self._close_reader()
         self._unsynced_files.discard(number)
@@ -325,7 +325,7 @@ class DiskQueue:
         self._check_tail()
 
     def _finish_read_file(self) -> None:
-        """Delete a finished file that was read, after meta names the next: otherwise a kill would make it look lost."""
+        """Deletes a finished file that was read, after meta names the next: else a kill would make it look lost."""
         path = self._files.path(self._read_file)
         self._close_reader()
         self._unsynced_files.discard(self._read_file)
@@ -346,7 +346,7 @@ class DiskQueue:
             self._reader = None
 
     def _check_tail(self) -> None:
-        """At the tail the depth is 0; if meta was wrong about it, that shows here."""
+        """Sets the depth to 0 at the tail, where a wrong depth in meta shows."""
         if self._readable() or not self._depth:
             return
         if self._depth < 0:
@@ -360,7 +360,7 @@ class DiskQueue:
     # Syncing
 
     def _note(self, operations: int, ends: Sequence[int] = ()) -> None:
-        """Count operations; if they are reads, `ends` are the positions behind each."""
+        """Counts operations; if they are reads, `ends` are the positions behind each."""
         self._operations += operations
         self._syncer.note(self)
         unsaved = self._operations - self._saved_operations
@@ -371,7 +371,7 @@ class DiskQueue:
             self._syncs.start()
 
     def _save(self, read_pos: int, operations: int = 0, reads: int = 0) -> None:
-        """Save in meta a read position that is that many operations ago, `reads` of them reads."""
+        """Saves in meta a read position that is that many operations ago, `reads` of them reads."""
         self.due_times.write_held()
         self._saved_pos = read_pos
         self._saved_operations = self._operations - operations
@@ -431,7 +431,7 @@ class DiskQueue:
         self._synced_operations = max(operations, self._synced_operations)
 
     def _change_meta(self) -> None:
-        """Write new file numbers to meta at once; the sync that follows makes it durable."""
+        """Writes new file numbers to meta at once; the sync that follows makes it durable."""
         self._save(self._read_pos)
         self._write_meta()
         self._note(1)
@@ -516,7 +516,7 @@ class DiskQueue:
 
 
 def _make_durable(paths: list[str], temporary: str, meta: bytes) -> None:
-    """fsync the data files, except those read and deleted meanwhile, and then write a new meta file."""
+    """Calls fsync for the data files, except those read and deleted meanwhile, and then writes a new meta file."""
     for path in paths:
         sync_path(path)
     write_file(temporary, meta, sync=True)

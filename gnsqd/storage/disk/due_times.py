@@ -1,4 +1,4 @@
-"""When the deferred messages in a disk queue are due: a side file, since the queue's records have no room for it.
+"""The due times of the deferred messages in a disk queue: a side file, since the queue's records have no room for them.
 
 A due time is a hint, kept by message id and attempts. It counts only for a record of the queue that has both, so a
 stale one does no harm: the real nsqd, which knows nothing of this file, delivers such a message at once and counts an
@@ -60,7 +60,7 @@ class DueTimes:
     # Messages in the queue
 
     def add(self, id: bytes, attempts: int, due: int) -> None:
-        """The message is in the queue now, and due at `due`, wall clock in ns."""
+        """Adds a message that is in the queue now, and due at `due`, wall clock in ns."""
         key = _ATTEMPTS.pack(attempts) + id
         self._hints[key] = due
         self._drop(key)
@@ -71,26 +71,26 @@ class DueTimes:
             self._max_hints = max(_MIN_HINTS, 2 * len(self._hints))
 
     def pop(self, id: bytes, attempts: int) -> int:
-        """When the message is due that was just read from the queue; 0 if it is not held back."""
+        """Returns the due time of a message that was just read from the queue; 0 if it is not held back."""
         return self._hints.pop(_ATTEMPTS.pack(attempts) + id, 0)
 
     # Messages that were in a queue on disk and are held back in memory
 
     def hold(self, messages: Iterable[tuple[bytes, int]]) -> None:
-        """Messages, as (payload, due time), are held back from now on; `write_held` makes that survive a kill."""
+        """Adds messages, as (payload, due time), that are held back; `write_held` makes that survive a kill."""
         for payload, due in messages:
             key = payload_key(payload)
             self._unwritten[key] = DUE_TIMES_ENTRY.pack(key, due, len(payload)) + payload
 
     def write_held(self) -> None:
-        """Append what is held back to the file; to be called before the queue forgets these messages."""
+        """Appends held messages to the file; must be called before the queue forgets them."""
         if self._unwritten:
             entries, self._unwritten = self._unwritten, {}
             if self._append(b"".join(entries.values())):
                 self._held.update((key, len(entry)) for key, entry in entries.items())
 
     def release(self, messages: Iterable[tuple[bytes, int]]) -> None:
-        """Messages, as (id, attempts), are no longer held back, if they were."""
+        """Removes messages, as (id, attempts), that are no longer held back, if they were."""
         if not self._held and not self._unwritten:
             return
         entries = []
@@ -107,12 +107,12 @@ class DueTimes:
                 self._compaction.name = f"compact:{self._queue}.due_times"
 
     def returned(self, payloads: Iterable[bytes]) -> None:
-        """Messages that a killed daemon held back are in the queue again."""
+        """Removes messages that a killed daemon held back and that are in the queue again."""
         for payload in payloads:
             self._drop(payload_key(payload))
 
     def _drop(self, key: bytes) -> bool:
-        """The entry with the payload of that message is of no use; whether there was one."""
+        """Marks the entry with a message's payload as waste; returns True if there was one."""
         size = self._held.pop(key, 0)
         self._waste += size
         return size > 0
@@ -131,8 +131,8 @@ class DueTimes:
     # The file
 
     def load(self) -> dict[bytes, bytes]:
-        """Read the file, if there is one. What a killed daemon held back is returned by key: it may be in no queue. A
-        damaged file is set aside, and counts as far as it can be read."""
+        """Reads the file, if there is one; returns by key the payloads that a killed daemon held back: they may be in
+        no queue. A damaged file is set aside, and counts as far as it can be read."""
         held_back: dict[bytes, bytes] = {}
         now = time_ns()
         try:
@@ -157,7 +157,7 @@ class DueTimes:
         return held_back
 
     def _find(self) -> int:
-        """The size of the file, 0 if there is none; StorageError."""
+        """Returns the size of the file, 0 if there is none; raises StorageError."""
         with failing_as_go("open", self._path), suppress(FileNotFoundError), open(self._path, "rb") as file:
             if file.read(len(DUE_TIMES_FIRST_LINE)) != DUE_TIMES_FIRST_LINE:
                 raise StorageError(f"{self._path} is not a file of due times")
@@ -165,7 +165,7 @@ class DueTimes:
         return 0
 
     def _read(self, position: int) -> Iterator[tuple[bytes, int, bytes]]:
-        """(key, due time, payload) of all entries from there on, also of those appended meanwhile; StorageError."""
+        """Yields (key, due time, payload) of all entries from there on, also of later ones; raises StorageError."""
         if position >= self.size:
             return
         with failing_as_go("read", self._path), suppress(FileNotFoundError), open(self._path, "rb") as file:
@@ -179,11 +179,11 @@ class DueTimes:
                 yield key, due, file.read(size)
 
     def save(self) -> bool:
-        """Replace the file by one with what is still to come, durably, or remove it; whether it did."""
+        """Replaces the file, durably, by one with the entries still needed, or removes it; returns False on failure."""
         return all(self._replace(sync_path))
 
     def close(self, is_empty: bool) -> bool:
-        """End a compaction that is under way, and `save`, without hints if the queue is empty. Yields."""
+        """Ends a running compaction, and calls `save`, without hints if the queue is empty. Yields."""
         if self._compaction is not None:
             self._endings += 1
             self._compaction.join()
@@ -204,7 +204,7 @@ class DueTimes:
             self._compaction = None
 
     def _replace(self, sync: Callable[[str], None]) -> Generator[bool, None, None]:
-        """As `save`, step by step: True after each, False if it failed. Closed early, it leaves the file as it is."""
+        """Saves step by step, and yields True after each, False if it failed. Closed early, it changes nothing."""
         waste, self._waste, self._enough = self._waste, 0, _MIN_WASTE
         old_size, now = self.size, time_ns()
         hints = [hint for hint in self._hints.items() if hint[1] > now]
@@ -240,7 +240,7 @@ class DueTimes:
                 os.unlink(temporary)
 
     def _copy(self, target: BinaryIO, position: int, old_size: int) -> Generator[bool, None, int]:
-        """Append to `target` what the file has from a position on and is needed; where that ended. Entries without a
+        """Appends to `target` the needed entries from a position on; returns where they ended. Entries without a
         payload are hints, which `target` has, or, behind `old_size`, undo one that it may have."""
         pause_at = position + _STEP
         for key, due, payload in self._read(position):
@@ -254,7 +254,7 @@ class DueTimes:
         return position
 
     def remove(self) -> None:
-        """Forget everything, the file included."""
+        """Removes all entries, and the file."""
         self._hints.clear()
         self._held.clear()
         self._unwritten.clear()
@@ -270,5 +270,5 @@ class DueTimes:
 
 
 def payload_key(payload: bytes) -> bytes:
-    """Attempts and id of a message, as they stand in the payload."""
+    """Returns attempts and id of a message, as they are in the payload."""
     return payload[8:26]

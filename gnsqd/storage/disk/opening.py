@@ -1,5 +1,4 @@
-"""Which files disk queues have, and where a queue begins to read and to write: by its meta file, corrected where it
-is wrong.
+"""The files of disk queues, and where a queue begins to read and to write: by its meta file, corrected if it is wrong.
 
 One listing of the data path is enough, so a queue that is opened lists nothing: the lock keeps other daemons out. A
 queue that was not in the listing and has not been opened since has no files.
@@ -48,11 +47,11 @@ class DataFiles:
                         numbers.append(number)
 
     def __contains__(self, queue: str) -> bool:
-        """Whether the queue may have files."""
+        """Returns True if the queue may have files."""
         return queue in self._numbers
 
     def numbers(self, queue: str) -> list[int]:
-        """The numbers of all data files of a queue, ascending; StorageError."""
+        """Returns the numbers of all data files of a queue, ascending; raises StorageError."""
         numbers = self._numbers.get(queue, [])
         if numbers is not None:
             return sorted(numbers)
@@ -60,15 +59,15 @@ class DataFiles:
         return sorted(number for number in found if number is not None)
 
     def unopened(self) -> dict[str, list[int]]:
-        """The numbers of the data files of queues that have some and have not been opened, in the listing."""
+        """Returns the listed numbers of data files of all queues that have some and have not been opened."""
         return {queue: numbers for queue, numbers in self._numbers.items() if numbers}
 
     def note_opened(self, queue: str) -> None:
-        """Its files change from now on."""
+        """Reports that the queue's files change from now on."""
         self._numbers[queue] = None
 
     def note_deleted(self, queue: str) -> None:
-        """All its files are gone."""
+        """Reports that all files of the queue are gone."""
         self._numbers.pop(queue, None)
 
 
@@ -87,18 +86,18 @@ class QueueFiles:
         return os.path.join(self.data_files.data_path, data_file_name(self.name, number))
 
     def numbers(self) -> list[int]:
-        """The numbers of all data files there are, ascending; StorageError."""
+        """Returns the numbers of all data files, ascending; raises StorageError."""
         return self.data_files.numbers(self.name)
 
     def existing_between(self, first: int, last: int) -> list[int]:
-        """The numbers from `first` to `last` of which there are files; StorageError."""
+        """Returns the numbers from `first` to `last` of existing files; raises StorageError."""
         if last - first < 1000:
             return [number for number in range(first, last + 1) if os.path.lexists(self.path(number))]
         # After damage to meta, millions may be missing in between.
         return [number for number in self.numbers() if first <= number <= last]
 
     def sizes_between(self, first: int, last: int) -> dict[int, int]:
-        """The sizes in bytes of those files, by number; StorageError."""
+        """Returns the sizes in bytes of those files, by number; raises StorageError."""
         sizes = {}
         for number in self.existing_between(first, last):
             with suppress(OSError):
@@ -106,7 +105,7 @@ class QueueFiles:
         return sizes
 
     def read_all(self, number: int, pos: int = 0) -> Iterator[list[bytes]]:
-        """The payloads of a file from a position on, batch by batch, as far as they can be read."""
+        """Yields the payloads of a file from a position on in batches, as far as they can be read."""
         with suppress(OSError, StorageError):  # reported when the file is read for good
             reader = self.open_reader(number)
             try:
@@ -119,22 +118,22 @@ class QueueFiles:
                 reader.close()
 
     def open_reader(self, number: int) -> RecordReader:
-        """OSError if there is no such file, or it can't be opened."""
+        """Opens a file; raises OSError if that fails."""
         return RecordReader(self.path(number), self.min_size, self.max_size)
 
 
 class Opening(NamedTuple):
-    """Positions to start from; `mended` if they are not those in the meta file. `short_file` ends before the position
-    in meta, `promised_end`."""
+    """The positions to start from; `corrected` if they are not those in the meta file. `short_file` ends before the
+    position in meta, `promised_end`."""
 
     meta: Meta
-    mended: bool = True
+    corrected: bool = True
     short_file: int = -1
     promised_end: int = 0
 
 
 def open_queue(files: QueueFiles, log: Logger) -> Opening:
-    """Log what is wrong and go on; StorageError where that could destroy data, as it is not known which files exist."""
+    """Logs errors and goes on; raises StorageError if data could be destroyed, as the existing files are unknown."""
     try:
         with open(files.meta_path, "rb") as file:
             meta = Meta.parse(file.read(200))
@@ -154,11 +153,11 @@ def open_queue(files: QueueFiles, log: Logger) -> Opening:
         return opening
     text = "DISKQUEUE(%s) %s metadata readPos %d is inside the record at %d, reading from there"
     log.warn(text, files.name, files.path(meta.read_file), meta.read_pos, begin)
-    return opening._replace(mended=True)
+    return opening._replace(corrected=True)
 
 
 def _record_at(files: QueueFiles, meta: Meta) -> int:
-    """The read position, moved back to the beginning of the record that it is inside of, if it is."""
+    """Returns the read position, moved back to the beginning of its record if it is inside of one."""
     if meta.read_pos and meta.read_position < meta.write_position:
         with suppress(OSError, StorageError):
             reader = files.open_reader(meta.read_file)
@@ -172,7 +171,7 @@ def _record_at(files: QueueFiles, meta: Meta) -> int:
 def _recover(files: QueueFiles, log: Logger) -> Opening:
     numbers = files.numbers()
     if not numbers:
-        return Opening(Meta(), mended=False)
+        return Opening(Meta(), corrected=False)
     depth = _count_records(files, numbers)
     text = "DISKQUEUE(%s) no usable metadata, reading all %d messages in %d files from %s on"
     log.warn(text, files.name, depth, len(numbers), files.path(numbers[0]))
@@ -189,7 +188,7 @@ def _check_write_file(files: QueueFiles, meta: Meta, log: Logger) -> Opening:
     with failing_as_go("stat", path), suppress(FileNotFoundError):
         size = os.stat(path).st_size
     if size == meta.write_pos and not os.path.lexists(files.path(meta.write_file + 1)):
-        return Opening(meta, mended=False)
+        return Opening(meta, corrected=False)
     later = [number for number in files.numbers() if number > meta.write_file]
     if size != meta.write_pos:
         text = "DISKQUEUE(%s) %s metadata writePos %d %s file size of %d, skipping to new file"
@@ -202,7 +201,7 @@ def _check_write_file(files: QueueFiles, meta: Meta, log: Logger) -> Opening:
         with suppress(OSError):  # everything in it has been read
             os.unlink(path)
         return Opening(Meta(added, min(later, default=next_file), 0, next_file, 0))
-    mended = Meta(meta.depth + added, meta.read_file, meta.read_pos, next_file, 0)
+    corrected = Meta(meta.depth + added, meta.read_file, meta.read_pos, next_file, 0)
     if size < meta.write_pos:
-        return Opening(mended, short_file=meta.write_file, promised_end=meta.write_pos)
-    return Opening(mended)
+        return Opening(corrected, short_file=meta.write_file, promised_end=meta.write_pos)
+    return Opening(corrected)

@@ -22,8 +22,8 @@ MAX_JOINED = 16 * 1024  # bytes; beyond that reading them back costs less than c
 
 
 class RecordReader:
-    """Owns the file descriptor and the buffer. OSError if the file can't be opened. Payloads have `min_size` bytes or
-    more; of those with more than `max_size`, see above."""
+    """Owns the file descriptor and the buffer; raises OSError if the file can't be opened. Payloads have `min_size`
+    bytes or more; of those with more than `max_size`, see above."""
 
     def __init__(self, path: str, min_size: int, max_size: int) -> None:
         self._min_size = min_size
@@ -39,7 +39,8 @@ class RecordReader:
         os.close(self._descriptor)
 
     def feed(self, pos: int, data: bytes) -> None:
-        """The file goes on at `pos` with `data`. Where reading keeps up with writing, that need not come from disk."""
+        """Adds `data`, which the file has at `pos` from now on. Reading that keeps up with writing needs no disk
+        then."""
         held = len(self._buffer)
         if not held and len(data) <= BUFFER_SIZE:
             self._buffer = data
@@ -48,9 +49,9 @@ class RecordReader:
             self._buffer += data
 
     def read(self, pos: int, end: int, limit: int, max_bytes: int) -> tuple[list[bytes], list[int]]:
-        """Payloads of the records between `pos` and `end`, and the position behind each: at most `limit`, together at
-        most `max_bytes` except for a single larger one. Stops before a damaged record; StorageError, with Go's words,
-        if that is the first one, OSError if the file can't be read."""
+        """Returns payloads of the records between `pos` and `end`, and the position behind each: at most `limit`,
+        together at most `max_bytes` except for a single larger one. Stops before a damaged record; raises StorageError,
+        with Go's text, if that is the first one, OSError if the file can't be read."""
         payloads: list[bytes] = []
         ends: list[int] = []
         try:
@@ -69,8 +70,8 @@ class RecordReader:
         return payloads, ends
 
     def record_at(self, pos: int) -> int:
-        """Where the record begins that has `pos` inside it; `pos` if one begins there, or if damage hides that.
-        OSError. Only if no message seems to begin there is the file read, from its beginning."""
+        """Returns where the record begins that has `pos` inside it; `pos` if one begins there, or if damage hides that.
+        Raises OSError. Only if no message seems to begin there is the file read, from its beginning."""
         end = self.file_size()
         if self._is_followed(pos, end) and _ID.match(os.pread(self._descriptor, 16, pos + _ID_AT)):
             return pos
@@ -87,7 +88,7 @@ class RecordReader:
         return pos
 
     def _parse(self, pos: int, end: int, limit: int, max_bytes: int, payloads: list[bytes], ends: list[int]) -> int:
-        """Append the records that the buffer holds from `pos` on; the bytes needed there to go on, 0 to stop."""
+        """Appends the records in the buffer from `pos` on; returns the bytes needed there to go on, 0 to stop."""
         buffer, start, available = self._buffer, self._start, len(self._buffer)
         offset = pos - start
         if offset < 0:
@@ -112,7 +113,7 @@ class RecordReader:
         return 0
 
     def _is_followed(self, pos: int, end: int) -> bool:
-        """Whether records, or the end, stand at `pos`; OSError."""
+        """Returns True if records, or the end, are at `pos`; raises OSError."""
         for _ in range(FOLLOWERS):
             if pos >= end:
                 break
@@ -124,7 +125,7 @@ class RecordReader:
         return pos <= end
 
     def _fill(self, pos: int, needed: int, end: int) -> None:
-        """Make the buffer begin at `pos` and hold `needed` bytes or more."""
+        """Fills the buffer with `needed` bytes or more from `pos` on."""
         wanted = min(max(needed, BUFFER_SIZE), end - pos)
         self._buffer = os.pread(self._descriptor, wanted, pos) if wanted > 0 else b""
         self._start = pos
