@@ -41,7 +41,7 @@ class Message(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """Frames of messages, one behind the other in `data`: `edges` is where each begins, and where the last one ends.
+    """Frames of messages, one behind the other in `data`: `edges` has the beginning of each, and the end of the last.
 
     A frame is int32 size, int32 type, int64 timestamp, uint16 attempts, 16 bytes id, and the body from `FRAME_HEAD` on.
     """
@@ -69,7 +69,7 @@ class Frames(NamedTuple):
 
 
 class Upgrade(NamedTuple):
-    """The TLS that a client requests; `is_required`: without it, there is no connection."""
+    """The TLS that a client requests. If `is_required`, a connection without TLS is an error."""
 
     context: Callable[[], ssl.SSLContext]
     server_name: str
@@ -77,8 +77,8 @@ class Upgrade(NamedTuple):
 
 
 class Client:
-    """Owns the connection. Any method may fail by one of the last four, which subclasses define; then it is of no more
-    use.
+    """Owns the connection. Any method may raise by one of the last four methods, which subclasses define; the
+    connection cannot be used any more then.
 
     `max_rdy_count` is the most that `ready` may ask for; `unfinished` has the ids whose FIN was refused because
     they had timed out: other consumers get them again.
@@ -88,7 +88,7 @@ class Client:
     secret_option = ""  # where a missing secret for AUTH can be given
 
     def __init__(self, sock: socket.socket, name: str, read_timeout: float) -> None:
-        """For a connected socket. Call `negotiate` first."""
+        """Uses a connected socket. Call `negotiate` first."""
         self.max_rdy_count = 2500
         self.unfinished: set[bytes] = set()
         self.name = name
@@ -113,7 +113,7 @@ class Client:
     def negotiate(
         self, identity: Mapping[str, object], deadline: float, *, tls: Upgrade | None = None, secret: str | None = None
     ) -> None:
-        """IDENTIFY with these keys besides the host's name, TLS and AUTH, until `deadline` of time.monotonic()."""
+        """Sends IDENTIFY, with these keys and the host's name, TLS and AUTH, until `deadline` (time.monotonic())."""
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         hostname = socket.gethostname()
         asked: dict[str, object] = {"client_id": hostname.partition(".")[0], "hostname": hostname}
@@ -159,27 +159,27 @@ class Client:
 
     @property
     def has_messages(self) -> bool:
-        """Whether messages have come while something else was waited for."""
+        """True if messages came while an answer was waited for."""
         return bool(self._frames)
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def subscribe(self, topic: str, channel: str, deadline: float | None = None) -> None:
-        """SUB, which creates the topic and the channel if they do not exist."""
+        """Sends SUB, which creates the topic and the channel if they do not exist."""
         self._send(f"SUB {topic} {channel}\n".encode())
         self._expect(b"OK", deadline)
 
     def ready(self, count: int) -> None:
-        """RDY: how many messages may be in flight to this client, at most `max_rdy_count`."""
+        """Sends RDY: up to `count` messages may be in flight to this client, at most `max_rdy_count`."""
         self._send(b"RDY %d\n" % min(count, self.max_rdy_count))
 
     def receive(self, timeout: float) -> list[Message]:
-        """All messages received, after waiting up to `timeout` seconds for the first."""
+        """Returns all messages received, after waiting up to `timeout` seconds for the first."""
         return [message for frames in self.receive_frames(timeout) for message in frames.messages()]
 
     def receive_frames(self, timeout: float) -> list[Frames]:
-        """As `receive`, without an object for each message."""
+        """Receives as `receive`, without an object for each message."""
         left, deadline = timeout, time.monotonic() + timeout
         if not self._frames:
             self._listen()
@@ -191,37 +191,37 @@ class Client:
         return frames
 
     def _listen(self) -> None:
-        """As `_read`, and an error if nothing has come for too long."""
+        """Reads as `_read`; raises an error if nothing has come for too long."""
         if not self._read() and time.monotonic() - self._heard > self._read_timeout:
             self._lost(f"was silent for {self._read_timeout:g} s")
 
     def poll(self) -> None:
-        """Answer heartbeats, without waiting; received messages are kept for the next `receive`."""
+        """Answers heartbeats, without waiting; received messages are kept for the next `receive`."""
         self._read()
 
     def finish(self, ids: Iterable[bytes]) -> None:
-        """FIN all of them, in one send."""
+        """Sends FIN for all of them, in one send."""
         self._send(b"".join([b"FIN %b\n" % id for id in ids]))
 
     def finish_joined(self, ids: bytes) -> None:
-        """As `finish`, for ids that are one behind the other."""
+        """Sends FIN for ids that are one behind the other."""
         commands = bytearray(_FIN * (len(ids) // 16))
         for place in range(16):
             commands[4 + place :: len(_FIN)] = ids[place::16]
         self._send(bytes(commands))
 
     def requeue(self, ids: Iterable[bytes], delay_ms: int = 0) -> None:
-        """REQ all of them, in one send."""
+        """Sends REQ for all of them, in one send."""
         self._send(b"".join([b"REQ %b %d\n" % (id, delay_ms) for id in ids]))
 
     def touch(self, ids: Iterable[bytes]) -> None:
-        """TOUCH all of them, in one send."""
+        """Sends TOUCH for all of them, in one send."""
         self._send(b"".join([b"TOUCH %b\n" % id for id in ids]))
 
     def finish_confirmed(
         self, ids: Iterable[bytes], *, requeue: Iterable[bytes] = (), within: float | None = None
     ) -> set[bytes]:
-        """FIN all of them and close; on return the daemon has processed every FIN of this connection.
+        """Sends FIN for all of them and closes; on return the daemon has processed every FIN of this connection.
 
         `requeue`, and other messages on their way here, go back to the queue at once. Returns `unfinished`. If this
         raises, FINs may have been processed or not: after `within` seconds, by default those of every answer.
@@ -250,14 +250,14 @@ class Client:
     # Publishing
 
     def publish(self, topic: str, bodies: Sequence[bytes], defer_ms: int = 0) -> None:
-        """PUB one or MPUB several, and wait for the OK; with `defer_ms` a row of DPUBs.
+        """Sends PUB for one message or MPUB for several, with `defer_ms` DPUBs, and waits for the answers.
 
         A Refused MPUB has published nothing but after a disk error; of DPUBs any number may have been published.
         """
         self.publish_joined(topic, b"".join([_SIZE.pack(len(body)) + body for body in bodies]), len(bodies), defer_ms)
 
     def publish_joined(self, topic: str, data: bytes | memoryview, count: int, defer_ms: int = 0) -> None:
-        """As `publish`: `data` has `count` bodies, each behind its size of 4 bytes."""
+        """Publishes as `publish`: `data` has `count` bodies, each behind its size of 4 bytes."""
         if defer_ms:
             self._send(b"".join(_deferred(topic, memoryview(data), defer_ms)))
         elif count == 1:
@@ -269,7 +269,7 @@ class Client:
             self._expect(b"OK")
 
     def close(self) -> None:
-        """Close at once; messages in flight go to other consumers when they have timed out."""
+        """Closes at once; messages in flight go to other consumers when they have timed out."""
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -288,7 +288,7 @@ class Client:
             self._lost(f"answered {answer[:100]!r} in place of {wanted.decode()}")
 
     def _response(self, deadline: float | None = None) -> bytes:
-        """The next answer; messages that come before it are kept."""
+        """Returns the next answer; messages that come before it are kept."""
         if deadline is None:
             deadline = time.monotonic() + self._read_timeout
         while not self._responses:
@@ -300,13 +300,13 @@ class Client:
         return self._responses.popleft()
 
     def _read(self) -> bool:
-        """Receive and parse available bytes; False if there are none."""
+        """Receives and parses available bytes; returns False if there are none."""
         came = self._fill()
         self._take_frames()
         return came
 
     def _fill(self) -> bool:
-        """Receive available bytes, without waiting; False if there are none."""
+        """Receives available bytes, without waiting; returns False if there are none."""
         size = 0
         try:
             while True:
@@ -335,7 +335,7 @@ class Client:
         return True
 
     def _take_frames(self) -> None:
-        """Handle all complete frames: messages and responses are kept, heartbeats answered, errors raised."""
+        """Handles all complete frames: messages and responses are kept, heartbeats answered, errors raised."""
         if self._missing > 0 or not self._pieces:
             return
         buffer = b"".join([self._buffer, *self._pieces])
@@ -378,13 +378,13 @@ class Client:
             self._send(b"NOP\n")
 
     def _keep(self, data: bytes, edges: list[int], end: int) -> None:
-        """Messages of which the last one ends at `end`, and then no more of them."""
+        """Stores the messages that begin at `edges`, the last of which ends at `end`, and clears `edges`."""
         if edges:
             self._frames.append(Frames(data, [*edges, end]))
             edges.clear()
 
     def _error(self, data: bytes) -> None:
-        """Record a refused FIN; raise fatal errors."""
+        """Records a refused FIN; raises fatal errors."""
         code, _, reason = data.decode("utf-8", "replace").partition(" ")
         if code not in _NOT_FATAL:
             self._refused(code, reason)
@@ -394,7 +394,7 @@ class Client:
     # Bytes
 
     def _send(self, data: bytes) -> None:
-        """Send everything, and read meanwhile."""
+        """Sends everything, and reads meanwhile."""
         try:
             sent = self._socket.send(data) if data else 0
         except _WOULD_BLOCK:
@@ -426,7 +426,7 @@ class Client:
         self._take_frames()
 
     def _explain(self, error: OSError) -> NoReturn:
-        """Sending failed; before it closed, the daemon may have sent the reason."""
+        """Raises the error for a failed send; before it closed, the daemon may have sent the reason."""
         while self._read():
             pass
         self._lost(f"went away: {reason(error)}")
@@ -434,24 +434,24 @@ class Client:
     # Errors, which subclasses define
 
     def _lost(self, what: str) -> NoReturn:
-        """The connection is of no more use, because of `what`, a text such as "closed the connection"."""
+        """Raises the error for a connection that is lost; `what` is a text such as "closed the connection"."""
         raise NotImplementedError
 
     def _late(self) -> NoReturn:
-        """An answer did not come in time."""
+        """Raises the error for an answer that did not come in time."""
         self._lost("does not answer")
 
     def _not_agreed(self, what: str) -> NoReturn:
-        """The daemon and this side do not agree on TLS or authorization."""
+        """Raises the error for a daemon that does not agree on TLS or authorization."""
         self._lost(what)
 
     def _refused(self, code: str, reason: str) -> NoReturn:
-        """The daemon answered an error that ends the connection."""
+        """Raises the error for an answer that ends the connection."""
         raise NotImplementedError
 
 
 def _deferred(topic: str, data: memoryview, defer_ms: int) -> Iterator[bytes | memoryview]:
-    """The pieces of a DPUB for each message."""
+    """Yields the pieces of a DPUB for each message."""
     while data:
         end = _SIZE.size + _SIZE.unpack_from(data)[0]
         yield f"DPUB {topic} {defer_ms}\n".encode()
@@ -460,9 +460,9 @@ def _deferred(topic: str, data: memoryview, defer_ms: int) -> Iterator[bytes | m
 
 
 def tls_context(ca: str | None, certificate: str | None, key: str | None, is_verifying: bool) -> ssl.SSLContext:
-    """TLS by PEM files: trusts the authorities in `ca`, or else those of the system. `certificate` may have its key.
+    """Returns TLS by PEM files: trusts the authorities in `ca`, or else the system's. `certificate` may have its key.
 
-    OSError with a text that names the file, or certificate and key.
+    Raises OSError with a text that names the file, or certificate and key.
     """
     files = ca
     try:
@@ -481,7 +481,7 @@ def tls_context(ca: str | None, certificate: str | None, key: str | None, is_ver
 
 
 def reason(error: BaseException) -> str:
-    """Why a connection failed, in words."""
+    """Returns in words why a connection failed."""
     match error:
         case TimeoutError():
             return "timed out"

@@ -38,7 +38,7 @@ _TEMPORARY = re.compile(r".+\.dat\.[0-9]+\.tmp", re.DOTALL)
 
 
 class NotADataDirectory(StorageError):
-    """A directory without any file of nsqd."""
+    """The directory has no file of nsqd."""
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Queue:
         return os.path.join(self.directory, due_times_file_name(self.name))
 
     def read_meta(self) -> Meta:
-        """The current content of the meta file; StorageError if it is unusable, OSError if it cannot be read."""
+        """Returns the content of the meta file; raises StorageError if it is unusable, OSError if it can't be read."""
         try:
             text = read_file(self.meta_path, 200)
         except FileNotFoundError:
@@ -94,7 +94,7 @@ class Queue:
         return meta
 
     def read_due_times(self) -> "DueTimes":
-        """As `read_due_times`, of its side file."""
+        """Calls `read_due_times` for its side file."""
         return read_due_times(self.due_times_path)
 
 
@@ -129,7 +129,7 @@ class Listed:
 
 @dataclass
 class DataDirectory:
-    """One data directory. `listed` is what nsqd.dat lists by name of the queue, None with `metadata_error`."""
+    """One data directory. `listed` is the content of nsqd.dat by name of the queue, None with `metadata_error`."""
 
     path: str
     queues: dict[str, Queue] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class DataDirectory:
     passed_over: list[str] = field(default_factory=list)  # directories and such
 
     def is_listed(self, queue: Queue) -> bool:
-        """Also True if nsqd.dat cannot be read."""
+        """Returns True if nsqd.dat lists the queue, or cannot be read."""
         return self.listed is None or queue.name in self.listed
 
     def is_paused(self, queue: Queue) -> bool:
@@ -150,7 +150,7 @@ class DataDirectory:
         return entry is not None and entry.paused
 
     def select(self, topic: str, channel: str) -> list[Queue]:
-        """The queues of that topic and channel, or of all, sorted."""
+        """Returns the queues of that topic and channel, or of all, sorted."""
         found = [
             queue
             for queue in self.queues.values()
@@ -159,12 +159,12 @@ class DataDirectory:
         return sorted(found, key=lambda queue: (queue.topic, queue.channel))
 
     def select_journals(self, topic: str) -> list[Journal]:
-        """Those of the topic, or all, sorted."""
+        """Returns the journal of the topic, or all, sorted."""
         return [self.journals[name] for name in sorted(self.journals) if not topic or name == topic]
 
 
 def list_directory(path: str) -> DataDirectory:
-    """StorageError if it cannot be listed, NotADataDirectory if it has no files of nsqd."""
+    """Lists a directory; raises StorageError if that fails, NotADataDirectory if it has no files of nsqd."""
     found = DataDirectory(path)
     try:
         with os.scandir(path) as entries:
@@ -223,7 +223,7 @@ def _sort_in(found: DataDirectory, entry: "os.DirEntry[str]") -> None:
 
 
 def _read_metadata(path: str) -> dict[str, Listed]:
-    """The content of nsqd.dat; OSError, or StorageError with a readable text."""
+    """Returns the content of nsqd.dat; raises OSError, or StorageError with a readable text."""
     data = read_file(path, _LARGEST_METADATA)
     if not data.strip(b" \t\r\n\0"):
         raise StorageError("it is empty")
@@ -243,7 +243,7 @@ def _read_metadata(path: str) -> dict[str, Listed]:
 
 
 def _get(value: Any, key: str) -> Any:
-    """Like Go's decoder: case-insensitive, the last one."""
+    """Returns the last value of a key in any case, like Go's decoder."""
     if not isinstance(value, dict):
         raise StorageError(f"expected an object, found {type(value).__name__}")
     return next((found for name, found in reversed(value.items()) if name.lower() == key), None)
@@ -264,7 +264,7 @@ def _name(value: Any) -> str:
 
 
 def open_file(path: str) -> int:
-    """A descriptor to read a file; OSError also for anything but a regular file, such as a pipe."""
+    """Returns a descriptor to read a file; raises OSError also for anything but a regular file, such as a pipe."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -273,7 +273,7 @@ def open_file(path: str) -> int:
 
 
 def read_file(path: str, most: int) -> bytes:
-    """The first `most` bytes; OSError."""
+    """Returns the first `most` bytes; raises OSError."""
     with os.fdopen(open_file(path), "rb") as file:
         return file.read(most)
 
@@ -299,12 +299,13 @@ class DueTimes:
 
 
 def key_of(payload: bytes) -> bytes:
-    """Attempts and id of a message."""
+    """Returns attempts and id of a message."""
     return payload[8:MIN_RECORD_SIZE]
 
 
 def read_due_times(path: str) -> DueTimes:
-    """As far as the file is whole, without payloads; nothing where there is none. StorageError if it cannot be read."""
+    """Reads a file up to its first damage, without payloads; empty without a file. Raises StorageError if that
+    fails."""
     found = DueTimes()
     try:
         with os.fdopen(open_file(path), "rb", _BUFFER) as file:
@@ -336,7 +337,7 @@ def read_due_times(path: str) -> DueTimes:
 
 
 def read_held(path: str, due_times: DueTimes) -> Iterator[tuple[int, bytes]]:
-    """Position and payload of the messages that are held back, in the order of the file; OSError."""
+    """Yields position and payload of deferred messages, in the order of the file; raises OSError."""
     if not due_times.held:
         return
     descriptor = open_file(path)
@@ -364,11 +365,11 @@ class Plan:
     read: list[int] = field(default_factory=list)
 
     def start(self, number: int) -> int:
-        """Where the unread messages of a file begin."""
+        """Returns the position of a file's first unread message."""
         return self.position if self.numbers[:1] == [number] else 0
 
     def oldest(self, queue: Queue) -> float | None:
-        """When the first unread message was published, in unix seconds; None without one."""
+        """Returns when the first unread message was published, in unix seconds; None without one."""
         for number in self.numbers:
             start = self.start(number)
             if queue.numbers[number] >= start + 12:
@@ -385,7 +386,7 @@ class Plan:
 
 
 def make_plan(queue: Queue) -> Plan:
-    """The plan that follows from the present meta file and the list of files."""
+    """Returns the plan that follows from the present meta file and the list of files."""
     try:
         return plan_of(queue, queue.read_meta())
     except StorageError as error:
@@ -395,7 +396,7 @@ def make_plan(queue: Queue) -> Plan:
 
 
 def plan_of(queue: Queue, meta: Meta | None, meta_error: str = "") -> Plan:
-    """The plan that follows from `meta` and the list of files."""
+    """Returns the plan that follows from `meta` and the list of files."""
     numbers = sorted(queue.numbers)
     if meta is None:
         return Plan(None, meta_error, numbers)
@@ -410,8 +411,8 @@ def plan_of(queue: Queue, meta: Meta | None, meta_error: str = "") -> Plan:
 
 
 def is_held(path: str) -> bool:
-    """Whether a running nsqd, or a repair, has locked the directory; False where that cannot be tried. The lock is not
-    kept: a daemon may start."""
+    """Returns True if a running nsqd, or a repair, has locked the directory; False where that cannot be tried. The lock
+    is not kept: a daemon may start."""
     try:
         descriptor = _open_directory(path)
     except StorageError:
@@ -429,7 +430,7 @@ def is_held(path: str) -> bool:
 
 @contextmanager
 def locked(path: str, instead: str = "") -> Iterator[None]:
-    """Prevents nsqd from starting on the directory inside `with`; StorageError if one runs, with the alternative
+    """Prevents nsqd from starting on the directory inside `with`; raises StorageError if one runs, with the alternative
     `instead`."""
     descriptor = _open_directory(path)
     try:
@@ -444,7 +445,7 @@ def locked(path: str, instead: str = "") -> Iterator[None]:
 
 
 def describe_holder(path: str) -> str:
-    """`a running nsqd (process 123)`, without the number if it is unknown."""
+    """Returns `a running nsqd (process 123)`, without the number if it is unknown."""
     number = ""
     with suppress(OSError, ValueError):
         found = os.stat(path)

@@ -2,7 +2,7 @@
 
 
 class NSQError(Exception):
-    """Raised on purpose, as opposed to a defect; str() is the text for people."""
+    """The base of errors that are raised on purpose, as opposed to a defect; str() is the text for people."""
 
 
 class StartError(NSQError):
@@ -19,8 +19,8 @@ class StartError(NSQError):
 
 
 class BrokerError(NSQError):
-    """A topic or channel refuses. `reason` is what clients see behind `failed `: `exiting`, `ID not in flight`; it has
-    no code of the wire or of HTTP."""
+    """A topic or channel refuses a request. `reason` is the text that clients get after `failed `, such as `exiting` or
+    `ID not in flight`; it has no code of the wire or of HTTP."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

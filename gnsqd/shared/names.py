@@ -1,4 +1,4 @@
-"""Rules for topics and channels: what they may be called (NSQD-COMPAT section 2.3), and how many clients may create."""
+"""The rules for topics and channels: their names (NSQD-COMPAT section 2.3), and how many clients may create."""
 
 import re
 from collections.abc import Collection
@@ -16,7 +16,7 @@ class TooMany(BrokerError):
 
 
 def is_valid_name(name: str) -> bool:
-    """Whether `name` may name a topic or a channel; the suffix counts towards the 64 characters."""
+    """Returns True if `name` may name a topic or a channel; the suffix counts towards the 64 characters."""
     return len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) is not None
 
 
@@ -25,6 +25,6 @@ def is_ephemeral(name: str) -> bool:
 
 
 def check_limit(name: str, existing: Collection[str], limit: int, what: str) -> None:
-    """TooMany if a client may not create `name` beside what exists; 0 means no limit."""
+    """Raises TooMany if a client may not create `name` beside the existing names; 0 means no limit."""
     if 0 < limit <= len(existing) and name not in existing:
         raise TooMany(f"too many {what}")

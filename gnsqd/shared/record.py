@@ -26,12 +26,12 @@ _META_BEGINNING = re.compile(rb"[+-]?\d*(?:\n\d*(?:,\d*(?:\n\d*,?)?)?)?")
 
 
 def encode_record(timestamp: int, attempts: int, id: bytes, body: bytes) -> bytes:
-    """The payload of a message; `timestamp` in ns, `id` of 16 bytes, `attempts` up to 65535."""
+    """Returns the payload of a message; `timestamp` in ns, `id` of 16 bytes, `attempts` up to 65535."""
     return _HEAD.pack(timestamp, attempts, id) + body
 
 
 def decode_record(payload: bytes) -> tuple[int, int, bytes, bytes]:
-    """(timestamp in ns, attempts, id, body) of a payload; StorageError if it is shorter than 26 bytes."""
+    """Returns (timestamp in ns, attempts, id, body); raises StorageError if the payload is shorter than 26 bytes."""
     if len(payload) < MIN_RECORD_SIZE:
         raise StorageError(f"invalid message buffer size ({len(payload)})")
     timestamp, attempts, id = _HEAD.unpack_from(payload)
@@ -39,7 +39,7 @@ def decode_record(payload: bytes) -> tuple[int, int, bytes, bytes]:
 
 
 def frame_records(payloads: Sequence[bytes]) -> bytes:
-    """What a data file holds for these payloads."""
+    """Returns the bytes of these payloads in a data file."""
     parts = []
     for payload in payloads:
         parts.append(LENGTH.pack(len(payload)))
@@ -58,7 +58,7 @@ class Meta(NamedTuple):
 
     @classmethod
     def parse(cls, text: bytes) -> Self:
-        """Read the text of a meta file, or its beginning; StorageError, in Go's words, if it isn't one."""
+        """Parses a meta file, or its beginning; raises StorageError, with Go's text, if it is invalid."""
         match = _META.match(text)
         if match is None:
             raise StorageError("EOF" if _META_BEGINNING.fullmatch(text) else "expected integer")
@@ -81,7 +81,7 @@ def segment_name(topic: str, number: int) -> str:
 
 
 def parse_segment_name(name: str) -> tuple[str, int] | None:
-    """(topic, number); None if `name` isn't one of a segment."""
+    """Returns (topic, number); None if `name` is not that of a segment."""
     match = _SEGMENT.fullmatch(name)
     if match is None or name != segment_name(match[1], int(match[2])):
         return None
@@ -93,7 +93,7 @@ def meta_file_name(queue: str) -> str:
 
 
 def due_times_file_name(queue: str) -> str:
-    """A file of ours alone (`storage.due_times`)."""
+    """Returns the name of a file that only gnsqd has (`storage.due_times`)."""
     return f"{queue}.diskqueue.due_times.dat"
 
 
@@ -102,7 +102,7 @@ def data_file_name(queue: str, number: int) -> str:
 
 
 def data_file_number(queue: str, name: str) -> int | None:
-    """The number of a data file of that queue; None if `name` isn't the name of one."""
+    """Returns the number of a data file of that queue; None if `name` is not that of one."""
     head = f"{queue}.diskqueue."
     digits = name[len(head) : -len(".dat")]
     if name.startswith(head) and digits.isdecimal() and name == data_file_name(queue, int(digits)):

@@ -1,4 +1,4 @@
-"""Who we are: the nsqd release we stand in for, and our own version and build.
+"""The versions: that of the nsqd release which gnsqd replaces, and gnsqd's own version and build.
 
 Clients and tools read `NSQD_VERSION` everywhere; our own version only appears inside the parentheses of
 `version_string`, in the start log line and in the build metric. `VERSION` is the only place that has it: the
@@ -14,12 +14,12 @@ NSQD_VERSION = "1.3.0"
 
 
 def version_string(program: str = "nsqd") -> str:
-    """The line `--version` prints, in the shape of the real daemon's `nsqd v1.3.0 (built w/go1.19.8)`."""
+    """Returns the line that `--version` prints, in the shape of the real daemon's `nsqd v1.3.0 (built w/go1.19.8)`."""
     return f"{program} v{NSQD_VERSION} (built w/gnsqd-{VERSION}-py{sys.version.split()[0]})"
 
 
 def lane() -> str:
-    """`compiled` when the hot modules are extension modules, else `plain`; looked up without importing them."""
+    """Returns `compiled` if the hot modules are extension modules, else `plain`; does not import them."""
     spec = importlib.util.find_spec("gnsqd.broker.channel")
     compiled = spec is not None and isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
     return "compiled" if compiled else "plain"
