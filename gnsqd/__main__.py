@@ -13,7 +13,7 @@ from gnsqd.shared.errors import StartError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the daemon until a signal stops it; returns the exit code."""
+    """Runs the daemon until a signal stops it; returns the exit code."""
     return process.run("nsqd", OPTIONS, sys.argv[1:] if argv is None else argv, _start)
 
 

@@ -1,4 +1,4 @@
-"""Where options come from: the command line, then the TOML config file, then defaults (NSQD-COMPAT 1.1 and 1.3).
+"""Reads options from the command line, then the TOML config file, then defaults (NSQD-COMPAT 1.1 and 1.3).
 
 The functions take the table of nsqd's options unless they are given another one.
 
@@ -24,19 +24,19 @@ _NEEDS_NO_VALUE = (Kind.BOOL, Kind.TLS_REQUIRED)
 
 
 class FlagError(NSQError):
-    """A bad command line: the text and then the usage text go to stderr, exit 2."""
+    """The command line is invalid: the text and then the usage text go to stderr, exit 2."""
 
 
 class HelpRequested(NSQError):
-    """`-h` or `-help`: the usage text goes to stderr, exit 0."""
+    """The command line has `-h` or `-help`: the usage text goes to stderr, exit 0."""
 
 
 class BadValue(NSQError):
-    """A value refused where the real daemon only writes a dated line without prefix, exit 1."""
+    """A value is refused where the real daemon only writes a dated line without prefix, exit 1."""
 
 
 def parse_flags(arguments: Sequence[str], options: Table = OPTIONS) -> dict[str, Any]:
-    """The values of the flags that were given, by the names of their options.
+    """Returns the values of the flags that were given, by the names of their options.
 
     Raises FlagError, HelpRequested, or BadValue (for a percentile that is not a number).
     """
@@ -76,7 +76,7 @@ def _by_flag(options: Table) -> dict[str, Option]:
 
 
 def _parse(option: Option, text: str, before: Any) -> Any:
-    """The value a flag has after `text`; `before` is its value so far. ValueError with the reason."""
+    """Returns a flag's value after `text`; `before` is its value so far. Raises ValueError with the reason."""
     match option.kind:
         case Kind.INT:
             try:
@@ -110,7 +110,7 @@ def _percentile(text: str) -> float:
 
 
 def usage(program: str = "nsqd", options: Table = OPTIONS) -> str:
-    """The text of `--help`. `program` is the real daemon's name; flags that it does not have come at the end."""
+    """Returns the text of `--help`. `program` is the real daemon's name; flags that it lacks come at the end."""
     rows = [option for _, option in sorted(_by_flag(options).items())]
     theirs = "".join(_usage(option) for option in rows if not option.ours)
     ours = "".join(_usage(option) for option in rows if option.ours)
@@ -129,7 +129,7 @@ def _usage(option: Option) -> str:
 
 
 def _default_text(option: Option) -> str:
-    """The default as the usage text shows it; empty for a zero value, which it leaves out."""
+    """Returns the default as the usage text shows it; "" for a zero value, which it leaves out."""
     match option.kind:
         case Kind.LOG_LEVEL:
             return str(option.default.word)
@@ -149,7 +149,7 @@ def _default_text(option: Option) -> str:
 
 
 def load_file(path: str) -> dict[str, Any]:
-    """The keys of a config file, as they are; StartError when it cannot be read or is not TOML."""
+    """Returns the keys of a config file, without conversion; raises StartError if it cannot be read or is not TOML."""
     import tomllib  # imported late, as it loads slowly
 
     try:
@@ -169,7 +169,7 @@ def load_file(path: str) -> dict[str, Any]:
 
 
 def warn_of_unknown_keys(path: str, config: Mapping[str, Any], log: Logger, options: Table = OPTIONS) -> None:
-    """Log each key of the config file that no option has, with the nearest that one has; they are ignored."""
+    """Logs each key of the config file that no option has, with the nearest that one has; they are ignored."""
     names = {option.flag.replace("-", "_"): option.cfg for option in options if option.cfg}
     names |= {key: key for key in names.values()}
     for key, value in config.items():
@@ -186,7 +186,7 @@ def warn_of_unknown_keys(path: str, config: Mapping[str, Any], log: Logger, opti
 
 
 def _check_integers(value: object) -> None:
-    """ValueError for an integer, wherever it stands, that is not an int64; Python's parser takes any."""
+    """Raises ValueError for an integer at any depth that is not an int64; Python's parser accepts any."""
     if isinstance(value, dict | list):
         for element in value.values() if isinstance(value, dict) else value:
             _check_integers(element)
@@ -195,7 +195,7 @@ def _check_integers(value: object) -> None:
 
 
 def resolve(flags: Mapping[str, Any], config: Mapping[str, Any]) -> Options:
-    """nsqd's options by flags and config file; errors as `combine`."""
+    """Returns nsqd's options by flags and config file; raises as `combine`."""
     values = combine(flags, config)
     if values.get("dev"):
         values = DEV | values
@@ -203,7 +203,7 @@ def resolve(flags: Mapping[str, Any], config: Mapping[str, Any]) -> Options:
 
 
 def combine(flags: Mapping[str, Any], config: Mapping[str, Any], options: Table = OPTIONS) -> dict[str, Any]:
-    """The values that flags (as `parse_flags` gives them) and config file amount to, without defaults.
+    """Merges flags (as returned by `parse_flags`) and config file; returns the values without defaults.
 
     Unknown keys are ignored. Raises StartError or BadValue, each with the text the real daemon has where it has one.
     """
@@ -239,7 +239,7 @@ def _parse_special(config: Mapping[str, Any]) -> dict[str, Any]:
     return parsed
 
 
-# What errors call them.
+# The names of types in errors.
 _TARGETS = {Kind.INT: "int64", Kind.DURATION: "time.Duration", Kind.BOOL: "bool", Kind.STRING: "string"}
 _TARGETS |= {Kind.STRINGS: "[]string", Kind.FRACTION: "float64", Kind.FLOATS: "[]float64"}
 
@@ -258,7 +258,7 @@ def _coerce(option: Option, value: object) -> Any:
 
 
 def _convert(kind: Kind, value: object) -> Any:
-    """A value of the file as the option's; ValueError. Numbers and bools may be strings, lists strings with commas."""
+    """Converts a value of the file; raises ValueError. Numbers and bools may be strings, lists strings with commas."""
     match kind, value:
         case Kind.INT, str() | int() if not isinstance(value, bool):
             return gotext.parse_int(str(value))

@@ -1,4 +1,4 @@
-"""When Python looks for the garbage that reference counts do not free: objects that refer to each other in a circle.
+"""Decides when Python collects garbage that reference counts do not free: objects that form reference cycles.
 
 Nothing else runs meanwhile, and it takes time for every object that could be in a circle. Without compiled modules each
 message is one, and a full collection, which Python by itself starts often while a backlog grows, would stop the daemon
@@ -21,14 +21,14 @@ _last_full = monotonic()
 
 
 def settle() -> None:
-    """The daemon has started: leave what it is made of out of all further collections."""
+    """Excludes all objects of the started daemon from further collections."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _NEVER, _NEVER)
 
 
 def collect() -> None:
-    """Free as much as is quick; everything once an hour."""
+    """Runs a full collection if it is quick or an hour has passed, else one of young objects."""
     global _last_full
     full = sys.getallocatedblocks() < _QUICK or monotonic() - _last_full > _PATIENCE_SECONDS
     gc.collect(2 if full else 0)

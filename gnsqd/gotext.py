@@ -19,7 +19,7 @@ _ESCAPES = {
 
 
 def quote(value: str | bytes) -> str:
-    """A Go string literal, as `%q` prints it; bytes that are not UTF-8 show as `\\xff`."""
+    """Returns a Go string literal, as `%q` prints it; bytes that are not UTF-8 show as `\\xff`."""
     text = value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
     return '"' + "".join(map(_quote_character, text)) + '"'
 
@@ -59,14 +59,14 @@ _LITERALS = [
 
 
 def parse_int(text: str) -> int:
-    """A decimal int64, as config values write it."""
+    """Parses a decimal int64 of the config file."""
     if not _DECIMAL.fullmatch(text):
         raise NumberError("ParseInt", text, "invalid syntax")
     return _int64(text, text, 10)
 
 
 def parse_int_literal(text: str) -> int:
-    """An int64 in the syntax of Go's literals, as flags take it: `0x10`, `1_000`, `010` (octal)."""
+    """Parses an int64 in the syntax of Go's literals, as flags accept it: `0x10`, `1_000`, `010` (octal)."""
     for pattern, base in _LITERALS:
         if match := pattern.fullmatch(text):
             return _int64(text, match[1] + match[2].replace("_", ""), base)
@@ -87,7 +87,7 @@ _NOT_FINITE = re.compile(r"[+-]?(?:inf|infinity)|nan", re.IGNORECASE)
 
 
 def parse_float(text: str) -> float:
-    """A decimal float64. Go's hexadecimal floats are the one form left out."""
+    """Parses a decimal float64. Go's hexadecimal floats are not supported."""
     if _NOT_FINITE.fullmatch(text):
         return float(text)
     if not _FLOAT.fullmatch(text):
@@ -114,7 +114,7 @@ _DURATION_PART = re.compile(r"(?=[0-9.])([0-9]*)\.?([0-9]*)([^0-9.]*)")
 
 
 def parse_duration(text: str) -> int:
-    """Nanoseconds of a duration such as `1h30m` or `1.5ms`; a number without a unit only if it is 0."""
+    """Returns the nanoseconds of a duration such as `1h30m` or `1.5ms`; only 0 needs no unit."""
     invalid = ValueError(f"time: invalid duration {_quote_ascii(text)}")
     rest = text[1:] if text[:1] in ("-", "+") else text
     if rest == "0":
@@ -143,7 +143,7 @@ def parse_duration(text: str) -> int:
 
 
 def _fraction(digits: str, unit: int) -> int:
-    """`0.{digits}` of a unit, through a float and dropping digits that exceed an int64, as Go does."""
+    """Returns `0.{digits}` of a unit, through a float and dropping digits that exceed an int64, as Go does."""
     value, scale = 0, 1.0
     for digit in digits:
         longer = value * 10 + int(digit)
@@ -155,13 +155,13 @@ def _fraction(digits: str, unit: int) -> int:
 
 
 def _quote_ascii(text: str) -> str:
-    """The time package's own quoting: everything outside ASCII as bytes."""
+    """Quotes as the time package does: everything outside ASCII as bytes."""
     escaped = text.replace("\\", r"\\").replace('"', r"\"").encode("utf-8", "surrogateescape")
     return '"' + "".join(chr(byte) if 0x20 <= byte < 0x80 else f"\\x{byte:02x}" for byte in escaped) + '"'
 
 
 def format_duration(nanoseconds: int) -> str:
-    """A duration as Go prints it: `1m0s`, `250ms`, `638.68698ms`."""
+    """Returns a duration as Go prints it: `1m0s`, `250ms`, `638.68698ms`."""
     sign, rest = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
     if rest == 0:
         return "0s"
@@ -181,7 +181,7 @@ def _with_fraction(value: int, size: int) -> str:
 
 
 def format_float(value: float) -> str:
-    """A float as `%v` prints it: shortest digits, exponent form from 1e+06 on and below 1e-04."""
+    """Returns a float as `%v` prints it: shortest digits, exponent form from 1e+06 on and below 1e-04."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -201,7 +201,7 @@ def _scientific(value: float) -> str:
 
 
 def format_value(value: object) -> str:
-    """A decoded TOML value as `%v` prints it."""
+    """Returns a decoded TOML value as `%v` prints it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -218,7 +218,7 @@ _TYPES |= {dict: "map[string]interface {}"}
 
 
 def type_name(value: object) -> str:
-    """The Go type of a decoded TOML value, as `%T` prints it; what is left are dates and times."""
+    """Returns the Go type of a decoded TOML value, as `%T` prints it; other types than these are dates and times."""
     return _TYPES.get(type(value), "time.Time")
 
 
@@ -227,7 +227,7 @@ _HTML_CHARACTERS = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 
 
 def dumps(value: object) -> str:
-    """JSON as Go's encoder writes it: no spaces, `<`, `>` and `&` escaped, floats in their shortest form.
+    """Returns JSON as Go's encoder writes it: no spaces, `<`, `>` and `&` escaped, floats in their shortest form.
 
     Takes str, int, float, bool, None, and lists, tuples and dicts with str keys of these; keys keep their order.
     Raises TypeError for other types, ValueError for NaN and infinities.
@@ -272,7 +272,7 @@ class Struct(NamedTuple):
 
 
 def decode_object(data: bytes, struct: Struct) -> dict[str, Any]:
-    """Decode one JSON object into declared fields, by the rules of Go's decoder.
+    """Decodes one JSON object into declared fields, by the rules of Go's decoder.
 
     Keys match in any case; of several that match, the later one wins. Unknown keys are ignored, null counts as
     absent (for the whole body and for elements of a list, as an empty object). Raises ValueError for anything that
@@ -282,7 +282,7 @@ def decode_object(data: bytes, struct: Struct) -> dict[str, Any]:
 
 
 def decode_strings(data: bytes) -> list[str] | None:
-    """A JSON list of strings, an empty one for each null in it, or null for no list; ValueError for all else."""
+    """Decodes a JSON list of strings, null in it as "", or null as None; raises ValueError for all else."""
     parsed = _parse(data)
     return None if parsed is None else _decode(parsed, "[]string", "value", "")
 
@@ -316,7 +316,7 @@ def _refuse_constant(name: str) -> None:  # NaN and infinities, which Python's p
 
 
 def _object(parsed: object, struct: Struct, target: str, path: str) -> dict[str, Any]:
-    """`target` is how errors call the place of the object, `path` the keys that lead there."""
+    """Decodes an object; errors name it by `target`, and its place by the keys in `path`."""
     if parsed is None:
         return {}
     if not isinstance(parsed, _Object):
@@ -334,7 +334,7 @@ def _object(parsed: object, struct: Struct, target: str, path: str) -> dict[str,
 
 
 def _decode(item: object, kind: GoType | Struct, target: str, path: str) -> Any:
-    """The value of a field that is not null."""
+    """Decodes the value of a field that is not null."""
     if isinstance(kind, Struct) or kind == "[]string":
         if type(item) is not list:
             raise _mismatch(item, target, f"[]{kind.name}" if isinstance(kind, Struct) else kind)
@@ -371,7 +371,7 @@ _CONTEXTS = {
 
 
 def _syntax_error(error: json.JSONDecodeError) -> str:
-    """Go's words for what Python found; they differ inside numbers and after a backslash at the end.
+    """Translates an error of Python's parser to Go's text; they differ inside numbers and after a backslash at the end.
 
     Go takes the end for a space where it can only be an error, so that is what it shows of a cut literal.
     """
@@ -398,7 +398,7 @@ def _syntax_error(error: json.JSONDecodeError) -> str:
 
 
 def _inside_object(text: str) -> bool:
-    """Whether the innermost bracket that is open at the end of `text` is a brace."""
+    """Returns True if the innermost bracket that is open at the end of `text` is a brace."""
     opened = []
     for character in re.sub(r'"(?:[^"\\]|\\.)*"', "", text):
         if character in "[{":

@@ -1,4 +1,4 @@
-"""Whether the disk can be written to: /ping reports the last failure, and a probe finds out when it is over.
+"""Tracks whether the disk can be written to: /ping reports the last failure, and a probe detects when it is over.
 
 Publishers avoid a daemon that is not healthy, so without the probe nothing might be written again.
 """
@@ -29,13 +29,13 @@ class Health:
         self._stopped = Event()
 
     def note(self, error: Exception | None) -> None:
-        """A disk write failed, or succeeded (None)."""
+        """Reports the result of a disk write: its error, or None."""
         self._registry.set_health(error)
         if error is not None:
             self._bell.ring()
 
     def loop(self) -> None:
-        """After a disk write failed, probe until one works again or `stop`."""
+        """Probes the disk after each failed write, until a probe succeeds; returns after `stop`."""
         while not self._stopped.wait(PROBE_SECONDS):
             error = self._registry.error
             if error is None:

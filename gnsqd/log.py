@@ -34,7 +34,7 @@ class Level(enum.IntEnum):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The level of a name as `--log-level` takes it, in any case; ValueError with nsqd's words otherwise."""
+        """Parses a name of `--log-level`, in any case; raises ValueError with nsqd's text."""
         for level in cls:
             if level.name.lower() == text.lower():
                 return level
@@ -59,13 +59,13 @@ class Logger:
         self._followers: list[Callable[[Level], object]] = []
 
     def derive(self, prefix: str) -> "Logger":
-        """Another logger for the same stream, whose level follows this one's."""
+        """Returns another logger for the same stream, whose level follows this one's."""
         derived = Logger(prefix, self.level, self._stream)
         self._derived.append(derived)
         return derived
 
     def follow(self, changed: Callable[[Level], object]) -> None:
-        """Call `changed` with each new level."""
+        """Calls `changed` with each new level."""
         self._followers.append(changed)
 
     def set_level(self, level: Level) -> None:
@@ -87,12 +87,12 @@ class Logger:
             self._output(Level.WARN, format, args)
 
     def error(self, format: str, *args: object, stack: str = "") -> None:
-        """`stack` is a formatted exception, for the lines after this one."""
+        """Logs an error; `stack` is a formatted exception, for the lines after this one."""
         if self.level <= Level.ERROR:
             self._output(Level.ERROR, format, args, stack)
 
     def fatal(self, format: str, *args: object, stack: str = "") -> None:
-        """As `error`. Logs only: leaving is the caller's business."""
+        """Logs as `error` does; does not exit."""
         self._output(Level.FATAL, format, args, stack)
 
     def _output(self, level: Level, format: str, args: tuple[object, ...], stack: str = "") -> None:

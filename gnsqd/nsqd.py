@@ -1,4 +1,4 @@
-"""The daemon: builds the parts, hands each the callables it needs of the others, and orders start and exit.
+"""The daemon: builds the parts, gives each the callables it needs of the others, and orders start and exit.
 
 Start (NSQD-COMPAT 1.4): lock the data path, check the options, bind the sockets, load nsqd.dat, write it unless that is
 what it holds, then begin to accept. Exit (section 3): close the listeners and the clients, write nsqd.dat, flush every
@@ -97,7 +97,7 @@ class NSQD:
     # Start
 
     def start(self) -> None:
-        """Bring everything up; StartError."""
+        """Starts all parts; raises StartError."""
         options, log = self._options, self._log
         self._supervisor.watch()
         self._debug.start()
@@ -205,7 +205,7 @@ class NSQD:
         return EmbeddedLookupd(options, log, spawn, spawn_for_client, self._debug, self._new_topic)
 
     def _new_admin(self, http_address: str) -> "PageProcess":
-        """The page of nsqlookupd in this process, if this nsqd is registered there, else of this nsqd alone."""
+        """Returns the page of nsqlookupd in this process, if this nsqd is registered there, else of this nsqd alone."""
         from nsqadmin_cli.web.process import PageProcess  # few have it
 
         options, lookupd = self._options, "" if self._embedded is None else self._embedded.registered_at
@@ -222,7 +222,7 @@ class NSQD:
         )
 
     def _new_topic(self, name: str) -> Topic | None:
-        """The topic that a consumer looks for, unless none can be created now. May yield."""
+        """Returns the topic that a consumer looks for, None if it cannot be created now. May yield."""
         try:
             if not self._registry.draining:
                 check_limit(name, self._registry.topics, self._options.max_topics, "topics")
@@ -232,7 +232,7 @@ class NSQD:
         return None
 
     def _prepare_tls(self) -> tuple[Callable[[], TLS] | None, bytes]:
-        """What makes the TLS layer of a connection, None without a certificate, and the roots for our own requests."""
+        """Returns a factory of TLS layers, None without a certificate, and the roots for our own requests."""
         options = self._options
         if not (options.tls_cert or options.tls_key or options.tls_root_ca_file or options.tls_required):
             return None, b""
@@ -257,7 +257,7 @@ class NSQD:
         )
 
     def _channels_to_precreate(self, topic: str) -> list[str]:
-        """The channels that any nsqlookupd lists. Yields."""
+        """Returns the channels that any nsqlookupd lists. Yields."""
         embedded = [] if self._embedded is None else self._embedded.channels(topic)
         return sorted({*embedded, *self._lookup.channels_to_precreate(topic)})
 
@@ -309,7 +309,7 @@ class NSQD:
             raise
 
     def _warn_of_unserved(self, is_missing: bool) -> None:
-        """Point out the messages of topics and channels that nsqd.dat does not list."""
+        """Logs which topics and channels have messages and are not in nsqd.dat."""
         if names := find_unserved(self._data_path.context.data_files):
             others = f" and {len(names) - MAX_NAMES} others" if len(names) > MAX_NAMES else ""
             self._log.warn(
@@ -346,12 +346,12 @@ class NSQD:
     # Exit
 
     def request_exit(self, code: int) -> None:
-        """Ask for the clean exit; the first worse code than 0 stays."""
+        """Requests the clean exit; the first worse code than 0 stays."""
         self._exit_code = self._exit_code or code
         self._exit_requested.set()
 
     def terminate(self) -> None:
-        """SIGTERM: exit, or drain before that. A second SIGTERM always exits."""
+        """Handles SIGTERM: exits, or drains before that. A second SIGTERM always exits."""
         if self._options.sigterm == "exit" or (self._terminating and self._registry.draining):
             self.request_exit(0)
         elif not self._exit_requested.is_set():
@@ -359,12 +359,12 @@ class NSQD:
             self._drain.start()
 
     def wait(self, timeout: float) -> bool:
-        """Return once an exit was asked for, or after `timeout` seconds; whether it was."""
+        """Waits for a requested exit, at most `timeout` seconds; returns True if it was requested."""
         return bool(self._exit_requested.wait(timeout))
 
     def exit(self) -> int:
-        """Stop everything, flush everything to disk; the exit code. What fails by a defect does not keep the rest from
-        being done."""
+        """Stops everything, writes all messages to disk, and returns the exit code. A defect in one step does not
+        prevent the others."""
         for step in (
             self._health.stop,
             self._service_manager.stopping,

@@ -31,7 +31,7 @@ _NOT_NEGATIVE = (*BOUNDS, "retention_bytes", "retention_time", "max_defer_time")
 TOPOLOGY_AWARE = "topology-aware-consumption"
 MOST_ATTEMPTS = 0xFFFF  # that are counted
 
-# What --dev sets where flags and config file do not.
+# The values of --dev where flags and config file have none.
 DEV: dict[str, Any] = {
     "embedded_lookupd_tcp_address": "0.0.0.0:4160",
     "embedded_lookupd_http_address": "0.0.0.0:4161",
@@ -43,7 +43,7 @@ TLS_VERSIONS = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
 
 
 class Kind(enum.Enum):
-    """What a value is, and how flags and config file write it. Durations are nanoseconds."""
+    """The type of a value, and its syntax in flags and config file. Durations are nanoseconds."""
 
     STRING = enum.auto()
     INT = enum.auto()
@@ -79,12 +79,12 @@ class Option:
     choices: tuple[str, ...] = ()
 
 
-# Of a default; durations and some other rows state theirs.
+# By the type of the default; durations and some other rows have their own.
 _KINDS = {bool: Kind.BOOL, int: Kind.INT, str: Kind.STRING, list: Kind.STRINGS, Level: Kind.LOG_LEVEL}
 
 
 def _row(default: Any, help: str = "", **columns: Any) -> Any:
-    """A field of `Options` carrying the columns of its row."""
+    """Returns a field of `Options` with the columns of its row."""
     factory: Callable[[], Any] = (lambda: list(default)) if isinstance(default, list) else (lambda: default)
     columns = {"kind": _KINDS.get(type(default)), "default": default, "help": help} | columns
     return dataclasses.field(default_factory=factory, metadata=columns)
@@ -367,22 +367,22 @@ class Options:
 
     @property
     def longest_defer(self) -> int:
-        """How long a publisher may have a message held back, in ns."""
+        """The longest delay that a publisher may set, in ns."""
         return self.max_defer_time or self.max_req_timeout
 
     @property
     def longest_delay(self) -> int:
-        """How long any message is held back, in ns."""
+        """The longest delay of any message, in ns."""
         return max(self.max_defer_time, self.max_req_timeout)
 
     @property
     def has_topology(self) -> bool:
-        """Whether clients see regions and zones, which v1.3.0 does not have."""
+        """True if clients see regions and zones, which v1.3.0 does not have."""
         return bool(self.topology_region or self.topology_zone or self.experiments)
 
     @property
     def bounded(self) -> bool:
-        """Whether any limit on queues is set."""
+        """True if any limit on queues is set."""
         return any(getattr(self, name) for name in BOUNDS)
 
 
@@ -437,22 +437,23 @@ LOOKUPD_OPTIONS: tuple[Option, ...] = tuple(_option(field) for field in dataclas
 
 
 def parse_tls_required(text: str) -> int:
-    """`tcp-https` or a bool, in any case; ValueError otherwise."""
+    """Parses `tcp-https` or a bool, in any case; raises ValueError."""
     if text.lower() == "tcp-https":
         return TLS_REQUIRED_EXCEPT_HTTP
     return TLS_REQUIRED if parse_bool(text.lower()) else TLS_NOT_REQUIRED
 
 
 def parse_tls_version(text: str) -> int:
-    """The number of a version's name in any case; ValueError otherwise (`ssl3.0` included, which the help names)."""
+    """Returns a version's number by its name in any case; raises ValueError, also for `ssl3.0`, which the help
+    names."""
     if text.lower() not in TLS_VERSIONS:
         raise ValueError(f"unknown tlsVersionOption {quote(text.lower())}")
     return TLS_VERSIONS[text.lower()]
 
 
 def validate(options: Options) -> None:
-    """What comes before TLS is built (NSQD-COMPAT 1.4, rows 2 to 4): refuses values (StartError), lets an auth policy
-    turn TLS on, and cuts durations to what stays within an int64 when a time is added."""
+    """Validates before TLS is built (NSQD-COMPAT 1.4, rows 2 to 4): refuses values (raises StartError), lets an auth
+    policy turn TLS on, and cuts durations so that a sum with a time stays within an int64."""
     for option in OPTIONS:
         if option.kind is Kind.DURATION:
             setattr(options, option.name, min(getattr(options, option.name), _LONGEST))
@@ -465,8 +466,8 @@ def validate(options: Options) -> None:
 
 
 def validate_after_tls(options: Options) -> None:
-    """Refuses what the real daemon checks behind TLS (row 8), and what crashes or wedges it later (NSQD-COMPAT 0.1,
-    item 16). StartError."""
+    """Refuses values that the real daemon checks after TLS (row 8), and values with which it crashes or stops working
+    later (NSQD-COMPAT 0.1, item 16); raises StartError."""
     for experiment in options.experiments:
         _require(experiment == TOPOLOGY_AWARE, f"--enable-experiment must be {TOPOLOGY_AWARE}, not {quote(experiment)}")
     _require(options.auth_http_request_method in ("get", "post"), "--auth-http-request-method must be post or get")

@@ -1,4 +1,4 @@
-"""Processes of Python packages without the cost of starting an interpreter: a parent that has imported them forks them.
+"""Starts Python packages without the cost of a new interpreter: a parent process that has imported them forks.
 
     programs = Preloaded("gnsqd")
     process = programs.start([sys.executable, "-P", "-m", "gnsqd"], ["--dev"], stdin=..., stdout=..., stderr=...)
@@ -98,7 +98,7 @@ class Preloaded:
                 self._process.wait(_EXIT_SECONDS)
 
     def can_start(self, command: Sequence[str]) -> bool:
-        """Whether `command` is `python -P -m PACKAGE`, and would start with the PYTHON* variables of the parent."""
+        """Returns True if `command` is `python -P -m PACKAGE` and would have the PYTHON* variables of the parent."""
         return (
             sys.platform == "linux"
             and list(command[:3]) == [sys.executable, "-P", "-m"]
@@ -119,7 +119,7 @@ class Preloaded:
         env: dict[str, str] | None = None,
         on_terminal: bool = False,
     ) -> Process:
-        """subprocess.Popen([*command, *args], ...) for a `command` that `can_start`; OSError if the parent has ended.
+        """Starts `[*command, *args]` as Popen would, if `can_start(command)`; raises OSError if the parent has ended.
 
         With `on_terminal` the process leads a session, whose terminal is its standard input.
         """
@@ -172,7 +172,7 @@ def _python_variables() -> dict[str, str]:
 
 
 def _serve(requests: socket.socket, packages: Sequence[str]) -> None:
-    """Fork a child for each request until the process that sends them has ended."""
+    """Forks a child for each request until the process that sends them has ended."""
     for package in packages:
         path = importlib.import_module(package).__path__
         for module in pkgutil.walk_packages(path, f"{package}."):
@@ -258,7 +258,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> NoReturn:
 
 
 def _end(code: int) -> NoReturn:
-    """End as Python does, except that no module is taken apart, which costs more than all else of a short run."""
+    """Ends as Python does, except that no module is taken apart, which costs more than all else of a short run."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     try:

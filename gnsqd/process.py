@@ -1,4 +1,4 @@
-"""What the commands `gnsqd` and `gnsqlookupd` have in common: flags and config file, signals, exit codes.
+"""The common part of the commands `gnsqd` and `gnsqlookupd`: flags and config file, signals, exit codes.
 
 Exit codes: 0 for a clean exit, `--version` and `--help`; 1 for what keeps the daemon from starting or running;
 2 for a bad command line and after SIGQUIT. Everything but `--version` goes to stderr (NSQD-COMPAT 1.1, 9).
@@ -29,22 +29,22 @@ _MOST_DESCRIPTORS = 10240  # that macOS gives a process whose hard limit is none
 
 
 class Daemon(Protocol):
-    """What `serve` runs."""
+    """A daemon that `serve` runs."""
 
     def start(self) -> None:
-        """Bring everything up; StartError."""
+        """Starts all parts; raises StartError."""
 
     def request_exit(self, code: int) -> None:
-        """Ask for the clean exit."""
+        """Requests the clean exit."""
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Handles SIGTERM."""
 
     def wait(self, timeout: float) -> bool:
-        """Return once an exit was asked for, or after `timeout` seconds; whether it was."""
+        """Waits for a requested exit, at most `timeout` seconds; returns True if it was requested."""
 
     def exit(self) -> int:
-        """Stop everything; the exit code."""
+        """Stops everything; returns the exit code."""
 
 
 def run(
@@ -53,7 +53,7 @@ def run(
     arguments: Sequence[str],
     start: Callable[[Mapping[str, Any], Mapping[str, Any]], int],
 ) -> int:
-    """Call `start` with the values of flags and config file; returns the exit code. `program` is the real daemon's
+    """Calls `start` with the values of flags and config file; returns the exit code. `program` is the real daemon's
     name, and `options` its table."""
     _reserve_standard_descriptors()
     try:
@@ -79,7 +79,7 @@ def run(
 
 
 def serve(new_daemon: Callable[[], Daemon]) -> int:
-    """Run the daemon until a signal stops it; returns the exit code. StartError."""
+    """Runs the daemon until a signal stops it; returns the exit code. Raises StartError."""
     _raise_descriptor_limit()
     gevent.config.track_greenlet_tree = False  # where each was spawned: half a kilobyte a greenlet
     daemon = new_daemon()
@@ -110,14 +110,14 @@ def _dump(number: int, frame: FrameType | None) -> None:
 
 
 def _reserve_standard_descriptors() -> None:
-    """Keep files and sockets off descriptors 0 to 2 where these were closed: C code prints its complaints there."""
+    """Keeps files and sockets off descriptors 0 to 2 where these were closed: C code prints its complaints there."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
 
 
 def _raise_descriptor_limit() -> None:
-    """To the hard limit, as Go's runtime does: every client and every queue on disk takes descriptors."""
+    """Raises it to the hard limit, as Go's runtime does: every client and every queue on disk takes descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for limit in (hard, max(soft, _MOST_DESCRIPTORS)):
         with contextlib.suppress(OSError, ValueError):
@@ -126,7 +126,7 @@ def _raise_descriptor_limit() -> None:
 
 
 def _write(stream: TextIO | None, text: str) -> None:
-    """Print, as far as the stream is open and takes it."""
+    """Writes `text`, unless the stream is closed or does not accept it."""
     if stream is not None:
         with contextlib.suppress(OSError):
             stream.write(text)

@@ -1,4 +1,4 @@
-"""Fixtures for tests with pytest, there wherever gnsqd is installed.
+"""Fixtures for tests with pytest, available wherever gnsqd is installed.
 
 gnsqd           a daemon of the test's own, started before it and stopped after it
 nsq             the same with nsqlookupd in its process
@@ -51,19 +51,19 @@ def _flags(request: pytest.FixtureRequest) -> tuple[str, ...]:
 
 @pytest.fixture
 def gnsqd(request: pytest.FixtureRequest, gnsqd_factory: Callable[..., Daemon]) -> Daemon:
-    """A daemon that serves: `tcp_address`, `http_address`, `data_path`, `log()`, and `stop`, `start`, `kill`."""
+    """Starts a daemon: `tcp_address`, `http_address`, `data_path`, `log()`, and `stop`, `start`, `kill`."""
     return gnsqd_factory(*_flags(request))
 
 
 @pytest.fixture
 def nsq(request: pytest.FixtureRequest, gnsqd_factory: Callable[..., Daemon]) -> Daemon:
-    """The same with nsqlookupd in its process: `lookupd_tcp_address`, `lookupd_http_address`."""
+    """Starts a daemon with nsqlookupd in its process: `lookupd_tcp_address`, `lookupd_http_address`."""
     return gnsqd_factory(*_flags(request), lookupd=True)
 
 
 @pytest.fixture(scope="session")
 def nsq_session_flags() -> tuple[str, ...]:
-    """Flags of `nsq_session`."""
+    """Returns the flags of `nsq_session`."""
     return ()
 
 
@@ -71,7 +71,7 @@ def nsq_session_flags() -> tuple[str, ...]:
 def nsq_session(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nsq_session_flags: tuple[str, ...]
 ) -> Iterator[Daemon]:
-    """As `nsq`, on the same ports for the whole session: `reset` after each test that uses it."""
+    """Starts a daemon as `nsq`, on the same ports for the whole session: `reset` after each test that uses it."""
     daemon = Daemon(tmp_path_factory.mktemp("nsq") / "data", nsq_session_flags, lookupd=True)
     daemon.start()
     request.node.stash[_SESSION] = daemon
@@ -81,7 +81,7 @@ def nsq_session(
 
 
 def _session_daemon(item: pytest.Item) -> Daemon | None:
-    """That of `nsq_session`, if this test uses it and it runs."""
+    """Returns the daemon of `nsq_session`, if this test uses it and it runs."""
     uses = "nsq_session" in getattr(item, "fixturenames", ())
     return item.session.stash.get(_SESSION, None) if uses else None
 

@@ -1,4 +1,4 @@
-"""End-to-end processing latency: how long messages took from being published to FIN, as quantiles of a window of time.
+"""End-to-end processing latency: the time from publishing to FIN, as quantiles of a window of time.
 
 The figures come from a DDSketch (Masson, Rim, Lee: "DDSketch: A Fast and Fully-Mergeable Quantile Sketch with
 Relative-Error Guarantees", PVLDB 12, 2019): samples are counted in buckets whose bounds grow by the factor
@@ -52,7 +52,7 @@ class Sketch:
         self.count += 1
 
     def merge(self, other: "Sketch") -> None:
-        """Count the samples of `other` too."""
+        """Adds the samples of `other`."""
         buckets = self._buckets
         for bucket, count in other._buckets.items():
             buckets[bucket] = buckets.get(bucket, 0) + count
@@ -60,7 +60,7 @@ class Sketch:
         self.count += other.count
 
     def query(self, quantiles: Sequence[float]) -> list[int]:
-        """The value at each quantile, 0 < q <= 1; 0 without samples."""
+        """Returns the value at each quantile, 0 < q <= 1; 0 without samples."""
         if not self.count:
             return [0] * len(quantiles)
         buckets = sorted(self._buckets)
@@ -94,7 +94,7 @@ class Quantile:
         self._previous = Sketch()
 
     def insert(self, value: int) -> None:
-        """One more sample, in ns."""
+        """Adds a sample, in ns."""
         self._move_window()
         self._current.insert(value)
 
@@ -102,7 +102,7 @@ class Quantile:
         return self.merged([self])
 
     def merged(self, streams: "Iterable[Quantile]") -> Result:
-        """The figures of all `streams` together, at the percentiles of this one."""
+        """Returns the figures of all `streams` together, at the percentiles of this one."""
         samples = Sketch()
         for stream in streams:
             stream._move_window()

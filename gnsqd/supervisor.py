@@ -1,4 +1,4 @@
-"""Every greenlet is started here, by name, and watched.
+"""Starts every greenlet, by name, and watches it.
 
 One that dies of a defect is logged with its stack and counted. Nobody knows then what it leaves undone, so the daemon
 ends by its clean exit. A greenlet that serves one client ends with that client alone.
@@ -23,7 +23,7 @@ Body = Callable[[], None]
 
 
 class Supervisor:
-    """Owns the greenlets that run. `end()` asks for the daemon's exit; `crashes` counts the dead by the kind of
+    """Owns the greenlets that run. `end()` requests the daemon's exit; `crashes` counts the dead by the kind of
     greenlet, as in `messagePump` for `messagePump:topic`."""
 
     def __init__(self, log: Logger, end: Callable[[], None]) -> None:
@@ -33,18 +33,18 @@ class Supervisor:
         self._running: set[Greenlet[..., None]] = set()
 
     def spawn(self, name: str, body: Body) -> "Greenlet[..., None]":
-        """Start a greenlet that the daemon cannot do without."""
+        """Starts a greenlet that the daemon cannot do without."""
         started = _start(Greenlet(body), name)
         self._running.add(started)
         started.rawlink(self._running.discard)
         return started
 
     def spawn_for_client(self, name: str, body: Body) -> "Greenlet[..., None]":
-        """Start a greenlet that serves one client; `body` itself sees to it that the client is gone when it ends."""
+        """Starts a greenlet that serves one client; `body` itself ensures that the client is gone when it ends."""
         return _start(_ForClient(body), name)
 
     def run(self, name: str, body: Body) -> None:
-        """Do what a greenlet of `spawn` would do, at once."""
+        """Calls `body` here, with the error handling of a greenlet of `spawn`."""
         try:
             body()
         except Exception as error:
@@ -62,14 +62,14 @@ class Supervisor:
         self.crashes[name.partition(":")[0]] += 1
 
     def watch(self) -> None:
-        """Hear from the hub of what dies."""
+        """Registers with the hub for errors of greenlets."""
         hub: Any = get_hub()
         report = hub.handle_error
 
         def handle_error(
             context: object, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
         ) -> None:
-            # What a function raises in a thread goes to who waits for it, and only by the way to the hub.
+            # An error in a thread is raised where its result is waited for; the hub only gets a copy.
             in_thread = isinstance(context, tuple) and isinstance(context[0], greenlet)
             if in_thread or not isinstance(error, Exception):
                 report(context, kind, error, traceback)

@@ -31,17 +31,17 @@ class ServiceManager:
         self._exiting = False
 
     def ready(self) -> None:
-        """The daemon serves."""
+        """Reports that the daemon serves."""
         self._sent = self._status()
         self._send("READY=1", f"STATUS={self._sent}")
 
     def stopping(self) -> None:
-        """The exit has begun. From here on the manager asks for no sign of life, only that the exit ends in time."""
+        """Reports that the exit has begun. From here on the manager requires only that the exit ends in time."""
         self._exiting = True
         self._send("STOPPING=1", "STATUS=writing to disk what is left")
 
     def report_loop(self) -> None:
-        """Feed the watchdog twice as often as it requires, and report the status when it changes."""
+        """Feeds the watchdog twice as often as it requires, and reports the status when it changes."""
         timeout = _watchdog_seconds()
         while self._address:
             sleep(min(STATUS_SECONDS, timeout / 2) if timeout else STATUS_SECONDS)
@@ -55,7 +55,7 @@ class ServiceManager:
                 self._send(*lines)
 
     def _status(self) -> str:
-        """What the daemon does, for people. May yield."""
+        """Returns the daemon's state, for people. May yield."""
         return f"draining, {self._drain.state()['messages']} messages left" if self._registry.draining else "serving"
 
     def _send(self, *lines: str) -> None:
@@ -73,7 +73,7 @@ class ServiceManager:
 
 
 def _watchdog_seconds() -> float:
-    """How long the manager waits for a sign of life of this process; 0 when it does not."""
+    """Returns how long the manager waits for a sign of life of this process; 0 if it does not."""
     if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return 0.0
     usec = os.environ.get("WATCHDOG_USEC", "")

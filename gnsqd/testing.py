@@ -1,4 +1,4 @@
-"""A gnsqd for the tests of programs that use NSQ: on free ports, with a directory of its own, gone afterwards.
+"""A gnsqd for the tests of programs that use NSQ: on free ports, with a directory of its own, removed afterwards.
 
     with running("--mem-queue-size=100") as daemon:
         writer = nsq.Writer([daemon.tcp_address])
@@ -66,8 +66,8 @@ class Daemon:
         self._process: subprocess.Popen[bytes] | Process | None = None
 
     def _reserve_port(self) -> int:
-        """A port that only the daemon gets: Linux gives it to nobody who does not ask for it, because it is bound, and
-        allows to listen on it, because nobody does."""
+        """Returns a port that only the daemon gets: it is bound, so Linux assigns it to nobody else, and nobody
+        listens, so the daemon can."""
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(("127.0.0.1", 0))
@@ -76,7 +76,7 @@ class Daemon:
         return port
 
     def start(self) -> None:
-        """Return when it serves; StartFailed. A second start finds what the first left in the data path."""
+        """Starts the daemon and waits until it serves; raises StartFailed. A second start has the first one's data."""
         if self._process is not None:
             raise RuntimeError("the daemon runs already")
         self.data_path.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ class Daemon:
         return StartFailed(f"{' '.join(self._command)} {what}\n{self.log()[-_SHOWN:]}")
 
     def _answers(self) -> bool:
-        """Whatever the status: the daemon may require a token. Without HTTP there is only the log."""
+        """Returns True for any status: the daemon may require a token. Without HTTP there is only the log."""
         if not last_flag(self._flags, "http-address"):
             return _LISTENING.search(self.log()) is not None
         try:
@@ -127,20 +127,20 @@ class Daemon:
             return False
 
     def stop(self) -> int:
-        """End it as an operator would, with its messages kept in the data path; the exit code."""
+        """Stops the daemon as an operator would, with its messages kept in the data path; returns the exit code."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it as a crash would: what it had in memory is lost."""
+        """Ends the daemon as a crash would: messages in memory are lost."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """`stop`, and `start` on the same ports; StartFailed."""
+        """Stops the daemon, and starts it on the same ports; raises StartFailed."""
         self.stop()
         self.start()
 
     def reset(self) -> None:
-        """Delete all topics, with their channels and messages, and end the connections of consumers; StartFailed.
+        """Deletes all topics with their channels and messages, and ends consumers' connections; raises StartFailed.
 
         Connections that only publish stay. Where deleting does not leave an empty daemon, because it has ended, drains
         or requires a token, another one is started on the same ports.
@@ -155,7 +155,7 @@ class Daemon:
             self.start()
 
     def _delete_topics(self) -> bool:
-        """Whether nothing is left afterwards, and the daemon accepts messages."""
+        """Returns True if nothing is left afterwards, and the daemon accepts messages."""
         for topic in self._topics():
             _ask(self.http_address, "POST", f"/topic/delete?topic={topic}".replace("#", "%23"))
         if self.lookupd_http_address:
@@ -181,18 +181,18 @@ class Daemon:
             self._process = None
 
     def log(self) -> str:
-        """What it has logged since its last start."""
+        """Returns the log since the last start."""
         return self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
 
 
 def last_flag(flags: Sequence[str], name: str) -> str:
-    """The value of the last `-name=value` or `--name=value`, which is the one that counts; empty if there is none."""
+    """Returns the value of the last `-name=value` or `--name=value`, which is the one that counts; "" without any."""
     values = [value for flag, _, value in (flag.partition("=") for flag in flags) if flag.lstrip("-") == name]
     return values[-1] if values else ""
 
 
 def _topics(address: str, path: str) -> list[Any]:
-    """`topics` of a JSON answer, [] if there are none; OSError if the answer is not 200."""
+    """Returns `topics` of a JSON answer, [] if there are none; raises OSError if the answer is not 200."""
     status, body = _ask(address, "GET", path)
     if status != 200:
         raise OSError(f"{path}: {status}")
@@ -202,7 +202,7 @@ def _topics(address: str, path: str) -> list[Any]:
 
 
 def _ask(address: str, method: str, path: str) -> tuple[int, bytes]:
-    """Status and body of an answer; OSError."""
+    """Returns status and body of an answer; raises OSError."""
     from http.client import HTTPConnection, HTTPException  # loads TLS, slowly, and every run of pytest imports this
 
     with closing(HTTPConnection(address, timeout=START_SECONDS)) as connection:
@@ -222,7 +222,7 @@ def _preloaded() -> "Preloaded":
 
 
 def _start(command: Sequence[str], flags: Sequence[str], log: IO[bytes]) -> "subprocess.Popen[bytes] | Process":
-    """Forked if the command is GNSQD and can be; else as it is."""
+    """Starts a process: by a fork if the command is GNSQD and that is possible, else by the command itself."""
     if list(command) == list(GNSQD) and _preloaded().can_start(command):
         with open(os.devnull, "rb") as nothing, suppress(OSError):  # without its parent it starts as any other
             return _preloaded().start(command, flags, stdin=nothing, stdout=log, stderr=log)
@@ -231,7 +231,7 @@ def _start(command: Sequence[str], flags: Sequence[str], log: IO[bytes]) -> "sub
 
 @contextmanager
 def running(*flags: str, command: Sequence[str] = GNSQD, lookupd: bool = False) -> Iterator[Daemon]:
-    """A daemon that serves, with flags as on its command line; stopped and removed at the end. StartFailed.
+    """Starts a daemon, with flags as on its command line; stops and removes it at the end. Raises StartFailed.
 
     `command` is how to start it, to run the same tests with another nsqd; `lookupd` adds nsqlookupd to the process.
     """
