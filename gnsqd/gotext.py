@@ -355,8 +355,8 @@ def _decode(item: object, kind: GoType | Struct, target: str, path: str) -> Any:
     raise _mismatch(item, target, kind)
 
 
-def _mismatch(item: object, target: str, wanted: str, found: str = "") -> ValueError:
-    return ValueError(f"json: cannot unmarshal {found or _JSON_TYPES[type(item)]} into Go {target} of type {wanted}")
+def _mismatch(item: object, target: str, declared: str, actual: str = "") -> ValueError:
+    return ValueError(f"json: cannot unmarshal {actual or _JSON_TYPES[type(item)]} into Go {target} of type {declared}")
 
 
 _CONTEXTS = {

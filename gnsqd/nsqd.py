@@ -120,7 +120,7 @@ class NSQD:
         https_listener = None
         if new_tls is not None and options.https_address:
             https_listener = Listener(options.https_address, tcp_only=True)
-        self._listeners = [one for one in (tcp_listener, http_listener, https_listener) if one is not None]
+        self._listeners = [each for each in (tcp_listener, http_listener, https_listener) if each is not None]
         http_port = 0 if http_listener is None else http_listener.port
         https_port = 0 if https_listener is None else https_listener.port
         # /config shows what is registered with nsqlookupd

@@ -106,13 +106,13 @@ class Daemon:
             time.sleep(_POLL_SECONDS)
 
     def _read_addresses(self) -> None:
-        found = {(registry, kind): address for registry, kind, address in _LISTENING.findall(self.log())}
+        addresses = {(registry, kind): address for registry, kind, address in _LISTENING.findall(self.log())}
         self.tcp_address, self.http_address = (
-            found.get(("", kind.upper())) or re.sub(r".*:0$", "", last_flag(self._flags, f"{kind}-address"))
+            addresses.get(("", kind.upper())) or re.sub(r".*:0$", "", last_flag(self._flags, f"{kind}-address"))
             for kind in ("tcp", "http")
         )
-        self.lookupd_tcp_address = found.get((_LOOKUPD, "TCP"), "")
-        self.lookupd_http_address = found.get((_LOOKUPD, "HTTP"), "")
+        self.lookupd_tcp_address = addresses.get((_LOOKUPD, "TCP"), "")
+        self.lookupd_http_address = addresses.get((_LOOKUPD, "HTTP"), "")
 
     def _failure(self, what: str) -> StartFailed:
         return StartFailed(f"{' '.join(self._command)} {what}\n{self.log()[-_SHOWN:]}")
@@ -165,8 +165,8 @@ class Daemon:
         return not self._topics() and _ask(self.http_address, "GET", "/readyz")[0] == 200
 
     def _topics(self) -> list[str]:
-        found = _topics(self.http_address, "/stats?format=json&include_clients=false&include_mem=false")
-        return [topic["topic_name"] for topic in found]
+        topics = _topics(self.http_address, "/stats?format=json&include_clients=false&include_mem=false")
+        return [topic["topic_name"] for topic in topics]
 
     def _end(self, number: signal.Signals) -> int:
         if self._process is None:

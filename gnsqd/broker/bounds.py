@@ -137,7 +137,7 @@ def bounds_loop(bounds: Callable[[], Iterable[Bounds]], disk: FreeDisk | None, e
     while not exit.wait(LOOP_SECONDS):
         if disk is not None:
             disk.look()
-        for one in Turns().over(list(bounds())):
-            while not exit.is_set() and one.tidy():
-                one.wait_synced()
+        for topic_bounds in Turns().over(list(bounds())):
+            while not exit.is_set() and topic_bounds.tidy():
+                topic_bounds.wait_synced()
                 give_way()

@@ -58,18 +58,18 @@ class Letter:
     def parse(cls, data: bytes) -> "Letter":
         """Parses the body of a message; raises ValueError, with a text for people, if it is not a dead letter."""
         header, line_feed, body = data.partition(b"\n")
-        told: Any = None
+        values: Any = None
         if line_feed and len(header) < MAX_HEADER:
             with suppress(ValueError, RecursionError):
-                told = json.loads(header)
-        if not isinstance(told, dict):
+                values = json.loads(header)
+        if not isinstance(values, dict):
             raise ValueError("it does not begin with the header of a dead letter")
         for name, kind in _HEADER.items():
-            if type(told.get(name)) is not kind:
+            if type(values.get(name)) is not kind:
                 raise ValueError(f'its header has no "{name}"')
-        if not is_valid_name(told["topic"]):
+        if not is_valid_name(values["topic"]):
             raise ValueError('"topic" in its header is not a name of a topic')
-        return cls(**{name: told[name] for name in _HEADER}, body=body)
+        return cls(**{name: values[name] for name in _HEADER}, body=body)
 
 
 _HEADER = {field.name: field.type for field in fields(Letter)[:-1]}  # in order, with their types

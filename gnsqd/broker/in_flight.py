@@ -165,13 +165,13 @@ class SetAside:
 
     def look(self, limit: int, max_bytes: int) -> list[tuple[Message, str, int]]:
         """Returns the first messages: at most `limit`, together at most `max_bytes` except for a single larger one."""
-        found: list[tuple[Message, str, int]] = []
+        first: list[tuple[Message, str, int]] = []
         for message, (reason, died) in islice(self._messages.items(), limit):
             max_bytes -= len(message.frame)
-            if found and max_bytes < 0:
+            if first and max_bytes < 0:
                 break
-            found.append((message, reason, died))
-        return found
+            first.append((message, reason, died))
+        return first
 
     def remove(self, messages: list[Message]) -> list[Message]:
         """Removes messages; returns the ones that were there."""

@@ -76,7 +76,7 @@ class Rules(NamedTuple):
 
 def parse_option(texts: Iterable[str]) -> dict[Key, Rules]:
     """Parses `--channel-rules`, each as `topic:channel:rate=10:ordered=true`; raises StartError."""
-    found: dict[Key, Rules] = {}
+    rules: dict[Key, Rules] = {}
     for text in texts:
         topic, channel, *settings = [*text.split(":"), ""][: max(text.count(":") + 1, 2)]
         changes = dict(setting.partition("=")[::2] for setting in settings)
@@ -84,17 +84,17 @@ def parse_option(texts: Iterable[str]) -> dict[Key, Rules]:
             form = "<topic>:<channel>:rate=<n>:burst=<n>:ordered=true"
             raise StartError(f"--channel-rules must be {form}, not {quote(text)}")
         try:
-            found[topic, channel] = Rules().changed(changes)
+            rules[topic, channel] = Rules().changed(changes)
         except InvalidRule as error:
             raise StartError(f"--channel-rules: {error} in {quote(text)}") from error
-    return found
+    return rules
 
 
-def decode(found: Mapping[Key, Settings]) -> dict[Key, Rules]:
+def decode(settings_by_channel: Mapping[Key, Settings]) -> dict[Key, Rules]:
     """Converts the content of the file of rules. Raises StorageError for a rule that is unknown or invalid: without it,
     a channel would deliver messages that it must not."""
     rules: dict[Key, Rules] = {}
-    for key, settings in found.items():
+    for key, settings in settings_by_channel.items():
         try:
             if not set(settings) <= set(Rules._fields):
                 raise ValueError("unknown rule")

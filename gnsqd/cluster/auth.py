@@ -89,8 +89,8 @@ def _compile(what: str, pattern: str) -> None:
             raise re2.error(b"pattern too large - compile failed")
         re2.compile(pattern, _REGEX_OPTIONS)
     except re2.error as error:
-        code, _, found = error.args[0].decode("utf-8", "backslashreplace").partition(": ")
-        text = f"error parsing regexp: {_REGEX_ERRORS.get(code, code)}: `{found}`"
+        code, _, argument = error.args[0].decode("utf-8", "backslashreplace").partition(": ")
+        text = f"error parsing regexp: {_REGEX_ERRORS.get(code, code)}: `{argument}`"
         raise ValueError(f"unable to compile {what} {quote(pattern)} {text}") from None
 
 

@@ -51,7 +51,7 @@ _by_hub: WeakKeyDictionary[Hub, Polling] = WeakKeyDictionary()
 def shared_polling() -> Polling:
     """Returns the object of this thread's hub."""
     hub = get_hub()
-    found = _by_hub.get(hub)
-    if found is None:
-        found = _by_hub[hub] = Polling()
-    return found
+    polling = _by_hub.get(hub)
+    if polling is None:
+        polling = _by_hub[hub] = Polling()
+    return polling

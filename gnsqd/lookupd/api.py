@@ -128,7 +128,7 @@ class LookupdAPI:
     def _node(self, peer: PeerInfo, host: str, turns: Turns) -> str:
         lifetime = self._options.tombstone_lifetime
         topics, producers = list(peer.topics), list(peer.topics.values())
-        tombstones = ",".join("true" if one.is_tombstoned(lifetime) else "false" for one in turns.over(producers))
+        tombstones = ",".join(str(producer.is_tombstoned(lifetime)).lower() for producer in turns.over(producers))
         return f'{peer.json_for(host)[:-1]},"tombstones":[{tombstones}],"topics":{_list(topics, turns)}}}'
 
     def debug_registrations(self, request: Request) -> dict[str, object]:
@@ -141,7 +141,7 @@ class LookupdAPI:
         yield "client::", [_debug_row(peer) for peer in self._db.clients.values()]
         for topic in turns.over(list(self._db.topics)):
             producers = self._db.topics.get(topic, {}).values()
-            yield f"topic:{topic}:", [_debug_row(one.peer, one.tombstoned_at) for one in producers]
+            yield f"topic:{topic}:", [_debug_row(producer.peer, producer.tombstoned_at) for producer in producers]
         for topic in list(self._db.channels):
             for channel in turns.over(self._db.channel_names(topic)):
                 peers = self._db.channels.get(topic, {}).get(channel, {}).values()

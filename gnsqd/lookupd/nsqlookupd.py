@@ -47,7 +47,7 @@ class LookupdServers:
             Listener(address, tcp_only=True) if address else None
             for address in (options.tcp_address, options.http_address)
         )
-        listeners = {kind: one for kind, one in (("TCP", tcp), ("HTTP", http)) if one is not None}
+        listeners = {kind: listener for kind, listener in (("TCP", tcp), ("HTTP", http)) if listener is not None}
         self._listeners = list(listeners.values())
         self.addresses = [f"{listener.address} ({kind})" for kind, listener in listeners.items()]
         self.http_address = "" if http is None else http.address

@@ -253,10 +253,10 @@ class RegistrationDB:
 
     def delete_channel(self, topic: str, channel: str) -> bool:
         """Removes a channel with the registrations for it; returns True if it existed."""
-        found = channel in self.channels.get(topic, ())
-        if found:
+        exists = channel in self.channels.get(topic, ())
+        if exists:
             self._drop_channel(topic, channel)
-        return found
+        return exists
 
     def _drop_topic(self, topic: str) -> None:
         producers = self.topics.pop(topic)

@@ -224,10 +224,10 @@ def _look_up(host: str, port: int) -> tuple[int, Any, str]:
     try:
         if re.fullmatch(r"[\d.]+|\*", host):
             raise ValueError("the resolver would find loopback, or an address with parts left out")
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, ValueError) as error:  # ValueError: it cannot be a name
         raise StartError(f"listen tcp: lookup {host}: no such host") from error
-    family, *_, bind_address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    family, *_, bind_address = min(candidates, key=lambda candidate: candidate[0] != socket.AF_INET)
     return family, bind_address, f"tcp {format_address(bind_address)}"
 
 

@@ -210,15 +210,15 @@ def _common_name(certificate: bytes) -> str:
     _serial, _algorithm, _issuer, _validity, subject, *_ = (
         content for tag, content in _elements(signed) if tag != _VERSION
     )
-    found = ""
+    name = ""
     for _, relative_name in _elements(subject):
         for _, attribute in _elements(relative_name):
             (_, kind), (tag, value) = _elements(attribute)
             if kind == _COMMON_NAME:
                 if tag not in _STRINGS:
                     raise ValueError(f"common name of ASN.1 type {tag}")
-                found = value.decode(_STRINGS[tag])
-    return found
+                name = value.decode(_STRINGS[tag])
+    return name
 
 
 def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
@@ -377,8 +377,8 @@ def _is_strong(certificate: crypto.X509) -> bool:
         algorithm = certificate.get_signature_algorithm()
         if algorithm != _PSS:
             return algorithm in _SIGNATURES
-        found = certificate.to_cryptography().signature_hash_algorithm
-        return found is not None and found.name in _PSS_HASHES
+        digest = certificate.to_cryptography().signature_hash_algorithm
+        return digest is not None and digest.name in _PSS_HASHES
     return False
 
 
@@ -391,11 +391,11 @@ def _read_roots(path: str) -> list[x509.Certificate]:
 
 def _parse_certificates(pem: bytes) -> list[x509.Certificate]:
     """Returns all certificates that can be parsed; skips others, like Go's pool."""
-    found = []
+    certificates = []
     for block in re.findall(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", pem, re.DOTALL):
         with contextlib.suppress(ValueError):
-            found.append(x509.load_pem_x509_certificate(block))
-    return found
+            certificates.append(x509.load_pem_x509_certificate(block))
+    return certificates
 
 
 def _read(path: str) -> bytes:

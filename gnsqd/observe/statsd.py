@@ -103,12 +103,12 @@ class Statsd:
         if not colon or (port.isdecimal() and int(port) > HIGHEST_PORT):
             raise ValueError("neither host nor port, or a port that is none")
         failure = OSError("no address")
-        for family, kind, protocol, _, found in self._resolve(host.removeprefix("[").removesuffix("]"), port):
+        for family, kind, protocol, _, address in self._resolve(host.removeprefix("[").removesuffix("]"), port):
             sock = gevent.socket.socket(family, kind, protocol)
             try:
                 sock.setsockopt(SOL_SOCKET, SO_BROADCAST, 1)  # as Go does
                 sock.settimeout(SEND_SECONDS)
-                sock.connect(found)
+                sock.connect(address)
                 return sock
             except OSError as error:
                 sock.close()
@@ -127,9 +127,9 @@ class Statsd:
         gevent.wait([self._look_up, self._exit], LOOK_UP_SECONDS, 1)
         if not self._look_up.ready():
             return []
-        found: list[Any] = self._look_up.get()
+        addresses: list[Any] = self._look_up.get()
         self._look_up = None
-        return found
+        return addresses
 
     # The lines
 

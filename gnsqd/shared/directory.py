@@ -151,12 +151,12 @@ class DataDirectory:
 
     def select(self, topic: str, channel: str) -> list[Queue]:
         """Returns the queues of that topic and channel, or of all, sorted."""
-        found = [
+        selected = [
             queue
             for queue in self.queues.values()
             if (not topic or queue.topic == topic) and (not channel or queue.channel == channel)
         ]
-        return sorted(found, key=lambda queue: (queue.topic, queue.channel))
+        return sorted(selected, key=lambda queue: (queue.topic, queue.channel))
 
     def select_journals(self, topic: str) -> list[Journal]:
         """Returns the journal of the topic, or all, sorted."""
@@ -165,42 +165,42 @@ class DataDirectory:
 
 def list_directory(path: str) -> DataDirectory:
     """Lists a directory; raises StorageError if that fails, NotADataDirectory if it has no files of nsqd."""
-    found = DataDirectory(path)
+    directory = DataDirectory(path)
     try:
         with os.scandir(path) as entries:
             for entry in entries:
-                _sort_in(found, entry)
+                _sort_in(directory, entry)
     except OSError as error:
         raise StorageError(f"cannot list {path}: {reason_of(error)}") from error
     try:
-        found.listed = _read_metadata(os.path.join(path, METADATA))
+        directory.listed = _read_metadata(os.path.join(path, METADATA))
     except (StorageError, OSError) as error:
-        found.metadata_error = reason_of(error) if isinstance(error, OSError) else str(error)
-        if not found.queues and not found.journals and isinstance(error, FileNotFoundError):
+        directory.metadata_error = reason_of(error) if isinstance(error, OSError) else str(error)
+        if not directory.queues and not directory.journals and isinstance(error, FileNotFoundError):
             raise NotADataDirectory(
                 f"{path} is not a data directory: it has neither {METADATA} nor files of queues"
             ) from error
-    for listed in (found.listed or {}).values():
-        found.queues.setdefault(listed.queue, Queue(path, listed.queue))
-    found.temporary.sort()
-    return found
+    for listed in (directory.listed or {}).values():
+        directory.queues.setdefault(listed.queue, Queue(path, listed.queue))
+    directory.temporary.sort()
+    return directory
 
 
-def _sort_in(found: DataDirectory, entry: "os.DirEntry[str]") -> None:
+def _sort_in(directory: DataDirectory, entry: "os.DirEntry[str]") -> None:
     name = entry.name
     match = _OF_QUEUE.fullmatch(name)
     if match is None:
         if _TEMPORARY.fullmatch(name):
-            found.temporary.append(name)
+            directory.temporary.append(name)
         elif entry.is_file() and (segment := parse_segment_name(name)):
             topic, number = segment
-            journal = found.journals.setdefault(topic, Journal(found.path, topic))
+            journal = directory.journals.setdefault(topic, Journal(directory.path, topic))
             with suppress(OSError):  # it has gone meanwhile
                 journal.numbers[number] = entry.stat().st_size
         elif not entry.is_file():
-            found.passed_over.append(name)
+            directory.passed_over.append(name)
         elif name != METADATA:
-            found.unknown.append(name)
+            directory.unknown.append(name)
         return
     try:
         status = entry.stat()
@@ -208,9 +208,9 @@ def _sort_in(found: DataDirectory, entry: "os.DirEntry[str]") -> None:
         return  # it has gone meanwhile
     number = int(match["number"] or 0)
     if not stat.S_ISREG(status.st_mode) or (match["number"] and f"{number:06d}" != match["number"]):
-        found.others.append(name)
+        directory.others.append(name)
         return
-    queue = found.queues.setdefault(match["queue"], Queue(found.path, match["queue"]))
+    queue = directory.queues.setdefault(match["queue"], Queue(directory.path, match["queue"]))
     match match["kind"], bool(match["bad"]):
         case None, bad:
             (queue.bad if bad else queue.numbers)[number] = status.st_size
@@ -232,28 +232,28 @@ def _read_metadata(path: str) -> dict[str, Listed]:
     except (ValueError, RecursionError) as error:
         place = f" at byte {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
         raise StorageError(f"it is not JSON{place}") from error
-    found: dict[str, Listed] = {}
+    listing: dict[str, Listed] = {}
     for topic in _entries(document, "topics"):
         entries = [("", topic), *((_name(channel), channel) for channel in _entries(topic, "channels"))]
         for channel, value in entries:
             listed = Listed(_name(topic), channel, _get(value, "paused") is True)
-            before = found.get(listed.queue)
-            found[listed.queue] = listed if before is None or not before.paused else before
-    return found
+            before = listing.get(listed.queue)
+            listing[listed.queue] = listed if before is None or not before.paused else before
+    return listing
 
 
 def _get(value: Any, key: str) -> Any:
     """Returns the last value of a key in any case, like Go's decoder."""
     if not isinstance(value, dict):
         raise StorageError(f"expected an object, found {type(value).__name__}")
-    return next((found for name, found in reversed(value.items()) if name.lower() == key), None)
+    return next((item for name, item in reversed(value.items()) if name.lower() == key), None)
 
 
 def _entries(value: Any, key: str) -> list[Any]:
-    found = _get(value, key)
-    if found is not None and not isinstance(found, list):
+    entries = _get(value, key)
+    if entries is not None and not isinstance(entries, list):
         raise StorageError(f'its "{key}" is not a list')
-    return found or []
+    return entries or []
 
 
 def _name(value: Any) -> str:
@@ -306,34 +306,34 @@ def key_of(payload: bytes) -> bytes:
 def read_due_times(path: str) -> DueTimes:
     """Reads a file up to its first damage, without payloads; empty without a file. Raises StorageError if that
     fails."""
-    found = DueTimes()
+    due_times = DueTimes()
     try:
         with os.fdopen(open_file(path), "rb", _BUFFER) as file:
-            found.size = os.fstat(file.fileno()).st_size
+            due_times.size = os.fstat(file.fileno()).st_size
             if file.read(len(DUE_TIMES_FIRST_LINE)) != DUE_TIMES_FIRST_LINE:
-                found.damage = "not a file of due times"
-                return found
-            found.end = len(DUE_TIMES_FIRST_LINE)
-            while found.end < found.size:
+                due_times.damage = "not a file of due times"
+                return due_times
+            due_times.end = len(DUE_TIMES_FIRST_LINE)
+            while due_times.end < due_times.size:
                 head = file.read(DUE_TIMES_ENTRY.size)
                 key, due, length = DUE_TIMES_ENTRY.unpack(head) if len(head) == DUE_TIMES_ENTRY.size else (b"", 0, -1)
-                begin = found.end + DUE_TIMES_ENTRY.size
-                if length < 0 or begin + length > found.size:
-                    found.damage = "an end in the middle of an entry"
-                    return found
-                found.due.pop(key, None)
-                found.held.pop(key, None)
+                begin = due_times.end + DUE_TIMES_ENTRY.size
+                if length < 0 or begin + length > due_times.size:
+                    due_times.damage = "an end in the middle of an entry"
+                    return due_times
+                due_times.due.pop(key, None)
+                due_times.held.pop(key, None)
                 if due:
-                    found.due[key] = due
+                    due_times.due[key] = due
                 if length >= MIN_RECORD_SIZE:
-                    found.held[key] = begin, length
-                found.end = begin + length
-                file.seek(found.end)
+                    due_times.held[key] = begin, length
+                due_times.end = begin + length
+                file.seek(due_times.end)
     except FileNotFoundError:
-        return found
+        return due_times
     except OSError as error:
         raise StorageError(f"cannot read {path}: {reason_of(error)}") from error
-    return found
+    return due_times
 
 
 def read_held(path: str, due_times: DueTimes) -> Iterator[tuple[int, bytes]]:
@@ -448,8 +448,8 @@ def describe_holder(path: str) -> str:
     """Returns `a running nsqd (process 123)`, without the number if it is unknown."""
     number = ""
     with suppress(OSError, ValueError):
-        found = os.stat(path)
-        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        status = os.stat(path)
+        place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
         with open("/proc/locks", encoding="ascii") as file:
             if match := re.search(rf"FLOCK +ADVISORY +WRITE (\d+) {place} ", file.read()):
                 number = f" (process {match[1]})"

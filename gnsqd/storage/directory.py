@@ -96,7 +96,7 @@ class FreeDisk:
 def find_unserved(data_files: DataFiles) -> list[str]:
     """Returns the names of queues that were not opened and have messages by their files, sorted. Skips ephemeral
     topics, which have no messages from before."""
-    found = []
+    unserved = []
     for queue, numbers in data_files.unopened().items():
         if "#" not in queue and _QUEUE_NAME.fullmatch(queue):
             with (
@@ -106,8 +106,8 @@ def find_unserved(data_files: DataFiles) -> list[str]:
                 meta = Meta.parse(file.read(200))
                 if meta.read_position == meta.write_position and max(numbers) <= meta.write_file:
                     continue
-            found.append(queue)
-    return sorted(found)
+            unserved.append(queue)
+    return sorted(unserved)
 
 
 def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:

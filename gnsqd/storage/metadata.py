@@ -161,11 +161,11 @@ class MetadataFile:
         self._tried = self._changes
         self._encode_changed()
         rules_changed, self._rules_changed = self._rules_changed, False
-        found: dict[rules.Key, Settings] | None = None
+        all_rules: dict[rules.Key, Settings] | None = None
         if rules_changed:
-            found = {key: settings for of_topic in self._rules.values() for key, settings in of_topic.items()}
+            all_rules = {key: settings for of_topic in self._rules.values() for key, settings in of_topic.items()}
         try:
-            self._syncer.run(self._save, list(self._encoded.values()), found)
+            self._syncer.run(self._save, list(self._encoded.values()), all_rules)
             self._written = self._tried
         except BaseException:
             self._rules_changed |= rules_changed
@@ -192,11 +192,11 @@ class MetadataFile:
             if of_topic:
                 self._rules[name] = of_topic
 
-    def _save(self, topics: list[str], found: dict[rules.Key, Settings] | None) -> None:
+    def _save(self, topics: list[str], all_rules: dict[rules.Key, Settings] | None) -> None:
         self._replace(self.path, _encode_file(topics))
-        if found:
-            self._replace(self._rules_path, encode_rules(found))
-        elif found is not None:
+        if all_rules:
+            self._replace(self._rules_path, encode_rules(all_rules))
+        elif all_rules is not None:
             remove_file(self._rules_path)
 
     def _replace(self, path: str, data: bytes) -> None:

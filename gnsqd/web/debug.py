@@ -163,9 +163,9 @@ class Debug:
         hub = get_hub()
         yield "main", _stack(hub.parent.gr_frame)
         yield "hub", _stack(hub.gr_frame)
-        for one in Turns().over(list(self._greenlets)):
-            if not one.dead:
-                yield one.name, _stack(sys._getframe() if one is getcurrent() else one.gr_frame)
+        for greenlet in Turns().over(list(self._greenlets)):
+            if not greenlet.dead:
+                yield greenlet.name, _stack(sys._getframe() if greenlet is getcurrent() else greenlet.gr_frame)
 
 
 def _kind(name: str) -> str:

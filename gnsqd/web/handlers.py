@@ -293,14 +293,14 @@ class API:
         except ValueError as error:
             raise HTTPError(400, "INVALID_ARG_FROM") from error
         if "id" in parameters:
-            found = [self._find_deferred(request)]
+            messages = [self._find_deferred(request)]
         else:
-            found = queue.look_deferred(begin, limit, MAX_PEEK_BYTES)
+            messages = queue.look_deferred(begin, limit, MAX_PEEK_BYTES)
         counts = queue.count_due([now + within for within in DUE_WITHIN])
         return {
             "deferred": queue.deferred_count,
             "due": [{"within": within, "messages": count} for within, count in zip(DUE_WITHIN, counts, strict=True)],
-            "messages": [_message_row(message, due=clock + due) for due, message in found],
+            "messages": [_message_row(message, due=clock + due) for due, message in messages],
         }
 
     def cancel_deferred(self, request: Request) -> None:
@@ -314,16 +314,16 @@ class API:
         topic, name = self._find_topic_and_channel_name(request)
         queue = topic.get_existing_channel(name).queue
         id = required(read_parameters(request), "id")
-        found = queue.find_deferred(id.encode())
-        if found is None and topic.history is not None:
+        entry = queue.find_deferred(id.encode())
+        if entry is None and topic.history is not None:
             try:
                 number, due = topic.history.find(id)
             except ValueError as error:
                 raise HTTPError(400, "INVALID_ARG_ID") from error
-            found = queue.find_held(number, due - time_ns() + monotonic_ns())
-        if found is None:
+            entry = queue.find_held(number, due - time_ns() + monotonic_ns())
+        if entry is None:
             raise MessageNotFound("message is not deferred")
-        return found
+        return entry
 
     def _peek(self, queue: Queue, request: Request) -> dict[str, object]:
         """Returns the first `limit` messages, without consuming them: the next ones in memory, then those on disk.

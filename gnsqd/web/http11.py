@@ -276,11 +276,11 @@ class RequestReader:
         if data.startswith((b"\r", b"\n"), start):  # empty lines, which Go's server skips after a POST
             start = len(data) - len(data[start:].lstrip(b"\r\n"))
         searched, self._searched = start + self._searched, 0
-        found = _END_OF_HEAD.search(data, searched)
-        end = found.end() if found else len(data)
+        match = _END_OF_HEAD.search(data, searched)
+        end = match.end() if match else len(data)
         if end - start > MAX_HEAD:
             self._stop(431)
-        if found is None:
+        if match is None:
             line, ended, _ = data[start:].partition(b"\n")
             is_new = start + len(line) >= searched
             if (ended and is_new) or (line and not 32 < line[0] < 127):  # such as a handshake of TLS
@@ -301,10 +301,10 @@ class RequestReader:
         return end
 
     def _read_request_line(self, line: bytes) -> Request:
-        found = _REQUEST_LINE.fullmatch(line)
-        if found is None:
+        match = _REQUEST_LINE.fullmatch(line)
+        if match is None:
             self._stop(400)
-        method, target, major, minor = found.groups()
+        method, target, major, minor = match.groups()
         request = Request()
         request.method = method.decode()
         request.target = target.decode()
@@ -322,10 +322,10 @@ class RequestReader:
             self._stop(431)
         headers = request.headers
         for line in lines:
-            found = _HEADER.fullmatch(line)
-            if found is None:
+            match = _HEADER.fullmatch(line)
+            if match is None:
                 self._stop(400, ": invalid header name" if _SPACE_IN_NAME.match(line) else "")
-            name, value = found[1].lower(), found[2].strip(b" \t")
+            name, value = match[1].lower(), match[2].strip(b" \t")
             if name not in headers:
                 headers[name] = value
             elif name in _ONCE:
@@ -397,13 +397,13 @@ class RequestReader:
         if not start < end <= len(data):
             return start
         assert self._line is not None
-        found = self._line.fullmatch(data, start, end)
-        if found is None:
+        match = self._line.fullmatch(data, start, end)
+        if match is None:
             self._malformed()
         if self._line is _CHUNK_END:
             self._line = _CHUNK_SIZE
         elif self._line is _CHUNK_SIZE:
-            self._rest = int(found[1], 16)
+            self._rest = int(match[1], 16)
             self._line = _CHUNK_END if self._rest else _TRAILER
         elif end - start == 2:
             self._finish(request)

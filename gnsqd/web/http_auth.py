@@ -85,12 +85,12 @@ class Tokens:
         if monotonic() - self._checked >= CHECK_SECONDS:
             self._check()
         digest = sha256(token.strip()).digest()
-        found = Role.ANYBODY
+        role = Role.ANYBODY
         for file in self._files:
             for known in file.digests:
                 if compare_digest(known, digest):
-                    found = max(found, file.role)
-        return found
+                    role = max(role, file.role)
+        return role
 
     def _check(self) -> None:
         self._checked = monotonic()
@@ -117,8 +117,8 @@ class _TokenFile:
 
     def changed(self) -> bool:
         """Returns True if it must be read again: a pipe can be read only once. Raises OSError."""
-        found = os.stat(self.path)
-        return stat.S_ISREG(found.st_mode) and _signature(found) != self._signature
+        status = os.stat(self.path)
+        return stat.S_ISREG(status.st_mode) and _signature(status) != self._signature
 
     def read(self) -> None:
         """Reads the tokens; raises OSError, ValueError."""
@@ -138,8 +138,8 @@ class _TokenFile:
         self._signature = signature
 
 
-def _signature(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+def _signature(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _role_and_rest(flag: str, text: str) -> tuple[Role, str]:

@@ -55,8 +55,8 @@ class DataFiles:
         numbers = self._numbers.get(queue, [])
         if numbers is not None:
             return sorted(numbers)
-        found = (data_file_number(queue, name) for name in list_names(self.data_path))
-        return sorted(number for number in found if number is not None)
+        numbers_or_none = (data_file_number(queue, name) for name in list_names(self.data_path))
+        return sorted(number for number in numbers_or_none if number is not None)
 
     def unopened(self) -> dict[str, list[int]]:
         """Returns the listed numbers of data files of all queues that have some and have not been opened."""
