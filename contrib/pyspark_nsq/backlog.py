@@ -178,10 +178,10 @@ class Drain:
             self._backlog.look(before)
         return waiting
 
-    def plan(self, batch: int, wanted: Mapping[Key, int]) -> None:
+    def plan(self, batch: int, counts: Mapping[Key, int]) -> None:
         """These are to be read by that batch."""
         assert self._left is not None
-        self._planned = batch, {key: count for key, count in wanted.items() if count}
+        self._planned = batch, {key: count for key, count in counts.items() if count}
         for key, count in self._planned[1].items():
             self._left[key] -= count
 
@@ -198,9 +198,9 @@ class Drain:
     def _account(self, before: Offset, spool: Spool | None) -> None:
         """Take back what was planned and not read."""
         assert self._left is not None
-        batch, wanted = self._planned
+        batch, counts = self._planned
         self._planned = 0, {}
-        for key, count in wanted.items():
+        for key, count in counts.items():
             taken = 0
             if batch == before.batch:
                 # Of a batch that is committed the spool may have forgotten the segments.

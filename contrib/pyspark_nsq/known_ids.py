@@ -153,10 +153,10 @@ class KnownIds:
         return known
 
 
-def _common(wanted: set[bytes], ids: IdsFile | Entry) -> set[bytes]:
+def _common(candidates: set[bytes], ids: IdsFile | Entry) -> set[bytes]:
     if isinstance(ids, Entry) and ids.kind is not Kind.SEGMENT:
         return set()
-    near = {id for id in wanted if ids.low <= id <= ids.high}
+    near = {id for id in candidates if ids.low <= id <= ids.high}
     if not near:
         return near
     if isinstance(ids, Entry):

@@ -62,8 +62,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             waiting = self._backlog.look(before)
         else:
             waiting = self._drain.look(before, self._spool(before.stream) if self._settings.spool else None)
-        wanted = share(waiting, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        if not any(wanted.values()):
+        counts = share(waiting, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        if not any(counts.values()):
             self._latest = report(before, self._backlog.depths, planned=False)
             if self._drain is not None:
                 # Spark has noted the batch before as committed when it asks for another one, but does not report it
@@ -71,11 +71,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self.commit(start)
             return start
         if self._drain is not None:
-            self._drain.plan(before.batch + 1, wanted)
+            self._drain.plan(before.batch + 1, counts)
         if before.batch == 0 and self._settings.spool:
             self._warn_of_other_streams(before.stream)
             self._create_spool(before.stream)
-        quotas = split(wanted, self._settings.min_partitions)
+        quotas = split(counts, self._settings.min_partitions)
         end = Offset(before.stream, before.batch + 1, self._settings.channel, quotas, self._backlog.nsqds())
         self._latest = report(end, self._backlog.depths)
         return end.to_json()

@@ -113,9 +113,9 @@ def _read_records(task: FileTask, max_size: int, read_at: ReadAt) -> Iterator[pa
     try:
         position, needed = task.start, 0
         while position < task.end:
-            wanted = min(max(_CHUNK, needed), task.end - position)
+            length = min(max(_CHUNK, needed), task.end - position)
             try:
-                data = read_at(descriptor, wanted, position)
+                data = read_at(descriptor, length, position)
             except OSError as error:
                 raise _Damage(position, reason_of(error), task.end - position) from None
             edges, needed, wrong = _find_records(data, max_size)
@@ -126,7 +126,7 @@ def _read_records(task: FileTask, max_size: int, read_at: ReadAt) -> Iterator[pa
             is_torn = task.end - position < needed
             if is_torn and task.unfinished_from is not None and position >= task.unfinished_from:
                 return
-            if is_torn or (edges == [0] and len(data) < wanted):
+            if is_torn or (edges == [0] and len(data) < length):
                 # as Go's io.ReadFull has it: EOF when the payload is missing altogether
                 reason = "EOF" if task.end - position == LENGTH.size else "unexpected EOF"
                 raise _Damage(position, reason, task.end - position)

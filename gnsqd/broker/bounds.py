@@ -83,8 +83,7 @@ class Bounds:
     # Room
 
     def trim(self, step: int) -> bool:
-        """With drop-oldest, drops messages beyond the bounds, at most `step` of each queue; returns True if there were
-        any."""
+        """Drops messages beyond the bounds if that is the policy, at most `step` of each queue; returns True if any."""
         if not self._drops:
             return False
         queues = self._channel_queues()

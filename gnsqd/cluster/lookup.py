@@ -60,8 +60,8 @@ class Lookup:
             timeouts = options.http_client_connect_timeout, options.http_client_request_timeout
             self._http = HTTPClient(*timeouts, max_body_size=MAX_CHANNELS_BODY)
         topology = {"topology_region": options.topology_region, "topology_zone": options.topology_zone}
-        wanted = set(addresses)
-        for address in [address for address in self._peers if address not in wanted]:
+        current = set(addresses)
+        for address in [address for address in self._peers if address not in current]:
             self._log.info("LOOKUP(%s): removing peer", address)
             self._peers.pop(address).loop.kill(block=False)
         for address in addresses:
@@ -96,7 +96,7 @@ class Lookup:
         if isinstance(thing, Channel):
             kind, names = "channel", f"{thing.topic_name} {thing.name}"
         for peer in self._peers.values():
-            peer.tell(kind, f"{'UNREGISTER' if thing.exiting else 'REGISTER'} {names}")
+            peer.queue_command(kind, f"{'UNREGISTER' if thing.exiting else 'REGISTER'} {names}")
 
     # Channels of a new topic
 

@@ -89,7 +89,7 @@ class LookupPeer:
         self._doorbell = Doorbell()
         self._overrun = False
 
-    def tell(self, kind: str, command: str) -> None:
+    def queue_command(self, kind: str, command: str) -> None:
         """Queues a command about a topic or a channel, by `kind`. Never yields."""
         if len(self._events) < MAX_EVENTS:
             self._events.append((kind, command))

@@ -124,14 +124,14 @@ class Client:
         try:
             agreed: dict[str, Any] = json.loads(answer)
             self.max_rdy_count = int(agreed["max_rdy_count"])
-            has_tls, wants_auth = bool(agreed.get("tls_v1")), bool(agreed.get("auth_required"))
+            has_tls, needs_auth = bool(agreed.get("tls_v1")), bool(agreed.get("auth_required"))
         except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
             self._lost("does not answer like nsqd")
         if tls is not None and has_tls:
             self._start_tls(tls, deadline)
         elif tls is not None and tls.is_required:
             self._not_agreed("offers no TLS")
-        if wants_auth:
+        if needs_auth:
             if not secret:
                 self._not_agreed(f"requires AUTH: give {self.secret_option}")
             data = secret.encode("utf-8", "surrogateescape")
@@ -282,10 +282,10 @@ class Client:
 
     # Frames
 
-    def _expect(self, wanted: bytes, deadline: float | None = None) -> None:
+    def _expect(self, expected: bytes, deadline: float | None = None) -> None:
         answer = self._response(deadline)
-        if answer != wanted:
-            self._lost(f"answered {answer[:100]!r} in place of {wanted.decode()}")
+        if answer != expected:
+            self._lost(f"answered {answer[:100]!r} in place of {expected.decode()}")
 
     def _response(self, deadline: float | None = None) -> bytes:
         """Returns the next answer; messages that come before it are kept."""

@@ -87,11 +87,11 @@ class API:
         parameters = parse_query(request.query)
         topic = self._get_topic(parameters)
         deferred = self._parse_defer(parameters)
-        bodies = self._split_binary(request) if self._wants_binary(parameters) else self._split_lines(request)
+        bodies = self._split_binary(request) if self._is_binary(parameters) else self._split_lines(request)
         self._put(topic, bodies, deferred)
         return "OK"
 
-    def _wants_binary(self, parameters: Mapping[str, str]) -> bool:
+    def _is_binary(self, parameters: Mapping[str, str]) -> bool:
         value = parameters.get("binary", "false")
         if value not in BOOLS:
             self._log.warn("deprecated value '%s' used for /mpub binary param", value)

@@ -147,7 +147,7 @@ def test_bad_flag_is_one_line_then_usage_and_exit_2(
     assert result.stderr == f"{line}\n{usage(tuple(daemon_command))}"
 
 
-def test_percentile_that_is_no_number_is_a_dated_line_and_exit_1(run: Run) -> None:
+def test_percentile_that_is_not_a_number_is_a_dated_line_and_exit_1(run: Run) -> None:
     for text, bad in (("abc", "abc"), ("", ""), ("1,x", "x")):
         result = run(f"--e2e-processing-latency-percentile={text}")
         assert (result.returncode, result.stdout) == (1, "")

@@ -196,7 +196,7 @@ def test_dev_has_a_directory_of_its_own_and_removes_it(gnsqd_factory: DaemonFact
     assert not directory.exists()
 
 
-def test_dev_keeps_data_where_it_is_told_to(gnsqd_factory: DaemonFactory) -> None:
+def test_dev_keeps_data_in_the_given_data_path(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*DEV)
     create(nsqd, "t")
     assert dev_line(nsqd).endswith(f"; data: {nsqd.data_path}")

@@ -162,7 +162,7 @@ def test_body_that_is_cut_off_is_answered_as_by_nsqd(pair: Pair) -> None:
         assert exchange(pair.ours, request) == exchange(pair.real, request)
 
 
-def test_refused_addresses_leave_those_that_were_there(gnsqd: Daemon) -> None:
+def test_refused_addresses_leave_the_previous_ones(gnsqd: Daemon) -> None:
     # the real nsqd overwrites them up to the bad one
     assert ask(gnsqd, f"PUT {LOOKUPD}", b'["127.0.0.1:1"]')[0] == 200
     assert ask(gnsqd, f"PUT {LOOKUPD}", b'["127.0.0.1:2",3]') == (400, message("INVALID_VALUE"))

@@ -119,7 +119,7 @@ BAD = "400 Bad Request"
         (head("GET /ping", "A: " + "x" * 1_100_000), 431, "431 Request Header Fields Too Large"),
     ],
 )  # fmt: skip
-def test_what_is_no_http_is_refused_and_ends_the_connection(
+def test_input_other_than_http_is_refused_and_ends_the_connection(
     shared: Daemon, data: bytes, status: int, body: str
 ) -> None:
     if any(what in data for what in (b"no colon", b": no name", b"miracle")):  # Go says more here in some versions

@@ -109,14 +109,14 @@ NOT_DECODED = [
 ]  # fmt: skip
 
 
-def test_body_that_is_no_object_of_the_right_types_is_refused(nsqd: Daemon) -> None:
+def test_body_that_is_not_an_object_of_the_right_types_is_refused(nsqd: Daemon) -> None:
     for body in NOT_DECODED:
         with Client(nsqd.tcp_address) as client:
             client.command(b"IDENTIFY", body)
             assert split_frames(client.recv_until_closed()) == bad_body("failed to decode JSON body"), body
 
 
-def test_keys_match_in_any_case_and_null_is_no_value(nsqd: Daemon) -> None:
+def test_keys_match_in_any_case_and_null_is_not_a_value(nsqd: Daemon) -> None:
     for body, rate in (
         (b'{"FEATURE_NEGOTIATION":true,"Sample_Rate":7}', 7),
         (b' {"feature_negotiation":true,"sample_rate":7,"sample_rate":8}\n', 8),

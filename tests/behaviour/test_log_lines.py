@@ -318,10 +318,10 @@ def steer_with_nsqlookupd(nsqd: Daemon) -> None:
         "topic/delete?topic=t",
     ], 1):  # fmt: skip
         assert nsqd.http("POST", f"/{target}")[0] == 200
-        told_both(nsqd, times)
+        logged_both(nsqd, times)
 
 
-def told_both(nsqd: Daemon, times: int) -> None:
+def logged_both(nsqd: Daemon, times: int) -> None:
     def reported() -> tuple[int, int]:
         return len(re.findall(r"(?:topic|channel) (?:UN)?REGISTER t", nsqd.log())), len(
             re.findall("REGISTER t.* - dial tcp", nsqd.log())

@@ -31,7 +31,7 @@ def fill(nsqd: Daemon, *messages: bytes) -> None:
     wait_for(nsqd, "t", "c", depth=len(messages))
 
 
-def test_what_waits_is_shown_with_all_that_is_known_of_it(gnsqd: Daemon) -> None:
+def test_queued_messages_are_shown_with_all_their_fields(gnsqd: Daemon) -> None:
     fill(gnsqd, b"first", "zweite ö <b>".encode(), b"\xff\x00")
     answer = peek(gnsqd)
     assert (answer["depth"], answer["backend_depth"]) == (3, 0)

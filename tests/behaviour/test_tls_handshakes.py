@@ -100,7 +100,7 @@ NO_HANDSHAKES = [
 ]
 
 
-def test_what_is_no_handshake_closes_the_connection(nsqd: Daemon) -> None:
+def test_input_other_than_a_handshake_closes_the_connection(nsqd: Daemon) -> None:
     for sent, why in NO_HANDSHAKES:
         with ask_for_tls(nsqd) as client:
             address, _ = addresses_of(client)

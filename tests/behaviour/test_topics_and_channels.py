@@ -125,7 +125,7 @@ def test_emptied_topic_drops_what_no_channel_has_yet(
     assert consumer.nothing_arrives(0.3)
 
 
-def test_emptied_channel_drops_what_waits_is_in_flight_and_is_deferred(
+def test_emptied_channel_drops_queued_in_flight_and_deferred_messages(
     nsqd: Daemon, client: Client, consumer: Client, topic: str
 ) -> None:
     consumer.subscribe(topic, "c", rdy=2)

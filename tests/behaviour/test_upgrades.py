@@ -166,16 +166,16 @@ def test_every_upgrade_with_every_policy_certificate_and_version(
     start: Start, contexts: Contexts, topics: Iterator[str], name: str
 ) -> None:
     policy, daemon = POLICIES[name], start(name)
-    for wanted, ((identity, version), context) in itertools.product(UPGRADES.values(), contexts.items()):
-        case = f"{wanted} {identity} {version}"
-        tls = policy.certificate and "tls_v1" in wanted
+    for upgrade, ((identity, version), context) in itertools.product(UPGRADES.values(), contexts.items()):
+        case = f"{upgrade} {identity} {version}"
+        tls = policy.certificate and "tls_v1" in upgrade
         if tls and (identity not in policy.admits or version < policy.flag("tls-min-version", "tls1.0")):
-            assert refused(daemon, context, wanted), case
+            assert refused(daemon, context, upgrade), case
             continue
         if not tls and (identity, version) != ("none", "tls1.3"):
             continue  # all the same
-        with UpgradedClient(daemon.tcp_address, context, **wanted) as client:
-            deflate, snappy = (policy.allows(name) and name in wanted for name in ("deflate", "snappy"))
+        with UpgradedClient(daemon.tcp_address, context, **upgrade) as client:
+            deflate, snappy = (policy.allows(name) and name in upgrade for name in ("deflate", "snappy"))
             assert client.answer == answer(policy, tls=tls, deflate=deflate, snappy=snappy), case
             if policy.required and not tls:
                 client.command(b"SUB t c")

@@ -81,7 +81,7 @@ def message_count(daemon: Daemon) -> int:
 @pytest.mark.parametrize(
     "flags", ["-window=50", "-batch=20", "-batch=20 -window=3", "-size=20", "-http={http}", "-http={http} -batch=20"]
 )
-def test_published_messages_are_those_that_the_daemon_counts(nsqd: Daemon, flags: str) -> None:
+def test_published_messages_are_the_ones_that_the_daemon_counts(nsqd: Daemon, flags: str) -> None:
     loaded = generate(nsqd, f"move -publishers=2 {flags}")
     assert loaded["published"] == message_count(nsqd) > 0
     assert loaded["published"] % (20 if "-batch=20" in flags else 1) == 0

@@ -40,8 +40,8 @@ class Result(NamedTuple):
 
 def environment(**variables: str) -> dict[str, str]:
     """This process' environment without what changes how programs print, and with `variables`."""
-    told = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
-    kept = {name: value for name, value in os.environ.items() if name not in told and not name.startswith("GNSQADMIN_")}
+    dropped = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+    kept = {key: value for key, value in os.environ.items() if key not in dropped and not key.startswith("GNSQADMIN_")}
     ours = {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "GNSQADMIN_CONFIG": "/nonexistent/config.toml"}
     return kept | ours | variables
 

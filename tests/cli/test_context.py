@@ -126,7 +126,7 @@ def test_contexts_are_listed_changed_copied_and_removed(home: dict[str, str], tm
     assert contexts() == {"copy": {"current": False} | copy}
 
 
-def test_a_context_that_is_not_there_is_named_with_those_that_are(home: dict[str, str]) -> None:
+def test_a_missing_context_is_named_with_the_existing_ones(home: dict[str, str]) -> None:
     run("set", "prod", "--timeout=1", **home)
     for command in (["stats", "--context=x"], ["context", "use", "x"], ["context", "remove", "x"]):
         error = failure(*command, code=4, **home)

@@ -128,7 +128,7 @@ def test_load_publishes_what_was_exported(nsqd: Daemon, tmp_path: Path) -> None:
     )
 
 
-def test_ls_tells_what_meta_and_nsqd_dat_say() -> None:
+def test_ls_reports_what_meta_and_nsqd_dat_say() -> None:
     found = document("ls", str(GOLDEN / "basic" / "data"))
     queues = {queue["queue"]: queue for queue in found["queues"]}
     disk = expectation("basic")["disk"]["queues"]
@@ -357,7 +357,7 @@ def test_a_message_above_the_limit_is_a_matter_of_the_option(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["ls", "verify", "convert", "repair", "recover-bad"])
-def test_what_is_no_data_directory_is_one_line(tmp_path: Path, command: str) -> None:
+def test_another_directory_than_a_data_directory_is_one_line(tmp_path: Path, command: str) -> None:
     error = failure("data", command, str(tmp_path))
     assert error == f"{tmp_path} is not a data directory: it has neither nsqd.dat nor files of queues"
 

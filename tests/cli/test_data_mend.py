@@ -79,7 +79,7 @@ def test_a_repaired_copy_delivers_every_message_that_is_whole(
     assert not new  # nothing in it was damage to the daemon
 
 
-def test_a_repair_replaces_the_directory_when_it_is_told_to(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+def test_a_repair_replaces_the_directory_on_request(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     directory = golden("corrupt_size", tmp_path)
     before = contents(directory)
     assert "use --yes" in failure("data", "repair", str(directory), "--replace", code=5)
@@ -156,7 +156,7 @@ def test_topics_with_a_journal_are_listed_again_too(gnsqd_factory: DaemonFactory
     assert document("repair", str(tmp_path / "data"))["adopted"] == ["journaled"]
 
 
-def test_orphans_are_adopted_when_that_is_told(tmp_path: Path) -> None:
+def test_orphans_are_adopted_on_request(tmp_path: Path) -> None:
     directory = make(tmp_path / "d", TOPIC_T)
     meta = b"1\n0,0\n0,35\n"
     for name in ("o", "o:c", "t:c", "e#ephemeral:c"):
@@ -218,8 +218,8 @@ def test_messages_that_nsqd_set_aside_come_back_once(nsqd_factory: DaemonFactory
     assert damage["command"] == f"gnsqadmin data recover-bad {directory}"
 
     target = tmp_path / "lost.ndjson"
-    told = document("recover-bad", str(directory), "--to", str(target), "--topic=roll", "--channel=c")
-    assert (told["messages"], told["file"]) == (3, str(target))
+    report = document("recover-bad", str(directory), "--to", str(target), "--topic=roll", "--channel=c")
+    assert (report["messages"], report["file"]) == (3, str(target))
     assert exported(target.read_text()) == {"roll:c": lost}
 
     found = document("recover-bad", str(directory))
@@ -236,7 +236,7 @@ def test_messages_that_nsqd_set_aside_come_back_once(nsqd_factory: DaemonFactory
     assert deliveries(nsqd_factory, again, "roll:c", 3, *flags) == lost
 
 
-def test_recovered_messages_follow_those_that_wait(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+def test_recovered_messages_follow_queued_messages(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     directory = golden("rolled", tmp_path)
     shutil.copy(
         GOLDEN / "corrupt_size" / "data" / "roll:c.diskqueue.000001.dat",
@@ -249,7 +249,7 @@ def test_recovered_messages_follow_those_that_wait(nsqd_factory: DaemonFactory, 
     assert [body[:3] for body in bodies[len(ROLLED) :]] == [b"m%d" % number for number in range(17, 33)]
 
 
-def test_what_cannot_be_put_back_stays_set_aside_and_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_put_back_stays_set_aside_and_is_reported(tmp_path: Path) -> None:
     bad = message()[:-1] + message(b"world", 2)
     directory = Path(make(tmp_path / "d", TOPIC_T, t_diskqueue_000000_dat_bad=bad, o_diskqueue_000000_dat_bad=bad))
     (directory / "t.diskqueue.000001.dat").write_bytes(message(number=3))

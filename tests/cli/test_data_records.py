@@ -66,8 +66,8 @@ def test_what_damage_did_not_touch_is_found(path: Path, texts: list[bytes], data
     ends = [*accumulate(4 + len(payload) for payload in payloads)]
     starts = [0, *ends[:-1]]
     for start, end in zip(starts, ends, strict=True):
-        told = start + 4 + int.from_bytes(written[start : start + 4], "big", signed=True)
-        assume(told == end or told not in ends)
+        follower = start + 4 + int.from_bytes(written[start : start + 4], "big", signed=True)
+        assume(follower == end or follower not in ends)
     untouched = [
         payload
         for payload, start, end in zip(payloads, starts, ends, strict=True)
@@ -111,7 +111,7 @@ def test_two_messages_are_never_taken_for_one(path: Path) -> None:
     assert len([item for item in found if isinstance(item, Gap)]) == 1
 
 
-def test_a_message_in_the_body_of_a_message_is_no_message(path: Path) -> None:
+def test_a_message_in_the_body_of_a_message_does_not_count(path: Path) -> None:
     inner = frame_records(payloads_of([b"inner", b"more"]))
     payloads = payloads_of([b"before", b"x" * 10 + inner, b"behind"])
     assert payloads_in(read(path, frame_records(payloads))) == payloads
@@ -136,7 +136,7 @@ def test_zeros_behind_a_crash_hide_nothing(path: Path) -> None:
     assert (gap.end - gap.position, gap.reason) == (3 << 20, "a length of 0 bytes")
 
 
-def test_a_message_that_is_too_large_for_the_limit_is_read_and_told(path: Path) -> None:
+def test_a_message_that_is_too_large_for_the_limit_is_read_and_reported(path: Path) -> None:
     payloads = payloads_of([b"one", b"x" * 3000, b"three"])
     found = read(path, frame_records(payloads), max_msg_size=2999)
     assert payloads_in(found) == payloads
@@ -145,6 +145,6 @@ def test_a_message_that_is_too_large_for_the_limit_is_read_and_told(path: Path) 
     assert not any(item.flaw for item in read(path, frame_records(payloads), max_msg_size=3000))  # type: ignore[union-attr]
 
 
-def test_reading_begins_where_it_is_told(path: Path) -> None:
+def test_reading_begins_at_the_given_position(path: Path) -> None:
     payloads = payloads_of([b"one", b"two"])
     assert payloads_in(read(path, frame_records(payloads), start=4 + MIN_RECORD_SIZE + 3)) == payloads[1:]

@@ -71,8 +71,8 @@ def test_what_is_beyond_a_limit_counts_and_what_is_at_it_does_not(
     option: str, value: float, limits: str, status: str
 ) -> None:
     [metric] = [metric for metric in METRICS if metric.option == option]
-    told = Parsed("limits", metric.parse).convert(limits, None, None)
-    beyond = {"CRITICAL": metric.beyond(value, told.critical), "WARNING": metric.beyond(value, told.warning)}
+    parsed = Parsed("limits", metric.parse).convert(limits, None, None)
+    beyond = {"CRITICAL": metric.beyond(value, parsed.critical), "WARNING": metric.beyond(value, parsed.warning)}
     assert next((name for name, true in beyond.items() if true), "OK") == status
 
 
@@ -225,7 +225,7 @@ def test_names_from_elsewhere_cannot_forge_performance_data() -> None:
     assert first == r"NSQ CRITICAL - channel t/a¦depth=0\n\x1b[2Jb: depth 9 is more than 5"
 
 
-def test_on_a_terminal_the_status_has_a_colour_but_for_no_color(nsqd: Daemon) -> None:
+def test_on_a_terminal_the_status_has_a_colour_except_with_no_color(nsqd: Daemon) -> None:
     assert "\x1b[32mOK\x1b[0m" in on_terminal(80, "check", *at(nsqd)).out
     assert "\x1b" not in on_terminal(80, "check", *at(nsqd), NO_COLOR="1").out
 

@@ -83,7 +83,7 @@ def test_letters_of_all_nodes_go_where_they_came_from_or_to_another_topic(gnsqd_
         assert sum(topic["message_count"] for node in nodes for topic in node.stats(name)["topics"]) == count
 
 
-def test_what_is_no_letter_is_left(gnsqd: Daemon) -> None:
+def test_messages_other_than_dead_letters_are_left(gnsqd: Daemon) -> None:
     bad = [b"no letter", b"{}\nbody", letter(b""), letter(b"body", topic="no name")]
     put(gnsqd, bad[0], letter(b"good"), *bad[1:])
     text = f"Error: 4 messages of {DEAD} replay cannot be replayed: not dead letters\n"

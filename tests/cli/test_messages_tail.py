@@ -89,7 +89,7 @@ def test_several_topics_on_several_nodes_are_looked_at(nsqd_factory: DaemonFacto
 
 
 @pytest.mark.peer
-def test_nodes_are_found_by_nsqlookupd_those_that_come_later_too(cluster: Cluster) -> None:
+def test_nodes_are_found_by_nsqlookupd_also_ones_that_come_later(cluster: Cluster) -> None:
     create(cluster.nodes[0], "t", "c")
     cluster.wait_for_topic("t", cluster.nodes[0])
     result = tail("-n", "1", cluster.flag, publish=lambda: publish(cluster.nodes[0], "t", 1), nodes=cluster.nodes[:1])

@@ -84,6 +84,6 @@ def test_colour_is_for_terminals_without_no_color(two: list[str]) -> None:
     assert ESC not in on_terminal(120, *STATS, two[0], TERM="dumb").out
 
 
-def test_an_encoding_that_lacks_a_character_is_no_failure() -> None:
+def test_an_encoding_that_lacks_a_character_does_not_fail() -> None:
     with FakeNode(http_answer(json.dumps(node(topic("日本"))).encode())) as foreign:
         assert r"\u65e5\u672c" in ok("stats", *at(foreign), PYTHONIOENCODING="ascii")

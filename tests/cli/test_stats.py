@@ -42,7 +42,7 @@ def test_table_shows_the_counts_of_the_daemon(busy: Daemon) -> None:
     assert [line[0] for line in table if "(paused)" in line] == ["billing"]
 
 
-def test_table_tells_memory_from_disk(nsqd_factory: DaemonFactory) -> None:
+def test_table_distinguishes_memory_from_disk(nsqd_factory: DaemonFactory) -> None:
     daemon = nsqd_factory("--mem-queue-size=10")
     fill(daemon, "t", "c", count=110)
     disk = daemon.channel_stats("t", "c")["backend_depth"]

@@ -76,6 +76,6 @@ def test_what_passes_with_the_real_nsqd_passes_with_ours(
     nsqlookupd = peer_binary("nsqlookupd")
     real = Suite(checkout, tmp_path / "real", [str(peer_binary("nsqd"))], nsqlookupd)
     ours = Suite(checkout, tmp_path / "ours", own_command(), nsqlookupd)
-    wanted, passed = real.passed(), ours.passed()
-    assert len(wanted) > 50
-    assert wanted <= passed, wanted - passed
+    expected, passed = real.passed(), ours.passed()
+    assert len(expected) > 50
+    assert expected <= passed, expected - passed

@@ -18,7 +18,7 @@ def section(text: str, heading: str) -> str:
     return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
-def test_its_versions_of_clients_are_those_that_the_tests_take() -> None:
+def test_its_versions_of_clients_are_the_ones_that_the_tests_use() -> None:
     """Of Python's, the oldest."""
     pinned = dict(re.findall(r"github\.com/nsqio/([\w-]+) v([\d.]+)", (ROOT / "tests/peers/go.mod").read_text("utf-8")))
     pinned |= json.loads((ROOT / "tests/conformance/nsqjs/package.json").read_text("utf-8"))["dependencies"]

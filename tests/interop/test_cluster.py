@@ -43,8 +43,8 @@ def cluster(gnsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]) 
 
 def are_found(cluster: Cluster, topic: str, *nodes: Daemon) -> None:
     """Wait until every nsqlookupd sends consumers of the topic to those nodes."""
-    wanted = {port(node) for node in nodes}
-    eventually(lambda: all(lookupd.found(topic) == wanted for lookupd in cluster.lookupds), f"{wanted} found")
+    ports = {port(node) for node in nodes}
+    eventually(lambda: all(lookupd.found(topic) == ports for lookupd in cluster.lookupds), f"{ports} found")
 
 
 # Consumers
@@ -153,10 +153,10 @@ def test_whoever_dies_is_found_again_within_an_interval_of_heartbeats(
             lookupd.start()
         started = time.monotonic()
         after.restart()
-        wanted = {port(node) for node in nodes}
-        eventually(lambda: all(lookupd.found("t") >= wanted for lookupd in (late, killed)), "found")
+        ports = {port(node) for node in nodes}
+        eventually(lambda: all(lookupd.found("t") >= ports for lookupd in (late, killed)), "found")
         assert time.monotonic() - started < PING_INTERVAL + 5  # the real one needs up to two intervals
-        eventually(lambda: all(lookupd.having("t", "c") >= wanted for lookupd in (late, killed)), "channels")
+        eventually(lambda: all(lookupd.having("t", "c") >= ports for lookupd in (late, killed)), "channels")
         error = f"ERROR: LOOKUPD({killed.tcp_address}): PING - "
         eventually(lambda: error in real.log())
         assert error in steady.log()

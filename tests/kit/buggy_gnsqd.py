@@ -50,7 +50,7 @@ def _run() -> None:
     greenlets: WeakSet[gevent.Greenlet[..., object]] = WeakSet()
     gevent.Greenlet.add_spawn_callback(greenlets.add)
 
-    def wanted() -> tuple[str, str]:
+    def fault() -> tuple[str, str]:
         with open(control, encoding="utf-8") as file:
             verb, _, kind = file.read().partition(" ")
         return verb, kind
@@ -62,7 +62,7 @@ def _run() -> None:
     def throw() -> None:
         while True:
             gevent.sleep(_POLL_SECONDS)
-            verb, kind = wanted()
+            verb, kind = fault()
             if verb == "throw":
                 for greenlet in list(greenlets):
                     if not greenlet.dead and greenlet.name.startswith(kind):
@@ -76,7 +76,7 @@ def _run() -> None:
     def injecting(spawn: Callable[..., Any]) -> Callable[..., Any]:
         def start(self: Supervisor, name: str, body: Callable[[], None]) -> Any:
             def begin() -> None:
-                verb, kind = wanted()
+                verb, kind = fault()
                 if verb == "start" and name.startswith(kind):
                     take()
                     raise Injected(kind)
@@ -87,14 +87,14 @@ def _run() -> None:
         return start
 
     def sync(descriptor: int) -> None:
-        verb, part = wanted()
+        verb, part = fault()
         if verb == "fsync" and part in os.readlink(f"/proc/self/fd/{descriptor}"):
             take()
             raise Injected("fsync")
         fsync(descriptor)
 
     def resolve(host: str, *arguments: Any, **options: Any) -> Any:
-        if wanted() == ("resolve", host):
+        if fault() == ("resolve", host):
             take()
             raise Injected(host)
         return getaddrinfo(host, *arguments, **options)

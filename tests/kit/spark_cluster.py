@@ -56,11 +56,11 @@ class Process:
 
     def find(self, pattern: str, timeout: float = STARTED) -> re.Match[str]:
         """The first match of `pattern` in the log, waited for; AssertionError when the process ends before it."""
-        wanted = re.compile(pattern, re.MULTILINE)
+        expected = re.compile(pattern, re.MULTILINE)
 
         def found() -> re.Match[str] | None:
             code = self.code()
-            match = wanted.search(self.text())
+            match = expected.search(self.text())
             assert match or code is None, f"exited with {code}:\n{self.text()}"
             return match
 

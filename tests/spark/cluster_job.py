@@ -33,11 +33,11 @@ def main(arguments: dict[str, Any]) -> None:
     spark.stop()
 
 
-def wait_for_executors(spark: SparkSession, wanted: int) -> None:
+def wait_for_executors(spark: SparkSession, minimum: int) -> None:
     """Until that many executors have run something: each has one daemon that all its Python workers come from."""
     while True:
         pids = spark.sparkContext.parallelize(range(8), 8).map(lambda _: os.getppid()).distinct().collect()
-        if len(pids) >= wanted:
+        if len(pids) >= minimum:
             print("executors", len(pids), flush=True)
             return
 

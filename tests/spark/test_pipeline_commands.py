@@ -84,19 +84,19 @@ def test_a_continuous_archive_reports_to_prometheus_and_stops_on_a_signal(
 def test_replay_publishes_what_was_asked_for(run: Run, gnsqd: Daemon, archived: tuple[Path, list[Event]]) -> None:
     directory, events = archived
     since, until = NOON_NS + 1_800_000_000_000, NOON_NS + 7_200_000_000_000
-    wanted = sorted(
+    expected = sorted(
         event.value
         for event in events
         if event.topic == "orders" and since <= event.timestamp_ns < until and event.body["kind"] != "look"
     )
-    assert wanted
+    assert expected
     chosen = ["--topic", "orders", "--since", "2026-01-15T12:30", "--until", "2026-01-15T15:00+01:00"]
     chosen += ["--where", "get_json_object(string(value), '$.kind') != 'look'"]
     counted = run("replay", directory, *chosen, "--dry-run", "--json").rows
-    assert counted == [{"topic": "orders", "messages": len(wanted), "bytes": sum(map(len, wanted))}]
+    assert counted == [{"topic": "orders", "messages": len(expected), "bytes": sum(map(len, expected))}]
     ended = run("replay", directory, *chosen, *destination(gnsqd), "--to-topic", "again", "--json")
-    assert ended.rows == [{"messages": len(wanted)}], ended.stderr
-    assert sorted(message.body for message in take(gnsqd, "again", "check", len(wanted))) == wanted
+    assert ended.rows == [{"messages": len(expected)}], ended.stderr
+    assert sorted(message.body for message in take(gnsqd, "again", "check", len(expected))) == expected
 
 
 def test_replay_keeps_topics_and_holds_the_rate(run: Run, gnsqd: Daemon, archived: tuple[Path, list[Event]]) -> None:
@@ -107,8 +107,8 @@ def test_replay_keeps_topics_and_holds_the_rate(run: Run, gnsqd: Daemon, archive
     # Longer than Spark takes by itself; of two lanes each lets its first tenth of a second's share go at once.
     assert time.monotonic() - began >= (len(events) - 4) / 40
     for topic in ("orders", "clicks"):
-        wanted = sorted(event.value for event in events if event.topic == topic)
-        assert sorted(message.body for message in take(gnsqd, topic, "check", len(wanted))) == wanted
+        expected = sorted(event.value for event in events if event.topic == topic)
+        assert sorted(message.body for message in take(gnsqd, topic, "check", len(expected))) == expected
 
 
 def test_rollup_of_an_archive_is_printed_or_written(

@@ -50,10 +50,10 @@ def test_counts_bytes_rates_and_latencies_are_those_of_the_events(spark: "SparkS
         for event, archived_ns in zip(events, archived, strict=True)
     }
     rows = roll_up(as_frame(spark, events, archived), "15 minutes").collect()
-    wanted = in_windows(events, 15, lambda event: (event.topic,))
-    assert {(utc(row.window_start), (row.topic,)) for row in rows} == set(wanted)
+    expected = in_windows(events, 15, lambda event: (event.topic,))
+    assert {(utc(row.window_start), (row.topic,)) for row in rows} == set(expected)
     for row in rows:
-        group = wanted[utc(row.window_start), (row.topic,)]
+        group = expected[utc(row.window_start), (row.topic,)]
         latencies = [latency[event.message_id] for event in group]
         size = sum(len(event.value) for event in group)
         assert (row.window_end - row.window_start).total_seconds() == 900

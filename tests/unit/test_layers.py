@@ -213,14 +213,14 @@ def test_the_page_is_above_gnsqadmin_and_beside_the_daemon() -> None:
     assert {name for name in daemons - {*SHARED, *FOR_PAGE} if not name.startswith("gnsqd.shared")} == set()
 
 
-def importers(wanted: Callable[[str], bool], *tops: str) -> set[tuple[str, str]]:
-    """Module and package that it imports, of those `wanted`."""
+def importers(selects: Callable[[str], bool], *tops: str) -> set[tuple[str, str]]:
+    """Module and package that it imports, of those `selects`."""
     found = {
         (name, imported)
         for top in tops
         for name, path in modules(top).items()
         for imported in imports(path, name)
-        if wanted(imported)
+        if selects(imported)
     }
     return {(name, imported.split(".")[0]) for name, imported in found}
 

@@ -80,7 +80,7 @@ def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(data.count(b"\n") == 1 and data.endswith(b"\n") for data in writes)
 
 
-def test_text_that_is_no_utf_8_is_escaped(tmp_path: Path) -> None:
+def test_text_that_is_not_utf_8_is_escaped(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as stream:
         Logger("", Level.INFO, stream).info("%s", b"\xff\xc3\xa9".decode("utf-8", "surrogateescape"))
     assert (tmp_path / "log").read_bytes().endswith(b"INFO: \\udcff\xc3\xa9\n")

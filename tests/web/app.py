@@ -95,9 +95,9 @@ class App:
 
     def ask(self, method: str, target: str, body: bytes = b"", /, **headers: str) -> Answer:
         """`headers` have an underscore for each hyphen. The body is announced, and may be longer than what is sent."""
-        told = {"Host": HOST, "Content-Length": str(len(body))}
-        told |= {name.replace("_", "-"): value for name, value in headers.items()}
-        lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in told.items()), "", ""]
+        sent = {"Host": HOST, "Content-Length": str(len(body))}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items()), "", ""]
         reader = RequestReader(self.app.body_limit, {})
         requests = reader.feed("\r\n".join(lines).encode("latin-1") + body) or reader.feed_eof()
         if not requests:

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             certificate = issue("localhost").write(Path(directory) / "server")
             load = Load(arguments.seconds, arguments.supply, arguments.backlog, certificate)
             sink = Lane.parse("sink", f"{GENERATOR} sink")
-            harness = Harness(lanes, sink, arguments.runs, load, Path(directory), say)
+            harness = Harness(lanes, sink, arguments.runs, load, Path(directory), print_progress)
             for row in rows:
                 try:
                     results += harness.run(row)
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     for failure in failures:
-        say(f"benchmarks: {failure}")
+        print_progress(f"benchmarks: {failure}")
     return 1 if failures else 0
 
 
@@ -122,18 +122,18 @@ def find_lanes(arguments: argparse.Namespace) -> list[Lane]:
             lane = Lane.parse(f"gnsqd {build}", command)
             found = lane.build()
         except BenchmarkError as error:
-            say(f"without gnsqd {build}: {error}")
+            print_progress(f"without gnsqd {build}: {error}")
             continue
         except AssertionError as error:  # from the test kit
             raise BenchmarkError(f"gnsqd {build}: {error}") from error
         if found in (build, None):
             lanes.append(lane)
         else:
-            say(f"without {lane.name}: {command} is {found}")
+            print_progress(f"without {lane.name}: {command} is {found}")
     if len(lanes) == 1:
         raise BenchmarkError("nothing to compare nsqd with")
     return lanes
 
 
-def say(line: str) -> None:
+def print_progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

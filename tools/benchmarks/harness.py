@@ -100,14 +100,14 @@ class RowResult:
 
 @dataclass
 class Harness:
-    """Measures rows; what it needs on disk is below `directory`. `say` reports progress."""
+    """Measures rows; what it needs on disk is below `directory`. `report` reports progress."""
 
     lanes: Sequence[Lane]
     sink: Lane
     turns: int
     load: Load
     directory: Path
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     def run(self, row: Row) -> list[RowResult]:
         """Every lane `turns` times, and once the sink if the row requires that; BenchmarkError if a daemon or a client
@@ -119,7 +119,7 @@ class Harness:
                 return [result for part, lanes in compared for result in self._turns(part, lanes, load).split()]
             except RanDry as error:
                 load = replace(load, supply=load.supply * 2)
-                self.say(f"{error}; the row starts again with {load.backlog}")
+                self.report(f"{error}; the row starts again with {load.backlog}")
 
     def _comparisons(self, row: Row) -> list[tuple[Row, Sequence[Lane]]]:
         """The row with its lanes, or a row for each gnsqd, which is compared with itself."""
@@ -162,7 +162,7 @@ class Harness:
         units = row.parts or {"": row.unit}
         figures = measurement.parts or {"": measurement.value}
         shown = ", ".join(f"{part} {figures[part]:{unit.form}} {unit.name}".lstrip() for part, unit in units.items())
-        self.say(f"{row.title}, turn {turn}/{self.turns}, {lane.name}: {shown}")
+        self.report(f"{row.title}, turn {turn}/{self.turns}, {lane.name}: {shown}")
         return measurement
 
     def _backlog(self, lane: Lane) -> Path:

@@ -106,9 +106,9 @@ class Tally:
     def complaints(self, stats: dict[str, Any]) -> list[str]:
         """What is wrong at the end, when nothing should be left; `stats` are the daemon's, of the topic."""
         found = [
-            (f"{key} {stats[key]}", f"{wanted} expected")
-            for key, wanted in (("depth", 0), ("message_count", self.count), ("message_bytes", self.bytes))
-            if stats[key] != wanted
+            (f"{key} {stats[key]}", f"{value} expected")
+            for key, value in (("depth", 0), ("message_count", self.count), ("message_bytes", self.bytes))
+            if stats[key] != value
         ]
         entries = {entry["channel_name"]: entry for entry in stats["channels"]}
         if set(entries) != set(self.channels):
@@ -126,7 +126,7 @@ class Tally:
             "requeue_count": receipts.requeues,
             "timeout_count": sum(receipts.attempts) - self.count - receipts.requeues,
         }
-        found = [f"{key} {stats[key]}, {wanted} expected" for key, wanted in expected.items() if stats[key] != wanted]
+        found = [f"{key} {stats[key]}, {value} expected" for key, value in expected.items() if stats[key] != value]
         if lost := self.lost(name):
             found.append(f"{len(lost)} messages lost, such as {lost[:3]}")
         if receipts.finished_count > self.count:

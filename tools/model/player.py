@@ -147,7 +147,7 @@ class Player:
             link.send(data)
         return self._replies(connection, replies)
 
-    def tell(self, connection: Connection, commands: list[bytes]) -> bool:
+    def send(self, connection: Connection, commands: list[bytes]) -> bool:
         """Send a command that has no answer, to each daemon its own, and wait until it is executed; whether it was."""
         for link, command in zip(connection.links, commands, strict=True):
             link.send(command + b"\n" + FENCE)

@@ -203,7 +203,7 @@ class Session(Player):
         if self.chance.random() < 0.1:
             line = {0: "RDY ", 1: "RDY"}.get(count, f"RDY 0{count}")
         self.note(f"{connection}: {line}")
-        if self.tell(connection, [line.encode()] * 2) and window.state == SUBSCRIBED:
+        if self.send(connection, [line.encode()] * 2) and window.state == SUBSCRIBED:
             window.ready = count
         return True
 
@@ -233,7 +233,7 @@ class Session(Player):
             return False
         held = messages[0] if self.chance.random() < 0.7 else self.chance.choice(messages)
         self.note(f"{connection}: {(command % held.body[:20]).decode()}{foreign}")
-        if self.tell(connection, [command % id for id in held.ids]) and held in connection.held and command[:1] != b"T":
+        if self.send(connection, [command % id for id in held.ids]) and held in connection.held and command[:1] != b"T":
             window = connection.window
             connection.held.remove(held)
             connection.dropped.append(held)
@@ -260,7 +260,7 @@ class Session(Player):
         if connection is None:
             return False
         self.note(f"{connection}: NOP")
-        return self.tell(connection, [b"NOP"] * 2)
+        return self.send(connection, [b"NOP"] * 2)
 
     def strange(self) -> bool:
         """What is explained."""

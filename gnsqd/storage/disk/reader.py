@@ -126,8 +126,8 @@ class RecordReader:
 
     def _fill(self, pos: int, needed: int, end: int) -> None:
         """Fills the buffer with `needed` bytes or more from `pos` on."""
-        wanted = min(max(needed, BUFFER_SIZE), end - pos)
-        self._buffer = os.pread(self._descriptor, wanted, pos) if wanted > 0 else b""
+        length = min(max(needed, BUFFER_SIZE), end - pos)
+        self._buffer = os.pread(self._descriptor, length, pos) if length > 0 else b""
         self._start = pos
         if len(self._buffer) < needed:
             # Go's io.ReadFull: EOF when the length, or the payload, is missing altogether

@@ -117,7 +117,7 @@ def test_every_topic_of_every_nsqd_is_a_partition(nsqd_factory: DaemonFactory) -
     assert len({task.stream for task in tasks}) == 1
 
 
-def test_more_tasks_share_an_nsqd_when_they_are_wanted(nsqd: Daemon, spooling: dict[str, str]) -> None:
+def test_more_tasks_share_an_nsqd_on_request(nsqd: Daemon, spooling: dict[str, str]) -> None:
     publish(nsqd, "t", *bodies(100))
     reader = new_reader(nsqd, minPartitions="3", **spooling)
     partitions = reader.partitions()

@@ -330,15 +330,15 @@ MESSAGES = [
 def test_frames_may_come_in_any_pieces(pair: tuple[Client, socket.socket], seed: int) -> None:
     client, peer = pair
     chance = random.Random(seed)
-    wanted = [chance.choice(MESSAGES) for _ in range(20)]
-    data = b"".join(pushed(message) + HEARTBEAT * chance.randrange(2) for message in wanted)
+    expected = [chance.choice(MESSAGES) for _ in range(20)]
+    data = b"".join(pushed(message) + HEARTBEAT * chance.randrange(2) for message in expected)
     got: list[Message] = []
     while data:
         size = chance.choice((1, 3, 8, 30, 40, 2000))
         peer.sendall(data[:size])
         data = data[size:]
         got += client.receive(0.0)
-    assert got + client.receive(0.0) == wanted
+    assert got + client.receive(0.0) == expected
 
 
 def test_what_came_while_the_process_was_stopped_is_received(

@@ -57,14 +57,14 @@ def test_nsqlookupd_reports_the_nodes_that_have_a_topic(
     with start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / "nsqlookupd.log") as lookupd:
         flags = (f"--lookupd-tcp-address={lookupd.address['TCP']}", "--broadcast-address=127.0.0.1")
         nodes = [nsqd_factory(*flags), nsqd_factory(*flags)]
-        wanted = asking(lookupd.address["HTTP"])
+        source = asking(lookupd.address["HTTP"])
         everyone = sorted(map(shown, nodes))
-        eventually(lambda: find_nsqds(wanted) == everyone)
-        assert find_nsqds(wanted, "t") == []
+        eventually(lambda: find_nsqds(source) == everyone)
+        assert find_nsqds(source, "t") == []
         create(nodes[0], "t")
-        eventually(lambda: find_nsqds(wanted, "t") == [shown(nodes[0])])
+        eventually(lambda: find_nsqds(source, "t") == [shown(nodes[0])])
         create(nodes[1], "t")
-        eventually(lambda: find_nsqds(wanted, "t") == everyone)
+        eventually(lambda: find_nsqds(source, "t") == everyone)
 
 
 def producers(*found: tuple[str, int]) -> bytes:

@@ -47,7 +47,7 @@ EMPTY = ("paused_topic:c", "orders", "roll")
 
 @pytest.mark.parametrize("everything", [False, True], ids=["unread", "all"])
 @pytest.mark.parametrize("case", CASES)
-def test_unread_messages_are_those_that_the_real_nsqd_delivers_and_all_what_the_files_hold(
+def test_unread_messages_are_the_ones_that_the_real_nsqd_delivers_and_all_are_what_the_files_hold(
     case: str, everything: bool
 ) -> None:
     expected = json.loads((GOLDEN / case / "expected.json").read_text())
@@ -58,18 +58,18 @@ def test_unread_messages_are_those_that_the_real_nsqd_delivers_and_all_what_the_
         if everything or (case, queue) in NOT_DELIVERED:
             files = on_disk["files"]
             kept = [files[number]["records"] for number in sorted(files) if not number.endswith(".bad")]
-            wanted = messages([record for records in kept for record in records if "bad" not in record])
+            content = messages([record for records in kept for record in records if "bad" not in record])
         elif queue in EMPTY:
-            wanted = []
+            content = []
         else:
             drained = delivered.get(queue, delivered.get(f"{queue}:drain", delivered.get(f"{queue}:c")))
-            wanted = messages(drained, attempts=1)
+            content = messages(drained, attempts=1)
         found = [
             (row["message_id"], row["timestamp_ns"], row["attempts"], row["value"])
             for row in rows
             if row["queue"] == queue
         ]
-        assert found == wanted, queue
+        assert found == content, queue
 
 
 def test_a_row_says_where_its_message_stands() -> None:
@@ -206,7 +206,7 @@ def test_a_disk_that_fails_to_read_is_damage(directory: Path, monkeypatch: pytes
         list(reading.read_task(task, "fail", MAX_MSG_SIZE, read_at))
 
 
-def test_an_id_that_is_no_text_does_not_hide_the_message(directory: Path) -> None:
+def test_an_id_that_is_not_text_does_not_hide_the_message(directory: Path) -> None:
     write_file(directory, 0, encode_record(1, 1, b"\xff" * 16, b"body"), payload(2))
     rows = read(directory)
     assert [(row["message_id"], row["value"]) for row in rows] == [

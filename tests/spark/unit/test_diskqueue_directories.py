@@ -73,7 +73,7 @@ def test_a_task_reads_no_more_than_was_there_when_it_was_planned(directory: Path
     assert [batch.num_rows for batch in reading.read_task(task, "fail", MAX_MSG_SIZE)] == [1]
 
 
-def test_a_file_that_was_read_and_deleted_meanwhile_is_no_damage(directory: Path) -> None:
+def test_a_file_that_was_read_and_deleted_meanwhile_does_not_count_as_damage(directory: Path) -> None:
     write_file(directory, 0, payload(1))
     write_file(directory, 1, payload(2))
     write_meta(directory, 2, 0, 0, 1, RECORD)

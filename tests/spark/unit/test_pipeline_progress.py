@@ -153,7 +153,7 @@ def test_lines_are_one_for_each_batch_with_rows(capsys: pytest.CaptureFixture[st
     ]
 
 
-def test_totals_are_sums_and_idle_looks_are_no_batches() -> None:
+def test_totals_are_sums_and_idle_looks_do_not_count_as_batches() -> None:
     totals = Summary("archive")
     assert str(totals) == "0 rows in 0 batches, 0.0 s"
     for one in (progress(1, 1010, 2), progress(2, 0, 0.1), progress(3, 30, 2, late=4)):

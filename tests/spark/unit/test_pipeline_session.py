@@ -91,7 +91,7 @@ def test_moments_are_utc_to_the_nanosecond(text: str, ns: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "noon", "2026-13-01", "12:00", "-5", "1.2.3"])
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_an_invalid_moment_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="not a time"):
         MOMENT.convert(text, None, None)
 

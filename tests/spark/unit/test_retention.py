@@ -50,12 +50,12 @@ def message(id: bytes, attempts: int) -> Message:
     return Message(0, attempts, id, b"")
 
 
-def known(spool: Spool, batch: int, wanted: list[bytes], attempts: int = 2, started: int = RUN) -> set[bytes]:
+def known(spool: Spool, batch: int, candidates: list[bytes], attempts: int = 2, started: int = RUN) -> set[bytes]:
     """What a task of `batch` knows of the ids."""
     chain = spool.chain(batch, TOPIC, NSQD)
     chain.refresh()
     return KnownIds(spool, batch, TOPIC, NSQD, started, chain).among(
-        Messages.of([frames_of([message(id, attempts) for id in wanted])])
+        Messages.of([frames_of([message(id, attempts) for id in candidates])])
     )
 
 

@@ -43,7 +43,7 @@ def quotas(reader: NsqStreamReader, start: dict[str, Any] | None = None) -> Any:
     return Offset.from_json(end).to_json()["quotas"][TOPIC]
 
 
-def test_a_plan_is_what_waits_up_to_the_limit_of_the_trigger(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_a_plan_has_queued_messages_up_to_the_limit_of_the_trigger(settings: Settings, nsqds: list[FakeNsqd]) -> None:
     nsqds[0].publish(50)
     nsqds[1].publish(3)
     assert NsqStreamReader(settings).getDefaultReadLimit() == ALL
@@ -67,7 +67,7 @@ def test_when_nothing_waits_the_offset_is_the_same_to_the_byte(settings: Setting
     assert reader.partitions(end, end) == []
 
 
-def test_nothing_at_all_is_no_batch(settings: Settings, nsqds: list[FakeNsqd], tmp_path: Path) -> None:
+def test_no_messages_make_no_batch(settings: Settings, nsqds: list[FakeNsqd], tmp_path: Path) -> None:
     reader = NsqStreamReader(settings)
     start = reader.initialOffset()
     assert reader.latestOffset(start, ALL) == start == reader.initialOffset()

@@ -55,7 +55,7 @@ def test_a_batch_has_at_most_batch_size_messages() -> None:
     ]
 
 
-def test_a_batch_has_at_most_batch_bytes_but_for_a_larger_message() -> None:
+def test_a_batch_has_at_most_batch_bytes_except_for_a_larger_message() -> None:
     """As MPUB counts them: four bytes for the size of each."""
     rows = frame(value=[b"a" * 6, b"b" * 6, b"c", b"d" * 100, b"e"])
     found = batches(rows, replace(SETTINGS, batch_bytes=20))

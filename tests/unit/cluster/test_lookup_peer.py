@@ -103,7 +103,7 @@ def test_whole_answer_must_come_in_time(
     assert failure(client) == ("IDENTIFY", "i/o timeout")
 
 
-def test_failed_registration_is_no_connection(
+def test_failed_registration_does_not_count_as_a_connection(
     lookupd: Lookupd, peer: MakePeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def respond(line: str) -> Iterable[bytes]:

@@ -25,7 +25,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("error", "addresses"), REFUSED.items(), ids=REFUSED)
-def test_what_is_no_host_and_port(error: str, addresses: list[str]) -> None:
+def test_invalid_host_and_port(error: str, addresses: list[str]) -> None:
     for address in addresses:
         with pytest.raises(ValueError) as caught:
             split_host_port(address)

@@ -293,7 +293,7 @@ def test_topics_and_clients_may_come_and_go_during_a_scrape(registry: Registry, 
     assert names.count("gnsqd_producer_messages_total") == 300
 
 
-def test_many_small_families_are_no_reason_to_skip_turns(
+def test_many_small_families_do_not_skip_turns(
     registry: Registry, options: Options, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(20):

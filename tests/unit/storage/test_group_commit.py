@@ -54,7 +54,7 @@ def all_done(waiting: "list[gevent.Greenlet[[], None]]") -> None:
         greenlet.get(timeout=PATIENCE)
 
 
-def test_those_who_come_during_a_sync_share_the_next() -> None:
+def test_callers_during_a_sync_share_the_next() -> None:
     disk = Disk()
     first = disk.commit()
     assert disk.begun.wait(PATIENCE)

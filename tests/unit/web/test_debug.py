@@ -99,7 +99,7 @@ def test_cpu_profile_shows_who_is_busy(watched: Watched) -> None:
     assert signal.getitimer(signal.ITIMER_PROF) == (0, 0)
 
 
-def test_profile_lasts_half_a_minute_unless_told_otherwise(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profile_lasts_half_a_minute_by_default(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(watched.debug, "_stopped", cast(Any, type("Clock", (), {"wait": waited.append, "set": id})))
     for query in ("", "seconds=", "seconds=x", "seconds=0", "seconds=-3", "seconds=%zz", "seconds=2"):

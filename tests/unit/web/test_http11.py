@@ -41,7 +41,7 @@ def fed(under_test: RequestReader, data: bytes, size: int) -> list[Request]:
     return requests
 
 
-def test_repeated_headers_are_joined_and_names_lowered_but_trailers_are_no_headers() -> None:
+def test_repeated_headers_are_joined_and_names_lowered_but_trailers_are_dropped() -> None:
     chunks = b"3\r\nabc\r\n0\r\nAuthorization: Bearer x\r\nX-A: 3\r\n\r\n"
     (request,) = reader().feed(head(b"Transfer-Encoding: chunked", b"X-A: 1", b"x-a: 2") + chunks)
     assert request.headers == {b"host": b"x", b"transfer-encoding": b"chunked", b"x-a": b"1, 2"}

@@ -21,7 +21,7 @@ from kit.daemons import PEERS, own_command
 ATTACKS = (*freezes.ATTACKS, *floods.ATTACKS, *hostile.ATTACKS, *crowds.ATTACKS)
 
 
-def say(*cells: object) -> None:
+def print_row(*cells: object) -> None:
     sys.stdout.write(f"| {' | '.join(map(str, cells))} |\n")
     sys.stdout.flush()
 
@@ -46,8 +46,8 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # some open thousands of connections
     setting = Setting(arguments.scale, arguments.beside, arguments.limit)
     commands = {"gnsqd": own_command(), "nsqd": [os.fspath(PEERS / "nsqd")]}
-    say("attack", "daemon", "figure", "value", "limit", "holds")
-    say(*["---"] * 6)
+    print_row("attack", "daemon", "figure", "value", "limit", "holds")
+    print_row(*["---"] * 6)
     broken = False
     for attack in chosen:
         for name, command in commands.items():
@@ -58,7 +58,7 @@ def main() -> int:
                 bounds = (("at least", figure.at_least), ("at most", figure.at_most))
                 limit = "".join(f"{what} {bound:g}" for what, bound in bounds if isfinite(bound))
                 holds = figure.at_least <= median(figure.values) <= figure.at_most
-                say(attack.name, name, figure.what, values, limit, ("yes" if holds else "NO") if limit else "")
+                print_row(attack.name, name, figure.what, values, limit, ("yes" if holds else "NO") if limit else "")
                 broken |= name == "gnsqd" and not holds
     return int(broken)
 

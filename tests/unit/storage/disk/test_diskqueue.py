@@ -291,7 +291,7 @@ def test_queue_that_ended_takes_and_gives_nothing(
     assert files(tmp_path) == left
 
 
-def test_empty_tells_of_files_that_stay(open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_reports_files_that_stay(open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = open_queue()
     queue.put_many([b"1"])
 

@@ -100,16 +100,16 @@ def test_opened_queue_has_all_that_is_there_and_writes_over_nothing(
     queue = open_queue()
     assert queue.depth == depth
     # Meta has the file that is written to now, or else, after a kill, the real nsqd would begin it again.
-    told = Meta.parse((tmp_path / "q.diskqueue.meta.dat").read_bytes())
+    saved = Meta.parse((tmp_path / "q.diskqueue.meta.dat").read_bytes())
     queue.put_many([b"5"])
-    assert (tmp_path / f"q.diskqueue.{told.write_file:06d}.dat").read_bytes()[told.write_pos :] == R[5]
+    assert (tmp_path / f"q.diskqueue.{saved.write_file:06d}.dat").read_bytes()[saved.write_pos :] == R[5]
     assert drain(queue) == [b"%c" % body for body in expected + b"5"]
     assert queue.depth == 0
     queue.close()
     assert sorted(os.listdir(tmp_path)) == [*(f"q.diskqueue.{name}" for name in left), "q.diskqueue.meta.dat"]
     last = Meta.parse((tmp_path / "q.diskqueue.meta.dat").read_bytes())
     assert last.depth == 0
-    assert last.read_position == last.write_position == (told.write_file, told.write_pos + len(R[5]))
+    assert last.read_position == last.write_position == (saved.write_file, saved.write_pos + len(R[5]))
     assert any(complaint in line for line in complaints())
 
 

@@ -82,7 +82,7 @@ def timer(syncer: Syncer, disk: Disk) -> Iterator[None]:
     loop.get()
 
 
-def test_data_is_synced_before_meta_tells_of_it(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
+def test_data_is_synced_before_meta_has_it(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
     queue = open_queue(max_bytes_per_file=20)
     queue.put_many([b"123456"] * 3)
     assert queue.start_sync().get() is None
@@ -293,7 +293,7 @@ def test_failed_sync_is_tried_again_by_the_timer(
 
 @pytest.mark.parametrize("batch", [1, 3, 7, 20])
 @pytest.mark.parametrize("sync_every", [1, 5, 16])
-def test_read_position_is_told_every_sync_every_operations_and_not_before(
+def test_read_position_is_saved_every_sync_every_operations_and_not_before(
     open_queue: OpenQueue, tmp_path: Path, sync_every: int, batch: int
 ) -> None:
     """As the real nsqd does; what was read behind it comes again after a kill, instead of being lost in flight."""
@@ -305,13 +305,13 @@ def test_read_position_is_told_every_sync_every_operations_and_not_before(
         count = len(queue.peek_many(min(batch, 40 - read), ALL))
         queue.advance(count)
         read += count
-        told = read - read % sync_every
-        wait_for_meta(tmp_path, f"{40 - told}\n0,{10 * told}\n0,400\n")
+        saved = read - read % sync_every
+        wait_for_meta(tmp_path, f"{40 - saved}\n0,{10 * saved}\n0,400\n")
     queue.close()
     assert (tmp_path / META).read_text() == "0\n0,400\n0,400\n"
 
 
-def test_sync_of_what_was_written_does_not_tell_of_reads(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_sync_of_written_data_does_not_save_reads(open_queue: OpenQueue, tmp_path: Path) -> None:
     queue = open_queue(sync_every=16)
     queue.put_many([b"%06d" % number for number in range(3)])
     assert queue.start_sync().get() is None
