@@ -19,7 +19,7 @@ cdef class Channel:
     cdef public bint ephemeral, paused, exiting
     cdef public dict clients
     cdef public long long message_count, finish_count, requeue_count, timeout_count, dead_letter_count
-    cdef public object latencies, aside
+    cdef public object latencies, dead_letters
     cdef public Queue queue
     cdef public object limiter, local_counts
     cdef object _environment, _log, _options, _on_last_client, _configured

@@ -18,9 +18,9 @@ from random import random
 from sys import maxsize
 from time import monotonic_ns, time_ns
 
-from gnsqd.broker.envelope import REQUEUED, TIMED_OUT, is_dead_letter_topic
+from gnsqd.broker.dead_letter_format import REQUEUED, TIMED_OUT, is_dead_letter_topic
 from gnsqd.broker.environment import Consumer, Environment
-from gnsqd.broker.in_flight import InFlight, SetAside
+from gnsqd.broker.in_flight import DeadMessages, InFlight
 from gnsqd.broker.rules import Limiter, Rules
 from gnsqd.options import TOPOLOGY_AWARE
 from gnsqd.quantile import Quantile, Result
@@ -114,7 +114,7 @@ class Channel:
         self._on_last_client = on_last_client
         self._in_flight = InFlight()
         self._alarm = maxsize  # when the queue scan looks at the channel (monotonic ns)
-        self.aside = SetAside(0 if is_dead_letter_topic(topic_name) else environment.options.max_attempts)
+        self.dead_letters = DeadMessages(0 if is_dead_letter_topic(topic_name) else environment.options.max_attempts)
         self._waiting = WaitingConsumers(TOPOLOGY_AWARE in environment.options.experiments)
         # Messages from memory, by the locality of the consumer.
         self.local_counts: list[int] | None = [0, 0, 0] if environment.options.has_topology else None
@@ -146,7 +146,7 @@ class Channel:
 
     @property
     def deferred_count(self) -> int:
-        return self.queue.deferred_count + len(self.aside)
+        return self.queue.deferred_count + len(self.dead_letters)
 
     def available(self) -> int:
         """Messages that consumers may take now: `depth`, or fewer by the rules."""
@@ -158,7 +158,7 @@ class Channel:
 
     def _outside(self) -> list[Message]:
         """Messages that are in no queue."""
-        return [*self._in_flight, *self.aside]
+        return [*self._in_flight, *self.dead_letters]
 
     def e2e_latency(self) -> Result | None:
         """How long messages took from being published to FIN; None if no percentiles are configured."""
@@ -363,21 +363,21 @@ class Channel:
     # Dead letters
 
     def _unless_dead(self, messages: list[Message], reason: str) -> list[Message]:
-        """Messages that were not delivered max-attempts times; the others are set aside for the dead-letter topic."""
-        others = self.aside.add(messages, reason)
+        """Returns messages that were not delivered max-attempts times; the others become dead letters."""
+        others = self.dead_letters.add(messages, reason)
         if len(others) < len(messages):
             self._environment.note_dead(self)
         return others
 
-    def bury(self, messages: list[Message]) -> None:
-        """They are in the dead-letter topic, and done with here."""
-        buried = self.aside.remove(messages)
-        self.dead_letter_count += len(buried)
-        self.queue.finish(buried)
+    def finish_dead_letters(self, messages: list[Message]) -> None:
+        """Finishes messages that are in the dead-letter topic."""
+        moved = self.dead_letters.remove(messages)
+        self.dead_letter_count += len(moved)
+        self.queue.finish(moved)
 
-    def take_back(self) -> None:
-        """Requeue everything that is set aside."""
-        self._enqueue_again(self.aside.clear())
+    def requeue_dead_letters(self) -> None:
+        """Requeues all dead letters."""
+        self._enqueue_again(self.dead_letters.clear())
 
     # Rules
 
@@ -428,7 +428,7 @@ class Channel:
 
     def _forget(self) -> None:
         self._in_flight = InFlight()
-        self.aside.clear()
+        self.dead_letters.clear()
         for client in self.clients.values():
             client.emptied()
 

@@ -1,6 +1,6 @@
-"""Moves messages that failed `--max-attempts` times to a topic of their own, as dead letters (`envelope`).
+"""Moves messages that failed `--max-attempts` times to a topic of their own, as dead letters (`dead_letter_format`).
 
-A channel sets such a message aside and reports it. The one greenlet here puts a letter into the topic, waits until that
+A channel reports such a message. The one greenlet here puts a dead letter into the topic, waits until that
 is kept as surely as the options promise, and only then lets the channel forget the message: after a kill it may be in
 both places, but never in none. What the topic cannot take goes back to the queue of its channel.
 """
@@ -9,7 +9,7 @@ from gevent import Greenlet
 from gevent.event import Event
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.envelope import Letter, dead_letter_topic
+from gnsqd.broker.dead_letter_format import DeadLetter, dead_letter_topic
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import RETRY_SECONDS, Topic
@@ -60,7 +60,7 @@ class DeadLetters:
             channel = next(iter(self._channels))
             del self._channels[channel]
             failure = self.move_some(channel)
-            if channel.aside:
+            if channel.dead_letters:
                 self._channels[channel] = None
             if failure is None:
                 self._failing = False
@@ -74,30 +74,30 @@ class DeadLetters:
 
     def move_some(self, channel: Channel) -> Exception | None:
         """Moves some dead letters of a channel to their topic. On failure, requeues the rest; returns the error."""
-        if not channel.aside:  # it was emptied or deleted
+        if not channel.dead_letters:  # it was emptied or deleted
             return None
         moved: list[Message] = []
         try:
             topic = self._registry.get_topic(dead_letter_topic(channel.topic_name, channel.name))
-            failure = _put_letters(topic, channel, moved)
+            failure = _put_dead_letters(topic, channel, moved)
             topic.commit()
         except (BrokerError, StorageError) as error:
             failure = error
             moved = []  # what was put may be kept nevertheless, and then there are two of it
-        channel.bury(moved)
+        channel.finish_dead_letters(moved)
         if failure is not None:
-            channel.take_back()
+            channel.requeue_dead_letters()
         return failure
 
 
-def _put_letters(topic: Topic, channel: Channel, moved: list[Message]) -> Exception | None:
+def _put_dead_letters(topic: Topic, channel: Channel, moved: list[Message]) -> Exception | None:
     """Puts dead letters into `topic`, one by one, and appends each message that is in to `moved`; returns the error
     that stopped it. Does not yield before the end, so that nobody empties the channel meanwhile."""
-    for message, reason, died in channel.aside.look(MAX_BATCH, MAX_BATCH_BYTES):
+    for message, reason, died in channel.dead_letters.look(MAX_BATCH, MAX_BATCH_BYTES):
         id, timestamp, attempts = message.id.decode("latin-1"), message.timestamp, message.attempts
-        letter = Letter(id, channel.topic_name, channel.name, timestamp, attempts, reason, died, message.body)
+        dead_letter = DeadLetter(id, channel.topic_name, channel.name, timestamp, attempts, reason, died, message.body)
         try:
-            topic.put_messages(topic.new_messages([letter.encode()]))
+            topic.put_messages(topic.new_messages([dead_letter.encode()]))
         except (BrokerError, StorageError) as error:
             return error
         moved.append(message)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gevent import Greenlet, sleep
 
-from gnsqd.broker.envelope import is_dead_letter_topic
+from gnsqd.broker.dead_letter_format import is_dead_letter_topic
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic

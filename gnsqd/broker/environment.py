@@ -26,7 +26,7 @@ class Environment:
     channels_to_precreate(topic)  names that nsqlookupd knows; may yield
     spawn(name, body)       starts a greenlet whose death by a bug ends the daemon
     free_disk               what watches the disk, where that is asked for
-    note_dead(channel)      it has set messages aside for its dead-letter topic. Never yields
+    note_dead(channel)      it has dead letters. Never yields
     wake_at(channel, due)   the first message that it holds back is due then (monotonic ns; maxsize if there is none).
                             Never yields
     rules                   what channels get when they are made

@@ -15,7 +15,7 @@ from time import time_ns
 from gnsqd.queues.message import BODY_AT, ID_AT, Message
 from gnsqd.shared.errors import BrokerError
 
-MAX_ASIDE = 1024  # dead letters of a channel; beyond that they are requeued
+MAX_DEAD_LETTERS = 1024  # dead letters of a channel; beyond that they are requeued
 _SWEEP_FROM = 64
 
 
@@ -137,7 +137,7 @@ class InFlight:
         return due
 
 
-class SetAside:
+class DeadMessages:
     """The messages of a channel that were delivered `max_attempts` times (0: no limit) and will go to its dead-letter
     topic, the oldest first, each with the reason and time (wall clock, ns) of its death."""
 
@@ -157,7 +157,7 @@ class SetAside:
             return messages
         others = []
         for message in messages:
-            if message.attempts < self._max_attempts or len(self._messages) >= MAX_ASIDE:
+            if message.attempts < self._max_attempts or len(self._messages) >= MAX_DEAD_LETTERS:
                 others.append(message)
             else:
                 self._messages[message] = (reason, time_ns())

@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from gnsqd.broker.envelope import Letter, dead_letter_topic, is_dead_letter_topic
+from gnsqd.broker.dead_letter_format import DeadLetter, dead_letter_topic, is_dead_letter_topic
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.command import Name, argument, command, flag, option
 from nsqadmin_cli.consumer import ConsumerOptions, Received, Source, auth_option, transfer
@@ -156,9 +156,9 @@ class _Run(ByTopic):
         self.bytes = self.publisher.bytes
         return [message for found in by_topic.values() for message, _ in found]
 
-    def _read(self, message: Message) -> Letter | None:
+    def _read(self, message: Message) -> DeadLetter | None:
         try:
-            letter = Letter.parse(message.body)
+            letter = DeadLetter.parse(message.body)
         except ValueError:
             letter = None
         if letter is None or not letter.body:  # NSQ does not accept empty messages

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from gnsqd.broker.envelope import is_dead_letter_topic
+from gnsqd.broker.dead_letter_format import is_dead_letter_topic
 from gnsqd.shared.names import is_ephemeral
 from nsqadmin_cli import units
 from nsqadmin_cli.api import ChannelStats, ClientStats, TopicStats

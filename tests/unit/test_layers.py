@@ -60,7 +60,7 @@ SHARED = (
     "gnsqd.log",
     "gnsqd.options",
     "gnsqd.wire.codec",
-    "gnsqd.broker.envelope",
+    "gnsqd.broker.dead_letter_format",
     "gnsqd.storage.disk.reader",
     "gnsqd.storage.journal.records",
     "gnsqd.storage.journal.replay",

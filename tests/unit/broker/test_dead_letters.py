@@ -76,7 +76,7 @@ def test_all_of_many_are_moved_once(fakes: Build) -> None:
 
 @pytest.mark.usefixtures("stopped")
 def test_more_than_may_be_on_their_way_are_requeued(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnsqd.broker.in_flight.MAX_ASIDE", 2)
+    monkeypatch.setattr("gnsqd.broker.in_flight.MAX_DEAD_LETTERS", 2)
     around = fakes(max_attempts=1)
     channel = channel_with(around, b"0", b"1", b"2")
     fail(channel)

@@ -1,9 +1,9 @@
 """Dead letters: the name of their topic, and the format of their bodies.
 
-A letter is a message whose body begins with a header, a JSON object on one line, with where it comes from and what
+A dead letter is a message whose body begins with a header, a JSON object on one line, with where it comes from and what
 became of it. Behind the line feed is the body as it was. contrib/docs/dead-letters.md has an example.
 
-Nothing here needs gevent: other programs also read letters.
+Nothing here needs gevent: other programs also read dead letters.
 """
 
 import json
@@ -37,7 +37,7 @@ def is_dead_letter_topic(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Letter:
+class DeadLetter:
     """The content of a dead letter: id, topic, channel, time of publication and attempts of the message; the reason and
     time of its death; its body. Times are wall clock in ns."""
 
@@ -55,7 +55,7 @@ class Letter:
         return json.dumps(header, separators=(",", ":")).encode() + b"\n" + self.body
 
     @classmethod
-    def parse(cls, data: bytes) -> "Letter":
+    def parse(cls, data: bytes) -> "DeadLetter":
         """Parses the body of a message; raises ValueError, with a text for people, if it is not a dead letter."""
         header, line_feed, body = data.partition(b"\n")
         values: Any = None
@@ -72,4 +72,4 @@ class Letter:
         return cls(**{name: values[name] for name in _HEADER}, body=body)
 
 
-_HEADER = {field.name: field.type for field in fields(Letter)[:-1]}  # in order, with their types
+_HEADER = {field.name: field.type for field in fields(DeadLetter)[:-1]}  # in order, with their types

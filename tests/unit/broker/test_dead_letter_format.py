@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from gnsqd.broker.envelope import MAX_HEADER, Letter, dead_letter_topic, is_dead_letter_topic
+from gnsqd.broker.dead_letter_format import MAX_HEADER, DeadLetter, dead_letter_topic, is_dead_letter_topic
 from gnsqd.shared.names import is_ephemeral, is_valid_name
 
 HEADER = {
@@ -49,19 +49,19 @@ def test_topics_of_channels_whose_names_are_long_are_valid_and_differ(end: str) 
 
 @pytest.mark.parametrize("body", BODIES)
 def test_letter_is_a_line_of_json_and_the_body(body: bytes) -> None:
-    data = Letter(**HEADER, body=body).encode()  # type: ignore[arg-type]
+    data = DeadLetter(**HEADER, body=body).encode()  # type: ignore[arg-type]
     header, _, rest = data.partition(b"\n")
     assert (json.loads(header), rest) == (HEADER, body)
     with_more = json.dumps(HEADER | {"more": [1]}).encode() + b"\n" + body
-    assert Letter.parse(data) == Letter.parse(with_more) == Letter(**HEADER, body=body)  # type: ignore[arg-type]
+    assert DeadLetter.parse(data) == DeadLetter.parse(with_more) == DeadLetter(**HEADER, body=body)  # type: ignore[arg-type]
 
 
 def test_header_has_room_for_all_there_can_be() -> None:
     most = {"id": "\xff" * 16, "topic": "t" * 64, "channel": "c" * 64, "timestamp": -(1 << 63), "attempts": 65535}
     most |= {"reason": "timed out", "died": -(1 << 63)}
-    data = Letter(**most, body=b"").encode()  # type: ignore[arg-type]
+    data = DeadLetter(**most, body=b"").encode()  # type: ignore[arg-type]
     assert len(data) < MAX_HEADER
-    assert Letter.parse(data).id == "\xff" * 16
+    assert DeadLetter.parse(data).id == "\xff" * 16
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_header_has_room_for_all_there_can_be() -> None:
 )
 def test_what_is_not_a_letter_is_reported(data: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Letter.parse(data)
+        DeadLetter.parse(data)
