@@ -1,4 +1,4 @@
-"""Files of messages: one JSON document per line (`Message.document`), compressed with gzip if the name ends in .gz.
+"""Files of messages: one JSON document per line (`MessageRow.document`), compressed with gzip if the name ends in .gz.
 
 When `ArchiveWriter.write` returns, the messages are on disk and may be finished in their queue. If writing fails or is
 interrupted, the file is truncated to its last whole line, and remains valid.
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from gnsqd.shared.names import is_valid_name
 from nsqadmin_cli.errors import AdminError, reason_of
-from nsqadmin_cli.message import Message, body_of
+from nsqadmin_cli.message import MessageRow, body_of
 from nsqadmin_cli.output import Advance, standard_output
 from nsqadmin_cli.units import plural
 
@@ -196,7 +196,7 @@ class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
                 raise AdminError(f"{self.path} ends in the middle of a line; save to another file")
             return begin
 
-    def write(self, messages: Iterable[Message]) -> None:
+    def write(self, messages: Iterable[MessageRow]) -> None:
         """Append a line for each, durably; AdminError."""
         lines = [json.dumps(message.document()) for message in messages]
         data = "".join(f"{line}\n" for line in lines).encode()

@@ -33,7 +33,7 @@ from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.command import Combined, Name, flag, option
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import TLS, Address, NodeError, timed_out
-from nsqadmin_cli.message import Message
+from nsqadmin_cli.message import MessageRow
 from nsqadmin_cli.output import Advance, Confirm, note, progress
 from nsqadmin_cli.snapshot import names_of, no_such
 from nsqadmin_cli.units import grouped, plural, printable, suggestion
@@ -54,7 +54,7 @@ class ConsumerOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received(Message):
+class Received(MessageRow):
     """An unfinished message of a subscription."""
 
     subscription: "Subscription"

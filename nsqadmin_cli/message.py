@@ -25,7 +25,7 @@ DOCUMENT = """
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageRow:
     """One message; `timestamp` in ns, `node` where it was found."""
 
     topic: str
@@ -114,7 +114,7 @@ _MOST_HEX = 4096  # bytes of a body
 _MOST_PRETTY = 32768  # characters of a body
 
 
-def message_blocks(message: Message, facts: Sequence[Part], *, as_hex: bool = False) -> Iterator[Block]:
+def message_blocks(message: MessageRow, facts: Sequence[Part], *, as_hex: bool = False) -> Iterator[Block]:
     """A line with the time of publishing, with the day unless that is today, `facts` and metadata; the body below."""
     day, _, time_of_day = (published := clock(message.timestamp)).partition(" ")
     parts: list[Part] = [(time_of_day if day == time.strftime("%Y-%m-%d") else published, Tone.FAINT), *facts]
@@ -132,7 +132,7 @@ def message_blocks(message: Message, facts: Sequence[Part], *, as_hex: bool = Fa
         yield Line((gap, (f"and {len(message.body) - _MOST_HEX:,} bytes more", Tone.FAINT)))
 
 
-def message_table(messages: Sequence[Message]) -> Table:
+def message_table(messages: Sequence[MessageRow]) -> Table:
     """A row for each, for CSV; bodies are made printable, and are whole in JSON only."""
     table = Table([Column(name, name) for name in ("time", "topic", "node", "id", "attempts", "size", "body")])
     for one in messages:
@@ -147,7 +147,7 @@ MOST = 1000  # messages that a node shows at once
 class Peeked(NamedTuple):
     """A message in its queue. `size` is that of its body, which the node may truncate."""
 
-    message: Message
+    message: MessageRow
     on_disk: bool
     size: int
 
@@ -169,7 +169,7 @@ def peek_at(node: Nsqd, topic: str, channel: str, count: int) -> Found | None:
         for row in data["messages"]:
             id = str(row["id"]).encode("utf-8", "surrogatepass")
             about = topic, int(row["timestamp"]), int(row["attempts"]), id, body_of(row), str(node.address)
-            found.messages.append(Peeked(Message(*about), bool(row["on_disk"]), int(row["size"])))
+            found.messages.append(Peeked(MessageRow(*about), bool(row["on_disk"]), int(row["size"])))
         return found
 
     query = {"topic": topic, "limit": str(count)} | ({"channel": channel} if channel else {})

@@ -7,12 +7,10 @@ from functools import partial
 from typing import NoReturn, Self
 
 from gnsqd.shared.client import Client as WireClient
-from gnsqd.shared.client import Message, Upgrade, reason, tls_context
+from gnsqd.shared.client import Upgrade, reason, tls_context
 from pyspark_nsq.errors import ConnectionLost, NotAgreed, Refused
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
-
-__all__ = ["Client", "Message"]
 
 
 class Client(WireClient):

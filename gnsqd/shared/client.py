@@ -31,7 +31,7 @@ _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _NOT_FATAL = ("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED")
 
 
-class Message(NamedTuple):
+class PushedMessage(NamedTuple):
     """One message as an nsqd pushed it; `id` is 16 ASCII characters."""
 
     timestamp_ns: int
@@ -59,11 +59,11 @@ class Frames(NamedTuple):
     def ids(self) -> list[bytes]:
         return [self.data[at + _ID.start : at + _ID.stop] for at in self.edges[:-1]]
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[PushedMessage]:
         data, unpack, make, head = self.data, _MESSAGE_HEAD.unpack_from, tuple.__new__, FRAME_HEAD
         ends = self.edges[1:]
         return [
-            make(Message, (*unpack(data, at)[2:], data[at + head : end]))
+            make(PushedMessage, (*unpack(data, at)[2:], data[at + head : end]))
             for at, end in zip(self.edges, ends, strict=False)
         ]
 
@@ -174,7 +174,7 @@ class Client:
         """Sends RDY: up to `count` messages may be in flight to this client, at most `max_rdy_count`."""
         self._send(b"RDY %d\n" % min(count, self.max_rdy_count))
 
-    def receive(self, timeout: float) -> list[Message]:
+    def receive(self, timeout: float) -> list[PushedMessage]:
         """Returns all messages received, after waiting up to `timeout` seconds for the first."""
         return [message for frames in self.receive_frames(timeout) for message in frames.messages()]
 

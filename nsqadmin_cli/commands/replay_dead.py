@@ -11,7 +11,7 @@ from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.command import Name, argument, command, flag, option
 from nsqadmin_cli.consumer import ConsumerOptions, Received, Source, auth_option, transfer
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.message import MOST, Message, clock, peek_at
+from nsqadmin_cli.message import MOST, MessageRow, clock, peek_at
 from nsqadmin_cli.output import Advance, Output, note, report
 from nsqadmin_cli.publisher import PATIENCE, ByTopic, NodeCount, Publisher, TopicCount, rate_option
 from nsqadmin_cli.snapshot import no_such
@@ -156,7 +156,7 @@ class _Run(ByTopic):
         self.bytes = self.publisher.bytes
         return [message for found in by_topic.values() for message, _ in found]
 
-    def _read(self, message: Message) -> DeadLetter | None:
+    def _read(self, message: MessageRow) -> DeadLetter | None:
         try:
             letter = DeadLetter.parse(message.body)
         except ValueError:

@@ -25,7 +25,7 @@ from nsqadmin_cli.message import (
     DOCUMENT,
     MOST,
     Found,
-    Message,
+    MessageRow,
     Peeked,
     message_blocks,
     message_table,
@@ -220,7 +220,7 @@ def _look_at_files(path: str, topic: str, channel: str, count: int) -> Found:
         raise NotFound(f"{path} does not have the {f'channel {channel} of {topic}' if channel else f'topic {topic}'}")
     plan = make_plan(queue)
     records = (item for _, item in read_queue(queue, plan, DEFAULT_MAX_MSG_SIZE) if isinstance(item, Record))
-    messages = [Message(topic, *decode_record(record.payload), path) for record in islice(records, count)]
+    messages = [MessageRow(topic, *decode_record(record.payload), path) for record in islice(records, count)]
     depth = len(messages) if plan.meta is None else plan.meta.depth
     return Found(depth, depth, [Peeked(one, True, len(one.body)) for one in messages])
 

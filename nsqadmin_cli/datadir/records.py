@@ -21,7 +21,7 @@ from gnsqd.shared.record import LENGTH, MIN_RECORD_SIZE, decode_record
 from gnsqd.storage.disk.reader import RecordReader
 from nsqadmin_cli.archive import ArchiveWriter
 from nsqadmin_cli.errors import AdminError, reason_of
-from nsqadmin_cli.message import Message
+from nsqadmin_cli.message import MessageRow
 from nsqadmin_cli.output import Advance
 from nsqadmin_cli.table import ALWAYS, Form, Tone, column
 
@@ -233,14 +233,14 @@ _BATCH_MESSAGES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class StoredMessage(Message):
+class StoredMessage(MessageRow):
     """A message in the queue of a channel, or for an empty one of the topic; `due` in ns, or None."""
 
     channel: str = ""
     due: int | None = None
 
     def document(self) -> dict[str, Any]:
-        return Message.document(self) | {"channel": self.channel or None, "due": self.due}
+        return MessageRow.document(self) | {"channel": self.channel or None, "due": self.due}
 
 
 @dataclass

@@ -12,9 +12,8 @@ from typing import Self
 
 import pytest
 
-from gnsqd.shared.client import Frames
+from gnsqd.shared.client import Frames, PushedMessage
 from pyspark_nsq import backlog, read_task, subscription
-from pyspark_nsq.client import Message
 from pyspark_nsq.discovery import Depth, Nsqd
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NsqSourceError, Refused
 from pyspark_nsq.option_values import Address
@@ -24,7 +23,7 @@ from pyspark_nsq.segment import split_ids
 TOPIC, CHANNEL = "clicks", "archive"
 
 
-def frames_of(messages: Sequence[Message]) -> Frames:
+def frames_of(messages: Sequence[PushedMessage]) -> Frames:
     """What an nsqd sends."""
     data, edges = b"", [0]
     for timestamp, attempts, id, body in messages:
@@ -50,9 +49,9 @@ class FakeNsqd:
         self.nsqd = Nsqd(f"{host}:{port}", (host, port), (host, port + 1))
         self.max_rdy_count = max_rdy_count
         self.piece = piece  # the most messages that arrive at once
-        self.queue: deque[Message] = deque()  # with the attempts so far
-        self.in_flight: dict[bytes, tuple[Message, FakeClient]] = {}
-        self.finished: list[Message] = []
+        self.queue: deque[PushedMessage] = deque()  # with the attempts so far
+        self.in_flight: dict[bytes, tuple[PushedMessage, FakeClient]] = {}
+        self.finished: list[PushedMessage] = []
         self.published = 0
         self.start_time = 1000
         self.channel_exists = True
@@ -71,7 +70,7 @@ class FakeNsqd:
             self.published += 1
             id = f"{self.nsqd.tcp[1]:06x}{self.published:010x}".encode()
             body = f"{self.nsqd.name}/{self.published}".encode()
-            self.queue.append(Message(self.published * 1_000_000_123, 0, id, body))
+            self.queue.append(PushedMessage(self.published * 1_000_000_123, 0, id, body))
 
     def time_out(self) -> None:
         """What is in flight has run out of time."""
@@ -115,7 +114,7 @@ class FakeClient:
         self.unfinished: set[bytes] = set()
         self._run = fake.start_time
         self._ready = 0
-        self._arrived: list[Message] = []
+        self._arrived: list[PushedMessage] = []
         self._closed = False
 
     def __enter__(self) -> Self:

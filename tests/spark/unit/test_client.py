@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from gnsqd.shared.client import PushedMessage
 from kit import nsq_client
 from kit.auth_server import EVERYTHING, AuthServer, grant, response
 from kit.certificates import write_identities
 from kit.daemons import DEADLINE, Daemon, free_port
 from kit.traffic import DaemonFactory, create, wait_for
-from pyspark_nsq.client import Client, Message
+from pyspark_nsq.client import Client
 from pyspark_nsq.errors import ConnectionLost, NotAgreed, NsqSourceError, Refused
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
@@ -41,8 +42,8 @@ def consumer(nsqd: Daemon, rdy: int = 0, settings: Settings = PLAIN) -> Client:
     return client
 
 
-def receive(client: Client, count: int) -> list[Message]:
-    messages: list[Message] = []
+def receive(client: Client, count: int) -> list[PushedMessage]:
+    messages: list[PushedMessage] = []
     deadline = time.monotonic() + DEADLINE
     while len(messages) < count:
         assert time.monotonic() < deadline, messages
@@ -313,16 +314,16 @@ def frame(kind: int, data: bytes) -> bytes:
     return struct.pack(">ii", 4 + len(data), kind) + data
 
 
-def pushed(message: Message) -> bytes:
+def pushed(message: PushedMessage) -> bytes:
     return frame(nsq_client.MESSAGE, struct.pack(">qH16s", *message[:3]) + message.body)
 
 
 OK = frame(nsq_client.RESPONSE, b"OK")
 HEARTBEAT = frame(nsq_client.RESPONSE, nsq_client.HEARTBEAT)
 MESSAGES = [
-    Message(1 << 60, 1, b"0123456789abcdef", b""),
-    Message(2, 65535, b"f" * 16, bytes(1000)),
-    Message(3, 3, b"e" * 16, b"x"),
+    PushedMessage(1 << 60, 1, b"0123456789abcdef", b""),
+    PushedMessage(2, 65535, b"f" * 16, bytes(1000)),
+    PushedMessage(3, 3, b"e" * 16, b"x"),
 ]
 
 
@@ -332,7 +333,7 @@ def test_frames_may_come_in_any_pieces(pair: tuple[Client, socket.socket], seed:
     chance = random.Random(seed)
     expected = [chance.choice(MESSAGES) for _ in range(20)]
     data = b"".join(pushed(message) + HEARTBEAT * chance.randrange(2) for message in expected)
-    got: list[Message] = []
+    got: list[PushedMessage] = []
     while data:
         size = chance.choice((1, 3, 8, 30, 40, 2000))
         peer.sendall(data[:size])

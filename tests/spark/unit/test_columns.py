@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsqd.shared.client import Frames, Message
+from gnsqd.shared.client import Frames, PushedMessage
 from pyspark_nsq.columns import Messages, pack, rows_of
 from pyspark_nsq.errors import SpoolError
 from spark.unit.fake_nsqd import frames_of
@@ -13,8 +13,8 @@ from spark.unit.fake_nsqd import frames_of
 CONSTANTS = {"topic": "t", "channel": "c", "nsqd": "n:4150"}
 
 
-def message(number: int, attempts: int = 1, body: bytes = b"x") -> Message:
-    return Message(1_795_228_294_480_321_688 + number, attempts, b"%016x" % number, body)
+def message(number: int, attempts: int = 1, body: bytes = b"x") -> PushedMessage:
+    return PushedMessage(1_795_228_294_480_321_688 + number, attempts, b"%016x" % number, body)
 
 
 def rows(messages: Messages) -> list[tuple[int, int, bytes, bytes]]:
@@ -22,17 +22,17 @@ def rows(messages: Messages) -> list[tuple[int, int, bytes, bytes]]:
     return [(row["timestamp_ns"], row["attempts"], row["message_id"].encode(), row["value"]) for row in table]
 
 
-def messages(attempts: st.SearchStrategy[int]) -> st.SearchStrategy[list[list[Message]]]:
+def messages(attempts: st.SearchStrategy[int]) -> st.SearchStrategy[list[list[PushedMessage]]]:
     ids = st.integers(0, 99).map(lambda number: b"%016x" % number)
-    one = st.builds(Message, st.integers(0, 2**63 - 1), attempts, ids, st.binary(max_size=300))
+    one = st.builds(PushedMessage, st.integers(0, 2**63 - 1), attempts, ids, st.binary(max_size=300))
     return st.lists(st.lists(one, min_size=1, max_size=20), min_size=1, max_size=4)
 
 
 @given(messages(st.just(1)) | messages(st.integers(0, 65535)))
-def test_columns_are_the_messages_of_the_frames(groups: list[list[Message]]) -> None:
+def test_columns_are_the_messages_of_the_frames(groups: list[list[PushedMessage]]) -> None:
     received = [frames_of(group) for group in groups]
     assert [message for frames in received for message in frames.messages()] == [m for group in groups for m in group]
-    first: dict[bytes, Message] = {}
+    first: dict[bytes, PushedMessage] = {}
     for group in groups:
         for one in group:
             first.setdefault(one.id, one)

@@ -10,9 +10,9 @@ import pytest
 
 from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
 from gnsq_pipeline.spool import find, list_streams, publish
+from gnsqd.shared.client import PushedMessage
 from kit.daemons import Daemon, free_port
 from kit.traffic import take
-from pyspark_nsq.client import Message
 from pyspark_nsq.columns import Messages, pack
 from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import Kind, pack_entry
@@ -61,7 +61,7 @@ def half_committed(tmp_path: Path) -> Path:
         chain.open()
         for segment in range(2):
             numbers = [10 * batch + 2 * segment + number for number in range(2)]
-            messages = [Message(number, 1, b"%016x" % number, b"body %d" % number) for number in numbers]
+            messages = [PushedMessage(number, 1, b"%016x" % number, b"body %d" % number) for number in numbers]
             ids, rows = Messages.of([frames_of(messages)])
             chain.append(pack_entry(Kind.SEGMENT, 0, 1, ids, pack(rows)))
         chain.end(0)

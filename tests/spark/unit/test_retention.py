@@ -8,8 +8,8 @@ from typing import NoReturn
 
 import pytest
 
+from gnsqd.shared.client import PushedMessage
 from pyspark_nsq import known_ids, retention
-from pyspark_nsq.client import Message
 from pyspark_nsq.columns import Messages
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import place
@@ -46,8 +46,8 @@ def fill(spool: Spool, batch: int, *, confirmed: bool = True, topic: str = TOPIC
     chain.end(0)
 
 
-def message(id: bytes, attempts: int) -> Message:
-    return Message(0, attempts, id, b"")
+def message(id: bytes, attempts: int) -> PushedMessage:
+    return PushedMessage(0, attempts, id, b"")
 
 
 def known(spool: Spool, batch: int, candidates: list[bytes], attempts: int = 2, started: int = RUN) -> set[bytes]:
