@@ -21,7 +21,7 @@ from nsqadmin_cli.command import command, flag
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import NodeError, Refused, timed_out
 from nsqadmin_cli.output import Advance, Confirm, Output, not_found, progress, report
-from nsqadmin_cli.snapshot import Snapshot, by_key, no_such
+from nsqadmin_cli.snapshot import ClusterSnapshot, by_key, no_such
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Form, Grid, Line, Table, Tone, column, failed, table_of
 from nsqadmin_cli.units import plural, printable
 
@@ -66,7 +66,7 @@ class Operation:
         """Its object, as in "no node has ..."."""
         return f"the channel {self.channel} in the topic {self.topic}" if self.channel else f"the topic {self.topic}"
 
-    def matches(self, seen: Snapshot) -> "list[Operation]":
+    def matches(self, seen: ClusterSnapshot) -> "list[Operation]":
         """The operations that a pattern stands for, by name."""
         known = seen.channel_shares if self.channel else [(topic, "") for topic in seen.topic_shares]
         names = sorted(key for key in known if fnmatchcase(key[0], self.topic) and fnmatchcase(key[1], self.channel))
@@ -385,7 +385,7 @@ def operate(cluster: Cluster, output: Output, operation: Operation, confirm: Con
 def _operate_on_matches(cluster: Cluster, output: Output, operation: Operation, confirm: Confirm) -> int:
     """Do `operation` on everything that matches its pattern, once that is confirmed."""
     nodes = cluster.nsqds()
-    seen = Snapshot(cluster.ask(Nsqd.stats, nodes), cluster.lookupd_errors)
+    seen = ClusterSnapshot(cluster.ask(Nsqd.stats, nodes), cluster.lookupd_errors)
     found = operation.matches(seen)
     works = [Work(one, _plan(one, nodes, seen.answers), plan_for_lookupds(cluster, one)) for one in found]
     if not works:

@@ -185,16 +185,16 @@ def by_key(node: NodeStats) -> dict[Key, TopicStats | ChannelStats]:
 
 
 @dataclass
-class Snapshot:
+class ClusterSnapshot:
     """One snapshot. `clock` is in unix seconds, `moment` monotonic; there are flows if there was a snapshot before."""
 
     answers: Answers[NodeStats]
     lookupd_errors: list[NodeError]
-    before: InitVar["Snapshot | None"] = None
+    before: InitVar["ClusterSnapshot | None"] = None
     clock: float = field(default_factory=time.time)
     moment: float = field(default_factory=time.monotonic)
 
-    def __post_init__(self, before: "Snapshot | None") -> None:
+    def __post_init__(self, before: "ClusterSnapshot | None") -> None:
         self.latest: dict[Address, NodeStats]  # also of nodes that failed now
         known = before.latest if before else {}
         self.flows = flows_between(known, self.nodes) if before else None
@@ -239,11 +239,11 @@ class Snapshot:
 
 def snapshots(
     cluster: Cluster, seconds: float | None, count: int | None, topic: str, channel: str = "", *, clients: bool = False
-) -> Iterator[Snapshot]:
+) -> Iterator[ClusterSnapshot]:
     """Snapshots `seconds` apart: `count` of them, one without `seconds`. After a slow one, the next one waits for at
     least half of `seconds`: rates over less are not meaningful. NotFound if the first lacks the topic or channel."""
     due = time.monotonic()
-    seen: Snapshot | None = None
+    seen: ClusterSnapshot | None = None
     for number in itertools.count(1):
         seen = take_snapshot(cluster, topic=topic, channel=channel, clients=clients, before=seen)
         if number == 1:
@@ -256,7 +256,7 @@ def snapshots(
         time.sleep(due - now)
 
 
-def require(cluster: Cluster, seen: Snapshot, topic: str, channel: str = "") -> None:
+def require(cluster: Cluster, seen: ClusterSnapshot, topic: str, channel: str = "") -> None:
     """Raise unless a node has the topic or channel of the options (empty: none), or no node answered."""
     names = [name for name in seen.channel_shares if channel == name[1]] if channel else seen.topic_shares
     if seen.nodes and (topic or channel) and not names:
@@ -283,11 +283,16 @@ def names_of(nodes: Iterable[NodeStats]) -> dict[str, set[str]]:
 
 
 def take_snapshot(
-    cluster: Cluster, *, topic: str = "", channel: str = "", clients: bool = False, before: Snapshot | None = None
-) -> Snapshot:
+    cluster: Cluster,
+    *,
+    topic: str = "",
+    channel: str = "",
+    clients: bool = False,
+    before: ClusterSnapshot | None = None,
+) -> ClusterSnapshot:
     """Query all nodes for statistics, of all topics and channels or the given ones."""
     answers = cluster.ask(partial(Nsqd.stats, topic=topic, channel=channel, clients=clients))
-    return Snapshot(answers, cluster.lookupd_errors, before)
+    return ClusterSnapshot(answers, cluster.lookupd_errors, before)
 
 
 def client_document(client: ClientStats, address: Address) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from nsqadmin_cli import units
 from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers, errors_of
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.snapshot import OF_CHANNELS, Flow, Key, Snapshot, Totals
+from nsqadmin_cli.snapshot import OF_CHANNELS, ClusterSnapshot, Flow, Key, Totals
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Grid, Table, Tone, as_json, column, failed, json_only, table_of
 from nsqadmin_cli.units import plural
 
@@ -98,7 +98,7 @@ def _health(node: NodeStats) -> Cell:
     return Cell("healthy", Tone.GOOD) if node.health == "OK" else Cell(node.health, Tone.BAD)
 
 
-def tree_table(seen: Snapshot, *, watched: bool = False, by_node: bool = False) -> Table:
+def tree_table(seen: ClusterSnapshot, *, watched: bool = False, by_node: bool = False) -> Table:
     """Each topic followed by its channels; with `by_node`, also their shares of nodes, if several have one."""
     totals, flows = seen.totals, seen.flows or {}
     rows: list[Counts] = []
@@ -131,7 +131,7 @@ def _with_shares(
         yield counts(Counts, share, Cell("    (paused)" if share.paused else "", Tone.NOTE), place=str(address))
 
 
-def topic_table(seen: Snapshot, *, watched: bool = False) -> Table:
+def topic_table(seen: ClusterSnapshot, *, watched: bool = False) -> Table:
     """One row for each topic, summed over nodes."""
     rows, flows = [], seen.flows or {}
     for topic in seen.totals.topics:
@@ -143,7 +143,7 @@ def topic_table(seen: Snapshot, *, watched: bool = False) -> Table:
 
 
 def channel_table(
-    seen: Snapshot, *, watched: bool = False, with_topic: bool = True, only: Collection[Key] | None = None
+    seen: ClusterSnapshot, *, watched: bool = False, with_topic: bool = True, only: Collection[Key] | None = None
 ) -> Table:
     """One row for each channel, or only for these, summed over nodes."""
     rows, flows = [], seen.flows or {}
@@ -159,7 +159,7 @@ def channel_table(
     return table_of(ChannelCounts, rows, without=without, empty="No channels.")
 
 
-def troubled(seen: Snapshot) -> set[Key]:
+def troubled(seen: ClusterSnapshot) -> set[Key]:
     """Channels that are paused, have messages on disk, or on a node without a consumer, time out or grow."""
     found = set()
     for key, places in seen.channel_shares.items():
@@ -184,7 +184,7 @@ def make_compact(table: Table) -> None:
 _OPTIONAL = ("memory_depth", "backend_depth", "deferred_count", "requeue_count", "timeout_count", "paused")
 
 
-def share_table(seen: Snapshot, shares: Shares, whole: TopicStats | ChannelStats) -> Table:
+def share_table(seen: ClusterSnapshot, shares: Shares, whole: TopicStats | ChannelStats) -> Table:
     """The share of each node of one topic or channel; nodes that did not answer have a row with the reason."""
     rows: list[NodeCounts] = []
     for address, answer in seen.answers.items():
@@ -218,7 +218,7 @@ class ClientRow:
     user_agent: Value = column("user agent", keep=2, tone=Tone.FAINT)
 
 
-def client_table(seen: Snapshot, *, with_places: bool = True, of: tuple[str, str] | None = None) -> Table:
+def client_table(seen: ClusterSnapshot, *, with_places: bool = True, of: tuple[str, str] | None = None) -> Table:
     """One row for each consumer, or for those of one channel."""
     rows = [
         _client(client, topic, channel, address, seen.clock)
@@ -277,7 +277,7 @@ LISTING = ("listed", "tombstoned")
 _SUMS = ("topic_count", "channel_count", "depth", "backend_depth", "in_flight_count", "message_count", "client_count")
 
 
-def node_rows(seen: Snapshot) -> dict[Address, NodeRow]:
+def node_rows(seen: ClusterSnapshot) -> dict[Address, NodeRow]:
     """The rows of all nodes, also of nodes that are down."""
     rows = {}
     for address, answer in seen.answers.items():
@@ -299,7 +299,9 @@ def _sum_up(row: NodeRow, sums: Totals) -> NodeRow:
 
 
 def node_table(
-    seen: Snapshot, rows: Mapping[Address, NodeRow] | None = None, without: Sequence[str] = ("daemon", *LISTING, *RATES)
+    seen: ClusterSnapshot,
+    rows: Mapping[Address, NodeRow] | None = None,
+    without: Sequence[str] = ("daemon", *LISTING, *RATES),
 ) -> Table:
     total = _sum_up(NodeRow(Cell(plural(len(seen.answers), "node"), Tone.STRONG)), seen.totals)
     found = [*(rows or node_rows(seen)).values()]
@@ -325,7 +327,9 @@ def common_facts(whole: TopicStats | ChannelStats, shares: Shares) -> dict[str, 
     return facts
 
 
-def share_documents(seen: Snapshot, shares: Shares, key: str, **more: Callable[[Address], object]) -> list[object]:
+def share_documents(
+    seen: ClusterSnapshot, shares: Shares, key: str, **more: Callable[[Address], object]
+) -> list[object]:
     """For each node: its address, error, what the functions `more` return for it, and its share under `key`."""
     errors = {error.address: error.reason for error in errors_of(seen.answers)}
     return [

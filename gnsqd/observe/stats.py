@@ -152,7 +152,7 @@ _CLIENT_KEYS = tuple(field.name for field in fields(ClientStats))
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class StatsRows:
     """Topics and producers as /stats shows them: rows whose keys are in its order. None shows as null."""
 
     topics: list[Row] | None
@@ -165,7 +165,7 @@ def snapshot(
     topic_name: str = "",
     channel_name: str = "",
     include_clients: bool = True,
-) -> Snapshot:
+) -> StatsRows:
     """Returns the present state, or that of one topic or of the channels of one name (NSQD-COMPAT 5.3). Yields if there
     is much: the figures of a row are of one moment, those of two rows need not be."""
     topics: Sequence[Topic]
@@ -174,7 +174,7 @@ def snapshot(
     elif topic_name in registry.topics:
         topics = [registry.topics[topic_name]]
     else:
-        return Snapshot(None, None)
+        return StatsRows(None, None)
     turns = Turns()
 
     def client_rows(clients: Iterable[Consumer]) -> list[Row] | None:
@@ -194,7 +194,7 @@ def snapshot(
         row["channels"] += [_channel_row(channel, client_rows) for channel in turns.over(channels)]
         row["e2e_processing_latency"] = _latency_row(topic.e2e_latency())
         rows.append(row)
-    return Snapshot(rows, client_rows(producers()) or None)
+    return StatsRows(rows, client_rows(producers()) or None)
 
 
 def _topic_row(topic: Topic) -> Row:

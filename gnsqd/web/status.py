@@ -17,7 +17,7 @@ from gnsqd.broker.registry import Registry
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.gotext import format_duration
 from gnsqd.hub.cooperative import Turns
-from gnsqd.observe.stats import Row, Snapshot, snapshot
+from gnsqd.observe.stats import Row, StatsRows, snapshot
 from gnsqd.options import Options
 from gnsqd.shared.version import NSQD_VERSION, version_string
 from gnsqd.web.debug import Debug
@@ -150,7 +150,7 @@ class Status:
         return Content(*self._metrics.render(request.headers.get(b"accept", b"").decode("latin-1")))
 
 
-def stats_page(stats: Snapshot, memory: Row | None, health: str, start_time: int, uptime: int) -> Iterator[str]:
+def stats_page(stats: StatsRows, memory: Row | None, health: str, start_time: int, uptime: int) -> Iterator[str]:
     """Yields line by line; `start_time` in unix seconds, `uptime` in ns."""
     yield from (version_string(), f"start_time {_rfc3339(start_time)}", f"uptime {format_duration(uptime)}")
     yield from ("", f"Health: {health}")

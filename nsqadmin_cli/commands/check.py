@@ -21,7 +21,7 @@ from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command import AdminCommand, Combined, Parsed, channel_option, command, duration, option, topic_option
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import Output, measure_rates
-from nsqadmin_cli.snapshot import Flow, Snapshot, drain_seconds, take_snapshot
+from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, drain_seconds, take_snapshot
 from nsqadmin_cli.table import Block, Line, Tone, column, described, table_of
 from nsqadmin_cli.units import plural
 
@@ -120,7 +120,7 @@ class Scope:
     """The snapshot without `excluded`, patterns of `topic` or `topic/channel`. Its flows are those of `interval`, in
     seconds."""
 
-    seen: Snapshot
+    seen: ClusterSnapshot
     excluded: tuple[str, ...] = ()
     interval: float = 0.0
 
@@ -294,7 +294,7 @@ def check(
             seen = take_snapshot(cluster, topic=topic, channel=channel, before=seen)
         found = [*_of_nodes(seen), *_of_names(seen, topic, channel)]
     except AdminError as error:  # no nsqlookupd answers
-        seen = Snapshot({}, [])
+        seen = ClusterSnapshot({}, [])
         found = [Problem(Status.UNKNOWN, text=str(error))]
     scope = Scope(seen, exclude, interval or 0.0)
     measures = {one: list(one.measure(scope)) if interval is not None or not one.moving else [] for one in METRICS}
@@ -315,7 +315,7 @@ def check(
     return ExitCode[status]
 
 
-def _of_nodes(seen: Snapshot) -> Iterator[Problem]:
+def _of_nodes(seen: ClusterSnapshot) -> Iterator[Problem]:
     for error in errors_of(seen.answers):
         yield Problem(Status.CRITICAL, text=str(error), node=str(error.address))
     for address, node in seen.nodes.items():
@@ -327,7 +327,7 @@ def _of_nodes(seen: Snapshot) -> Iterator[Problem]:
         yield Problem(Status.UNKNOWN, text="nsqlookupd lists no nodes")
 
 
-def _of_names(seen: Snapshot, topic: str, channel: str) -> Iterator[Problem]:
+def _of_names(seen: ClusterSnapshot, topic: str, channel: str) -> Iterator[Problem]:
     """The topic or channel that was named and does not exist: without this, it would pass the limits."""
     if seen.nodes and ((topic and topic not in seen.topic_shares) or (channel and not seen.channel_shares)):
         what = f"channel {'/'.join(filter(None, (topic, channel)))}" if channel else f"topic {topic}"

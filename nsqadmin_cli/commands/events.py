@@ -12,7 +12,7 @@ from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import channel_option, command, duration, option, topic_option
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, is_terminal, note, report
-from nsqadmin_cli.snapshot import Snapshot, by_key, snapshots
+from nsqadmin_cli.snapshot import ClusterSnapshot, by_key, snapshots
 from nsqadmin_cli.table import ALWAYS, Form, Line, Tone, column, described, table_of
 from nsqadmin_cli.units import plural
 
@@ -61,7 +61,7 @@ def events(
     """Consumers connect and disconnect; topics and channels are created, paused, unpaused or vanish; nodes fail, answer
     again or were restarted. Snapshots are compared, so something that comes and goes between two of them is not
     seen."""
-    before: Snapshot | None = None
+    before: ClusterSnapshot | None = None
     number = 0
     for seen in snapshots(cluster, interval, count, topic, channel, clients=True):
         if before is None:

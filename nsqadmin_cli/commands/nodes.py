@@ -10,7 +10,7 @@ from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.command import command, flag
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, report
-from nsqadmin_cli.snapshot import Snapshot, take_snapshot
+from nsqadmin_cli.snapshot import ClusterSnapshot, take_snapshot
 from nsqadmin_cli.stat_tables import LISTING, RATES, NodeRow, node_rows, node_table
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only, table_of
 
@@ -34,7 +34,7 @@ def nodes(cluster: Cluster, output: Output) -> int:
     return report(seen.errors)
 
 
-def rows_with_daemons(cluster: Cluster, seen: Snapshot) -> dict[Address, NodeRow]:
+def rows_with_daemons(cluster: Cluster, seen: ClusterSnapshot) -> dict[Address, NodeRow]:
     """The rows of all nodes with their daemons, which are queried, and what nsqlookupds list."""
     rows = node_rows(seen)
 

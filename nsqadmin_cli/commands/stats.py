@@ -13,7 +13,7 @@ from nsqadmin_cli.command import Watch, channel_option, command, flag, option, t
 from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.output import Output, report
-from nsqadmin_cli.snapshot import Snapshot, Totals, client_document, require, snapshots, take_snapshot, through
+from nsqadmin_cli.snapshot import ClusterSnapshot, Totals, client_document, require, snapshots, take_snapshot, through
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Line, Row, Table, Tone, column, described, table_of
 from nsqadmin_cli.units import one_or_number, printable
 
@@ -94,7 +94,7 @@ def stats(
     by = by or ("channel" if sort or trouble or columns not in (None, "all") else "tree")
     names, watched = columns.split(",") if columns else None, watch.interval is not None
 
-    def table(seen: Snapshot, by: str, *, compact: bool = False) -> Table:
+    def table(seen: ClusterSnapshot, by: str, *, compact: bool = False) -> Table:
         """The selected rows and columns; UsageError for a wrong name."""
         match by:
             case "tree":
@@ -120,7 +120,7 @@ def stats(
             stat_tables.make_compact(table)
         return table
 
-    def blocks(seen: Snapshot) -> Sequence[Block]:
+    def blocks(seen: ClusterSnapshot) -> Sequence[Block]:
         if not seen.nodes and by != "node":
             return ()
         rows = table(seen, by, compact=True)
@@ -184,7 +184,7 @@ _TREE = (
 )
 
 
-def _tree(seen: Snapshot) -> Table:
+def _tree(seen: ClusterSnapshot) -> Table:
     table = Table(_TREE, empty="No topics.")
     for topic in seen.totals.topics:
         name = topic.topic_name
@@ -213,7 +213,7 @@ def _branch(channel: ChannelStats, places: Places, *, last: bool) -> Iterator[Ro
         yield [twig + name, str(address), *numbers, client.remote_address, client.user_agent]
 
 
-def _tree_document(seen: Snapshot) -> Iterator[dict[str, object]]:
+def _tree_document(seen: ClusterSnapshot) -> Iterator[dict[str, object]]:
     for topic in seen.totals.topics:
         name, channels = topic.topic_name, []
         for channel in topic.channels:

@@ -24,7 +24,7 @@ from nsqadmin_cli.command import command, duration, option
 from nsqadmin_cli.context import ClusterSettings, Commands
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.snapshot import Flow, Key, Snapshot, Totals, drain_seconds, node_flows, summed, through
+from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, Totals, drain_seconds, node_flows, summed, through
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Line, Table, Tone, as_json
 from nsqadmin_cli.units import plural
 
@@ -428,7 +428,7 @@ class TopView:
         return _fitted([*items, (" ", Tone.PLAIN), *((f"  {key}", Tone.FAINT) for key in _KEYS)], width)
 
     def _table(self) -> Table:
-        seen = Snapshot(self._answers, [])
+        seen = ClusterSnapshot(self._answers, [])
         if self.subject == CONSUMER:
             table = stat_tables.client_table(seen, with_places=False, of=self.within)
             asked = all(one.clients is not None for node in seen.nodes.values() for _, one in node.channels())

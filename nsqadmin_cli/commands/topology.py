@@ -14,7 +14,7 @@ from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command import argument, command
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import Confirm, Output, report
-from nsqadmin_cli.snapshot import Snapshot, by_key, take_snapshot
+from nsqadmin_cli.snapshot import ClusterSnapshot, by_key, take_snapshot
 from nsqadmin_cli.table import ALWAYS, Table, Tone, column, described, table_of
 from nsqadmin_cli.units import plural, printable
 
@@ -95,7 +95,7 @@ def import_(cluster: Cluster, output: Output, confirm: Confirm, file: str = file
     return report(errors)
 
 
-def _table(seen: Snapshot, found: Sequence[Difference], none: str) -> Table:
+def _table(seen: ClusterSnapshot, found: Sequence[Difference], none: str) -> Table:
     where = " on the nodes that answered" if seen.errors else ""
     return table_of(Difference, found, empty=f"{none}{where}." if seen.nodes else "")
 
@@ -105,7 +105,7 @@ def _topology(node: NodeStats) -> dict[Entry, bool]:
     return {key: row.paused for key, row in by_key(node).items() if not any(map(is_ephemeral, key))}
 
 
-def _differences(seen: Snapshot, expected: dict[Entry, bool]) -> Iterator[Difference]:
+def _differences(seen: ClusterSnapshot, expected: dict[Entry, bool]) -> Iterator[Difference]:
     """In the order in which they can be changed: a topic before its channels."""
     by_node = {address: _topology(node) for address, node in seen.nodes.items()}
     for entry in sorted({*expected, *(entry for found in by_node.values() for entry in found)}):

@@ -15,7 +15,7 @@ from nsqadmin_cli.context import Commands
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.node_options import options_of
-from nsqadmin_cli.snapshot import Snapshot
+from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.table import column, json_only
 
 # Options that usually have the same value on all nodes of a cluster.
@@ -65,8 +65,8 @@ class Examination:
     """The input of the rules; `after` has the flows since `before`, `seconds` ago. `deep`: depth of a deep queue.
     `whole`: all topics and channels were queried, so that those not seen do not exist."""
 
-    before: Snapshot
-    after: Snapshot
+    before: ClusterSnapshot
+    after: ClusterSnapshot
     seconds: float
     commands: Commands
     deep: int
@@ -103,7 +103,7 @@ def examine(
     except AdminError as error:  # of all nsqlookupds: each of them has an error among the answers below
         nodes, discovery = [], [error]
     question = partial(Nsqd.stats, topic=topic, channel=channel, clients=True)
-    before = Snapshot(cluster.ask(question, nodes), [])
+    before = ClusterSnapshot(cluster.ask(question, nodes), [])
     listed = cluster.ask_lookupds(Lookupd.nodes) if cluster.lookupds else {}
     # Who hangs is waited for once.
     there = [node for node in nodes if node.address in before.nodes]
@@ -116,7 +116,7 @@ def examine(
     known = ask_all(lookupds, Lookupd.topics, cluster.timeout)
     if there:
         wait(interval)
-    after = Snapshot(before.answers | cluster.ask(question, there), [], before)
+    after = ClusterSnapshot(before.answers | cluster.ask(question, there), [], before)
     dropped = _sum_dropped(cluster, dropping)
     # What is left of these are nodes at impossible addresses.
     discovery += [one for one in cluster.lookupd_errors if not isinstance(listed.get(one.address), NodeError)]

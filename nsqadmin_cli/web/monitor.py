@@ -24,7 +24,7 @@ from nsqadmin_cli.context import Commands
 from nsqadmin_cli.diagnosis.examination import Finding, examine
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError, timed_out
-from nsqadmin_cli.snapshot import Key, Snapshot, through
+from nsqadmin_cli.snapshot import ClusterSnapshot, Key, through
 
 INTERVAL = 2.0  # seconds between two live snapshots
 FRESH = 1.0  # seconds for which a snapshot serves every view
@@ -123,7 +123,7 @@ class Monitor:
         self.cluster = cluster
         self._commands = commands
         self._lock = threading.Lock()
-        self._seen: deque[Snapshot] = deque(maxlen=4)  # the youngest last
+        self._seen: deque[ClusterSnapshot] = deque(maxlen=4)  # the youngest last
         self._stale = False  # an operation changed what they show
         self._slow: set[object] = set()  # addresses of nodes that did not answer in time
         self._trends: dict[Key, array[float]] = {}
@@ -132,7 +132,7 @@ class Monitor:
         self.node_rows = Kept(lambda: rows_with_daemons(cluster, self.snapshot(SHARED)), _NODES)
         self.lookups = Kept(self._ask_lookupds, _NODES)
 
-    def snapshot(self, oldest: float) -> Snapshot:
+    def snapshot(self, oldest: float) -> ClusterSnapshot:
         """All nodes with their clients, at most `oldest` seconds ago, with flows if there was a snapshot before.
         AdminError if no nsqlookupd answers and no node was given."""
         with self._lock:
@@ -143,7 +143,7 @@ class Monitor:
                 answers = self._ask(nodes)
                 now = time.monotonic()
                 before = [one for one in self._seen if _LEAST <= now - one.moment <= _MOST]
-                found = Snapshot(answers, errors, before[-1] if before else None)
+                found = ClusterSnapshot(answers, errors, before[-1] if before else None)
                 if self._seen and found.moment - self._seen[-1].moment > _MOST:
                     self._seen.clear()
                     self._trends.clear()
@@ -161,7 +161,7 @@ class Monitor:
         """Messages per second into a topic or channel, or into all topics; the youngest last, one every 2 seconds."""
         return list(self._trends.get((topic, channel), ()))
 
-    def _extend_trends(self, found: Snapshot) -> None:
+    def _extend_trends(self, found: ClusterSnapshot) -> None:
         """Add the rates, at most one for each INTERVAL."""
         if found.flows is None or (
             len(self._seen) > 1 and found.moment - self._seen[-2].moment < INTERVAL / 2 and self._trends

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnsqd.shared.version import VERSION
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.snapshot import Snapshot
+from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.units import printable
 from nsqadmin_cli.web import present
 from nsqadmin_cli.web.http import Request
@@ -66,7 +66,7 @@ class Site:
         site.cluster = self.cluster.acting(authorization)
         return site
 
-    def snapshot(self, request: Request) -> Snapshot:
+    def snapshot(self, request: Request) -> ClusterSnapshot:
         """The latest state of all nodes, shared by all live pages."""
         return self.monitor.snapshot(SHARED if request.is_live else FRESH)
 

@@ -12,7 +12,7 @@ from nsqadmin_cli.diagnosis.examination import Severity
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.message import MOST, Found, Peeked, clock, hex_lines, peek_at, pretty_lines
-from nsqadmin_cli.snapshot import Flow, Snapshot, backlog, through
+from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, backlog, through
 from nsqadmin_cli.stat_tables import LISTING, RATES, Value, count
 from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, table_of
 from nsqadmin_cli.units import plural, printable, suggestion
@@ -77,7 +77,7 @@ def _view(request: Request) -> View:
     )
 
 
-def _common(site: Site, seen: Snapshot) -> dict[str, Any]:
+def _common(site: Site, seen: ClusterSnapshot) -> dict[str, Any]:
     """What the live part of most pages shows at its end, or begins with."""
     return {
         "errors": [str(error) for error in seen.errors],
@@ -152,7 +152,7 @@ def _listed(site: Site, name: str) -> Listed | None:
     return site.monitor.lookups.value().topics.get(name) if site.cluster.lookupds else None
 
 
-def _unknown(seen: Snapshot, what: str, name: str, known: Sequence[str]) -> AdminError:
+def _unknown(seen: ClusterSnapshot, what: str, name: str, known: Sequence[str]) -> AdminError:
     """The error if no node that answered has it."""
     if seen.errors or not seen.nodes:
         return NotFound(f"no node that answered has {what}", causes=seen.errors)
@@ -205,7 +205,7 @@ def _keys(whole: TopicStats | None, name: str) -> set[tuple[str, str]]:
     return {(name, one.channel_name) for one in whole.channels} if whole is not None else set()
 
 
-def _rates(seen: Snapshot, key: tuple[str, str]) -> tuple[str, str] | None:
+def _rates(seen: ClusterSnapshot, key: tuple[str, str]) -> tuple[str, str] | None:
     flow = (seen.flows or {}).get(key)
     return None if flow is None else (units.rate(flow.ingress), units.rate(flow.egress))
 
@@ -264,7 +264,7 @@ def node(site: Site, request: Request) -> Page:
     if found is None:
         raise NotFound(f"no node has the address {printable(name)}; known are {_some(map(str, seen.answers))}")
     answer = seen.answers[found]
-    alone = Snapshot({found: answer}, [])
+    alone = ClusterSnapshot({found: answer}, [])
     rows = stat_tables.node_rows(alone)
     row = rows[found]
     if detailed := (site.monitor.node_rows.latest() or {}).get(found):

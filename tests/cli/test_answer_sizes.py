@@ -22,7 +22,7 @@ from nsqadmin_cli.budget import Pool, TooLarge
 from nsqadmin_cli.cluster import Cluster, ask_all
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError
 from nsqadmin_cli.json_stream import parse
-from nsqadmin_cli.snapshot import Snapshot, take_snapshot
+from nsqadmin_cli.snapshot import ClusterSnapshot, take_snapshot
 
 BEGIN = b'{"version":"1.3.0","health":"OK","start_time":1,"topics":['
 TOPIC = json.dumps(fake.topic("t", *(fake.channel(f"c{number}") for number in range(10)))).encode() + b","
@@ -54,7 +54,7 @@ def pouring(head: bytes, begin: bytes, repeated: bytes) -> Callable[[socket.sock
     return pour
 
 
-def look(*nodes: FakeNode, timeout: float = DEADLINE) -> Snapshot:
+def look(*nodes: FakeNode, timeout: float = DEADLINE) -> ClusterSnapshot:
     return take_snapshot(Cluster([Address.parse(node.address) for node in nodes], [], HTTPClient(timeout)))
 
 
@@ -148,8 +148,8 @@ def test_a_bounded_number_of_threads_asks_any_number_of_nodes(monkeypatch: pytes
 def test_nodes_that_are_gone_are_forgotten() -> None:
     stats = NodeStats("1.3.0", "OK", 1, ())
     gone, failed, here = (Address("127.0.0.1", port) for port in (1, 2, 3))
-    before = Snapshot(dict.fromkeys((gone, failed, here), stats), [])
-    seen = Snapshot({failed: NodeError("nsqd", failed, "x"), here: stats}, [], before)
+    before = ClusterSnapshot(dict.fromkeys((gone, failed, here), stats), [])
+    seen = ClusterSnapshot({failed: NodeError("nsqd", failed, "x"), here: stats}, [], before)
     assert set(seen.latest) == {failed, here}
 
 

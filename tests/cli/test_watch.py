@@ -12,7 +12,7 @@ from kit.daemons import Daemon
 from kit.traffic import create
 from nsqadmin_cli.api import ChannelStats, NodeStats, TopicStats
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.snapshot import Flow, Snapshot, drain_seconds, flows_between
+from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, drain_seconds, flows_between
 
 A, B = Address("a", 1), Address("b", 1)
 CHANNEL = ChannelStats("c", 100, 0, 5, 5, 1000, 10, 0, 1, False)
@@ -54,10 +54,10 @@ def test_what_is_new_flows_with_the_next_look(before: dict[Address, NodeStats]) 
 
 
 def test_the_rate_after_an_error_counts_from_the_last_answer() -> None:
-    first = Snapshot({A: NODE}, [])
-    failed = Snapshot({A: NodeError("nsqd", A, "no complete answer within 5 s")}, [], first)
+    first = ClusterSnapshot({A: NODE}, [])
+    failed = ClusterSnapshot({A: NodeError("nsqd", A, "no complete answer within 5 s")}, [], first)
     assert failed.flows == {}
-    assert Snapshot({A: node(40, 20.0)}, [], failed).flows == {("t", ""): Flow(2, 2), ("t", "c"): Flow()}
+    assert ClusterSnapshot({A: node(40, 20.0)}, [], failed).flows == {("t", ""): Flow(2, 2), ("t", "c"): Flow()}
 
 
 @pytest.mark.parametrize(
