@@ -130,7 +130,7 @@ class Subscription(Client):
 Key = tuple[Address, str]  # a node and a topic
 
 
-class Consumer(AbstractContextManager["Consumer"]):
+class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
     def __init__(self, cluster: Cluster, topics: Sequence[str], options: ConsumerOptions) -> None:
         self.errors: dict[Address, AdminError] = {}  # nodes that messages cannot come from at present
         self.unconfirmed = 0  # connections lost with messages finished, which the node may not know of
@@ -285,7 +285,7 @@ def ephemeral_channel(purpose: str) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """To consume: without `follow`, it ends when the channel is empty; `create`, `yes` are for `Consumer.start`."""
+    """To consume: without `follow`, it ends when the channel is empty; `create` and `yes` are as in `start`."""
 
     options: ConsumerOptions
     count: int | None
@@ -379,7 +379,7 @@ def transfer(
     channel, count, moved, interrupted = source.options.channel, source.count, 0, False
     total = count or (None if source.follow else look_at_rest(cluster, topic, channel).waiting or None)
     kept: set[bytes] = set()  # ids of what is not finished, and goes back at the end
-    with Consumer(cluster, [topic], source.options) as consumer:
+    with ClusterConsumer(cluster, [topic], source.options) as consumer:
         consumer.start(create_channel=source.create, yes=source.yes)
         last = time.monotonic()
         with progress(doing, total, shown=shown) as advance:

@@ -17,7 +17,14 @@ from gnsqd.shared.record import decode_record
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, by_node, errors_of
 from nsqadmin_cli.command import Name, Parsed, argument, command, duration, flag, option
-from nsqadmin_cli.consumer import Consumer, ConsumerOptions, Received, auth_option, count_option, ephemeral_channel
+from nsqadmin_cli.consumer import (
+    ClusterConsumer,
+    ConsumerOptions,
+    Received,
+    auth_option,
+    count_option,
+    ephemeral_channel,
+)
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Record, read_queue
 from nsqadmin_cli.errors import NotFound
 from nsqadmin_cli.http_client import NodeError
@@ -108,7 +115,7 @@ def tail(
     out = standard_output()
     show = _printer(output, details=details, as_hex=as_hex, several=len(set(topics)) > 1)
     shown = 0
-    with Consumer(cluster, topics, options) as consumer:
+    with ClusterConsumer(cluster, topics, options) as consumer:
         consumer.start(yes=yes)
         deadline = None if seconds is None else time.monotonic() + seconds
         while (count is None or shown < count) and (deadline is None or time.monotonic() < deadline):

@@ -50,7 +50,7 @@ def examine_queues(seen: Examination) -> Iterator[Finding]:
             flow = (seen.after.flows or {}).get(key, Flow())
             then = seen.before.channel_shares.get(key, {})
             consumers = [
-                Consumer(address, client, before[address].get((*key, client.remote_address, client.connect_ts)))
+                ConsumerPair(address, client, before[address].get((*key, client.remote_address, client.connect_ts)))
                 for address, share in shares.items()
                 for client in share.clients or ()
             ]
@@ -151,7 +151,7 @@ def _unserved(seen: Examination, address: Address, channels: list[tuple[str, int
 
 
 @dataclass(frozen=True, slots=True)
-class Consumer:
+class ConsumerPair:
     """One connection in the second snapshot, and in the first if it existed."""
 
     node: Address
@@ -184,7 +184,7 @@ class ChannelCheck:
     shares: Shares
     shares_before: Shares
     flow: Flow
-    consumers: list[Consumer]
+    consumers: list[ConsumerPair]
 
     def findings(self) -> Iterator[Finding]:
         found = self._paused() or self._no_consumers() or self._not_ready() or self._stuck()
