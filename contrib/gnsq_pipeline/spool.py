@@ -106,7 +106,7 @@ def publish(
     from pyspark_nsq.columns import Messages
     from pyspark_nsq.message_batches import cut
     from pyspark_nsq.publishing import Publisher
-    from pyspark_nsq.segment import Kind, read_segment
+    from pyspark_nsq.segment import EntryKind, read_segment
     from pyspark_nsq.spool import Spool
 
     stored = Spool(location, report.stream, strict=False)
@@ -121,7 +121,7 @@ def publish(
                 topic = to_topic or topic
                 row = rows.setdefault(topic, {"messages": 0, "bytes": 0, "damaged": 0})
                 for entry in chain.refresh():
-                    if entry.kind not in (Kind.SEGMENT, Kind.LOST):
+                    if entry.kind not in (EntryKind.SEGMENT, EntryKind.LOST):
                         continue
                     try:
                         bodies = Messages.unpacked(*read_segment(entry)).batch.column("value")

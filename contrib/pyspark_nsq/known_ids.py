@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from pyspark_nsq.columns import Messages
 from pyspark_nsq.files import names_in, place
-from pyspark_nsq.segment import ID_LENGTH, Entry, Kind, fixed_size_ids, pack_entry, read_entry, read_ids, split_ids
+from pyspark_nsq.segment import ID_LENGTH, Entry, EntryKind, fixed_size_ids, pack_entry, read_entry, read_ids, split_ids
 from pyspark_nsq.spool import Chain, Spool, split_chain_name
 
 _IDS_OF_A_FILE = 500_000
@@ -67,7 +67,7 @@ def archive(spool: Spool, batch: int) -> None:
         confirmed = chain.confirmed()
         groups: dict[tuple[int, bool], list[Entry]] = {}
         for entry in chain.entries:
-            if entry.kind is Kind.SEGMENT:
+            if entry.kind is EntryKind.SEGMENT:
                 groups.setdefault((entry.started, entry.slot in confirmed), []).append(entry)
         if not groups:
             continue
@@ -80,7 +80,7 @@ def archive(spool: Spool, batch: int) -> None:
                 low, high = ids[:ID_LENGTH].hex(), ids[-ID_LENGTH:].hex()
                 name = f"{batch:010d}-{number:04d}-{started}-{doubt}-{low}-{high}.ids"
                 path = os.path.join(directory, name)
-                place(path).replace(path, pack_entry(Kind.SEGMENT, 0, started, ids))
+                place(path).replace(path, pack_entry(EntryKind.SEGMENT, 0, started, ids))
                 number += 1
 
 
@@ -154,7 +154,7 @@ class KnownIds:
 
 
 def _common(candidates: set[bytes], ids: IdsFile | Entry) -> set[bytes]:
-    if isinstance(ids, Entry) and ids.kind is not Kind.SEGMENT:
+    if isinstance(ids, Entry) and ids.kind is not EntryKind.SEGMENT:
         return set()
     near = {id for id in candidates if ids.low <= id <= ids.high}
     if not near:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from pyspark_nsq.errors import OptionError
-from pyspark_nsq.option_values import Kind
+from pyspark_nsq.option_values import ValueKind
 
 # What Spark hands on although it is meant for Spark itself, in lower case.
 _SPARKS_OWN = re.compile("checkpointlocation|queryname|_?asyncprogresstracking.*")
@@ -37,14 +37,14 @@ class SourceOption(NamedTuple):
     """One option, which sets a field of the settings; `default` is written as one would write it, empty for none."""
 
     name: str
-    kind: Kind
+    kind: ValueKind
     used_by: tuple[str, ...]  # read, readStream, write, writeStream
     help: str
     default: str
     field: str = ""
 
 
-def option(name: str, kind: Kind, used_by: tuple[str, ...], help: str, default: str = "") -> Any:
+def option(name: str, kind: ValueKind, used_by: tuple[str, ...], help: str, default: str = "") -> Any:
     """A field of a dataclass of settings that an option sets."""
     row = SourceOption(name, kind, used_by, help, default)
     value = kind.read(default) if default else kind.none

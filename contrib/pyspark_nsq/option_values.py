@@ -18,7 +18,7 @@ _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """A kind of value: `name` is for documentation, `read` makes a value of a text; `none` is that of no text."""
 
     name: str
@@ -108,20 +108,20 @@ def _invalid_rows(text: str) -> str:
     return f"topic:{_name(text.removeprefix('topic:'))}"
 
 
-TEXT = Kind("text", _text)
-INVALID_ROWS = Kind("fail, skip, topic:NAME", _invalid_rows)
-FILE = Kind("file", _text)
-DIRECTORY = Kind("directory", _text)
-TOPIC = Kind("topic", _name)
-TOPICS = Kind("topics", _list(_name), ())
-CHANNEL = Kind("channel", _channel, "")
-TCP_ADDRESSES = Kind("addresses", _list(_address), ())
-HTTP_ADDRESSES = Kind("addresses", _list(_http_address), ())
-NUMBER = Kind("number", _whole)
-BOOLEAN = Kind("true or false", _boolean)
-DURATION = Kind("duration", _duration)
-TIMEOUT = Kind("duration", _positive_duration)
-MILLISECONDS = Kind("milliseconds", lambda text: _whole(text) / 1000)
-WAIT = Kind("milliseconds", lambda text: _whole(text, 0) / 1000)  # 0 does without
-MSG_TIMEOUT = Kind("milliseconds", lambda text: _whole(text, 1000))  # the least that an nsqd takes
-SIZE = Kind("bytes", _size)
+TEXT = ValueKind("text", _text)
+INVALID_ROWS = ValueKind("fail, skip, topic:NAME", _invalid_rows)
+FILE = ValueKind("file", _text)
+DIRECTORY = ValueKind("directory", _text)
+TOPIC = ValueKind("topic", _name)
+TOPICS = ValueKind("topics", _list(_name), ())
+CHANNEL = ValueKind("channel", _channel, "")
+TCP_ADDRESSES = ValueKind("addresses", _list(_address), ())
+HTTP_ADDRESSES = ValueKind("addresses", _list(_http_address), ())
+NUMBER = ValueKind("number", _whole)
+BOOLEAN = ValueKind("true or false", _boolean)
+DURATION = ValueKind("duration", _duration)
+TIMEOUT = ValueKind("duration", _positive_duration)
+MILLISECONDS = ValueKind("milliseconds", lambda text: _whole(text) / 1000)
+WAIT = ValueKind("milliseconds", lambda text: _whole(text, 0) / 1000)  # 0 does without
+MSG_TIMEOUT = ValueKind("milliseconds", lambda text: _whole(text, 1000))  # the least that an nsqd takes
+SIZE = ValueKind("bytes", _size)

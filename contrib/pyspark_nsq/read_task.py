@@ -33,7 +33,7 @@ from pyspark_nsq.errors import ConnectionLost, DiscoveryError, SpoolError, plain
 from pyspark_nsq.known_ids import KnownIds
 from pyspark_nsq.offsets import Offset
 from pyspark_nsq.options import Settings
-from pyspark_nsq.segment import Damaged, Kind, pack_entry, read_segment, split_ids
+from pyspark_nsq.segment import Damaged, EntryKind, pack_entry, read_segment, split_ids
 from pyspark_nsq.spool import Spool
 from pyspark_nsq.subscription import Subscription
 
@@ -214,7 +214,7 @@ class _Task:
             if not new.ids:
                 return True
             slot = len(self.chain.entries)
-            if self.chain.append(pack_entry(Kind.SEGMENT, part, self._started, new.ids, pack(new.batch))):
+            if self.chain.append(pack_entry(EntryKind.SEGMENT, part, self._started, new.ids, pack(new.batch))):
                 self._sealed[slot] = new.ids
                 if self._fresh is not None:
                     self._fresh[slot] = new

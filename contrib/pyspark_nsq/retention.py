@@ -24,7 +24,7 @@ from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import place
 from pyspark_nsq.known_ids import IdsFile, all_ids_files, archive
 from pyspark_nsq.options import Settings
-from pyspark_nsq.segment import HEADER_SIZE, ID_LENGTH, Kind, read_entry
+from pyspark_nsq.segment import HEADER_SIZE, ID_LENGTH, EntryKind, read_entry
 from pyspark_nsq.spool import Spool
 
 CONFIRMED_RETENTION = 600.0
@@ -133,8 +133,8 @@ def _inspect(spool: Spool) -> StreamReport:
             sure = chain.confirmed()
             for entry in chain.entries:
                 report.bytes += entry.size
-                report.damaged += entry.kind is Kind.LOST
-                if entry.kind is Kind.SEGMENT:
+                report.damaged += entry.kind is EntryKind.LOST
+                if entry.kind is EntryKind.SEGMENT:
                     report.segments += 1
                     report.messages += entry.messages
                     if batch > report.committed_batch:

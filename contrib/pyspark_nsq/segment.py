@@ -27,7 +27,7 @@ _CRC = Struct(">I")
 HEADER_SIZE = _HEADER.size + _CRC.size
 
 
-class Kind(IntEnum):
+class EntryKind(IntEnum):
     """What an entry of a chain is."""
 
     LOST = 0  # unreadable, where that is to be survived
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
 
     path: str
     slot: int
-    kind: Kind
+    kind: EntryKind
     part: int
     messages: int
     started: int
@@ -66,7 +66,7 @@ def fixed_size_ids(joined: bytes) -> pa.FixedSizeBinaryArray:
 
 
 def pack_entry(
-    kind: Kind, part: int = 0, started: int = 0, ids: bytes = b"", payload: bytes | memoryview = b""
+    kind: EntryKind, part: int = 0, started: int = 0, ids: bytes = b"", payload: bytes | memoryview = b""
 ) -> list[bytes | memoryview]:
     """The pieces of an entry's file; `ids` are one behind the other."""
     low, high = b"", b""
@@ -91,7 +91,7 @@ def parse_header(path: str, slot: int, header: bytes, size: int) -> Entry:
     _, kind, part, count, started, low, high, length, ids_crc, payload_crc = _HEADER.unpack_from(header)
     if size != HEADER_SIZE + ID_LENGTH * count + length:
         raise Damaged(f"{path} is damaged: {size} bytes, expected {HEADER_SIZE + ID_LENGTH * count + length}")
-    return Entry(path, slot, Kind(kind), part, count, started, low, high, ids_crc, payload_crc, size)
+    return Entry(path, slot, EntryKind(kind), part, count, started, low, high, ids_crc, payload_crc, size)
 
 
 def read_ids(entry: Entry) -> bytes:

@@ -30,7 +30,7 @@ from urllib.parse import quote, unquote
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import Pieces, names_in, place
 from pyspark_nsq.options import Settings
-from pyspark_nsq.segment import Damaged, Entry, Kind, pack_entry, parse_header, read_entry
+from pyspark_nsq.segment import Damaged, Entry, EntryKind, pack_entry, parse_header, read_entry
 
 _MARKER = "fin-"
 
@@ -109,7 +109,7 @@ class Chain:
 
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)
-        if entry.kind is Kind.END:
+        if entry.kind is EntryKind.END:
             self._ended.add(entry.part)
 
     def _is_gap(self, slot: int) -> bool:
@@ -121,7 +121,7 @@ class Chain:
         if self._strict:
             raise error
         _log.warning("%s", error)
-        return Entry(self._path(slot), slot, Kind.LOST, 0, 0, 0, b"", b"", 0, 0, 0)
+        return Entry(self._path(slot), slot, EntryKind.LOST, 0, 0, 0, b"", b"", 0, 0, 0)
 
     def _path(self, slot: int) -> str:
         return os.path.join(self.directory, f"{slot:06d}")
@@ -132,7 +132,7 @@ class Chain:
 
     def segments(self, part: int) -> list[Entry]:
         """The segments of a task, in order."""
-        return [entry for entry in self.entries if entry.kind is Kind.SEGMENT and entry.part == part]
+        return [entry for entry in self.entries if entry.kind is EntryKind.SEGMENT and entry.part == part]
 
     def append(self, pieces: Sequence[bytes | memoryview]) -> bool:
         """Put an entry into the next slot; False, having looked at what is new, if somebody else was first.
@@ -150,7 +150,7 @@ class Chain:
     def end(self, part: int) -> None:
         """Nothing of that task may follow."""
         while not self.ended(part):
-            self.append(pack_entry(Kind.END, part))
+            self.append(pack_entry(EntryKind.END, part))
 
     def confirm(self, part: int, slots: Sequence[int]) -> None:
         """Note that the nsqd has processed the FINs of these segments. Not noting it costs only disk space."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark_nsq.option_table import missing, option, read_values, table_of
-from pyspark_nsq.option_values import SIZE, TOPICS, Kind
+from pyspark_nsq.option_values import SIZE, TOPICS, ValueKind
 
 UNREAD, ALL = "unread", "all"  # messages
 FAIL, COLUMN, SKIP = "fail", "column", "skip"  # corruption
@@ -33,13 +33,13 @@ def _paths(text: str) -> tuple[str, ...]:
     return tuple(map(_path, paths))
 
 
-def _choice(*choices: str) -> Kind:
+def _choice(*choices: str) -> ValueKind:
     def read(text: str) -> str:
         if text.lower() not in choices:
             raise ValueError(f"expected {', '.join(choices[:-1])} or {choices[-1]}")
         return text.lower()
 
-    return Kind(", ".join(choices), read)
+    return ValueKind(", ".join(choices), read)
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class DiskqueueSettings:
     """The values of the options; an option that is not given has its default."""
 
     # fmt: off
-    path: str | None = option("path", Kind("path", _path), READ,
+    path: str | None = option("path", ValueKind("path", _path), READ,
         "data directory of an nsqd, or a pattern for directories (`/mnt/*/nsqd`) or data files, including `.bad`; "
         "set by `load(path)`; must have the same path on driver and executors")
-    paths: tuple[str, ...] = option("paths", Kind("list", _paths, ()), READ,
+    paths: tuple[str, ...] = option("paths", ValueKind("list", _paths, ()), READ,
         "several paths, in JSON; set by `load([path, ...])`")
     messages: str = option("messages", _choice(UNREAD, ALL), READ,
         "unread: messages after the read position of each queue, as nsqd reads them; all: all messages in the data "

@@ -33,7 +33,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import ClientStats
 from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import Turns, give_way
-from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, Kind, MemoryStats, StatField, metric_fields
+from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatField, StatKind, metric_fields
 from gnsqd.options import SECOND, Options
 from gnsqd.quantile import Result
 from gnsqd.shared.names import is_ephemeral
@@ -281,7 +281,7 @@ def _gauge(name: str, help: str, value: float, kind: str = "gauge") -> Family:
 def _family(name: str, field: StatField, things: list[_Thing], counter: str = "counter") -> Family:
     """Returns a statistic of `things`; counters have the type `counter`, which needs names that end in _total."""
     points = ((thing.labels, field.getter(thing.it)) for thing in things)
-    return name, "gauge" if field.kind is Kind.GAUGE else counter, field.help, points
+    return name, "gauge" if field.kind is StatKind.GAUGE else counter, field.help, points
 
 
 def _latencies(name: str, things: list[_Thing]) -> Family:

@@ -25,7 +25,7 @@ from gnsqd.options import Options
 from gnsqd.quantile import Result
 
 
-class Kind(Enum):
+class StatKind(Enum):
     """COUNTER only grows, GAUGE goes both ways."""
 
     COUNTER = "counter"
@@ -39,21 +39,21 @@ class StatField:
 
     name: str
     metric: str
-    kind: Kind
+    kind: StatKind
     help: str
     getter: Callable[[Any], Any]
     statsd: str
 
 
 def _counter(name: str, metric: str, help: str) -> StatField:
-    return StatField(name, metric, Kind.COUNTER, help, attrgetter(name), name)
+    return StatField(name, metric, StatKind.COUNTER, help, attrgetter(name), name)
 
 
 def _gauge(name: str, metric: str, help: str) -> StatField:
-    return StatField(name, metric, Kind.GAUGE, help, attrgetter(name), name)
+    return StatField(name, metric, StatKind.GAUGE, help, attrgetter(name), name)
 
 
-def _pulled(name: str, metric: str, help: str, kind: Kind = Kind.GAUGE) -> StatField:
+def _pulled(name: str, metric: str, help: str, kind: StatKind = StatKind.GAUGE) -> StatField:
     return StatField(name, metric, kind, help, attrgetter(name), "")
 
 
@@ -62,7 +62,7 @@ def _ready_count(channel: Channel) -> int:
 
 
 def _bound(name: str, help: str) -> StatField:
-    return _pulled(f"queue.{name}", f"{name}_messages", help, Kind.COUNTER)
+    return _pulled(f"queue.{name}", f"{name}_messages", help, StatKind.COUNTER)
 
 
 # In the order of /stats (NSQD-COMPAT 5.3).
@@ -82,7 +82,9 @@ STAT_FIELDS: dict[str, tuple[StatField, ...]] = {
         _counter("message_count", "messages", "Messages put into the channel since the daemon started."),
         _counter("requeue_count", "requeues", "Messages requeued by clients."),
         _counter("timeout_count", "timeouts", "Messages requeued because a client did not answer in time."),
-        StatField("client_count", "clients", Kind.GAUGE, "Clients subscribed.", lambda it: len(it.clients), "clients"),
+        StatField(
+            "client_count", "clients", StatKind.GAUGE, "Clients subscribed.", lambda it: len(it.clients), "clients"
+        ),
         _pulled("paused", "paused", "Whether the channel is paused (1) or not (0)."),
     ),
 }
@@ -95,8 +97,8 @@ _OWN_FIELDS: dict[str, tuple[StatField, ...]] = {
         _bound("dropped", "Messages dropped at a limit or by a full ephemeral topic, before any channel had them."),
     ),
     "channel": (
-        _pulled("finish_count", "finished_messages", "Messages that clients finished.", Kind.COUNTER),
-        StatField("ready_count", "ready", Kind.GAUGE, "Sum of the RDY counts of its clients.", _ready_count, ""),
+        _pulled("finish_count", "finished_messages", "Messages that clients finished.", StatKind.COUNTER),
+        StatField("ready_count", "ready", StatKind.GAUGE, "Sum of the RDY counts of its clients.", _ready_count, ""),
         _pulled("queue.age", "oldest_message_age_seconds", "Age of the oldest queued message."),
         _pulled("queue.disk_bytes", "disk_bytes", "Bytes of the channel's disk queue."),
         _bound("dropped", "Messages dropped at a limit or by a full ephemeral channel."),
@@ -104,7 +106,7 @@ _OWN_FIELDS: dict[str, tuple[StatField, ...]] = {
 }
 
 _DEAD_LETTERS = "Messages moved to the dead-letter topic of the channel."
-_DEAD_LETTER_FIELD = _pulled("dead_letter_count", "dead_letters", _DEAD_LETTERS, Kind.COUNTER)
+_DEAD_LETTER_FIELD = _pulled("dead_letter_count", "dead_letters", _DEAD_LETTERS, StatKind.COUNTER)
 
 # Only with a journal.
 _RETENTION_FIELDS: dict[str, tuple[StatField, ...]] = {
@@ -137,9 +139,9 @@ CLIENT_FIELDS = (
     _pulled("state", "state", "0 new, 3 subscribed, 4 closing."),
     _pulled("ready_count", "ready", "The client's RDY count."),
     _pulled("in_flight_count", "in_flight", "Messages sent to the client that it has not finished yet."),
-    _pulled("message_count", "messages", "Messages sent to the client.", Kind.COUNTER),
-    _pulled("finish_count", "finished_messages", "Messages that the client finished.", Kind.COUNTER),
-    _pulled("requeue_count", "requeues", "Messages requeued by the client.", Kind.COUNTER),
+    _pulled("message_count", "messages", "Messages sent to the client.", StatKind.COUNTER),
+    _pulled("finish_count", "finished_messages", "Messages that the client finished.", StatKind.COUNTER),
+    _pulled("requeue_count", "requeues", "Messages requeued by the client.", StatKind.COUNTER),
     _pulled("connect_ts", "connect_timestamp_seconds", "When the client connected, in seconds since 1970."),
     _pulled("sample_rate", "sample_rate", "Percentage of messages that the client receives; 0 means all."),
 )

@@ -23,7 +23,7 @@ from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
-from gnsqd.observe.stats import STAT_FIELDS, Kind, MemoryStats, StatField
+from gnsqd.observe.stats import STAT_FIELDS, MemoryStats, StatField, StatKind
 from gnsqd.options import SECOND, Options
 
 LOOK_UP_SECONDS = 1.0
@@ -137,27 +137,27 @@ class Statsd:
         """Yields the lines of one push, and to other greenlets in between."""
         counts = {}
         for name, kind, value in self._figures():
-            if kind is Kind.COUNTER:
+            if kind is StatKind.COUNTER:
                 counts[name] = value
                 value -= self._counts.get(name, 0)
-            letter = "c" if kind is Kind.COUNTER else "g"
+            letter = "c" if kind is StatKind.COUNTER else "g"
             line = f"{self._options.statsd_prefix}{'.'.join(name)}:{value}|{letter}\n"
             yield line.encode(errors="surrogateescape")
         self._counts = counts
 
-    def _figures(self) -> Iterator[tuple[Name, Kind, int]]:
+    def _figures(self) -> Iterator[tuple[Name, StatKind, int]]:
         for name, thing in Turns().over(self._things()):
             for field in _FIELDS[type(thing)]:
                 yield (*name, field.statsd), field.kind, field.getter(thing)
             latency = thing.e2e_latency()
             for quantile, value in latency.percentiles if latency is not None else ():
-                yield (*name, f"e2e_processing_latency_{quantile * 100:.0f}"), Kind.GAUGE, value
+                yield (*name, f"e2e_processing_latency_{quantile * 100:.0f}"), StatKind.GAUGE, value
         if self._options.statsd_mem_stats:
             for key, value in self._memory.row().items():
                 if key == "gc_total_runs":
-                    yield ("mem", "gc_runs"), Kind.COUNTER, value
+                    yield ("mem", "gc_runs"), StatKind.COUNTER, value
                 else:
-                    yield ("mem", key), Kind.GAUGE, value
+                    yield ("mem", key), StatKind.GAUGE, value
 
     def _things(self) -> Iterator[tuple[Name, Topic | Channel]]:
         """Yields the topics by name, each followed by its channels by name."""

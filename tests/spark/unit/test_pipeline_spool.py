@@ -15,7 +15,7 @@ from kit.daemons import Daemon, free_port
 from kit.traffic import take
 from pyspark_nsq.columns import Messages, pack
 from pyspark_nsq.options import Settings
-from pyspark_nsq.segment import Kind, pack_entry
+from pyspark_nsq.segment import EntryKind, pack_entry
 from pyspark_nsq.spool import Spool
 from spark.unit.fake_nsqd import frames_of
 
@@ -63,7 +63,7 @@ def half_committed(tmp_path: Path) -> Path:
             numbers = [10 * batch + 2 * segment + number for number in range(2)]
             messages = [PushedMessage(number, 1, b"%016x" % number, b"body %d" % number) for number in numbers]
             ids, rows = Messages.of([frames_of(messages)])
-            chain.append(pack_entry(Kind.SEGMENT, 0, 1, ids, pack(rows)))
+            chain.append(pack_entry(EntryKind.SEGMENT, 0, 1, ids, pack(rows)))
         chain.end(0)
     spool.set_committed(1)
     return tmp_path

@@ -16,7 +16,7 @@ from pyspark_nsq.files import place
 from pyspark_nsq.known_ids import KnownIds, ids_files
 from pyspark_nsq.options import Settings
 from pyspark_nsq.retention import Retention, inspect
-from pyspark_nsq.segment import Kind, pack_entry
+from pyspark_nsq.segment import EntryKind, pack_entry
 from pyspark_nsq.spool import Spool
 from spark.unit.fake_nsqd import frames_of
 from spark.unit.interruption import BOTH_PLACES
@@ -40,7 +40,7 @@ def fill(spool: Spool, batch: int, *, confirmed: bool = True, topic: str = TOPIC
     """A batch of one chain with one segment of three messages."""
     chain = spool.chain(batch, topic, NSQD)
     chain.open()
-    chain.append(pack_entry(Kind.SEGMENT, 0, RUN, b"".join(ids(batch)), b"payload"))
+    chain.append(pack_entry(EntryKind.SEGMENT, 0, RUN, b"".join(ids(batch)), b"payload"))
     if confirmed:
         chain.confirm(0, [0])
     chain.end(0)

@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_nsq import files
 from pyspark_nsq.errors import SpoolError
-from pyspark_nsq.segment import Kind, pack_entry, read_ids, read_segment
+from pyspark_nsq.segment import EntryKind, pack_entry, read_ids, read_segment
 from pyspark_nsq.spool import Chain, Spool, chain_name, split_chain_name
 from spark.unit.interruption import BOTH_PLACES
 
@@ -30,14 +30,14 @@ def opened(spool: Spool, batch: int = 1) -> Chain:
 
 
 def segment(part: int = 0) -> list[bytes | memoryview]:
-    return pack_entry(Kind.SEGMENT, part, 1234, b"".join(IDS), b"payload")
+    return pack_entry(EntryKind.SEGMENT, part, 1234, b"".join(IDS), b"payload")
 
 
 @BOTH_PLACES
 def test_a_segment_comes_back_as_it_was(spool: Spool) -> None:
     assert opened(spool).append(segment(part=3))
     (entry,) = opened(spool).entries
-    assert entry[1:8] == (0, Kind.SEGMENT, 3, 3, 1234, min(IDS), max(IDS))
+    assert entry[1:8] == (0, EntryKind.SEGMENT, 3, 3, 1234, min(IDS), max(IDS))
     assert read_ids(entry) == b"".join(IDS)
     ids, payload = read_segment(entry)
     assert (ids, bytes(payload)) == (b"".join(IDS), b"payload")
