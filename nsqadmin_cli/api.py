@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, Literal, TypeVar
 
 from gnsqd.shared.names import is_ephemeral
-from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, Refused
+from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, NodeRefused
 from nsqadmin_cli.json_stream import Rows, parse
 
 _LARGEST = 2**64  # no count of a Go program goes beyond its integers
@@ -387,7 +387,7 @@ class Peer:
         try:
             found: T = self._http.answer(self.address, method, target, body, program=self.program, read=read)[1]
             return found
-        except Refused as error:
+        except NodeRefused as error:
             failure: NodeError = error
             if error.code == "NOT_FOUND":
                 with suppress(NodeError):
@@ -418,7 +418,7 @@ class Peer:
         raise NodeError(self.program, self.address, reason)
 
     def act(self, action: Action, topic: str, channel: str = "") -> None:
-        """Perform an operation on a topic or channel; nsqlookupds only create and delete. Refused if it does not exist,
+        """Performs an operation on a topic or channel; nsqlookupds only create and delete. NodeRefused if missing,
         codes TOPIC_NOT_FOUND and CHANNEL_NOT_FOUND; to delete an unknown topic at an nsqlookupd is not an error."""
         query = {"topic": topic} | ({"channel": channel} if channel else {})
         self.request("POST", f"/{'channel' if channel else 'topic'}/{action}", query=query)
@@ -477,7 +477,7 @@ class Nsqd(Peer):
         does not count them."""
         try:
             page = self.request("GET", "/metrics")
-        except Refused:
+        except NodeRefused:
             return {}
         dropped = {}
         lines = rb"^gnsqd_\w+_dropped_messages_total\{(.*)\} (\d[\d.]{,20}(?:e\+\d\d)?)$"

@@ -103,7 +103,7 @@ class NodeError(AdminError):
         self.reason = reason
 
 
-class Refused(NodeError):
+class NodeRefused(NodeError):
     """A node answered with an error; `code` is NSQ's error code, such as TOPIC_NOT_FOUND, or empty."""
 
     def __init__(
@@ -181,7 +181,7 @@ class HTTPClient:
         program: str = "nsqd",
         read: Callable[[Iterator[bytes]], Any] = b"".join,
     ) -> tuple[Mapping[str, str], Any]:
-        """Headers of a 200 answer, and what `read` makes of the parts of its body. Raises Refused for other answers,
+        """Headers of a 200 answer, and what `read` makes of its parts. Raises NodeRefused for other answers,
         NodeError for all other failures. A node that requires HTTPS and reports its port is queried there, as by NSQ's
         own tools."""
         asked = self._moved.get(address) or self._reached.get(address, address)
@@ -196,7 +196,7 @@ class HTTPClient:
             withheld = response.status == 401 and self._authorization and not authorization
             advice = _NOT_NAMED.format(address) if withheld else ""
             found = _explanation(response.reason or "", response.headers, answer)
-            raise Refused(program, address, response.status, *found, advice)
+            raise NodeRefused(program, address, response.status, *found, advice)
         return response.headers, answer
 
     def _has_other_token(self, refused: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd, expecting
-from nsqadmin_cli.http_client import NodeError, Refused
+from nsqadmin_cli.http_client import NodeError, NodeRefused
 from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone
 
 # What --json has of a message, for the help of commands.
@@ -175,7 +175,7 @@ def peek_at(node: Nsqd, topic: str, channel: str, count: int) -> Found | None:
     query = {"topic": topic, "limit": str(count)} | ({"channel": channel} if channel else {})
     try:
         return node.ask("/channel/peek" if channel else "/topic/peek", read, query)
-    except Refused as error:
+    except NodeRefused as error:
         if error.code in ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"):
             return None
         if error.status != 404:

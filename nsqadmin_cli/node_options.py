@@ -7,7 +7,7 @@ from gnsqd.log import Level
 from gnsqd.options import OPTIONS, TLS_VERSIONS, Kind
 from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
-from nsqadmin_cli.http_client import Refused
+from nsqadmin_cli.http_client import NodeRefused
 
 UNKNOWN = "INVALID_OPTION"  # the code of a node's answer
 NODE_OPTIONS = {option.cfg: option.kind for option in OPTIONS if option.cfg}
@@ -50,7 +50,7 @@ def options_of(node: Nsqd, keys: Sequence[str]) -> dict[str, object]:
     for key in keys:
         try:
             found[key] = parse(key, node.get_config(key))
-        except Refused as error:
+        except NodeRefused as error:
             if error.code != UNKNOWN:
                 raise
     return found

@@ -19,7 +19,7 @@ from nsqadmin_cli.api import Action, ChannelStats, Lookupd, NodeStats, Nsqd, Pee
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
 from nsqadmin_cli.command import command, flag
 from nsqadmin_cli.errors import AdminError, NotFound
-from nsqadmin_cli.http_client import NodeError, Refused, timed_out
+from nsqadmin_cli.http_client import NodeError, NodeRefused, timed_out
 from nsqadmin_cli.output import Advance, Confirm, Output, not_found, progress, report
 from nsqadmin_cli.snapshot import ClusterSnapshot, by_key, no_such
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Form, Grid, Line, Table, Tone, column, failed, table_of
@@ -152,7 +152,7 @@ def do_planned(
         answer = answers[outcome.peer.address]
         if not isinstance(answer, NodeError):
             outcome.result = Result.DONE
-        elif isinstance(answer, Refused) and answer.code in _ABSENT:
+        elif isinstance(answer, NodeRefused) and answer.code in _ABSENT:
             outcome.result = Result.ABSENT  # somebody else was faster
         else:
             outcome.result = Result.FAILED

@@ -17,7 +17,7 @@ from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import ask_all
 from nsqadmin_cli.command import option
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import Address, NodeError, Refused
+from nsqadmin_cli.http_client import Address, NodeError, NodeRefused
 from nsqadmin_cli.output import Output, note
 from nsqadmin_cli.table import Form, Line, Table, column, described, table_of
 from nsqadmin_cli.units import plural
@@ -79,7 +79,7 @@ class Publisher:
     def _send(self, topic: str, batch: list[bytes], defer_ms: int) -> Iterator[int]:
         try:
             self._send_somewhere(topic, batch, defer_ms)
-        except Refused as error:
+        except NodeRefused as error:
             if error.code not in _TOO_BIG:
                 raise
             if len(batch) == 1:
@@ -111,7 +111,7 @@ class Publisher:
                     self._resting.pop(node.address, None)
                     self.sent[node.address] += len(batch)
                     return
-                if isinstance(error, Refused) and error.code in _WRONG:
+                if isinstance(error, NodeRefused) and error.code in _WRONG:
                     raise error
                 errors.append(error)
                 self._resting[node.address] = time.monotonic() + _RESTING

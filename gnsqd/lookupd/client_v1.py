@@ -19,7 +19,7 @@ MAX_REPLIES = 65536  # bytes that are collected
 _SIZE = Struct(">i")
 
 
-class Refused(NSQError):
+class CommandRefused(NSQError):
     """A command is refused, and the connection ends; str() is the reply, `cause` follows it in the log."""
 
     def __init__(self, code: str, text: str, cause: Exception | None = None) -> None:
@@ -60,12 +60,12 @@ class ClientV1:
         return size
 
     def read_line(self) -> bytes:
-        """Reads a line with its line feed; raises Refused, CutOff, or as `Connection.receive`."""
+        """Reads a line with its line feed; raises CommandRefused, CutOff, or as `read`."""
         searched = self._position
         while (end := self._buffer.find(b"\n", searched, self._position + MAX_LINE)) < 0:
             searched = len(self._buffer)
             if searched - self._position >= MAX_LINE:
-                raise Refused("E_INVALID", f"command line is longer than {MAX_LINE} bytes")
+                raise CommandRefused("E_INVALID", f"command line is longer than {MAX_LINE} bytes")
             searched -= self._position
             if not self._receive():
                 raise CutOff("EOF")

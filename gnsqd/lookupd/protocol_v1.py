@@ -10,7 +10,7 @@ from contextlib import suppress
 from gnsqd.gotext import Struct, decode_object, dumps
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
-from gnsqd.lookupd.client_v1 import ClientV1, CutOff, Refused, Registrant
+from gnsqd.lookupd.client_v1 import ClientV1, CommandRefused, CutOff, Registrant
 from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
 from gnsqd.shared.names import TooMany, is_valid_name
 from gnsqd.shared.version import NSQD_VERSION
@@ -45,7 +45,7 @@ class LookupProtocolV1:
         self._log = log
 
     def IOLoop(self, client: ClientV1) -> None:
-        """Executes commands until the client is gone or makes a mistake; raises OSError, CutOff or Refused."""
+        """Executes commands until the client is gone or makes a mistake; raises OSError, CutOff or CommandRefused."""
         registrant: Registrant | None = None
         turns = Turns()
         try:
@@ -59,16 +59,16 @@ class LookupProtocolV1:
                         client.reply(b"OK")
                     case "IDENTIFY":
                         if registrant is not None:
-                            raise Refused("E_INVALID", "cannot IDENTIFY again")
+                            raise CommandRefused("E_INVALID", "cannot IDENTIFY again")
                         registrant = self._identify(client)
                         client.reply(self._describe())
                     case "REGISTER" | "UNREGISTER":
                         self._change(registrant, command, parameters)
                         client.reply(b"OK")
                     case _:
-                        raise Refused("E_INVALID", f"invalid command {command}")
+                        raise CommandRefused("E_INVALID", f"invalid command {command}")
                 turns.give()
-        except Refused as error:
+        except CommandRefused as error:
             self._log.error("[%s] - %s%s", client, error, "" if error.cause is None else f" - {error.cause}")
             client.reply(str(error).encode("utf-8", "surrogateescape"))
             client.flush()
@@ -83,20 +83,20 @@ class LookupProtocolV1:
         try:
             size = client.read_size()
         except (CutOff, OSError) as error:
-            raise Refused(code, "IDENTIFY failed to read body size", error) from error
+            raise CommandRefused(code, "IDENTIFY failed to read body size", error) from error
         if not 0 <= size <= MAX_BODY:
             cause = ValueError(f"size {size} is not in [0,{MAX_BODY}]")
-            raise Refused(code, "IDENTIFY failed to read body", cause)
+            raise CommandRefused(code, "IDENTIFY failed to read body", cause)
         try:
             body = client.read(size)
         except (CutOff, OSError) as error:
-            raise Refused(code, "IDENTIFY failed to read body", error) from error
+            raise CommandRefused(code, "IDENTIFY failed to read body", error) from error
         try:
             fields = decode_object(body, _PEER_INFO)
         except ValueError as error:
-            raise Refused(code, "IDENTIFY failed to decode JSON body", error) from error
+            raise CommandRefused(code, "IDENTIFY failed to decode JSON body", error) from error
         if not all(fields.get(name) for name in _REQUIRED):
-            raise Refused(code, "IDENTIFY missing fields")
+            raise CommandRefused(code, "IDENTIFY missing fields")
         fields.pop("remote_address", None)
         for struct in _TOPOLOGY:
             with suppress(ValueError):
@@ -125,18 +125,18 @@ class LookupProtocolV1:
 
     def _change(self, registrant: Registrant | None, command: str, parameters: list[str]) -> None:
         if registrant is None:
-            raise Refused("E_INVALID", "client must IDENTIFY")
+            raise CommandRefused("E_INVALID", "client must IDENTIFY")
         if not parameters:
-            raise Refused("E_INVALID", f"{command} insufficient number of params")
+            raise CommandRefused("E_INVALID", f"{command} insufficient number of params")
         topic, channel = parameters[0], "".join(parameters[1:2])
         if not is_valid_name(topic):
-            raise Refused("E_BAD_TOPIC", f"{command} topic name '{topic}' is not valid")
+            raise CommandRefused("E_BAD_TOPIC", f"{command} topic name '{topic}' is not valid")
         if channel and not is_valid_name(channel):
-            raise Refused("E_BAD_CHANNEL", f"{command} channel name '{channel}' is not valid")
+            raise CommandRefused("E_BAD_CHANNEL", f"{command} channel name '{channel}' is not valid")
         if command == "UNREGISTER":
             registrant.unregister(topic, channel)
             return
         try:
             registrant.register(topic, channel)
         except TooMany as error:
-            raise Refused("E_REGISTER_FAILED", f"REGISTER failed {error.reason}") from error
+            raise CommandRefused("E_REGISTER_FAILED", f"REGISTER failed {error.reason}") from error

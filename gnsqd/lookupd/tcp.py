@@ -9,7 +9,7 @@ from gevent import Greenlet
 
 from gnsqd.broker.environment import Spawn
 from gnsqd.log import Logger
-from gnsqd.lookupd.client_v1 import ClientV1, CutOff, Refused
+from gnsqd.lookupd.client_v1 import ClientV1, CommandRefused, CutOff
 from gnsqd.lookupd.protocol_v1 import MAGIC_V1, LookupProtocolV1
 from gnsqd.net.connection import Connection
 from gnsqd.net.listener import Listener
@@ -54,7 +54,7 @@ class LookupTCPServer:
         try:
             if self._read_magic(client):
                 self._protocol.IOLoop(client)
-        except (CutOff, OSError, Refused) as error:
+        except (CutOff, OSError, CommandRefused) as error:
             self._log.error("client(%s) - %s", client, error)
         finally:
             self._clients.discard(client)

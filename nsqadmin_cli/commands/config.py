@@ -11,7 +11,7 @@ from gnsqd.options import OPTIONS
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, ask_all, by_node, errors_of, values_of
 from nsqadmin_cli.command import Parsed, argument, command, flag
-from nsqadmin_cli.http_client import Address, NodeError, Refused
+from nsqadmin_cli.http_client import Address, NodeError, NodeRefused
 from nsqadmin_cli.node_options import NODE_OPTIONS, UNKNOWN, options_of, parse, shown
 from nsqadmin_cli.output import Output, not_found, report
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Row, Table, Tone, failed
@@ -108,7 +108,7 @@ def set_(
     answers = cluster.ask(change)
     found = values_of(answers)
     errors = [*cluster.lookupd_errors, *errors_of(answers)]
-    others = [error for error in errors if not (isinstance(error, Refused) and error.code == UNKNOWN)]
+    others = [error for error in errors if not (isinstance(error, NodeRefused) and error.code == UNKNOWN)]
     if not found and others != errors:
         raise not_found(f"the option {option}{suggestion(option, NODE_OPTIONS)}", others)
     columns = Column("node", "node", tone=Tone.NODE), Column("before", f"{option} before", "before", keep=ALWAYS)

@@ -12,7 +12,7 @@ import click
 from nsqadmin_cli.api import Nsqd, expecting
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, rows_of, values_of
 from nsqadmin_cli.command import command, option
-from nsqadmin_cli.http_client import Refused
+from nsqadmin_cli.http_client import NodeRefused
 from nsqadmin_cli.message import MOST, body_of
 from nsqadmin_cli.output import Confirm, Output, not_found, report
 from nsqadmin_cli.snapshot import no_such
@@ -161,7 +161,7 @@ def _look(query: Mapping[str, str], node: Nsqd) -> DeferredNode | None:
     reasons = {"NOT_FOUND": "cannot list deferred messages: it is not gnsqd, or an older one"}
     try:
         return node.ask("/channel/deferred", read, query, reasons=reasons)
-    except Refused as error:
+    except NodeRefused as error:
         if error.code in _ABSENT:
             return None
         if error.code == "MESSAGE_NOT_FOUND":

@@ -10,7 +10,7 @@ import click
 from nsqadmin_cli.api import ModelError, Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, rows_of, values_of
 from nsqadmin_cli.command import command, option
-from nsqadmin_cli.http_client import NodeError, Refused
+from nsqadmin_cli.http_client import NodeError, NodeRefused
 from nsqadmin_cli.output import Confirm, Output, not_found, report
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Line, Table, Tone, column, described, json_only, table_of
@@ -117,7 +117,7 @@ def _rewind(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd
 
     try:
         return node.ask("/channel/rewind", read, query, method, reasons=_REASONS)
-    except Refused as error:
+    except NodeRefused as error:
         if error.code == "UNTIL_BEFORE_TO":
             raise click.UsageError(f"--until: {printable(query['until'], 100)} is before --to.") from None
         if (name := error.code.removeprefix("INVALID_ARG_").lower()) in ("to", "until"):

@@ -10,7 +10,7 @@ import click
 from nsqadmin_cli.api import ModelError, Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, rows_of, values_of
 from nsqadmin_cli.command import command, option
-from nsqadmin_cli.http_client import Refused
+from nsqadmin_cli.http_client import NodeRefused
 from nsqadmin_cli.output import Confirm, Output, report
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Line, Tone, column, described, json_only, table_of
@@ -55,7 +55,7 @@ def rules(
     changes = {name: str(value).lower() for name, value in given.items() if value is not None}
     query = {"topic": topic, "channel": channel}
     asked = cluster.ask(partial(_ask, "GET", query))
-    answers = {at: one for at, one in asked.items() if not (isinstance(one, Refused) and one.code in _ABSENT)}
+    answers = {at: one for at, one in asked.items() if not (isinstance(one, NodeRefused) and one.code in _ABSENT)}
     if not values_of(answers):
         raise no_such(cluster, [*cluster.lookupd_errors, *errors_of(answers)], topic, channel)
     if changes and not confirm.dry_run:
@@ -83,7 +83,7 @@ def _ask(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd) -
     reasons = {"NOT_FOUND": "has no delivery rules: it is not gnsqd, or older"}
     try:
         return node.ask("/channel/rules", read, query, method, reasons)
-    except Refused as error:
+    except NodeRefused as error:
         if (name := error.code.removeprefix("INVALID_ARG_").lower()) in query:
             raise click.UsageError(f"--{name}: {query[name]} is not valid; see contrib/docs/rules.md.") from None
         raise

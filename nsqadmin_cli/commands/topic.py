@@ -10,7 +10,7 @@ from nsqadmin_cli import operations, stat_tables
 from nsqadmin_cli.api import Nsqd, expecting, located
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.command import argument, command, flag
-from nsqadmin_cli.http_client import NodeError, Refused
+from nsqadmin_cli.http_client import NodeError, NodeRefused
 from nsqadmin_cli.operations import Operation, lookupd_only_option, operate, operation_command, pattern_command
 from nsqadmin_cli.output import Confirm, Output, not_found, report
 from nsqadmin_cli.snapshot import no_such, take_snapshot
@@ -88,7 +88,7 @@ def _retention(cluster: Cluster, topic: str, nodes: list[Nsqd]) -> tuple[list[Re
         return RetentionRow(str(node), *limits, int(data["messages"]), used, since)
 
     asked = cluster.ask(lambda node: node.ask("/topic/retention", partial(read, node), {"topic": topic}), nodes)
-    errors = [error for error in errors_of(asked) if not isinstance(error, Refused)]
+    errors = [error for error in errors_of(asked) if not isinstance(error, NodeRefused)]
     return [row for row in values_of(asked).values() if row.bytes], errors
 
 
@@ -101,7 +101,7 @@ def _found(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeErro
     for answer in cluster.ask_lookupds(lambda lookupd: lookupd.lookup(topic)).values():
         if not isinstance(answer, NodeError):
             found |= {str(address) for address, _ in located(answer)}
-        elif not (isinstance(answer, Refused) and answer.code == "TOPIC_NOT_FOUND"):
+        elif not (isinstance(answer, NodeRefused) and answer.code == "TOPIC_NOT_FOUND"):
             errors.append(answer)
     return found, errors
 
