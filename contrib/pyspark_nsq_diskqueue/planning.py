@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gnsqd.shared.directory import NotADataDirectory, Plan, Queue, is_held, list_directory, plan_of, reason_of
+from gnsqd.shared.directory import NotADataDirectory, Queue, ReadPlan, is_held, list_directory, plan_of, reason_of
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.record import Meta, data_file_number, due_times_file_name, meta_file_name
 from pyspark_nsq.errors import NsqSourceError
@@ -175,7 +175,7 @@ def _plan_directory(directory: str, everything: bool) -> Iterator[FileTask]:
         yield from _plan_queue(queue, plan, everything)
 
 
-def _plan_queue(queue: Queue, plan: Plan, everything: bool) -> Iterator[FileTask]:
+def _plan_queue(queue: Queue, plan: ReadPlan, everything: bool) -> Iterator[FileTask]:
     make = partial(FileTask, queue.directory, queue.name)
     due_times = None
     if queue.due_times_size is not None:

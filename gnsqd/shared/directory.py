@@ -349,7 +349,7 @@ def read_held(path: str, due_times: DueTimes) -> Iterator[tuple[int, bytes]]:
 
 
 @dataclass
-class Plan:
+class ReadPlan:
     """The files of a queue with unread messages, as gnsqd reads them when it starts: `numbers`, the first of them from
     `position` on.
 
@@ -385,7 +385,7 @@ class Plan:
         return None
 
 
-def make_plan(queue: Queue) -> Plan:
+def make_plan(queue: Queue) -> ReadPlan:
     """Returns the plan that follows from the present meta file and the list of files."""
     try:
         return plan_of(queue, queue.read_meta())
@@ -395,13 +395,13 @@ def make_plan(queue: Queue) -> Plan:
         return plan_of(queue, None, f"the meta file cannot be read: {reason_of(error)}")
 
 
-def plan_of(queue: Queue, meta: Meta | None, meta_error: str = "") -> Plan:
+def plan_of(queue: Queue, meta: Meta | None, meta_error: str = "") -> ReadPlan:
     """Returns the plan that follows from `meta` and the list of files."""
     numbers = sorted(queue.numbers)
     if meta is None:
-        return Plan(None, meta_error, numbers)
+        return ReadPlan(None, meta_error, numbers)
     unread = [number for number in numbers if number >= meta.read_file]
-    plan = Plan(meta, "", unread, read=[number for number in numbers if number < meta.read_file])
+    plan = ReadPlan(meta, "", unread, read=[number for number in numbers if number < meta.read_file])
     plan.position = meta.read_pos if unread[:1] == [meta.read_file] else 0
     if meta.read_position != meta.write_position:
         first, last = meta.read_file, meta.write_file if meta.write_pos else meta.write_file - 1

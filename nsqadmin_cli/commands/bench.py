@@ -97,7 +97,7 @@ _PATIENCE = 2.0  # seconds without any message until those under way are given u
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchLoad:
     """The load: `rate` in messages per second of all publishers together, 0: as fast as possible."""
 
     topic: str
@@ -134,7 +134,7 @@ class Report:
 class Load:
     """Owns the threads and connections of one measurement."""
 
-    def __init__(self, nodes: Sequence[Nsqd], plan: Plan, *, timeout: float, tls: TLS) -> None:
+    def __init__(self, nodes: Sequence[Nsqd], plan: BenchLoad, *, timeout: float, tls: TLS) -> None:
         self.report = Report()
         self._nodes = nodes
         self._plan = plan
@@ -394,7 +394,7 @@ def bench(
     if durable:
         topic, channel = topic.removesuffix("#ephemeral"), "bench"
     window, pace = max(window, batch), rate or 0.0
-    plan = Plan(topic, channel, duration, size, batch, publishers, consumers, window, pace, auth_secret)
+    plan = BenchLoad(topic, channel, duration, size, batch, publishers, consumers, window, pace, auth_secret)
     load = Load(nodes, plan, timeout=cluster.timeout, tls=cluster.http.tls)
     try:
         load.connect()
@@ -421,7 +421,7 @@ def _latencies(histogram: Histogram) -> dict[str, float | None]:
     return {"mean": histogram.mean, **found, "max": histogram.largest / 1e9}
 
 
-def _document(measured: Report, plan: Plan, nodes: list[str]) -> dict[str, Any]:
+def _document(measured: Report, plan: BenchLoad, nodes: list[str]) -> dict[str, Any]:
     plan_keys = ("topic", "size", "batch", "publishers", "consumers", "window")
     document = {"seconds": measured.seconds, "nodes": nodes, **{key: getattr(plan, key) for key in plan_keys}}
     document |= {"rate": plan.rate or None, "published": measured.published, "received": measured.received}
@@ -434,7 +434,7 @@ def _document(measured: Report, plan: Plan, nodes: list[str]) -> dict[str, Any]:
     return document | {"histogram": list(measured.delivery.bars()), "errors": list(map(str, measured.errors))}
 
 
-def _table(measured: Report, plan: Plan) -> Table:
+def _table(measured: Report, plan: BenchLoad) -> Table:
     """A row for publishing and one for delivery."""
     columns = [
         Column("what", ""),
@@ -454,7 +454,7 @@ def _table(measured: Report, plan: Plan) -> Table:
     return table
 
 
-def _blocks(measured: Report, plan: Plan, nodes: int) -> Iterator[Block]:
+def _blocks(measured: Report, plan: BenchLoad, nodes: int) -> Iterator[Block]:
     consumers = plural(plan.consumers, "consumer") if plan.consumers else "no consumer"
     pace = f"{units.rate(plan.rate)}/s" if plan.rate else "as fast as possible"
     facts = {"nodes": f"{plural(nodes, 'node')}, {plural(plan.publishers, 'publisher')}, {consumers}"}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gnsqd.log import Level, Logger
-from gnsqd.shared.directory import METADATA, DataDirectory, DueTimes, Journal, Plan, Queue, key_of, make_plan
+from gnsqd.shared.directory import METADATA, DataDirectory, DueTimes, Journal, Queue, ReadPlan, key_of, make_plan
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name, segment_name
 from gnsqd.storage.journal.replay import Replay
@@ -96,7 +96,7 @@ class Report:
     """The state of a queue. `held` are deferred messages that only the side file of gnsqd has."""
 
     queue: Queue
-    plan: Plan
+    plan: ReadPlan
     due_times: DueTimes
     messages: int = 0
     bytes: int = 0

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gnsqd.shared.directory import Plan, Queue, key_of, make_plan, open_file, read_held
+from gnsqd.shared.directory import Queue, ReadPlan, key_of, make_plan, open_file, read_held
 from gnsqd.shared.record import LENGTH, MIN_RECORD_SIZE, decode_record
 from gnsqd.storage.disk.reader import RecordReader
 from nsqadmin_cli.archive import ArchiveWriter
@@ -177,7 +177,7 @@ class Saved:
     lost_bytes: int = column("lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD, help="unreadable")
 
 
-def describe_missing(queue: Queue, plan: Plan) -> str:
+def describe_missing(queue: Queue, plan: ReadPlan) -> str:
     """Which files of a queue are missing; empty if none is."""
     if not plan.missing:
         return ""
@@ -185,7 +185,7 @@ def describe_missing(queue: Queue, plan: Plan) -> str:
     return f"{name} is missing" if count == 1 else f"{name} and {count - 1:,} more files are missing"
 
 
-def first_unread(queue: Queue, plan: Plan, max_msg_size: int) -> int:
+def first_unread(queue: Queue, plan: ReadPlan, max_msg_size: int) -> int:
     """The read position in the first file, moved back to the beginning of a record as gnsqd does."""
     if plan.position and queue.numbers[plan.numbers[0]] > plan.position:
         with suppress(OSError):
@@ -199,7 +199,7 @@ def first_unread(queue: Queue, plan: Plan, max_msg_size: int) -> int:
 
 
 def read_queue(
-    queue: Queue, plan: Plan, max_msg_size: int, advance: Advance | None = None
+    queue: Queue, plan: ReadPlan, max_msg_size: int, advance: Advance | None = None
 ) -> Iterator[tuple[int, Record | Gap]]:
     """All unread records, or damage, with the number of their file. A file deleted meanwhile is skipped; AdminError."""
     start = first_unread(queue, plan, max_msg_size)
