@@ -33,8 +33,8 @@ LINGER_SECONDS = 1.0
 T = TypeVar("T")
 
 Outcome = tuple[Any, BaseException | None]  # what was returned, or raised
-Report = Callable[[Outcome], object]
-Job = tuple[Report, Callable[..., Any], tuple[object, ...]]
+Callback = Callable[[Outcome], object]
+Job = tuple[Callback, Callable[..., Any], tuple[object, ...]]
 
 
 class Threads:
@@ -48,9 +48,9 @@ class Threads:
         self._started = 0
         self._busy = 0
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._done: deque[tuple[Report, Outcome]] = deque()
+        self._done: deque[tuple[Callback, Outcome]] = deque()
         self._bell = get_hub().loop.async_()
-        self._bell.start(self._report)
+        self._bell.start(self._call_back)
         self._free = Event()
 
     def run(self, function: Callable[..., T], *args: object) -> T:
@@ -62,7 +62,7 @@ class Threads:
             raise error
         return result  # type: ignore[no-any-return]
 
-    def _start(self, report: Report, function: Callable[..., object], *args: object) -> None:
+    def _start(self, report: Callback, function: Callable[..., object], *args: object) -> None:
         """Calls `function(*args)` in a thread, and then, in the hub, `report` with the outcome. Never yields."""
         if self._busy == self._started < self._limit:
             _thread.start_new_thread(self._work, ())
@@ -80,7 +80,7 @@ class Threads:
             self._done.append((report, outcome))
             self._bell.send()
 
-    def _report(self) -> None:
+    def _call_back(self) -> None:
         while self._done:
             report, outcome = self._done.popleft()
             self._busy -= 1

@@ -113,7 +113,7 @@ class BenchLoad:
 
 
 @dataclass
-class Report:
+class Measurements:
     """The measurements. `published` counts messages accepted by nodes, `received` those received meanwhile."""
 
     seconds: float = 0.0
@@ -135,7 +135,7 @@ class Load:
     """Owns the threads and connections of one measurement."""
 
     def __init__(self, nodes: Sequence[Nsqd], plan: BenchLoad, *, timeout: float, tls: TLS) -> None:
-        self.report = Report()
+        self.report = Measurements()
         self._nodes = nodes
         self._plan = plan
         self._timeout = timeout
@@ -188,7 +188,7 @@ class Load:
                 self._subscriptions.append(subscription)
                 self._selector.register(subscription, selectors.EVENT_READ, subscription)
 
-    def run(self, say: Callable[[Report], None]) -> Report:
+    def run(self, say: Callable[[Measurements], None]) -> Measurements:
         """Publish and receive messages; `say` is called some times per second."""
         report = self.report
         plan = self._plan
@@ -421,7 +421,7 @@ def _latencies(histogram: Histogram) -> dict[str, float | None]:
     return {"mean": histogram.mean, **found, "max": histogram.largest / 1e9}
 
 
-def _document(measured: Report, plan: BenchLoad, nodes: list[str]) -> dict[str, Any]:
+def _document(measured: Measurements, plan: BenchLoad, nodes: list[str]) -> dict[str, Any]:
     plan_keys = ("topic", "size", "batch", "publishers", "consumers", "window")
     document = {"seconds": measured.seconds, "nodes": nodes, **{key: getattr(plan, key) for key in plan_keys}}
     document |= {"rate": plan.rate or None, "published": measured.published, "received": measured.received}
@@ -434,7 +434,7 @@ def _document(measured: Report, plan: BenchLoad, nodes: list[str]) -> dict[str, 
     return document | {"histogram": list(measured.delivery.bars()), "errors": list(map(str, measured.errors))}
 
 
-def _table(measured: Report, plan: BenchLoad) -> Table:
+def _table(measured: Measurements, plan: BenchLoad) -> Table:
     """A row for publishing and one for delivery."""
     columns = [
         Column("what", ""),
@@ -454,7 +454,7 @@ def _table(measured: Report, plan: BenchLoad) -> Table:
     return table
 
 
-def _blocks(measured: Report, plan: BenchLoad, nodes: int) -> Iterator[Block]:
+def _blocks(measured: Measurements, plan: BenchLoad, nodes: int) -> Iterator[Block]:
     consumers = plural(plan.consumers, "consumer") if plan.consumers else "no consumer"
     pace = f"{units.rate(plan.rate)}/s" if plan.rate else "as fast as possible"
     facts = {"nodes": f"{plural(nodes, 'node')}, {plural(plan.publishers, 'publisher')}, {consumers}"}

@@ -13,7 +13,7 @@ import click
 from gnsqd.shared.directory import METADATA, DataDirectory, Queue, describe_holder, is_held, list_directory, make_plan
 from nsqadmin_cli.command import Combined, argument, command, option
 from nsqadmin_cli.datadir import checking
-from nsqadmin_cli.datadir.checking import Checker, Finding, JournalReport, Report, finding_blocks
+from nsqadmin_cli.datadir.checking import Checker, Finding, JournalReport, QueueReport, finding_blocks
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, describe_missing
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
 from nsqadmin_cli.output import Advance, Output, note, progress
@@ -146,7 +146,7 @@ def verify(
 
 def check(
     found: DataDirectory, queues: list[Queue], *, running: bool, max_msg_size: int
-) -> tuple[list[Report], list[Finding]]:
+) -> tuple[list[QueueReport], list[Finding]]:
     """Read these queues; findings are sorted by severity."""
     size = sum(queue.size + sum(queue.bad.values()) for queue in queues)
     with reading("reading", size) as advance:
@@ -177,7 +177,7 @@ def _verified(report: JournalReport) -> list[VerifiedJournal]:
     return [row, *(VerifiedJournal(name, count) for name, count in counts.items() if name != journal.topic)]
 
 
-def _verdict(reports: list[Report], journals: list[JournalReport], is_damaged: bool) -> Line:
+def _verdict(reports: list[QueueReport], journals: list[JournalReport], is_damaged: bool) -> Line:
     messages = plural(sum(each.messages for each in reports), "message")
     if journals:
         messages += f" on disk and {sum(each.messages for each in journals):,} in {plural(len(journals), 'journal')}"

@@ -13,7 +13,7 @@ from gnsqd.shared.errors import StartError, StorageError
 from nsqadmin_cli.archive import DASH, ArchiveWriter
 from nsqadmin_cli.command import argument, command, flag, option
 from nsqadmin_cli.commands.data import Which, check, directory_argument, max_size_option, reading, select, which_option
-from nsqadmin_cli.datadir.checking import Finding, Report, count_messages, finding_blocks
+from nsqadmin_cli.datadir.checking import Finding, QueueReport, count_messages, finding_blocks
 from nsqadmin_cli.datadir.records import MessageFile, Saved, export_queue
 from nsqadmin_cli.datadir.repairing import BadFile, Repair, exchange, put_back
 from nsqadmin_cli.errors import AdminError
@@ -184,7 +184,7 @@ def repair(
     output.show(final | {"queues": repaired, "adopted": work.adopted, "left": left}, saved)
 
 
-def _check_copy(reports: list[Report], copy: str, name: str, max_msg_size: int) -> list[Finding]:
+def _check_copy(reports: list[QueueReport], copy: str, name: str, max_msg_size: int) -> list[Finding]:
     """Verify that the copy has every message. Returns the problems left in it, with commands for the final name."""
     found = list_directory(copy)
     found.path = name

@@ -92,7 +92,7 @@ class Tally:
 
 
 @dataclass
-class Report:
+class QueueReport:
     """The state of a queue. `held` are deferred messages that only the side file of gnsqd has."""
 
     queue: Queue
@@ -144,9 +144,9 @@ class Checker:
             text = f"{plural(len(found.temporary), 'file')} that a killed nsqd left unfinished; gnsqd removes them"
             yield Finding(Severity.NOTE, "", found.temporary[0], None, text)
 
-    def check(self, queue: Queue) -> Report:
+    def check(self, queue: Queue) -> QueueReport:
         """Read a queue. AdminError if a file cannot be read."""
-        report = Report(queue, make_plan(queue), queue.read_due_times())
+        report = QueueReport(queue, make_plan(queue), queue.read_due_times())
         held = set(report.due_times.held)
         for number, item in read_queue(queue, report.plan, self._max_msg_size, self._advance):
             report.files[number].add(item)
@@ -169,7 +169,7 @@ class Checker:
             self._judge_bad(report, number)
         return report
 
-    def _judge_files(self, report: Report) -> None:
+    def _judge_files(self, report: QueueReport) -> None:
         queue = report.queue
         for number, tally in report.files.items():
             if not tally.flaw:
@@ -187,7 +187,7 @@ class Checker:
             report.needs_repair = report.needs_repair or tally.broken
             report.add(Severity.DAMAGE, queue.file_name(number), text, command, tally.flaw_position)
 
-    def _judge_meta(self, report: Report) -> Iterator[tuple[Severity, str, str]]:
+    def _judge_meta(self, report: QueueReport) -> Iterator[tuple[Severity, str, str]]:
         """Severity, file and text of the problems that a repair corrects."""
         queue, plan, meta, due_times = report.queue, report.plan, report.plan.meta, report.due_times
         name = meta_file_name(queue.name)
@@ -224,7 +224,7 @@ class Checker:
             text = f"{plural(lost, 'byte')} cannot be read: deferred messages may be delivered early or be missing"
             yield Severity.DAMAGE, due_times_file_name(queue.name), text
 
-    def _judge_bad(self, report: Report, number: int) -> None:
+    def _judge_bad(self, report: QueueReport, number: int) -> None:
         queue = report.queue
         tally = Tally()
         for item in read_data_file(queue.path(number, bad=True), 0, self._max_msg_size, self._advance):

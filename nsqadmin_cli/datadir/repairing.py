@@ -25,7 +25,7 @@ from gnsqd.shared.directory import METADATA, DataDirectory, Listed, Queue, read_
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.record import LENGTH, Meta, due_times_file_name, meta_file_name, segment_name
 from gnsqd.shared.version import NSQD_VERSION
-from nsqadmin_cli.datadir.checking import Report
+from nsqadmin_cli.datadir.checking import QueueReport
 from nsqadmin_cli.datadir.records import Gap, Record, Saved, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError, reason_of
 from nsqadmin_cli.output import Advance
@@ -111,7 +111,7 @@ class Repair:
     `adopt`, adds topics and channels to nsqd.dat that it does not list."""
 
     _found: DataDirectory
-    _reports: Sequence[Report]
+    _reports: Sequence[QueueReport]
     _target: str
     _adopt: bool
     _max_msg_size: int
@@ -157,7 +157,7 @@ class Repair:
         for name in names:
             copy_file(os.path.join(self._found.path, name), os.path.join(target, name), advance)
 
-    def _rewrite(self, report: Report, target: str, advance: Advance) -> Saved:
+    def _rewrite(self, report: QueueReport, target: str, advance: Advance) -> Saved:
         queue, meta = report.queue, report.plan.meta
         first = last = max([-1, *queue.numbers, *queue.bad, meta.write_file if meta else -1]) + 1
         messages, position = 0, 0

@@ -14,7 +14,7 @@ from cli.nodes import DOWN, Cluster, address, at
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.traffic import DaemonFactory, create, post
 from nsqadmin_cli.api import Nsqd
-from nsqadmin_cli.commands.bench import BenchLoad, Histogram, Load, Report
+from nsqadmin_cli.commands.bench import BenchLoad, Histogram, Load, Measurements
 from nsqadmin_cli.http_client import TLS, Address
 
 
@@ -168,7 +168,7 @@ def test_the_topic_is_deleted_after_the_last_request(
 ) -> None:
     load.connect()
 
-    def interrupt(so_far: Report | None = None) -> None:
+    def interrupt(so_far: Measurements | None = None) -> None:
         assert node.asked.wait(DEADLINE)
         raise KeyboardInterrupt
 
