@@ -32,7 +32,7 @@ from nsqadmin_cli.units import printable
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ClusterContext:
     """The settings of a cluster. None or empty: the default."""
 
     nsqd_http_address: tuple[str, ...] = ()
@@ -55,9 +55,9 @@ class Contexts:
     """The content of the file."""
 
     current: str = ""
-    contexts: Mapping[str, Context] = field(default_factory=dict)
+    contexts: Mapping[str, ClusterContext] = field(default_factory=dict)
 
-    def get(self, name: str) -> Context:
+    def get(self, name: str) -> ClusterContext:
         """NotFound if no context has that name."""
         if name not in self.contexts:
             known = ", ".join(sorted(self.contexts)) or "none"
@@ -119,15 +119,15 @@ def save_contexts(contexts: Contexts) -> None:
         raise AdminError(f"cannot write {file}: {reason_of(error)}") from None
 
 
-def _context(name: str, table: object, file: Path) -> Context:
+def _context(name: str, table: object, file: Path) -> ClusterContext:
     where = f"{file}: context {printable(name)}"
     if not isinstance(table, dict):
         raise AdminError(f"{where} must be a table")
     told: dict[str, Any] = {}
     for key, value in table.items():
-        if key not in Context.__slots__:
+        if key not in ClusterContext.__slots__:
             raise AdminError(f"{where}: unknown key {printable(repr(key))}")
-        default = getattr(Context(), key)
+        default = getattr(ClusterContext(), key)
         kinds: tuple[type, ...] = (int, float) if default is None else (list if default == () else type(default),)
         if type(value) not in kinds or (list in kinds and not all(isinstance(one, str) for one in value)):
             expected = {list: "a list of strings", int: "a number of seconds", bool: "true or false"}
@@ -135,29 +135,29 @@ def _context(name: str, table: object, file: Path) -> Context:
         if key == "timeout" and not 0 < value <= 3600:
             raise AdminError(f"{where}: timeout must be more than 0 and at most 3600 seconds")
         told[key] = tuple(value) if list in kinds else value
-    return Context(**told)
+    return ClusterContext(**told)
 
 
 DEFAULT_ADDRESS = "127.0.0.1:4151"
 DEFAULT_TIMEOUT = 5.0  # seconds
 
-CLUSTER_PARAMETERS = (*Context.__slots__, "context_name")
+CLUSTER_PARAMETERS = (*ClusterContext.__slots__, "context_name")
 
 
 @dataclass(frozen=True)
 class ClusterSettings:
     """The cluster settings of a command; `by_option`: the context is named by an option."""
 
-    options: Context
-    variables: Context = Context()
+    options: ClusterContext
+    variables: ClusterContext = ClusterContext()
     context_name: str = ""
     by_option: bool = False
 
-    def resolved(self) -> tuple[Context, str]:
+    def resolved(self) -> tuple[ClusterContext, str]:
         """All settings combined, and the name of the saved context in use; AdminError if that cannot be used."""
         saved = load_contexts()
         name = self.context_name or saved.current
-        context = saved.get(name) if name else Context()
+        context = saved.get(name) if name else ClusterContext()
         layers = (self.variables, context) if self.by_option else (context, self.variables)
         return merged(merged(*layers), self.options), name
 
@@ -166,14 +166,14 @@ class ClusterSettings:
         return make_cluster(*self.resolved())
 
 
-def merged(base: Context, told: Context) -> Context:
+def merged(base: ClusterContext, told: ClusterContext) -> ClusterContext:
     """`base` with all settings of `told`. Addresses of either kind replace those of both kinds."""
     if told.nsqd_http_address or told.lookupd_http_address:
         base = replace(base, nsqd_http_address=(), lookupd_http_address=())
     return replace(base, **{name: getattr(told, name) for name in told.settings()})
 
 
-def make_cluster(context: Context, name: str = "") -> Cluster:
+def make_cluster(context: ClusterContext, name: str = "") -> Cluster:
     """The cluster at the addresses of `context`, whose name is in error messages; AdminError."""
     try:
         nsqds = [Address.parse(text) for text in context.nsqd_http_address]
@@ -190,10 +190,10 @@ def take_settings(ctx: click.Context, values: dict[str, Any]) -> ClusterSettings
     """Remove the cluster's settings from the parameters `values` of a command."""
     given = {name: values.pop(name, None) for name in CLUSTER_PARAMETERS}
 
-    def given_by(source: ParameterSource) -> Context:
-        told = {name: given[name] for name in Context.__slots__ if ctx.get_parameter_source(name) is source}
+    def given_by(source: ParameterSource) -> ClusterContext:
+        told = {name: given[name] for name in ClusterContext.__slots__ if ctx.get_parameter_source(name) is source}
         told |= {name: tuple(map(str, value)) for name, value in told.items() if isinstance(value, tuple)}
-        return Context(**{name: value for name, value in told.items() if value})
+        return ClusterContext(**{name: value for name, value in told.items() if value})
 
     by_option = ctx.get_parameter_source("context_name") is ParameterSource.COMMANDLINE
     options, variables = map(given_by, (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT))

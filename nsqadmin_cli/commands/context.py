@@ -9,7 +9,15 @@ from click.shell_completion import BashComplete, FishComplete, ShellComplete, Zs
 
 from nsqadmin_cli.command import argument, command, flag
 from nsqadmin_cli.completion import complete_contexts
-from nsqadmin_cli.context import ClusterSettings, Context, Contexts, config_path, load_contexts, merged, save_contexts
+from nsqadmin_cli.context import (
+    ClusterContext,
+    ClusterSettings,
+    Contexts,
+    config_path,
+    load_contexts,
+    merged,
+    save_contexts,
+)
 from nsqadmin_cli.output import Output, note
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Table, Tone
 
@@ -52,7 +60,7 @@ def set_(settings: ClusterSettings, name: str = argument(shell_complete=complete
         raise click.UsageError("a context name has 1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-'.")
     saved = load_contexts()
     # A copy of the context that an option names.
-    base = saved.get(settings.context_name) if settings.by_option else saved.contexts.get(name, Context())
+    base = saved.get(settings.context_name) if settings.by_option else saved.contexts.get(name, ClusterContext())
     # Files are found from any directory.
     files = {key: os.path.abspath(path) for key in _FILES if (path := getattr(settings.options, key))}
     contexts = {**saved.contexts, name: merged(base, replace(settings.options, **files))}

@@ -14,7 +14,7 @@ from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import ADDRESS, Name, argument, command, flag, option
 from nsqadmin_cli.completion import complete_contexts
 from nsqadmin_cli.consumer import Received, Source, source_options, transfer
-from nsqadmin_cli.context import ClusterSettings, Context
+from nsqadmin_cli.context import ClusterContext, ClusterSettings
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.message import DOCUMENT
 from nsqadmin_cli.output import Advance, Output, explained, is_terminal, note, progress, report
@@ -69,7 +69,7 @@ def copy(
     """
     target = cluster
     if to_nsqds or to_lookupds or to_context:
-        told = Context(tuple(map(str, to_nsqds)), tuple(map(str, to_lookupds)))
+        told = ClusterContext(tuple(map(str, to_nsqds)), tuple(map(str, to_lookupds)))
         target = ClusterSettings(told, context_name=to_context).cluster()
     name = destination or topic
     nodes = target.nsqds()

@@ -15,7 +15,7 @@ from gnsqd.net.addresses import join_host_port
 from gnsqd.net.listener import Listener, ListenerBroken
 from gnsqd.shared.errors import StartError
 from gnsqd.supervisor import Supervisor
-from nsqadmin_cli.context import ClusterSettings, Commands, Context, make_cluster
+from nsqadmin_cli.context import ClusterContext, ClusterSettings, Commands, make_cluster
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.web.app import Application
@@ -78,14 +78,14 @@ def _application(settings: dict[str, Any], security: Security, log: Logger) -> A
     """Tokens are sent to this nsqd alone, at its own address, as anybody may register with nsqlookupd: a read token, if
     there is one, for statistics, and the user's own for all else."""
     if settings["nsqlookupd"]:
-        context = Context(lookupd_http_address=(settings["nsqlookupd"],))
+        context = ClusterContext(lookupd_http_address=(settings["nsqlookupd"],))
     else:
-        context = Context(nsqd_http_address=(settings["nsqd"],))
+        context = ClusterContext(nsqd_http_address=(settings["nsqd"],))
     commands = Commands(ClusterSettings(context))
     token_file = max(settings["token_files"], default="").partition(":")[2]  # read: comes after full:
     try:
         # The certificate is that of the daemon.
-        cluster = make_cluster(Context(**context.settings(), tls_insecure=True, token_file=token_file))
+        cluster = make_cluster(ClusterContext(**context.settings(), tls_insecure=True, token_file=token_file))
     except AdminError as error:
         log.error("ADMIN: %s", error)
         cluster = make_cluster(context)

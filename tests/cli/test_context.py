@@ -13,7 +13,7 @@ from cli.nodes import at
 from nsqadmin_cli import completion
 from nsqadmin_cli import context as contexts
 from nsqadmin_cli.cli import cli
-from nsqadmin_cli.context import Context
+from nsqadmin_cli.context import ClusterContext
 from nsqadmin_cli.errors import AdminError
 
 
@@ -79,7 +79,7 @@ def test_options_replace_variables_and_variables_replace_contexts(
         monkeypatch.setenv(name, value)
     found: list[dict[str, object]] = []
 
-    def take(context: Context, name: str) -> NoReturn:
+    def take(context: ClusterContext, name: str) -> NoReturn:
         found.append(context.settings())
         raise AdminError(name)
 

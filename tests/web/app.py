@@ -16,7 +16,7 @@ from gnsqd.log import Level, Logger
 from gnsqd.web.http11 import RequestReader
 from kit import preloaded
 from kit.daemons import DEADLINE, Daemon, eventually
-from nsqadmin_cli.context import ClusterSettings, Commands, Context
+from nsqadmin_cli.context import ClusterContext, ClusterSettings, Commands
 from nsqadmin_cli.web.app import Application
 from nsqadmin_cli.web.security import Security
 
@@ -87,7 +87,7 @@ class App:
         token_file: str = "",
         own_tokens: bool = False,
     ) -> None:
-        settings = ClusterSettings(Context(tuple(nodes), tuple(lookupds), timeout, token_file=token_file))
+        settings = ClusterSettings(ClusterContext(tuple(nodes), tuple(lookupds), timeout, token_file=token_file))
         self.log = io.StringIO()
         log = Logger("", Level.INFO, self.log)
         security = Security(token_files, log, loopback=loopback, read_only=read_only)
