@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gnsqd.shared.directory import NotADataDirectory, Queue, ReadPlan, is_held, list_directory, plan_of, reason_of
+from gnsqd.shared.directory import NotADataDirectory, ReadPlan, StoredQueue, is_held, list_directory, plan_of, reason_of
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.record import Meta, data_file_number, due_times_file_name, meta_file_name
 from pyspark_nsq.errors import NsqSourceError
@@ -68,7 +68,7 @@ class FileTask:
     def was_read_meanwhile(self) -> bool:
         """Whether a daemon has read the file to its end since, and deleted it."""
         number = data_file_number(self.queue, self.file)
-        meta = _read_meta(Queue(self.directory, self.queue))
+        meta = _read_meta(StoredQueue(self.directory, self.queue))
         return number is not None and meta is not None and meta.read_file > number
 
 
@@ -142,7 +142,7 @@ def _is_of_queue(name: str) -> bool:
     return bool(queue) and (is_beside or data_file_number(queue, name.removesuffix(_BAD)) is not None)
 
 
-def _read_meta(queue: Queue) -> Meta | None:
+def _read_meta(queue: StoredQueue) -> Meta | None:
     """None if there is none that makes sense: then every message counts as unread. DataDirectoryError."""
     try:
         return queue.read_meta()
@@ -164,10 +164,10 @@ def _plan_directory(directory: str, everything: bool) -> Iterator[FileTask]:
         if attempt:
             time.sleep(_PAUSE)
         # In this order: a running daemon writes records first and then meta, so no file seems to be too short.
-        metas = {name: _read_meta(Queue(directory, name)) for name in names}
+        metas = {name: _read_meta(StoredQueue(directory, name)) for name in names}
         queues = list_directory(directory).queues
         # It also reads and deletes files; then meta soon has it.
-        listed = {name: queues.get(name, Queue(directory, name)) for name in names}
+        listed = {name: queues.get(name, StoredQueue(directory, name)) for name in names}
         plans = [(queue, plan_of(queue, metas[name])) for name, queue in listed.items()]
         if not any(plan.missing for _, plan in plans):
             break
@@ -175,7 +175,7 @@ def _plan_directory(directory: str, everything: bool) -> Iterator[FileTask]:
         yield from _plan_queue(queue, plan, everything)
 
 
-def _plan_queue(queue: Queue, plan: ReadPlan, everything: bool) -> Iterator[FileTask]:
+def _plan_queue(queue: StoredQueue, plan: ReadPlan, everything: bool) -> Iterator[FileTask]:
     make = partial(FileTask, queue.directory, queue.name)
     due_times = None
     if queue.due_times_size is not None:

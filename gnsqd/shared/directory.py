@@ -42,7 +42,7 @@ class NotADataDirectory(StorageError):
 
 
 @dataclass
-class Queue:
+class StoredQueue:
     """The files of one queue when they were listed; sizes in bytes. `channel` is empty for the queue of a topic."""
 
     directory: str
@@ -99,7 +99,7 @@ class Queue:
 
 
 @dataclass
-class Journal:
+class StoredJournal:
     """The segments of one topic's journal, number -> size in bytes."""
 
     directory: str
@@ -132,8 +132,8 @@ class DataDirectory:
     """One data directory. `listed` is the content of nsqd.dat by name of the queue, None with `metadata_error`."""
 
     path: str
-    queues: dict[str, Queue] = field(default_factory=dict)
-    journals: dict[str, Journal] = field(default_factory=dict)  # by topic
+    queues: dict[str, StoredQueue] = field(default_factory=dict)
+    journals: dict[str, StoredJournal] = field(default_factory=dict)  # by topic
     listed: dict[str, Listed] | None = None
     metadata_error: str = ""
     temporary: list[str] = field(default_factory=list)
@@ -141,15 +141,15 @@ class DataDirectory:
     unknown: list[str] = field(default_factory=list)  # other files
     passed_over: list[str] = field(default_factory=list)  # directories and such
 
-    def is_listed(self, queue: Queue) -> bool:
+    def is_listed(self, queue: StoredQueue) -> bool:
         """Returns True if nsqd.dat lists the queue, or cannot be read."""
         return self.listed is None or queue.name in self.listed
 
-    def is_paused(self, queue: Queue) -> bool:
+    def is_paused(self, queue: StoredQueue) -> bool:
         entry = (self.listed or {}).get(queue.name)
         return entry is not None and entry.paused
 
-    def select(self, topic: str, channel: str) -> list[Queue]:
+    def select(self, topic: str, channel: str) -> list[StoredQueue]:
         """Returns the queues of that topic and channel, or of all, sorted."""
         selected = [
             queue
@@ -158,7 +158,7 @@ class DataDirectory:
         ]
         return sorted(selected, key=lambda queue: (queue.topic, queue.channel))
 
-    def select_journals(self, topic: str) -> list[Journal]:
+    def select_journals(self, topic: str) -> list[StoredJournal]:
         """Returns the journal of the topic, or all, sorted."""
         return [self.journals[name] for name in sorted(self.journals) if not topic or name == topic]
 
@@ -181,7 +181,7 @@ def list_directory(path: str) -> DataDirectory:
                 f"{path} is not a data directory: it has neither {METADATA} nor files of queues"
             ) from error
     for listed in (directory.listed or {}).values():
-        directory.queues.setdefault(listed.queue, Queue(path, listed.queue))
+        directory.queues.setdefault(listed.queue, StoredQueue(path, listed.queue))
     directory.temporary.sort()
     return directory
 
@@ -194,7 +194,7 @@ def _sort_in(directory: DataDirectory, entry: "os.DirEntry[str]") -> None:
             directory.temporary.append(name)
         elif entry.is_file() and (segment := parse_segment_name(name)):
             topic, number = segment
-            journal = directory.journals.setdefault(topic, Journal(directory.path, topic))
+            journal = directory.journals.setdefault(topic, StoredJournal(directory.path, topic))
             with suppress(OSError):  # it has gone meanwhile
                 journal.numbers[number] = entry.stat().st_size
         elif not entry.is_file():
@@ -210,7 +210,7 @@ def _sort_in(directory: DataDirectory, entry: "os.DirEntry[str]") -> None:
     if not stat.S_ISREG(status.st_mode) or (match["number"] and f"{number:06d}" != match["number"]):
         directory.others.append(name)
         return
-    queue = directory.queues.setdefault(match["queue"], Queue(directory.path, match["queue"]))
+    queue = directory.queues.setdefault(match["queue"], StoredQueue(directory.path, match["queue"]))
     match match["kind"], bool(match["bad"]):
         case None, bad:
             (queue.bad if bad else queue.numbers)[number] = status.st_size
@@ -368,7 +368,7 @@ class ReadPlan:
         """Returns the position of a file's first unread message."""
         return self.position if self.numbers[:1] == [number] else 0
 
-    def oldest(self, queue: Queue) -> float | None:
+    def oldest(self, queue: StoredQueue) -> float | None:
         """Returns when the first unread message was published, in unix seconds; None without one."""
         for number in self.numbers:
             start = self.start(number)
@@ -385,7 +385,7 @@ class ReadPlan:
         return None
 
 
-def make_plan(queue: Queue) -> ReadPlan:
+def make_plan(queue: StoredQueue) -> ReadPlan:
     """Returns the plan that follows from the present meta file and the list of files."""
     try:
         return plan_of(queue, queue.read_meta())
@@ -395,7 +395,7 @@ def make_plan(queue: Queue) -> ReadPlan:
         return plan_of(queue, None, f"the meta file cannot be read: {reason_of(error)}")
 
 
-def plan_of(queue: Queue, meta: Meta | None, meta_error: str = "") -> ReadPlan:
+def plan_of(queue: StoredQueue, meta: Meta | None, meta_error: str = "") -> ReadPlan:
     """Returns the plan that follows from `meta` and the list of files."""
     numbers = sorted(queue.numbers)
     if meta is None:

@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 
 import click
 
-from gnsqd.shared.directory import METADATA, DataDirectory, Queue, describe_holder, is_held, list_directory, make_plan
+from gnsqd.shared.directory import (
+    METADATA,
+    DataDirectory,
+    StoredQueue,
+    describe_holder,
+    is_held,
+    list_directory,
+    make_plan,
+)
 from nsqadmin_cli.command import Combined, argument, command, option
 from nsqadmin_cli.datadir import checking
 from nsqadmin_cli.datadir.checking import Checker, Finding, JournalReport, QueueReport, finding_blocks
@@ -45,7 +53,7 @@ which_option: Any = Combined(
 )
 
 
-def select(found: DataDirectory, which: tuple[str, str] = ("", "")) -> list[Queue]:
+def select(found: DataDirectory, which: tuple[str, str] = ("", "")) -> list[StoredQueue]:
     """The queues that the options select; NotFound without any."""
     topic, channel = which
     queues = found.select(topic, channel)
@@ -145,7 +153,7 @@ def verify(
 
 
 def check(
-    found: DataDirectory, queues: list[Queue], *, running: bool, max_msg_size: int
+    found: DataDirectory, queues: list[StoredQueue], *, running: bool, max_msg_size: int
 ) -> tuple[list[QueueReport], list[Finding]]:
     """Read these queues; findings are sorted by severity."""
     size = sum(queue.size + sum(queue.bad.values()) for queue in queues)
@@ -164,7 +172,7 @@ def _state(damaged: bool) -> Cell:
     return Cell("damaged", Tone.BAD) if damaged else Cell("sound", Tone.GOOD)
 
 
-def _name(queue: Queue) -> Cell:
+def _name(queue: StoredQueue) -> Cell:
     return Cell(queue.name, None if queue.channel else Tone.STRONG)
 
 
@@ -270,11 +278,11 @@ def _count_journaled(found: DataDirectory, topic: str) -> tuple[dict[str, int], 
         except AdminError as error:
             unreadable[journal.topic] = str(error)
     for name in [*counts, *unreadable]:
-        found.queues.setdefault(name, Queue(found.path, name))
+        found.queues.setdefault(name, StoredQueue(found.path, name))
     return counts, unreadable
 
 
-def _row(found: DataDirectory, queue: Queue, journaled: dict[str, int], unreadable: dict[str, str]) -> QueueRow:
+def _row(found: DataDirectory, queue: StoredQueue, journaled: dict[str, int], unreadable: dict[str, str]) -> QueueRow:
     plan = make_plan(queue)
     problem = unreadable.get(queue.name, "")
     if plan.meta is None and (queue.numbers or queue.has_meta):

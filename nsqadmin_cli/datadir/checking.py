@@ -12,7 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gnsqd.log import Level, Logger
-from gnsqd.shared.directory import METADATA, DataDirectory, DueTimes, Journal, Queue, ReadPlan, key_of, make_plan
+from gnsqd.shared.directory import (
+    METADATA,
+    DataDirectory,
+    DueTimes,
+    ReadPlan,
+    StoredJournal,
+    StoredQueue,
+    key_of,
+    make_plan,
+)
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name, segment_name
 from gnsqd.storage.journal.replay import Replay
@@ -95,7 +104,7 @@ class Tally:
 class QueueReport:
     """The state of a queue. `held` are deferred messages that only the side file of gnsqd has."""
 
-    queue: Queue
+    queue: StoredQueue
     plan: ReadPlan
     due_times: DueTimes
     messages: int = 0
@@ -144,7 +153,7 @@ class Checker:
             text = f"{plural(len(found.temporary), 'file')} that a killed nsqd left unfinished; gnsqd removes them"
             yield Finding(Severity.NOTE, "", found.temporary[0], None, text)
 
-    def check(self, queue: Queue) -> QueueReport:
+    def check(self, queue: StoredQueue) -> QueueReport:
         """Read a queue. AdminError if a file cannot be read."""
         report = QueueReport(queue, make_plan(queue), queue.read_due_times())
         held = set(report.due_times.held)
@@ -249,7 +258,7 @@ _BEHIND_ALL = 1 << 62  # numbers of messages
 class JournalReport:
     """The state of a journal. `queues` has the messages of each queue in it; the topic's own queue has its name."""
 
-    journal: Journal
+    journal: StoredJournal
     queues: dict[str, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
@@ -262,7 +271,7 @@ class JournalReport:
         return any(finding.is_damage for finding in self.findings)
 
 
-def count_messages(journal: Journal) -> dict[str, int]:
+def count_messages(journal: StoredJournal) -> dict[str, int]:
     """The number of messages of each queue in the journal; the topic's own queue has its name; AdminError. The newest
     segment lists all queues, so the others are read only if a kill truncated it; messages lost to damage count."""
     numbers = sorted(journal.numbers)
@@ -286,7 +295,7 @@ def check_journals(
 
 
 def _replay(
-    journal: Journal, numbers: list[int], advance: Advance = lambda size: None, *, complete: bool = True
+    journal: StoredJournal, numbers: list[int], advance: Advance = lambda size: None, *, complete: bool = True
 ) -> Replay:
     """The content of these segments, which are all if `complete`; AdminError."""
     replay = Replay(journal.topic, Logger("", Level.FATAL, io.StringIO()), mends=False)
@@ -299,7 +308,7 @@ def _replay(
     return replay
 
 
-def _counts(journal: Journal, replay: Replay) -> dict[str, int]:
+def _counts(journal: StoredJournal, replay: Replay) -> dict[str, int]:
     handed_over = replay.queues[0].finished
     counts = {journal.topic: handed_over.gaps(0, replay.next_number).count()}
     for index, state in replay.queues.items():

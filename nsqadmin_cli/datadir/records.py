@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gnsqd.shared.directory import Queue, ReadPlan, key_of, make_plan, open_file, read_held
+from gnsqd.shared.directory import ReadPlan, StoredQueue, key_of, make_plan, open_file, read_held
 from gnsqd.shared.record import LENGTH, MIN_RECORD_SIZE, decode_record
 from gnsqd.storage.disk.reader import RecordReader
 from nsqadmin_cli.archive import ArchiveWriter
@@ -177,7 +177,7 @@ class Saved:
     lost_bytes: int = column("lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD, help="unreadable")
 
 
-def describe_missing(queue: Queue, plan: ReadPlan) -> str:
+def describe_missing(queue: StoredQueue, plan: ReadPlan) -> str:
     """Which files of a queue are missing; empty if none is."""
     if not plan.missing:
         return ""
@@ -185,7 +185,7 @@ def describe_missing(queue: Queue, plan: ReadPlan) -> str:
     return f"{name} is missing" if count == 1 else f"{name} and {count - 1:,} more files are missing"
 
 
-def first_unread(queue: Queue, plan: ReadPlan, max_msg_size: int) -> int:
+def first_unread(queue: StoredQueue, plan: ReadPlan, max_msg_size: int) -> int:
     """The read position in the first file, moved back to the beginning of a record as gnsqd does."""
     if plan.position and queue.numbers[plan.numbers[0]] > plan.position:
         with suppress(OSError):
@@ -199,7 +199,7 @@ def first_unread(queue: Queue, plan: ReadPlan, max_msg_size: int) -> int:
 
 
 def read_queue(
-    queue: Queue, plan: ReadPlan, max_msg_size: int, advance: Advance | None = None
+    queue: StoredQueue, plan: ReadPlan, max_msg_size: int, advance: Advance | None = None
 ) -> Iterator[tuple[int, Record | Gap]]:
     """All unread records, or damage, with the number of their file. A file deleted meanwhile is skipped; AdminError."""
     start = first_unread(queue, plan, max_msg_size)
@@ -251,7 +251,7 @@ class MessageFile:
     _messages: list[StoredMessage] = field(default_factory=list)
     _bytes: int = 0
 
-    def add(self, queue: Queue, payload: bytes, due: int | None = None) -> None:
+    def add(self, queue: StoredQueue, payload: bytes, due: int | None = None) -> None:
         message = StoredMessage(queue.topic, *decode_record(payload), channel=queue.channel, due=due)
         self._messages.append(message)
         self._bytes += len(message.body)
@@ -264,7 +264,7 @@ class MessageFile:
             self._messages, self._bytes = [], 0
 
 
-def export_queue(queue: Queue, file: MessageFile, max_msg_size: int, advance: Advance) -> Saved:
+def export_queue(queue: StoredQueue, file: MessageFile, max_msg_size: int, advance: Advance) -> Saved:
     """Write all messages of a queue, including deferred ones of gnsqd; AdminError."""
     due_times = queue.read_due_times()
     held = set(due_times.held)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from gnsqd.shared.directory import METADATA, DataDirectory, Listed, Queue, read_file
+from gnsqd.shared.directory import METADATA, DataDirectory, Listed, StoredQueue, read_file
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.record import LENGTH, Meta, due_times_file_name, meta_file_name, segment_name
 from gnsqd.shared.version import NSQD_VERSION
@@ -202,12 +202,12 @@ def _metadata(listed: dict[str, Listed], queues: Sequence[str]) -> bytes:
     return json.dumps({"topics": entries or None, "version": NSQD_VERSION}, separators=(",", ":")).encode()
 
 
-def _names(queue: Queue) -> list[str]:
+def _names(queue: StoredQueue) -> list[str]:
     names = [queue.file_name(number) for number in queue.numbers] + [meta_file_name(queue.name)] * queue.has_meta
     return names + [due_times_file_name(queue.name)] * (queue.due_times_size is not None) + _bad_names(queue)
 
 
-def _bad_names(queue: Queue) -> list[str]:
+def _bad_names(queue: StoredQueue) -> list[str]:
     names = [queue.file_name(number, bad=True) for number in queue.bad]
     return names + [f"{due_times_file_name(queue.name)}.bad"] * queue.bad_due_times
 
@@ -286,7 +286,7 @@ class BadFile:
             self.unknown, self.delivered = self.delivered, 0
 
 
-def put_back(queue: Queue, bad: str, payloads: Iterator[bytes], found: DataDirectory) -> None:
+def put_back(queue: StoredQueue, bad: str, payloads: Iterator[bytes], found: DataDirectory) -> None:
     """Put the messages of the file `bad` back at the end of its queue, and rename it; AdminError, with the queue as it
     was, if that fails. The lock of the directory must be held."""
     meta = _meta_to_append_to(found, queue)
@@ -321,7 +321,7 @@ def put_back(queue: Queue, bad: str, payloads: Iterator[bytes], found: DataDirec
         raise AdminError(f"its messages cannot be recovered: {reason_of(error)}") from error
 
 
-def _meta_to_append_to(found: DataDirectory, queue: Queue) -> Meta:
+def _meta_to_append_to(found: DataDirectory, queue: StoredQueue) -> Meta:
     """The end of the queue; AdminError if nothing may be added there."""
     if found.listed is None or not found.is_listed(queue):
         text = f"nsqd.dat does not list the topic or channel {queue.name}"

@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 
-from gnsqd.shared.directory import METADATA, DataDirectory, Queue, is_held, list_directory, reason_of
+from gnsqd.shared.directory import METADATA, DataDirectory, StoredQueue, is_held, list_directory, reason_of
 from gnsqd.shared.errors import StorageError
 from nsqadmin_cli import units
 from nsqadmin_cli.api import located
@@ -244,7 +244,7 @@ def _data(words: str, path: str) -> str:
     return shlex.join(["gnsqadmin", "data", words, path])
 
 
-def _holds_messages(queue: Queue) -> bool:
+def _holds_messages(queue: StoredQueue) -> bool:
     """Whether its files have unread messages."""
     if not queue.size:
         return False
@@ -271,7 +271,7 @@ def _disk(path: str) -> Iterator[Finding]:
             yield Finding(severity, "disk-full", text, evidence, (Remedy(catch_up, _data("ls", path)),))
 
 
-def _no_metadata(found: DataDirectory, unread: list[Queue]) -> Iterator[Finding]:
+def _no_metadata(found: DataDirectory, unread: list[StoredQueue]) -> Iterator[Finding]:
     """nsqd.dat does not exist, or cannot be read."""
     file = os.path.join(found.path, METADATA)
     names = some_of(sorted(queue.name for queue in unread))
