@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnsqd.shared.directory import DueTimes, key_of, open_file, read_due_times, read_held, reason_of
+from gnsqd.shared.directory import DueTimesFile, key_of, open_file, read_due_times, read_held, reason_of
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.record import LENGTH, MIN_RECORD_SIZE, frame_records
 from pyspark_nsq.columns import ARROW_SCHEMA as MESSAGE_SCHEMA
@@ -100,7 +100,7 @@ def _read_held(task: FileTask) -> Iterator[pa.RecordBatch]:
         raise _Damage(due_times.end, due_times.damage)
 
 
-def _held_rows(task: FileTask, held: list[tuple[int, bytes]], due_times: DueTimes) -> pa.RecordBatch:
+def _held_rows(task: FileTask, held: list[tuple[int, bytes]], due_times: DueTimesFile) -> pa.RecordBatch:
     positions, payloads = zip(*held, strict=True)
     edges = list(itertools.accumulate((LENGTH.size + len(payload) for payload in payloads), initial=0))
     dues = [due_times.due.get(key_of(payload)) for payload in payloads]
@@ -108,7 +108,7 @@ def _held_rows(task: FileTask, held: list[tuple[int, bytes]], due_times: DueTime
 
 
 def _read_records(task: FileTask, max_size: int, read_at: ReadAt) -> Iterator[pa.RecordBatch]:
-    due_times = read_due_times(task.due_times) if task.due_times else DueTimes()
+    due_times = read_due_times(task.due_times) if task.due_times else DueTimesFile()
     descriptor = open_file(task.path)
     try:
         position, needed = task.start, 0
@@ -158,7 +158,7 @@ def _find_records(data: bytes, max_size: int) -> tuple[list[int], int, int | Non
 
 
 def _rows(
-    task: FileTask, data: bytes, edges: list[int], position: int, due_times: DueTimes
+    task: FileTask, data: bytes, edges: list[int], position: int, due_times: DueTimesFile
 ) -> Iterator[pa.RecordBatch]:
     """The messages of whole records that stand at `position`, without messages that the side file holds back."""
     if len(edges) == 1:

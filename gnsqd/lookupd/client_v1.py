@@ -27,7 +27,7 @@ class CommandRefused(NSQError):
         self.cause = cause
 
 
-class CutOff(NSQError):
+class StreamEnded(NSQError):
     """The stream ended; str() is Go's text."""
 
 
@@ -47,11 +47,11 @@ class ClientV1:
     # Reading
 
     def read(self, size: int) -> bytes:
-        """Reads `size` bytes; raises CutOff, or as `Connection.receive`."""
+        """Reads `size` bytes; raises StreamEnded, or as `Connection.receive`."""
         while len(self._buffer) - self._position < size:
             if not self._receive():
                 cut = len(self._buffer) > self._position
-                raise CutOff("unexpected EOF" if cut else "EOF")
+                raise StreamEnded("unexpected EOF" if cut else "EOF")
         return self._take(size)
 
     def read_size(self) -> int:
@@ -60,7 +60,7 @@ class ClientV1:
         return size
 
     def read_line(self) -> bytes:
-        """Reads a line with its line feed; raises CommandRefused, CutOff, or as `read`."""
+        """Reads a line with its line feed; raises CommandRefused, StreamEnded, or as `read`."""
         searched = self._position
         while (end := self._buffer.find(b"\n", searched, self._position + MAX_LINE)) < 0:
             searched = len(self._buffer)
@@ -68,7 +68,7 @@ class ClientV1:
                 raise CommandRefused("E_INVALID", f"command line is longer than {MAX_LINE} bytes")
             searched -= self._position
             if not self._receive():
-                raise CutOff("EOF")
+                raise StreamEnded("EOF")
         return self._take(end + 1 - self._position)
 
     def _take(self, size: int) -> bytes:

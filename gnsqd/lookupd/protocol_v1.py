@@ -10,7 +10,7 @@ from contextlib import suppress
 from gnsqd.gotext import Struct, decode_object, dumps
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
-from gnsqd.lookupd.client_v1 import ClientV1, CommandRefused, CutOff, Registrant
+from gnsqd.lookupd.client_v1 import ClientV1, CommandRefused, Registrant, StreamEnded
 from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
 from gnsqd.shared.names import TooMany, is_valid_name
 from gnsqd.shared.version import NSQD_VERSION
@@ -45,7 +45,7 @@ class LookupProtocolV1:
         self._log = log
 
     def IOLoop(self, client: ClientV1) -> None:
-        """Executes commands until the client is gone or makes a mistake; raises OSError, CutOff or CommandRefused."""
+        """Executes commands until the client is gone or in error; raises OSError, StreamEnded or CommandRefused."""
         registrant: Registrant | None = None
         turns = Turns()
         try:
@@ -82,14 +82,14 @@ class LookupProtocolV1:
         code = "E_BAD_BODY"
         try:
             size = client.read_size()
-        except (CutOff, OSError) as error:
+        except (StreamEnded, OSError) as error:
             raise CommandRefused(code, "IDENTIFY failed to read body size", error) from error
         if not 0 <= size <= MAX_BODY:
             cause = ValueError(f"size {size} is not in [0,{MAX_BODY}]")
             raise CommandRefused(code, "IDENTIFY failed to read body", cause)
         try:
             body = client.read(size)
-        except (CutOff, OSError) as error:
+        except (StreamEnded, OSError) as error:
             raise CommandRefused(code, "IDENTIFY failed to read body", error) from error
         try:
             fields = decode_object(body, _PEER_INFO)

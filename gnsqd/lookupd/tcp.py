@@ -9,7 +9,7 @@ from gevent import Greenlet
 
 from gnsqd.broker.environment import Spawn
 from gnsqd.log import Logger
-from gnsqd.lookupd.client_v1 import ClientV1, CommandRefused, CutOff
+from gnsqd.lookupd.client_v1 import ClientV1, CommandRefused, StreamEnded
 from gnsqd.lookupd.protocol_v1 import MAGIC_V1, LookupProtocolV1
 from gnsqd.net.connection import Connection
 from gnsqd.net.listener import Listener
@@ -54,7 +54,7 @@ class LookupTCPServer:
         try:
             if self._read_magic(client):
                 self._protocol.IOLoop(client)
-        except (CutOff, OSError, CommandRefused) as error:
+        except (StreamEnded, OSError, CommandRefused) as error:
             self._log.error("client(%s) - %s", client, error)
         finally:
             self._clients.discard(client)
@@ -65,7 +65,7 @@ class LookupTCPServer:
             client.connection.read_deadline = monotonic() + self._options.magic_timeout / SECOND
         try:
             magic = client.read(len(MAGIC_V1))
-        except (CutOff, OSError) as error:
+        except (StreamEnded, OSError) as error:
             self._log.error("failed to read protocol version - %s", error)
             return False
         client.connection.read_deadline = 0.0

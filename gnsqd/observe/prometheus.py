@@ -46,7 +46,7 @@ Family = tuple[str, str, str, Iterable[tuple[Labels, float]]]  # name, type, hel
 _SUFFIXES = {"counter": "_total", "info": "_info"}  # of the points' names, by type
 
 
-class Client(Protocol):
+class ScrapedClient(Protocol):
     """The part of a TCP client that a scrape uses."""
 
     @property
@@ -77,7 +77,7 @@ class Metrics(Collector):
     registry: Registry
     options: Options
     memory: MemoryStats
-    clients: Callable[[], Collection[Client]]
+    clients: Callable[[], Collection[ScrapedClient]]
     greenlets: Callable[[], int]
     crashes: Mapping[str, int]
     lookupds: Callable[[], Mapping[str, bool]]

@@ -93,7 +93,7 @@ class StoredQueue:
             raise StorageError("the meta file reads behind where it writes")
         return meta
 
-    def read_due_times(self) -> "DueTimes":
+    def read_due_times(self) -> "DueTimesFile":
         """Calls `read_due_times` for its side file."""
         return read_due_times(self.due_times_path)
 
@@ -283,7 +283,7 @@ def reason_of(error: OSError) -> str:
 
 
 @dataclass
-class DueTimes:
+class DueTimesFile:
     """The side file of a queue, in which gnsqd notes when deferred messages are due (data-directory.md, "Delays").
 
     By attempts and id, as they stand in a payload: `due` has times in ns, of messages in the queue and of deferred
@@ -303,10 +303,10 @@ def key_of(payload: bytes) -> bytes:
     return payload[8:MIN_RECORD_SIZE]
 
 
-def read_due_times(path: str) -> DueTimes:
+def read_due_times(path: str) -> DueTimesFile:
     """Reads a file up to its first damage, without payloads; empty without a file. Raises StorageError if that
     fails."""
-    due_times = DueTimes()
+    due_times = DueTimesFile()
     try:
         with os.fdopen(open_file(path), "rb", _BUFFER) as file:
             due_times.size = os.fstat(file.fileno()).st_size
@@ -336,7 +336,7 @@ def read_due_times(path: str) -> DueTimes:
     return due_times
 
 
-def read_held(path: str, due_times: DueTimes) -> Iterator[tuple[int, bytes]]:
+def read_held(path: str, due_times: DueTimesFile) -> Iterator[tuple[int, bytes]]:
     """Yields position and payload of deferred messages, in the order of the file; raises OSError."""
     if not due_times.held:
         return

@@ -15,7 +15,7 @@ from gnsqd.log import Level, Logger
 from gnsqd.shared.directory import (
     METADATA,
     DataDirectory,
-    DueTimes,
+    DueTimesFile,
     ReadPlan,
     StoredJournal,
     StoredQueue,
@@ -106,7 +106,7 @@ class QueueReport:
 
     queue: StoredQueue
     plan: ReadPlan
-    due_times: DueTimes
+    due_times: DueTimesFile
     messages: int = 0
     bytes: int = 0
     held: int = 0
