@@ -1,11 +1,11 @@
 """Reads options from the command line, then the TOML config file, then defaults (NSQD-COMPAT 1.1 and 1.3).
 
-The functions take the table of nsqd's options unless they are given another one.
+The functions use the table of nsqd's options by default.
 
 The command line has the syntax of Go's flag package and its messages and usage text: `-name` and `--name` are the same;
-a bool flag takes its value only behind `=`; the first word that is not a flag ends the flags, and whatever follows is
-ignored. Values of the file are coerced as the real daemon does, with its messages, except for what causes failures
-there: an integer for a bool has its usual meaning (1 is true), and values that it misprints or crashes on are refused.
+a bool flag takes a value only after `=`; the first word that is not a flag ends the flags, and the rest is ignored.
+Values of the file are coerced as in the real daemon, with its messages, except for coercions that cause failures there:
+an integer for a bool has its usual meaning (1 is true), and values that it misprints or crashes on are refused.
 """
 
 import codecs

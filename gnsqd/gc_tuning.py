@@ -1,9 +1,9 @@
 """Decides when Python collects garbage that reference counts do not free: objects that form reference cycles.
 
-Nothing else runs meanwhile, and it takes time for every object that could be in a circle. Without compiled modules each
-message is one, and a full collection, which Python by itself starts often while a backlog grows, would stop the daemon
-for hundreds of milliseconds. So objects from the start are left out for good; of later ones Python collects only the
-young, which nearly all garbage is; the others are collected once a minute if that is quick, else once an hour.
+A collection stops all else, and takes time for every object that could be in a cycle. Without compiled modules each
+message is one, and a full collection, which Python starts often while a backlog grows, would stop the daemon for
+hundreds of milliseconds. So objects from the start are excluded for good, and Python collects only young objects of
+later ones, which nearly all garbage is; a full collection runs once a minute if it is quick, else once an hour.
 """
 
 import gc

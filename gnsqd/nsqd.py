@@ -1,9 +1,8 @@
 """The daemon: builds the parts, gives each the callables it needs of the others, and orders start and exit.
 
-Start (NSQD-COMPAT 1.4): lock the data path, check the options, bind the sockets, load nsqd.dat, write it unless that is
-what it holds, then begin to accept. Exit (section 3): close the listeners and the clients, write nsqd.dat, flush every
-queue to disk, unlock. Every long-lived greenlet is spawned here, by name; one that dies of a defect ends the daemon
-(`supervisor`).
+Start (NSQD-COMPAT 1.4): lock the data path, check the options, bind the sockets, load nsqd.dat, write it if it changed,
+then begin to accept. Exit (section 3): close the listeners and the clients, write nsqd.dat, flush every queue to disk,
+unlock. Every long-lived greenlet is spawned here, by name; if one dies of a defect, the daemon exits (`supervisor`).
 """
 
 import os

@@ -1,7 +1,7 @@
 """The common part of the commands `gnsqd` and `gnsqlookupd`: flags and config file, signals, exit codes.
 
-Exit codes: 0 for a clean exit, `--version` and `--help`; 1 for what keeps the daemon from starting or running;
-2 for a bad command line and after SIGQUIT. Everything but `--version` goes to stderr (NSQD-COMPAT 1.1, 9).
+Exit codes: 0 for a clean exit, `--version` and `--help`; 1 if the daemon cannot start or go on; 2 for a bad command
+line and after SIGQUIT. Everything but `--version` goes to stderr (NSQD-COMPAT 1.1, 9).
 """
 
 import contextlib

@@ -1,10 +1,10 @@
 """Starts every greenlet, by name, and watches it.
 
-One that dies of a defect is logged with its stack and counted. Nobody knows then what it leaves undone, so the daemon
-ends by its clean exit. A greenlet that serves one client ends with that client alone.
+A greenlet that dies of a defect is logged with its stack and counted. Its work is then unfinished, so the daemon ends
+by its clean exit. The death of a greenlet that serves one client ends only that client.
 
-The hub reports everything that dies, also callbacks of its own and greenlets that others started. So there is no frame
-beneath a greenlet's own, which for each of a thousand idle clients would take memory.
+The hub reports all deaths, also of its own callbacks and of greenlets that others started. So there is no frame beneath
+a greenlet's own, which would take memory for each of a thousand idle clients.
 """
 
 from collections import Counter

@@ -1,8 +1,8 @@
 """Reports to the service manager: that the daemon serves, its status, that it still works, that it exits.
 
-The protocol is sd_notify(3)'s: lines of `NAME=value` in a datagram to the unix socket in $NOTIFY_SOCKET, an abstract
-one where the path begins with `@`. Without that variable nothing is sent. A watchdog is fed where $WATCHDOG_USEC asks
-for it (sd_watchdog_enabled(3)), by a greenlet: what it vouches for is that greenlets get their turn.
+The protocol is that of sd_notify(3): lines of `NAME=value` in a datagram to the unix socket in $NOTIFY_SOCKET, an
+abstract one if the path begins with `@`. Without that variable nothing is sent. With $WATCHDOG_USEC a greenlet feeds
+the watchdog (sd_watchdog_enabled(3)), which proves that greenlets still run.
 """
 
 import os

@@ -3,9 +3,9 @@
     with running("--mem-queue-size=100") as daemon:
         writer = nsq.Writer([daemon.tcp_address])
 
-It is a process: what is tested with it meets the daemon that serves in production. The default command is forked from a
-process that has imported gnsqd (`preloaded`), which takes a fraction of the time of a new interpreter. With pytest
-there are fixtures (see `pytest_plugin`). The standard library alone is imported here.
+It is a process, so tests run with the same daemon as production. The default command is forked from a process that has
+imported gnsqd (`preloaded`), which takes a fraction of the time of a new interpreter. `pytest_plugin` has fixtures.
+This module imports only the standard library.
 """
 
 import os

@@ -1,9 +1,9 @@
 """Limits the queued messages: their number in a channel, their bytes in a topic, their age, and the use of the disk.
 
-They are in memory or on disk, in a topic for its channels or in a channel for its consumers; what is in flight or
-deferred is not counted, and what comes back from there is never refused. Who publishes asks `Bounds.admit` first; with
-the policy drop-oldest `Bounds.trim` makes room afterwards. What is too old is dropped where a consumer would get it
-(`Queue.fresh`), and where nobody does by `bounds_loop`, which also trims what came back.
+Queued messages are in memory or on disk, in a topic for its channels or in a channel for its consumers. Messages in
+flight and deferred messages do not count, and are not refused when they return to a queue. A publish calls
+`Bounds.admit` first; with the policy drop-oldest, `Bounds.trim` makes room afterwards. Messages that are too old are
+dropped at delivery, or by `bounds_loop`, which also trims queues to which messages returned.
 
 Every method but the loop is one step, of a bounded number of messages, and does not yield.
 """

@@ -1,7 +1,7 @@
 """Dead letters: the name of their topic, and the format of their bodies.
 
-A dead letter is a message whose body begins with a header, a JSON object on one line, with where it comes from and what
-became of it. Behind the line feed is the body as it was. contrib/docs/dead-letters.md has an example.
+A dead letter is a message whose body begins with a header, a JSON object on one line that describes its origin and its
+death. The original body follows the line feed. contrib/docs/dead-letters.md has an example.
 
 Nothing here needs gevent: other programs also read dead letters.
 """

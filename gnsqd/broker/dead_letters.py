@@ -1,8 +1,8 @@
 """Moves messages that failed `--max-attempts` times to a topic of their own, as dead letters (`dead_letter_format`).
 
-A channel reports such a message. The one greenlet here puts a dead letter into the topic, waits until that
-is kept as surely as the options promise, and only then lets the channel forget the message: after a kill it may be in
-both places, but never in none. What the topic cannot take goes back to the queue of its channel.
+A channel reports such a message. One greenlet puts a dead letter into the topic, waits until it is as durable as the
+options promise, and only then lets the channel finish the message: after a kill it may be in both places, but never in
+none. Messages that the topic cannot take are requeued.
 """
 
 from gevent import Greenlet

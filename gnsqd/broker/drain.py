@@ -1,9 +1,8 @@
 """The drain: publishers are refused, consumers take the remaining messages, and then the daemon exits.
 
-It lasts until no queue holds a message any more, whether waiting, in flight or deferred, or until its time is up.
-Looking at all queues is more than one step; it may be, because what was found empty stays so: nothing but a publisher
-puts messages into a topic, and nothing but its topic into a channel. Dead letters come from other channels, so that
-their topics are looked at last.
+It lasts until no queue has queued, in-flight or deferred messages, or until its time is over. Checking all queues takes
+several steps. This is correct because an empty queue stays empty: only publishers put messages into a topic, and only
+its topic into a channel. Dead letters come from other channels, so their topics are checked last.
 """
 
 from collections.abc import Callable, Iterator, Sized

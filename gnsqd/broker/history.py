@@ -1,7 +1,7 @@
 """The messages of a topic that can be delivered again; finds among them a time or a message.
 
-They are searched by the time when they were published, which rises with their numbers. Where a clock was set back, or
-disk queues were moved to the journal, what is found is near that time; a message with an id is found in any case.
+Messages are searched by time of publication, which rises with their numbers. If a clock was set back, or disk queues
+were moved to the journal, the result is near that time; a message with an id is found in any case.
 """
 
 import re

@@ -2,8 +2,8 @@
 
 Nearly every message in flight is finished long before its time-out, so the usual path is two dict operations and no
 heap: messages with the same time-out expire in the order in which they were sent, so one insertion-ordered dict per
-distinct time-out is already sorted by deadline. Only what TOUCH moved goes to a heap, whose stale entries are skipped
-when they surface and swept when they outnumber the live ones.
+distinct time-out is already sorted by deadline. Only messages moved by TOUCH go to a heap, whose stale entries are
+skipped when they come first, and removed when they outnumber the live ones.
 """
 
 from collections.abc import Container, Iterator

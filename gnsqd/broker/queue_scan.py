@@ -1,9 +1,9 @@
 """Finds timed-out and due messages.
 
-Each channel has at most one alarm: when the first of its messages in flight times out, or the first that it holds back
-is due. The loop waits for the earliest alarm of all channels, and workers process the channels whose alarm is due. So a
-channel where no time has come costs nothing, however many there are. The pool of workers is small: with it, the
-channels that are due together also wait for their disks together.
+Each channel has at most one alarm, at the first time-out of its messages in flight or the first due time of its
+deferred messages. The loop waits for the earliest alarm of all channels, and workers process the channels whose alarm
+is due. So a channel without due messages costs nothing. The pool of workers is small; with it, channels that are due
+together also wait for their disks together.
 
 The real daemon instead looks at a random selection of channels every 100 ms (NSQD-COMPAT section 3).
 """

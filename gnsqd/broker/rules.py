@@ -1,11 +1,11 @@
 """Applies the delivery rules of channels: a rate limit, and order.
 
-The rate limit is a token bucket: `burst` tokens at most, `rate` more a second, and each delivery takes one. Where only
-time keeps a message from consumers, a timer wakes one of them when that time has come, and that one, if there is more,
-the next; so nobody polls, and consumers get about as much each.
+The rate limit is a token bucket: `burst` tokens at most, `rate` more a second, and each delivery takes one. If a
+message only waits for a token, a timer wakes one consumer when there is one, and this consumer wakes the next if there
+are more messages. So nobody polls, and consumers receive similar shares.
 
-An ordered channel has one message in flight, and the next is the oldest (`Queue.ordered`): one that is requeued or
-times out comes again before all others. If it is requeued with a delay, they wait.
+An ordered channel has one message in flight, and the next is the oldest (`Queue.ordered`): a message that is requeued
+or times out comes again before all others. If it is requeued with a delay, the others wait.
 """
 
 from collections.abc import Callable, Iterable, Mapping

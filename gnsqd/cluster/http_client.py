@@ -1,7 +1,7 @@
 """Sends HTTP and HTTPS requests to other daemons, with the standard library's client on gevent's sockets.
 
-It sends what Go's client sends, follows redirects as that does, and words failures the same way. Only the Referer of a
-redirect is missing: it would contain a client's secret.
+Requests, redirects and texts of failures are those of Go's client. Only the Referer of a redirect is missing: it would
+contain a client's secret.
 """
 
 import http.client

@@ -1,7 +1,7 @@
 """Registers topics and channels with every nsqlookupd, and asks them for the channels of a new topic.
 
-Each nsqlookupd has a lookupLoop with a queue of events of its own (`lookup_peer`), so that one which is slow, dead or
-faulty delays no other.
+Each nsqlookupd has its own lookupLoop with a queue of events (`lookup_peer`), so that one that is slow, dead or faulty
+does not delay the others.
 """
 
 import json

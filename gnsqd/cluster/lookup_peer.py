@@ -1,8 +1,8 @@
 """The connection to one nsqlookupd, and the queue of commands for it (NSQD-COMPAT section 6.1).
 
-The connection is made by the first command and again by the next one after it broke. It begins with IDENTIFY and a
-REGISTER of all that there is, so what can't be sent is dropped: the queue when connecting fails, and a queue that has
-grown too long together with its connection.
+The first command opens the connection, and so does the next one after it broke. A connection begins with IDENTIFY and a
+REGISTER of everything, so commands that cannot be sent are dropped: the queue when connecting fails, and a queue that
+is too long together with its connection.
 """
 
 import struct

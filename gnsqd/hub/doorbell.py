@@ -1,9 +1,8 @@
 """The single event that a pump waits for.
 
-Go's `select` over many channels becomes a doorbell here: whatever may give a pump something to do (a message, a pause,
-a new channel, RDY, exit) rings, the pump wakes once and looks at everything there is. Ringing an already rung bell
-costs one comparison, so that it may stand in hot paths; no ring is ever lost; a wake-up without a cause can happen, so
-the pump always checks.
+The doorbell replaces Go's `select` over many channels: each event that concerns a pump (a message, a pause, a new
+channel, RDY, exit) rings it, and the pump wakes once and checks everything. Ringing again costs one comparison, so hot
+paths may ring. No ring is lost. The pump may wake without a cause, so it always checks.
 """
 
 from gevent import get_hub

@@ -1,9 +1,8 @@
 """Polls for input a little longer before the loop sleeps.
 
-Between an answer and the client's next command some ten microseconds pass, and to be put to sleep and woken up takes as
-long again. So while input comes quickly the loop looks again instead of sleeping, for WINDOW at most, and offers the
-processor to others between two looks. The gap between the last two inputs decides; where input comes slowly, nothing
-is done.
+Some ten microseconds pass between an answer and the client's next command, and to sleep and wake up takes as long
+again. So while input comes quickly, the loop polls instead of sleeping, for WINDOW at most, and yields the processor
+between two polls. The gap between the last two inputs decides; if input comes slowly, the loop sleeps.
 """
 
 import os

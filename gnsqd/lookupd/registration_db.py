@@ -4,10 +4,10 @@ Names outlive the nsqds that registered them: only UNREGISTER of an ephemeral na
 and a channel are registered independently, as in the real nsqlookupd, so a channel may be listed for a topic that is
 not. `*` stands for all topics where a query allows it.
 
-What an nsqd has registered is also kept with the nsqd, so a disconnect does not search the database.
+The registrations of an nsqd are also kept with the nsqd, so a disconnect does not search the database.
 
-There may be a million registrations. What removes many of them is a generator, which removes one for each item: the
-caller gives turns to others in between, who may change the same names.
+There may be a million registrations. Functions that remove many of them are generators, which remove one for each item:
+the caller yields to other greenlets in between, which may change the same names.
 """
 
 from collections.abc import Iterator, Mapping

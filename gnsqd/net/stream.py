@@ -1,14 +1,14 @@
 """The layers between a client's socket and the codec: none at first, then those negotiated by IDENTIFY.
 
-Layers are stacked, TLS below deflate or snappy, and do no I/O: `decode` takes what the socket received and gives what
-the codec may read, `encode` takes frames and gives what to send. Every `encode` ends with a flush, so that the peer can
-read all of it at once. Every `decode` gives a bounded amount: a layer that has more sets `pending`, and the caller
-drains it by `decode(b"")` before it receives again. That makes a decompression bomb as slow to read as the bytes it
-expands to, and the codec's size limits cut it off.
+Layers are stacked, TLS below deflate or snappy, and do no I/O: `decode` converts received bytes to input of the codec,
+`encode` converts frames to bytes to send. Every `encode` ends with a flush, so that the peer can read all of it at
+once. Every `decode` returns a bounded amount: a layer that has more sets `pending`, and the caller calls `decode(b"")`
+before it receives again. So a decompression bomb takes as long to read as the bytes it expands to, and the limits of
+the codec end it.
 
 Deflate is raw RFC 1951 in both directions, each flush a sync flush. Snappy is the framing format
-(https://github.com/google/snappy/blob/main/framing_format.txt): the boundaries of chunks are found here, so that they
-may be split anywhere; what is in a whole chunk, and its CRC-32C, is the library's business. Facts: NSQD-COMPAT 2.6.
+(https://github.com/google/snappy/blob/main/framing_format.txt): this module finds the boundaries of chunks, so they may
+be split anywhere; the library decodes whole chunks and checks their CRC-32C. Facts: NSQD-COMPAT 2.6.
 """
 
 import zlib

@@ -1,7 +1,7 @@
 """The /metrics page: all of STAT_FIELDS, build information, and prometheus-client's process metrics.
 
-Nothing is counted for Prometheus. A scrape notes which topics, channels and clients there are, reads the broker's plain
-counters while the page is written, and lets everybody else have turns meanwhile.
+Nothing is counted for Prometheus. A scrape lists the topics, channels and clients, reads the plain counters of the
+broker while the page is written, and yields to other greenlets meanwhile.
 
 Ours are called gnsqd_*, in base units; contrib/docs/metrics.md lists them. --metrics-compat adds what dashboards made
 for others ask for, under their names, labels and units:
@@ -11,8 +11,8 @@ for others ask for, under their names, labels and units:
     nsq-mixin      https://github.com/grafana/jsonnet-libs, nsq-mixin/README.md: its mapping for the statsd_exporter
                    nsq_topic_*, nsq_topic_channel_* and nsq_mem_*, named after what nsqd pushes to statsd
 
-The figures of topics that both have come once, as nsq_exporter's. Counters do not end in _total there, so that the
-formats have no type for them: their type is unknown.
+Figures of topics that both have come once, with the name of nsq_exporter. Counters do not end in _total there, so their
+type is unknown in the formats.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

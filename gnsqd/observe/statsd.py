@@ -1,7 +1,7 @@
 """Pushes the statistics to a statsd, by UDP, in the lines and packets of the real daemon (NSQD-COMPAT section 7).
 
-Every statsd-interval all figures are read and packed at once; the packets then leave evenly over the interval but its
-last second. What is a counter goes as the difference to the previous push that had a socket to go to.
+Every statsd-interval all figures are read and packed at once; the packets are sent evenly over the interval except its
+last second. A counter is sent as the difference to the previous push that had a socket.
 """
 
 from collections.abc import Iterable, Iterator

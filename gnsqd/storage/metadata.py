@@ -1,9 +1,9 @@
 """Reads and writes nsqd.dat: all topics and channels, and which are paused (NSQD-COMPAT 4.1). Beside it is the file of
 `rules`, for which nsqd.dat has no place.
 
-Reading follows Go's decoder, down to the texts of its errors: one value of a wrong type refuses the whole file.
-Writing is the work of one greenlet, so that an older state never replaces a newer one. Changes are only counted: a
-write contains all that were counted when it began, and changes that come together share one.
+Reading follows Go's decoder, including the texts of its errors: one value of a wrong type refuses the whole file. One
+greenlet writes, so an older state never replaces a newer one. Changes are only counted: a write contains all that were
+counted when it began, and changes that come together share one.
 """
 
 import os

@@ -1,17 +1,17 @@
 """HTTP/1.0 and 1.1 seen from the server, without any I/O: parses bytes into requests, and renders responses.
 
-`RequestReader` is fed with what arrives, in whatever pieces, and returns complete requests. As with Go's server, each
-route limits its body: a longer one is dropped while it arrives, and the request is answered as `too_big` when it has
-ended; one that is longer by more than DISCARD_LIMIT is answered at once and is the connection's last. Trailers, headers
-that follow a chunked body, are dropped.
+`RequestReader` takes input in any pieces, and returns complete requests. As in Go's server, each route limits its body:
+a longer one is dropped while it arrives, and the request is answered as `too_big` when it has ended; one that is longer
+by more than DISCARD_LIMIT is answered at once and is the connection's last. Trailers, headers after a chunked body, are
+dropped.
 
 A client that keeps its connection mostly sends the same head again. So the connection's last head is compared first,
-then whole heads are looked up among heads that were read before, `heads`, and only new ones are parsed. Heads with
-credentials are never kept.
+then whole heads are looked up in `heads`, which were read before, and only new ones are parsed. Heads with credentials
+are never kept.
 
-Anything else is answered with Go's text, as `refusal`, and ends the connection. Where two servers could read a request
+Invalid input is answered with Go's text, as `refusal`, and ends the connection. If two servers could read a request
 differently, more is refused than by Go's server: a repeated Content-Length, one beside a Transfer-Encoding, headers in
-several lines, and a head whose lines do not all end alike. Lines may end with line feeds alone if all do.
+several lines, and a head with different line ends. Lines may end with line feeds alone if all do.
 """
 
 from collections.abc import Callable

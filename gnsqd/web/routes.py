@@ -1,8 +1,8 @@
 """The table of endpoints, and the way from a request to its row and back to a response.
 
-ROUTES lists the endpoints; `Router` finds the row of a request, calls the method of the API that it names and renders
-what that returns or raises, by the row's style (NSQD-COMPAT 5.1). Requests that match no row are also answered here:
-redirects for a slash too many or the wrong case, OPTIONS, 405 and 404.
+ROUTES lists the endpoints; `Router` finds the row of a request, calls its handler, a method of the API, and renders the
+result or the error in the row's style (NSQD-COMPAT 5.1). It also answers requests that match no row: redirects for a
+slash too many or the wrong case, OPTIONS, 405 and 404.
 """
 
 from collections.abc import Callable, Iterator, Mapping

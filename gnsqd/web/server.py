@@ -1,10 +1,10 @@
 """The HTTP server, with TLS or without: a listening socket, and one greenlet for every connection.
 
-A connection receives, lets its RequestReader find the requests, has the router answer them in order, and sends the
-answers together. Receiving goes through the hub and a long batch of answers gives others a turn, so that no client
-starves the others. Between requests a connection may idle without end, as with Go's server, unless --http-idle-timeout
-is set; a request that has begun has a deadline, and so has the handshake of TLS, which Go's server waits for without
-end. A request without TLS to a server with TLS is answered without TLS.
+A connection receives data, gets requests from its RequestReader and their answers from the router, in order, and sends
+the answers together. Receiving goes through the hub, and a long batch of answers yields, so that no client starves the
+others. Between requests a connection may idle for any time, as with Go's server, unless --http-idle-timeout is set; a
+request that has begun has a deadline, and so has the handshake of TLS, which has none in Go's server. A request without
+TLS to a server with TLS is answered without TLS.
 """
 
 import socket

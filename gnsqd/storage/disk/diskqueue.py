@@ -1,8 +1,8 @@
 """The disk queue: files of at most max-bytes-per-file each, written at one end and read at the other (NSQD-COMPAT 4).
 
 Positions are a file number and bytes into that file. A file is *finished* when writing has moved on to the next one;
-its size is then its end. Reading consumes files: a finished file is deleted with its last record. What cannot be read
-is set aside as `.bad` with the rest of its file.
+its size is then its end. Reading consumes files: a finished file is deleted with its last record. If a record cannot be
+read, its file is set aside as `.bad`.
 
 Everything runs on the hub's thread and nothing that moves records yields. In the Syncer's threads the blocks of large
 removed files are freed, and fsync happens, in three steps: note the positions, fsync the files written to and a new
@@ -11,9 +11,9 @@ that are safe on disk. One thing cannot wait: a change of file numbers is writte
 the first meta file ahead of the first record. Otherwise, after a kill, the real nsqd would begin to write a file that
 holds records.
 
-What was read is somebody's to finish now, and after a kill it is gone unless meta has an older read position.
-That is why the position in meta, the *saved* one, moves no more often than in the real nsqd: every sync-every
-operations, to the byte, with a change of file numbers, and by time-out. Records written are synced more often.
+Messages that were read are lost at a kill, unless meta has an older read position. That is why the position in meta,
+the *saved* one, moves no more often than in the real nsqd: every sync-every operations, to the byte, with a change of
+file numbers, and by time-out. Written records are synced more often.
 """
 
 import os

@@ -6,10 +6,10 @@ attempt. The file is written at a clean exit: one line, then an entry for every 
 
     uint16 attempts | 16 bytes id | int64 due time, wall clock in ns | int32 size | size bytes of payload
 
-in big-endian order, without a payload, for that is in the queue. While a daemon runs it appends to the file: an entry
-with its payload for a message that was on disk and is held back in memory now, before the queue forgets it, and one
-with a due time of 0 when the message is on its way again. So a kill does not take what was safe on disk before. When
-most of the file is of no use any more, a greenlet copies the rest to a new one, a little at a time.
+in big-endian order, without a payload, which is in the queue. While a daemon runs it appends to the file: an entry with
+its payload for a message that was on disk and is now deferred in memory, before the queue forgets it, and one with a
+due time of 0 when the message is in a queue again. So a kill does not lose messages that were on disk before. When most
+of the file is not needed any more, a greenlet copies the rest to a new one, in small steps.
 """
 
 import os

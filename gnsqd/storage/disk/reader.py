@@ -1,10 +1,10 @@
 """Reads the records of one data file through a buffer.
 
-The file may be written to at the same time: bytes before the `end` that the caller names never change, and nothing
-behind it is read, so the buffer never holds anything stale.
+The file may be written to at the same time: bytes before the `end` given by the caller never change, and nothing behind
+it is read, so the buffer is never stale.
 
-A record may be larger than messages may be now, as --max-msg-size may have been larger when it was written. Then its
-length alone does not prove it sound: it must lead to other records, or to the end.
+A record may be larger than messages may be now, if --max-msg-size was larger when it was written. Its length alone does
+not prove it valid then: other records, or the end, must follow it.
 """
 
 import os
