@@ -20,7 +20,7 @@ _PATIENCE_SECONDS = 3600.0
 _last_full = monotonic()
 
 
-def settle() -> None:
+def freeze() -> None:
     """Excludes all objects of the started daemon from further collections."""
     gc.collect()
     gc.freeze()

@@ -92,7 +92,7 @@ def serve(new_daemon: Callable[[], Daemon]) -> int:
     # Python's own handler runs even while a greenlet spins, when a dump is needed most
     signal.signal(signal.SIGQUIT, _dump)
     daemon.start()
-    gc_tuning.settle()
+    gc_tuning.freeze()
     while not daemon.wait(gc_tuning.INTERVAL_SECONDS):
         gc_tuning.collect()
     code = daemon.exit()

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnsqd.shared.directory import DueTimesFile, key_of, open_file, read_due_times, read_held, reason_of
+from gnsqd.shared.directory import DueTimesFile, open_file, read_due_times, read_held, reason_of
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import LENGTH, MIN_RECORD_SIZE, frame_records
+from gnsqd.shared.record import LENGTH, MIN_RECORD_SIZE, frame_records, message_key
 from pyspark_nsq.columns import ARROW_SCHEMA as MESSAGE_SCHEMA
 from pyspark_nsq.columns import MOMENT, SCHEMA_DDL, batch_of, columns_of, cut, moments
 from pyspark_nsq.errors import NsqSourceError
@@ -103,7 +103,7 @@ def _read_held(task: FileTask) -> Iterator[pa.RecordBatch]:
 def _held_rows(task: FileTask, held: list[tuple[int, bytes]], due_times: DueTimesFile) -> pa.RecordBatch:
     positions, payloads = zip(*held, strict=True)
     edges = list(itertools.accumulate((LENGTH.size + len(payload) for payload in payloads), initial=0))
-    dues = [due_times.due.get(key_of(payload)) for payload in payloads]
+    dues = [due_times.due.get(message_key(payload)) for payload in payloads]
     return _message_rows(task, frame_records(payloads), edges, pa.array(positions, pa.int64()), dues)
 
 
@@ -167,7 +167,7 @@ def _rows(
     if not due_times.due and not due_times.held:
         yield _message_rows(task, data, edges, begins)
         return
-    keys = [key_of(data[begin + LENGTH.size : begin + LENGTH.size + MIN_RECORD_SIZE]) for begin in edges[:-1]]
+    keys = [message_key(data[begin + LENGTH.size : begin + LENGTH.size + MIN_RECORD_SIZE]) for begin in edges[:-1]]
     batch = _message_rows(task, data, edges, begins, [due_times.due.get(key) for key in keys])
     if kept := [row for row, key in enumerate(keys) if key not in due_times.held]:
         yield batch.take(pa.array(kept, pa.int64()))

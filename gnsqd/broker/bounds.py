@@ -120,7 +120,7 @@ class Bounds:
 
     # For the loop
 
-    def tidy(self) -> bool:
+    def enforce(self) -> bool:
         """Drops some messages that are beyond the bounds or too old; returns True if it dropped any."""
         queues = [self._queue, *self._channel_queues()]
         return any(queue.drop_expired() for queue in queues) or self.trim(MAX_STEP // len(queues) + 1)
@@ -135,8 +135,8 @@ def bounds_loop(bounds: Callable[[], Iterable[Bounds]], disk: FreeDisk | None, e
     """Checks the disk and `bounds()`, which are those of all topics, every second until `exit` is set."""
     while not exit.wait(LOOP_SECONDS):
         if disk is not None:
-            disk.look()
+            disk.check()
         for topic_bounds in Turns().over(list(bounds())):
-            while not exit.is_set() and topic_bounds.tidy():
+            while not exit.is_set() and topic_bounds.enforce():
                 topic_bounds.wait_synced()
                 give_way()

@@ -74,12 +74,12 @@ class Authorization(NamedTuple):
         """Returns True if these names are permitted. Regexes may match anywhere; publishing uses the channel ""."""
         return (
             ("subscribe" if channel_name else "publish") in self.permissions
-            and _found(self.topic, topic_name)
-            and any(_found(channel, channel_name) for channel in turns.over(self.channels))
+            and _matches(self.topic, topic_name)
+            and any(_matches(channel, channel_name) for channel in turns.over(self.channels))
         )
 
 
-def _found(pattern: str, name: str) -> bool:
+def _matches(pattern: str, name: str) -> bool:
     return re2.compile(pattern, _REGEX_OPTIONS).search(name) is not None
 
 
@@ -130,7 +130,7 @@ class Auth:
         self._addresses = addresses
         self._method = method
         self._http = http
-        self._asking: set[greenlet] = set()
+        self._pending: set[greenlet] = set()
         self._stopped = False
 
     def query(self, remote_ip: str, tls: bool, common_name: str, secret: bytes) -> State:
@@ -142,20 +142,20 @@ class Auth:
         text = secret.decode("utf-8", "surrogateescape")
         fields = {"common_name": common_name, "remote_ip": remote_ip, "secret": text, "tls": str(tls).lower()}
         asking = getcurrent()
-        self._asking.add(asking)
+        self._pending.add(asking)
         try:
             return self._query_any(fields)
         finally:
-            self._asking.discard(asking)
+            self._pending.discard(asking)
 
     def stop(self) -> None:
         """Ends all requests: pending and later ones get an AuthError. Never yields."""
         self._stopped = True
-        for asking in self._asking:
-            get_hub().loop.run_callback(self._give_up, asking)
+        for asking in self._pending:
+            get_hub().loop.run_callback(self._cancel, asking)
 
-    def _give_up(self, asking: greenlet) -> None:
-        if asking in self._asking:  # else it had its answer in the meantime, and does something else now
+    def _cancel(self, asking: greenlet) -> None:
+        if asking in self._pending:  # else it had its answer in the meantime, and does something else now
             asking.throw(AuthError("exiting"))
 
     def _query_any(self, fields: dict[str, str]) -> State:
@@ -166,7 +166,7 @@ class Auth:
             try:
                 return parse_answer(self._ask(url, fields))
             except (HTTPClientError, ValueError) as error:
-                errors.append(_presentable(f"failed to auth against {address} - {error}"))
+                errors.append(_sanitize(f"failed to auth against {address} - {error}"))
         raise AuthError("; ".join(errors))
 
     def _ask(self, url: str, fields: dict[str, str]) -> bytes:
@@ -188,7 +188,7 @@ def parse_answer(body: bytes) -> State:
     return State(fields.get("identity", ""), fields.get("identity_url", ""), authorizations, ttl)
 
 
-def _presentable(text: str) -> str:
+def _sanitize(text: str) -> str:
     """Returns one line for the log, of bounded length, without secrets."""
     text = _SECRETS.sub("***", text)[:_SHOWN]
     return text if text.isprintable() else quote(text)

@@ -298,11 +298,6 @@ class DueTimesFile:
     size: int = 0
 
 
-def key_of(payload: bytes) -> bytes:
-    """Returns attempts and id of a message."""
-    return payload[8:MIN_RECORD_SIZE]
-
-
 def read_due_times(path: str) -> DueTimesFile:
     """Reads a file up to its first damage, without payloads; empty without a file. Raises StorageError if that
     fails."""

@@ -38,6 +38,11 @@ def decode_record(payload: bytes) -> tuple[int, int, bytes, bytes]:
     return timestamp, attempts, id, payload[MIN_RECORD_SIZE:]
 
 
+def message_key(payload: bytes) -> bytes:
+    """Returns attempts and id of a message, as they are in the payload."""
+    return payload[8:MIN_RECORD_SIZE]
+
+
 def frame_records(payloads: Sequence[bytes]) -> bytes:
     """Returns the bytes of these payloads in a data file."""
     parts = []

@@ -16,7 +16,7 @@ from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import failing_as_go, path_error
 from gnsqd.storage.metadata import FILE_NAME
 
-LOOK_EVERY = 1 << 20  # bytes that may come between two looks at the disk
+CHECK_EVERY = 1 << 20  # bytes that may come between two looks at the disk
 
 _NAME = r"[.a-zA-Z0-9_-]{1,64}(?:#ephemeral)?"  # of a topic or a channel, generously
 _QUEUE = rf"{_NAME}(?::{_NAME})?"
@@ -62,18 +62,18 @@ class FreeDisk:
         self.minimum = minimum
         self._path = data_path or "."
         self._log = log
-        self._look_every = min(LOOK_EVERY, minimum // 4)
-        self._unseen = self._look_every  # bytes since the last look
+        self._check_every = min(CHECK_EVERY, minimum // 4)
+        self._unseen = self._check_every  # bytes since the last look
         self._failing = False
 
     def is_low(self, size: int) -> bool:
         """Returns `low`, with `size` more bytes to come; checks the disk again from time to time."""
         self._unseen += size
-        if self._unseen >= self._look_every:
-            self.look()
+        if self._unseen >= self._check_every:
+            self.check()
         return self.low
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Checks the disk. If that fails, `low` stays."""
         self._unseen = 0
         try:

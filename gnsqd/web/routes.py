@@ -159,10 +159,10 @@ class Router:
         self._options = options
         self._log = log
         self._endpoints: dict[str, dict[str, tuple[Route, Handler]]] = {}
-        self._fixed: dict[str, dict[str, str]] = {}
+        self._canonical: dict[str, dict[str, str]] = {}
         for route in routes:
             self._endpoints.setdefault(route.method, {})[route.path] = (route, attrgetter(route.handler)(api))
-            self._fixed.setdefault(route.method, {})[_fold(route.path)] = route.path
+            self._canonical.setdefault(route.method, {})[_fold(route.path)] = route.path
         self._open_ended = {route.path.removesuffix(":opt") for route in routes if route.path.endswith("/:opt")}
 
     def _find(self, request: Request) -> tuple[Route, Handler] | None:
@@ -204,7 +204,7 @@ class Router:
             status = refusal.status
         if route.logged:
             self._log_request(request, remote_address, status, started)
-        return _dress(request, status, result, route.v1)
+        return _render_result(request, status, result, route.v1)
 
     def _refusal(self, request: Request, error: Exception) -> HTTPError:
         """Returns the answer to a handler's error; errors without a code are logged."""
@@ -236,9 +236,9 @@ class Router:
         self._log.info("%d %s %s (%s) %s", status, request.method, request.target, remote_address, elapsed)
 
     def _respond_unrouted(self, request: Request, remote_address: str) -> bytes:
-        fixed = self._fixed.get(request.method, {}).get(self._generalize(_fold(request.path)))
-        if fixed is not None:
-            return _redirect(request, fixed.replace(":opt", basename(normpath(request.path))))
+        canonical = self._canonical.get(request.method, {}).get(self._generalize(_fold(request.path)))
+        if canonical is not None:
+            return _redirect(request, canonical.replace(":opt", basename(normpath(request.path))))
         allowed = self._allowed(request.path)
         if request.method == "OPTIONS" and (allowed or request.path == "*"):
             return render(request, 200, b"", b"" if request.path == "*" else allowed)
@@ -248,7 +248,7 @@ class Router:
     def refuse(self, request: Request, remote_address: str, error: HTTPError, headers: bytes) -> bytes:
         """Returns the response to a rejected request; `headers` are whole lines."""
         self._log_request(request, remote_address, error.status, monotonic_ns())
-        return _dress(request, error.status, error, True, headers)
+        return _render_result(request, error.status, error, True, headers)
 
     def _allowed(self, path: str) -> bytes:
         path = self._generalize(path)
@@ -290,7 +290,7 @@ def _redirect(request: Request, path: str) -> bytes:
     return render(request, 301, f'<a href="{link}">Moved Permanently</a>.\n\n'.encode(), headers + _HTML)
 
 
-def _dress(request: Request, status: int, result: object, v1: bool, headers: bytes = b"") -> bytes:
+def _render_result(request: Request, status: int, result: object, v1: bool, headers: bytes = b"") -> bytes:
     if isinstance(result, str):
         body = result.encode("utf-8", "surrogateescape")  # a file name may be any bytes
         if body:

@@ -108,9 +108,9 @@ class HTTPServer:
     def _handle(self, connection: Connection, sock: socket.socket) -> None:
         try:
             if self._new_tls is None:
-                self._converse(connection, self._router)
+                self._serve_requests(connection, self._router)
             else:
-                self._converse_in_tls(connection, self._new_tls())
+                self._serve_tls(connection, self._new_tls())
             self._linger(connection, sock)
         except (OSError, StreamError):
             pass  # the client is gone or too slow: not logged, as in Go's server
@@ -118,7 +118,7 @@ class HTTPServer:
             self._connections.discard(connection)
             connection.close()
 
-    def _converse_in_tls(self, connection: Connection, layer: TLS) -> None:
+    def _serve_tls(self, connection: Connection, layer: TLS) -> None:
         connection.read_deadline = monotonic() + HANDSHAKE_TIMEOUT
         try:
             received = b""
@@ -136,11 +136,11 @@ class HTTPServer:
                 self._log.warn("http: TLS handshake error from %s: %s", connection.remote_address, error)
             return
         router = self._router if self._for_peer is None else self._for_peer(layer.peer_common_name)
-        self._converse(connection, router)
+        self._serve_requests(connection, router)
         layer.end()
         connection.send(b"")  # nothing but TLS's goodbye, without which clients suspect that the end is missing
 
-    def _converse(self, connection: Connection, router: Responder) -> None:
+    def _serve_requests(self, connection: Connection, router: Responder) -> None:
         began = 0.0  # the head or the body that is under way
         in_body = False
         idle = True

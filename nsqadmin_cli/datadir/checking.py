@@ -19,11 +19,10 @@ from gnsqd.shared.directory import (
     ReadPlan,
     StoredJournal,
     StoredQueue,
-    key_of,
     make_plan,
 )
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name, segment_name
+from gnsqd.shared.record import MIN_RECORD_SIZE, due_times_file_name, message_key, meta_file_name, segment_name
 from gnsqd.storage.journal.replay import Replay
 from nsqadmin_cli.datadir.records import Gap, Record, describe_missing, first_unread, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError
@@ -160,7 +159,7 @@ class Checker:
         for number, item in read_queue(queue, report.plan, self._max_msg_size, self._advance):
             report.files[number].add(item)
             if held and isinstance(item, Record):
-                held.discard(key_of(item.payload))
+                held.discard(message_key(item.payload))
         report.messages = sum(tally.messages for tally in report.files.values())
         report.bytes = sum(tally.bytes for tally in report.files.values())
         report.held = len(held)

@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gnsqd.shared.directory import ReadPlan, StoredQueue, key_of, make_plan, open_file, read_held
-from gnsqd.shared.record import LENGTH, MIN_RECORD_SIZE, decode_record
+from gnsqd.shared.directory import ReadPlan, StoredQueue, make_plan, open_file, read_held
+from gnsqd.shared.record import LENGTH, MIN_RECORD_SIZE, decode_record, message_key
 from gnsqd.storage.disk.reader import RecordReader
 from nsqadmin_cli.archive import ArchiveWriter
 from nsqadmin_cli.errors import AdminError, reason_of
@@ -274,10 +274,10 @@ def export_queue(queue: StoredQueue, file: MessageFile, max_msg_size: int, advan
             lost += item.end - item.position
             continue
         messages += 1
-        key = key_of(item.payload)
+        key = message_key(item.payload)
         held.discard(key)
         file.add(queue, item.payload, due_times.due.get(key))
     for _, payload in read_held(queue.due_times_path, due_times):
-        if (key := key_of(payload)) in held:
+        if (key := message_key(payload)) in held:
             file.add(queue, payload, due_times.due.get(key))
     return Saved(queue.name, messages + len(held), lost)

@@ -48,9 +48,9 @@ class PageServer(HTTPServer):
         finally:
             self._left = monotonic()
 
-    def _converse(self, connection: Connection, router: Responder) -> None:
+    def _serve_requests(self, connection: Connection, router: Responder) -> None:
         with closing(Visitor(router, self._room)) as visitor:
-            super()._converse(connection, visitor)
+            super()._serve_requests(connection, visitor)
 
 
 @dataclass

@@ -45,7 +45,7 @@ def test_only_the_young_are_collected_by_themselves_after_the_start() -> None:
     thresholds = gc.get_threshold()
     gc.unfreeze()
     try:
-        gc_tuning.settle()
+        gc_tuning.freeze()
         assert gc.get_freeze_count() > 0
         before = [generation["collections"] for generation in gc.get_stats()]
         kept: list[list[None]] = [[] for _ in range(30 * gc_tuning._YOUNG)]

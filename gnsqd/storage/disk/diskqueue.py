@@ -26,8 +26,8 @@ from gevent.event import AsyncResult
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import MAX_RECORD_SIZE, MIN_RECORD_SIZE, Meta, frame_records
-from gnsqd.storage.disk.due_times import DueTimes, payload_key
+from gnsqd.shared.record import MAX_RECORD_SIZE, MIN_RECORD_SIZE, Meta, frame_records, message_key
+from gnsqd.storage.disk.due_times import DueTimes
 from gnsqd.storage.disk.opening import SHORTAGES, DataFiles, QueueFiles, open_queue
 from gnsqd.storage.disk.reader import RecordReader
 from gnsqd.storage.files import path_error, rename_file, sync_path, temporary_path, write_file
@@ -124,7 +124,7 @@ class DiskQueue:
         for payloads in self.read_all():
             self.due_times.returned(payloads)
             for payload in payloads:
-                held_back.pop(payload_key(payload), None)
+                held_back.pop(message_key(payload), None)
         missing = list(held_back.values())
         if missing:
             self._log.info("DISKQUEUE(%s) putting %d deferred messages back", self.name, len(missing))

@@ -24,7 +24,7 @@ from gevent import Greenlet, spawn
 from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Logger
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import DUE_TIMES_ENTRY, DUE_TIMES_FIRST_LINE
+from gnsqd.shared.record import DUE_TIMES_ENTRY, DUE_TIMES_FIRST_LINE, message_key
 from gnsqd.storage.files import append_file, failing_as_go, rename_file, sync_path, temporary_path
 from gnsqd.storage.syncer import Syncer
 
@@ -79,7 +79,7 @@ class DueTimes:
     def hold(self, messages: Iterable[tuple[bytes, int]]) -> None:
         """Adds messages, as (payload, due time), that are held back; `write_held` makes that survive a kill."""
         for payload, due in messages:
-            key = payload_key(payload)
+            key = message_key(payload)
             self._unwritten[key] = DUE_TIMES_ENTRY.pack(key, due, len(payload)) + payload
 
     def write_held(self) -> None:
@@ -109,7 +109,7 @@ class DueTimes:
     def returned(self, payloads: Iterable[bytes]) -> None:
         """Removes messages that a killed daemon held back and that are in the queue again."""
         for payload in payloads:
-            self._drop(payload_key(payload))
+            self._drop(message_key(payload))
 
     def _drop(self, key: bytes) -> bool:
         """Marks the entry with a message's payload as waste; returns True if there was one."""
@@ -267,8 +267,3 @@ class DueTimes:
             with suppress(OSError):
                 os.unlink(self._path)
             self.size = self._waste = 0
-
-
-def payload_key(payload: bytes) -> bytes:
-    """Returns attempts and id of a message, as they are in the payload."""
-    return payload[8:26]

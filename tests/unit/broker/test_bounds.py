@@ -52,10 +52,10 @@ def counts(thing: Topic | Channel) -> tuple[int, int, int]:
     return thing.queue.rejected, thing.queue.dropped, thing.queue.expired
 
 
-def tidy(topic: Topic) -> None:
+def enforce(topic: Topic) -> None:
     """What the loop does."""
     assert topic.bounds is not None
-    while topic.bounds.tidy():
+    while topic.bounds.enforce():
         pass
 
 
@@ -87,10 +87,10 @@ def test_what_comes_back_is_never_refused(fakes: Build, policy: str) -> None:
     if policy == "reject":
         with pytest.raises(OutOfBounds):
             topic.publish([b"3"])
-        tidy(topic)
+        enforce(topic)
         assert channel.depth == 6
     else:
-        tidy(topic)
+        enforce(topic)
         assert channel.depth == 2
 
 
@@ -102,7 +102,7 @@ def test_a_smaller_bound_than_before_is_reached_step_by_step(fakes: Build, monke
     around.options.max_channel_depth = 1
     smaller = Bounds("t", topic.queue, topic.channels, around.options, None)
     depths = []
-    while smaller.tidy():
+    while smaller.enforce():
         depths.append(channel.depth)
     assert len(depths) > 10
     assert max(before - after for before, after in zip([100, *depths], depths, strict=False)) <= 10
@@ -173,7 +173,7 @@ def test_what_is_too_old_goes_where_nobody_consumes(fakes: Build, place: dict[st
     topic, _ = topic_with(around)
     publish_old(around, topic, *[b"old"] * 10)
     publish(topic, b"new")
-    tidy(topic)
+    enforce(topic)
     assert (topic.depth, counts(topic)) == (1, (0, 0, 10))
 
 

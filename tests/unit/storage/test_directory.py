@@ -12,7 +12,7 @@ import pytest
 
 from gnsqd.log import Level, Logger
 from gnsqd.shared.errors import StartError
-from gnsqd.storage.directory import LOOK_EVERY, DirLock, FreeDisk, clean_up
+from gnsqd.storage.directory import CHECK_EVERY, DirLock, FreeDisk, clean_up
 from gnsqd.storage.disk.opening import DataFiles
 
 LONGEST = "x" * 64
@@ -33,7 +33,7 @@ OTHERS = [
     "t.diskqueue.dat.1.tmp", "t.diskqueue.meta.dat", "t.diskqueue.000000.dat", "u.diskqueue.000001.dat",
     "a.diskqueue.meta.dat.1.tmp.diskqueue.meta.dat", "a.diskqueue.meta.dat.1.tmp.diskqueue.000000.dat",
 ]  # fmt: skip
-MINIMUM = 100 * LOOK_EVERY
+MINIMUM = 100 * CHECK_EVERY
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_it_is_low_below_the_minimum_and_says_when_that_begins_and_ends(
 ) -> None:
     for free, low in [(MINIMUM, False), (MINIMUM - 4096, True), (0, True), (0, True), (MINIMUM, False)]:
         disk.free = free
-        watch.look()
+        watch.check()
         assert watch.low == low
     assert lines(log) == [
         f"WARNING: NSQ: {MINIMUM - 4096} bytes of disk are free, publishers are refused below {MINIMUM}",
@@ -200,7 +200,7 @@ def test_it_looks_at_first_and_then_after_every_mebibyte(disk: Disk, watch: Free
     assert watch.is_low(1)
     assert disk.looks == 1
     disk.free = MINIMUM
-    assert watch.is_low(LOOK_EVERY - 1)
+    assert watch.is_low(CHECK_EVERY - 1)
     assert disk.looks == 1
     assert not watch.is_low(1)
     assert disk.looks == 2
@@ -208,9 +208,9 @@ def test_it_looks_at_first_and_then_after_every_mebibyte(disk: Disk, watch: Free
 
 def test_disk_that_cannot_be_asked_stays_as_it_was(disk: Disk, watch: FreeDisk, log: io.StringIO) -> None:
     disk.free = 0
-    watch.look()
+    watch.check()
     disk.broken = True
     for _ in range(3):
-        watch.look()
+        watch.check()
     assert watch.low
     assert lines(log)[1:] == ["ERROR: NSQ: free disk space is unknown - statvfs .: input/output error"]
