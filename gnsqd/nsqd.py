@@ -40,11 +40,11 @@ from gnsqd.storage.directory import DirLock, FreeDisk, find_unserved
 from gnsqd.storage.syncer import Syncer
 from gnsqd.supervisor import Supervisor
 from gnsqd.systemd import ServiceManager
+from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import API
 from gnsqd.web.routes import Router, TLSRequired
 from gnsqd.web.server import HTTPServer
-from gnsqd.web.status import Status
 from gnsqd.wire.commands import Commands
 from gnsqd.wire.session import ProtocolV2
 from gnsqd.wire.tcp import TCPServer

@@ -27,10 +27,10 @@ from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.shared.names import check_limit, is_ephemeral, is_valid_name
 from gnsqd.storage.metadata import MetadataFile
+from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import BOOLS, JSON, HTTPError, parse_query, read_parameters, required, topic_and_channel
-from gnsqd.web.status import Status
 from gnsqd.wire.codec import CodecError, Decoder
 
 DEFAULT_PEEK = 10

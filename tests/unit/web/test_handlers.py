@@ -18,11 +18,11 @@ from gnsqd.log import Level, Logger
 from gnsqd.observe.stats import MemoryStats, held
 from gnsqd.options import Options
 from gnsqd.shared.errors import BrokerError, StorageError
+from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import API
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import HTTPError
-from gnsqd.web.status import Status
 
 
 class Thing:
