@@ -30,7 +30,7 @@ from gnsqd.shared.client import Client, Upgrade, reason
 from gnsqd.shared.version import VERSION
 from nsqadmin_cli.api import NodeStats, Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.command import Combined, Name, flag, option
+from nsqadmin_cli.command_base import Combined, Name, flag, option
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import TLS, Address, NodeError, timed_out
 from nsqadmin_cli.message import MessageRow

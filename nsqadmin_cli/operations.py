@@ -17,7 +17,7 @@ import click
 
 from nsqadmin_cli.api import Action, ChannelStats, Lookupd, NodeStats, Nsqd, Peer, TopicStats, located
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
-from nsqadmin_cli.command import command, flag
+from nsqadmin_cli.command_base import command, flag
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import NodeError, NodeRefused, timed_out
 from nsqadmin_cli.output import Advance, Confirm, Output, not_found, progress, report

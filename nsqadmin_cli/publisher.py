@@ -15,7 +15,7 @@ import click
 from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import ask_all
-from nsqadmin_cli.command import option
+from nsqadmin_cli.command_base import option
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError, NodeRefused
 from nsqadmin_cli.output import Output, note

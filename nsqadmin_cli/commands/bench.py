@@ -27,7 +27,7 @@ from gnsqd.shared.names import is_ephemeral
 from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, answer, ask_all, errors_of
-from nsqadmin_cli.command import command, duration, flag, option
+from nsqadmin_cli.command_base import command, duration, flag, option
 from nsqadmin_cli.consumer import ConsumerOptions, Subscription, auth_option, ephemeral_channel
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import TLS, NodeError, timed_out

@@ -4,7 +4,7 @@ from functools import partial
 
 from nsqadmin_cli import stat_tables
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command_base import command
 from nsqadmin_cli.operations import Operation, lookupd_only_option, operate, operation_command, pattern_command
 from nsqadmin_cli.output import Confirm, Output, report
 from nsqadmin_cli.snapshot import client_document, no_such, take_snapshot

@@ -1,6 +1,6 @@
 """`gnsqadmin cheat`: the commands that are used most."""
 
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command_base import command
 from nsqadmin_cli.output import Output
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Grid, Table, Tone
 

@@ -18,7 +18,16 @@ import click
 
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command import AdminCommand, Combined, Parsed, channel_option, command, duration, option, topic_option
+from nsqadmin_cli.command_base import (
+    AdminCommand,
+    Combined,
+    Parsed,
+    channel_option,
+    command,
+    duration,
+    option,
+    topic_option,
+)
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import Output, measure_rates
 from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, drain_seconds, take_snapshot

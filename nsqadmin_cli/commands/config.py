@@ -10,7 +10,7 @@ import click
 from gnsqd.options import OPTIONS
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, ask_all, by_node, errors_of, values_of
-from nsqadmin_cli.command import Parsed, argument, command, flag
+from nsqadmin_cli.command_base import Parsed, argument, command, flag
 from nsqadmin_cli.http_client import Address, NodeError, NodeRefused
 from nsqadmin_cli.node_options import NODE_OPTIONS, UNKNOWN, options_of, parse, shown
 from nsqadmin_cli.output import Output, not_found, report

@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from nsqadmin_cli.command import argument, command, flag
+from nsqadmin_cli.command_base import argument, command, flag
 from nsqadmin_cli.completion import complete_contexts
 from nsqadmin_cli.context import (
     ClusterContext,

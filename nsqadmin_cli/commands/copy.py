@@ -11,7 +11,7 @@ import click
 from nsqadmin_cli import units
 from nsqadmin_cli.archive import DASH, ArchivedLine, ArchiveWriter, InputError, name_of, read_archive, size_of, spread
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import ADDRESS, Name, argument, command, flag, option
+from nsqadmin_cli.command_base import ADDRESS, Name, argument, command, flag, option
 from nsqadmin_cli.completion import complete_contexts
 from nsqadmin_cli.consumer import Received, Source, source_options, transfer
 from nsqadmin_cli.context import ClusterContext, ClusterSettings

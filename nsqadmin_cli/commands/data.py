@@ -19,7 +19,7 @@ from gnsqd.shared.directory import (
     list_directory,
     make_plan,
 )
-from nsqadmin_cli.command import Combined, argument, command, option
+from nsqadmin_cli.command_base import Combined, argument, command, option
 from nsqadmin_cli.datadir import checking
 from nsqadmin_cli.datadir.checking import Checker, Finding, JournalReport, QueueReport, finding_blocks
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, describe_missing

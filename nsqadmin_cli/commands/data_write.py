@@ -11,7 +11,7 @@ from gnsqd.log import Level, Logger
 from gnsqd.shared.directory import describe_holder, is_held, list_directory, locked
 from gnsqd.shared.errors import StartError, StorageError
 from nsqadmin_cli.archive import DASH, ArchiveWriter
-from nsqadmin_cli.command import argument, command, flag, option
+from nsqadmin_cli.command_base import argument, command, flag, option
 from nsqadmin_cli.commands.data import Which, check, directory_argument, max_size_option, reading, select, which_option
 from nsqadmin_cli.datadir.checking import Finding, QueueReport, count_messages, finding_blocks
 from nsqadmin_cli.datadir.records import MessageFile, Saved, export_queue

@@ -11,7 +11,7 @@ import click
 
 from nsqadmin_cli.api import Nsqd, expecting
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, rows_of, values_of
-from nsqadmin_cli.command import command, option
+from nsqadmin_cli.command_base import command, option
 from nsqadmin_cli.http_client import NodeRefused
 from nsqadmin_cli.message import MOST, body_of
 from nsqadmin_cli.output import Confirm, Output, not_found, report

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from nsqadmin_cli.cluster import by_node
-from nsqadmin_cli.command import channel_option, command, duration, flag, option, topic_option
+from nsqadmin_cli.command_base import channel_option, command, duration, flag, option, topic_option
 from nsqadmin_cli.context import ClusterSettings, Commands
 from nsqadmin_cli.diagnosis.examination import DEEP, Examination, Finding, Severity, examine
 from nsqadmin_cli.diagnosis.nodes import examine_directory, examine_nodes

@@ -13,7 +13,7 @@ from typing import Any
 from nsqadmin_cli import units
 from nsqadmin_cli.api import DrainState, Nsqd
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
-from nsqadmin_cli.command import command, flag
+from nsqadmin_cli.command_base import command, flag
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Confirm, Output, note, progress, report

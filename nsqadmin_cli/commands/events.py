@@ -9,7 +9,7 @@ import click
 from nsqadmin_cli import units
 from nsqadmin_cli.api import NodeStats
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import channel_option, command, duration, option, topic_option
+from nsqadmin_cli.command_base import channel_option, command, duration, option, topic_option
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, is_terminal, note, report
 from nsqadmin_cli.snapshot import ClusterSnapshot, by_key, snapshots

@@ -7,7 +7,7 @@ import click
 
 from nsqadmin_cli.api import Nsqd, located
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.command import command, flag
+from nsqadmin_cli.command_base import command, flag
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.snapshot import ClusterSnapshot, take_snapshot

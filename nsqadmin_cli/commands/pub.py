@@ -11,7 +11,7 @@ import click
 
 from nsqadmin_cli.archive import DASH, InputError, Splitter, read_pieces, size_of, spread
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import Parsed, argument, command, duration, flag, option
+from nsqadmin_cli.command_base import Parsed, argument, command, duration, flag, option
 from nsqadmin_cli.output import Output, explained, is_terminal, note, progress, report
 from nsqadmin_cli.publisher import PUBLISHED, Publisher, rate_option, show_published
 from nsqadmin_cli.units import plural

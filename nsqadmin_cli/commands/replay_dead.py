@@ -8,7 +8,7 @@ import click
 
 from gnsqd.broker.dead_letter_format import DeadLetter, dead_letter_topic, is_dead_letter_topic
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.command import Name, argument, command, flag, option
+from nsqadmin_cli.command_base import Name, argument, command, flag, option
 from nsqadmin_cli.consumer import ConsumerOptions, Received, Source, auth_option, transfer
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import MOST, MessageRow, clock, peek_at

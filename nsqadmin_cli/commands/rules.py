@@ -9,7 +9,7 @@ import click
 
 from nsqadmin_cli.api import ModelError, Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, rows_of, values_of
-from nsqadmin_cli.command import command, option
+from nsqadmin_cli.command_base import command, option
 from nsqadmin_cli.http_client import NodeRefused
 from nsqadmin_cli.output import Confirm, Output, report
 from nsqadmin_cli.snapshot import no_such

@@ -9,7 +9,7 @@ import click
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import ChannelStats, ClientStats, TopicStats
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import Watch, channel_option, command, flag, option, topic_option
+from nsqadmin_cli.command_base import Watch, channel_option, command, flag, option, topic_option
 from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.output import Output, report

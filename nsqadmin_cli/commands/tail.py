@@ -16,7 +16,7 @@ from gnsqd.shared.directory import list_directory, make_plan
 from gnsqd.shared.record import decode_record
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, by_node, errors_of
-from nsqadmin_cli.command import Name, Parsed, argument, command, duration, flag, option
+from nsqadmin_cli.command_base import Name, Parsed, argument, command, duration, flag, option
 from nsqadmin_cli.consumer import (
     ClusterConsumer,
     ConsumerOptions,

@@ -20,7 +20,7 @@ from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import ChannelStats, NodeStats, Nsqd, TopicStats
 from nsqadmin_cli.budget import ALLOWANCE, Allowance, Budget
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
-from nsqadmin_cli.command import command, duration, option
+from nsqadmin_cli.command_base import command, duration, option
 from nsqadmin_cli.context import ClusterSettings, Commands
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError

@@ -9,7 +9,7 @@ import click
 from nsqadmin_cli import operations, stat_tables
 from nsqadmin_cli.api import Nsqd, expecting, located
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.command import argument, command, flag
+from nsqadmin_cli.command_base import argument, command, flag
 from nsqadmin_cli.http_client import NodeError, NodeRefused
 from nsqadmin_cli.operations import Operation, lookupd_only_option, operate, operation_command, pattern_command
 from nsqadmin_cli.output import Confirm, Output, not_found, report

@@ -11,7 +11,7 @@ from gnsqd.shared.names import is_ephemeral, is_valid_name
 from nsqadmin_cli.api import NodeStats, Nsqd
 from nsqadmin_cli.archive import name_of, read_pieces
 from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command import argument, command
+from nsqadmin_cli.command_base import argument, command
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import Confirm, Output, report
 from nsqadmin_cli.snapshot import ClusterSnapshot, by_key, take_snapshot

@@ -4,7 +4,7 @@ import signal
 
 from gnsqd.log import Level, Logger
 from gnsqd.shared.errors import StartError
-from nsqadmin_cli.command import command, flag, option
+from nsqadmin_cli.command_base import command, flag, option
 from nsqadmin_cli.context import ClusterSettings, Commands
 from nsqadmin_cli.errors import AdminError
 

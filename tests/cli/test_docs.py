@@ -11,7 +11,7 @@ from cli.findings import assert_typable
 from cli.gnsqadmin import ok
 from documentation.writers import load_writer
 from nsqadmin_cli.cli import cli
-from nsqadmin_cli.command import AdminCommand
+from nsqadmin_cli.command_base import AdminCommand
 from nsqadmin_cli.commands import GROUPS, SECTIONS
 from nsqadmin_cli.commands.cheat import LINES
 from nsqadmin_cli.errors import ExitCode

@@ -13,7 +13,7 @@ from kit.daemons import Daemon, eventually
 from kit.exposition import series
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post, wait_for
-from nsqadmin_cli.command import Parsed
+from nsqadmin_cli.command_base import Parsed
 from nsqadmin_cli.commands.check import METRICS
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)

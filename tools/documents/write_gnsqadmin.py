@@ -9,7 +9,7 @@ import click
 
 from documents.marks import DOCS, escaped, replaced, table
 from nsqadmin_cli.cli import cli
-from nsqadmin_cli.command import AdminCommand
+from nsqadmin_cli.command_base import AdminCommand
 from nsqadmin_cli.commands import SECTIONS
 
 PAGE = DOCS / "gnsqadmin.md"
@@ -35,7 +35,7 @@ def all_commands() -> dict[str, AdminCommand]:
             for word in entry.words.split():
                 assert isinstance(group, click.Group)
                 group = group.get_command(ctx, word)
-            assert isinstance(group, AdminCommand), f"{entry.words} is not made by nsqadmin_cli.command"
+            assert isinstance(group, AdminCommand), f"{entry.words} is not made by nsqadmin_cli.command_base"
             found[entry.words] = group
     return found
 
