@@ -14,7 +14,7 @@ from gevent import Greenlet, joinall, killall
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
-from gnsqd.cluster.lookup_peer import LookupPeer, PeerInfo
+from gnsqd.cluster.lookup_peer import LookupdInfo, LookupPeer
 from gnsqd.log import Logger
 from gnsqd.net.addresses import join_host_port
 from gnsqd.options import Options
@@ -125,7 +125,7 @@ class Lookup:
             )
         return sorted(names)
 
-    def _query(self, info: PeerInfo, topic_name: str, names: set[str], errors: list[str]) -> "Greenlet[..., None]":
+    def _query(self, info: LookupdInfo, topic_name: str, names: set[str], errors: list[str]) -> "Greenlet[..., None]":
         address = join_host_port(info.broadcast_address, info.http_port)
         target = f"/channels?topic={quote_plus(topic_name)}"
 

@@ -47,7 +47,7 @@ class LookupdError(NSQError):
 
 
 @dataclass(frozen=True)
-class PeerInfo:
+class LookupdInfo:
     """An nsqlookupd's description of itself."""
 
     tcp_port: int = 0
@@ -77,7 +77,7 @@ class LookupPeer:
         self, address: str, identity: dict[str, object], registrations: Registrations, max_body_size: int, log: Logger
     ) -> None:
         self.address = address
-        self.info = PeerInfo()
+        self.info = LookupdInfo()
         self.loop: Greenlet[..., None]
         self.connected = False
         self._identity = dumps(dict(sorted(identity.items()))).encode()
@@ -159,7 +159,7 @@ class LookupPeer:
     def _identify(self) -> None:
         answer = self._exchange("IDENTIFY", _SIZE.pack(len(self._identity)) + self._identity, MAGIC_V1)
         try:
-            info = PeerInfo(**decode_object(answer, _INFO))
+            info = LookupdInfo(**decode_object(answer, _INFO))
             if not str(info).isprintable():
                 raise ValueError("control characters")  # would make up lines in the log
         except ValueError as error:
