@@ -28,7 +28,7 @@ from gnsqd.shared.version import version_string
 _MOST_DESCRIPTORS = 10240  # that macOS gives a process whose hard limit is none
 
 
-class Daemon(Protocol):
+class ServedDaemon(Protocol):
     """A daemon that `serve` runs."""
 
     def start(self) -> None:
@@ -78,7 +78,7 @@ def run(
         return 1
 
 
-def serve(new_daemon: Callable[[], Daemon]) -> int:
+def serve(new_daemon: Callable[[], ServedDaemon]) -> int:
     """Runs the daemon until a signal stops it; returns the exit code. Raises StartError."""
     _raise_descriptor_limit()
     gevent.config.track_greenlet_tree = False  # where each was spawned: half a kilobyte a greenlet
