@@ -140,7 +140,7 @@ def facts(grid: Grid) -> list[tuple[str, str, str]]:
     return found
 
 
-class Trend(NamedTuple):
+class Curve(NamedTuple):
     """A curve in a box of `_WIDTH` by `_HEIGHT`; `points` and `area` are those of SVG."""
 
     points: str
@@ -152,7 +152,7 @@ class Trend(NamedTuple):
 _WIDTH, _HEIGHT, _MOST = 300, 48, 90
 
 
-def trend_of(values: Sequence[float]) -> Trend | None:
+def trend_of(values: Sequence[float]) -> Curve | None:
     """The trend of rates, one every two seconds, the youngest at the right; None if there are fewer than two."""
     if len(values) < 2:
         return None
@@ -164,6 +164,6 @@ def trend_of(values: Sequence[float]) -> Trend | None:
         for index, value in enumerate(values)
     ]
     label = f"{units.rate(values[-1])} messages per second now, at most {units.rate(max(values))} in the time shown"
-    return Trend(
+    return Curve(
         " ".join(points), f"{left:.1f},{_HEIGHT} {' '.join(points)} {_WIDTH},{_HEIGHT}", units.rate(highest), label
     )
