@@ -39,7 +39,7 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class Terminal:
     """Standard output or error: `colors` is None for none, `width` in columns; `drawing`: it has lines and bars."""
 
     write: Callable[[str], object]
@@ -59,13 +59,13 @@ class Page:
         return line if self.drawing or line.isascii() else line.translate(_ASCII)
 
 
-def standard_page(*, stderr: bool = False) -> Page:
+def standard_page(*, stderr: bool = False) -> Terminal:
     """The page for standard output or standard error; a null one if that is closed."""
     console = make_console(stderr=stderr)
     drawing = console.encoding.startswith("utf")
     width = console.width if console.file.isatty() else UNLIMITED
     colors = COLOR_SYSTEMS[console.color_system] if console.color_system else None
-    return Page(console.file.write, console.file.flush, colors, width, drawing)
+    return Terminal(console.file.write, console.file.flush, colors, width, drawing)
 
 
 def show_blocks(blocks: Sequence[Block], *, stderr: bool = False) -> None:
