@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnsqd.shared.directory import DueTimesFile, open_file, read_due_times, read_held, reason_of
+from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, frame_records, message_key
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import LENGTH, MIN_RECORD_SIZE, frame_records, message_key
 from pyspark_nsq.columns import ARROW_SCHEMA as MESSAGE_SCHEMA
 from pyspark_nsq.columns import MOMENT, SCHEMA_DDL, batch_of, columns_of, cut, moments
 from pyspark_nsq.errors import NsqSourceError

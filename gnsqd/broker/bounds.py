@@ -16,8 +16,8 @@ from gnsqd.broker.channel import Channel
 from gnsqd.hub.cooperative import Turns, give_way
 from gnsqd.options import Options
 from gnsqd.queues.queue import MAX_STEP, Queue
+from gnsqd.shared.disk_format import MIN_RECORD_SIZE
 from gnsqd.shared.errors import BrokerError
-from gnsqd.shared.record import MIN_RECORD_SIZE
 from gnsqd.storage.directory import FreeDisk
 
 LOOP_SECONDS = 1.0

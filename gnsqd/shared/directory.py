@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import (
+from gnsqd.shared.disk_format import (
     DUE_TIMES_ENTRY,
     DUE_TIMES_FIRST_LINE,
     MIN_RECORD_SIZE,
@@ -27,6 +26,7 @@ from gnsqd.shared.record import (
     parse_segment_name,
     segment_name,
 )
+from gnsqd.shared.errors import StorageError
 
 METADATA = "nsqd.dat"
 _LARGEST_METADATA = 64 << 20  # bytes; a cluster of thousands of topics has some 100 kB

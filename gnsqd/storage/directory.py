@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from gnsqd.log import Logger
+from gnsqd.shared.disk_format import Meta, due_times_file_name, meta_file_name
 from gnsqd.shared.errors import StartError, StorageError
-from gnsqd.shared.record import Meta, due_times_file_name, meta_file_name
 from gnsqd.storage import rules
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import failing_as_go, path_error

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from gnsqd.shared.directory import list_directory, make_plan
-from gnsqd.shared.record import decode_record
+from gnsqd.shared.disk_format import decode_record
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, by_node, errors_of
 from nsqadmin_cli.command_base import Name, Parsed, argument, command, duration, flag, option

@@ -21,8 +21,8 @@ from gnsqd.shared.directory import (
     StoredQueue,
     make_plan,
 )
+from gnsqd.shared.disk_format import MIN_RECORD_SIZE, due_times_file_name, message_key, meta_file_name, segment_name
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import MIN_RECORD_SIZE, due_times_file_name, message_key, meta_file_name, segment_name
 from gnsqd.storage.journal.replay import Replay
 from nsqadmin_cli.datadir.records import Gap, Record, describe_missing, first_unread, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gnsqd.shared.directory import ReadPlan, StoredQueue, make_plan, open_file, read_held
-from gnsqd.shared.record import LENGTH, MIN_RECORD_SIZE, decode_record, message_key
+from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, decode_record, message_key
 from gnsqd.storage.disk.reader import RecordReader
 from nsqadmin_cli.archive import ArchiveWriter
 from nsqadmin_cli.errors import AdminError, reason_of

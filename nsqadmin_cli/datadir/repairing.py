@@ -22,8 +22,8 @@ from itertools import groupby
 from operator import itemgetter
 
 from gnsqd.shared.directory import METADATA, DataDirectory, Listed, StoredQueue, read_file
+from gnsqd.shared.disk_format import LENGTH, Meta, due_times_file_name, meta_file_name, segment_name
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import LENGTH, Meta, due_times_file_name, meta_file_name, segment_name
 from gnsqd.shared.version import NSQD_VERSION
 from nsqadmin_cli.datadir.checking import QueueReport
 from nsqadmin_cli.datadir.records import Gap, Record, Saved, read_data_file, read_queue

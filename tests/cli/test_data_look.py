@@ -17,7 +17,7 @@ import pytest
 from cli.gnsqadmin import document as document_of
 from cli.gnsqadmin import failure, gnsqadmin, ok, plain, rows
 from cli.nodes import at, fill, publish
-from gnsqd.shared.record import encode_record, frame_records
+from gnsqd.shared.disk_format import encode_record, frame_records
 from interop.test_golden import GOLDEN, expectation
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client

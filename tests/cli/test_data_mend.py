@@ -12,7 +12,7 @@ import pytest
 
 from cli.gnsqadmin import failure, gnsqadmin, ok
 from cli.test_data_look import TOPIC_T, contents, document, exported, golden, make, message
-from gnsqd.shared.record import decode_record
+from gnsqd.shared.disk_format import decode_record
 from interop.test_golden import GOLDEN, drain, expectation, recorded
 from kit.daemons import StartFailed
 from kit.http_api import ask

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gnsqd.shared.record import MIN_RECORD_SIZE, encode_record, frame_records
+from gnsqd.shared.disk_format import MIN_RECORD_SIZE, encode_record, frame_records
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, DataFile, Gap, Record
 
 STAMP = 1_795_228_294_479_665_042

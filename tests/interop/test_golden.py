@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gnsqd.shared.record import decode_record, encode_record
+from gnsqd.shared.disk_format import decode_record, encode_record
 from kit.daemons import Daemon, eventually, own_command, run_to_end
 from kit.nsq_client import Client, Message
 from kit.traffic import DaemonFactory, create, finish, post

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from gnsqd.shared.record import Meta, data_file_name, encode_record, frame_records, meta_file_name
+from gnsqd.shared.disk_format import Meta, data_file_name, encode_record, frame_records, meta_file_name
 from pyspark_nsq_diskqueue.planning import plan
 from pyspark_nsq_diskqueue.reading import ARROW_SCHEMA, read_task
 

@@ -1,6 +1,6 @@
 cimport cython
 
-from gnsqd.shared.record cimport frame_records
+from gnsqd.shared.disk_format cimport frame_records
 from gnsqd.storage.disk.reader cimport RecordReader
 
 cdef class DiskQueue:

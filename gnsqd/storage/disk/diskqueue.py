@@ -25,8 +25,8 @@ from gevent.event import AsyncResult
 
 from gnsqd.log import Logger
 from gnsqd.options import Options
+from gnsqd.shared.disk_format import MAX_RECORD_SIZE, MIN_RECORD_SIZE, Meta, frame_records, message_key
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import MAX_RECORD_SIZE, MIN_RECORD_SIZE, Meta, frame_records, message_key
 from gnsqd.storage.disk.due_times import DueTimes
 from gnsqd.storage.disk.opening import SHORTAGES, DataFiles, QueueFiles, open_queue
 from gnsqd.storage.disk.reader import RecordReader

@@ -23,8 +23,8 @@ from gevent import Greenlet, spawn
 
 from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Logger
+from gnsqd.shared.disk_format import DUE_TIMES_ENTRY, DUE_TIMES_FIRST_LINE, message_key
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import DUE_TIMES_ENTRY, DUE_TIMES_FIRST_LINE, message_key
 from gnsqd.storage.files import append_file, failing_as_go, rename_file, sync_path, temporary_path
 from gnsqd.storage.syncer import Syncer
 

@@ -21,8 +21,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from gnsqd.log import Logger
+from gnsqd.shared.disk_format import Meta, data_file_name, data_file_number, due_times_file_name, meta_file_name
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import Meta, data_file_name, data_file_number, due_times_file_name, meta_file_name
 from gnsqd.storage.disk.reader import RecordReader
 from gnsqd.storage.files import failing_as_go, list_names, path_error
 

@@ -11,8 +11,8 @@ import os
 import re
 from bisect import bisect_right
 
+from gnsqd.shared.disk_format import LENGTH
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import LENGTH
 
 BUFFER_SIZE = 64 * 1024  # bytes; every queue with a backlog holds one
 FOLLOWERS = 4  # records that must follow a large one; a damaged length leads to that many only by a rare accident

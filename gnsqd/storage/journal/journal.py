@@ -25,8 +25,8 @@ from gevent import Greenlet, spawn
 
 from gnsqd.log import Logger
 from gnsqd.options import Options
+from gnsqd.shared.disk_format import segment_name
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import segment_name
 from gnsqd.storage.files import failing_as_go, sync_directory, sync_files, sync_path
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.compaction import Rewriting, plan

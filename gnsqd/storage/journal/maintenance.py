@@ -15,8 +15,8 @@ from gevent.event import Event
 from gnsqd.hub.cooperative import BACKGROUND_SECONDS, Turns
 from gnsqd.log import Logger
 from gnsqd.options import Options
+from gnsqd.shared.disk_format import parse_segment_name
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import parse_segment_name
 from gnsqd.storage.journal.open_files import OpenFiles, limit_of_process
 from gnsqd.storage.syncer import Syncer
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from gnsqd.log import Level, Logger
-from gnsqd.shared.record import data_file_name, due_times_file_name
+from gnsqd.shared.disk_format import data_file_name, due_times_file_name
 from gnsqd.storage.disk.due_times import DueTimes
 from gnsqd.storage.syncer import Syncer
 from kit.traffic import DaemonFactory, publish

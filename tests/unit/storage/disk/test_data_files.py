@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gnsqd.shared.disk_format import frame_records
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import frame_records
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.opening import DataFiles
 from unit.storage.conftest import OpenQueue, list_data_files

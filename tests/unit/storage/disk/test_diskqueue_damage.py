@@ -15,8 +15,8 @@ from typing import NoReturn
 
 import pytest
 
+from gnsqd.shared.disk_format import Meta
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import Meta
 from unit.storage.conftest import OpenQueue
 from unit.storage.disk.test_diskqueue import drain, record
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
-from gnsqd.shared.record import Meta, data_file_number, frame_records
+from gnsqd.shared.disk_format import Meta, data_file_number, frame_records
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.syncer import Syncer

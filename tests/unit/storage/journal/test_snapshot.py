@@ -12,8 +12,8 @@ import pytest
 from gnsqd.options import Options
 from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.queues.message import Message
+from gnsqd.shared.disk_format import parse_segment_name
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import parse_segment_name
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.open_files import OpenFiles

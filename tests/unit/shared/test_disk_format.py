@@ -2,8 +2,7 @@
 
 import pytest
 
-from gnsqd.shared.errors import StorageError
-from gnsqd.shared.record import (
+from gnsqd.shared.disk_format import (
     Meta,
     data_file_name,
     data_file_number,
@@ -11,6 +10,7 @@ from gnsqd.shared.record import (
     encode_record,
     frame_records,
 )
+from gnsqd.shared.errors import StorageError
 
 PAYLOAD = bytes.fromhex("18e9e45a8a4c3001 0102 30313233343536373839616263646566") + b"body"
 TIMESTAMP = 0x18E9E45A8A4C3001
