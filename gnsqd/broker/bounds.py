@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from gevent.event import Event
 
 from gnsqd.broker.channel import Channel
-from gnsqd.hub.cooperative import Turns, give_way
+from gnsqd.hub.cooperative import Turns, yield_turn
 from gnsqd.options import Options
 from gnsqd.queues.queue import MAX_STEP, Queue
 from gnsqd.shared.disk_format import MIN_RECORD_SIZE
@@ -139,4 +139,4 @@ def bounds_loop(bounds: Callable[[], Iterable[Bounds]], disk: FreeDisk | None, e
         for topic_bounds in Turns().over(list(bounds())):
             while not exit.is_set() and topic_bounds.enforce():
                 topic_bounds.wait_synced()
-                give_way()
+                yield_turn()

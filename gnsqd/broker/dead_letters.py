@@ -13,7 +13,7 @@ from gnsqd.broker.dead_letter_format import DeadLetter, dead_letter_topic
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import RETRY_SECONDS, Topic
-from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.queues.message import Message
@@ -64,7 +64,7 @@ class DeadLetters:
                 self._channels[channel] = None
             if failure is None:
                 self._failing = False
-                give_way()
+                yield_turn()
             else:
                 if not self._failing:  # one line for all failures in a row
                     self._failing = True

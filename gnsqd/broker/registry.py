@@ -8,7 +8,7 @@ from gevent.pool import Pool
 
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.topic import Topic
-from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.queues.queue import Left
 from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.shared.names import is_ephemeral, is_valid_name
@@ -93,7 +93,7 @@ class Registry:
                     topic.get_channel(name)
                 except StorageError as error:
                     self._environment.log.error("TOPIC(%s): creating channel %s - %s", topic.name, name, error)
-                give_way()  # there may be very many
+                yield_turn()  # there may be very many
         self._late.discard(topic)
         topic.start()
 

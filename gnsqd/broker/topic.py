@@ -14,7 +14,7 @@ from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.history import History
 from gnsqd.broker.rules import Rules
-from gnsqd.hub.cooperative import Turns, give_way
+from gnsqd.hub.cooperative import Turns, yield_turn
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.quantile import Result
 from gnsqd.queues.message import BODY_AT, Message, new_messages
@@ -146,7 +146,7 @@ class Topic:
         while first < len(bodies):
             if first:
                 self.commit()
-                give_way()
+                yield_turn()
             self.put_messages(self.new_messages(bodies[first : first + size], deferred))
             if self.bounds is not None:
                 self.bounds.trim(2 * min(len(bodies), size))
@@ -259,7 +259,7 @@ class Topic:
                 for channel in list(self.channels.values()):
                     channel.queue.wait_synced()
                 if self.depth:
-                    give_way()
+                    yield_turn()
             else:
                 # What can't be read from disk just now is tried again.
                 self._doorbell.wait(RETRY_SECONDS if self._flowing() and self.depth else -1.0)

@@ -19,7 +19,7 @@ import gevent.ssl
 from gevent import Timeout
 
 from gnsqd.gotext import Struct, decode_object, quote
-from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.net.addresses import join_host_port
 from gnsqd.net.dial import dial, reason
 from gnsqd.shared.errors import HTTPClientError
@@ -126,7 +126,7 @@ class _TLSSocket(gevent.ssl.SSLSocket):  # type: ignore[misc]
     """Yields at every receive, like dial's Socket."""
 
     def read(self, *args: Any) -> Any:
-        give_way()
+        yield_turn()
         return super().read(*args)
 
 

@@ -14,7 +14,7 @@ _ONCE_AROUND = 1e-6
 T = TypeVar("T")
 
 
-def give_way() -> None:
+def yield_turn() -> None:
     """Lets every other greenlet run, also greenlets that wait for a socket.
 
     gevent's sleep(0) runs other greenlets, but polls sockets only after about fifty calls.
@@ -32,7 +32,7 @@ class Turns:
     def give(self) -> None:
         """Yields if the time is over."""
         if perf_counter() >= self._end:
-            give_way()
+            yield_turn()
             self._end = perf_counter() + self._seconds
 
     def over(self, items: Iterable[T]) -> Iterator[T]:

@@ -20,7 +20,7 @@ from gevent.lock import BoundedSemaphore
 from gevent.socket import wait_write
 from greenlet import getcurrent, greenlet
 
-from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.hub.polling import shared_polling
 from gnsqd.net.addresses import format_address
 from gnsqd.net.stream import TLS, Layer, Stack, StreamError, TLSError
@@ -75,7 +75,7 @@ class Connection:
             return data
         while True:
             if layer is not None and layer.pending:
-                give_way()
+                yield_turn()
                 data = self._decode(layer, b"")
             else:
                 data = b"" if layer is not None and layer.ended else self._receive()
@@ -177,7 +177,7 @@ class Connection:
                 return
             for start in range(0, max(len(data), 1), _SLICE):
                 if start:
-                    give_way()
+                    yield_turn()
                 self._send(layer.encode(data[start : start + _SLICE]))
 
     def _send(self, data: bytes) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import gevent.socket
 from gevent import Timeout
 
-from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.net.addresses import HIGHEST_PORT, join_host_port, split_host_port
 
 
@@ -19,12 +19,12 @@ class Socket(gevent.socket.socket):  # type: ignore[misc]
     block the daemon."""
 
     def recv(self, *args: Any) -> bytes:
-        give_way()
+        yield_turn()
         data: bytes = super().recv(*args)
         return data
 
     def recv_into(self, *args: Any) -> int:
-        give_way()
+        yield_turn()
         size: int = super().recv_into(*args)
         return size
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from gevent import Greenlet, get_hub, joinall, sleep
 
-from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.addresses import HIGHEST_PORT, format_address, split_host_port, unix_name
@@ -96,7 +96,7 @@ class Listener:
                     self._greenlets.add(greenlet)
                     greenlet.rawlink(self._greenlets.discard)
                     was_full = False
-                give_way()
+                yield_turn()
         if not self._inherited:
             log.info("%s: closing %s", kind, self.address)
 

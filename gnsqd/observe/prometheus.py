@@ -32,7 +32,7 @@ from prometheus_client.samples import Sample
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import ClientStats
 from gnsqd.broker.registry import Registry
-from gnsqd.hub.cooperative import Turns, give_way
+from gnsqd.hub.cooperative import Turns, yield_turn
 from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatField, StatKind, metric_fields
 from gnsqd.options import SECOND, Options
 from gnsqd.quantile import Result
@@ -134,7 +134,7 @@ class Metrics(Collector):
         yield "gnsqd_nsqlookupd_connected", "gauge", help, points
         yield _gauge("gnsqd_hub_watchers", "Sockets and timers that the hub watches.", get_hub().loop.activecnt)
         started = perf_counter()
-        give_way()
+        yield_turn()
         waited = perf_counter() - started
         yield _gauge("gnsqd_hub_lag_seconds", "How long a client waits for its turn, measured at this scrape.", waited)
 

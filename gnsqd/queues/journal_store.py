@@ -14,7 +14,7 @@ from itertools import chain, islice
 
 from gevent.lock import Semaphore
 
-from gnsqd.hub.cooperative import Turns, give_way
+from gnsqd.hub.cooperative import Turns, yield_turn
 from gnsqd.queues.disk import MAX_FLUSH, flush_messages, keep_delays, read_messages
 from gnsqd.queues.journaled import JournaledQueue, journal_messages
 from gnsqd.queues.message import Message
@@ -212,7 +212,7 @@ class JournalStore(Store):
                 if old.depth:
                     _save_position(old)
                 else:
-                    give_way()
+                    yield_turn()
                     old.delete()  # without an fsync: there may be thousands of short queues
             finally:
                 queue.receive(messages)

@@ -19,7 +19,7 @@ from gevent.event import AsyncResult, Event
 from gevent.hub import Waiter
 from gevent.lock import Semaphore
 
-from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.files import temporary_path
 
@@ -267,5 +267,5 @@ class GroupCommit:
         all."""
         end = perf_counter() + min(self._seconds * GATHER_SHARE, MAX_GATHER_SECONDS)
         while self._waiting < self._group and perf_counter() < end:
-            give_way()
+            yield_turn()
         self._group = self._waiting

@@ -19,7 +19,7 @@ from gnsqd.broker.rules import InvalidRule, Rules
 from gnsqd.broker.topic import Draining, Topic
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.gotext import decode_strings, parse_duration, parse_int
-from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.log import Level, Logger
 from gnsqd.options import MILLISECOND, MINUTE, OPTIONS, Kind, Option, Options
 from gnsqd.queues.message import Message
@@ -467,7 +467,7 @@ def _pieces(body: bytes, of_lines: bool) -> Iterator[bytes]:
     first = 0
     while first < len(body):
         if first:
-            give_way()
+            yield_turn()
         end = first + _PIECE
         if of_lines:
             end = body.rfind(b"\n", first, end) + 1 or body.find(b"\n", end) + 1 or len(body)

@@ -18,7 +18,7 @@ from typing import Protocol
 from gevent import Greenlet, Timeout
 
 from gnsqd.broker.environment import Spawn
-from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.log import Logger
 from gnsqd.net.connection import Connection
 from gnsqd.net.listener import Listener
@@ -178,7 +178,7 @@ class HTTPServer:
                 connection.send(b"".join(answers))
                 answers.clear()
                 size = 0
-                give_way()
+                yield_turn()
         if reader.refusal:
             answers.append(reader.refusal)
         elif not reader.idle and (interim := reader.take_interim()):

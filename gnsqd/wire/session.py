@@ -10,7 +10,7 @@ from time import monotonic
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.topic import RETRY_SECONDS
-from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.log import Level, Logger
 from gnsqd.net.stream import StreamError
 from gnsqd.queues.message import Message
@@ -90,7 +90,7 @@ class ProtocolV2:
         now = monotonic()
         if 0 < end < now:
             self._send_replies(client)
-            give_way()
+            yield_turn()
             now = monotonic()
         elif end:
             return end
@@ -161,13 +161,13 @@ class ProtocolV2:
                 client.flush()  # the next one comes only after this one
             if client.window() > 0:
                 if channel.has_more():
-                    give_way()
+                    yield_turn()
                 else:
                     channel.wait(client)
                     client.wait_or_flush()
         elif channel.has_more():
             # The disk can't be read just now; or it gave messages that are not due yet, then the bell has rung again.
-            give_way()
+            yield_turn()
             client.wait_or_flush(RETRY_SECONDS)
         else:
             client.wait_or_flush()

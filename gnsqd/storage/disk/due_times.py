@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from gevent import Greenlet, spawn
 
-from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.log import Logger
 from gnsqd.shared.disk_format import DUE_TIMES_ENTRY, DUE_TIMES_FIRST_LINE, message_key
 from gnsqd.shared.errors import StorageError
@@ -197,7 +197,7 @@ class DueTimes:
             sync = lambda path: self._syncer.run(sync_path, path)  # noqa: E731
             with self._syncer.keeping(self._path), closing(self._replace(sync)) as steps:
                 for _ in steps:
-                    give_way()
+                    yield_turn()
                     if self._endings != endings:
                         break
         finally:

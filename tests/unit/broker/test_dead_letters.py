@@ -229,7 +229,7 @@ def test_drain_sees_a_letter_that_is_put_while_it_looks(fakes: Build, monkeypatc
     channel = channel_with(around, b"x")
     fail(channel)
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
-    monkeypatch.setattr("gnsqd.hub.cooperative.give_way", lambda: around.dead_letters.move_some(channel))
+    monkeypatch.setattr("gnsqd.hub.cooperative.yield_turn", lambda: around.dead_letters.move_some(channel))
     drain = Drain(around.registry, MINUTE, around.logger, around.spawn, lambda: None)
     assert drain.state()["messages"] != 0
     assert channel.dead_letter_count == 1

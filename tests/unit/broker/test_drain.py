@@ -81,7 +81,7 @@ def test_drain_that_is_cancelled_while_it_looks_does_not_finish(fakes: Build, mo
     around.registry.get_topic("t0")
     drain = Watched(around)
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
-    monkeypatch.setattr("gnsqd.hub.cooperative.give_way", drain.cancel)
+    monkeypatch.setattr("gnsqd.hub.cooperative.yield_turn", drain.cancel)
     drain.start()
     settle()
     assert drain.finished == 0

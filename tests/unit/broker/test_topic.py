@@ -259,7 +259,7 @@ def test_others_have_turns_while_a_topic_merges_latencies_and_may_change_it_mean
     for name in "abc":
         finish_one(name)
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
-    monkeypatch.setattr("gnsqd.hub.cooperative.give_way", change)
+    monkeypatch.setattr("gnsqd.hub.cooperative.yield_turn", change)
     latency = topic.e2e_latency()
     assert latency is not None
     assert latency.count == 3

@@ -14,7 +14,7 @@ def test_many_objects_are_freed_in_steps_and_few_at_once(monkeypatch: pytest.Mon
     sizes: list[int] = []
     objects = [object() for _ in range(1000)]
     monkeypatch.setattr(cooperative, "perf_counter", lambda: next(seconds))  # so each chance to give a turn is taken
-    monkeypatch.setattr(cooperative, "give_way", lambda: sizes.append(len(objects)))
+    monkeypatch.setattr(cooperative, "yield_turn", lambda: sizes.append(len(objects)))
     free(objects.pop, len(objects))
     assert len(objects) == 1000
     gevent.sleep(0)

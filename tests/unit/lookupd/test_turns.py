@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from gevent import spawn
 
-from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.log import Level, Logger
 from gnsqd.lookupd.api import LOOKUPD_ROUTES, LookupdAPI
 from gnsqd.lookupd.client_v1 import Registrant
@@ -29,11 +29,11 @@ def turns_during(action: Callable[[], object]) -> int:
     def other() -> None:
         nonlocal count
         while True:
-            give_way()
+            yield_turn()
             count += 1
 
     beside = spawn(other)
-    give_way()
+    yield_turn()
     count = 0
     action()
     beside.kill()

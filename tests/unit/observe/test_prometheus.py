@@ -301,7 +301,7 @@ def test_many_small_families_do_not_skip_turns(
     clock = count()
     turns: list[int] = []
     monkeypatch.setattr("gnsqd.hub.cooperative.perf_counter", lambda: next(clock) * TURN_SECONDS / 100)
-    monkeypatch.setattr("gnsqd.hub.cooperative.give_way", lambda: turns.append(next(clock)))
+    monkeypatch.setattr("gnsqd.hub.cooperative.yield_turn", lambda: turns.append(next(clock)))
     scrape(metrics)
     gaps = [later - earlier for earlier, later in pairwise(turns)]
     assert len(gaps) >= 2

@@ -37,7 +37,7 @@ def test_others_have_turns_and_may_change_everything_meanwhile(
         clients[100 + turns] = ShownClient(100 + turns)
 
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
-    monkeypatch.setattr("gnsqd.hub.cooperative.give_way", change)
+    monkeypatch.setattr("gnsqd.hub.cooperative.yield_turn", change)
     found = snapshot(registry, clients.values)
     assert turns >= 4 * 3 * 5 + 5
     assert [row["topic_name"] for row in found.topics or []] == ["t0", "t1", "t2", "t3"]
@@ -59,7 +59,7 @@ def test_message_on_its_way_into_channels_shows_somewhere(registry: Registry, mo
         gevent.sleep(0)
 
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
-    monkeypatch.setattr("gnsqd.hub.cooperative.give_way", move)
+    monkeypatch.setattr("gnsqd.hub.cooperative.yield_turn", move)
     (row,) = snapshot(registry, list).topics or []
     assert [channel["depth"] for channel in row["channels"]] == [0, 1], "it moved behind the first channel's row"
     assert row["depth"] == 1

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsqd.broker.registry import Registry
-from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.log import Level, Logger
 from gnsqd.observe import statsd as module
 from gnsqd.observe.stats import MemoryStats
@@ -76,7 +76,7 @@ def options_for(address: str, **others: Any) -> Options:
 def logged(log: io.StringIO, line: str, count: int = 1) -> None:
     with gevent.Timeout(DEADLINE):
         while log.getvalue().count(line) < count:
-            give_way()
+            yield_turn()
 
 
 def counts(packet: str) -> dict[str, int]:
@@ -165,7 +165,7 @@ def test_exit_waits_for_no_look_up(
     statsd = start(options_for("slow.example:8125"))
     with gevent.Timeout(DEADLINE / 2):
         while not hanging_look_ups:
-            give_way()
+            yield_turn()
         statsd.stop()
     assert log.getvalue().endswith("INFO: STATSD: closing\n")
 
@@ -201,7 +201,7 @@ def test_reading_many_topics_lets_others_have_their_turns(
         turns = 0
         packet = gevent.spawn(receiver.packet)
         while not packet.ready():
-            give_way()
+            yield_turn()
             turns += 1
     assert turns >= 10
 

@@ -12,7 +12,7 @@ import pytest
 from gevent import joinall, killall, spawn
 
 from gnsqd.broker.channel import Channel
-from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.queues.message import Message
 from gnsqd.shared.errors import StartError
 from gnsqd.storage.syncer import Syncer
@@ -184,7 +184,7 @@ def test_publishers_go_on_while_a_start_looks_for_what_was_moved(
     while not start.ready():
         topic.publish([b"new"])
         published += 1
-        give_way()
+        yield_turn()
     assert published > 2
     eventually(lambda: not topic.depth)
     assert bodies_in(topic.get_channel("c")) == OLD + Counter({b"new": published})

@@ -213,7 +213,7 @@ class Steps:
         self._call = call
         seconds = count()
         patch.setattr(cooperative, "perf_counter", lambda: next(seconds))
-        patch.setattr(cooperative, "give_way", self._give)
+        patch.setattr(cooperative, "yield_turn", self._give)
 
     def _give(self) -> None:
         self.given += 1

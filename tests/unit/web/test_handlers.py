@@ -150,7 +150,7 @@ def test_topic_or_channel_that_goes_away_meanwhile_is_not_found(world: World, mo
 @pytest.mark.parametrize("body", [b"x" * (24 << 20), b"x\n" * (1 << 20)], ids=["one line", "many lines"])
 def test_text_is_split_in_linear_time_and_in_turns(world: World, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
     turns: list[None] = []
-    monkeypatch.setattr("gnsqd.web.handlers.give_way", lambda: turns.append(None))
+    monkeypatch.setattr("gnsqd.web.handlers.yield_turn", lambda: turns.append(None))
     world.options.max_msg_size = len(body)
     began = time.thread_time()
     assert world.ask("mpub", body=body) == "OK"
@@ -163,7 +163,7 @@ def test_others_have_turns_between_the_lines_of_the_text_of_stats(
 ) -> None:
     turns: list[None] = []
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
-    monkeypatch.setattr("gnsqd.hub.cooperative.give_way", lambda: turns.append(None))
+    monkeypatch.setattr("gnsqd.hub.cooperative.yield_turn", lambda: turns.append(None))
     text = world.ask("status.stats", "topic=nope")
     assert isinstance(text, str)
     assert len(turns) == text.count("\n") > 10

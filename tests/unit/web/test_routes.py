@@ -54,7 +54,7 @@ def judge() -> Judge:
 def test_others_have_turns_between_the_rows_of_a_long_answer(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[None] = []
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
-    monkeypatch.setattr("gnsqd.hub.cooperative.give_way", lambda: turns.append(None))
+    monkeypatch.setattr("gnsqd.hub.cooperative.yield_turn", lambda: turns.append(None))
     body = judge.ask("GET /rows")[2]
     assert body == json.dumps(ROWS, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
     assert len(turns) >= 3

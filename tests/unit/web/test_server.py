@@ -170,7 +170,7 @@ def test_others_have_turns_between_the_answers_of_a_client_that_pipelines(
 ) -> None:
     turns: list[None] = []
     monkeypatch.setattr(server, "BATCH_BYTES", 1000)
-    monkeypatch.setattr(server, "give_way", lambda: turns.append(None))
+    monkeypatch.setattr(server, "yield_turn", lambda: turns.append(None))
     client = running.connect()
     client.sendall(PING * 100)
     assert read_responses(client, 100) == [b"OK"] * 100

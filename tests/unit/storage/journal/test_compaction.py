@@ -101,7 +101,7 @@ def test_scattered_messages_are_compacted_in_small_steps_and_at_a_cost_in_propor
 
     seconds = count()
     monkeypatch.setattr(cooperative, "perf_counter", lambda: next(seconds))  # so each chance to give a turn is taken
-    monkeypatch.setattr(cooperative, "give_way", lambda: steps.append(0))
+    monkeypatch.setattr(cooperative, "yield_turn", lambda: steps.append(0))
     monkeypatch.setattr(Spans, "add", counting_add)
     monkeypatch.setattr(os, "pread", counting_pread)
     size = topic.size()
