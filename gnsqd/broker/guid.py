@@ -33,7 +33,7 @@ class GuidFactory:
         self.prefix = b""
 
     def next_suffixes(self, now: int, count: int) -> list[bytes]:
-        """Returns the parts after `prefix` of the next ids, in order: `count` of them, or at least one if the tick
+        """Returns the parts after `prefix` of the next ids, in order: `count` of them, or fewer but at least one if the tick
         ends. `now` is the wall clock in ns."""
         tick = (now >> 20) - _EPOCH
         if tick > self._tick:

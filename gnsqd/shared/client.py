@@ -113,7 +113,7 @@ class Client:
     def negotiate(
         self, identity: Mapping[str, object], deadline: float, *, tls: Upgrade | None = None, secret: str | None = None
     ) -> None:
-        """Sends IDENTIFY, with these keys and the host's name, TLS and AUTH, until `deadline` (time.monotonic())."""
+        """Does IDENTIFY with these keys and the host's name, TLS and AUTH, until `deadline` (time.monotonic())."""
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         hostname = socket.gethostname()
         asked: dict[str, object] = {"client_id": hostname.partition(".")[0], "hostname": hostname}
