@@ -74,9 +74,7 @@ class DiskBackedQueue(Queue):
         if self.unsettled:
             ready = [message for message in messages if not message.deferred]
             if len(ready) < len(messages):
-                deferred = [message for message in messages if message.deferred]
-                self._keep(deferred)
-                self.defer(deferred)
+                self.defer([message for message in messages if message.deferred], stored=True)
                 messages = ready
             self.finish(messages)
         return messages
@@ -85,14 +83,9 @@ class DiskBackedQueue(Queue):
 
     def defer(self, messages: list[Message], stored: bool = False) -> None:
         if stored:  # a kill must not take them
-            self._keep(messages)
-            self.backend.write_held()
+            now = time_ns()
+            self.backend.hold([(message.payload(), now + message.deferred) for message in messages])
         Queue.defer(self, messages)  # super() needs a frame, which compiled methods lack
-
-    def _keep(self, messages: list[Message]) -> None:
-        """Keep messages that were on disk and are held back in memory from now on."""
-        now = time_ns()
-        self.backend.due_times.hold([(message.payload(), now + message.deferred) for message in messages])
 
     def released(self, messages: list[Message]) -> None:
         self.backend.due_times.release([(message.id, message.attempts) for message in messages])

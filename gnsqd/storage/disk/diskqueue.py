@@ -17,7 +17,7 @@ file numbers, and by time-out. Written records are synced more often.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
 
@@ -114,9 +114,10 @@ class DiskQueue:
     def _readable(self) -> bool:
         return self._read_file < self._write_file or self._read_pos < self._write_pos
 
-    def write_held(self) -> None:
+    def hold(self, messages: Iterable[tuple[bytes, int]]) -> None:
+        """Keeps messages, as (payload, due time in ns), that were on disk and are held back from now on."""
         self._ensure_meta()  # a side file by itself is one of a queue that was deleted
-        self.due_times.write_held()
+        self.due_times.hold(messages)
 
     def _put_back(self, held_back: dict[bytes, bytes]) -> None:
         """Puts the messages back that a killed daemon held back, except ones that are also in the queue. Messages that
@@ -138,7 +139,6 @@ class DiskQueue:
                 del missing[error.written]
             self.due_times.returned(batch)
             del missing[: len(batch)]
-        self.due_times.save()
 
     # Writing
 
@@ -372,7 +372,6 @@ class DiskQueue:
 
     def _save(self, read_pos: int, operations: int = 0, reads: int = 0) -> None:
         """Saves in meta a read position that is that many operations ago, `reads` of them reads."""
-        self.due_times.write_held()
         self._saved_pos = read_pos
         self._saved_operations = self._operations - operations
         self._unsaved_reads = reads

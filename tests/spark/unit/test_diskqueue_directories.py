@@ -122,7 +122,7 @@ def test_a_message_in_the_queue_has_its_due_time(directory: Path, due_times: Cal
     write_file(directory, 0, payload(1), payload(2), payload(2, attempts=2))
     side_file = due_times()
     side_file.add(b"%016x" % 2, 1, FAR)
-    side_file.save()
+    side_file.close(is_empty=False)
     rows = read(directory)
     due = pa.scalar(FAR // 1000, pa.timestamp("us", tz="UTC")).as_py()
     assert [row["due"] for row in rows] == [None, due, None]
@@ -133,7 +133,6 @@ def test_messages_that_a_daemon_held_back_come_once(directory: Path, due_times: 
     write_file(directory, 0, payload(1), payload(2), payload(3))
     side_file = due_times()
     side_file.hold([(payload(number), FAR + number) for number in (2, 4, 5)])
-    side_file.write_held()
     side_file.release([(b"%016x" % 5, 1)])
     rows = read(directory)
     assert sorted((row["value"], row["due"] is not None, row["file"]) for row in rows) == [
@@ -159,7 +158,6 @@ def test_a_damaged_side_file_is_read_as_far_as_it_is_whole(
 ) -> None:
     side_file = due_times()
     side_file.hold([(payload(number), FAR) for number in (1, 2)])
-    side_file.write_held()
     path = directory / due_times_file_name(QUEUE)
     path.write_bytes(damage(path.read_bytes()))
     rows = read(directory, corruption="column")
