@@ -16,6 +16,7 @@ several lines, and a head with different line ends. Lines may end with line feed
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import lru_cache
 from re import Pattern
 from re import compile as regex
@@ -54,7 +55,7 @@ REASONS = {
 }
 
 _BAD_ESCAPE = regex("%(?![0-9a-fA-F]{2})")
-# Heads with one of these are not kept: what they ask for is more than `Request.again` does, or they hold a secret.
+# Heads with one of these are not kept: what they ask for is more than `Request.with_body` does, or they hold a secret.
 _SPECIAL = {b"authorization", b"cookie", b"expect", b"transfer-encoding"}
 _ONCE = {b"host", b"content-length"}
 
@@ -73,6 +74,7 @@ _CHUNK_END = regex(rb"\r\n")
 _TRAILER = regex(rb"(?:%b:%b)?\r\n" % (_TOKEN, _TEXT))
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Request:
     """One request. `headers` has lower-case names, the values of repeated ones joined by commas.
 
@@ -81,47 +83,28 @@ class Request:
     broken      the body ended or went wrong too early
     """
 
-    __slots__ = (
-        "announced", "body", "broken", "buffer", "expects", "headers", "http10", "keep_alive", "limit", "method",
-        "path", "query", "received", "target", "too_big",
-    )  # fmt: skip
+    method: str = ""
+    target: str = ""  # path and query as they came
+    path: str = ""  # decoded
+    query: str = ""
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    http10: bool = False
+    limit: int = 0
+    body: bytes = b""
+    received: int = 0
+    announced: bool = False
+    keep_alive: bool = True
+    expects: bool = False  # the client sends the body after "100 Continue"
+    buffer: bytearray | None = None  # collects a body that comes in more than one piece
+    too_big: bool = False
+    broken: bool = False
 
-    def __init__(self) -> None:
-        self.method = ""
-        self.target = ""  # path and query as they came
-        self.path = ""  # decoded
-        self.query = ""
-        self.headers: dict[bytes, bytes] = {}
-        self.http10 = False
-        self.keep_alive = True
-        self.expects = False  # the client sends the body after "100 Continue"
-        self.limit = 0
-        self.body = b""
-        self.buffer: bytearray | None = None  # collects a body that comes in more than one piece
-        self.received = 0
-        self.announced = False
-        self.too_big = False
-        self.broken = False
-
-    def again(self, body: bytes) -> "Request":
+    def with_body(self, body: bytes) -> "Request":
         """Returns the same request with another body of the same length."""
-        request = Request.__new__(Request)
-        request.method = self.method
-        request.target = self.target
-        request.path = self.path
-        request.query = self.query
-        request.headers = self.headers
-        request.http10 = self.http10
-        request.keep_alive = True
-        request.expects = False
-        request.limit = self.limit
-        request.body = body
-        request.buffer = None
-        request.received = self.received
-        request.announced = self.announced
-        request.too_big = False
-        request.broken = False
-        return request
+        return Request(
+            self.method, self.target, self.path, self.query, self.headers, self.http10, self.limit, body, self.received,
+            self.announced,
+        )  # fmt: skip
 
 
 class _Stop(Exception):
@@ -166,6 +149,9 @@ class RequestReader:
             data, self._buffer = self._buffer + data, b""
         elif self._request is None:
             data = self._take_known(data)
+            if not data:
+                self._silence = 0
+                return self._take_ready()
         try:
             position, before = 0, -1
             while before < position < len(data) and not self.done:
@@ -191,7 +177,7 @@ class RequestReader:
             body_end = end + known.received
             if body_end > len(data):
                 break
-            self._last, self._last_head = known.again(data[end:body_end]), head
+            self._last, self._last_head = known.with_body(data[end:body_end]), head
             self._ready.append(self._last)
             self._progress = True
             start = body_end
@@ -263,10 +249,10 @@ class RequestReader:
         self._ready.append(request)
         self.done = not request.keep_alive
         if self._head and request.keep_alive and not request.too_big and _SPECIAL.isdisjoint(request.headers):
-            # Nothing in the head needs more than `Request.again` does.
+            # Nothing in the head needs more than `Request.with_body` does.
             if len(self._heads) >= MAX_HEADS:
                 self._heads.clear()
-            self._heads[self._head] = request.again(b"")
+            self._heads[self._head] = request.with_body(b"")
         self._head = b""
 
     # Heads
