@@ -38,7 +38,7 @@ from gnsqd.shared.version import VERSION, lane, version_string
 from gnsqd.storage import metadata, rules
 from gnsqd.storage.directory import DirLock, FreeDisk, find_unserved
 from gnsqd.storage.syncer import Syncer
-from gnsqd.supervisor import Supervisor
+from gnsqd.supervisor import Daemon
 from gnsqd.systemd import ServiceManager
 from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
@@ -59,16 +59,12 @@ if TYPE_CHECKING:
 MAX_NAMES = 10  # of topics and channels in a line of the log
 
 
-class NSQD:
-    """One daemon. `start`, then `wait`, then `exit`; `request_exit` ends the waiting from anywhere, and so does
-    `terminate`, in its time."""
+class NSQD(Daemon):
+    """The nsqd of a process."""
 
     def __init__(self, options: Options, log: Logger) -> None:
+        super().__init__(log)
         self._options = options
-        self._log = log
-        self._exit_code = 0
-        self._exit_requested = Event()
-        self._supervisor = Supervisor(log, lambda: self.request_exit(1))
         self._spawn = self._supervisor.spawn
         self._lock = DirLock(options.data_path)
         self._syncer = Syncer()
@@ -96,7 +92,6 @@ class NSQD:
     # Start
 
     def start(self) -> None:
-        """Starts all parts; raises StartError."""
         options, log = self._options, self._log
         self._supervisor.watch()
         self._debug.start()
@@ -178,7 +173,7 @@ class NSQD:
         if options.dev:
             listeners = {"TCP": tcp_listener, "HTTP": http_listener, "HTTPS": https_listener}
             own = [f"{listener.address} ({kind})" for kind, listener in listeners.items() if listener is not None]
-            registry = "" if self._embedded is None else f"; nsqlookupd: {self._embedded.addresses}"
+            registry = "" if self._embedded is None else f"; nsqlookupd: {' and '.join(self._embedded.addresses)}"
             page = "" if self._admin is None else f"; page: {self._admin.url}"
             log.info("DEV: nsqd: %s%s%s; data: %s", " and ".join(own), registry, page, options.data_path or ".")
 
@@ -344,26 +339,16 @@ class NSQD:
 
     # Exit
 
-    def request_exit(self, code: int) -> None:
-        """Requests the clean exit; the first worse code than 0 stays."""
-        self._exit_code = self._exit_code or code
-        self._exit_requested.set()
-
     def terminate(self) -> None:
-        """Handles SIGTERM: exits, or drains before that. A second SIGTERM always exits."""
+        """Exits, or drains before that. A second SIGTERM always exits."""
         if self._options.sigterm == "exit" or (self._terminating and self._registry.draining):
             self.request_exit(0)
         elif not self._exit_requested.is_set():
             self._terminating = True
             self._drain.start()
 
-    def wait(self, timeout: float) -> bool:
-        """Waits for a requested exit, at most `timeout` seconds; returns True if it was requested."""
-        return bool(self._exit_requested.wait(timeout))
-
     def exit(self) -> int:
-        """Stops everything, writes all messages to disk, and returns the exit code. A defect in one step does not
-        prevent the others."""
+        """Also flushes everything to disk. What fails by a defect does not keep the rest from being done."""
         for step in (
             self._health.stop,
             self._service_manager.stopping,

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import gevent
 from gevent.util import print_run_info
@@ -25,26 +25,10 @@ from gnsqd.options import Option
 from gnsqd.shared.errors import StartError
 from gnsqd.shared.version import version_string
 
+if TYPE_CHECKING:
+    from gnsqd.supervisor import Daemon
+
 _MOST_DESCRIPTORS = 10240  # that macOS gives a process whose hard limit is none
-
-
-class ServedDaemon(Protocol):
-    """A daemon that `serve` runs."""
-
-    def start(self) -> None:
-        """Starts all parts; raises StartError."""
-
-    def request_exit(self, code: int) -> None:
-        """Requests the clean exit."""
-
-    def terminate(self) -> None:
-        """Handles SIGTERM."""
-
-    def wait(self, timeout: float) -> bool:
-        """Waits for a requested exit, at most `timeout` seconds; returns True if it was requested."""
-
-    def exit(self) -> int:
-        """Stops everything; returns the exit code."""
 
 
 def run(
@@ -78,8 +62,8 @@ def run(
         return 1
 
 
-def serve(new_daemon: Callable[[], ServedDaemon]) -> int:
-    """Runs the daemon until a signal stops it; returns the exit code. Raises StartError."""
+def serve(new_daemon: "Callable[[], Daemon]") -> int:
+    """Run the daemon until a signal stops it; returns the exit code. StartError."""
     _raise_descriptor_limit()
     gevent.config.track_greenlet_tree = False  # where each was spawned: half a kilobyte a greenlet
     daemon = new_daemon()

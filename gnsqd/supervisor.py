@@ -7,6 +7,7 @@ The hub reports all deaths, also of its own callbacks and of greenlets that othe
 a greenlet's own, which would take memory for each of a thousand idle clients.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from traceback import format_exception
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from gevent import Greenlet, get_hub
+from gevent.event import Event
 from greenlet import greenlet
 
 from gnsqd.log import Logger
@@ -80,6 +82,37 @@ class Supervisor:
                 self._died(context.name if isinstance(context, Greenlet) else "hub", error)
 
         hub.handle_error = handle_error
+
+
+class Daemon(ABC):
+    """The only one of a process: `start`, then `wait`, then `exit`. Owns the supervisor of its greenlets."""
+
+    def __init__(self, log: Logger) -> None:
+        self._log = log
+        self._exit_code = 0
+        self._exit_requested = Event()
+        self._supervisor = Supervisor(log, lambda: self.request_exit(1))
+
+    @abstractmethod
+    def start(self) -> None:
+        """Starts everything; raises StartError."""
+
+    def request_exit(self, code: int) -> None:
+        """Requests the clean exit; the first code other than 0 stays."""
+        self._exit_code = self._exit_code or code
+        self._exit_requested.set()
+
+    def terminate(self) -> None:
+        """Is called for SIGTERM."""
+        self.request_exit(0)
+
+    def wait(self, timeout: float) -> bool:
+        """Returns when the exit is requested, or after `timeout` seconds; True if it is requested."""
+        return bool(self._exit_requested.wait(timeout))
+
+    @abstractmethod
+    def exit(self) -> int:
+        """Stops everything, and returns the exit code."""
 
 
 class _ForClient(Greenlet):  # type: ignore[misc]  # gevent has no types at run time

@@ -49,10 +49,9 @@ class OwnPeer(PeerInfo):
         return self.encode(self.address_for(host))
 
 
-class EmbeddedLookupd:
-    """Owns the servers, and the registration of this gnsqd. Listens when it is made; raises StartError. `options` must
-    have the broadcast ports by then. With --lookup-creates-topics, a topic that is looked up is created by
-    `new_topic(name)`, which returns it."""
+class EmbeddedLookupd(LookupdServers):
+    """Also owns the registration of this gnsqd. `new_topic(name)` returns a topic, created if need be; it is called for
+    topics that are looked up, with --lookup-creates-topics. The broadcast ports in `options` must be known before."""
 
     def __init__(
         self,
@@ -63,7 +62,6 @@ class EmbeddedLookupd:
         debug: Debug,
         new_topic: Callable[[str], Topic | None],
     ) -> None:
-        self._log = log
         self._new_topic = new_topic
         lookupd_options = LookupdOptions(
             tcp_address=options.embedded_lookupd_tcp_address,
@@ -75,35 +73,18 @@ class EmbeddedLookupd:
             http_idle_timeout=options.http_idle_timeout,
         )
         provide = self._provide if options.lookup_creates_topics else None
-        self._servers = LookupdServers(lookupd_options, log, spawn, spawn_for_client, debug, provide)
+        super().__init__(lookupd_options, log, spawn, spawn_for_client, debug, provide)
         self._registrant: Registrant | None = None
         if options.broadcast_tcp_port and options.broadcast_http_port:
-            self._servers.db.own = OwnPeer(options)
-            self._registrant = Registrant(self._servers.db, self._servers.db.own, log)
+            self.db.own = OwnPeer(options)
+            self._registrant = Registrant(self.db, self.db.own, log)
         else:
             log.error("this nsqd is not registered: it has no TCP port or no HTTP port, and no broadcast port instead")
-
-    def start(self) -> None:
-        """Begins to accept clients. Never yields."""
-        self._servers.start()
-
-    def stop_accepting(self) -> None:
-        """Refuses new clients. Never yields."""
-        self._servers.stop_accepting()
-
-    def close(self) -> None:
-        """Stops accepting, and ends all connections. Yields."""
-        self._servers.close()
 
     @property
     def registered_at(self) -> str:
         """The HTTP address where this gnsqd is listed, "" if it is not registered."""
-        return "" if self._registrant is None else self._servers.http_address
-
-    @property
-    def addresses(self) -> str:
-        """The addresses of its listeners, for people."""
-        return " and ".join(self._servers.addresses)
+        return "" if self._registrant is None else self.http_address
 
     def notify(self, thing: Any) -> None:
         """Reports that a topic or channel was created or deleted. Never yields."""
@@ -123,7 +104,7 @@ class EmbeddedLookupd:
 
     def channels(self, topic: str) -> list[str]:
         """Returns the registered channels of a topic."""
-        return self._servers.db.channel_names(topic)
+        return self.db.channel_names(topic)
 
     def _provide(self, name: str) -> None:
         if self._registrant is None:

@@ -6,7 +6,6 @@
 from collections.abc import Callable
 
 from gevent import Greenlet, joinall
-from gevent.event import Event
 
 from gnsqd.broker.environment import Spawn
 from gnsqd.log import Logger
@@ -19,7 +18,7 @@ from gnsqd.observe.stats import MemoryStats
 from gnsqd.options import LookupdOptions
 from gnsqd.shared.errors import StartError
 from gnsqd.shared.version import version_string
-from gnsqd.supervisor import Supervisor
+from gnsqd.supervisor import Daemon
 from gnsqd.web.debug import Debug
 from gnsqd.web.routes import Router
 from gnsqd.web.server import HTTPServer
@@ -77,17 +76,14 @@ class LookupdServers:
         joinall(self._greenlets)
 
 
-class NSQLookupd:
-    """One daemon. `start`, then `wait`, then `exit`; `request_exit` ends the waiting from anywhere."""
+class NSQLookupd(Daemon):
+    """The nsqlookupd of a process."""
 
     def __init__(self, options: LookupdOptions, log: Logger) -> None:
+        super().__init__(log)
         self._options = options
         options.tcp_address = options.tcp_address or ANY_PORT
         options.http_address = options.http_address or ANY_PORT
-        self._log = log
-        self._exit_code = 0
-        self._exit_requested = Event()
-        self._supervisor = Supervisor(log, lambda: self.request_exit(1))
         self._memory = MemoryStats()
         self._debug = Debug(self._held, self._memory, self._supervisor.crashes)
 
@@ -96,7 +92,6 @@ class NSQLookupd:
         return {"clients": len(db.clients), "topics": len(db.topics), "registrations": db.count}
 
     def start(self) -> None:
-        """Starts all servers; raises StartError."""
         self._supervisor.watch()
         self._debug.start()
         self._log.info(version_string("nsqlookupd"))
@@ -109,21 +104,7 @@ class NSQLookupd:
         self._memory.start()
         self._servers.start()
 
-    def request_exit(self, code: int) -> None:
-        """Requests the exit; the first worse code than 0 stays."""
-        self._exit_code = self._exit_code or code
-        self._exit_requested.set()
-
-    def terminate(self) -> None:
-        """Handles SIGTERM."""
-        self.request_exit(0)
-
-    def wait(self, timeout: float) -> bool:
-        """Waits for a requested exit, at most `timeout` seconds; returns True if it was requested."""
-        return bool(self._exit_requested.wait(timeout))
-
     def exit(self) -> int:
-        """Stops everything; returns the exit code."""
         self._debug.stop()
         self._supervisor.run("exit", self._servers.close)
         return self._exit_code

@@ -23,13 +23,13 @@ from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
-from gnsqd.observe.stats import STAT_FIELDS, MemoryStats, StatField, StatKind
+from gnsqd.net.addresses import HIGHEST_PORT
+from gnsqd.observe.stats import STAT_FIELDS, Kind, MemoryStats, StatField
 from gnsqd.options import SECOND, Options
 
 LOOK_UP_SECONDS = 1.0
 SEND_SECONDS = 1.0
 DEFAULT_PACKET_SIZE = 4096  # where the option is 0 or less
-HIGHEST_PORT = 65535
 
 Name = tuple[str, ...]
 
