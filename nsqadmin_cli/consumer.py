@@ -119,7 +119,7 @@ class Subscription(Client):
     def leave(self) -> bool:
         """Requeue unfinished messages at once; returns whether the node has confirmed all finished ones."""
         try:
-            self.finish_confirmed((), requeue=self.in_flight, within=_GOODBYE)
+            self.finish_confirmed(requeue=self.in_flight, within=_GOODBYE)
         except NodeError:
             return False
         finally:

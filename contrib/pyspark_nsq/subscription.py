@@ -131,7 +131,7 @@ class Subscription:
         """Close so that nsqd has processed every FIN; the ids whose FIN it refused."""
         for one in self._connections:
             one.set_ready(0)
-        return {id for one in self._connections for id in one.client.finish_confirmed(())}
+        return {id for one in self._connections for id in one.client.finish_confirmed()}
 
     def release(self) -> None:
         """Give back the messages in hand, and what nsqd sends until it reads our RDY 0, which would otherwise be in
@@ -150,7 +150,7 @@ class Subscription:
 
     def _requeue(self, one: _Connection) -> None:
         one.client.requeue([id for frames in one.frames for id in frames.ids()])
-        one.client.finish_confirmed(())
+        one.client.finish_confirmed()
 
     def close(self) -> None:
         """Close at once; messages in flight go to other consumers when they have timed out."""

@@ -218,10 +218,8 @@ class Client:
         """Sends TOUCH for all of them, in one send."""
         self._send(b"".join([b"TOUCH %b\n" % id for id in ids]))
 
-    def finish_confirmed(
-        self, ids: Iterable[bytes], *, requeue: Iterable[bytes] = (), within: float | None = None
-    ) -> set[bytes]:
-        """Sends FIN for all of them and closes; on return the daemon has processed every FIN of this connection.
+    def finish_confirmed(self, *, requeue: Iterable[bytes] = (), within: float | None = None) -> set[bytes]:
+        """Closes the connection when the daemon has processed every FIN of it.
 
         `requeue`, and other messages on their way here, go back to the queue at once. Returns `unfinished`. If this
         raises, FINs may have been processed or not: after `within` seconds, by default those of every answer.
@@ -229,7 +227,7 @@ class Client:
         deadline = None if within is None else time.monotonic() + within
         held = {id for frames in self._frames for id in frames.ids()}
         self._frames.clear()
-        self._send(b"".join([b"FIN %b\n" % id for id in ids]) + b"RDY 0\nCLS\n")
+        self._send(b"RDY 0\nCLS\n")
         self._expect(b"CLOSE_WAIT", deadline)  # commands are processed in order
         held.update(id for frames in self._frames for id in frames.ids())
         held.update(requeue)
@@ -256,8 +254,8 @@ class Client:
         """
         self.publish_joined(topic, b"".join([_SIZE.pack(len(body)) + body for body in bodies]), len(bodies), defer_ms)
 
-    def publish_joined(self, topic: str, data: bytes | memoryview, count: int, defer_ms: int = 0) -> None:
-        """Publishes as `publish`: `data` has `count` bodies, each behind its size of 4 bytes."""
+    def publish_joined(self, topic: str, data: bytes | memoryview, count: int, defer_ms: int) -> None:
+        """As `publish`: `data` has `count` bodies, each behind its size of 4 bytes."""
         if defer_ms:
             self._send(b"".join(_deferred(topic, memoryview(data), defer_ms)))
         elif count == 1:
@@ -287,8 +285,8 @@ class Client:
         if answer != expected:
             self._lost(f"answered {answer[:100]!r} in place of {expected.decode()}")
 
-    def _response(self, deadline: float | None = None) -> bytes:
-        """Returns the next answer; messages that come before it are kept."""
+    def _response(self, deadline: float | None) -> bytes:
+        """The next answer; messages that come before it are kept."""
         if deadline is None:
             deadline = time.monotonic() + self._read_timeout
         while not self._responses:

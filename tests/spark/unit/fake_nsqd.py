@@ -176,9 +176,8 @@ class FakeClient:
                 fake.finished.append(message)
         self._push()
 
-    def finish_confirmed(self, ids: Iterable[bytes]) -> set[bytes]:
+    def finish_confirmed(self) -> set[bytes]:
         self._ready = 0
-        self.finish(ids)
         self.requeue([message.id for message in self._arrived])
         self.close()
         return self.unfinished
