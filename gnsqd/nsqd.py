@@ -251,8 +251,8 @@ class NSQD(Daemon):
         )
 
     def _channels_to_precreate(self, topic: str) -> list[str]:
-        """Returns the channels that any nsqlookupd lists. Yields."""
-        embedded = [] if self._embedded is None else self._embedded.channels(topic)
+        """The channels that any nsqlookupd lists. Yields."""
+        embedded = [] if self._embedded is None else self._embedded.db.channel_names(topic)
         return sorted({*embedded, *self._lookup.channels_to_precreate(topic)})
 
     def _check_exit(self) -> None:

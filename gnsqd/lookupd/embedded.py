@@ -102,10 +102,6 @@ class EmbeddedLookupd(LookupdServers):
                 self._registrant.unregister(thing.name, channel)
             self._registrant.unregister_topic(thing.name)
 
-    def channels(self, topic: str) -> list[str]:
-        """Returns the registered channels of a topic."""
-        return self.db.channel_names(topic)
-
     def _provide(self, name: str) -> None:
         if self._registrant is None:
             return

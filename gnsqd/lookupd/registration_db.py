@@ -11,6 +11,7 @@ the caller yields to other greenlets in between, which may change the same names
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import InitVar, dataclass, field
 from time import monotonic_ns, time_ns
 
 from gnsqd.gotext import dumps
@@ -23,6 +24,7 @@ Registration = tuple[str, str, str]  # category (client, topic or channel), topi
 _LONG_AGO = -(1 << 63)
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class PeerInfo:
     """One nsqd, as it described itself.
 
@@ -33,37 +35,26 @@ class PeerInfo:
     topology     topology_zone and topology_region, or nothing if it reported neither, as v1.3.0 does
     """
 
-    __slots__ = (
-        "broadcast_address", "channels", "heard", "hostname", "http_port", "id", "json", "last_update",
-        "tcp_port", "topics", "topology", "version",
-    )  # fmt: skip
+    id: str
+    hostname: str = ""
+    broadcast_address: str = ""
+    tcp_port: int = 0
+    http_port: int = 0
+    version: str = ""
+    topology_zone: InitVar[str | None] = None
+    topology_region: InitVar[str | None] = None
+    topology: dict[str, str] = field(init=False)
+    json: str = field(init=False)
+    topics: dict[str, "Producer"] = field(default_factory=dict, init=False)
+    channels: dict[tuple[str, str], None] = field(default_factory=dict, init=False)
+    last_update: int = field(default_factory=time_ns, init=False)
+    heard: int = field(default_factory=monotonic_ns, init=False)
 
-    def __init__(
-        self,
-        id: str,
-        *,
-        hostname: str = "",
-        broadcast_address: str = "",
-        tcp_port: int = 0,
-        http_port: int = 0,
-        version: str = "",
-        topology_zone: str | None = None,
-        topology_region: str | None = None,
-    ) -> None:
-        self.id = id
-        self.hostname = hostname
-        self.broadcast_address = broadcast_address
-        self.tcp_port = tcp_port
-        self.http_port = http_port
-        self.version = version
+    def __post_init__(self, topology_zone: str | None, topology_region: str | None) -> None:
         has_topology = topology_zone is not None or topology_region is not None
         topology = {"topology_zone": topology_zone or "", "topology_region": topology_region or ""}
         self.topology = topology if has_topology else {}
-        self.json = self.encode(broadcast_address)
-        self.topics: dict[str, Producer] = {}
-        self.channels: dict[tuple[str, str], None] = {}
-        self.last_update = time_ns()
-        self.heard = monotonic_ns()
+        self.json = self.encode(self.broadcast_address)
 
     def encode(self, broadcast_address: str) -> str:
         """Returns the fields of /lookup, as JSON with this address."""

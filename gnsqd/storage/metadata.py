@@ -74,12 +74,8 @@ def find_older(data_path: str) -> list[str]:
         return sorted(entry.name for entry in entries if _OLDER_NAME.fullmatch(entry.name) and entry.is_file())
 
 
-def encode(topics: Sequence[TopicMetadata]) -> bytes:
-    """Returns nsqd.dat as Go's encoder writes it; all names are valid, so nothing in them is escaped."""
-    return _encode_file([_encode_topic(topic) for topic in topics])
-
-
 def _encode_file(topics: list[str]) -> bytes:
+    """The content of nsqd.dat, as Go's encoder writes it; all names are valid, so nothing in them is escaped."""
     return f'{{"topics":{_array(topics)},"version":"{NSQD_VERSION}"}}'.encode()
 
 
@@ -97,8 +93,8 @@ def _array(items: list[str]) -> str:
 
 
 def save(path: str, topics: Sequence[TopicMetadata]) -> None:
-    """Replaces the file, durably; raises StorageError."""
-    replace_file(path, encode(topics))
+    """Replace the file, durably; StorageError."""
+    replace_file(path, _encode_file([_encode_topic(topic) for topic in topics]))
 
 
 class MetadataFile:
