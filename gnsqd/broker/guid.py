@@ -33,8 +33,8 @@ class GuidFactory:
         self.prefix = b""
 
     def next_suffixes(self, now: int, count: int) -> list[bytes]:
-        """Returns the parts after `prefix` of the next ids, in order: `count` of them, or fewer but at least one if the tick
-        ends. `now` is the wall clock in ns."""
+        """Returns the parts after `prefix` of the next ids, in order: `count` of them, or fewer but at least one if
+        the tick ends. `now` is the wall clock in ns."""
         tick = (now >> 20) - _EPOCH
         if tick > self._tick:
             self._start_tick(tick)

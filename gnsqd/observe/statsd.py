@@ -24,7 +24,7 @@ from gnsqd.broker.topic import Topic
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.net.addresses import HIGHEST_PORT
-from gnsqd.observe.stats import STAT_FIELDS, Kind, MemoryStats, StatField
+from gnsqd.observe.stats import STAT_FIELDS, MemoryStats, StatField, StatKind
 from gnsqd.options import SECOND, Options
 
 LOOK_UP_SECONDS = 1.0
