@@ -9,14 +9,13 @@ an integer for a bool has its usual meaning (1 is true), and values that it misp
 """
 
 import codecs
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gnsqd import gotext
 from gnsqd.log import Level, Logger
 from gnsqd.options import DEV, OPTIONS, TLS_VERSIONS, Kind, Option, Options, parse_tls_required, parse_tls_version
-from gnsqd.shared.errors import NSQError, StartError
+from gnsqd.shared.errors import NSQError, StartError, reason_of
 
 Table = Sequence[Option]
 
@@ -160,7 +159,7 @@ def load_file(path: str) -> dict[str, Any]:
         return config
     except OSError as error:
         verb = "read" if isinstance(error, IsADirectoryError) else "open"
-        reason = f"{verb} {path}: {os.strerror(error.errno or 0).lower()}"
+        reason = f"{verb} {path}: {reason_of(error)}"
     except ValueError as error:  # no TOML, or no UTF-8
         reason = f"toml: {error}"
     except RecursionError:

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from typing import Any, BinaryIO, NamedTuple
 
+from gnsqd.shared.errors import reason_of
 from gnsqd.shared.names import is_valid_name
-from nsqadmin_cli.errors import AdminError, reason_of
+from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import MessageRow, body_of
 from nsqadmin_cli.output import Advance, standard_output
 from nsqadmin_cli.units import plural

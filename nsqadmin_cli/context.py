@@ -25,8 +25,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from gnsqd.shared.errors import reason_of
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.errors import AdminError, NotFound, reason_of
+from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import TLS, Address, HTTPClient
 from nsqadmin_cli.units import printable
 

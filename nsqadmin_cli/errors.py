@@ -37,8 +37,3 @@ class NotFound(AdminError):
     """No node has this topic, channel or option."""
 
     exit_code = ExitCode.NOT_FOUND
-
-
-def reason_of(error: OSError) -> str:
-    """As in `cannot read FILE: permission denied`."""
-    return (error.strerror or str(error)).lower()

@@ -25,9 +25,10 @@ from urllib3.exceptions import HTTPError, IncompleteRead, InsecureRequestWarning
 from urllib3.exceptions import TimeoutError as PoolTimeout
 
 from gnsqd.shared.client import tls_context
+from gnsqd.shared.errors import reason_of
 from gnsqd.shared.version import VERSION
 from nsqadmin_cli.budget import ALLOWANCE, Allowance, Budget, TooLarge
-from nsqadmin_cli.errors import AdminError, reason_of
+from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.units import printable
 
 _FORMS = "expected host:port, [ipv6]:port, http://host:port, https://host:port or unix:/path"

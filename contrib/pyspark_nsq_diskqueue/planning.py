@@ -17,9 +17,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gnsqd.shared.directory import NotADataDirectory, ReadPlan, StoredQueue, is_held, list_directory, plan_of, reason_of
+from gnsqd.shared.directory import NotADataDirectory, ReadPlan, StoredQueue, is_held, list_directory, plan_of
 from gnsqd.shared.disk_format import Meta, data_file_number, due_times_file_name, meta_file_name
-from gnsqd.shared.errors import StorageError
+from gnsqd.shared.errors import StorageError, reason_of
 from pyspark_nsq.errors import NsqSourceError
 
 _BAD = ".bad"

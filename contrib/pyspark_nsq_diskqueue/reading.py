@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnsqd.shared.directory import DueTimesFile, open_file, read_due_times, read_held, reason_of
+from gnsqd.shared.directory import DueTimesFile, open_file, read_due_times, read_held
 from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, frame_records, message_key
-from gnsqd.shared.errors import StorageError
+from gnsqd.shared.errors import StorageError, reason_of
 from pyspark_nsq.columns import ARROW_SCHEMA as MESSAGE_SCHEMA
 from pyspark_nsq.columns import MOMENT, SCHEMA_DDL, batch_of, columns_of, cut, moments
 from pyspark_nsq.errors import NsqSourceError

@@ -8,6 +8,7 @@ from gevent import Timeout
 
 from gnsqd.hub.cooperative import yield_turn
 from gnsqd.net.addresses import HIGHEST_PORT, join_host_port, split_host_port
+from gnsqd.shared.errors import reason_of
 
 
 class DialError(OSError):
@@ -33,8 +34,7 @@ def reason(error: Exception) -> str:
     """Returns the reason, in lower case like Go's."""
     if isinstance(error, TimeoutError):
         return "i/o timeout"
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return text[:1].lower() + text[1:]
+    return reason_of(error) or type(error).__name__
 
 
 def dial(host: str, port: str, timeout: float | None) -> Socket:

@@ -23,7 +23,7 @@ from gnsqd.hub.cooperative import yield_turn
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.addresses import HIGHEST_PORT, format_address, split_host_port, unix_name
-from gnsqd.shared.errors import NSQError, StartError
+from gnsqd.shared.errors import NSQError, StartError, reason_of
 
 _BACKLOG = 4096
 _KEEPALIVE_SECONDS = 15
@@ -83,7 +83,7 @@ class Listener:
                 elif error.errno != errno.ECONNABORTED:
                     call = "listener.Accept()" if kind == "TCP" else "http.Serve()"
                     where = f"unix {self.address}" if self.port < 0 else f"tcp {self.address}"
-                    raise ListenerBroken(f"{call} error - accept {where}: accept4: {_reason(error)}") from error
+                    raise ListenerBroken(f"{call} error - accept {where}: accept4: {reason_of(error)}") from error
             else:
                 if 0 < limit <= len(self._greenlets):
                     accepted.close()
@@ -154,7 +154,7 @@ def _listen(address: str, tcp_only: bool) -> socket.socket:
     try:
         listener = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
-        raise StartError(f"listen {shown}: socket: {_reason(error)}") from error
+        raise StartError(f"listen {shown}: socket: {reason_of(error)}") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
@@ -170,7 +170,8 @@ def _listen(address: str, tcp_only: bool) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        raise StartError(f"listen {shown}: bind: {_reason(error)}") from error
+        reason = reason_of(error) if error.errno else "invalid argument"  # a path that Python finds too long
+        raise StartError(f"listen {shown}: bind: {reason}") from error
     return listener
 
 
@@ -247,8 +248,3 @@ def _port_number(port: str) -> int:
         return socket.getservbyname(port.lower(), "tcp")
     except (OSError, ValueError) as error:
         raise StartError(f"listen tcp: lookup tcp/{port}: unknown port") from error
-
-
-def _reason(error: OSError) -> str:
-    text = os.strerror(error.errno or errno.EINVAL)  # none is Python's complaint that a path is too long
-    return text[:1].lower() + text[1:]

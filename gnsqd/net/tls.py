@@ -21,7 +21,7 @@ from OpenSSL import SSL, crypto
 
 from gnsqd.net.stream import StreamError, TLSError
 from gnsqd.options import TLS_NOT_REQUIRED, TLS_VERSIONS, Options
-from gnsqd.shared.errors import StartError
+from gnsqd.shared.errors import StartError, reason_of
 
 PrivateKey = RSAPrivateKey | EllipticCurvePrivateKey | Ed25519PrivateKey
 
@@ -271,7 +271,7 @@ def _start_errors(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         verb = "read" if isinstance(error, IsADirectoryError) else "open"
-        text = f"{verb} {error.filename}: {(error.strerror or '').lower()}"
+        text = f"{verb} {error.filename}: {reason_of(error)}"
         raise StartError(f"failed to build {what} - {text}") from error
     except ValueError as error:
         raise StartError(f"failed to build {what} - {error}") from error

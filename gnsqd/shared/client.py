@@ -17,6 +17,7 @@ from struct import Struct
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self
 
+from gnsqd.shared.errors import reason_of
 from gnsqd.shared.protocol import FRAME_TYPE_ERROR, FRAME_TYPE_MESSAGE, FRAME_TYPE_RESPONSE, MAGIC_V2
 
 _HEAD = Struct(">Ii")  # of a frame: its type counts as part of its size
@@ -490,5 +491,5 @@ def reason(error: BaseException) -> str:
         case ssl.SSLError():
             return (error.reason or str(error)).replace("_", " ").lower()
         case OSError():
-            return (error.strerror or str(error)).lower()
+            return reason_of(error)
     return str(error)

@@ -26,7 +26,7 @@ from gnsqd.shared.disk_format import (
     parse_segment_name,
     segment_name,
 )
-from gnsqd.shared.errors import StorageError
+from gnsqd.shared.errors import StorageError, reason_of
 
 METADATA = "nsqd.dat"
 _LARGEST_METADATA = 64 << 20  # bytes; a cluster of thousands of topics has some 100 kB
@@ -175,7 +175,7 @@ def list_directory(path: str) -> DataDirectory:
     try:
         directory.listed = _read_metadata(os.path.join(path, METADATA))
     except (StorageError, OSError) as error:
-        directory.metadata_error = reason_of(error) if isinstance(error, OSError) else str(error)
+        directory.metadata_error = reason_of(error)
         if not directory.queues and not directory.journals and isinstance(error, FileNotFoundError):
             raise NotADataDirectory(
                 f"{path} is not a data directory: it has neither {METADATA} nor files of queues"
@@ -276,10 +276,6 @@ def read_file(path: str, most: int) -> bytes:
     """Returns the first `most` bytes; raises OSError."""
     with os.fdopen(open_file(path), "rb") as file:
         return file.read(most)
-
-
-def reason_of(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
 
 
 @dataclass

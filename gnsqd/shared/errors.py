@@ -42,3 +42,10 @@ class AuthError(NSQError):
 
 class HTTPClientError(NSQError):
     """An HTTP server that gnsqd asks gives no answer, or none with status 200."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns the system's text of an OSError as Go prints it, such as `permission denied`; for an error without one,
+    its own text."""
+    text = getattr(error, "strerror", None) or str(error)
+    return text[:1].lower() + text[1:]

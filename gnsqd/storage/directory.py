@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from gnsqd.log import Logger
 from gnsqd.shared.disk_format import Meta, due_times_file_name, meta_file_name
-from gnsqd.shared.errors import StartError, StorageError
+from gnsqd.shared.errors import StartError, StorageError, reason_of
 from gnsqd.storage import rules
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import failing_as_go, path_error
@@ -43,8 +43,8 @@ class DirLock:
         except OSError as error:
             text = path_error("open", self._path, error)
             if self._descriptor >= 0:
-                reason = str(error.strerror).lower()
-                text = f"cannot flock directory {self._path} - {reason} (possibly in use by another instance of nsqd)"
+                where = f"cannot flock directory {self._path} - {reason_of(error)}"
+                text = f"{where} (possibly in use by another instance of nsqd)"
             self.release()
             raise StartError(f"failed to lock data-path: {text}") from error
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from gnsqd.shared.errors import StorageError
+from gnsqd.shared.errors import StorageError, reason_of
 
 # Errors of file systems that cannot sync a directory. Not EROFS: a failing disk is remounted read-only.
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY)
@@ -18,7 +18,7 @@ MAX_PARTS = 1024  # that Linux and macOS write at once (IOV_MAX)
 
 def path_error(operation: str, path: str, error: OSError) -> str:
     """Returns a text such as `open /data/x: no such file or directory`."""
-    return f"{operation} {path}: {(error.strerror or str(error)).lower()}"
+    return f"{operation} {path}: {reason_of(error)}"
 
 
 @contextmanager

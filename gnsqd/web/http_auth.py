@@ -20,7 +20,7 @@ from time import monotonic
 from gnsqd.gotext import quote
 from gnsqd.log import Logger
 from gnsqd.options import Options
-from gnsqd.shared.errors import StartError
+from gnsqd.shared.errors import StartError, reason_of
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import HTTPError, Role, Router
 
@@ -75,7 +75,7 @@ class Tokens:
             try:
                 file.read()
             except (OSError, ValueError) as error:
-                raise StartError(f"failed to read HTTP tokens - {file.path}: {_reason(error)}") from error
+                raise StartError(f"failed to read HTTP tokens - {file.path}: {reason_of(error)}") from error
 
     def role(self, authorization: bytes) -> Role:
         """Returns the role of the token in a header, which may be empty."""
@@ -100,8 +100,8 @@ class Tokens:
                     file.read()
                     self._log.info("HTTP: read %d tokens from %s", len(file.digests), file.path)
             except (OSError, ValueError) as error:
-                if file.complaint != _reason(error):
-                    file.complaint = _reason(error)
+                if file.complaint != reason_of(error):
+                    file.complaint = reason_of(error)
                     self._log.error("HTTP: the tokens of %s stay as they were - %s", file.path, file.complaint)
 
 
@@ -147,10 +147,6 @@ def _role_and_rest(flag: str, text: str) -> tuple[Role, str]:
     if name not in _ROLES or not rest:
         raise StartError(f"{flag} must begin with read: or full:, not {quote(text)}")
     return _ROLES[name], rest
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror or "").lower() if isinstance(error, OSError) else str(error)
 
 
 def build_guard(options: Options, router: Router, log: Logger) -> Guard:

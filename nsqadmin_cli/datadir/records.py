@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 from gnsqd.shared.directory import ReadPlan, StoredQueue, make_plan, open_file, read_held
 from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, decode_record, message_key
+from gnsqd.shared.errors import reason_of
 from gnsqd.storage.disk.reader import RecordReader
 from nsqadmin_cli.archive import ArchiveWriter
-from nsqadmin_cli.errors import AdminError, reason_of
+from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import MessageRow
 from nsqadmin_cli.output import Advance
 from nsqadmin_cli.table import ALWAYS, Form, Tone, column

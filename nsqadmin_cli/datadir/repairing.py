@@ -23,11 +23,11 @@ from operator import itemgetter
 
 from gnsqd.shared.directory import METADATA, DataDirectory, Listed, StoredQueue, read_file
 from gnsqd.shared.disk_format import LENGTH, Meta, due_times_file_name, meta_file_name, segment_name
-from gnsqd.shared.errors import StorageError
+from gnsqd.shared.errors import StorageError, reason_of
 from gnsqd.shared.version import NSQD_VERSION
 from nsqadmin_cli.datadir.checking import QueueReport
 from nsqadmin_cli.datadir.records import Gap, Record, Saved, read_data_file, read_queue
-from nsqadmin_cli.errors import AdminError, reason_of
+from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import Advance
 from nsqadmin_cli.table import ALWAYS, Form, Tone, column, json_only
 from nsqadmin_cli.units import grouped, size

@@ -8,8 +8,8 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 
-from gnsqd.shared.directory import METADATA, DataDirectory, StoredQueue, is_held, list_directory, reason_of
-from gnsqd.shared.errors import StorageError
+from gnsqd.shared.directory import METADATA, DataDirectory, StoredQueue, is_held, list_directory
+from gnsqd.shared.errors import StorageError, reason_of
 from nsqadmin_cli import units
 from nsqadmin_cli.api import located
 from nsqadmin_cli.cluster import errors_of, values_of

@@ -35,7 +35,7 @@ def test_every_interface_is_that_of_ipv4_where_there_is_no_other(monkeypatch: py
 def test_missing_support_of_ipv6_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(family: int, kind: int) -> socket.socket:
         assert family == socket.AF_INET6
-        raise OSError(errno.EAFNOSUPPORT, "as on a kernel without it")
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))  # as on a kernel without it
 
     monkeypatch.setattr(socket, "socket", refuse)
     error = r"^listen \(\[::1\]:0\) failed - listen tcp \[::1\]:0: socket: address family not supported by protocol$"
