@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from gnsqd.shared.errors import StorageError
+from gnsqd.shared.errors import StorageError, reason_of
 from gnsqd.shared.version import VERSION
 from nsqadmin_cli.commands import GROUPS, SECTIONS, Entry
 from nsqadmin_cli.errors import AdminError, ExitCode
@@ -95,7 +95,7 @@ def main() -> NoReturn:
     except click.Abort:
         status = ExitCode.INTERRUPTED
     except OSError as error:  # of standard output, such as a full disk: those of nodes are NodeErrors
-        click.echo(f"Error: cannot write the output: {error.strerror}", err=True)
+        click.echo(f"Error: cannot write the output: {reason_of(error)}", err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left in the buffer
         status = ExitCode.FAILED
     sys.exit(status)

@@ -18,6 +18,7 @@ import click
 
 from gnsq_pipeline.archive import CHECKPOINT, FORMATS
 from gnsq_pipeline.errors import INTERRUPTED, NotFound, PipelineError, UsageError
+from gnsqd.shared.errors import reason_of
 from pyspark_nsq import option_values
 from pyspark_nsq.errors import NsqSourceError, OptionError
 from pyspark_nsq.options import OPTIONS, parse
@@ -97,7 +98,7 @@ def command(
             except OSError as error:
                 if error.errno == errno.EPIPE:  # nobody reads the output any more
                     raise
-                raise PipelineError(f"{error.filename or 'standard output'}: {error.strerror or error}") from None
+                raise PipelineError(f"{error.filename or 'standard output'}: {reason_of(error)}") from None
 
         group.command(name, params=list(params), help=function.__doc__, short_help=short_help)(run)
         return function

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from gnsq_pipeline.errors import INTERRUPTED, PipelineError
+from gnsqd.shared.errors import reason_of
 from pyspark_nsq.progress import Progress
 
 _IDLE_LINE = 60.0  # seconds between two lines about batches without rows
@@ -95,4 +96,4 @@ def _write(path: str, text: str) -> None:
         with click.open_file(path, "w", "utf-8", atomic=True) as file:
             file.write(text)
     except OSError as error:
-        raise PipelineError(f"--summary {path}: {error.strerror or error}") from None
+        raise PipelineError(f"--summary {path}: {reason_of(error)}") from None

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
+from gnsqd.shared.errors import reason_of
 from pyspark_nsq.errors import SpoolError
 
 Pieces = Iterable[bytes | memoryview]
@@ -90,7 +91,7 @@ class _Directories:
                 os.link(one, name)
                 is_exclusive = not link(two, name)
             except OSError as error:
-                reason = f"without hard links: {error.strerror}"
+                reason = f"without hard links: {reason_of(error)}"
                 raise SpoolError(f"the spool at {location} is on a file system {reason}") from None
             if not is_exclusive:
                 raise SpoolError(f"the spool at {location} is on a file system where links replace files")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from gnsqd.shared.errors import reason_of
 from pyspark_nsq.errors import NsqSourceError
 from pyspark_nsq.offsets import Key
 
@@ -147,7 +148,7 @@ class Metrics:
         try:
             server, thread = start_http_server(port, host, self.registry)
         except OSError as error:
-            raise NsqSourceError(f"{named} {host}:{port}: {error.strerror or error}") from None
+            raise NsqSourceError(f"{named} {host}:{port}: {reason_of(error)}") from None
         try:
             yield server.server_port
         finally:

@@ -20,6 +20,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from gnsqd.shared.errors import reason_of
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import place
 from pyspark_nsq.known_ids import IdsFile, all_ids_files, archive
@@ -111,7 +112,7 @@ def inspect(location: str) -> list[StreamReport]:
     try:
         names = place(location).names(location)
     except OSError as error:
-        raise SpoolError(f"cannot read the spool at {location}: {error.strerror or error}") from None
+        raise SpoolError(f"cannot read the spool at {location}: {reason_of(error)}") from None
     streams = (Spool(location, name, strict=False) for name in names)
     return sorted((_inspect(spool) for spool in streams if spool.exists()), key=lambda report: report.created)
 

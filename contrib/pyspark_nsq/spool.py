@@ -27,6 +27,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote
 
+from gnsqd.shared.errors import reason_of
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import Pieces, names_in, place
 from pyspark_nsq.options import Settings
@@ -46,7 +47,7 @@ def _create(path: str, pieces: Pieces) -> bool:
 
 
 def _trouble(doing: str, path: str, error: OSError) -> SpoolError:
-    what = error.strerror or str(error)
+    what = reason_of(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what += " (messages stay in NSQ until there is room)"
     return SpoolError(f"cannot {doing} the spool at {path}: {what}")

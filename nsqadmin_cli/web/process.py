@@ -21,6 +21,7 @@ from gevent import getcurrent, sleep
 from gnsqd.log import Level, Logger
 from gnsqd.net.addresses import split_host_port
 from gnsqd.net.listener import Listener
+from gnsqd.shared.errors import reason_of
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -111,7 +112,7 @@ class PageProcess:
                 )
         except OSError as error:
             self._close_control()
-            return f"cannot be started: {error.strerror}"
+            return f"cannot be started: {reason_of(error)}"
         self._control.setblocking(False)
         try:
             self._log.info("ADMIN: process %d serves the page", process.pid)

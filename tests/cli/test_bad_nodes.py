@@ -237,7 +237,7 @@ def test_output_that_cannot_be_written(fine: list[str], option: list[str]) -> No
     """On a full disk, where nobody reads any longer, and where there is none."""
     command = [*COMMAND, "stats", *fine, *option]
     with open("/dev/full", "wb") as full:
-        assert run(*command, stdout=full) == (1, "Error: cannot write the output: No space left on device\n")
+        assert run(*command, stdout=full) == (1, "Error: cannot write the output: no space left on device\n")
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as unread:

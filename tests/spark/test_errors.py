@@ -67,7 +67,7 @@ MISTAKES: list[tuple[tuple[Use, ...], Options, str]] = [
     ((read,), {"subscribe": "ordres"}, "DiscoveryError: no nsqd has the topic 'ordres': asked {tcp}"),
     (READS, NOBODY, "does not answer at HTTP address {nobody}: connection refused"),
     (READS, HTTP, "ConnectionLost: nsqd {http} answers HTTP: expected its TCP port"),
-    (READS, {"spoolLocation": "{file}/spool"}, "SpoolError: cannot make the spool at {file}/spool: Not a directory"),
+    (READS, {"spoolLocation": "{file}/spool"}, "SpoolError: cannot make the spool at {file}/spool: not a directory"),
     (WRITES, {"batchsizes": "1"}, "OptionError: unknown option 'batchsizes': did you mean 'batchSize'?"),
     (WRITES, {"topic": ""}, "WriteError: no topic: give the option 'topic'"),
     ((write,), NO_WRITER, "WriteError: no nsqd can be reached: cannot connect to nsqd {nobody}: connection refused"),

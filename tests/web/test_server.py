@@ -273,7 +273,7 @@ def test_a_daemon_without_descriptors_has_its_page_later(gnsqd_factory: DaemonFa
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (count, limits[1]))
     with connect(daemon) as waiting:
         waiting.sendall(b"GET /ping HTTP/1.1\r\n" + HOST + b"\r\n")
-        eventually(lambda: "ERROR: ADMIN: the page's process cannot be started: Too many open files" in daemon.log())
+        eventually(lambda: "ERROR: ADMIN: the page's process cannot be started: too many open files" in daemon.log())
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, limits)
         assert waiting.recv(15) == b"HTTP/1.1 200 OK"
 

@@ -133,7 +133,7 @@ def test_metrics_are_served_until_the_end_and_a_taken_address_is_reported() -> N
     with metrics.serve((host, 0), "--metrics-address") as port:
         with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=30) as answer:
             assert b"gnsq_pipeline_rows_total" in answer.read()
-        taken = pytest.raises(NsqSourceError, match=f"--metrics-address {host}:{port}: Address already in use")
+        taken = pytest.raises(NsqSourceError, match=f"--metrics-address {host}:{port}: address already in use")
         with taken, metrics.serve((host, port), "--metrics-address"):
             pass
     with pytest.raises(OSError):
@@ -186,7 +186,7 @@ def test_a_summary_says_how_a_run_ended(tmp_path: Path) -> None:
         "seconds": 2.0,
         "lag": 7,
     }
-    missing = pytest.raises(PipelineError, match=r"--summary .*missing/s\.json: No such file or directory")
+    missing = pytest.raises(PipelineError, match=r"--summary .*missing/s\.json: no such file or directory")
     with missing, summarised(str(tmp_path / "missing" / "s.json"), Summary("archive")):
         pass
 

@@ -243,5 +243,5 @@ def test_an_inspection_survives_damage(spool: Spool, tmp_path: Path) -> None:
 
 
 def test_a_spool_that_is_not_there_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(SpoolError, match="cannot read the spool at .*nowhere: No such file or directory"):
+    with pytest.raises(SpoolError, match="cannot read the spool at .*nowhere: no such file or directory"):
         inspect(str(tmp_path / "nowhere"))
