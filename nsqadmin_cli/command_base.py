@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from gnsqd.shared.names import is_valid_name
+from gnsqd.shared.names import MAX_NAME_LENGTH, NAME_RULE, is_valid_name
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.completion import MISSPELT, complete_channels, complete_contexts, complete_topics
 from nsqadmin_cli.context import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ClusterSettings, take_settings
@@ -200,11 +200,11 @@ class Name(Parsed):
             topic, _, channel = text.partition("/")
             kinds = Name("topic", pattern=self.pattern), Name("channel", pattern=self.pattern)
             return f"{kinds[0].parse(topic)}/{kinds[1].parse(channel)}"
-        if self.pattern and len(text) <= 64 and re.fullmatch(r"[][.a-zA-Z0-9_#*?!-]*[*?[][][.a-zA-Z0-9_#*?!-]*", text):
+        pattern = r"[][.a-zA-Z0-9_#*?!-]*[*?[][][.a-zA-Z0-9_#*?!-]*"
+        if self.pattern and len(text) <= MAX_NAME_LENGTH and re.fullmatch(pattern, text):
             return text
         if not is_valid_name(text):
-            rule = "1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-', optionally with #ephemeral at the end"
-            raise ValueError(f"{printable(repr(text), 100)} is not a valid {self.what} name: expected {rule}.")
+            raise ValueError(f"{printable(repr(text), 100)} is not a valid {self.what} name: expected {NAME_RULE}.")
         return text
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:

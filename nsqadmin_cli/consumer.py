@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 import click
 
 from gnsqd.shared.client import Client, Upgrade, reason
+from gnsqd.shared.names import EPHEMERAL_SUFFIX, MAX_NAME_LENGTH, is_ephemeral
 from gnsqd.shared.version import VERSION
 from nsqadmin_cli.api import NodeStats, Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
@@ -155,7 +156,7 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         found = self._cluster.ask(self._node_stats)
         errors = [*self._cluster.lookupd_errors, *errors_of(found)]
         self._require(values_of(found), errors, create_channel)
-        if self._options.channel.endswith("#ephemeral") and not yes:
+        if is_ephemeral(self._options.channel) and not yes:
             self._confirm(values_of(found).values())
         self._join(found)
         self._welcome()
@@ -170,7 +171,7 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         for topic in self._topics:
             if topic not in known:
                 raise no_such(self._cluster, errors, topic)
-            if channel not in known[topic] and not channel.endswith("#ephemeral") and not create_channel:
+            if channel not in known[topic] and not is_ephemeral(channel) and not create_channel:
                 near = suggestion(channel, known[topic])
                 raise NotFound(f"no node has the channel {channel} of {topic}; --create creates it{near}")
 
@@ -279,8 +280,8 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
 def ephemeral_channel(purpose: str) -> str:
     """A unique name of an ephemeral channel, which is deleted with its consumer."""
     host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())
-    tail = f"-{os.getpid()}-{time.monotonic_ns() % 10_000:04}#ephemeral"
-    return f"gnsqadmin-{purpose}-{host}"[: 64 - len(tail)] + tail
+    tail = f"-{os.getpid()}-{time.monotonic_ns() % 10_000:04}{EPHEMERAL_SUFFIX}"
+    return f"gnsqadmin-{purpose}-{host}"[: MAX_NAME_LENGTH - len(tail)] + tail
 
 
 @dataclass(frozen=True)

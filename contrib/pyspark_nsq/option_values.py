@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from gnsqd.shared.names import is_ephemeral, is_valid_name
+
 Address = tuple[str, int]  # (host, port)
 
-_NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")  # NSQD-COMPAT section 2.3
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/?#@\[\]]+)):([0-9]{1,5})")
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -33,13 +34,13 @@ def _text(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    if len(text) > 64 or not _NAME.fullmatch(text):
+    if not is_valid_name(text):
         raise ValueError(f"expected at most 64 of the characters . a-z A-Z 0-9 _ -, but {text!r} is not that")
     return text
 
 
 def _channel(text: str) -> str:
-    if text.endswith("#ephemeral"):
+    if is_ephemeral(text):
         raise ValueError("expected a channel that outlives its consumers: tasks come and go, an ephemeral one goes too")
     return _name(text)
 

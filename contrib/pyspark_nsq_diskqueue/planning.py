@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gnsqd.shared.directory import NotADataDirectory, ReadPlan, StoredQueue, is_held, list_directory, plan_of
-from gnsqd.shared.disk_format import Meta, data_file_number, due_times_file_name, meta_file_name
+from gnsqd.shared.disk_format import Meta, due_times_file_name, parse_queue_file
 from gnsqd.shared.errors import StorageError, reason_of
 from pyspark_nsq.errors import NsqSourceError
 
@@ -67,9 +67,11 @@ class FileTask:
 
     def was_read_meanwhile(self) -> bool:
         """Whether a daemon has read the file to its end since, and deleted it."""
-        number = data_file_number(self.queue, self.file)
+        file = parse_queue_file(self.file)
         meta = _read_meta(StoredQueue(self.directory, self.queue))
-        return number is not None and meta is not None and meta.read_file > number
+        if meta is None or file is None or file.number is None or file.is_bad:
+            return False
+        return meta.read_file > file.number
 
 
 def plan(
@@ -137,9 +139,8 @@ def _is_data_directory(path: str) -> bool:
 
 def _is_of_queue(name: str) -> bool:
     """Whether a file belongs to a queue, also if it was set aside."""
-    queue = name.rpartition(".diskqueue.")[0]
-    is_beside = name in (meta_file_name(queue), due_times_file_name(queue))
-    return bool(queue) and (is_beside or data_file_number(queue, name.removesuffix(_BAD)) is not None)
+    file = parse_queue_file(name)
+    return file is not None and (file.number is not None or file.kind != "")
 
 
 def _read_meta(queue: StoredQueue) -> Meta | None:

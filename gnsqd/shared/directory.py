@@ -16,14 +16,16 @@ from itertools import pairwise
 from typing import Any
 
 from gnsqd.shared.disk_format import (
-    DUE_TIMES_ENTRY,
     DUE_TIMES_FIRST_LINE,
     MIN_RECORD_SIZE,
     Meta,
     data_file_name,
     due_times_file_name,
     meta_file_name,
+    parse_queue_file,
     parse_segment_name,
+    parse_temporary_name,
+    read_due_times_entries,
     segment_name,
 )
 from gnsqd.shared.errors import StorageError, reason_of
@@ -31,10 +33,6 @@ from gnsqd.shared.errors import StorageError, reason_of
 METADATA = "nsqd.dat"
 _LARGEST_METADATA = 64 << 20  # bytes; a cluster of thousands of topics has some 100 kB
 _BUFFER = 1 << 20  # bytes
-_OF_QUEUE = re.compile(
-    r"(?P<queue>.+)\.diskqueue\.(?:(?P<number>[0-9]{6,15})|(?P<kind>meta|due_times))\.dat(?P<bad>\.bad)?", re.DOTALL
-)
-_TEMPORARY = re.compile(r".+\.dat\.[0-9]+\.tmp", re.DOTALL)
 
 
 class NotADataDirectory(StorageError):
@@ -188,9 +186,9 @@ def list_directory(path: str) -> DataDirectory:
 
 def _sort_in(directory: DataDirectory, entry: "os.DirEntry[str]") -> None:
     name = entry.name
-    match = _OF_QUEUE.fullmatch(name)
-    if match is None:
-        if _TEMPORARY.fullmatch(name):
+    file = parse_queue_file(name)
+    if file is None:
+        if parse_temporary_name(name):
             directory.temporary.append(name)
         elif entry.is_file() and (segment := parse_segment_name(name)):
             topic, number = segment
@@ -206,20 +204,18 @@ def _sort_in(directory: DataDirectory, entry: "os.DirEntry[str]") -> None:
         status = entry.stat()
     except OSError:
         return  # it has gone meanwhile
-    number = int(match["number"] or 0)
-    if not stat.S_ISREG(status.st_mode) or (match["number"] and f"{number:06d}" != match["number"]):
+    if not stat.S_ISREG(status.st_mode) or (file.number is None and not file.kind):
         directory.others.append(name)
         return
-    queue = directory.queues.setdefault(match["queue"], StoredQueue(directory.path, match["queue"]))
-    match match["kind"], bool(match["bad"]):
-        case None, bad:
-            (queue.bad if bad else queue.numbers)[number] = status.st_size
-        case "meta", False:
-            queue.has_meta = True
-        case "due_times", False:
-            queue.due_times_size = status.st_size
-        case "due_times", True:
-            queue.bad_due_times = True
+    queue = directory.queues.setdefault(file.queue, StoredQueue(directory.path, file.queue))
+    if file.number is not None:
+        (queue.bad if file.is_bad else queue.numbers)[file.number] = status.st_size
+    elif file.kind == "due_times" and file.is_bad:
+        queue.bad_due_times = True
+    elif file.kind == "due_times":
+        queue.due_times_size = status.st_size
+    elif not file.is_bad:
+        queue.has_meta = True
 
 
 def _read_metadata(path: str) -> dict[str, Listed]:
@@ -305,13 +301,7 @@ def read_due_times(path: str) -> DueTimesFile:
                 due_times.damage = "not a file of due times"
                 return due_times
             due_times.end = len(DUE_TIMES_FIRST_LINE)
-            while due_times.end < due_times.size:
-                head = file.read(DUE_TIMES_ENTRY.size)
-                key, due, length = DUE_TIMES_ENTRY.unpack(head) if len(head) == DUE_TIMES_ENTRY.size else (b"", 0, -1)
-                begin = due_times.end + DUE_TIMES_ENTRY.size
-                if length < 0 or begin + length > due_times.size:
-                    due_times.damage = "an end in the middle of an entry"
-                    return due_times
+            for key, due, begin, length in read_due_times_entries(file, due_times.end, due_times.size):
                 due_times.due.pop(key, None)
                 due_times.held.pop(key, None)
                 if due:
@@ -319,9 +309,10 @@ def read_due_times(path: str) -> DueTimesFile:
                 if length >= MIN_RECORD_SIZE:
                     due_times.held[key] = begin, length
                 due_times.end = begin + length
-                file.seek(due_times.end)
     except FileNotFoundError:
         return due_times
+    except StorageError:
+        due_times.damage = "an end in the middle of an entry"
     except OSError as error:
         raise StorageError(f"cannot read {path}: {reason_of(error)}") from error
     return due_times

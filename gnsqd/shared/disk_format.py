@@ -1,24 +1,27 @@
-"""Bytes and names of a disk queue (NSQD-COMPAT 4.2 to 4.4), without any I/O.
+"""Bytes of a disk queue's files, and the names of all files of the data path (NSQD-COMPAT 4.2 to 4.4).
 
 A data file is a row of records, each an int32 length and that many bytes of payload. A payload is a message: int64
 timestamp in ns, uint16 attempts, 16 bytes of id, body. All integers are big-endian. Beside the data files lies a meta
-file, five numbers in text: how many records there are, and where reading and writing go on. The names of journal
-segments are here too, for readers of data directories that need nothing outside the standard library.
+file, five numbers in text: how many records there are, and where reading and writing go on. Beside them may lie a file
+of due times (`storage.disk.due_times`).
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import NamedTuple, Self
+from typing import BinaryIO, NamedTuple, Self
 
 from gnsqd.shared.errors import StorageError
+from gnsqd.shared.names import is_ephemeral, is_valid_name
 
 MIN_RECORD_SIZE = 26  # bytes of a payload with an empty body
 MAX_RECORD_SIZE = 2**31 - 1  # bytes, as the length is an int32
 LENGTH = Struct(">i")
 DUE_TIMES_FIRST_LINE = b"gnsqd due times 1\n"
 DUE_TIMES_ENTRY = Struct(">18sqi")  # attempts and id, due time in ns, size of the payload that follows
-_SEGMENT = re.compile(r"([.a-zA-Z0-9_-]{1,64})\.journal\.([0-9]{6,})\.dat")
+_SEGMENT = re.compile(r"(.+)\.journal\.([0-9]{6,})\.dat")
+_QUEUE_FILE = re.compile(r"(.+)\.diskqueue\.(?:([0-9]{6,})|(meta|due_times))\.dat(\.bad)?", re.DOTALL)
+_TEMPORARY = re.compile(r"(.+\.dat)\.[0-9]+\.tmp", re.DOTALL)
 _HEAD = Struct(">qH16s")
 # A meta file that was cut short in its last number cannot be distinguished from a whole one; nsqd also accepts it.
 _META = re.compile(rb"([+-]?\d{1,18})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})(?:\n|\Z)")
@@ -36,11 +39,6 @@ def decode_record(payload: bytes) -> tuple[int, int, bytes, bytes]:
         raise StorageError(f"invalid message buffer size ({len(payload)})")
     timestamp, attempts, id = _HEAD.unpack_from(payload)
     return timestamp, attempts, id, payload[MIN_RECORD_SIZE:]
-
-
-def message_key(payload: bytes) -> bytes:
-    """Returns attempts and id of a message, as they are in the payload."""
-    return payload[8:MIN_RECORD_SIZE]
 
 
 def frame_records(payloads: Sequence[bytes]) -> bytes:
@@ -81,6 +79,25 @@ class Meta(NamedTuple):
         return b"%d\n%d,%d\n%d,%d\n" % self
 
 
+def message_key(payload: bytes) -> bytes:
+    """Returns attempts and id of a message, by which due times are kept, from its payload or the beginning of it."""
+    return payload[8:MIN_RECORD_SIZE]
+
+
+def read_due_times_entries(file: BinaryIO, position: int, end: int) -> Iterator[tuple[bytes, int, int, int]]:
+    """Yields (key, due time in ns, position and size of the payload) of the entries between two positions of a file of
+    due times. StorageError if the last is cut off."""
+    while position < end:
+        file.seek(position)
+        head = file.read(DUE_TIMES_ENTRY.size)
+        key, due, size = DUE_TIMES_ENTRY.unpack(head) if len(head) == DUE_TIMES_ENTRY.size else (b"", 0, -1)
+        position += DUE_TIMES_ENTRY.size
+        if size < 0 or position + size > end:
+            raise StorageError("ends in the middle of an entry")
+        yield key, due, position, size
+        position += size
+
+
 def segment_name(topic: str, number: int) -> str:
     return f"{topic}.journal.{number:06d}.dat"
 
@@ -90,7 +107,7 @@ def parse_segment_name(name: str) -> tuple[str, int] | None:
     match = _SEGMENT.fullmatch(name)
     if match is None or name != segment_name(match[1], int(match[2])):
         return None
-    return match[1], int(match[2])
+    return (match[1], int(match[2])) if is_valid_name(match[1]) and not is_ephemeral(match[1]) else None
 
 
 def meta_file_name(queue: str) -> str:
@@ -106,10 +123,28 @@ def data_file_name(queue: str, number: int) -> str:
     return f"{queue}.diskqueue.{number:06d}.dat"
 
 
-def data_file_number(queue: str, name: str) -> int | None:
-    """Returns the number of a data file of that queue; None if `name` is not that of one."""
-    head = f"{queue}.diskqueue."
-    digits = name[len(head) : -len(".dat")]
-    if name.startswith(head) and digits.isdecimal() and name == data_file_name(queue, int(digits)):
-        return int(digits)
-    return None
+class QueueFile(NamedTuple):
+    """What the name of a disk queue's file specifies. A data file has a `number`, other files have a `kind`, `meta` or
+    `due_times`; neither if its number is not written as nsqd writes it. `is_bad`: the file was set aside."""
+
+    queue: str
+    number: int | None
+    kind: str
+    is_bad: bool
+
+
+def parse_queue_file(name: str) -> QueueFile | None:
+    """Returns None if `name` is not the name of a disk queue's file."""
+    match = _QUEUE_FILE.fullmatch(name)
+    if match is None:
+        return None
+    queue, digits, kind, bad = match.groups()
+    number = int(digits) if digits and f"{int(digits):06d}" == digits else None
+    return QueueFile(queue, number, kind or "", bad is not None)
+
+
+def parse_temporary_name(name: str) -> str:
+    """Returns the name of the file that the temporary file `name` was to replace, or had before it was removed; empty
+    if `name` is not the name of a temporary file."""
+    match = _TEMPORARY.fullmatch(name)
+    return match[1] if match else ""

@@ -1,4 +1,5 @@
-"""The rules for topics and channels: their names (NSQD-COMPAT section 2.3), and how many clients may create."""
+"""Rules for topics, channels and their queues: what they may be called (NSQD-COMPAT section 2.3), and how many clients
+may create."""
 
 import re
 from collections.abc import Collection
@@ -7,8 +8,9 @@ from gnsqd.shared.errors import BrokerError
 
 EPHEMERAL_SUFFIX = "#ephemeral"
 MAX_NAME_LENGTH = 64
+NAME_RULE = f"1 to {MAX_NAME_LENGTH} of a-z, A-Z, 0-9, '.', '_' and '-', optionally with {EPHEMERAL_SUFFIX} at the end"
 
-_NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
+_NAME = re.compile(rf"[.a-zA-Z0-9_-]+({EPHEMERAL_SUFFIX})?")
 
 
 class TooMany(BrokerError):
@@ -21,7 +23,13 @@ def is_valid_name(name: str) -> bool:
 
 
 def is_ephemeral(name: str) -> bool:
+    """True if the topic or channel is deleted with its last consumer."""
     return name.endswith(EPHEMERAL_SUFFIX)
+
+
+def is_valid_queue(name: str) -> bool:
+    """True if `name` is that of a queue: `topic`, or `topic:channel`."""
+    return all(map(is_valid_name, name.split(":", 1)))
 
 
 def check_limit(name: str, existing: Collection[str], limit: int, what: str) -> None:

@@ -3,29 +3,26 @@ its disk, and the removal of files that a killed daemon left and nobody will eve
 
 import fcntl
 import os
-import re
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
 
 from gnsqd.log import Logger
-from gnsqd.shared.disk_format import Meta, due_times_file_name, meta_file_name
+from gnsqd.shared.disk_format import (
+    Meta,
+    meta_file_name,
+    parse_queue_file,
+    parse_segment_name,
+    parse_temporary_name,
+)
 from gnsqd.shared.errors import StartError, StorageError, reason_of
+from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_valid_queue
 from gnsqd.storage import rules
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import failing_as_go, path_error
 from gnsqd.storage.metadata import FILE_NAME
 
 CHECK_EVERY = 1 << 20  # bytes that may come between two looks at the disk
-
-_NAME = r"[.a-zA-Z0-9_-]{1,64}(?:#ephemeral)?"  # of a topic or a channel, generously
-_QUEUE = rf"{_NAME}(?::{_NAME})?"
-_QUEUE_NAME = re.compile(_QUEUE)
-_META, _DUE_TIMES = re.escape(meta_file_name("")), re.escape(due_times_file_name(""))
-_TEMPORARY = re.compile(
-    rf"(?:{re.escape(FILE_NAME)}|{re.escape(rules.FILE_NAME)}|{_QUEUE}(?:{_META}|{_DUE_TIMES}|\.(?:journal|diskqueue)\.[0-9]+\.dat))\.[0-9]+\.tmp"
-)
-_OF_DUE_TIMES = re.compile(rf"({_QUEUE}){_DUE_TIMES}")
 
 
 class DirLock:
@@ -98,7 +95,7 @@ def find_unserved(data_files: DataFiles) -> list[str]:
     topics, which have no messages from before."""
     unserved = []
     for queue, numbers in data_files.unopened().items():
-        if "#" not in queue and _QUEUE_NAME.fullmatch(queue):
+        if is_valid_queue(queue) and EPHEMERAL_SUFFIX not in queue:
             with (
                 suppress(OSError, StorageError),
                 open(os.path.join(data_files.data_path, meta_file_name(queue)), "rb") as file,
@@ -110,6 +107,16 @@ def find_unserved(data_files: DataFiles) -> list[str]:
     return sorted(unserved)
 
 
+def _is_leftover(name: str, data_files: DataFiles) -> bool:
+    unfinished = parse_temporary_name(name)
+    if unfinished in (FILE_NAME, rules.FILE_NAME) or parse_segment_name(unfinished):
+        return True
+    file = parse_queue_file(unfinished or name)
+    if file is None or not is_valid_queue(file.queue):
+        return False
+    return bool(unfinished) or (file.kind == "due_times" and not file.is_bad and file.queue not in data_files)
+
+
 def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:
     """Removes the leftovers among `names`, all files in the data path, under its lock and before any queue is opened.
 
@@ -119,8 +126,7 @@ def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:
     removed = 0
     errors = []
     for name in names:
-        due_times = _OF_DUE_TIMES.fullmatch(name)
-        if not _TEMPORARY.fullmatch(name) and (not due_times or due_times[1] in data_files):
+        if not _is_leftover(name, data_files):
             continue
         path = os.path.join(data_files.data_path, name)
         try:

@@ -23,7 +23,7 @@ from typing import Any
 
 import click
 
-from gnsqd.shared.names import is_ephemeral
+from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_ephemeral
 from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, answer, ask_all, errors_of
@@ -390,9 +390,9 @@ def bench(
     if batch is None:
         batch = max(1, min(100, int(rate / publishers / 20))) if rate else 100
     consumers = max(consumers, len(nodes)) if consumers else 0
-    topic, channel = ephemeral_channel("bench"), "bench#ephemeral"  # a name that is as good for a topic
+    topic, channel = ephemeral_channel("bench"), f"bench{EPHEMERAL_SUFFIX}"  # a name that is as good for a topic
     if durable:
-        topic, channel = topic.removesuffix("#ephemeral"), "bench"
+        topic, channel = topic.removesuffix(EPHEMERAL_SUFFIX), "bench"
     window, pace = max(window, batch), rate or 0.0
     plan = BenchLoad(topic, channel, duration, size, batch, publishers, consumers, window, pace, auth_secret)
     load = Load(nodes, plan, timeout=cluster.timeout, tls=cluster.http.tls)

@@ -13,7 +13,6 @@ messages become new data files at the end of their queue, and their file is rena
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -24,6 +23,7 @@ from operator import itemgetter
 from gnsqd.shared.directory import METADATA, DataDirectory, Listed, StoredQueue, read_file
 from gnsqd.shared.disk_format import LENGTH, Meta, due_times_file_name, meta_file_name, segment_name
 from gnsqd.shared.errors import StorageError, reason_of
+from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_valid_queue
 from gnsqd.shared.version import NSQD_VERSION
 from nsqadmin_cli.datadir.checking import QueueReport
 from nsqadmin_cli.datadir.records import Gap, Record, Saved, read_data_file, read_queue
@@ -102,9 +102,6 @@ def sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-_NAME = re.compile(r"[.a-zA-Z0-9_-]{1,64}(:[.a-zA-Z0-9_-]{1,64})?")  # of a queue that nsqd.dat can list
-
-
 @dataclass(frozen=True)
 class Repair:
     """Copies the directory `found`, with the state of its queues in `reports`, to `target`, which must not exist. With
@@ -125,7 +122,7 @@ class Repair:
         names = {queue.name for queue in unknown if queue.numbers or queue.has_meta}
         if self._found.listed is None:
             names.update(self._found.journals)
-        return sorted(filter(_NAME.fullmatch, names))
+        return sorted(name for name in names if is_valid_queue(name) and EPHEMERAL_SUFFIX not in name)
 
     @property
     def is_needed(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gnsqd.broker.dead_letter_format import is_dead_letter_topic
-from gnsqd.shared.names import is_ephemeral
+from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_ephemeral
 from nsqadmin_cli import units
 from nsqadmin_cli.api import ChannelStats, ClientStats, TopicStats
 from nsqadmin_cli.cluster import values_of
@@ -119,7 +119,7 @@ def _dropped(seen: Examination, topic: str, channel: str = "") -> Iterator[Findi
     severity, text = (WARNING, "its memory is full: it drops") if lately else (NOTE, "its memory was full: it dropped")
     evidence = f"{total:,} since the start, {lately:,} of them in the last {seen.seconds:.1f} s"
     more = Remedy("It keeps at most mem-queue-size messages, an option of the node. Add consumers, or increase it.")
-    keep = Remedy("If no message may be lost, use a name that does not end with #ephemeral.")
+    keep = Remedy(f"If no message may be lost, use a name that does not end with {EPHEMERAL_SUFFIX}.")
     yield Finding(severity, "dropped", f"{what}: {text} messages", (evidence,), (more, keep), topic, channel)
 
 
@@ -242,7 +242,7 @@ class ChannelCheck:
             severity, summary = _by_depth(self.seen, owed), f"{plural(owed, 'message')} and no consumer"
             evidence = [self._depth(), self._rates()]
             return self._finding(severity, "no-consumers", summary, evidence, start, delete, discard)
-        if channel.channel_name.endswith("#ephemeral"):
+        if is_ephemeral(channel.channel_name):
             return None
         summary = "no consumer; published messages will accumulate"
         empty = f"empty now, {plural(channel.message_count, 'message')} received so far, {self._rates()}"

@@ -2,7 +2,7 @@
 
 from typing import Any, get_args
 
-from gnsqd.shared.names import is_valid_name
+from gnsqd.shared.names import NAME_RULE, is_valid_name
 from nsqadmin_cli.api import Action, Nsqd
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.operations import Operation, Result, Work, plan_tombstone
@@ -23,8 +23,7 @@ def _work(site: Site, told: dict[str, str]) -> Work:
     for text in (topic, *([channel] if channel else [])):
         # What exists may be named in any way by a daemon that is not NSQ's.
         if not text or (create and not is_valid_name(text)):
-            rule = "1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-', optionally with #ephemeral at the end"
-            raise HTTPError(400, f"Not a valid name: expected {rule}.")
+            raise HTTPError(400, f"Not a valid name: expected {NAME_RULE}.")
     if action == "tombstone":
         if not site.cluster.lookupds:
             raise HTTPError(400, "tombstones are kept by nsqlookupd, and none is given")

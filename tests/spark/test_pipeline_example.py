@@ -87,8 +87,14 @@ def test_a_million_events_are_archived_rolled_up_and_replayed(
             channel = daemon.channel_stats(topic, "archive")
             assert (channel["depth"], channel["in_flight_count"], channel["deferred_count"]) == (0, 0, 0)
     (stream,) = run("spool", "list", archive, "--json").rows
-    expected = {"topics": "orders,clicks", "channel": "archive", "batches": 3, "messages": EVENTS, "committed_batch": 3}
-    assert expected.items() <= stream.items()
+    described = {
+        "topics": "orders,clicks",
+        "channel": "archive",
+        "batches": 3,
+        "messages": EVENTS,
+        "committed_batch": 3,
+    }
+    assert shown.items() <= stream.items()
 
     by_topic: Counter[str] = Counter()
     for row in run("rollup", "--from-archive", archive, "--window", "1h", "--json").rows:

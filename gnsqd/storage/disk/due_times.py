@@ -23,7 +23,7 @@ from gevent import Greenlet, spawn
 
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
-from gnsqd.shared.disk_format import DUE_TIMES_ENTRY, DUE_TIMES_FIRST_LINE, message_key
+from gnsqd.shared.disk_format import DUE_TIMES_ENTRY, DUE_TIMES_FIRST_LINE, message_key, read_due_times_entries
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.files import append_file, failing_as_go, rename_file, sync_path, temporary_path
 from gnsqd.storage.syncer import Syncer
@@ -163,13 +163,11 @@ class DueTimes:
                 raise StorageError(f"{self._path} is not a file of due times")
             position = len(DUE_TIMES_FIRST_LINE)
             self.size = end = os.fstat(file.fileno()).st_size
-            while position < end:
-                head = file.read(DUE_TIMES_ENTRY.size)
-                key, due, size = DUE_TIMES_ENTRY.unpack(head) if len(head) == DUE_TIMES_ENTRY.size else (b"", 0, -1)
-                position += DUE_TIMES_ENTRY.size + size
-                if size < 0 or position > end:
-                    raise StorageError(f"{self._path} ends in the middle of an entry")
-                yield key, due, file.read(size)
+            try:
+                for key, due, _, size in read_due_times_entries(file, position, end):
+                    yield key, due, file.read(size)
+            except StorageError as error:
+                raise StorageError(f"{self._path} {error}") from None
 
     def close(self, is_empty: bool) -> bool:
         """Replaces the file by one with what is still to come, durably, or removes it; there are no hints if the queue

@@ -15,18 +15,22 @@ reading goes on with that record.
 
 import errno
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 from gnsqd.log import Logger
-from gnsqd.shared.disk_format import Meta, data_file_name, data_file_number, due_times_file_name, meta_file_name
+from gnsqd.shared.disk_format import (
+    Meta,
+    data_file_name,
+    due_times_file_name,
+    meta_file_name,
+    parse_queue_file,
+)
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.disk.reader import RecordReader
 from gnsqd.storage.files import failing_as_go, list_names, path_error
 
-_OF_QUEUE = re.compile(rf"(.+?)(?:({re.escape(meta_file_name(''))})|\.diskqueue\.[0-9]+\.dat)", re.DOTALL)
 # Not the files' fault: trying again later may help.
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
@@ -38,13 +42,11 @@ class DataFiles:
         self.data_path = data_path
         self._numbers: dict[str, list[int] | None] = {}  # of data files; None: only a listing would show
         for name in names:
-            if match := _OF_QUEUE.fullmatch(name):
-                queue, is_meta = match.groups()
-                number = None if is_meta else data_file_number(queue, name)
-                if is_meta or number is not None:
-                    numbers = self._numbers.setdefault(queue, [])
-                    if number is not None and numbers is not None:
-                        numbers.append(number)
+            file = parse_queue_file(name)
+            if file is not None and not file.is_bad and (file.kind == "meta" or file.number is not None):
+                numbers = self._numbers.setdefault(file.queue, [])
+                if file.number is not None and numbers is not None:
+                    numbers.append(file.number)
 
     def __contains__(self, queue: str) -> bool:
         """Returns True if the queue may have files."""
@@ -55,8 +57,9 @@ class DataFiles:
         numbers = self._numbers.get(queue, [])
         if numbers is not None:
             return sorted(numbers)
-        numbers_or_none = (data_file_number(queue, name) for name in list_names(self.data_path))
-        return sorted(number for number in numbers_or_none if number is not None)
+        files = filter(None, map(parse_queue_file, list_names(self.data_path)))
+        of_queue = (file.number for file in files if file.queue == queue and not file.is_bad)
+        return sorted(number for number in of_queue if number is not None)
 
     def unopened(self) -> dict[str, list[int]]:
         """Returns the listed numbers of data files of all queues that have some and have not been opened."""

@@ -1,15 +1,10 @@
 """Bytes by hand from NSQD-COMPAT 4.2 to 4.4."""
 
+from typing import Any
+
 import pytest
 
-from gnsqd.shared.disk_format import (
-    Meta,
-    data_file_name,
-    data_file_number,
-    decode_record,
-    encode_record,
-    frame_records,
-)
+from gnsqd.shared.disk_format import Meta, data_file_name, decode_record, encode_record, frame_records, parse_queue_file
 from gnsqd.shared.errors import StorageError
 
 PAYLOAD = bytes.fromhex("18e9e45a8a4c3001 0102 30313233343536373839616263646566") + b"body"
@@ -55,18 +50,19 @@ def test_other_meta_is_an_error(text: bytes, error: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, number",
+    "name, parsed",
     [
-        ("t.diskqueue.000007.dat", 7),
-        ("t.diskqueue.1234567.dat", 1234567),
-        ("t.diskqueue.000007.dat.bad", None),
-        ("t.diskqueue.meta.dat", None),
+        ("t.diskqueue.000007.dat", ("t", 7, "", False)),
+        ("t:c.diskqueue.1234567.dat", ("t:c", 1234567, "", False)),
+        ("a.t.diskqueue.000007.dat.bad", ("a.t", 7, "", True)),
+        ("t.diskqueue.meta.dat", ("t", None, "meta", False)),
+        ("t.diskqueue.due_times.dat.bad", ("t", None, "due_times", True)),
+        ("t.diskqueue.0000007.dat", ("t", None, "", False)),
         ("t.diskqueue.7.dat", None),
         ("t.diskqueue..dat", None),
-        ("t:c.diskqueue.000007.dat", None),
-        ("a.t.diskqueue.000007.dat", None),
+        (".diskqueue.000007.dat", None),
     ],
 )
-def test_data_file_number(name: str, number: int | None) -> None:
-    assert data_file_number("t", name) == number
-    assert number is None or data_file_name("t", number) == name
+def test_names_of_queue_files(name: str, parsed: Any) -> None:
+    assert parse_queue_file(name) == parsed
+    assert not parsed or parsed[1:2] == (None,) or name.startswith(data_file_name(parsed[0], parsed[1]))

@@ -22,7 +22,7 @@ TEMPORARY = [
     "t#ephemeral:c.diskqueue.meta.dat.1.tmp", "nsqd.dat:a.b-c_D.diskqueue.due_times.dat.7.tmp",
     f"{LONGEST}:{LONGEST}.diskqueue.meta.dat.9223372036854775807.tmp",
     "a.diskqueue.meta.dat.1.tmp.diskqueue.meta.dat.2.tmp", "t.diskqueue.000001.dat.1.tmp",
-    "t:c.journal.000001.dat.1.tmp",
+    "t.journal.000001.dat.1.tmp",
 ]  # fmt: skip
 OTHERS = [
     "nsqd.dat", "nsqd.dat.tmp", "nsqd.dat..tmp", "nsqd.dat.x.tmp", "nsqd.dat.-1.tmp", "nsqd.dat.\u0661.tmp",

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
-from gnsqd.shared.disk_format import Meta, data_file_number, frame_records
+from gnsqd.shared.disk_format import Meta, frame_records, parse_queue_file
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.syncer import Syncer
@@ -165,9 +165,9 @@ class DiskQueueModel(RuleBasedStateMachine):
         if not hasattr(self, "queue"):
             return
         contents = {
-            number: path.read_bytes()
+            file.number: path.read_bytes()
             for path in sorted(self.path.iterdir())
-            if (number := data_file_number("q", path.name)) is not None
+            if (file := parse_queue_file(path.name)) and file.number is not None and not file.is_bad
         }
         left = frame_records(self.left)
         assert b"".join(contents.values()).endswith(left)
