@@ -1,17 +1,16 @@
 """Formats counts, rates, bytes and durations, exactly or in few characters; parses durations; escapes text; groups."""
 
-import re
 import time
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from gnsqd.shared import durations
+
 K = TypeVar("K")
 V = TypeVar("V")
 
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BARS = "▁▂▃▄▅▆▇█"
-_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([a-zµ]+)")
 
 
 def compact(value: int) -> str:
@@ -100,18 +99,11 @@ def iso_time(nanoseconds: int) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `90`, `0.5`, `250ms`, `1h30m` or `2d`; ValueError with a readable text."""
-    if re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", text):
-        return float(text)
-    seconds, end = 0.0, 0
-    for match in _PART.finditer(text):
-        if match.start() != end or match[2] not in _UNITS:
-            break
-        seconds += float(match[1]) * _UNITS[match[2]]
-        end = match.end()
-    if not text or end != len(text):
-        raise ValueError(f"{text!r} is not a duration, expected seconds or a text such as 250ms, 1h30m, 2d")
-    return seconds
+    """Returns the seconds of a text (`durations.parse_duration`); ValueError with a readable text that quotes it."""
+    try:
+        return durations.parse_duration(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a duration, {error}") from None
 
 
 LONGEST = 300  # characters of one cell; names of NSQ have at most 64

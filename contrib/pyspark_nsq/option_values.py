@@ -7,13 +7,12 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from gnsqd.shared.durations import parse_duration
 from gnsqd.shared.names import is_ephemeral, is_valid_name
 
 Address = tuple[str, int]  # (host, port)
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/?#@\[\]]+)):([0-9]{1,5})")
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?")
-_SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"([0-9]+)\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
@@ -81,10 +80,7 @@ def _boolean(text: str) -> bool:
 
 
 def _duration(text: str) -> float:
-    match = _DURATION.fullmatch(text)
-    if not match:
-        raise ValueError("expected seconds, or a number with ms, s, m, h or d behind it: 90s, 12h, 7d")
-    return float(match[1]) * _SECONDS[match[2]]
+    return parse_duration(re.sub(r"([0-9])\s+([a-z])", r"\1\2", text))  # Spark's own durations may have a space: 10 s
 
 
 def _positive_duration(text: str) -> float:

@@ -131,7 +131,7 @@ REFUSED: dict[str, list[tuple[dict[str, str | None], str]]] = {
     "readStream": [
         ({"subscribe": ""}, "option 'subscribe' has the value '': expected values between commas"),
         ({"failOnDataLoss": "perhaps"}, "option 'failOnDataLoss' has the value 'perhaps': expected true or"),
-        ({"dedupRetention": "7 weeks"}, "expected seconds, or a number with ms, s, m, h or d behind it"),
+        ({"dedupRetention": "7 weeks"}, "expected seconds or a text such as 250ms, 1h30m, 2d"),
         ({"spoolMaxBytes": "0"}, "expected bytes from 1 on"),
         ({"maxmessagepertrigger": "1"}, meant("maxmessagepertrigger", "maxMessagesPerTrigger")),
         ({"spool.location": "1"}, meant("spool.location", "spoolLocation")),
