@@ -21,6 +21,7 @@ from gnsqd.shared.version import NSQD_VERSION
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import (
+    NAMES_ERRORS,
     PPROF_ROUTES,
     BadQuery,
     EncodedJSON,
@@ -31,19 +32,21 @@ from gnsqd.web.routes import (
     topic_and_channel,
 )
 
+_TOPIC = "400 MISSING_ARG_TOPIC"
+_TOO_MANY = "503 TOO_MANY_REGISTRATIONS"
 LOOKUPD_ROUTES = (
     Route("GET", "/ping", "ping", v1=False),
     Route("GET", "/info", "info"),
     Route("GET", "/debug", "debug_registrations"),
-    Route("GET", "/lookup", "lookup"),
+    Route("GET", "/lookup", "lookup", errors="400 MISSING_ARG_TOPIC, 404 TOPIC_NOT_FOUND"),
     Route("GET", "/topics", "topics"),
-    Route("GET", "/channels", "channels"),
+    Route("GET", "/channels", "channels", errors=_TOPIC),
     Route("GET", "/nodes", "nodes"),
-    Route("POST", "/topic/create", "create_topic"),
-    Route("POST", "/topic/delete", "delete_topic"),
-    Route("POST", "/channel/create", "create_channel"),
-    Route("POST", "/channel/delete", "delete_channel"),
-    Route("POST", "/topic/tombstone", "tombstone_topic_producer"),
+    Route("POST", "/topic/create", "create_topic", errors=f"{_TOPIC}, 400 INVALID_ARG_TOPIC, {_TOO_MANY}"),
+    Route("POST", "/topic/delete", "delete_topic", errors=_TOPIC),
+    Route("POST", "/channel/create", "create_channel", errors=f"{NAMES_ERRORS}, {_TOO_MANY}"),
+    Route("POST", "/channel/delete", "delete_channel", errors=f"{NAMES_ERRORS}, 404 CHANNEL_NOT_FOUND"),
+    Route("POST", "/topic/tombstone", "tombstone_topic_producer", errors=f"{_TOPIC}, 400 MISSING_ARG_NODE"),
     Route("GET", "/debug/pprof", "debug.index", v1=False, logged=False),
     *PPROF_ROUTES,
 )

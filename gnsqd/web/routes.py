@@ -74,8 +74,8 @@ class Role(IntEnum):
 class Route:
     """One endpoint. `/:opt` at the end of `path` stands for any one word; `handler` is a method of the API or, dotted,
     of one of its parts; `v1` adds X-Nsq-Content-Type and makes errors `{"message":"CODE"}`; `body` names the option
-    that limits the body it reads, if it reads one. Handlers return text, None for an empty answer, Content, or a value
-    to be encoded as JSON."""
+    that limits the body it reads, if it reads one; `errors` are those besides GENERAL_ERRORS. Handlers return text,
+    None for an empty answer, Content, or a value to be encoded as JSON."""
 
     method: str
     path: str
@@ -84,7 +84,30 @@ class Route:
     body: str = ""
     logged: bool = True
     role: Role = Role.FULL
+    errors: str = ""
 
+
+# Errors with their status. Any endpoint may have these.
+GENERAL_ERRORS = (
+    "400 INVALID_REQUEST, 401 UNAUTHORIZED, 403 FORBIDDEN, 403 TLS_REQUIRED, 404 NOT_FOUND, 405 METHOD_NOT_ALLOWED, "
+    "500 INTERNAL_ERROR"
+)
+NAMES_ERRORS = "400 MISSING_ARG_TOPIC, 400 INVALID_ARG_TOPIC, 400 MISSING_ARG_CHANNEL, 400 INVALID_ARG_CHANNEL"
+_TOPIC = "400 MISSING_ARG_TOPIC, 404 TOPIC_NOT_FOUND"
+_NEW_TOPIC = "400 MISSING_ARG_TOPIC, 400 INVALID_TOPIC, 503 TOO_MANY_TOPICS"
+_PUB = f"{_NEW_TOPIC}, 400 INVALID_DEFER, 413 MSG_TOO_BIG, 503 DRAINING, 503 FULL, 503 EXITING"
+_MPUB = f"{_PUB}, 413 BODY_TOO_BIG, 413 BAD_BODY, 413 BAD_MESSAGE"
+_CHANNEL = f"{NAMES_ERRORS}, 404 TOPIC_NOT_FOUND, 404 CHANNEL_NOT_FOUND"
+_RETAINED = "400 NO_JOURNAL, 400 NO_RETENTION, 400 CHANNEL_EPHEMERAL, 404 MESSAGE_NOT_FOUND"
+_CREATE = (
+    f"{NAMES_ERRORS}, 404 TOPIC_NOT_FOUND, {_RETAINED}, 400 INVALID_ARG_FROM, 400 CHANNEL_EXISTS, 503 TOO_MANY_CHANNELS"
+)
+_REWIND = f"{_CHANNEL}, {_RETAINED}, 400 MISSING_ARG_TO, 400 INVALID_ARG_TO, 400 INVALID_ARG_UNTIL, 400 UNTIL_BEFORE_TO"
+_RETENTION = f"{_TOPIC}, 400 NO_JOURNAL, 400 MISSING_ARG_BYTES, 400 INVALID_ARG_BYTES, 400 INVALID_ARG_TIME"
+_DEFERRED = f"{_CHANNEL}, 400 INVALID_LIMIT, 400 INVALID_ARG_FROM, 400 INVALID_ARG_ID, 404 MESSAGE_NOT_FOUND"
+_CANCEL = f"{_CHANNEL}, 400 MISSING_ARG_ID, 400 INVALID_ARG_ID, 404 MESSAGE_NOT_FOUND"
+_RULES = f"{_CHANNEL}, 400 MISSING_ARG_RATE, 400 INVALID_ARG_RATE, 400 INVALID_ARG_BURST, 400 INVALID_ARG_ORDERED"
+_CONFIG = "400 INVALID_OPTION, 400 INVALID_VALUE, 413 INVALID_VALUE"
 
 PPROF_ROUTES = (
     Route("GET", "/debug/pprof/cmdline", "debug.cmdline", v1=False, logged=False),
@@ -102,35 +125,35 @@ ROUTES = (
     Route("GET", "/healthz", "status.healthz", v1=False, role=Role.ANYBODY),
     Route("GET", "/readyz", "status.readyz", v1=False, role=Role.ANYBODY),
     Route("GET", "/drain", "status.drain", role=Role.READ),
-    Route("POST", "/drain", "status.start_drain"),
-    Route("DELETE", "/drain", "status.cancel_drain"),
+    Route("POST", "/drain", "status.start_drain", errors="503 EXITING"),
+    Route("DELETE", "/drain", "status.cancel_drain", errors="503 EXITING"),
     Route("GET", "/info", "status.info", role=Role.READ),
     Route("GET", "/stats", "status.stats", role=Role.READ),
     Route("GET", "/metrics", "status.metrics", v1=False, role=Role.READ),
-    Route("POST", "/pub", "pub", body="max_msg_size", logged=False),
-    Route("POST", "/mpub", "mpub", body="max_body_size", logged=False),
-    Route("POST", "/topic/create", "create_topic"),
-    Route("POST", "/topic/delete", "delete_topic"),
-    Route("POST", "/topic/empty", "empty_topic"),
-    Route("POST", "/topic/pause", "pause_topic"),
-    Route("POST", "/topic/unpause", "unpause_topic"),
-    Route("GET", "/topic/peek", "peek_topic"),
-    Route("GET", "/channel/peek", "peek_channel"),
-    Route("GET", "/topic/retention", "get_retention", role=Role.READ),
-    Route("POST", "/topic/retention", "set_retention"),
-    Route("GET", "/channel/rewind", "plan_rewind", role=Role.READ),
-    Route("POST", "/channel/rewind", "rewind_channel"),
-    Route("GET", "/channel/deferred", "list_deferred"),
-    Route("POST", "/channel/deferred/cancel", "cancel_deferred"),
-    Route("GET", "/channel/rules", "get_rules", role=Role.READ),
-    Route("POST", "/channel/rules", "set_rules"),
-    Route("POST", "/channel/create", "create_channel"),
-    Route("POST", "/channel/delete", "delete_channel"),
-    Route("POST", "/channel/empty", "empty_channel"),
-    Route("POST", "/channel/pause", "pause_channel"),
-    Route("POST", "/channel/unpause", "unpause_channel"),
-    Route("GET", "/config/:opt", "get_config", role=Role.READ),
-    Route("PUT", "/config/:opt", "put_config", body="max_msg_size"),
+    Route("POST", "/pub", "pub", body="max_msg_size", logged=False, errors=f"400 MSG_EMPTY, {_PUB}"),
+    Route("POST", "/mpub", "mpub", body="max_body_size", logged=False, errors=_MPUB),
+    Route("POST", "/topic/create", "create_topic", errors=_NEW_TOPIC),
+    Route("POST", "/topic/delete", "delete_topic", errors=_TOPIC),
+    Route("POST", "/topic/empty", "empty_topic", errors=f"{_TOPIC}, 400 INVALID_TOPIC"),
+    Route("POST", "/topic/pause", "pause_topic", errors=_TOPIC),
+    Route("POST", "/topic/unpause", "unpause_topic", errors=_TOPIC),
+    Route("GET", "/topic/peek", "peek_topic", errors=f"{_TOPIC}, 400 INVALID_LIMIT"),
+    Route("GET", "/channel/peek", "peek_channel", errors=f"{_CHANNEL}, 400 INVALID_LIMIT"),
+    Route("GET", "/topic/retention", "get_retention", role=Role.READ, errors=f"{_TOPIC}, 400 NO_JOURNAL"),
+    Route("POST", "/topic/retention", "set_retention", errors=_RETENTION),
+    Route("GET", "/channel/rewind", "plan_rewind", role=Role.READ, errors=_REWIND),
+    Route("POST", "/channel/rewind", "rewind_channel", errors=_REWIND),
+    Route("GET", "/channel/deferred", "list_deferred", errors=_DEFERRED),
+    Route("POST", "/channel/deferred/cancel", "cancel_deferred", errors=_CANCEL),
+    Route("GET", "/channel/rules", "get_rules", role=Role.READ, errors=_CHANNEL),
+    Route("POST", "/channel/rules", "set_rules", errors=_RULES),
+    Route("POST", "/channel/create", "create_channel", errors=_CREATE),
+    Route("POST", "/channel/delete", "delete_channel", errors=_CHANNEL),
+    Route("POST", "/channel/empty", "empty_channel", errors=_CHANNEL),
+    Route("POST", "/channel/pause", "pause_channel", errors=_CHANNEL),
+    Route("POST", "/channel/unpause", "unpause_channel", errors=_CHANNEL),
+    Route("GET", "/config/:opt", "get_config", role=Role.READ, errors="400 INVALID_OPTION"),
+    Route("PUT", "/config/:opt", "put_config", body="max_msg_size", errors=_CONFIG),
     Route("GET", "/debug/pprof/", "debug.index", v1=False, logged=False),
     *PPROF_ROUTES,
     Route("PUT", "/debug/setblockrate", "debug.set_block_rate", v1=False, body="max_msg_size"),

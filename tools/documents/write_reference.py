@@ -11,7 +11,7 @@ from pathlib import Path
 from documents.marks import DOCS, ROOT, cells, part, replaced, table
 from gnsqd.broker.environment import ClientStats
 from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatField
-from gnsqd.web.routes import ROUTES
+from gnsqd.web.routes import GENERAL_ERRORS, ROUTES
 from gnsqd.wire.codec import GRAMMAR, Tail
 from gnsqd.wire.commands import HANDLERS
 from gnsqd.wire.identify import Identify
@@ -36,41 +36,27 @@ def pages() -> dict[Path, str]:
 
 
 def http_errors() -> dict[str, set[str]]:
-    """Every code that an answer can have, with its statuses, as in the sources."""
-    sources = _sources("web")
-    found: dict[str, set[str]] = {"TLS_REQUIRED": {"403"}}
-    for status, code in re.findall(r'HTTPError\((\d+), f?"([A-Z_]+)(?:: \{error\})?"\)', sources):
+    """Every code that an answer can have, with its statuses."""
+    found: dict[str, set[str]] = {}
+    for status, code in re.findall(r"(\d+) (\w+)", ",".join([GENERAL_ERRORS, *(route.errors for route in ROUTES)])):
         found.setdefault(code, set()).add(status)
-    for parameter in re.findall(r'\brequired\(.*"(\w+)"\)', sources):
-        found[f"MISSING_ARG_{parameter.upper()}"] = {"400"}
-    for parameter in re.findall(r'_position\(.*"(\w+)"\)', sources):
-        found[f"INVALID_ARG_{parameter.upper()}"] = {"400"}
-    for what in re.findall(r'check_limit\(.*"(\w+)"\)', sources):
-        found[f"TOO_MANY_{what.upper()}"] = {"503"}
-    for code in re.findall(r'CodecError\("E_([A-Z_]+)"', _sources("wire")):
-        found[code] = {"413"}
     return found
 
 
 def wire_errors() -> set[str]:
     """Every code that an error frame can have."""
-    sources = _sources("wire")
+    sources = "".join(path.read_text("utf-8") for path in sorted((ROOT / "gnsqd" / "wire").glob("*.py")))
     names = re.findall(r'_publish\(.*"([A-Z]+)"\)$', sources, re.MULTILINE)
     return {*re.findall(r'"(E_[A-Z_]+)\b', sources), *(f"E_{name}_FAILED" for name in names)}
 
 
-def _sources(package: str) -> str:
-    return "".join(path.read_text("utf-8") for path in sorted((ROOT / "gnsqd" / package).glob("*.py")))
-
-
 def _endpoints(words: Words) -> str:
-    known = http_errors()
     rows = []
     for route in ROUTES:
-        request, what, parameters, errors = words[f"{route.method} {route.path}"]
+        request, what, parameters, _ = words[f"{route.method} {route.path}"]
         own = re.sub(r"(; )?a body of up to `--[a-z-]+`$", "", parameters)
         body = f"a body of up to `--{route.body.replace('_', '-')}`" if route.body else ""
-        codes = [f"`{code}`" for code in re.findall("[A-Z_]+", errors) if code in known]
+        codes = dict.fromkeys(f"`{code}`" for code in re.findall("[A-Z_]+", route.errors))
         rows.append([request, what, "; ".join(filter(None, [own, body])), ", ".join(codes)])
     return table(["Request", "What it does", "Parameters", "Errors"], rows)
 

@@ -1,0 +1,87 @@
+"""Each error that a row of ROUTES names is what the endpoint answers when a request has that mistake alone."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gnsqd.lookupd.api import LOOKUPD_ROUTES
+from gnsqd.web.routes import ROUTES, Route
+from kit.daemons import Address, address_of
+from kit.http_api import ask, head, message, whole_answer
+from kit.lookupds import Lookupd, own_lookupd_command
+from kit.traffic import DaemonFactory
+
+LIMITS = ("--max-topics=4", "--max-channels=2", "--max-msg-size=10", "--max-body-size=40", "--max-channel-depth=1")
+STATE = (
+    *("topic/create?topic=t", "channel/create?topic=t&channel=c", "channel/create?topic=t&channel=c%23ephemeral"),
+    *("topic/create?topic=plain", "channel/create?topic=plain&channel=c"),
+    *("topic/create?topic=e%23ephemeral", "channel/create?topic=e%23ephemeral&channel=c"),
+    *("topic/retention?topic=t&bytes=1000", "topic/create?topic=full", "pub?topic=full"),
+)
+VALID = {"topic": "t", "channel": "c", "to": "first", "bytes": "1", "limit": "1", "rate": "1", "node": "n:1"}
+NO_MESSAGE = "0" * 16
+MISTAKES: Mapping[str, Mapping[str, str]] = {
+    "INVALID_TOPIC": {"topic": "$"},
+    "TOPIC_NOT_FOUND": {"topic": "nosuch"},
+    "CHANNEL_NOT_FOUND": {"channel": "nosuch"},
+    "TOO_MANY_TOPICS": {"topic": "new"},
+    "TOO_MANY_CHANNELS": {"channel": "new"},
+    "TOO_MANY_REGISTRATIONS": {"topic": "new"},
+    "CHANNEL_EXISTS": {"from": "first"},
+    "CHANNEL_EPHEMERAL": {"channel": "c%23ephemeral", "from": "first"},
+    "NO_JOURNAL": {"topic": "e%23ephemeral", "from": "first"},
+    "NO_RETENTION": {"topic": "plain", "from": "first"},
+    "UNTIL_BEFORE_TO": {"to": "-1h", "until": "-2h"},
+    "MESSAGE_NOT_FOUND": {"id": NO_MESSAGE, "to": NO_MESSAGE},
+    "POST /channel/create MESSAGE_NOT_FOUND": {"from": NO_MESSAGE},
+    "INVALID_LIMIT": {"limit": "0"},
+    "INVALID_DEFER": {"defer": "x"},
+    "INVALID_ARG_TOPIC": {"topic": "$"},
+    "INVALID_ARG_CHANNEL": {"channel": "$"},
+    "FULL": {"topic": "full"},
+    "BAD_BODY": {"binary": "true"},
+    "BAD_MESSAGE": {"binary": "true"},
+}
+BODIES = {"MSG_EMPTY": b"", "MSG_TOO_BIG": b"x" * 11, "BODY_TOO_BIG": b"x" * 41, "BAD_MESSAGE": b"\0\0\0\1\0\0"}
+TEXTS = {"FULL": "FULL: topic full would hold more than 1 messages (--max-channel-depth)"}
+
+
+def answer(address: Address, route: Route, status: str, code: str) -> tuple[int, str]:
+    """Status and body of the answer to a request with the mistake that `code` is about."""
+    where = f"{route.method} {route.path}"
+    name = code.removeprefix("MISSING_ARG_").removeprefix("INVALID_ARG_").lower()
+    query = VALID | MISTAKES.get(f"{where} {code}", MISTAKES.get(code, {name: "x"} if "_ARG_" in code else {}))
+    if code.startswith("MISSING"):
+        del query[name]
+    line = f"{where}?{'&'.join(f'{key}={value}' for key, value in query.items())}"
+    line = line.replace(":opt", "nosuch" if code == "INVALID_OPTION" else "log_level")
+    body = b"" if (status, code) == ("413", "INVALID_VALUE") else BODIES.get(code, b"x")
+    found = whole_answer(address, head(line, f"Content-Length: {len(body)}") + body, str)
+    return found.status, found.body
+
+
+def unlike_the_table(address: Address, routes: Sequence[Route], *, draining: bool = False) -> list[object]:
+    found: list[object] = []
+    for route in routes:
+        for status, code in (error.split() for error in route.errors.split(", ") if error):
+            if code == "EXITING" or draining != (code == "DRAINING"):  # no request comes to a daemon that is exiting
+                continue
+            got = answer(address, route, status, code)
+            if got != (int(status), message(TEXTS.get(code, code))):
+                found.append((route.method, route.path, status, code, got))
+    return found
+
+
+def test_every_error_in_the_table_is_answered(gnsqd_factory: DaemonFactory) -> None:
+    gnsqd = gnsqd_factory("--durability=process", *LIMITS)
+    for request in STATE:
+        assert ask(gnsqd, f"POST /{request}", b"x")[0] == 200, request
+    assert unlike_the_table(gnsqd.http_address, ROUTES) == []
+    assert ask(gnsqd, "POST /drain")[0] == 200
+    assert unlike_the_table(gnsqd.http_address, ROUTES, draining=True) == []
+
+
+def test_every_error_in_the_table_of_nsqlookupd_is_answered(tmp_path: Path) -> None:
+    with Lookupd(own_lookupd_command(), tmp_path / "lookupd", "--max-registrations=2") as lookupd:
+        address = address_of(lookupd.http_address)
+        assert whole_answer(address, head("POST /channel/create?topic=t&channel=c"), str).status == 200
+        assert unlike_the_table(address, LOOKUPD_ROUTES) == []
