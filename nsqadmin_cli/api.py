@@ -18,6 +18,7 @@ from functools import cache
 from typing import Any, Literal, TypeVar
 
 from gnsqd.shared.names import is_ephemeral
+from gnsqd.shared.statistics import ChannelFigures, TopicFigures
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, NodeRefused
 from nsqadmin_cli.json_stream import Rows, parse
 
@@ -81,33 +82,17 @@ class ClientStats:
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelStats:
+class ChannelStats(ChannelFigures):
     """One channel: of one node, or summed over several."""
 
-    channel_name: str
-    depth: int  # messages waiting, in memory and on disk; neither in-flight nor deferred ones
-    backend_depth: int  # those of them that wait on disk
-    in_flight_count: int
-    deferred_count: int
-    message_count: int
-    requeue_count: int
-    timeout_count: int
-    client_count: int
-    paused: bool
     e2e_processing_latency: Latency = _NO_LATENCY
     clients: tuple[ClientStats, ...] | None = None  # None: not asked for, and in sums
 
 
 @dataclass(frozen=True, slots=True)
-class TopicStats:
+class TopicStats(TopicFigures):
     """One topic with its channels: of one node, or summed over several."""
 
-    topic_name: str
-    depth: int
-    backend_depth: int
-    message_count: int
-    message_bytes: int
-    paused: bool
     e2e_processing_latency: Latency = _NO_LATENCY
     channels: tuple[ChannelStats, ...] = ()
 

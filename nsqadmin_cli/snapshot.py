@@ -3,12 +3,13 @@
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, make_dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import groupby
 from operator import add, attrgetter
 from typing import Any, NamedTuple
 
+from gnsqd.shared.statistics import counts_of
 from nsqadmin_cli.api import ChannelStats, ClientStats, Latency, NodeStats, Nsqd, Percentile, TopicStats
 from nsqadmin_cli.cluster import Answers, Cluster, by_node, errors_of, values_of
 from nsqadmin_cli.errors import AdminError
@@ -17,9 +18,18 @@ from nsqadmin_cli.output import not_found
 from nsqadmin_cli.table import as_json
 from nsqadmin_cli.units import grouped, suggestion
 
+_OF_TOPIC, _OF_CHANNEL = counts_of(TopicStats), counts_of(ChannelStats)
+# Counts that topics do not have.
+OF_CHANNELS = tuple(name for name in _OF_CHANNEL if name not in _OF_TOPIC)
+
+# Whatever is counted has a sum. Totals declares only the sums that the code names.
+_names = ["topic_count", "channel_count", *_OF_CHANNEL]
+_names.insert(_names.index("message_count") + 1, "message_bytes")
+_Sums: Any = make_dataclass("_Sums", [(name, int) for name in _names], frozen=True, slots=True)
+
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(_Sums):  # type: ignore[misc]
     """Sums over all nodes. A topic or channel on several nodes counts once.
 
     `depth` and `backend_depth` are of topics and channels together, `message_count` and `message_bytes` of topics
@@ -52,21 +62,17 @@ class Totals:
         return cls(topic_count=len(topics), channel_count=len(channels), **sums, topics=topics)
 
 
-# Counts that topics do not have.
-OF_CHANNELS = ("in_flight_count", "deferred_count", "requeue_count", "timeout_count", "client_count")
-
-
 def _topic(rows: Sequence[TopicStats]) -> TopicStats:
     name = attrgetter("channel_name")
     same = groupby(sorted((channel for row in rows for channel in row.channels), key=name), name)
-    sums = _sums(rows, ("depth", "backend_depth", "message_count", "message_bytes"))
+    sums = _sums(rows, _OF_TOPIC)
     return replace(rows[0], **sums, channels=tuple(_channel(list(found)) for _, found in same))
 
 
 def _channel(rows: Sequence[ChannelStats]) -> ChannelStats:
     if len(rows) == 1 and rows[0].clients is None:
         return rows[0]
-    return replace(rows[0], **_sums(rows, ("depth", "backend_depth", "message_count", *OF_CHANNELS)), clients=None)
+    return replace(rows[0], **_sums(rows, _OF_CHANNEL), clients=None)
 
 
 def _sums(rows: Sequence[TopicStats] | Sequence[ChannelStats], names: Sequence[str]) -> dict[str, Any]:

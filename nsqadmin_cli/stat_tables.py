@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -12,7 +12,20 @@ from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers, errors_of
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import OF_CHANNELS, ClusterSnapshot, Flow, Key, Totals
-from nsqadmin_cli.table import ALWAYS, Cell, Form, Grid, Table, Tone, as_json, column, failed, json_only, table_of
+from nsqadmin_cli.table import (
+    ALWAYS,
+    Cell,
+    Form,
+    Grid,
+    Table,
+    Tone,
+    as_json,
+    column,
+    columns_of,
+    failed,
+    json_only,
+    table_of,
+)
 from nsqadmin_cli.units import plural
 
 Value = Any  # of a column, or a Cell with it; None is a blank
@@ -21,8 +34,16 @@ Shares = Mapping[Address, TopicStats] | Mapping[Address, ChannelStats]
 count = partial(column, form=Form.COUNT)
 
 
+# The columns in their order. A count without a declaration below has its name as heading.
+_names = ["name", "place", "ingress_rate", "egress_rate", "depth", "memory_depth", "backend_depth", *OF_CHANNELS]
+_names[-1:] = ["message_count", "client_count"]
+_Columns: Any = make_dataclass(
+    "_Columns", [(name, Value, count(name.removesuffix("_count").replace("_", " "), keep=3)) for name in _names]
+)
+
+
 @dataclass(eq=False, repr=False)
-class Counts:
+class Counts(_Columns):  # type: ignore[misc]
     """What topics and channels count; None for what only channels do."""
 
     name: Value = column("topic / channel")
@@ -181,7 +202,8 @@ def make_compact(table: Table) -> None:
     table.select([index for index, key in enumerate(keys) if key in used or key not in _OPTIONAL])
 
 
-_OPTIONAL = ("memory_depth", "backend_depth", "deferred_count", "requeue_count", "timeout_count", "paused")
+_OPTIONAL = {"memory_depth", "backend_depth", "paused"}
+_OPTIONAL |= {name for name in OF_CHANNELS if columns_of(Counts)[name].keep < ALWAYS}
 
 
 def share_table(seen: ClusterSnapshot, shares: Shares, whole: TopicStats | ChannelStats) -> Table:

@@ -33,10 +33,11 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import ClientStats
 from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import Turns, yield_turn
-from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatField, StatKind, metric_fields
+from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatField, metric_fields
 from gnsqd.options import SECOND, Options
 from gnsqd.quantile import Result
 from gnsqd.shared.names import is_ephemeral
+from gnsqd.shared.statistics import StatKind
 from gnsqd.shared.version import NSQD_VERSION, VERSION, lane
 
 _LATENCY = "e2e_processing_latency"

@@ -1,4 +1,4 @@
-"""The statistics: one table of the statistics, and the snapshot in /stats.
+"""The statistics: their table, and the snapshot in /stats.
 
 STAT_FIELDS has the names, meaning and source of every number of topics and channels; /stats, statsd and Prometheus are
 made from it. Nothing is stored here: a snapshot reads the broker's counters on request.
@@ -10,7 +10,6 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from enum import Enum
 from math import floor
 from operator import attrgetter
 from time import perf_counter_ns
@@ -23,13 +22,7 @@ from gnsqd.broker.topic import Topic
 from gnsqd.hub.cooperative import Turns
 from gnsqd.options import Options
 from gnsqd.quantile import Result
-
-
-class StatKind(Enum):
-    """COUNTER only grows, GAUGE goes both ways."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
+from gnsqd.shared.statistics import ChannelFigures, StatKind, TopicFigures
 
 
 @dataclass(frozen=True)
@@ -45,14 +38,6 @@ class StatField:
     statsd: str
 
 
-def _counter(name: str, metric: str, help: str) -> StatField:
-    return StatField(name, metric, StatKind.COUNTER, help, attrgetter(name), name)
-
-
-def _gauge(name: str, metric: str, help: str) -> StatField:
-    return StatField(name, metric, StatKind.GAUGE, help, attrgetter(name), name)
-
-
 def _pulled(name: str, metric: str, help: str, kind: StatKind = StatKind.GAUGE) -> StatField:
     return StatField(name, metric, kind, help, attrgetter(name), "")
 
@@ -65,29 +50,21 @@ def _bound(name: str, help: str) -> StatField:
     return _pulled(f"queue.{name}", f"{name}_messages", help, StatKind.COUNTER)
 
 
-# In the order of /stats (NSQD-COMPAT 5.3).
-STAT_FIELDS: dict[str, tuple[StatField, ...]] = {
-    "topic": (
-        _gauge("depth", "depth", "Messages that no channel has yet, in memory and on disk."),
-        _gauge("backend_depth", "backend_depth", "Messages that no channel has yet, on disk."),
-        _counter("message_count", "messages", "Messages published since the daemon started."),
-        _counter("message_bytes", "message_bytes", "Bytes of the messages published since the daemon started."),
-        _pulled("paused", "paused", "Whether the topic is paused (1) or not (0)."),
-    ),
-    "channel": (
-        _gauge("depth", "depth", "Queued messages, in memory and on disk, without in-flight and deferred ones."),
-        _gauge("backend_depth", "backend_depth", "Queued messages on disk."),
-        _gauge("in_flight_count", "in_flight", "Messages sent to a client that has not finished them yet."),
-        _gauge("deferred_count", "deferred", "Deferred messages."),
-        _counter("message_count", "messages", "Messages put into the channel since the daemon started."),
-        _counter("requeue_count", "requeues", "Messages requeued by clients."),
-        _counter("timeout_count", "timeouts", "Messages requeued because a client did not answer in time."),
-        StatField(
-            "client_count", "clients", StatKind.GAUGE, "Clients subscribed.", lambda it: len(it.clients), "clients"
-        ),
-        _pulled("paused", "paused", "Whether the channel is paused (1) or not (0)."),
-    ),
-}
+_GETTERS: dict[str, Callable[[Any], Any]] = {"client_count": lambda channel: len(channel.clients)}
+
+
+def _figures(kind: type) -> tuple[StatField, ...]:
+    found = []
+    for field in fields(kind):
+        if row := field.metadata:
+            pushed = field.name if row["statsd"] is None else row["statsd"]
+            getter = _GETTERS.get(field.name) or attrgetter(field.name)
+            found.append(StatField(field.name, row["metric"], row["kind"], row["meaning"], getter, pushed))
+    return tuple(found)
+
+
+# In the order of /stats.
+STAT_FIELDS: dict[str, tuple[StatField, ...]] = {"topic": _figures(TopicFigures), "channel": _figures(ChannelFigures)}
 
 # Only Prometheus has these and the following: /stats stays what clients of nsqd know.
 _OWN_FIELDS: dict[str, tuple[StatField, ...]] = {

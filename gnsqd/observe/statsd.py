@@ -24,8 +24,9 @@ from gnsqd.broker.topic import Topic
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.net.addresses import HIGHEST_PORT
-from gnsqd.observe.stats import STAT_FIELDS, MemoryStats, StatField, StatKind
+from gnsqd.observe.stats import STAT_FIELDS, MemoryStats, StatField
 from gnsqd.options import SECOND, Options
+from gnsqd.shared.statistics import StatKind
 
 LOOK_UP_SECONDS = 1.0
 SEND_SECONDS = 1.0

@@ -3,12 +3,13 @@
 from functools import partial
 
 from nsqadmin_cli import stat_tables
+from nsqadmin_cli.api import ChannelStats
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command_base import command
 from nsqadmin_cli.operations import Operation, lookupd_only_option, operate, operation_command, pattern_command
 from nsqadmin_cli.output import Confirm, Output, report
 from nsqadmin_cli.snapshot import client_document, no_such, take_snapshot
-from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone, as_json
+from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone, as_json, described
 from nsqadmin_cli.units import plural
 
 
@@ -18,15 +19,15 @@ from nsqadmin_cli.units import plural
         gnsqadmin channel show orders billing -o csv
         gnsqadmin channel show orders billing --json | jq '.clients[] | select(.ready_count == 0)'
     """,
-    document="""
-        topic_name
-        channel_name, depth, backend_depth, in_flight_count, deferred_count,
-        message_count, requeue_count, timeout_count, client_count, paused (on any
-        node), e2e_processing_latency: summed over nodes
+    document=(
+        "topic_name",
+        described("(others)", "summed over nodes, paused on any node", ChannelStats),
+        """
         clients  list: node, and the keys of a client in the /stats of nsqd
         nodes    list: address, error (null, or why it has no numbers), channel (the
                  keys above, or null where the node does not have it)
-    """,
+        """,
+    ),
 )
 def show(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
     """CSV output has one row per consumer."""

@@ -1,7 +1,7 @@
-"""Writes the tables of three reference pages in contrib/docs from the program: http.md from the routes, tcp.md from the
-commands, statistics.md from the statistics. Which rows there are, in which order, and what the program determines in
-them comes from there. The words stand in the tables themselves and are kept: a row that the table does not have yet is
-an error, until somebody writes it. `make options` runs it; a test compares."""
+"""Writes the tables of four reference pages in contrib/docs from the program: http.md from the routes, tcp.md from the
+commands, statistics.md and metrics.md from the statistics. Which rows there are, in which order, and what the program
+determines in them comes from there. The words stand in the tables themselves and are kept: a row that the table does
+not have yet is an error, until somebody writes it. `make options` runs it; a test compares."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -10,7 +10,9 @@ from pathlib import Path
 
 from documents.marks import DOCS, ROOT, cells, part, replaced, table
 from gnsqd.broker.environment import ClientStats
-from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatField
+from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatField, metric_fields
+from gnsqd.options import Options
+from gnsqd.shared.statistics import StatKind
 from gnsqd.web.routes import GENERAL_ERRORS, ROUTES
 from gnsqd.wire.codec import GRAMMAR, Tail
 from gnsqd.wire.commands import HANDLERS
@@ -104,6 +106,28 @@ def _statistics(level: str) -> Callable[[Words], str]:
     return written
 
 
+def _series(
+    name: Callable[[str, StatField], str], labels: dict[str, str], *, of: Options | None = None, typed: bool = True
+) -> Callable[[Words], str]:
+    """Writes a table of the series of each level that `labels` has: those of /stats, or all that a daemon with the
+    options `of` has. Other rows of the table stay where they are. Without `typed`, counters have no type."""
+
+    def written(words: Words) -> str:
+        rows, place = list(words.values()), 0
+        for level, names in labels.items():
+            pushed = [field for field in STAT_FIELDS[level] if field.statsd]
+            for field in pushed if of is None else metric_fields(level, of):
+                kind = field.kind.value if typed or field.kind is StatKind.GAUGE else "unknown"
+                row = [f"`{name(level, field)}`", kind, names, field.help]
+                known = [index for index, other in enumerate(rows) if other[0] == row[0]]
+                place = known[0] if known else place
+                rows[place : place + len(known)] = [row]
+                place += 1
+        return table(["name", "type", "labels", "meaning"], rows)
+
+    return written
+
+
 def metric(level: str, field: StatField) -> str:
     """Its name in Prometheus."""
     return f"gnsqd_{level}_{field.metric}{'_total' if field.kind.value == 'counter' else ''}"
@@ -122,6 +146,9 @@ def _keys(names: Iterable[str], words: Words) -> str:
     return table(["Key", "Meaning"], [words[name] for name in names])
 
 
+_LABELS = {"topic": "topic", "channel": "topic, channel"}
+_PAUSED = {level: f"{labels}, paused" for level, labels in _LABELS.items()}
+_MIXIN = {"channel": "topic, channel"}
 TABLES: dict[str, dict[str, Callable[[Words], str]]] = {
     "http.md": {"routes": _endpoints, "errors": _http_errors},
     "tcp.md": {"commands": _commands, "settings": _settings, "errors": _wire_errors},
@@ -130,5 +157,10 @@ TABLES: dict[str, dict[str, Callable[[Words], str]]] = {
         "channels": _statistics("channel"),
         "clients": _clients,
         "memory": _memory,
+    },
+    "metrics.md": {
+        "series": _series(metric, _LABELS, of=Options(max_attempts=1)),
+        "exporter": _series(lambda level, field: f"nsq_{level}_{field.name}", _PAUSED, typed=False),
+        "mixin": _series(lambda _, field: f"nsq_topic_channel_{field.statsd}", _MIXIN, typed=False),
     },
 }
