@@ -1,6 +1,6 @@
 """Each error that a row of ROUTES names is what the endpoint answers when a request has that mistake alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from gnsqd.lookupd.api import LOOKUPD_ROUTES
@@ -19,7 +19,7 @@ STATE = (
 )
 VALID = {"topic": "t", "channel": "c", "to": "first", "bytes": "1", "limit": "1", "rate": "1", "node": "n:1"}
 NO_MESSAGE = "0" * 16
-MISTAKES: Mapping[str, Mapping[str, str]] = {
+MISTAKES = {
     "INVALID_TOPIC": {"topic": "$"},
     "TOPIC_NOT_FOUND": {"topic": "nosuch"},
     "CHANNEL_NOT_FOUND": {"channel": "nosuch"},
