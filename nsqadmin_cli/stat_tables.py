@@ -35,8 +35,8 @@ count = partial(column, form=Form.COUNT)
 
 
 # The columns in their order. A count without a declaration below has its name as heading.
-_names = ["name", "place", "ingress_rate", "egress_rate", "depth", "memory_depth", "backend_depth", *OF_CHANNELS]
-_names[-1:] = ["message_count", "client_count"]
+_names = ["name", "place", "ingress_rate", "egress_rate", "depth", "memory_depth", "backend_depth"]
+_names += [*(name for name in OF_CHANNELS if name != "client_count"), "message_count", "client_count"]
 _Columns: Any = make_dataclass(
     "_Columns", [(name, Value, count(name.removesuffix("_count").replace("_", " "), keep=3)) for name in _names]
 )
