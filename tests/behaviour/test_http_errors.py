@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import parse_qsl, urlencode
 
 from gnsqd.lookupd.api import LOOKUPD_ROUTES
 from gnsqd.web.routes import ROUTES, Route
@@ -13,34 +14,29 @@ from kit.traffic import DaemonFactory
 LIMITS = ("--max-topics=4", "--max-channels=2", "--max-msg-size=10", "--max-body-size=40", "--max-channel-depth=1")
 STATE = (
     *("topic/create?topic=t", "channel/create?topic=t&channel=c", "channel/create?topic=t&channel=c%23ephemeral"),
-    *("topic/create?topic=plain", "channel/create?topic=plain&channel=c"),
-    *("topic/create?topic=e%23ephemeral", "channel/create?topic=e%23ephemeral&channel=c"),
-    *("topic/retention?topic=t&bytes=1000", "topic/create?topic=full", "pub?topic=full"),
+    *("topic/create?topic=plain", "channel/create?topic=plain&channel=c", "topic/retention?topic=t&bytes=1000"),
+    *("topic/create?topic=e%23ephemeral", "channel/create?topic=e%23ephemeral&channel=c", "pub?topic=full"),
 )
 VALID = {"topic": "t", "channel": "c", "to": "first", "bytes": "1", "limit": "1", "rate": "1", "node": "n:1"}
-NO_MESSAGE = "0" * 16
+# What is wrong in the query, and the errors that it causes, or that it causes in one request.
 MISTAKES = {
-    "INVALID_TOPIC": {"topic": "$"},
-    "TOPIC_NOT_FOUND": {"topic": "nosuch"},
-    "CHANNEL_NOT_FOUND": {"channel": "nosuch"},
-    "TOO_MANY_TOPICS": {"topic": "new"},
-    "TOO_MANY_CHANNELS": {"channel": "new"},
-    "TOO_MANY_REGISTRATIONS": {"topic": "new"},
-    "CHANNEL_EXISTS": {"from": "first"},
-    "CHANNEL_EPHEMERAL": {"channel": "c%23ephemeral", "from": "first"},
-    "NO_JOURNAL": {"topic": "e%23ephemeral", "from": "first"},
-    "NO_RETENTION": {"topic": "plain", "from": "first"},
-    "UNTIL_BEFORE_TO": {"to": "-1h", "until": "-2h"},
-    "MESSAGE_NOT_FOUND": {"id": NO_MESSAGE, "to": NO_MESSAGE},
-    "POST /channel/create MESSAGE_NOT_FOUND": {"from": NO_MESSAGE},
-    "INVALID_LIMIT": {"limit": "0"},
-    "INVALID_DEFER": {"defer": "x"},
-    "INVALID_ARG_TOPIC": {"topic": "$"},
-    "INVALID_ARG_CHANNEL": {"channel": "$"},
-    "FULL": {"topic": "full"},
-    "BAD_BODY": {"binary": "true"},
-    "BAD_MESSAGE": {"binary": "true"},
+    "topic=$": ["INVALID_TOPIC", "INVALID_ARG_TOPIC"],
+    "topic=new": ["TOO_MANY_TOPICS", "TOO_MANY_REGISTRATIONS", "TOPIC_NOT_FOUND"],
+    "topic=full": ["FULL"],
+    "topic=e%23ephemeral&from=first": ["NO_JOURNAL"],
+    "topic=plain&from=first": ["NO_RETENTION"],
+    "channel=$": ["INVALID_ARG_CHANNEL"],
+    "channel=new": ["TOO_MANY_CHANNELS", "CHANNEL_NOT_FOUND"],
+    "channel=c%23ephemeral&from=first": ["CHANNEL_EPHEMERAL"],
+    "from=first": ["CHANNEL_EXISTS"],
+    "from=0000000000000000": ["POST /channel/create MESSAGE_NOT_FOUND"],
+    "to=0000000000000000&id=0000000000000000": ["MESSAGE_NOT_FOUND"],
+    "to=-1h&until=-2h": ["UNTIL_BEFORE_TO"],
+    "limit=0": ["INVALID_LIMIT"],
+    "defer=x": ["INVALID_DEFER"],
+    "binary=true": ["BAD_BODY", "BAD_MESSAGE"],
 }
+WRONG = {error: change for change, errors in MISTAKES.items() for error in errors}
 BODIES = {"MSG_EMPTY": b"", "MSG_TOO_BIG": b"x" * 11, "BODY_TOO_BIG": b"x" * 41, "BAD_MESSAGE": b"\0\0\0\1\0\0"}
 TEXTS = {"FULL": "FULL: topic full would hold more than 1 messages (--max-channel-depth)"}
 
@@ -49,10 +45,11 @@ def answer(address: Address, route: Route, status: str, code: str) -> tuple[int,
     """Status and body of the answer to a request with the mistake that `code` is about."""
     where = f"{route.method} {route.path}"
     name = code.removeprefix("MISSING_ARG_").removeprefix("INVALID_ARG_").lower()
-    query = VALID | MISTAKES.get(f"{where} {code}", MISTAKES.get(code, {name: "x"} if "_ARG_" in code else {}))
+    wrong = WRONG.get(f"{where} {code}") or WRONG.get(code) or (f"{name}=x" if "_ARG_" in code else "")
+    query = VALID | dict(parse_qsl(wrong))
     if code.startswith("MISSING"):
         del query[name]
-    line = f"{where}?{'&'.join(f'{key}={value}' for key, value in query.items())}"
+    line = f"{where}?{urlencode(query)}"
     line = line.replace(":opt", "nosuch" if code == "INVALID_OPTION" else "log_level")
     body = b"" if (status, code) == ("413", "INVALID_VALUE") else BODIES.get(code, b"x")
     found = whole_answer(address, head(line, f"Content-Length: {len(body)}") + body, str)

@@ -10,22 +10,11 @@ from cli.findings import assert_typable
 from documentation.markdown import DOCS, PAGES, ROOT, code
 from documentation.writers import load_writer
 from gnsqd.lookupd.api import LOOKUPD_ROUTES
-from gnsqd.observe.stats import STAT_FIELDS
 from gnsqd.options import LOOKUPD_OPTIONS, OPTIONS
-from gnsqd.web.routes import ROUTES
-from gnsqd.wire.codec import GRAMMAR
-from pyspark_nsq.options import OPTIONS as SPARK_OPTIONS
-from pyspark_nsq_diskqueue.options import OPTIONS as DISKQUEUE_OPTIONS
 
 FLAGS = {option.flag for option in OPTIONS if option.flag} | {"help"}
 LOOKUPD_FLAGS = {option.flag for option in LOOKUPD_OPTIONS} | {"help"}
 WRITER = load_writer("write_reference")
-
-
-def first_cells(page: str) -> set[str]:
-    """What stands in the first column of the page's tables, each word in backquotes."""
-    rows = re.findall(r"^\| (`[^|]+) \|", (DOCS / page).read_text("utf-8"), re.MULTILINE)
-    return {word for row in rows for word in re.findall(r"`([^`]+)`", row)}
 
 
 @pytest.mark.parametrize("name", WRITER.TABLES)
@@ -44,31 +33,11 @@ def test_speed_is_what_was_measured() -> None:
         assert path.read_text("utf-8") == text, f"{path.name}: run `make options`"
 
 
-def test_errors_of_nsqlookupd_are_documented() -> None:
+def test_api_of_nsqlookupd_is_documented() -> None:
+    requests = {f"{route.method} {route.path}" for route in LOOKUPD_ROUTES if "/pprof/" not in route.path}
     codes = re.findall("[A-Z_]+", ",".join(route.errors for route in LOOKUPD_ROUTES))
     text = (DOCS / "lookupd.md").read_text("utf-8")
-    assert [code for code in codes if f"`{code}`" not in text] == []
-
-
-@pytest.mark.parametrize(
-    "page, names",
-    [
-        ("options.md", {f"--{option.flag}" for option in OPTIONS if option.flag}),
-        ("http.md", {f"{route.method} {route.path}" for route in ROUTES} | set(WRITER.http_errors())),
-        ("lookupd.md", {f"{route.method} {route.path}" for route in LOOKUPD_ROUTES if "/pprof/" not in route.path}),
-        ("tcp.md", WRITER.wire_errors()),
-        ("statistics.md", {field.name for level in STAT_FIELDS.values() for field in level}),
-        ("metrics.md", {WRITER.metric(level, field) for level, fields in STAT_FIELDS.items() for field in fields}),
-        ("spark.md", {option.name for option in (*SPARK_OPTIONS, *DISKQUEUE_OPTIONS)}),
-    ],
-)
-def test_nothing_is_undocumented(page: str, names: set[str]) -> None:
-    assert sorted(names - first_cells(page)) == []
-
-
-def test_every_command_of_the_protocol_is_documented() -> None:
-    reported = {cell.split()[0] for cell in first_cells("tcp.md")}
-    assert {name.decode() for name in GRAMMAR} - reported == set()
+    assert [name for name in {*requests, *codes} if f"`{name}`" not in text] == []
 
 
 def test_errors_of_the_sources_are_found() -> None:
