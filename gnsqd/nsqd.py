@@ -46,7 +46,6 @@ from gnsqd.web.handlers import API
 from gnsqd.web.routes import Router, TLSRequired
 from gnsqd.web.server import HTTPServer
 from gnsqd.wire.commands import Commands
-from gnsqd.wire.session import ProtocolV2
 from gnsqd.wire.tcp import TCPServer
 
 if TYPE_CHECKING:
@@ -128,8 +127,7 @@ class NSQD(Daemon):
         authenticate = None if self._auth is None else self._auth.query
         spawn_for_client = self._supervisor.spawn_for_client
         commands = Commands(self._registry, options, log, new_tls, authenticate)
-        protocol = ProtocolV2(commands, log, spawn_for_client)
-        self._tcp_server = TCPServer(tcp_listener, protocol, options, log, spawn_for_client)
+        self._tcp_server = TCPServer(tcp_listener, commands, options, log, spawn_for_client)
         exiting = self._exit_requested.is_set
         parts = (self._registry, self._drain, self._debug, self._tcp_server, self._lookup)
         status = Status(options, *parts, http_port, exiting)

@@ -31,7 +31,7 @@ from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import BOOLS, JSON, HTTPError, parse_query, read_parameters, required, topic_and_channel
-from gnsqd.wire.codec import CodecError, Decoder
+from gnsqd.wire.codec import ClientError, Decoder
 
 DEFAULT_PEEK = 10
 MAX_PEEK = 1000  # messages
@@ -98,7 +98,7 @@ class API:
         return BOOLS.get(value, True)
 
     def _split_binary(self, request: Request) -> list[bytes]:
-        decoder = Decoder()
+        decoder = Decoder({})
         try:
             for piece in _pieces(request.body, of_lines=False):
                 decoder.feed(piece)
@@ -106,7 +106,7 @@ class API:
                 if bodies is not None:
                     return bodies
             raise decoder.messages_cut_off()
-        except CodecError as error:
+        except ClientError as error:
             raise HTTPError(413, error.code.removeprefix("E_")) from error
 
     def _split_lines(self, request: Request) -> list[bytes]:

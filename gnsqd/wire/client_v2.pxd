@@ -3,8 +3,6 @@ cimport cython
 from gnsqd.broker.channel cimport Channel
 from gnsqd.hub.doorbell cimport Doorbell
 from gnsqd.queues.message cimport Message
-from gnsqd.broker.topic cimport Topic
-from gnsqd.wire.codec cimport Decoder
 from gnsqd.net.connection cimport Connection
 
 cdef double _NS
@@ -14,33 +12,27 @@ cdef class ClientV2:
     cdef public long long in_flight_count, message_count, finish_count, requeue_count, delivery_msg_timeout
     cdef public long long delivery_sample_rate
     cdef public Connection connection
-    cdef public str remote_address, last_topic_name
-    cdef public Decoder decoder
+    cdef public str remote_address
     cdef public int state, locality, rank
     cdef public bint exiting, deflate, snappy, identified, heartbeat_due
     cdef public object connect_time, remote_ip, client_id, hostname, user_agent, tls, auth_state, topology_region, topology_zone
     cdef public Py_ssize_t output_buffer_size
-    cdef public bytes auth_secret, last_topic_word
-    cdef public Channel channel, delivers_from
-    cdef public dict pub_counts, uncommitted
+    cdef public bytes auth_secret
+    cdef public Channel channel, delivering
+    cdef public dict pub_counts
     cdef object _flush_timer, _heartbeat_timer
     cdef double _flush_interval, _next_flush
     cdef public Doorbell doorbell
-    cdef list _replies, _output
+    cdef list _output
     cdef Py_ssize_t _output_size
 
     cpdef long long window(self) except? -1
     cpdef set_deadlines(self)
     cpdef set_ready_count(self, long long count)
-    cpdef finished_messages(self, long long count)
-    cpdef requeued_message(self)
+    cpdef left_flight(self, long long count)
     cpdef timed_out_message(self)
-    cdef _left_flight(self, long long count)
     cpdef wake(self)
-    cpdef published(self, Topic topic, Py_ssize_t count)
-    cpdef reply(self, bytes frame)
-    @cython.locals(topic=Topic)
-    cpdef send_replies(self)
     @cython.locals(message=Message, output=list, delivery=bytes, size=Py_ssize_t)
     cpdef send_messages(self, list messages)
-    cpdef flush(self)
+    @cython.locals(output=list, data=bytes)
+    cpdef flush(self, frames=*)

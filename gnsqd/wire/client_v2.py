@@ -1,6 +1,7 @@
 """A client of protocol V2 as the broker and the statistics see it: its settings, its RDY window, its output buffer."""
 
 import socket
+from collections.abc import Iterable
 from time import monotonic, time
 from typing import Any, Protocol
 
@@ -8,14 +9,11 @@ from gevent import get_hub
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import ClientStats
-from gnsqd.broker.topic import Topic
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.net.connection import Connection
 from gnsqd.net.stream import TLS
 from gnsqd.options import Options
 from gnsqd.queues.message import Message
-from gnsqd.shared.errors import StorageError
-from gnsqd.wire.codec import Decoder
 
 STATE_INIT = 0
 STATE_SUBSCRIBED = 3
@@ -52,20 +50,19 @@ class ClientV2:
     """Owns one connection's state. Durations are ns; 0 switches a heartbeat or a buffer timeout off."""
 
     __slots__ = (
-        "_flush_interval", "_flush_timer", "_heartbeat_timer", "_next_flush", "_output", "_output_size", "_replies",
-        "auth_secret", "auth_state", "channel", "client_id", "connect_time", "connection", "decoder", "deflate",
-        "delivers_from", "delivery_msg_timeout", "delivery_sample_rate", "doorbell", "exiting", "finish_count",
-        "heartbeat_due", "heartbeat_interval", "hostname", "id", "identified", "in_flight_count", "last_topic_name",
-        "last_topic_word", "locality", "message_count", "msg_timeout", "output_buffer_size", "output_buffer_timeout",
-        "pub_counts", "rank", "ready_count", "remote_address", "remote_ip", "requeue_count", "sample_rate", "snappy",
-        "state", "tls", "topology_region", "topology_zone", "uncommitted", "user_agent",
+        "_flush_interval", "_flush_timer", "_heartbeat_timer", "_next_flush", "_output", "_output_size", "auth_secret",
+        "auth_state", "channel", "client_id", "connect_time", "connection", "deflate", "delivering",
+        "delivery_msg_timeout", "delivery_sample_rate", "doorbell", "exiting", "finish_count", "heartbeat_due",
+        "heartbeat_interval", "hostname", "id", "identified", "in_flight_count", "locality", "message_count",
+        "msg_timeout", "output_buffer_size", "output_buffer_timeout", "pub_counts", "rank", "ready_count",
+        "remote_address", "remote_ip", "requeue_count", "sample_rate", "snappy", "state", "tls", "topology_region",
+        "topology_zone", "user_agent",
     )  # fmt: skip
 
     def __init__(self, id: int, sock: socket.socket, remote_address: str, options: Options) -> None:
         self.id = id
         self.connection = Connection(sock, remote_address)
         self.remote_address = remote_address
-        self.decoder = Decoder()
         self.state = STATE_INIT
         self.exiting = False
         self.connect_time = int(time())
@@ -95,13 +92,10 @@ class ClientV2:
         self.finish_count = 0
         self.requeue_count = 0
         self.pub_counts: dict[str, int] = {}
-        self.uncommitted: dict[Topic, None] = {}
-        self.last_topic_name = ""  # it published to
-        self.last_topic_word: bytes | None = None  # the same as it comes; None before the first
 
         # What messagePump works with: the first IDENTIFY sets it, later ones don't reach it (NSQD-COMPAT 2.4).
         self.identified = False
-        self.delivers_from: Channel | None = None
+        self.delivering: Channel | None = None  # `channel`, once SUB is answered
         self.delivery_msg_timeout = self.msg_timeout
         self.delivery_sample_rate = 0
         self.heartbeat_due = False
@@ -111,7 +105,6 @@ class ClientV2:
         self._flush_timer: Any = None  # runs while something is buffered
 
         self.doorbell = Doorbell()
-        self._replies: list[bytes] = []
         self._output: list[bytes] = []
         self._output_size = 0
 
@@ -159,7 +152,7 @@ class ClientV2:
 
     def window(self) -> int:
         """The number of further messages it may be sent now."""
-        channel = self.delivers_from
+        channel = self.delivering
         if channel is None or channel.paused:
             return 0
         return self.ready_count - self.in_flight_count
@@ -169,21 +162,14 @@ class ClientV2:
             self.ready_count = count
             self.doorbell.ring()
 
-    def finished_messages(self, count: int) -> None:
-        self.finish_count += count
-        self._left_flight(count)
-
-    def requeued_message(self) -> None:
-        self.requeue_count += 1
-        self._left_flight(1)
-
-    def timed_out_message(self) -> None:
-        self._left_flight(1)
-
-    def _left_flight(self, count: int) -> None:
+    def left_flight(self, count: int) -> None:
+        """That many of its messages are in flight no more."""
         if self.in_flight_count >= self.ready_count:
             self.doorbell.ring()
         self.in_flight_count -= count
+
+    def timed_out_message(self) -> None:
+        self.left_flight(1)
 
     def emptied(self) -> None:
         self.in_flight_count = 0
@@ -197,37 +183,7 @@ class ClientV2:
         self.set_ready_count(0)
         self.state = STATE_CLOSING
 
-    def published(self, topic: Topic, count: int) -> None:
-        if topic.name != self.last_topic_name:
-            self.last_topic_name = topic.name
-            self.last_topic_word = topic.name.encode()
-        self.pub_counts[topic.name] = self.pub_counts.get(topic.name, 0) + count
-        self.uncommitted[topic] = None
-
     # Output
-
-    def reply(self, frame: bytes) -> None:
-        """Answer a command; leaves with the others of its batch, once what they acknowledge is kept."""
-        self._replies.append(frame)
-
-    def send_replies(self) -> None:
-        """Commit what the batch published and send its answers. May yield. StorageError if something can't be kept:
-        then nothing is answered."""
-        if self.uncommitted:
-            uncommitted, self.uncommitted = self.uncommitted, {}
-            try:
-                for topic in uncommitted:
-                    topic.commit()
-            except StorageError:
-                self._replies.clear()
-                raise
-        if self._replies:
-            self._output += self._replies
-            self._replies.clear()
-            self.flush()
-        if self.channel is not self.delivers_from:
-            self.delivers_from = self.channel
-            self.doorbell.ring()
 
     def send_messages(self, messages: list[Message]) -> None:
         """Put message frames into the output buffer, which is sent when it is full. May yield then."""
@@ -242,14 +198,11 @@ class ClientV2:
         if size >= self.output_buffer_size:
             self.flush()
 
-    def send_now(self, frame: bytes) -> None:
-        """Send a frame with everything that is buffered before it. May yield."""
-        self._output.append(frame)
-        self.flush()
-
-    def flush(self) -> None:
-        """Send what is buffered. May yield; OSError, StreamError or TimeoutError if it can't be sent."""
+    def flush(self, frames: Iterable[bytes] = ()) -> None:
+        """Sends what is buffered, and `frames` after it. May yield; OSError, StreamError or TimeoutError if it can't be
+        sent."""
         output = self._output
+        output += frames
         if output:
             data = output[0] if len(output) == 1 else b"".join(output)
             output.clear()
@@ -274,9 +227,9 @@ class ClientV2:
                 self.doorbell.wait()
                 return
             self._next_flush += (late // self._flush_interval + 1) * self._flush_interval
-        if self.delivers_from is not None:
+        if self.delivering is not None:
             # A client that does not read may hold this up, and must not be woken for what others could take.
-            self.delivers_from.stop_waiting(self)
+            self.delivering.stop_waiting(self)
         self.flush()
 
     def _on_flush_timer(self) -> None:

@@ -1,9 +1,10 @@
 """The bytes of protocol V2, without any I/O (NSQD-COMPAT sections 2.1 and 2.4).
 
 A client sends `  V2` and then commands: a line of words, for some of them followed by an int32 size and that many
-bytes. `feed` the decoder with what arrives, in whatever pieces, and ask it for the next command; None means that more
-bytes are needed first. The real daemon answers some mistakes before the body is there, so a command comes out as soon
-as its line is in, with its size and body if they came along, else None; `size`, `body` and `messages` give the rest.
+bytes. `feed` the decoder with what arrives, in whatever pieces. `next_command` returns a command as soon as its line is
+in, because the real daemon refuses some lines before the body is there; `complete` then waits for what follows the
+line, and refuses sizes that break the limits of the command before the bytes arrive. `end` states that no more bytes
+come, which refuses a command that lacks some.
 
 Incomplete bytes are kept in pieces and joined once: a large body that arrives in many segments costs no more than its
 length.
@@ -11,58 +12,24 @@ length.
 Compiled, the locals called `data` are pointers into the buffer: they are indexed and sliced, and nothing else.
 """
 
-from enum import Enum
+from collections.abc import Callable
 from struct import Struct
+from typing import Any
 
 from gnsqd.shared.errors import NSQError
 from gnsqd.shared.protocol import FRAME_TYPE_ERROR
 
 MAX_LINE = 16384  # with the line feed
 MESSAGE_ID_LENGTH = 16
+MAX_INT32 = 2**31 - 1
+UNKNOWN = b" "  # the key of the row for all other words
 
+_NO_BODIES: list[bytes] = []
 _FRAME_HEAD = Struct(">ii")
-
-
-class Tail(Enum):
-    """What follows a command's line."""
-
-    NOTHING = 0
-    BODY = 1  # int32 size, body
-    MESSAGES = 2  # int32 size, int32 count, count x { int32 size, body }
-
-
-# Every command of the protocol; HANDLERS in `commands` has the same keys.
-GRAMMAR: dict[bytes, Tail] = {
-    b"IDENTIFY": Tail.BODY,
-    b"AUTH": Tail.BODY,
-    b"SUB": Tail.NOTHING,
-    b"PUB": Tail.BODY,
-    b"MPUB": Tail.MESSAGES,
-    b"DPUB": Tail.BODY,
-    b"RDY": Tail.NOTHING,
-    b"FIN": Tail.NOTHING,
-    b"REQ": Tail.NOTHING,
-    b"TOUCH": Tail.NOTHING,
-    b"NOP": Tail.NOTHING,
-    b"CLS": Tail.NOTHING,
-}
-
 _FIN = b"FIN "
 _FIN_LENGTH = len(_FIN) + MESSAGE_ID_LENGTH + 1
 _FIN_COLUMNS = ((_FIN_LENGTH - 1, b"\n"), (0, b"F"), (1, b"I"), (2, b"N"), (3, b" "))
 _MAX_RUN = 512
-
-_HAS_SIZE = {name for name, tail in GRAMMAR.items() if tail is not Tail.NOTHING}
-_HAS_BODY = {name for name, tail in GRAMMAR.items() if tail is Tail.BODY}
-
-
-class CodecError(NSQError):
-    """Invalid bytes: `code` is the E_ code, `reason` the text that follows the command's name."""
-
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(f"{code} {reason}")
-        self.code = code
-        self.reason = reason
 
 
 class LineTooLong(NSQError):
@@ -78,6 +45,7 @@ class ClientError(NSQError):
     ) -> None:
         raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
         data = code.encode() + b" " + raw
+        self.code = code
         self.frame = frame(FRAME_TYPE_ERROR, data)
         self.cause = cause
         self.fatal = fatal
@@ -85,23 +53,70 @@ class ClientError(NSQError):
         super().__init__(data.decode("utf-8", "backslashreplace"))
 
 
-class CutOff(NSQError):
-    """The stream ended, or broke, where a command needed it."""
-
-
 def frame(frame_type: int, data: bytes) -> bytes:
     """int32 size, int32 type, data."""
     return _FRAME_HEAD.pack(4 + len(data), frame_type) + data
 
 
-class Command:
-    """One command: `params[0]` is its name; `size` and `body` are None while they haven't arrived."""
+class CommandSpec:
+    """One row of the table of commands. `handler` executes the command; `check` refuses what is wrong before the body
+    is there. Both are called with the owner of the handlers, the client and the command.
 
-    __slots__ = ("body", "params", "size")
+    With `limits`, int32 size and a body of that size follow the line: `code` is that of a refused size, which must not
+    exceed any of the limits. With a `message_limit`, the body is int32 count, and for each message int32 size and
+    body."""
+
+    __slots__ = ("check", "code", "handler", "limit", "limits", "message_limit", "name")
+
+    def __init__(
+        self,
+        name: str,
+        handler: Callable[..., bytes | None],
+        code: str = "",
+        limits: tuple[int, ...] = (),
+        message_limit: int = 0,
+        check: Callable[[Any, Any, Any], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.handler = handler
+        self.code = code
+        self.limits = limits
+        self.limit = min(*limits, MAX_INT32) if limits else 0
+        self.message_limit = message_limit
+        self.check = check
+
+    def refusal(self, text: str, cause: Exception | None = None) -> ClientError:
+        """Returns the refusal of what follows the line; {} in `text` stands for what that is."""
+        noun = "message body" if self.code == "E_BAD_MESSAGE" else "body"
+        return ClientError(self.code, f"{self.name} {text.format(noun)}", cause)
+
+    def bad_size(self, size: int) -> ClientError:
+        """Returns the refusal of a size that is not between 1 and the limits."""
+        if size <= 0:
+            return self.refusal(f"invalid {{}} size {size}")
+        limit = next(limit for limit in self.limits if size > limit)
+        noun = "message" if self.code == "E_BAD_MESSAGE" else "body"
+        return ClientError(self.code, f"{self.name} {noun} too big {size} > {limit}")
+
+
+class Command:
+    """One command from its line on: `params[0]` is its name, and `spec` its row in the table. `size` is 0 and `bodies`
+    is empty until they have arrived. Its check and its handler fill in the rest."""
+
+    __slots__ = (
+        "bodies", "checked", "deferred", "may_yield", "params", "size", "spec", "topic", "topic_name", "upgrade"
+    )  # fmt: skip
 
     params: list[bytes]
-    size: int | None
-    body: bytes | None
+    spec: CommandSpec
+    size: int
+    bodies: list[bytes]
+    checked: bool
+    may_yield: bool  # IOLoop executes it
+    topic_name: str
+    deferred: int  # ns
+    topic: Any  # that it has published to, and that is to be committed
+    upgrade: Any  # of the stream, once it is answered
 
 
 def _int32(buffer: bytes, at: int) -> int:
@@ -111,11 +126,13 @@ def _int32(buffer: bytes, at: int) -> int:
 
 
 class Decoder:
-    """One direction of one connection, from the client to the daemon."""
+    """One direction of one connection, from the client to the daemon. `table` has the row of each command."""
 
-    __slots__ = ("_bodies", "_buffer", "_count", "_length", "_pieces", "_pieces_length", "_position", "_total")
+    __slots__ = ("_bodies", "_buffer", "_count", "_end", "_length", "_pieces", "_pieces_length", "_position", "_table",
+                 "_total")  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, table: dict[bytes, CommandSpec]) -> None:
+        self._table = table
         self._buffer = b""
         self._position = 0
         self._length = 0
@@ -124,9 +141,10 @@ class Decoder:
         self._count = -1
         self._bodies: list[bytes] = []
         self._total = 0
+        self._end: Exception | None = None
 
     def feed(self, data: bytes) -> None:
-        """Add what was received."""
+        """Adds what was received."""
         if self._position == self._length and not self._pieces:
             self._buffer = data
             self._position = 0
@@ -135,13 +153,17 @@ class Decoder:
             self._pieces.append(data)
             self._pieces_length += len(data)
 
+    def end(self, cause: Exception | None = None) -> None:
+        """No more bytes come, by default because the client has closed the connection."""
+        self._end = cause or NSQError("unexpected EOF" if self.buffered else "EOF")
+
     @property
     def buffered(self) -> int:
-        """The number of bytes to be decoded."""
+        """Returns the number of bytes that are not decoded yet."""
         return self._length - self._position + self._pieces_length
 
     def take_rest(self) -> bytes:
-        """All bytes not decoded yet: after an upgrade they belong to the upgraded stream."""
+        """Removes and returns all bytes not decoded yet: after an upgrade they belong to the upgraded stream."""
         self._join()
         rest = self._buffer[self._position :]
         self._buffer = b""
@@ -158,7 +180,7 @@ class Decoder:
             self._pieces_length = 0
 
     def _has(self, count: int) -> bool:
-        """Whether the next `count` bytes are there, and then contiguous in the buffer."""
+        """True if the next `count` bytes are there; then they are contiguous in the buffer."""
         if self._length - self._position >= count:
             return True
         if self.buffered < count:
@@ -167,19 +189,17 @@ class Decoder:
         return True
 
     def magic(self) -> bytes | None:
-        """The first four bytes of a connection."""
-        return self._take(4)
-
-    def _take(self, count: int) -> bytes | None:
-        if not self._has(count):
+        """Returns the first four bytes of a connection, or None until they are there."""
+        if not self._has(4):
             return None
         start = self._position
-        self._position = start + count
+        self._position = start + 4
         data = self._buffer
-        return data[start : start + count]
+        return data[start : start + 4]
 
     def finished_ids(self) -> list[bytes]:
-        """The message ids of the FINs that are next, as far as they have the usual form, which takes no parsing."""
+        """Removes the FINs that come next, as far as they have the usual form, which takes no parsing, and returns
+        their message ids."""
         buffer = data = self._buffer
         start = self._position
         if not buffer.startswith(_FIN, start):
@@ -191,14 +211,18 @@ class Decoder:
             count -= len(column.lstrip(character))
         end = start + count * _FIN_LENGTH
         self._position = end
-        return [data[at : at + 16] for at in range(start + 4, end, 21)]  # literals make it a loop in C
+        ids = []
+        for at in range(start + 4, end, 21):  # literals make it a loop in C
+            ids.append(data[at : at + 16])
+        return ids
 
     def take_back(self, count: int) -> None:
-        """Let the last `count` of the FINs that `finished_ids` found come as commands after all."""
+        """Lets the last `count` of the FINs that `finished_ids` removed come as commands after all."""
         self._position -= count * _FIN_LENGTH
 
     def next_command(self) -> Command | None:
-        """The next command; LineTooLong if there can't be one any more."""
+        """Returns the next command, without what follows its line, or None until the line is in; LineTooLong if there
+        can't be one any more."""
         if self._position == self._length and not self._pieces:
             self._buffer = b""
             self._position = self._length = 0
@@ -221,44 +245,63 @@ class Decoder:
             end -= 1
         line: bytes = data[start:end]
         command = Command.__new__(Command)
-        command.params = line.split(b" ")
-        command.size = None
-        command.body = None
-        name = command.params[0]
-        if name in _HAS_SIZE:
-            command.size = self.size()
-            if command.size is not None and name in _HAS_BODY:
-                known = command.size
-                if 0 < known <= self._length - self._position:
-                    start = self._position
-                    self._position = start + known
-                    data = self._buffer  # size may have joined pieces
-                    command.body = data[start : start + known]
+        command.params = params = line.split(b" ")
+        command.spec = self._table.get(params[0]) or self._table[UNKNOWN]
+        command.size = 0
+        command.bodies = _NO_BODIES
+        command.checked = command.may_yield = False
+        command.topic = command.upgrade = None
         return command
 
-    def size(self) -> int | None:
-        """The int32 that follows a command line."""
-        if not self._has(4):
-            return None
-        start = self._position
-        self._position = start + 4
-        return _int32(self._buffer, start)
+    def complete(self, command: Command) -> bool:
+        """True once `command` has everything that follows its line. ClientError as soon as a size can't be right, or
+        if no more bytes come."""
+        spec = command.spec
+        if not spec.limit or command.bodies:
+            return True
+        size = command.size
+        if not size:
+            if self._length - self._position < 4 and not self._has(4):
+                return self._wait(command)
+            start = self._position
+            data = self._buffer
+            size = data[start] << 24 | data[start + 1] << 16 | data[start + 2] << 8 | data[start + 3]
+            if not 0 < size <= spec.limit:
+                raise spec.bad_size(_int32(self._buffer, start))
+            command.size = size
+            self._position = start + 4
+        if spec.message_limit:
+            command.bodies = self.messages(spec.limit, spec.message_limit) or _NO_BODIES
+        elif self._length - self._position >= size or self._has(size):
+            start = self._position
+            end = start + size
+            self._position = end
+            data = self._buffer
+            command.bodies = [data[start:end]]
+        return bool(command.bodies) or self._wait(command)
 
-    def body(self, size: int) -> bytes | None:
-        """The `size` bytes of a command's body."""
-        return self._take(size)
+    def _wait(self, command: Command) -> bool:
+        """False: `command` lacks bytes. ClientError if they do not come any more."""
+        spec = command.spec
+        if self._end is None:
+            return False
+        if command.size and spec.message_limit:
+            raise self.messages_cut_off()
+        raise spec.refusal("failed to read {}" if command.size else "failed to read {} size", self._end)
 
     def messages(self, max_body_size: int, max_msg_size: int) -> list[bytes] | None:
-        """The bodies of an MPUB, from the count on; CodecError as soon as they can't be right.
+        """Returns the bodies of an MPUB, from the count on, or None until they are there; ClientError as soon as they
+        can't be right.
 
         The inner sizes decide where it ends, not the size in front, as in the real daemon; but their sum is bounded.
         """
         if self._count < 0:
-            count = self.size()
-            if count is None:
+            if not self._has(4):
                 return None
+            count = _int32(self._buffer, self._position)
+            self._position += 4
             if count <= 0 or count > (max_body_size - 4) // 5:
-                raise CodecError("E_BAD_BODY", f"invalid message count {count}")
+                raise ClientError("E_BAD_BODY", f"MPUB invalid message count {count}")
             self._count = count
         bodies = self._bodies
         total = self._total
@@ -286,22 +329,24 @@ class Decoder:
         return bodies
 
     def _has_message(self, max_body_size: int, max_msg_size: int) -> bool:
-        """Whether the next message of an MPUB is there, and then contiguous in the buffer; CodecError for a bad one."""
+        """True if the next message of an MPUB is there, then contiguous in the buffer; ClientError for a bad size."""
         if not self._has(4):
             return False
         size = _int32(self._buffer, self._position)
         if size <= 0:
-            raise CodecError("E_BAD_MESSAGE", f"invalid message({len(self._bodies)}) body size {size}")
+            raise ClientError("E_BAD_MESSAGE", f"MPUB invalid message({len(self._bodies)}) body size {size}")
         if size > max_msg_size:
-            raise CodecError("E_BAD_MESSAGE", f"message too big {size} > {max_msg_size}")
+            raise ClientError("E_BAD_MESSAGE", f"MPUB message too big {size} > {max_msg_size}")
         if self._total + size > max_body_size:
-            raise CodecError("E_BAD_BODY", f"body too big {self._total + size} > {max_body_size}")
+            raise ClientError("E_BAD_BODY", f"MPUB body too big {self._total + size} > {max_body_size}")
         return self._has(4 + size)
 
-    def messages_cut_off(self) -> CodecError:
-        """The error if the stream ends where `messages` needs more."""
+    def messages_cut_off(self) -> ClientError:
+        """Returns the refusal if no more bytes come where `messages` needs some."""
         if self._count < 0:
-            return CodecError("E_BAD_BODY", "failed to read message count")
+            return ClientError("E_BAD_BODY", "MPUB failed to read message count", self._end)
         if self.buffered < 4:
-            return CodecError("E_BAD_MESSAGE", f"failed to read message({len(self._bodies)}) body size")
-        return CodecError("E_BAD_MESSAGE", "failed to read message body")
+            text = f"MPUB failed to read message({len(self._bodies)}) body size"
+        else:
+            text = "MPUB failed to read message body"
+        return ClientError("E_BAD_MESSAGE", text, self._end)

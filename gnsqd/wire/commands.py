@@ -1,46 +1,57 @@
 """The commands of protocol V2: what each does, and the table of them (NSQD-COMPAT section 2).
 
-A handler checks what the real daemon checks, in its order, and asks for the size and body of its command when it needs
-them; if they haven't arrived, the batch so far is answered first. A handler's result is the answer; a refusal is a
-ClientError, after which the connection ends unless it specifies otherwise.
+A check or a handler checks what the real daemon checks, in its order. A handler's result is the answer; a refusal is a
+ClientError, after which the connection ends unless it specifies otherwise. Neither of them yields, except for a command
+that `may_yield`: for any other they raise WouldYield first, before they have changed anything.
 """
 
 from collections.abc import Callable
-from time import monotonic
+from functools import partial
+from typing import NamedTuple
 
 from gevent import sleep
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
-from gnsqd.broker.topic import Draining, Topic
+from gnsqd.broker.topic import MAX_PUT, Draining, Topic
 from gnsqd.gotext import dumps, quote
-from gnsqd.log import Level, Logger
-from gnsqd.net.stream import TLS, DeflateLayer, Layer, SnappyLayer, StreamError
+from gnsqd.log import Logger
+from gnsqd.net.stream import TLS, DeflateLayer, Layer, SnappyLayer
 from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options
-from gnsqd.shared.errors import AuthError, BrokerError, StorageError
+from gnsqd.shared.errors import AuthError, BrokerError, NSQError, StorageError
 from gnsqd.shared.names import check_limit, is_valid_name
 from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
 from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, AuthState, ClientV2
-from gnsqd.wire.codec import MESSAGE_ID_LENGTH, ClientError, CodecError, Command, CutOff, frame
+from gnsqd.wire.codec import MESSAGE_ID_LENGTH, UNKNOWN, ClientError, Command, CommandSpec, frame
 from gnsqd.wire.identify import Identify, IdentifyWithTopology, apply_settings, negotiate, parse_identify
 
-TLS_HANDSHAKE_SECONDS = 5.0
 EPHEMERAL_RETRY_SECONDS = 0.1
 MAX_IDENTIFY = 32768  # bytes of JSON, which are some ms of work; what clients send takes 300
 
-_DEBUG = Level.DEBUG
 _OK = frame(FRAME_TYPE_RESPONSE, b"OK")
 _CLOSE_WAIT = frame(FRAME_TYPE_RESPONSE, b"CLOSE_WAIT")
 _NO_NUMBER = ValueError("failed to convert to Base10")
 
-# Of the client's IP ("" on a unix socket), whether it uses TLS, the common name of its certificate ("" without one),
-# and its secret; AuthError. Yields.
+# Is called with the client's IP ("" on a unix socket), whether it uses TLS, the common name of its certificate (""
+# without one), and its secret; raises AuthError. Yields.
 Authenticate = Callable[[str, bool, str, bytes], AuthState]
+
+
+class WouldYield(NSQError):
+    """The command can't be executed without a yield, and nothing of it has been."""
+
+
+class Upgrade(NamedTuple):
+    """The layers that IDENTIFY has agreed on. `label` is the log's name for the compression."""
+
+    tls: TLS | None
+    compression: Layer | None
+    label: str
 
 
 class Commands:
     """Executes commands against one registry. `new_tls`, which makes a layer for one client, is None without a
-    certificate, `authenticate` without auth servers."""
+    certificate, `authenticate` without auth servers. `table` has the rows of the commands."""
 
     def __init__(
         self,
@@ -50,88 +61,30 @@ class Commands:
         new_tls: Callable[[], TLS] | None,
         authenticate: Authenticate | None = None,
     ) -> None:
+        self.table = command_table(options)
         self._registry = registry
         self._topics = registry.topics
         self._options = options
         self._log = log
         self._new_tls = new_tls
         self._authenticate = authenticate
-        self._handlers = HANDLERS
         self._tls_required = options.tls_required != TLS_NOT_REQUIRED
 
-    def execute(self, client: ClientV2, command: Command) -> None:
-        """Execute one command and answer it; ClientError, which the client gets as an answer, if it ends the
-        connection."""
-        params = command.params
-        if self._log.level <= _DEBUG:
-            self._log.debug("PROTOCOL(V2): [%s] [%s]", client, b" ".join(params).decode("utf-8", "replace"))
-        try:
-            handler = self._handlers.get(params[0])
-            if self._tls_required and client.tls is None and params[0] != b"IDENTIFY":
-                raise ClientError("E_INVALID", b"cannot %b in current state (TLS required)" % params[0])
-            if handler is None:
-                raise ClientError("E_INVALID", b"invalid command " + params[0])
-            answer = handler(self, client, command)
-            if answer is not None:
-                client.reply(answer)
-        except StorageError as error:
-            raise refuse_published(client, error) from error
-        except ClientError as error:
-            if not error.quiet:
-                cause = f" - {error.cause}" if error.cause is not None else ""
-                self._log.error("[%s] - %s%s", client, error, cause)
-            client.reply(error.frame)
-            if error.fatal:
-                raise
-
-    # Sizes and bodies
-
-    def _more(self, client: ClientV2) -> None:
-        """Receive more of the command at hand; CutOff if there is no more."""
-        client.send_replies()
-        try:
-            data = client.connection.receive()
-        except (OSError, StreamError) as error:
-            raise CutOff(str(error)) from error
-        if not data:
-            raise CutOff("unexpected EOF" if client.decoder.buffered else "EOF")
-        client.decoder.feed(data)
-
-    def _size(self, client: ClientV2, command: Command, code: str, name: str, limit: int) -> int:
-        """The size of the body, or of MPUB's bodies, from 1 to `limit`."""
-        try:
-            while command.size is None:
-                command.size = client.decoder.size()
-                if command.size is None:
-                    self._more(client)
-        except CutOff as error:
-            raise ClientError(code, f"{name} failed to read {_noun(code)} size", error) from error
-        size = command.size
-        if size <= 0:
-            raise ClientError(code, f"{name} invalid {_noun(code)} size {size}")
-        if size > limit:
-            raise ClientError(code, f"{name} {_noun(code).removesuffix(' body')} too big {size} > {limit}")
-        return size
-
-    def _body(self, client: ClientV2, command: Command, code: str, name: str, limit: int) -> bytes:
-        size = self._size(client, command, code, name, limit)
-        body = command.body
-        try:
-            while body is None:
-                body = client.decoder.body(size)
-                if body is None:
-                    self._more(client)
-        except CutOff as error:
-            raise ClientError(code, f"{name} failed to read {_noun(code)}", error) from error
-        return body
+    def check(self, client: ClientV2, command: Command) -> None:
+        """Refuses what is wrong before the body is there. ClientError, WouldYield."""
+        if self._tls_required and client.tls is None and command.params[0] != b"IDENTIFY":
+            raise ClientError("E_INVALID", b"cannot %b in current state (TLS required)" % command.params[0])
+        check = command.spec.check
+        if check is not None:
+            check(self, client, command)
 
     # IDENTIFY and AUTH
 
-    def IDENTIFY(self, client: ClientV2, command: Command) -> bytes | None:
+    def check_identify(self, client: ClientV2, command: Command) -> None:
         _require_state(client, "IDENTIFY", STATE_INIT)
-        self._size(client, command, "E_BAD_BODY", "IDENTIFY", self._options.max_body_size)
-        body = self._body(client, command, "E_BAD_BODY", "IDENTIFY", MAX_IDENTIFY)
-        identify = parse_identify(body, IdentifyWithTopology if self._options.has_topology else Identify)
+
+    def IDENTIFY(self, client: ClientV2, command: Command) -> bytes:
+        identify = parse_identify(command.bodies[0], IdentifyWithTopology if self._options.has_topology else Identify)
         self._log.debug("PROTOCOL(V2): [%s] %s", client, identify)
         self._log.info("[%s] IDENTIFY: %s", client, identify)
         apply_settings(client, identify, self._options)
@@ -145,52 +98,29 @@ class Commands:
         if client.deflate or client.snappy or (tls is not None and client.tls is not None):
             # The real daemon's stream breaks here; one layer on the other would cost memory without end.
             raise ClientError("E_INVALID", "cannot IDENTIFY in current state")
-        client.reply(answer)
-        client.send_replies()
-        if tls is not None:
-            self._upgrade_tls(client, tls)
+        layer: Layer | None = None
+        label = ""
         if identify.snappy:
-            self._log.info("PROTOCOL(V2): [%s] upgrading connection to snappy", client)
-            self._upgrade(client, SnappyLayer())
-            client.snappy = True
+            layer, label = SnappyLayer(), "snappy"
         elif identify.deflate:
-            level = identify.deflate_level
-            self._log.info("PROTOCOL(V2): [%s] upgrading connection to deflate (level %d)", client, level)
-            self._upgrade(client, DeflateLayer(level))
-            client.deflate = True
-        return None
+            layer, label = DeflateLayer(identify.deflate_level), f"deflate (level {identify.deflate_level})"
+        client.snappy, client.deflate = identify.snappy, identify.deflate
+        command.upgrade = Upgrade(tls, layer, label)
+        return answer
 
-    def _upgrade_tls(self, client: ClientV2, layer: TLS) -> None:
-        self._log.info("PROTOCOL(V2): [%s] upgrading connection to TLS", client)
-        client.connection.read_deadline = monotonic() + TLS_HANDSHAKE_SECONDS
-        client.connection.write_timeout = TLS_HANDSHAKE_SECONDS
-        try:
-            client.connection.handshake(layer, client.decoder.take_rest())
-        except (OSError, StreamError) as error:
-            # Unlike the real daemon, no error frame: it would be plain bytes in a stream the client takes for TLS.
-            text = f"E_IDENTIFY_FAILED IDENTIFY failed {error}"
-            self._log.error("[%s] - %s - %s", client, text, error)
-            raise CutOff(text) from error
-        client.set_deadlines()
-        client.tls = layer
-        client.send_now(_OK)
-
-    def _upgrade(self, client: ClientV2, layer: Layer) -> None:
-        client.connection.push(layer, client.decoder.take_rest())
-        client.send_now(_OK)
-
-    def AUTH(self, client: ClientV2, command: Command) -> bytes | None:
+    def check_auth(self, client: ClientV2, command: Command) -> None:
         _require_state(client, "AUTH", STATE_INIT)
         if len(command.params) != 1:
             raise ClientError("E_INVALID", "AUTH invalid number of parameters")
-        secret = self._body(client, command, "E_BAD_BODY", "AUTH", self._options.max_body_size)
+
+    def AUTH(self, client: ClientV2, command: Command) -> bytes | None:
         if client.auth_state is not None:
             raise ClientError("E_INVALID", "AUTH already set")
         if self._authenticate is None:
             raise ClientError("E_AUTH_DISABLED", "AUTH disabled")
-        client.auth_secret = secret
+        client.auth_secret = command.bodies[0]
         try:
-            state = self._query_permissions(client)
+            state = self._query_permissions(client, command)
         except AuthError as error:
             raise ClientError("E_AUTH_FAILED", "AUTH failed", error) from error
         if not state.permission_count:
@@ -202,25 +132,27 @@ class Commands:
         }
         return frame(FRAME_TYPE_RESPONSE, dumps(answer).encode())
 
-    def _authorize(self, client: ClientV2, name: str, topic_name: str, channel_name: str = "") -> None:
-        """Check that the command `name` is permitted, by permissions that are queried again once they have expired. A
-        client never learns the reason for a refusal: only the log has it. ClientError. May yield."""
+    def _authorize(self, client: ClientV2, command: Command, topic_name: str, channel_name: str = "") -> None:
+        """Checks that `command` is permitted, by permissions that are queried again once they have expired. A client
+        never learns the reason for a refusal: only the log has it. ClientError, WouldYield."""
         if self._authenticate is None:
             return
+        name = command.params[0].decode()
         state = client.auth_state
         if state is None:
             raise ClientError("E_AUTH_FIRST", f"AUTH required before {name}")
         if state.expired:
             try:
-                state = self._query_permissions(client)
+                state = self._query_permissions(client, command)
             except AuthError as error:
                 raise ClientError("E_AUTH_FAILED", "AUTH failed") from error
         if not state.allows(topic_name, channel_name):
             raise ClientError("E_UNAUTHORIZED", f'AUTH failed for {name} on "{topic_name}" "{channel_name}"')
 
-    def _query_permissions(self, client: ClientV2) -> AuthState:
+    def _query_permissions(self, client: ClientV2, command: Command) -> AuthState:
         assert self._authenticate is not None
-        client.send_replies()  # of the batch so far; the auth server may take its time
+        if not command.may_yield:
+            raise WouldYield
         tls = client.tls
         common_name = "" if tls is None else tls.peer_common_name
         try:
@@ -245,7 +177,9 @@ class Commands:
         channel_name = params[2].decode("latin-1")
         if not is_valid_name(channel_name):
             raise ClientError("E_BAD_CHANNEL", f"SUB channel name {quote(params[2])} is not valid")
-        self._authorize(client, "SUB", topic_name, channel_name)
+        self._authorize(client, command, topic_name, channel_name)
+        if not command.may_yield:
+            raise WouldYield
         client.channel = self._subscribe(client, topic_name, channel_name)
         client.state = STATE_SUBSCRIBED
         return _OK
@@ -282,14 +216,15 @@ class Commands:
         client.set_ready_count(count)
         return None
 
-    def FIN(self, client: ClientV2, command: Command) -> bytes | None:
+    def FIN(self, client: ClientV2, command: Command) -> None:
         channel = _subscribed_channel(client, "FIN")
         id = _message_id(command, "FIN", 2)
         try:
             channel.finish(client.id, id)
         except BrokerError as error:
             raise _refused("E_FIN_FAILED", "FIN", id, error) from error
-        client.finished_messages(1)
+        client.finish_count += 1
+        client.left_flight(1)
         return None
 
     def REQ(self, client: ClientV2, command: Command) -> bytes | None:
@@ -306,7 +241,8 @@ class Commands:
             channel.requeue(client.id, id, delay)
         except BrokerError as error:
             raise _refused("E_REQ_FAILED", "REQ", id, error) from error
-        client.requeued_message()
+        client.requeue_count += 1
+        client.left_flight(1)
         return None
 
     def TOUCH(self, client: ClientV2, command: Command) -> bytes | None:
@@ -323,89 +259,95 @@ class Commands:
         client.start_close()
         return _CLOSE_WAIT
 
+    def refuse_unknown(self, client: ClientV2, command: Command) -> None:
+        raise ClientError("E_INVALID", b"invalid command " + command.params[0])
+
     def NOP(self, client: ClientV2, command: Command) -> bytes | None:
         return None
 
     # Publishing
 
-    def PUB(self, client: ClientV2, command: Command) -> bytes | None:
-        topic_name = _publish_topic(client, command, "PUB", 2)
-        body = self._body(client, command, "E_BAD_MESSAGE", "PUB", self._options.max_msg_size)
-        self._authorize(client, "PUB", topic_name)
-        return self._publish(client, topic_name, [body], 0, "PUB")
+    def check_publish(self, client: ClientV2, command: Command) -> None:
+        params = command.params
+        if len(params) < 2:
+            raise ClientError("E_INVALID", b"%b insufficient number of parameters" % params[0])
+        command.deferred = 0
+        command.topic_name = topic_name = params[1].decode("latin-1")
+        if topic_name not in self._topics:
+            _topic_name(params[1], params[0].decode())
 
-    def DPUB(self, client: ClientV2, command: Command) -> bytes | None:
-        topic_name = _publish_topic(client, command, "DPUB", 3)
-        delay = _number(command.params[2], "DPUB could not parse timeout ")
+    def check_dpub(self, client: ClientV2, command: Command) -> None:
+        params = command.params
+        if len(params) < 3:
+            raise ClientError("E_INVALID", "DPUB insufficient number of parameters")
+        self.check_publish(client, command)
+        delay = _number(params[2], "DPUB could not parse timeout ")
         longest = self._options.longest_defer // MILLISECOND
         if delay > longest:
             raise ClientError("E_INVALID", f"DPUB timeout {delay} out of range 0-{longest}")
-        body = self._body(client, command, "E_BAD_MESSAGE", "DPUB", self._options.max_msg_size)
-        self._authorize(client, "DPUB", topic_name)
-        return self._publish(client, topic_name, [body], delay * MILLISECOND, "DPUB")
+        command.deferred = delay * MILLISECOND
 
-    def MPUB(self, client: ClientV2, command: Command) -> bytes | None:
-        topic_name = _publish_topic(client, command, "MPUB", 2)
-        self._authorize(client, "MPUB", topic_name)
-        self._get_topic(client, topic_name, "MPUB")
-        self._size(client, command, "E_BAD_BODY", "MPUB", self._options.max_body_size)
-        bodies = self._bodies(client)
-        return self._publish(client, topic_name, bodies, 0, "MPUB")
+    def check_mpub(self, client: ClientV2, command: Command) -> None:
+        self.check_publish(client, command)
+        self._authorize(client, command, command.topic_name)
+        self._get_topic(command)
 
-    def _bodies(self, client: ClientV2) -> list[bytes]:
-        options = self._options
-        decoder = client.decoder
+    def publish(self, client: ClientV2, command: Command) -> bytes:
+        """PUB, DPUB, and MPUB, for which the permission was checked before the bodies."""
+        topic_name = command.topic_name
+        if self._authenticate is not None and not command.spec.message_limit:
+            self._authorize(client, command, topic_name)
+        topic = self._topics.get(topic_name)
+        if topic is None:
+            topic = self._get_topic(command)
+        bodies = command.bodies
+        count = len(bodies)
+        if count > MAX_PUT and not command.may_yield:
+            raise WouldYield
         try:
-            while True:
-                bodies = decoder.messages(options.max_body_size, options.max_msg_size)
-                if bodies is not None:
-                    return bodies
-                self._more(client)
-        except CodecError as error:
-            raise ClientError(error.code, f"MPUB {error.reason}") from error
-        except CutOff as error:
-            cut_off = decoder.messages_cut_off()
-            raise ClientError(cut_off.code, f"MPUB {cut_off.reason}", error) from error
-
-    def _publish(self, client: ClientV2, topic_name: str, bodies: list[bytes], deferred: int, name: str) -> bytes:
-        topic = self._get_topic(client, topic_name, name)
-        try:
-            topic.publish(bodies, deferred)
+            topic.publish(bodies, command.deferred)
         except Draining as error:
             # Not fatal as other failures are: a publisher may also consume on the same connection.
-            raise ClientError(f"E_{name}_FAILED", f"{name} failed {error}", error, fatal=False, quiet=True) from error
+            raise _publish_failed(command, error, fatal=False, quiet=True) from error
         except (BrokerError, StorageError) as error:
-            raise ClientError(f"E_{name}_FAILED", f"{name} failed {error}", error) from error
-        client.published(topic, len(bodies))
+            raise _publish_failed(command, error) from error
+        client.pub_counts[topic.name] = client.pub_counts.get(topic.name, 0) + count
+        command.topic = topic
         return _OK
 
-    def _get_topic(self, client: ClientV2, topic_name: str, name: str) -> Topic:
-        topic = self._topics.get(topic_name)
+    def _get_topic(self, command: Command) -> Topic:
+        topic = self._topics.get(command.topic_name)
         if topic is not None:
             return topic
+        if not command.may_yield:
+            raise WouldYield
         try:
-            check_limit(topic_name, self._topics, self._options.max_topics, "topics")
-            return self._registry.get_topic(topic_name)
+            check_limit(command.topic_name, self._topics, self._options.max_topics, "topics")
+            return self._registry.get_topic(command.topic_name)
         except (BrokerError, StorageError) as error:
-            raise ClientError(f"E_{name}_FAILED", f"{name} failed {error}", error) from error
+            raise _publish_failed(command, error) from error
 
 
-HANDLERS: dict[bytes, Callable[[Commands, ClientV2, Command], bytes | None]] = {
+def command_table(options: Options) -> dict[bytes, CommandSpec]:
+    """Returns the row of every command of the protocol."""
     # getattr gives the Python method; `Commands.FIN` would be the C function of a cpdef, with another signature.
-    name.encode(): getattr(Commands, name)
-    for name in ("FIN", "RDY", "REQ", "PUB", "MPUB", "DPUB", "NOP", "TOUCH", "SUB", "CLS", "IDENTIFY", "AUTH")
-}
+    of = partial(getattr, Commands)
+    message, body = (options.max_msg_size,), (options.max_body_size,)
+    rows = (
+        CommandSpec("IDENTIFY", of("IDENTIFY"), "E_BAD_BODY", (*body, MAX_IDENTIFY), check=of("check_identify")),
+        CommandSpec("AUTH", of("AUTH"), "E_BAD_BODY", body, check=of("check_auth")),
+        CommandSpec("SUB", of("SUB")),
+        CommandSpec("PUB", of("publish"), "E_BAD_MESSAGE", message, check=of("check_publish")),
+        CommandSpec("MPUB", of("publish"), "E_BAD_BODY", body, options.max_msg_size, check=of("check_mpub")),
+        CommandSpec("DPUB", of("publish"), "E_BAD_MESSAGE", message, check=of("check_dpub")),
+        *(CommandSpec(name, of(name)) for name in ("RDY", "FIN", "REQ", "TOUCH", "NOP", "CLS")),
+    )
+    return {row.name.encode(): row for row in rows} | {UNKNOWN: CommandSpec("", of("refuse_unknown"))}
 
 
-def refuse_published(client: ClientV2, error: StorageError) -> ClientError:
-    """Answer that what earlier commands published can't be kept."""
-    refusal = ClientError("E_PUB_FAILED", f"PUB failed {error}", error)
-    client.reply(refusal.frame)
-    return refusal
-
-
-def _noun(code: str) -> str:
-    return "message body" if code == "E_BAD_MESSAGE" else "body"
+def _publish_failed(command: Command, error: Exception, *, fatal: bool = True, quiet: bool = False) -> ClientError:
+    name = command.params[0].decode()
+    return ClientError(f"E_{name}_FAILED", f"{name} failed {error}", error, fatal=fatal, quiet=quiet)
 
 
 def _require_state(client: ClientV2, name: str, state: int) -> None:
@@ -426,15 +368,6 @@ def _topic_name(raw: bytes, name: str) -> str:
         twice = "E_BAD_TOPIC " if name == "MPUB" else ""
         raise ClientError("E_BAD_TOPIC", f"{twice}{name} topic name {quote(raw)} is not valid")
     return topic_name
-
-
-def _publish_topic(client: ClientV2, command: Command, name: str, words: int) -> str:
-    if len(command.params) < words:
-        raise ClientError("E_INVALID", f"{name} insufficient number of parameters")
-    raw = command.params[1]
-    if raw == client.last_topic_word:  # which is valid
-        return client.last_topic_name
-    return _topic_name(raw, name)
 
 
 def _message_id(command: Command, name: str, words: int) -> bytes:

@@ -1,19 +1,32 @@
 cimport cython
 
 from gnsqd.broker.channel cimport Channel
+from gnsqd.broker.topic cimport Topic
 from gnsqd.wire.client_v2 cimport ClientV2
 from gnsqd.wire.codec cimport Command, Decoder
 from gnsqd.wire.commands cimport Commands
 
-cdef class ProtocolV2:
+cdef class Session:
+    cdef readonly ClientV2 client
+    cdef readonly Decoder decoder
     cdef Commands _commands
+    cdef Command _command
     cdef object _log, _spawn
+    cdef bint _has_executed
+    cdef double _turn_end
+    cdef list _replies
+    cdef dict _uncommitted
 
-    @cython.locals(decoder=Decoder, command=Command, channel=Channel, done=Py_ssize_t, executed=Py_ssize_t, turn_end=double, data=bytes)
-    cpdef _serve(self, ClientV2 client)
-    cdef _send_replies(self, ClientV2 client)
-    cdef double _share_turn(self, ClientV2 client, double end) except? -1
-    @cython.locals(decoder=Decoder, ids=list, count=Py_ssize_t)
-    cdef Py_ssize_t _finish_run(self, ClientV2 client, Channel channel) except -1
-    @cython.locals(channel=Channel, messages=list, window=cython.longlong, debugging=cython.bint)
-    cpdef _pump(self, ClientV2 client)
+    @cython.locals(decoder=Decoder, channel=Channel, command=Command, debugging=cython.bint, executed=Py_ssize_t)
+    cpdef bint execute(self) except -1
+    @cython.locals(ids=list, count=Py_ssize_t)
+    cdef _finish_run(self, Channel channel)
+    cdef bint _is_turn_over(self) except -1
+    @cython.locals(client=ClientV2, topic=Topic, replies=list, uncommitted=dict)
+    cpdef commit_and_reply(self)
+    @cython.locals(command=Command, needs_bytes=cython.bint)
+    cpdef _serve(self)
+    @cython.locals(data=bytes)
+    cdef bint _receive(self) except -1
+    @cython.locals(client=ClientV2, channel=Channel, messages=list, window=cython.longlong, debugging=cython.bint)
+    cpdef _pump(self)

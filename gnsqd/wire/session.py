@@ -1,15 +1,15 @@
-"""One client's session of protocol V2: its two greenlets, from the first command to the end of the connection.
+"""One client's session of protocol V2, from the first command to the end of the connection.
 
-IOLoop receives, executes every command that is complete, then sends all their answers at once; messagePump takes
-messages from the client's channel, and sends heartbeats. What a command does is in `commands`.
+`execute` needs no socket: it executes the commands that are complete and collects their answers. IOLoop receives, has
+them executed, and sends their answers at once; messagePump takes messages from the client's channel, and sends
+heartbeats. What a command does is in `commands`.
 """
 
-from functools import partial
 from time import monotonic
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Spawn
-from gnsqd.broker.topic import RETRY_SECONDS
+from gnsqd.broker.topic import RETRY_SECONDS, Topic
 from gnsqd.hub.cooperative import yield_turn
 from gnsqd.log import Level, Logger
 from gnsqd.net.stream import StreamError
@@ -17,34 +17,144 @@ from gnsqd.queues.message import Message
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
 from gnsqd.wire.client_v2 import ClientV2
-from gnsqd.wire.codec import ClientError, CutOff, LineTooLong, frame
-from gnsqd.wire.commands import Commands, refuse_published
+from gnsqd.wire.codec import ClientError, Command, Decoder, LineTooLong, frame
+from gnsqd.wire.commands import Commands, Upgrade, WouldYield
 
 TURN_SECONDS = 0.004  # for the commands of one client that are there at once
+TLS_HANDSHAKE_SECONDS = 5.0
 
 _DEBUG = Level.DEBUG
+_OK = frame(FRAME_TYPE_RESPONSE, b"OK")
 _HEARTBEAT = frame(FRAME_TYPE_RESPONSE, b"_heartbeat_")
 
 
-class ProtocolV2:
-    """Serves clients, each by its IOLoop and messagePump. `spawn(name, body)` starts a greenlet for a client."""
+class Session:
+    """Serves `client` by its IOLoop and its messagePump. `spawn(name, body)` starts a greenlet for a client."""
 
-    def __init__(self, commands: Commands, log: Logger, spawn: Spawn) -> None:
+    def __init__(self, client: ClientV2, commands: Commands, log: Logger, spawn: Spawn) -> None:
+        self.client = client
+        self.decoder = Decoder(commands.table)
         self._commands = commands
         self._log = log
         self._spawn = spawn
+        self._command: Command | None = None  # the one at hand
+        self._has_executed = False  # commands since the last bytes
+        self._turn_end = 0.0  # 0 before the first look at the clock
+        self._replies: list[bytes] = []
+        self._uncommitted: dict[Topic, None] = {}
+
+    # Commands
+
+    def execute(self) -> bool:
+        """Executes the commands that are complete. True if the next one needs more bytes; False if IOLoop has to go on,
+        because the command at hand may yield or changes the stream, or because others are to have their turn.
+
+        Never yields, unless IOLoop has let the command at hand `may_yield`: so it may also be called where nothing can
+        wait. The answers are kept for `commit_and_reply`, also that to a refused command that ends the connection, for
+        which it raises ClientError. LineTooLong.
+        """
+        decoder = self.decoder
+        debugging = self._log.level <= _DEBUG
+        channel = None if debugging else self.client.channel
+        executed = 0
+        while True:
+            command = self._command
+            if command is None:
+                if channel is not None:
+                    self._finish_run(channel)
+                command = self._command = decoder.next_command()
+                if command is None:
+                    return True
+                if debugging:
+                    line = b" ".join(command.params).decode("utf-8", "replace")
+                    self._log.debug("PROTOCOL(V2): [%s] [%s]", self.client, line)
+            try:
+                if not command.checked:
+                    self._commands.check(self.client, command)
+                    command.checked = True
+                if not decoder.complete(command):
+                    return True
+                answer = command.spec.handler(self._commands, self.client, command)
+            except WouldYield:
+                return False
+            except ClientError as error:
+                self._refuse(error)
+                answer = None
+            self._has_executed = True
+            if answer is not None:
+                self._replies.append(answer)
+            if command.topic is not None:
+                self._uncommitted[command.topic] = None
+            elif command.upgrade is not None:
+                return False
+            self._command = None
+            executed += 1
+            if not executed & 63 and self._is_turn_over():
+                return False
+
+    def _finish_run(self, channel: Channel) -> None:
+        """Executes the FINs that come next, up to one that is refused."""
+        ids = self.decoder.finished_ids()
+        if ids:
+            count = channel.finish_run(self.client.id, ids)
+            self.client.finish_count += count
+            self.client.left_flight(count)
+            if count < len(ids):
+                self.decoder.take_back(len(ids) - count)
+            self._has_executed = self._has_executed or count > 0
+
+    def _refuse(self, refusal: ClientError) -> None:
+        """Logs and answers a refused command, and raises `refusal` if the connection ends."""
+        self._log_refusal(refusal)
+        self._replies.append(refusal.frame)
+        if refusal.fatal:
+            raise refusal
+
+    def _log_refusal(self, refusal: ClientError) -> None:
+        if not refusal.quiet:
+            cause = f" - {refusal.cause}" if refusal.cause is not None else ""
+            self._log.error("[%s] - %s%s", self.client, refusal, cause)
+
+    def _is_turn_over(self) -> bool:
+        now = monotonic()
+        if not self._turn_end:
+            self._turn_end = now + TURN_SECONDS
+        return now > self._turn_end
+
+    def commit_and_reply(self) -> None:
+        """Sends the answers of the batch, once what it has published is kept as surely as the options promise. May
+        yield; ClientError, which is the only answer then, if that can't be kept; errors as `ClientV2.flush`."""
+        client = self.client
+        replies = self._replies
+        if self._uncommitted:
+            uncommitted, self._uncommitted = self._uncommitted, {}
+            try:
+                for topic in uncommitted:
+                    topic.commit()
+            except StorageError as error:
+                refusal = ClientError("E_PUB_FAILED", f"PUB failed {error}", error)
+                replies.clear()
+                client.flush([refusal.frame])
+                raise refusal from error
+        if replies:
+            self._replies = []
+            client.flush(replies)
+        if client.channel is not client.delivering:
+            client.delivering = client.channel
+            client.doorbell.ring()
 
     # IOLoop
 
-    def IOLoop(self, client: ClientV2) -> None:
-        """Serve `client` until its connection ends. Raises only on defects."""
-        pump = self._spawn(f"messagePump:{client}", partial(self.messagePump, client))
+    def IOLoop(self) -> None:
+        """Serves the client until its connection ends. Raises only on defects."""
+        client = self.client
+        pump = self._spawn(f"messagePump:{client}", self.messagePump)
         failure = ""
         try:
-            self._serve(client)
+            self._serve()
         except (OSError, StreamError, LineTooLong) as error:  # TimeoutError is an OSError
             failure = f"failed to read command - {error}"
-        except (ClientError, CutOff) as error:
+        except ClientError as error:
             failure = str(error)
         finally:
             self._log.info("PROTOCOL(V2): [%s] exiting ioloop", client)
@@ -57,71 +167,75 @@ class ProtocolV2:
             client.connection.shutdown()
             pump.join()
 
-    def _serve(self, client: ClientV2) -> None:
-        decoder = client.decoder
+    def _serve(self) -> None:
         while True:
-            channel = client.channel if self._log.level > _DEBUG else None
-            done = executed = 0
-            turn_end = 0.0
             try:
-                while True:
-                    if channel is not None:
-                        done += self._finish_run(client, channel)
-                    command = decoder.next_command()
-                    if command is None:
-                        break
-                    done += 1
-                    self._commands.execute(client, command)
-                    executed += 1
-                    if not executed & 63:  # now and then
-                        turn_end = self._share_turn(client, turn_end)
+                needs_bytes = self.execute()
             finally:
-                self._send_replies(client)
-            if done:
-                client.set_deadlines()
-            data = client.connection.receive()
-            if not data:
-                return
-            decoder.feed(data)
+                self.commit_and_reply()
+            command = self._command
+            if needs_bytes:
+                if not self._receive():
+                    return
+            elif command is None:
+                yield_turn()
+                self._turn_end = monotonic() + TURN_SECONDS
+            elif command.upgrade is not None:
+                self._upgrade(command.upgrade)
+                self._command = None
+            else:
+                command.may_yield = True
 
-    def _share_turn(self, client: ClientV2, end: float) -> float:
-        """Let everybody else have a turn if this client's has ended; when it will end, which is 0 before the first
-        look."""
-        now = monotonic()
-        if 0 < end < now:
-            self._send_replies(client)
-            yield_turn()
-            now = monotonic()
-        elif end:
-            return end
-        return now + TURN_SECONDS
-
-    def _send_replies(self, client: ClientV2) -> None:
-        """ClientError, which the client has received, if what it published can't be kept."""
+    def _receive(self) -> bool:
+        """Gives the decoder more bytes, or the end of the stream if that is inside of a command; False if it is not.
+        Yields."""
+        if self._has_executed:
+            self.client.set_deadlines()
+            self._has_executed = False
+        self._turn_end = 0.0
         try:
-            client.send_replies()
-        except StorageError as error:
-            refusal = refuse_published(client, error)
-            client.send_replies()
-            raise refusal from error
+            data = self.client.connection.receive()
+        except (OSError, StreamError) as error:
+            if self._command is None:
+                raise
+            self.decoder.end(error)
+            return True
+        if data:
+            self.decoder.feed(data)
+            return True
+        self.decoder.end()
+        return self._command is not None
 
-    def _finish_run(self, client: ClientV2, channel: Channel) -> int:
-        """Execute the FINs that come next, up to one that is refused; how many that were."""
-        ids = client.decoder.finished_ids()
-        if not ids:
-            return 0
-        count = channel.finish_run(client.id, ids)
-        client.finished_messages(count)
-        client.decoder.take_back(len(ids) - count)
-        return count
+    def _upgrade(self, upgrade: Upgrade) -> None:
+        """Goes on in the layers that IDENTIFY has agreed on. Yields."""
+        client = self.client
+        if upgrade.tls is not None:
+            self._log.info("PROTOCOL(V2): [%s] upgrading connection to TLS", client)
+            client.connection.read_deadline = monotonic() + TLS_HANDSHAKE_SECONDS
+            client.connection.write_timeout = TLS_HANDSHAKE_SECONDS
+            try:
+                client.connection.handshake(upgrade.tls, self.decoder.take_rest())
+            except (OSError, StreamError) as error:
+                # Unlike the real daemon, no error frame: it would be plain bytes in a stream the client takes for TLS.
+                failure = ClientError("E_IDENTIFY_FAILED", f"IDENTIFY failed {error}", error)
+                self._log_refusal(failure)
+                raise failure from error
+            client.set_deadlines()
+            client.tls = upgrade.tls
+            client.flush([_OK])
+        if upgrade.compression is not None:
+            self._log.info("PROTOCOL(V2): [%s] upgrading connection to %s", client, upgrade.label)
+            client.connection.push(upgrade.compression, self.decoder.take_rest())
+            client.flush([_OK])
 
     # messagePump
 
-    def messagePump(self, client: ClientV2) -> None:
-        """Send messages and heartbeats to `client` until it exits; a client that can't be sent to is closed."""
+    def messagePump(self) -> None:
+        """Sends messages and heartbeats to the client until it exits; a client that can't be sent to is closed."""
+        client = self.client
         try:
             while not client.exiting:
-                self._pump(client)
+                self._pump()
         except (OSError, StreamError) as error:
             if not client.exiting:
                 self._log.error("PROTOCOL(V2): [%s] messagePump error - %s", client, error)
@@ -132,16 +246,17 @@ class ProtocolV2:
         finally:
             self._log.info("PROTOCOL(V2): [%s] exiting messagePump", client)
 
-    def _pump(self, client: ClientV2) -> None:
-        channel = client.delivers_from
+    def _pump(self) -> None:
+        client = self.client
+        channel = client.delivering
         if client.heartbeat_due:
             client.heartbeat_due = False
             if channel is not None:
                 channel.stop_waiting(client)  # as in `ClientV2.wait_or_flush`
-            client.send_now(_HEARTBEAT)
+            client.flush([_HEARTBEAT])
             if client.exiting:
                 return
-            channel = client.delivers_from
+            channel = client.delivering
         window = client.window()
         debugging = self._log.level <= _DEBUG
         if debugging and channel is not None:
@@ -155,7 +270,7 @@ class ProtocolV2:
         messages = channel.take(client, window, client.delivery_msg_timeout, client.delivery_sample_rate)
         if messages:
             if debugging:
-                self._log_messages(client, messages)
+                self._log_messages(messages)
             client.send_messages(messages)
             if channel.queue.ordered:
                 client.flush()  # the next one comes only after this one
@@ -172,7 +287,8 @@ class ProtocolV2:
         else:
             client.wait_or_flush()
 
-    def _log_messages(self, client: ClientV2, messages: list[Message]) -> None:
+    def _log_messages(self, messages: list[Message]) -> None:
         for message in messages:
             body = message.body.decode("utf-8", "backslashreplace")
-            self._log.debug("PROTOCOL(V2): writing msg(%s) to client(%s) - %s", message.id.decode(), client, body)
+            id = message.id.decode()
+            self._log.debug("PROTOCOL(V2): writing msg(%s) to client(%s) - %s", id, self.client, body)

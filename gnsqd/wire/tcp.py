@@ -13,19 +13,20 @@ from gnsqd.net.stream import StreamError
 from gnsqd.options import SECOND, Options
 from gnsqd.shared.protocol import FRAME_TYPE_ERROR, MAGIC_V2
 from gnsqd.wire.client_v2 import ClientV2
-from gnsqd.wire.codec import frame
-from gnsqd.wire.session import ProtocolV2
+from gnsqd.wire.codec import Decoder, frame
+from gnsqd.wire.commands import Commands
+from gnsqd.wire.session import Session
 
 
 class TCPServer:
     """Owns the clients of one listener, by id. `spawn(name, body)` starts a greenlet for a client; `port` is -1 on a
     unix socket."""
 
-    def __init__(self, listener: Listener, protocol: ProtocolV2, options: Options, log: Logger, spawn: Spawn) -> None:
+    def __init__(self, listener: Listener, commands: Commands, options: Options, log: Logger, spawn: Spawn) -> None:
         self.clients: dict[int, ClientV2] = {}
         self.port = listener.port
         self._listener = listener
-        self._protocol = protocol
+        self._commands = commands
         self._options = options
         self._log = log
         self._spawn = spawn
@@ -53,15 +54,16 @@ class TCPServer:
 
     def _handle(self, client: ClientV2) -> None:
         self._log.info("TCP: new client(%s)", client)
+        session = Session(client, self._commands, self._log, self._spawn)
         try:
-            if self._read_magic(client):
-                self._protocol.IOLoop(client)
+            if self._read_magic(client, session.decoder):
+                session.IOLoop()
         finally:
             del self.clients[client.id]
             client.stop_tickers()
             client.connection.close()
 
-    def _read_magic(self, client: ClientV2) -> bool:
+    def _read_magic(self, client: ClientV2, decoder: Decoder) -> bool:
         magic = None
         if self._options.magic_timeout > 0:
             client.connection.read_deadline = monotonic() + self._options.magic_timeout / SECOND
@@ -69,17 +71,17 @@ class TCPServer:
             while magic is None:
                 data = client.connection.receive()
                 if not data:
-                    cut_off = "unexpected EOF" if client.decoder.buffered else "EOF"
+                    cut_off = "unexpected EOF" if decoder.buffered else "EOF"
                     self._log.error("failed to read protocol version - %s", cut_off)
                     return False
-                client.decoder.feed(data)
-                magic = client.decoder.magic()
+                decoder.feed(data)
+                magic = decoder.magic()
             shown = magic.decode("utf-8", "backslashreplace")
             self._log.info("CLIENT(%s): desired protocol magic '%s'", client, shown)
             if magic == MAGIC_V2:
                 client.start_tickers()
                 return True
-            client.send_now(frame(FRAME_TYPE_ERROR, b"E_BAD_PROTOCOL"))
+            client.flush([frame(FRAME_TYPE_ERROR, b"E_BAD_PROTOCOL")])
             self._log.error("client(%s) bad protocol magic '%s'", client, shown)
         except (OSError, StreamError) as error:
             self._log.error("failed to read protocol version - %s", error)

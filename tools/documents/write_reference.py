@@ -14,8 +14,8 @@ from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatFie
 from gnsqd.options import Options
 from gnsqd.shared.statistics import StatKind
 from gnsqd.web.routes import GENERAL_ERRORS, ROUTES
-from gnsqd.wire.codec import GRAMMAR, Tail
-from gnsqd.wire.commands import HANDLERS
+from gnsqd.wire.codec import UNKNOWN, CommandSpec
+from gnsqd.wire.commands import Commands, command_table
 from gnsqd.wire.identify import Identify
 
 Words = dict[str, list[str]]  # the cells of each row, by the first word in code of the first one
@@ -48,8 +48,12 @@ def http_errors() -> dict[str, set[str]]:
 def wire_errors() -> set[str]:
     """Every code that an error frame can have."""
     sources = "".join(path.read_text("utf-8") for path in sorted((ROOT / "gnsqd" / "wire").glob("*.py")))
-    names = re.findall(r'_publish\(.*"([A-Z]+)"\)$', sources, re.MULTILINE)
+    names = (spec.name for spec in protocol_commands() if spec.handler == Commands.publish)
     return {*re.findall(r'"(E_[A-Z_]+)\b', sources), *(f"E_{name}_FAILED" for name in names)}
+
+
+def protocol_commands() -> list[CommandSpec]:
+    return [spec for key, spec in command_table(Options()).items() if key != UNKNOWN]
 
 
 def _endpoints(words: Words) -> str:
@@ -69,16 +73,13 @@ def _http_errors(words: Words) -> str:
     return table(["`message`", "Status", "Why"], rows)
 
 
-_TAILS = {Tail.NOTHING: "", Tail.BODY: "size, body", Tail.MESSAGES: "size, count, size and body of each"}
-
-
 def _commands(words: Words) -> str:
-    by_name = {line.split()[0].encode(): row for line, row in words.items()}
-    assert GRAMMAR.keys() <= HANDLERS.keys()
+    by_name = {line.split()[0]: row for line, row in words.items()}
     rows = []
-    for name, tail in GRAMMAR.items():
-        line, _, *others = by_name[name]
-        rows.append([line, _TAILS[tail], *others])
+    for spec in protocol_commands():
+        line, _, *others = by_name[spec.name]
+        tail = "size, count, size and body of each" if spec.message_limit else "size, body" if spec.limit else ""
+        rows.append([line, tail, *others])
     headings = ["Line", "Followed by", "State", "What it does", "Answer", "Errors besides `E_INVALID`"]
     return table(headings, rows)
 

@@ -1,7 +1,6 @@
 """The protocol's bytes, however they are cut: what the daemon's answers do not show (NSQD-COMPAT 2.1 and 2.4)."""
 
 import itertools
-import struct
 import time
 from collections.abc import Iterable, Iterator
 
@@ -9,67 +8,53 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsqd.wire.codec import GRAMMAR, Command, Decoder, LineTooLong, Tail
+from gnsqd.options import Options
+from gnsqd.wire.codec import Decoder, LineTooLong
+from gnsqd.wire.commands import command_table
 from kit.nsq_client import mpub_body, sized
 
 MAX_BODY = 1000
 MAX_MSG = 100
-# The bytes of a command, its words, what follows the line. Inner sizes decide where an MPUB ends, not the outer one.
-STREAM: list[tuple[bytes, list[bytes], object]] = [
-    (b"IDENTIFY\n\x00\x00\x00\x02{}", [b"IDENTIFY"], b"{}"),
-    (b"AUTH\n\x00\x00\x00\x06secret", [b"AUTH"], b"secret"),
-    (b"SUB t c#ephemeral\r\n", [b"SUB", b"t", b"c#ephemeral"], None),
-    (b"PUB t\r\n\x00\x00\x00\x05a\nb\r\n", [b"PUB", b"t"], b"a\nb\r\n"),
+TABLE = command_table(Options(max_body_size=MAX_BODY, max_msg_size=MAX_MSG))
+# The bytes of a command, its words, the bodies that follow. Inner sizes decide where an MPUB ends, not the outer one.
+STREAM: list[tuple[bytes, list[bytes], list[bytes]]] = [
+    (b"IDENTIFY\n\x00\x00\x00\x02{}", [b"IDENTIFY"], [b"{}"]),
+    (b"AUTH\n\x00\x00\x00\x06secret", [b"AUTH"], [b"secret"]),
+    (b"SUB t c#ephemeral\r\n", [b"SUB", b"t", b"c#ephemeral"], []),
+    (b"PUB t\r\n\x00\x00\x00\x05a\nb\r\n", [b"PUB", b"t"], [b"a\nb\r\n"]),
     (b"MPUB t\n\x00\x00\x00\x0f" + mpub_body(b"\n", b"PU"), [b"MPUB", b"t"], [b"\n", b"PU"]),
     (b"MPUB t\n\x00\x00\x00\x01" + mpub_body(b"abc", b"de"), [b"MPUB", b"t"], [b"abc", b"de"]),
     (b"MPUB t\n\x00\x00\x03\xe7" + mpub_body(b"abc", b"de"), [b"MPUB", b"t"], [b"abc", b"de"]),
-    (b"DPUB t 100\n\x00\x00\x00\x01\x00", [b"DPUB", b"t", b"100"], b"\x00"),
-    (b"RDY 1\n", [b"RDY", b"1"], None),
-    (b"FIN 0123456789abcdef\n", [b"FIN", b"0123456789abcdef"], None),
-    (b"REQ 0123456789abcdef 0\n", [b"REQ", b"0123456789abcdef", b"0"], None),
-    (b"TOUCH 0123456789abcdef\n", [b"TOUCH", b"0123456789abcdef"], None),
-    (b"CLS\n", [b"CLS"], None),
+    (b"DPUB t 100\n\x00\x00\x00\x01\x00", [b"DPUB", b"t", b"100"], [b"\x00"]),
+    (b"RDY 1\n", [b"RDY", b"1"], []),
+    (b"FIN 0123456789abcdef\n", [b"FIN", b"0123456789abcdef"], []),
+    (b"REQ 0123456789abcdef 0\n", [b"REQ", b"0123456789abcdef", b"0"], []),
+    (b"TOUCH 0123456789abcdef\n", [b"TOUCH", b"0123456789abcdef"], []),
+    (b"CLS\n", [b"CLS"], []),
     # Lines are split on single spaces and lose one carriage return.
-    (b"\n", [b""], None),
-    (b"\r\n", [b""], None),
-    (b"NOP\r\r\n", [b"NOP\r"], None),
-    (b"NOP \n", [b"NOP", b""], None),
-    (b"SUB  t c\n", [b"SUB", b"", b"t", b"c"], None),
-    (b" SUB t\n", [b"", b"SUB", b"t"], None),
-    (b"sub t c\n", [b"sub", b"t", b"c"], None),
-    (b"\xff\x00\tx\n", [b"\xff\x00\tx"], None),
+    (b"\n", [b""], []),
+    (b"\r\n", [b""], []),
+    (b"NOP\r\r\n", [b"NOP\r"], []),
+    (b"NOP \n", [b"NOP", b""], []),
+    (b"SUB  t c\n", [b"SUB", b"", b"t", b"c"], []),
+    (b" SUB t\n", [b"", b"SUB", b"t"], []),
+    (b"sub t c\n", [b"sub", b"t", b"c"], []),
+    (b"\xff\x00\tx\n", [b"\xff\x00\tx"], []),
 ]
 
 
-def tail_of(decoder: Decoder, command: Command) -> object:
-    """The rest of `command` as a command asks for it; Ellipsis while it isn't there."""
-    tail = GRAMMAR.get(command.params[0], Tail.NOTHING)
-    if tail is Tail.NOTHING:
-        return None
-    if command.size is None:
-        command.size = decoder.size()
-    if command.size is None:
-        return ...
-    if tail is Tail.MESSAGES:
-        bodies = decoder.messages(MAX_BODY, MAX_MSG)
-        return ... if bodies is None else bodies
-    if command.body is None:
-        command.body = decoder.body(command.size)
-    return ... if command.body is None else command.body
-
-
-def decode(pieces: Iterable[bytes]) -> list[tuple[list[bytes], object]]:
-    """(words, what follows) of every command that is complete."""
-    decoder = Decoder()
-    decoded: list[tuple[list[bytes], object]] = []
+def decode(pieces: Iterable[bytes]) -> list[tuple[list[bytes], list[bytes]]]:
+    """Returns the words and the bodies of every command that is complete."""
+    decoder = Decoder(TABLE)
+    decoded = []
     command = None
     for piece in pieces:
         decoder.feed(piece)
         while True:
             command = command or decoder.next_command()
-            if command is None or (tail := tail_of(decoder, command)) is ...:
+            if command is None or not decoder.complete(command):
                 break
-            decoded.append((command.params, tail))
+            decoded.append((command.params, command.bodies))
             command = None
     return decoded
 
@@ -85,14 +70,14 @@ def cuts(data: bytes) -> Iterator[list[bytes]]:
 
 def test_commands_are_the_same_however_they_are_cut() -> None:
     data = b"".join(raw for raw, _, _ in STREAM)
-    expected = [(params, tail) for _, params, tail in STREAM]
+    expected = [(params, bodies) for _, params, bodies in STREAM]
     for pieces in cuts(data):
         assert decode(pieces) == expected, pieces
 
 
 def test_one_mpub_may_reach_the_limits_and_leaves_nothing_behind_for_the_next() -> None:
     bodies = [b"x" * MAX_MSG] * (MAX_BODY // MAX_MSG)
-    two = (b"MPUB t\n" + sized(mpub_body(*bodies))) * 2
+    two = (b"MPUB t\n" + MAX_BODY.to_bytes(4) + mpub_body(*bodies)) * 2
     for pieces in cuts(two):
         assert decode(pieces) == [([b"MPUB", b"t"], bodies)] * 2
 
@@ -100,46 +85,37 @@ def test_one_mpub_may_reach_the_limits_and_leaves_nothing_behind_for_the_next() 
 def test_line_may_have_16384_bytes_with_its_end() -> None:
     longest = b"x" * 16383 + b"\n"
     for cut in (0, 1, 8000, 16382, 16383):
-        assert decode([longest[:cut], longest[cut:]]) == [([b"x" * 16383], None)]
+        assert decode([longest[:cut], longest[cut:]]) == [([b"x" * 16383], [])]
     for pieces in ([b"x" * 16384 + b"\n"], [b"x" * 16384], [b"x" * 16000, b"x" * 384], [b"x"] * 16384):
         with pytest.raises(LineTooLong):
             decode(pieces)
 
 
-@pytest.mark.parametrize("size", [-(2**31), -1, 0, 2**31 - 1])
-def test_size_that_cannot_be_is_given_to_the_caller_as_it_is(size: int) -> None:
-    decoder = Decoder()
-    decoder.feed(b"PUB t\n" + int32(size) + b"re")
+def test_bytes_behind_a_command_belong_to_the_upgraded_stream() -> None:
+    decoder = Decoder(TABLE)
+    decoder.feed(b"NOP\nre")
     decoder.feed(b"st")
-    command = decoder.next_command()
-    assert command is not None
-    assert (command.params, command.size, command.body) == ([b"PUB", b"t"], size, None)
+    assert next_params(decoder) == [b"NOP"]
     assert (decoder.buffered, decoder.take_rest(), decoder.buffered, decoder.take_rest()) == (4, b"rest", 0, b"")
 
 
-def int32(number: int) -> bytes:
-    return struct.pack(">i", number)
-
-
-# The rows of MPUB that its inner bytes decide; nothing after the bytes shown is needed to refuse them.
 @pytest.mark.parametrize("name", ["PUB", "MPUB of one", "MPUB of many"])
 def test_body_in_many_pieces_costs_no_more_than_its_length(name: str) -> None:
     """About 0.1 s. If each of the 40,000 pieces were joined to all before it, 400 GB would have to be copied."""
     size = 20 << 20
     bodies = [b"x" * 200] * (size // 204) if name == "MPUB of many" else [b"x" * size]
-    data = b"".join(bodies) if name == "PUB" else mpub_body(*bodies)
-    decoder = Decoder()
-
-    def read() -> object:
-        return decoder.body(size) if name == "PUB" else decoder.messages(1 << 30, 1 << 30)
-
+    data = sized(b"".join(bodies) if name == "PUB" else mpub_body(*bodies))
+    decoder = Decoder(command_table(Options(max_body_size=1 << 30, max_msg_size=1 << 30)))
+    decoder.feed(name.split()[0].encode() + b" t\n")
+    command = decoder.next_command()
+    assert command is not None
     pieces = [data[at : at + 512] for at in range(0, len(data), 512)]
     began = time.process_time()
     for piece in pieces[:-1]:
         decoder.feed(piece)
-        assert read() is None
+        assert not decoder.complete(command)
     decoder.feed(pieces[-1])
-    assert read() is not None
+    assert decoder.complete(command)
     assert time.process_time() - began < 5
 
 
@@ -149,7 +125,7 @@ IDS = [b"%016x" % number for number in range(1200)]
 
 
 def test_fins_in_a_row_give_their_ids_at_once_and_the_rest_stays() -> None:
-    decoder = Decoder()
+    decoder = Decoder(TABLE)
     decoder.feed(b"".join(b"FIN %b\n" % id for id in IDS) + b"RDY 5\nFIN 01")
     found: list[bytes] = []
     while ids := decoder.finished_ids():
@@ -185,7 +161,7 @@ LINES = [
 
 @given(st.lists(st.sampled_from(LINES), max_size=12))
 def test_runs_of_fins_are_the_commands_that_they_would_be_otherwise(lines: list[bytes]) -> None:
-    one_by_one, in_runs = Decoder(), Decoder()
+    one_by_one, in_runs = Decoder(TABLE), Decoder(TABLE)
     for decoder in (one_by_one, in_runs):
         decoder.feed(b"".join(lines))
     expected = []

@@ -19,7 +19,7 @@ from gnsqd.storage.syncer import Syncer
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.codec import frame
 from gnsqd.wire.commands import Authenticate, Commands
-from gnsqd.wire.session import ProtocolV2
+from gnsqd.wire.session import Session
 from kit.daemons import is_readable
 from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, backend_of, eventually, settle
 
@@ -27,27 +27,25 @@ from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, backend_of, eventuall
 class Served:
     """One client, the other end of its connection, and what is around it. The test starts one of its greenlets."""
 
-    def __init__(self, around: Fakes) -> None:
+    def __init__(self, around: Fakes, authenticate: Authenticate | None = None) -> None:
         self.around = around
         self.ours, self.theirs = socket.socketpair()
         self.client = ClientV2(1, self.ours, "127.0.0.1:1", around.options)
+        commands = Commands(around.registry, around.options, around.logger, None, authenticate)
+        self.session = Session(self.client, commands, around.logger, around.spawn)
         self._channel: Channel | None = None
         self._greenlets: list[Any] = []
 
-    def commands(self, authenticate: Authenticate | None = None) -> Commands:
-        return Commands(self.around.registry, self.around.options, self.around.logger, None, authenticate)
-
     def start(self, name: str) -> Any:
         """A greenlet in `IOLoop` or `messagePump`, which has to end with the client."""
-        protocol = ProtocolV2(self.commands(), self.around.logger, self.around.spawn)
-        self._greenlets.append(spawn(getattr(protocol, name), self.client))
+        self._greenlets.append(spawn(getattr(self.session, name)))
         return self._greenlets[-1]
 
     def channel(self, *bodies: bytes, rdy: int) -> Channel:
         """A channel with these messages, of which the client takes."""
         self._channel = channel = self.around.channel()
         channel.put_messages(self.around.messages(*bodies))
-        self.client.delivers_from = channel
+        self.client.delivering = channel
         self.client.ready_count = rdy
         return channel
 
@@ -86,8 +84,8 @@ class Served:
 def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
     running = []
 
-    def start(options: Options | None = None) -> Served:
-        running.append(Served(Fakes(tmp_path, options or Options(), Syncer())))
+    def start(options: Options | None = None, authenticate: Authenticate | None = None) -> Served:
+        running.append(Served(Fakes(tmp_path, options or Options(), Syncer()), authenticate))
         return running[-1]
 
     yield start
@@ -176,10 +174,10 @@ def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
 
     def watch() -> None:
         while True:
-            seen.add(served.client.decoder.buffered)
+            seen.add(served.session.decoder.buffered)
             sleep(0)
 
-    served.client.decoder.feed(b"NOP\n" * 6400 + b"PUB t\n\0\0\0\1x")
+    served.session.decoder.feed(b"NOP\n" * 6400 + b"PUB t\n\0\0\0\1x")
     served.start("IOLoop")
     watching = spawn(watch)
     eventually(lambda: is_readable(served.theirs, 0))
@@ -199,20 +197,16 @@ class Granted:
 def test_answers_leave_before_an_auth_server_is_asked_whose_time_is_not_the_clients(
     serve: Callable[..., Served],
 ) -> None:
-    served = serve()
-    client = served.client
-    served.theirs.setblocking(False)
-    client.reply(frame(FRAME_TYPE_RESPONSE, b"OK"))
     received: list[bytes] = []
 
     def authenticate(remote_ip: str, tls: bool, common_name: str, secret: bytes) -> Granted:
         received.append(served.theirs.recv(65536))
-        client.connection.read_deadline = monotonic()
+        served.client.connection.read_deadline = monotonic()
         return Granted()
 
-    client.decoder.feed(b"AUTH\n\0\0\0\6secret")
-    command = client.decoder.next_command()
-    assert command is not None
-    served.commands(authenticate).execute(client, command)
+    served = serve(authenticate=authenticate)
+    served.theirs.sendall(b"IDENTIFY\n\0\0\0\2{}AUTH\n\0\0\0\6secret")
+    served.start("IOLoop")
+    eventually(lambda: is_readable(served.theirs, 0))
     assert received == [frame(FRAME_TYPE_RESPONSE, b"OK")]
-    assert client.connection.read_deadline > monotonic() + client.heartbeat_interval / SECOND
+    assert served.client.connection.read_deadline > monotonic() + served.client.heartbeat_interval / SECOND
