@@ -1,1 +1,1 @@
-"""Tools for greenlets: signals, cooperative turns, polling."""
+"""Tools for greenlets: signals, cooperative turns."""

@@ -1,4 +1,10 @@
-from gnsqd.hub.polling cimport Polling
+cdef class Polling:
+    cdef object _idle
+    cdef double _last
+    cdef readonly bint looking
+
+    cpdef note(self)
+    cpdef _look(self)
 
 
 cdef class Connection:
@@ -15,7 +21,6 @@ cdef class Connection:
     cpdef bytes receive(self)
     cdef _decode(self, layer, bytes data)
     cdef _receive(self)
-    cdef bint _wait_readable(self) except -1
     cpdef _on_readable(self)
     cdef _start_timer(self)
     cdef _stop_timer(self)

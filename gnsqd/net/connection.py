@@ -10,12 +10,16 @@ Two greenlets share a connection, IOLoop (which alone receives) and messagePump;
 both fail or see the end, and IOLoop then closes.
 """
 
+import os
 import socket
 from contextlib import suppress
-from time import monotonic
+from functools import partial
+from time import monotonic, sleep
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from gevent import get_hub
+from gevent.hub import Hub
 from gevent.lock import BoundedSemaphore
 from gevent.socket import wait_write
 from greenlet import getcurrent, greenlet
@@ -26,9 +30,50 @@ from gnsqd.net.addresses import format_address
 from gnsqd.net.stream import TLS, Layer, Stack, StreamError, TLSError
 
 RECEIVE_SIZE = 65536
+WINDOW = 50e-6  # seconds that the loop polls
 SLOWEST_READER = 4096  # bytes in a second
 _SLICE = 65536  # bytes wrapped before others get their turn: the slowest compression takes some ms for them
 _READ = 1
+_offer_processor: Any = getattr(os, "sched_yield", partial(sleep, 0))  # not every system has it
+
+
+class Polling:
+    """Polls for input a little longer before the loop of a hub sleeps; `looking` is True while it does.
+
+    Between an answer and the client's next command some ten microseconds pass, and to be put to sleep and woken up
+    takes as long again. So while input comes quickly the loop looks again instead of sleeping, for WINDOW at most, and
+    offers the processor to others between two looks. The gap between the last two inputs decides; where input comes
+    slowly, nothing is done.
+    """
+
+    __slots__ = ("_idle", "_last", "looking")
+
+    def __init__(self) -> None:
+        self._idle: Any = get_hub().loop.idle()  # called as long as there is nothing else to do
+        self._last = 0.0
+        self.looking = False
+
+    def note(self) -> None:
+        """There is input."""
+        now = monotonic()
+        if not self.looking and now - self._last < WINDOW:
+            self.looking = True
+            self._idle.start(self._look)
+        self._last = now
+
+    def _look(self) -> None:
+        _offer_processor()
+        if monotonic() - self._last > WINDOW:
+            self.looking = False
+            self._idle.stop()
+
+
+_polling: WeakKeyDictionary[Hub, Polling] = WeakKeyDictionary()
+
+
+def shared_polling() -> Polling:
+    """Returns the one of this thread's hub."""
+    return _polling.get(get_hub()) or _polling.setdefault(get_hub(), Polling())
 
 
 class Connection:
@@ -63,7 +108,7 @@ class Connection:
         self._sending = BoundedSemaphore(1)
 
     def is_receiving(self) -> bool:
-        """Whether `receive` or `handshake` waits for the client."""
+        """True while `receive` or `handshake` waits for the client."""
         return self._reader is not None
 
     def receive(self) -> bytes:
@@ -98,32 +143,27 @@ class Connection:
 
     def _receive(self) -> bytes:
         while True:
-            in_time = self._wait_readable()
+            if not self._armed:
+                self._readable.start(self._on_readable)
+                self._armed = True
+            if self.read_deadline and (self._timer is None or self.read_deadline < self._timer_at):
+                self._start_timer()
+            self._expired = False
+            self._reader = getcurrent()
+            try:
+                self._hub.switch()
+            finally:
+                self._reader = None
             if self._closed:
                 raise OSError(f"{self._describe('read')}: use of closed network connection")
             try:
                 return self._socket.recv(RECEIVE_SIZE)
             except BlockingIOError:
                 # After a stall the deadline may be found out before what came in time.
-                if not in_time:
+                if self._expired:
                     raise TimeoutError(f"{self._describe('read')}: i/o timeout") from None
             except OSError as error:
                 raise self._failed("read", error) from error
-
-    def _wait_readable(self) -> bool:
-        """Whether it became readable before the deadline."""
-        if not self._armed:
-            self._readable.start(self._on_readable)
-            self._armed = True
-        if self.read_deadline and (self._timer is None or self.read_deadline < self._timer_at):
-            self._start_timer()
-        self._expired = False
-        self._reader = getcurrent()
-        try:
-            self._hub.switch()
-        finally:
-            self._reader = None
-        return not self._expired
 
     def _on_readable(self) -> None:
         self._polling.note()

@@ -5,7 +5,7 @@ import time
 import gevent
 import pytest
 
-from gnsqd.hub.polling import WINDOW, Polling, shared_polling
+from gnsqd.net.connection import WINDOW, Polling, shared_polling
 
 DEADLINE = 30.0
 
