@@ -17,7 +17,7 @@ from gnsqd.queues.message import Message
 
 STATE_INIT = 0
 STATE_SUBSCRIBED = 3
-STATE_CLOSING = 4
+STATE_CLOSING = 4  # after CLS: nothing more is sent, what is in flight may still be finished
 
 DEFAULT_OUTPUT_BUFFER_SIZE = 16384
 
@@ -177,11 +177,6 @@ class ClientV2:
 
     def wake(self) -> None:
         self.doorbell.ring()
-
-    def start_close(self) -> None:
-        """CLS: nothing more is sent, what is in flight may still be finished."""
-        self.set_ready_count(0)
-        self.state = STATE_CLOSING
 
     # Output
 

@@ -10,9 +10,9 @@ cdef class Command:
     cdef public list params, bodies
     cdef public CommandSpec spec
     cdef public long long size, deferred
-    cdef public bint checked, may_yield
+    cdef public bint may_yield
     cdef public str topic_name
-    cdef public object topic, upgrade
+    cdef public object check, topic, upgrade
 
 cdef list _NO_BODIES
 cdef bytes _FIN
@@ -25,7 +25,7 @@ cdef class Decoder:
     cdef bytes _buffer
     cdef Py_ssize_t _position, _length, _pieces_length, _count, _total
     cdef list _pieces, _bodies
-    cdef dict _table
+    cdef public dict table
     cdef object _end
 
     cpdef feed(self, bytes data)
@@ -36,7 +36,7 @@ cdef class Decoder:
     @cython.locals(buffer=bytes, data="const unsigned char *", start=Py_ssize_t, count=Py_ssize_t, end=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t, character=bytes, column=bytes, ids=list)
     cpdef list finished_ids(self)
     cpdef take_back(self, Py_ssize_t count)
-    @cython.locals(data="const unsigned char *", line=bytes, start=Py_ssize_t, end=Py_ssize_t, params=list, command=Command)
+    @cython.locals(data="const unsigned char *", line=bytes, start=Py_ssize_t, end=Py_ssize_t, params=list, spec=CommandSpec, command=Command)
     cpdef Command next_command(self)
     @cython.locals(spec=CommandSpec, data="const unsigned char *", start=Py_ssize_t, end=Py_ssize_t, size=cython.longlong)
     cpdef bint complete(self, Command command) except -1

@@ -66,8 +66,6 @@ class CommandSpec:
     exceed any of the limits. With a `message_limit`, the body is int32 count, and for each message int32 size and
     body."""
 
-    __slots__ = ("check", "code", "handler", "limit", "limits", "message_limit", "name")
-
     def __init__(
         self,
         name: str,
@@ -103,20 +101,16 @@ class Command:
     """One command from its line on: `params[0]` is its name, and `spec` its row in the table. `size` is 0 and `bodies`
     is empty until they have arrived. Its check and its handler fill in the rest."""
 
-    __slots__ = (
-        "bodies", "checked", "deferred", "may_yield", "params", "size", "spec", "topic", "topic_name", "upgrade"
-    )  # fmt: skip
-
     params: list[bytes]
     spec: CommandSpec
     size: int
     bodies: list[bytes]
-    checked: bool
+    check: Callable[..., None] | None  # None once it is done
     may_yield: bool  # IOLoop executes it
     topic_name: str
     deferred: int  # ns
     topic: Any  # that it has published to, and that is to be committed
-    upgrade: Any  # of the stream, once it is answered
+    upgrade: tuple[Any, Any, str] | None  # TLS, compression and its name in the log, if IDENTIFY has agreed on them
 
 
 def _int32(buffer: bytes, at: int) -> int:
@@ -128,11 +122,11 @@ def _int32(buffer: bytes, at: int) -> int:
 class Decoder:
     """One direction of one connection, from the client to the daemon. `table` has the row of each command."""
 
-    __slots__ = ("_bodies", "_buffer", "_count", "_end", "_length", "_pieces", "_pieces_length", "_position", "_table",
-                 "_total")  # fmt: skip
+    __slots__ = ("_bodies", "_buffer", "_count", "_end", "_length", "_pieces", "_pieces_length", "_position", "_total",
+                 "table")  # fmt: skip
 
     def __init__(self, table: dict[bytes, CommandSpec]) -> None:
-        self._table = table
+        self.table = table
         self._buffer = b""
         self._position = 0
         self._length = 0
@@ -246,10 +240,11 @@ class Decoder:
         line: bytes = data[start:end]
         command = Command.__new__(Command)
         command.params = params = line.split(b" ")
-        command.spec = self._table.get(params[0]) or self._table[UNKNOWN]
+        command.spec = spec = self.table.get(params[0]) or self.table[UNKNOWN]
+        command.check = spec.check
         command.size = 0
         command.bodies = _NO_BODIES
-        command.checked = command.may_yield = False
+        command.may_yield = False
         command.topic = command.upgrade = None
         return command
 

@@ -8,19 +8,16 @@ from gnsqd.wire.codec cimport Command
 cdef Py_ssize_t MAX_PUT
 
 cdef class Commands:
-    cdef readonly dict table
+    cdef readonly dict table, first_table
     cdef object _registry, _options, _log, _new_tls, _authenticate
     cdef dict _topics
-    cdef bint _tls_required
 
-    cpdef check(self, ClientV2 client, Command command)
     cdef _authorize(self, ClientV2 client, Command command, str topic_name, str channel_name=*)
     @cython.locals(params=list, topic_name=str)
     cpdef check_publish(self, ClientV2 client, Command command)
-    @cython.locals(topic=Topic, topic_name=str, bodies=list, count=Py_ssize_t)
+    @cython.locals(topic=Topic, bodies=list)
     cpdef publish(self, ClientV2 client, Command command)
-    @cython.locals(topic=Topic)
-    cdef Topic _get_topic(self, Command command)
+    cdef Topic _new_topic(self, Command command)
     @cython.locals(channel=Channel)
     cpdef FIN(self, ClientV2 client, Command command)
 

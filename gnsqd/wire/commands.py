@@ -7,7 +7,6 @@ that `may_yield`: for any other they raise WouldYield first, before they have ch
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from gevent import sleep
 
@@ -41,17 +40,10 @@ class WouldYield(NSQError):
     """The command can't be executed without a yield, and nothing of it has been."""
 
 
-class Upgrade(NamedTuple):
-    """The layers that IDENTIFY has agreed on. `label` is the log's name for the compression."""
-
-    tls: TLS | None
-    compression: Layer | None
-    label: str
-
-
 class Commands:
     """Executes commands against one registry. `new_tls`, which makes a layer for one client, is None without a
-    certificate, `authenticate` without auth servers. `table` has the rows of the commands."""
+    certificate, `authenticate` without auth servers. `table` has the rows of the commands, `first_table` those of a
+    client that has to use TLS and does not yet."""
 
     def __init__(
         self,
@@ -61,22 +53,16 @@ class Commands:
         new_tls: Callable[[], TLS] | None,
         authenticate: Authenticate | None = None,
     ) -> None:
-        self.table = command_table(options)
+        self.table = self.first_table = command_table(options)
+        if options.tls_required != TLS_NOT_REQUIRED:
+            refused = CommandSpec("", Commands.refuse_before_tls)
+            self.first_table = {b"IDENTIFY": self.table[b"IDENTIFY"], UNKNOWN: refused}
         self._registry = registry
         self._topics = registry.topics
         self._options = options
         self._log = log
         self._new_tls = new_tls
         self._authenticate = authenticate
-        self._tls_required = options.tls_required != TLS_NOT_REQUIRED
-
-    def check(self, client: ClientV2, command: Command) -> None:
-        """Refuses what is wrong before the body is there. ClientError, WouldYield."""
-        if self._tls_required and client.tls is None and command.params[0] != b"IDENTIFY":
-            raise ClientError("E_INVALID", b"cannot %b in current state (TLS required)" % command.params[0])
-        check = command.spec.check
-        if check is not None:
-            check(self, client, command)
 
     # IDENTIFY and AUTH
 
@@ -105,7 +91,7 @@ class Commands:
         elif identify.deflate:
             layer, label = DeflateLayer(identify.deflate_level), f"deflate (level {identify.deflate_level})"
         client.snappy, client.deflate = identify.snappy, identify.deflate
-        command.upgrade = Upgrade(tls, layer, label)
+        command.upgrade = tls, layer, label
         return answer
 
     def check_auth(self, client: ClientV2, command: Command) -> None:
@@ -113,7 +99,7 @@ class Commands:
         if len(command.params) != 1:
             raise ClientError("E_INVALID", "AUTH invalid number of parameters")
 
-    def AUTH(self, client: ClientV2, command: Command) -> bytes | None:
+    def AUTH(self, client: ClientV2, command: Command) -> bytes:
         if client.auth_state is not None:
             raise ClientError("E_INVALID", "AUTH already set")
         if self._authenticate is None:
@@ -166,7 +152,7 @@ class Commands:
 
     # Consuming
 
-    def SUB(self, client: ClientV2, command: Command) -> bytes | None:
+    def SUB(self, client: ClientV2, command: Command) -> bytes:
         _require_state(client, "SUB", STATE_INIT)
         if not client.heartbeat_interval:
             raise ClientError("E_INVALID", "cannot SUB with heartbeats disabled")
@@ -202,10 +188,10 @@ class Commands:
                 sleep(EPHEMERAL_RETRY_SECONDS)
         raise ClientError("E_SUB_FAILED", "SUB failed to deleted topic/channel")
 
-    def RDY(self, client: ClientV2, command: Command) -> bytes | None:
+    def RDY(self, client: ClientV2, command: Command) -> None:
         if client.state == STATE_CLOSING:
             self._log.info("PROTOCOL(V2): [%s] ignoring RDY after CLS in state ClientStateV2Closing", client)
-            return None
+            return
         _require_state(client, "RDY", STATE_SUBSCRIBED)
         params = command.params
         count = 1
@@ -214,7 +200,6 @@ class Commands:
         if count > self._options.max_rdy_count:
             raise ClientError("E_INVALID", f"RDY count {count} out of range 0-{self._options.max_rdy_count}")
         client.set_ready_count(count)
-        return None
 
     def FIN(self, client: ClientV2, command: Command) -> None:
         channel = _subscribed_channel(client, "FIN")
@@ -225,9 +210,8 @@ class Commands:
             raise _refused("E_FIN_FAILED", "FIN", id, error) from error
         client.finish_count += 1
         client.left_flight(1)
-        return None
 
-    def REQ(self, client: ClientV2, command: Command) -> bytes | None:
+    def REQ(self, client: ClientV2, command: Command) -> None:
         channel = _subscribed_channel(client, "REQ")
         id = _message_id(command, "REQ", 3)
         delay = _number(command.params[2], "REQ could not parse timeout ") * MILLISECOND
@@ -243,27 +227,29 @@ class Commands:
             raise _refused("E_REQ_FAILED", "REQ", id, error) from error
         client.requeue_count += 1
         client.left_flight(1)
-        return None
 
-    def TOUCH(self, client: ClientV2, command: Command) -> bytes | None:
+    def TOUCH(self, client: ClientV2, command: Command) -> None:
         channel = _subscribed_channel(client, "TOUCH")
         id = _message_id(command, "TOUCH", 2)
         try:
             channel.touch(client.id, id, client.msg_timeout)
         except BrokerError as error:
             raise _refused("E_TOUCH_FAILED", "TOUCH", id, error) from error
-        return None
 
-    def CLS(self, client: ClientV2, command: Command) -> bytes | None:
+    def CLS(self, client: ClientV2, command: Command) -> bytes:
         _require_state(client, "CLS", STATE_SUBSCRIBED)
-        client.start_close()
+        client.set_ready_count(0)
+        client.state = STATE_CLOSING
         return _CLOSE_WAIT
 
     def refuse_unknown(self, client: ClientV2, command: Command) -> None:
         raise ClientError("E_INVALID", b"invalid command " + command.params[0])
 
-    def NOP(self, client: ClientV2, command: Command) -> bytes | None:
-        return None
+    def refuse_before_tls(self, client: ClientV2, command: Command) -> None:
+        raise ClientError("E_INVALID", b"cannot %b in current state (TLS required)" % command.params[0])
+
+    def NOP(self, client: ClientV2, command: Command) -> None:
+        """Does nothing: the client is alive."""
 
     # Publishing
 
@@ -290,19 +276,16 @@ class Commands:
     def check_mpub(self, client: ClientV2, command: Command) -> None:
         self.check_publish(client, command)
         self._authorize(client, command, command.topic_name)
-        self._get_topic(command)
+        if command.topic_name not in self._topics:
+            self._new_topic(command)
 
     def publish(self, client: ClientV2, command: Command) -> bytes:
-        """PUB, DPUB, and MPUB, for which the permission was checked before the bodies."""
-        topic_name = command.topic_name
+        """Executes PUB, DPUB, and MPUB, whose permission was checked before the bodies."""
         if self._authenticate is not None and not command.spec.message_limit:
-            self._authorize(client, command, topic_name)
-        topic = self._topics.get(topic_name)
-        if topic is None:
-            topic = self._get_topic(command)
+            self._authorize(client, command, command.topic_name)
+        topic = self._topics.get(command.topic_name) or self._new_topic(command)
         bodies = command.bodies
-        count = len(bodies)
-        if count > MAX_PUT and not command.may_yield:
+        if len(bodies) > MAX_PUT and not command.may_yield:
             raise WouldYield
         try:
             topic.publish(bodies, command.deferred)
@@ -311,14 +294,11 @@ class Commands:
             raise _publish_failed(command, error, fatal=False, quiet=True) from error
         except (BrokerError, StorageError) as error:
             raise _publish_failed(command, error) from error
-        client.pub_counts[topic.name] = client.pub_counts.get(topic.name, 0) + count
+        client.pub_counts[topic.name] = client.pub_counts.get(topic.name, 0) + len(bodies)
         command.topic = topic
         return _OK
 
-    def _get_topic(self, command: Command) -> Topic:
-        topic = self._topics.get(command.topic_name)
-        if topic is not None:
-            return topic
+    def _new_topic(self, command: Command) -> Topic:
         if not command.may_yield:
             raise WouldYield
         try:

@@ -12,13 +12,13 @@ from gnsqd.broker.environment import Spawn
 from gnsqd.broker.topic import RETRY_SECONDS, Topic
 from gnsqd.hub.cooperative import yield_turn
 from gnsqd.log import Level, Logger
-from gnsqd.net.stream import StreamError
+from gnsqd.net.stream import TLS, Layer, StreamError
 from gnsqd.queues.message import Message
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.codec import ClientError, Command, Decoder, LineTooLong, frame
-from gnsqd.wire.commands import Commands, Upgrade, WouldYield
+from gnsqd.wire.commands import Commands, WouldYield
 
 TURN_SECONDS = 0.004  # for the commands of one client that are there at once
 TLS_HANDSHAKE_SECONDS = 5.0
@@ -33,7 +33,7 @@ class Session:
 
     def __init__(self, client: ClientV2, commands: Commands, log: Logger, spawn: Spawn) -> None:
         self.client = client
-        self.decoder = Decoder(commands.table)
+        self.decoder = Decoder(commands.first_table)
         self._commands = commands
         self._log = log
         self._spawn = spawn
@@ -69,9 +69,9 @@ class Session:
                     line = b" ".join(command.params).decode("utf-8", "replace")
                     self._log.debug("PROTOCOL(V2): [%s] [%s]", self.client, line)
             try:
-                if not command.checked:
-                    self._commands.check(self.client, command)
-                    command.checked = True
+                if command.check is not None:
+                    command.check(self._commands, self.client, command)
+                    command.check = None
                 if not decoder.complete(command):
                     return True
                 answer = command.spec.handler(self._commands, self.client, command)
@@ -105,15 +105,12 @@ class Session:
 
     def _refuse(self, refusal: ClientError) -> None:
         """Logs and answers a refused command, and raises `refusal` if the connection ends."""
-        self._log_refusal(refusal)
-        self._replies.append(refusal.frame)
-        if refusal.fatal:
-            raise refusal
-
-    def _log_refusal(self, refusal: ClientError) -> None:
         if not refusal.quiet:
             cause = f" - {refusal.cause}" if refusal.cause is not None else ""
             self._log.error("[%s] - %s%s", self.client, refusal, cause)
+        self._replies.append(refusal.frame)
+        if refusal.fatal:
+            raise refusal
 
     def _is_turn_over(self) -> bool:
         now = monotonic()
@@ -181,7 +178,7 @@ class Session:
                 yield_turn()
                 self._turn_end = monotonic() + TURN_SECONDS
             elif command.upgrade is not None:
-                self._upgrade(command.upgrade)
+                self._upgrade(*command.upgrade)
                 self._command = None
             else:
                 command.may_yield = True
@@ -206,26 +203,27 @@ class Session:
         self.decoder.end()
         return self._command is not None
 
-    def _upgrade(self, upgrade: Upgrade) -> None:
-        """Goes on in the layers that IDENTIFY has agreed on. Yields."""
+    def _upgrade(self, tls: TLS | None, compression: Layer | None, label: str) -> None:
+        """Goes on in the layers that IDENTIFY has agreed on; errors as IOLoop expects them. Yields."""
         client = self.client
-        if upgrade.tls is not None:
+        if tls is not None:
             self._log.info("PROTOCOL(V2): [%s] upgrading connection to TLS", client)
             client.connection.read_deadline = monotonic() + TLS_HANDSHAKE_SECONDS
             client.connection.write_timeout = TLS_HANDSHAKE_SECONDS
             try:
-                client.connection.handshake(upgrade.tls, self.decoder.take_rest())
+                client.connection.handshake(tls, self.decoder.take_rest())
             except (OSError, StreamError) as error:
                 # Unlike the real daemon, no error frame: it would be plain bytes in a stream the client takes for TLS.
                 failure = ClientError("E_IDENTIFY_FAILED", f"IDENTIFY failed {error}", error)
-                self._log_refusal(failure)
+                self._log.error("[%s] - %s - %s", client, failure, error)
                 raise failure from error
             client.set_deadlines()
-            client.tls = upgrade.tls
+            client.tls = tls
+            self.decoder.table = self._commands.table
             client.flush([_OK])
-        if upgrade.compression is not None:
-            self._log.info("PROTOCOL(V2): [%s] upgrading connection to %s", client, upgrade.label)
-            client.connection.push(upgrade.compression, self.decoder.take_rest())
+        if compression is not None:
+            self._log.info("PROTOCOL(V2): [%s] upgrading connection to %s", client, label)
+            client.connection.push(compression, self.decoder.take_rest())
             client.flush([_OK])
 
     # messagePump

@@ -38,7 +38,6 @@ STREAM: list[tuple[bytes, list[bytes], list[bytes]]] = [
     (b"NOP \n", [b"NOP", b""], []),
     (b"SUB  t c\n", [b"SUB", b"", b"t", b"c"], []),
     (b" SUB t\n", [b"", b"SUB", b"t"], []),
-    (b"sub t c\n", [b"sub", b"t", b"c"], []),
     (b"\xff\x00\tx\n", [b"\xff\x00\tx"], []),
 ]
 

@@ -3,20 +3,23 @@
 import gc
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import pytest
-from gevent import joinall, sleep, spawn
+from gevent import get_hub, joinall, sleep, spawn
 
 import gnsqd.wire.session
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
 from gnsqd.options import SECOND, Options
-from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
+from gnsqd.queues.store import Store
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.protocol import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE
 from gnsqd.storage.syncer import Syncer
-from gnsqd.wire.client_v2 import ClientV2
+from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_SUBSCRIBED, ClientV2
 from gnsqd.wire.codec import frame
 from gnsqd.wire.commands import Authenticate, Commands
 from gnsqd.wire.session import Session
@@ -210,3 +213,32 @@ def test_answers_leave_before_an_auth_server_is_asked_whose_time_is_not_the_clie
     eventually(lambda: is_readable(served.theirs, 0))
     assert received == [frame(FRAME_TYPE_RESPONSE, b"OK")]
     assert served.client.connection.read_deadline > monotonic() + served.client.heartbeat_interval / SECOND
+
+
+class RefusingStore(Store):
+    def commit(self) -> None:
+        raise StorageError("disk full")
+
+
+def test_subscription_behind_a_refused_publish_creates_no_channel(serve: Callable[..., Served]) -> None:
+    served = serve()
+    around, context = served.around, served.around.stores.context
+    around.registry.attach(replace(around.environment, open_store=lambda name: RefusingStore(name, context)))
+    topic = around.registry.get_topic("t")
+    served.theirs.sendall(b"PUB t\n\0\0\0\1xSUB t c\n")
+    served.start("IOLoop").join(10)
+    assert served.theirs.recv(100) == frame(FRAME_TYPE_ERROR, b"E_PUB_FAILED PUB failed disk full")
+    assert topic.channels == {}
+
+
+def test_commands_are_executed_where_nothing_can_wait_up_to_one_that_does(serve: Callable[..., Served]) -> None:
+    served = serve()
+    topic = served.around.registry.get_topic("t")
+    served.client.channel, served.client.state = topic.get_channel("c"), STATE_SUBSCRIBED
+    in_flight = b"FIN 0123456789abcdef\nREQ 0123456789abcdef 0\nTOUCH 0123456789abcdef\n"
+    published = b"PUB t\n\0\0\0\1xMPUB t\n\0\0\0\x09\0\0\0\1\0\0\0\1xDPUB t 0\n\0\0\0\1x"
+    served.session.decoder.feed(b"RDY 1\n" + in_flight + published + b"CLS\nNOP\nPUB new\n\0\0\0\1x")
+    executed: list[bool] = []
+    get_hub().loop.run_callback(lambda: executed.append(served.session.execute()))
+    eventually(lambda: executed == [False])
+    assert (topic.message_count, served.client.state) == (3, STATE_CLOSING)
