@@ -54,7 +54,7 @@ class Polling:
         self.looking = False
 
     def note(self) -> None:
-        """There is input."""
+        """Notes that there is input."""
         now = monotonic()
         if not self.looking and now - self._last < WINDOW:
             self.looking = True
@@ -72,7 +72,7 @@ _polling: WeakKeyDictionary[Hub, Polling] = WeakKeyDictionary()
 
 
 def shared_polling() -> Polling:
-    """Returns the one of this thread's hub."""
+    """Returns the object of this thread's hub."""
     return _polling.get(get_hub()) or _polling.setdefault(get_hub(), Polling())
 
 
@@ -112,8 +112,8 @@ class Connection:
         return self._reader is not None
 
     def receive(self) -> bytes:
-        """What the client sent, unwrapped; b"" at its end. TimeoutError past the deadline, OSError, also after
-        `shutdown`, StreamError, also at an end inside a layer's stream."""
+        """Returns what the client sent, unwrapped; b"" at its end. TimeoutError past the deadline, OSError, also after
+        `shutdown`, StreamError, also at an end inside a layer's stream. Yields."""
         layer = self._layer
         if self._unread:
             data, self._unread = self._unread, b""
@@ -199,8 +199,8 @@ class Connection:
             reader.switch()
 
     def send(self, data: bytes) -> None:
-        """Wrap and send all of `data`; TimeoutError if the client takes nothing for as long as the write timeout, or
-        after that time less than SLOWEST_READER; OSError, StreamError."""
+        """Wraps and sends all of `data`; TimeoutError if the client takes nothing for as long as the write timeout, or
+        after that time less than SLOWEST_READER; OSError, StreamError. May yield."""
         layer = self._layer
         if not self._sending.locked() and (layer is None or len(data) <= _SLICE):
             if layer is not None:
@@ -236,7 +236,7 @@ class Connection:
             rest = rest[self._try_send(rest) :]
 
     def _try_send(self, data: bytes | memoryview) -> int:
-        """The number of bytes of `data` that the socket accepted."""
+        """Returns the number of bytes of `data` that the socket accepted."""
         try:
             return self._socket.send(data)
         except BlockingIOError:
@@ -245,8 +245,8 @@ class Connection:
             raise self._failed("write", error) from error
 
     def handshake(self, layer: TLS, received: bytes) -> None:
-        """Let `layer` shake hands, beginning with what was `received` already, and put it on; errors as `receive`, and
-        all of it within the read deadline.
+        """Lets `layer` shake hands, beginning with what was `received` already, and puts it on; errors as `receive`,
+        and all of it within the read deadline. Yields.
 
         On failure nothing but TLS's own alert is sent.
         """
@@ -268,19 +268,19 @@ class Connection:
             self.push(layer)
 
     def _send_alert(self, alert: bytes) -> None:
-        """TLS's last word, if there is one and somebody to take it: nobody waits for that."""
+        """Sends TLS's last word, if there is one and somebody to take it: nobody waits for that."""
         if alert:
             with suppress(OSError):
                 self._socket.send(alert)
 
     def push(self, layer: Layer, received: bytes = b"") -> None:
-        """Everything goes through `layer` from now on, beginning with what was `received` already."""
+        """Lets everything go through `layer` from now on, beginning with what was `received` already."""
         self._layer = layer if self._layer is None else Stack(self._layer, layer)
         if received:
             self._unread = layer.decode(received)
 
     def _failed(self, what: str, error: OSError) -> OSError:
-        """`error` of the socket, as Go words it."""
+        """Returns `error` of the socket, as Go words it."""
         return OSError(f"{self._describe(what)}: {what}: {(error.strerror or str(error)).lower()}")
 
     def _describe(self, what: str) -> str:
@@ -288,7 +288,7 @@ class Connection:
         return f"{what} {network} {self._local_address}->{self.remote_address}"
 
     def shutdown(self) -> None:
-        """End both directions; whoever waits on this connection notices."""
+        """Ends both directions; whoever waits on this connection notices."""
         self._closed = True
         try:
             self._socket.shutdown(socket.SHUT_RDWR)

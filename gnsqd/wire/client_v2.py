@@ -1,4 +1,4 @@
-"""A client of protocol V2 as the broker and the statistics see it: its settings, its RDY window, its output buffer."""
+"""What the broker and the statistics see of a client of protocol V2: settings, RDY window, output buffer."""
 
 import socket
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ class AuthState(Protocol):
     def expired(self) -> bool: ...
 
     def allows(self, topic_name: str, channel_name: str) -> bool:
-        """Whether it may consume from the channel; without a channel, whether it may publish to the topic."""
+        """True if it may consume from the channel; without a channel, if it may publish to the topic."""
 
 
 class ClientV2:
@@ -114,7 +114,7 @@ class ClientV2:
     # Settings
 
     def start_tickers(self) -> None:
-        """Start the timers of heartbeats and buffer flushes, at the configured intervals."""
+        """Starts the timers of heartbeats and buffer flushes, at the configured intervals."""
         self.stop_tickers()
         self.heartbeat_due = False
         if self.heartbeat_interval:
@@ -126,7 +126,7 @@ class ClientV2:
         self.set_deadlines()
 
     def set_deadlines(self) -> None:
-        """The client must send a command within two heartbeats from now, and take what it is sent within one."""
+        """Lets the client send a command within two heartbeats from now, and take what it is sent within one."""
         if self.heartbeat_interval:
             self.connection.read_deadline = monotonic() + 2 * self.heartbeat_interval / _NS
             self.connection.write_timeout = self.heartbeat_interval / _NS
@@ -139,7 +139,7 @@ class ClientV2:
         self.doorbell.ring()
 
     def identify(self) -> None:
-        """Let the settings take effect on delivery, the first time."""
+        """Lets the settings take effect on delivery, the first time."""
         self.set_deadlines()
         if not self.identified:
             self.identified = True
@@ -151,7 +151,7 @@ class ClientV2:
     # The RDY window
 
     def window(self) -> int:
-        """The number of further messages it may be sent now."""
+        """Returns the number of further messages that it may be sent now."""
         channel = self.delivering
         if channel is None or channel.paused:
             return 0
@@ -163,7 +163,7 @@ class ClientV2:
             self.doorbell.ring()
 
     def left_flight(self, count: int) -> None:
-        """That many of its messages are in flight no more."""
+        """Notes that `count` of its messages are no longer in flight."""
         if self.in_flight_count >= self.ready_count:
             self.doorbell.ring()
         self.in_flight_count -= count
@@ -181,7 +181,7 @@ class ClientV2:
     # Output
 
     def send_messages(self, messages: list[Message]) -> None:
-        """Put message frames into the output buffer, which is sent when it is full. May yield then."""
+        """Puts message frames into the output buffer, and sends a full one. May yield; errors as `flush`."""
         self.in_flight_count += len(messages)
         self.message_count += len(messages)
         output, size = self._output, self._output_size
@@ -205,7 +205,7 @@ class ClientV2:
             self.connection.send(data)
 
     def wait_or_flush(self, timeout: float = -1.0) -> None:
-        """Wait for the bell, at most `timeout` seconds if that isn't negative.
+        """Waits for the bell, at most `timeout` seconds if that isn't negative.
 
         What is buffered is sent at the next tick of a ticker that runs all the time, so at once if one has passed
         since the last that was used. A flush timeout of 0 never lets anything wait.
@@ -239,7 +239,7 @@ class ClientV2:
     # The end
 
     def close(self) -> None:
-        """End the connection; its greenlets notice and clean up."""
+        """Ends the connection; its greenlets notice and clean up."""
         self.exiting = True
         self.connection.shutdown()
         self.doorbell.ring()
@@ -251,7 +251,7 @@ class ClientV2:
             self._heartbeat_timer = None
 
     def stats(self, topic_name: str = "") -> ClientStats:
-        """As /stats shows it; of its publishing only one topic, `topic_name` if given."""
+        """Returns what /stats shows; of its publishing only one topic, `topic_name` if given."""
         names = [topic_name] if topic_name else list(self.pub_counts)[:1]
         stats = ClientStats(
             version="V2",

@@ -33,7 +33,7 @@ _MAX_RUN = 512
 
 
 class LineTooLong(NSQError):
-    """A command line of more than 16384 bytes."""
+    """A command line has more than 16384 bytes."""
 
 
 class ClientError(NSQError):
@@ -54,7 +54,7 @@ class ClientError(NSQError):
 
 
 def frame(frame_type: int, data: bytes) -> bytes:
-    """int32 size, int32 type, data."""
+    """Returns int32 size, int32 type, data."""
     return _FRAME_HEAD.pack(4 + len(data), frame_type) + data
 
 
@@ -120,7 +120,7 @@ def _int32(buffer: bytes, at: int) -> int:
 
 
 class Decoder:
-    """One direction of one connection, from the client to the daemon. `table` has the row of each command."""
+    """Decodes what one client sends. `table` has the row of each command; it may be replaced between two commands."""
 
     __slots__ = ("_bodies", "_buffer", "_count", "_end", "_length", "_pieces", "_pieces_length", "_position", "_total",
                  "table")  # fmt: skip
@@ -148,7 +148,7 @@ class Decoder:
             self._pieces_length += len(data)
 
     def end(self, cause: Exception | None = None) -> None:
-        """No more bytes come, by default because the client has closed the connection."""
+        """Notes that no more bytes come, by default because the client has closed the connection."""
         self._end = cause or NSQError("unexpected EOF" if self.buffered else "EOF")
 
     @property
@@ -276,7 +276,7 @@ class Decoder:
         return bool(command.bodies) or self._wait(command)
 
     def _wait(self, command: Command) -> bool:
-        """False: `command` lacks bytes. ClientError if they do not come any more."""
+        """Returns False, as `command` lacks bytes; ClientError if they do not come any more."""
         spec = command.spec
         if self._end is None:
             return False

@@ -249,7 +249,7 @@ class Commands:
         raise ClientError("E_INVALID", b"cannot %b in current state (TLS required)" % command.params[0])
 
     def NOP(self, client: ClientV2, command: Command) -> None:
-        """Does nothing: the client is alive."""
+        """Does nothing: that a command came shows that the client is alive."""
 
     # Publishing
 
@@ -360,7 +360,7 @@ def _message_id(command: Command, name: str, words: int) -> bytes:
 
 
 def _number(raw: bytes, error_text: str) -> int:
-    """Decimal digits; none at all are 0."""
+    """Returns the value of decimal digits, 0 if there are none; ClientError, whose text ends with `raw`."""
     digits = raw.lstrip(b"0")
     if not digits:
         return 0

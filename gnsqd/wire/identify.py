@@ -30,7 +30,7 @@ class Identify:
     msg_timeout: int = 0
 
     def __str__(self) -> str:
-        """As the real daemon logs it."""
+        """Returns what the real daemon logs."""
         shown = [
             f"{_LABELS.get(name) or name.title().replace('_', '')}:{format_value(value)}"
             for name, value in asdict(self).items()
@@ -40,7 +40,7 @@ class Identify:
 
 @dataclass
 class IdentifyWithTopology(Identify):
-    """With the fields that nsq's development branch adds."""
+    """Adds the fields that nsq's development branch has."""
 
     topology_region: str = ""
     topology_zone: str = ""
@@ -59,7 +59,7 @@ _LABELS = {"client_id": "ClientID", "tls_v1": "TLSv1"}
 
 
 def parse_identify(body: bytes, kind: type[Identify] = Identify) -> Identify:
-    """ClientError for what is not a JSON object, or has a field of another type."""
+    """Decodes the body; ClientError for what is not a JSON object, or has a field of another type."""
     try:
         return kind(**decode_object(body, _STRUCTS[kind]))
     except ValueError as error:
@@ -67,7 +67,7 @@ def parse_identify(body: bytes, kind: type[Identify] = Identify) -> Identify:
 
 
 def apply_settings(client: ClientV2, identify: Identify, options: Options) -> None:
-    """Take over what is in range, in the real daemon's order; ClientError at the first that isn't."""
+    """Takes over what is in range, in the real daemon's order; ClientError at the first that isn't."""
     client.client_id = identify.client_id
     client.hostname = identify.hostname
     client.user_agent = identify.user_agent
@@ -115,7 +115,7 @@ def apply_settings(client: ClientV2, identify: Identify, options: Options) -> No
 
 
 def _locate(client: ClientV2, options: Options) -> None:
-    """As nsqd counts, where no zone or region is also one that can be the same; but only a real one is preferred."""
+    """Sets what nsqd counts, where no zone or region is also one that can be the same; but prefers only a real one."""
     if client.topology_region == options.topology_region:
         client.locality = 1
         client.rank = 1 if options.topology_region else 2
@@ -130,8 +130,8 @@ def _invalid(what: str, value: int) -> ClientError:
 
 
 def negotiate(client: ClientV2, identify: Identify, tls: bool, options: Options) -> bytes:
-    """Reduce the compression that `identify` asks for to what we allow; ClientError if that is two. The answer to
-    feature negotiation: clients see the keys in this order, and the level also without deflate."""
+    """Reduces the compression that `identify` asks for to what we allow; ClientError if that is two. Returns the answer
+    to feature negotiation: clients see the keys in this order, and the level also without deflate."""
     identify.deflate = options.deflate and identify.deflate
     identify.snappy = options.snappy and identify.snappy
     if identify.deflate and identify.snappy:

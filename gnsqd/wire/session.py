@@ -184,8 +184,8 @@ class Session:
                 command.may_yield = True
 
     def _receive(self) -> bool:
-        """Gives the decoder more bytes, or the end of the stream if that is inside of a command; False if it is not.
-        Yields."""
+        """Gives the decoder what comes, also the end of the stream. False if it ends between two commands; if it breaks
+        there, OSError, StreamError. Yields."""
         if self._has_executed:
             self.client.set_deadlines()
             self._has_executed = False
@@ -204,7 +204,7 @@ class Session:
         return self._command is not None
 
     def _upgrade(self, tls: TLS | None, compression: Layer | None, label: str) -> None:
-        """Goes on in the layers that IDENTIFY has agreed on; errors as IOLoop expects them. Yields."""
+        """Puts the layers on that IDENTIFY has agreed on. ClientError if a handshake fails; OSError. Yields."""
         client = self.client
         if tls is not None:
             self._log.info("PROTOCOL(V2): [%s] upgrading connection to TLS", client)
@@ -229,7 +229,7 @@ class Session:
     # messagePump
 
     def messagePump(self) -> None:
-        """Sends messages and heartbeats to the client until it exits; a client that can't be sent to is closed."""
+        """Sends messages and heartbeats to the client until it exits, and closes a client that can't be sent to."""
         client = self.client
         try:
             while not client.exiting:

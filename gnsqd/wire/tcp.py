@@ -33,15 +33,15 @@ class TCPServer:
         self._last_id = 0
 
     def producers(self) -> list[ClientV2]:
-        """Every client that has published."""
+        """Returns the clients that have published."""
         return [client for client in self.clients.values() if client.pub_counts]
 
     def serve(self) -> None:
-        """Accept clients until `close`. ListenerBroken if the listener breaks."""
+        """Accepts clients until `close`. ListenerBroken if the listener breaks."""
         self._listener.serve("TCP", self._log, self._spawn_client, self._options.max_tcp_connections)
 
     def close(self) -> None:
-        """Stop accepting, end every connection, and return when all are gone. Yields."""
+        """Stops accepting, ends every connection, and returns when all are gone. Yields."""
         self._listener.close()
         for client in list(self.clients.values()):
             client.close()
