@@ -21,7 +21,6 @@ from gnsqd.shared.protocol import FRAME_TYPE_ERROR
 
 MAX_LINE = 16384  # with the line feed
 MESSAGE_ID_LENGTH = 16
-MAX_INT32 = 2**31 - 1
 UNKNOWN = b" "  # the key of the row for all other words
 
 _NO_BODIES: list[bytes] = []
@@ -79,7 +78,7 @@ class CommandSpec:
         self.handler = handler
         self.code = code
         self.limits = limits
-        self.limit = min(*limits, MAX_INT32) if limits else 0
+        self.limit = min(*limits, 2**31 - 1) if limits else 0
         self.message_limit = message_limit
         self.check = check
 

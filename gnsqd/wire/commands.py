@@ -111,11 +111,7 @@ class Commands:
             raise ClientError("E_AUTH_FAILED", "AUTH failed", error) from error
         if not state.permission_count:
             raise ClientError("E_UNAUTHORIZED", "AUTH no authorizations found")
-        answer = {
-            "identity": state.identity,
-            "identity_url": state.identity_url,
-            "permission_count": state.permission_count,
-        }
+        answer = {name: getattr(state, name) for name in ("identity", "identity_url", "permission_count")}
         return frame(FRAME_TYPE_RESPONSE, dumps(answer).encode())
 
     def _authorize(self, client: ClientV2, command: Command, topic_name: str, channel_name: str = "") -> None:

@@ -47,7 +47,8 @@ class Session:
 
     def execute(self) -> bool:
         """Executes the commands that are complete. True if the next one needs more bytes; False if IOLoop has to go on,
-        because the command at hand may yield or changes the stream, or because others are to have their turn.
+        because the command at hand may yield, changes the stream or comes after a publish that is not yet committed, or
+        because others are to have their turn.
 
         Never yields, unless IOLoop has let the command at hand `may_yield`: so it may also be called where nothing can
         wait. The answers are kept for `commit_and_reply`, also that to a refused command that ends the connection, for
@@ -60,7 +61,7 @@ class Session:
         while True:
             command = self._command
             if command is None:
-                if channel is not None:
+                if channel is not None and not self._uncommitted:
                     self._finish_run(channel)
                 command = self._command = decoder.next_command()
                 if command is None:
@@ -68,6 +69,8 @@ class Session:
                 if debugging:
                     line = b" ".join(command.params).decode("utf-8", "replace")
                     self._log.debug("PROTOCOL(V2): [%s] [%s]", self.client, line)
+            if self._uncommitted and not command.spec.limit:
+                return False  # a publish that can't be kept is refused before a later FIN or SUB takes effect
             try:
                 if command.check is not None:
                     command.check(self._commands, self.client, command)

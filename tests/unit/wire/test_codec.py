@@ -33,11 +33,8 @@ STREAM: list[tuple[bytes, list[bytes], list[bytes]]] = [
     (b"CLS\n", [b"CLS"], []),
     # Lines are split on single spaces and lose one carriage return.
     (b"\n", [b""], []),
-    (b"\r\n", [b""], []),
     (b"NOP\r\r\n", [b"NOP\r"], []),
-    (b"NOP \n", [b"NOP", b""], []),
     (b"SUB  t c\n", [b"SUB", b"", b"t", b"c"], []),
-    (b" SUB t\n", [b"", b"SUB", b"t"], []),
     (b"\xff\x00\tx\n", [b"\xff\x00\tx"], []),
 ]
 

@@ -220,15 +220,18 @@ class RefusingStore(Store):
         raise StorageError("disk full")
 
 
-def test_subscription_behind_a_refused_publish_creates_no_channel(serve: Callable[..., Served]) -> None:
+@pytest.mark.parametrize("line", [b"SUB t c\n", b"FIN %b\n"])
+def test_command_behind_a_refused_publish_has_no_effect(serve: Callable[..., Served], line: bytes) -> None:
     served = serve()
     around, context = served.around, served.around.stores.context
     around.registry.attach(replace(around.environment, open_store=lambda name: RefusingStore(name, context)))
     topic = around.registry.get_topic("t")
-    served.theirs.sendall(b"PUB t\n\0\0\0\1xSUB t c\n")
+    served.client.channel = channel = served.channel(b"y", rdy=1)
+    (message,) = channel.take(served.client, 1, MINUTE, 0)
+    served.theirs.sendall(b"PUB t\n\0\0\0\1x" + line.replace(b"%b", message.id))
     served.start("IOLoop").join(10)
     assert served.theirs.recv(100) == frame(FRAME_TYPE_ERROR, b"E_PUB_FAILED PUB failed disk full")
-    assert topic.channels == {}
+    assert (topic.channels, channel.in_flight_count) == ({}, 1)
 
 
 def test_commands_are_executed_where_nothing_can_wait_up_to_one_that_does(serve: Callable[..., Served]) -> None:
@@ -237,7 +240,7 @@ def test_commands_are_executed_where_nothing_can_wait_up_to_one_that_does(serve:
     served.client.channel, served.client.state = topic.get_channel("c"), STATE_SUBSCRIBED
     in_flight = b"FIN 0123456789abcdef\nREQ 0123456789abcdef 0\nTOUCH 0123456789abcdef\n"
     published = b"PUB t\n\0\0\0\1xMPUB t\n\0\0\0\x09\0\0\0\1\0\0\0\1xDPUB t 0\n\0\0\0\1x"
-    served.session.decoder.feed(b"RDY 1\n" + in_flight + published + b"CLS\nNOP\nPUB new\n\0\0\0\1x")
+    served.session.decoder.feed(b"RDY 1\n" + in_flight + b"CLS\nNOP\n" + published + b"PUB new\n\0\0\0\1x")
     executed: list[bool] = []
     get_hub().loop.run_callback(lambda: executed.append(served.session.execute()))
     eventually(lambda: executed == [False])
