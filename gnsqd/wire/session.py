@@ -46,14 +46,12 @@ class Session:
     # Commands
 
     def execute(self) -> bool:
-        """Executes the commands that are complete. True if the next one needs more bytes; False if IOLoop has to go on,
-        because the command at hand may yield, changes the stream or comes after a publish that is not yet committed, or
-        because others are to have their turn.
+        """Executes the commands that are complete, and keeps their answers for `commit_and_reply`. Never yields, unless
+        IOLoop has let the command at hand `may_yield`: so it may also be called where nothing can wait.
 
-        Never yields, unless IOLoop has let the command at hand `may_yield`: so it may also be called where nothing can
-        wait. The answers are kept for `commit_and_reply`, also that to a refused command that ends the connection, for
-        which it raises ClientError. LineTooLong.
-        """
+        True if the next command needs more bytes; False if IOLoop has to go on, because it may yield, changes the
+        stream or comes after a publish that is not committed yet, or because others are to have their turn. ClientError
+        after the answer to a command that ends the connection; LineTooLong."""
         decoder = self.decoder
         debugging = self._log.level <= _DEBUG
         channel = None if debugging else self.client.channel
