@@ -25,7 +25,6 @@ from gevent.socket import wait_write
 from greenlet import getcurrent, greenlet
 
 from gnsqd.hub.cooperative import yield_turn
-from gnsqd.hub.polling import shared_polling
 from gnsqd.net.addresses import format_address
 from gnsqd.net.stream import TLS, Layer, Stack, StreamError, TLSError
 
