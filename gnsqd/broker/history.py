@@ -20,7 +20,7 @@ from gnsqd.queues.message import Message
 from gnsqd.shared.errors import BrokerError
 
 if TYPE_CHECKING:
-    from gnsqd.storage.journal.journal import Journal
+    from gnsqd.storage.journal.compactor import Retention
     from gnsqd.storage.journal.spans import Spans
 
 _NEAR = SECOND // 10  # between when the id of a message was made and when it was published
@@ -48,33 +48,32 @@ def parse_moment(text: str) -> int:
 
 
 class History:
-    """The history that a journal keeps. Each method may raise StorageError."""
+    """The part of a log that is retained. Each method may raise StorageError."""
 
-    def __init__(self, journal: "Journal") -> None:
-        self._journal = journal
-        self._begin = journal.retention.begin
+    def __init__(self, retention: "Retention") -> None:
+        self._log = retention.log
+        self._retention = retention
+        self._begin = retention.begin
 
     @property
     def retention(self) -> tuple[int, int]:
         """Limits for messages that all channels have finished: the kept bytes (0: none), and their age in ns (0: no
         limit)."""
-        return self._journal.retention.max_bytes, self._journal.retention.max_age
+        return self._retention.max_bytes, self._retention.max_age
 
     def retain(self, max_bytes: int, max_age: int) -> None:
         """Sets `retention`, also for later starts. May yield."""
-        self._journal.set_retention(max_bytes, max_age)
-        self._journal.commit()
+        self._retention.retain(max_bytes, max_age)
 
     @property
     def count(self) -> int:
         """The number of messages, finished or not."""
-        journal = self._journal
-        return max(journal.next_number - self._begin - journal.absent.count(), 0)
+        return max(self._log.next_number - self._begin - self._retention.absent.count(), 0)
 
     @property
     def size(self) -> int:
         """The bytes of the segments with these messages that have been written."""
-        return sum(segment.size for segment in self._journal.segments.all if segment.end > self._begin)
+        return sum(segment.size for segment in self._log.segments.all if segment.end > self._begin)
 
     @property
     def oldest(self) -> int | None:
@@ -99,20 +98,19 @@ class History:
     def find(self, id: str) -> tuple[int, int]:
         """Returns the number of an unfinished message, and the due time with which it was published (wall clock, ns; 0
         without). Raises ValueError if `id` is not an id, MessageNotFound. May yield."""
-        number = self._number_of(id, self._journal.floor())
-        return number, self._journal.read(number, number + 1)[2]
+        number = self._number_of(id, self._retention.floor())
+        return number, self._log.read(number, number + 1)[2]
 
     def _published(self, number: int) -> int | None:
-        frames = self._journal.read(number, self._journal.next_number)[1]
+        frames = self._log.read(number, self._log.next_number)[1]
         return Message(frames[0], 0, 0).timestamp if frames else None
 
     def _number_at(self, time: int, first: int) -> int:
         """Returns the number of the first message published at `time` or later, from number `first` on."""
-        journal = self._journal
-        end = journal.next_number
+        end = self._log.next_number
         while first < end:
             middle = (first + end) // 2
-            number, frames, _ = journal.read(middle, end)
+            number, frames, _ = self._log.read(middle, end)
             if frames and Message(frames[0], 0, 0).timestamp < time:
                 first = number + 1
             else:
@@ -133,7 +131,7 @@ class History:
     def _messages(self, number: int) -> Iterator[tuple[int, Message]]:
         turns = Turns()
         while True:
-            number, frames, _ = self._journal.read(number, self._journal.next_number)
+            number, frames, _ = self._log.read(number, self._log.next_number)
             if not frames:
                 return
             for frame in frames:

@@ -238,8 +238,8 @@ class Topic:
     @property
     def history(self) -> History | None:
         """What can be delivered again; None if there is no journal."""
-        journal = self._store.journal
-        return None if journal is None else History(journal)
+        retention = self._store.retention
+        return None if retention is None else History(retention)
 
     # The pump
 

@@ -23,6 +23,7 @@ from gnsqd.queues.store import Context, Store
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.journal.compactor import Retention
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.spans import Spans
 
@@ -55,8 +56,8 @@ class JournalStore(Store):
         journal = self._journal
         replay = journal.replay
         topic_state = replay.queues[0]
-        self.queue.restore(topic_state, topic_state.finished.gaps(0, journal.next_number), [], [])
-        journal.add_queue(self.queue, 0)
+        self.queue.restore(topic_state, topic_state.finished.gaps(0, journal.log.next_number), [], [])
+        journal.states.add(self.queue, 0)
         latest = {state.name: index for index, state in sorted(replay.queues.items())}
         for index, state in replay.queues.items():
             if index and index == latest[state.name]:  # damage may have hit that an older one was deleted
@@ -67,12 +68,16 @@ class JournalStore(Store):
                 numbers.extend(state.due.keys())
                 times.extend(state.due.values())
                 queue.restore(state, wanted, numbers, times)
-                journal.add_queue(queue, index)
+                journal.states.add(queue, index)
                 self._restored[state.name.rpartition(":")[2]] = queue
 
     @property
     def journal(self) -> Journal:
         return self._journal
+
+    @property
+    def retention(self) -> Retention:
+        return self._journal.retention
 
     # Channels
 
@@ -93,9 +98,9 @@ class JournalStore(Store):
                 queue.finished = self.queue.finished.copy()
             if not self._started and journal.replay.damaged:
                 # It may have been there before: rather everything once more than something not at all.
-                queue.finished = journal.replay.present.gaps(0, journal.next_number)
+                queue.finished = journal.replay.present.gaps(0, journal.log.next_number)
                 queue.put_spans(self.queue.finished.without(queue.finished))
-            queue.index = journal.add_queue(queue)
+            queue.index = journal.states.add(queue)
         return queue
 
     def past_queue(self, channel: str, begin: int) -> Queue | None:
@@ -222,11 +227,11 @@ class JournalStore(Store):
         journal = self._journal
         payloads = old.peek_many(IMPORT_BATCH, MAX_BYTES)
         messages = read_messages(payloads, old, self.context.options.longest_delay)
-        first = journal.next_number
+        first = journal.log.next_number
         end = first + len(messages)
         try:
             if queue.index and messages:
-                for other in list(journal.queues.values()):
+                for other in list(journal.states.queues.values()):
                     if other is not queue:
                         other.note_finished_span(first, end)
                 journal.flush()  # before the messages themselves, so that no kill can leave them to all channels
@@ -237,10 +242,10 @@ class JournalStore(Store):
                         queue.note_held(message, 0)
             journal.commit()
         except StorageError:
-            journal.next_number = max(journal.next_number, end)  # nobody else may get these numbers
-            journal.absent.add(first, end)
+            journal.log.next_number = max(journal.log.next_number, end)  # nobody else may get these numbers
+            journal.retention.absent.add(first, end)
             if messages:
-                for each in list(journal.queues.values()):  # and no queue needs them, whatever of them is written
+                for each in list(journal.states.queues.values()):  # and none needs them, whatever of them is written
                     each.note_finished_span(first, end)
             keep_delays(messages, old)
             raise
@@ -272,12 +277,12 @@ class JournalStore(Store):
         if self.context.options.durability == "none":
             return self._convert()
         unfinished = Spans()
-        for queue in journal.queues.values():
-            unfinished.update(queue.finished.gaps(0, journal.next_number))
+        for queue in journal.states.queues.values():
+            unfinished.update(queue.finished.gaps(0, journal.log.next_number))
         unsynced = 0
         try:
             journal.commit()
-            journal.sync()
+            journal.log.sync_files()
         except StorageError as error:
             self.log.error("TOPIC(%s): %s", self.topic, error)
             unsynced = 1
@@ -292,10 +297,10 @@ class JournalStore(Store):
                 journal.commit()
             else:
                 journal.mark_converting()
-            queues = [queue for queue in journal.queues.values() if isinstance(queue, JournaledQueue)]
+            queues = [queue for queue in journal.states.queues.values() if isinstance(queue, JournaledQueue)]
             left = sum(map(self._write_to_disk, queues))
             if not left:
-                journal.sync()  # before the journal records that it does not count
+                journal.log.sync_files()  # before the journal records that it does not count
         except StorageError as error:
             left = 1
             self.log.error("TOPIC(%s): %s", self.topic, error)

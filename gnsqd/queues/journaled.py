@@ -23,10 +23,9 @@ from gnsqd.queues.queue import MAX_STEP, Queue
 from gnsqd.queues.schedule import Schedule
 from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.storage.journal.journal import Journal
+from gnsqd.storage.journal.queue_states import Held, NotedQueue
 from gnsqd.storage.journal.records import FINISHED, MAX_HELD, TAKEN, Encoder
-from gnsqd.storage.journal.replay import QueueState
-from gnsqd.storage.journal.snapshot import Held
-from gnsqd.storage.journal.snapshot import Queue as NotedQueue
+from gnsqd.storage.journal.replay import ReplayedQueue
 from gnsqd.storage.journal.spans import Spans
 
 T = TypeVar("T")
@@ -65,19 +64,19 @@ class JournaledQueue(Queue):
         return self._depth
 
     def stored_size(self) -> int:
-        return self._depth * self.journal.mean_size()
+        return self._depth * self.journal.log.mean_size()
 
     def stored_since(self) -> int:
         start = self._runs[0][0]
-        if start != self._seen[0] and start < self.journal.first_unwritten:
+        if start != self._seen[0]:
             with suppress(StorageError):  # the next read of the queue logs it
-                if frames := self.journal.read(start, start + 1)[1]:
+                if frames := self.journal.log.read(start, start + 1)[1]:
                     self._seen = (start, Message(frames[0], 0, 0).timestamp)
         return self._seen[1] if start == self._seen[0] else maxsize
 
     @property
     def disk_bytes(self) -> int:
-        return 0 if self.index else self.journal.file_size
+        return 0 if self.index else self.journal.log.file_size
 
     def store(self, messages: list[Message]) -> None:
         for start, end in _runs_of(messages):
@@ -103,8 +102,8 @@ class JournaledQueue(Queue):
         while runs and len(messages) < limit:
             start, end = runs[0]
             if not 0 <= start - self._frames_at < len(self._frames):
-                if messages and (reads == MAX_READS or start >= self.journal.first_unwritten):
-                    break  # a write may record all queues, and these messages are in none just now
+                if messages and reads == MAX_READS:
+                    break
                 reads += 1
                 if not self._read_ahead(start):
                     if runs and runs[0][0] > start:
@@ -151,7 +150,7 @@ class JournaledQueue(Queue):
     def _read_ahead(self, start: int) -> bool:
         self._frames = []
         try:
-            first, frames, due = self.journal.read(start, self.journal.next_number)
+            first, frames, due = self.journal.log.read(start, self.journal.log.next_number)
         except StorageError as error:
             self.log.error("JOURNAL(%s): %s", self.name, error)
             return False
@@ -181,7 +180,7 @@ class JournaledQueue(Queue):
         """The messages with these numbers that can be read; StorageError."""
         for start, end in spans:
             while start < end:
-                start, frames, _ = self.journal.read(start, end)
+                start, frames, _ = self.journal.log.read(start, end)
                 for frame in frames:
                     message = Message(frame, self._attempts.get(start, 0), 0)
                     message.number = start
@@ -193,8 +192,8 @@ class JournaledQueue(Queue):
     def rewindable(self, start: int, end: int) -> Spans:
         """Of the messages from `start` to `end`, all that the queue is done with and the journal has."""
         journal = self.journal
-        done = self.finished.between(max(start, journal.retention.begin), min(end, journal.next_number))
-        return done.without(journal.absent) if journal.absent else done
+        done = self.finished.between(max(start, journal.retention.begin), min(end, journal.log.next_number))
+        return done.without(journal.retention.absent) if journal.retention.absent else done
 
     def rewind(self, start: int, end: int, on_queued: Callable[[int], None]) -> int:
         """Queue what is `rewindable` before everything in the store, as if it had never been delivered.
@@ -210,10 +209,11 @@ class JournaledQueue(Queue):
                 self.logs.remove(finished)
             if again:
                 on_queued(count)
-                for spans in (finished, self.journal.absent):
+                for spans in (finished, self.journal.retention.absent):
                     for span in spans.between(again.begin, again.ceiling):
                         self.note_finished_span(*span)
-                self.journal.rewind_queue(self, again.begin, again.ceiling)
+                self.journal.states.rewind(self, again.begin, again.ceiling)
+                self.journal.flush()
             return count
 
     def begin_at(self, start: int, topic: "JournaledQueue") -> None:
@@ -222,15 +222,15 @@ class JournaledQueue(Queue):
         handed_over = Spans()
         self.finished = topic.finished.copy()
         topic.logs.append(handed_over)
-        self.journal.rewinds += 1  # until the journal knows what this queue needs
+        self.journal.retention.rewinds += 1  # until the journal knows what this queue needs
         try:
             again, _ = self._take_again(start, maxsize)
-            self.finished.update(self.journal.absent.between(again.begin, again.ceiling))
+            self.finished.update(self.journal.retention.absent.between(again.begin, again.ceiling))
             self.journal.flush()
             runs, _ = self._sort_out(handed_over, Turns(FOREVER))
             self._runs.extend(runs)
         finally:
-            self.journal.rewinds -= 1
+            self.journal.retention.rewinds -= 1
             topic.logs.remove(handed_over)
 
     def _take_again(self, start: int, end: int) -> tuple[Spans, int]:
@@ -240,11 +240,11 @@ class JournaledQueue(Queue):
         self.journal.flush()
         again = self.rewindable(start, end)
         held = self._held
-        self.journal.rewinds += 1
+        self.journal.retention.rewinds += 1
         try:
             runs, count = self._sort_out(again, Turns())
         finally:
-            self.journal.rewinds -= 1
+            self.journal.retention.rewinds -= 1
         if self.closed:
             raise BrokerError("exiting")
         if self._held is not held:
@@ -261,7 +261,7 @@ class JournaledQueue(Queue):
         all are. Yields in `turns`, as long as the queue is not emptied or deleted."""
         runs: deque[tuple[int, int]] = deque()
         held, depth, count = self._held, 0, 0
-        for piece, numbers, times in self.journal.segments.pieces(again, time_ns()):
+        for piece, numbers, times in self.journal.log.segments.pieces(again, time_ns()):
             if numbers:
                 self._hold_until(times, numbers)
                 piece = piece.without(Spans.of(numbers))
@@ -370,7 +370,7 @@ class JournaledQueue(Queue):
         return self._runs[0][0] if self._runs else maxsize
 
     def drop_stored(self, count: int, size: int, before: int) -> tuple[int, int]:
-        mean = self.journal.mean_size()
+        mean = self.journal.log.mean_size()
         number = self._drop_next(min(count, -(-size // mean)) if mean else count, before)
         return number, number * mean
 
@@ -392,7 +392,7 @@ class JournaledQueue(Queue):
             if start == self._seen[0] and self._seen[1] >= horizon:
                 break
             try:
-                first, frames, _ = self.journal.read(start, end)
+                first, frames, _ = self.journal.log.read(start, end)
             except StorageError:
                 break  # the next read of the queue logs it
             if first > start or not frames:
@@ -416,7 +416,7 @@ class JournaledQueue(Queue):
 
     def _finish_dropped(self, start: int, end: int) -> None:
         """No channel needs the messages that a topic drops."""
-        queues: list[NotedQueue] = [self] if self.index else list(self.journal.queues.values())
+        queues: list[NotedQueue] = [self] if self.index else list(self.journal.states.queues.values())
         for queue in queues:
             queue.note_finished_span(start, end)
 
@@ -459,7 +459,7 @@ class JournaledQueue(Queue):
     def _note(self) -> None:
         if not self._noted:
             self._noted = True
-            self.journal.note(self)
+            self.journal.states.note(self)
 
     def notes(self, encoder: Encoder, total: bool) -> list[bytes]:
         records = []
@@ -508,7 +508,7 @@ class JournaledQueue(Queue):
 
     # From the store
 
-    def restore(self, state: QueueState, wanted: Spans, held: Sequence[int], due: Sequence[int]) -> None:
+    def restore(self, state: ReplayedQueue, wanted: Spans, held: Sequence[int], due: Sequence[int]) -> None:
         """Queue the `wanted` messages of a replay; of these, hold some back until they are `due` (wall clock, ns)."""
         self.finished = state.finished
         self._attempts = {number: attempts for number, attempts in state.attempts.items() if attempts}
@@ -538,10 +538,10 @@ class JournaledQueue(Queue):
         """A channel drops what its topic has handed over, a topic what it still has. StorageError: not written yet."""
         self.forget()
         if self.index:
-            self.finished.update(self.journal.queues[0].finished)
-            self.journal.reset_queue(self)
+            self.finished.update(self.journal.states.queues[0].finished)
+            self.journal.states.reset(self)
         else:
-            for start, end in self.finished.gaps(0, self.journal.next_number):
+            for start, end in self.finished.gaps(0, self.journal.log.next_number):
                 self._finish_dropped(start, end)
         self.journal.flush()
 
@@ -549,7 +549,8 @@ class JournaledQueue(Queue):
         """The channel is gone; errors as `empty`."""
         self.closed = True
         self.forget()
-        self.journal.remove_queue(self)
+        self.journal.states.remove(self)
+        self.journal.flush()
 
 
 def _pieces(items: Iterable[T]) -> Iterator[list[T]]:
@@ -588,7 +589,7 @@ def journal_messages(journal: Journal, messages: list[Message]) -> None:
                 break
             frames.append(message.frame)
             end += 1
-        number = journal.put(frames, time_ns() + deferred if deferred else 0)
+        number = journal.log.append(frames, time_ns() + deferred if deferred else 0)
         for message in messages[first:end]:
             message.number = number
             number += 1

@@ -16,7 +16,7 @@ from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.syncer import Syncer
 
 if TYPE_CHECKING:
-    from gnsqd.storage.journal.journal import Journal
+    from gnsqd.storage.journal.compactor import Retention
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Store:
         return DiskBackedQueue(name, context.options, self.log, backend, context.set_health)
 
     @property
-    def journal(self) -> "Journal | None":
-        """Where all messages are, if they are in a journal."""
+    def retention(self) -> "Retention | None":
+        """What is kept of messages that all channels have finished, and their log; None if there is no log."""
         return None
 
     # Channels

@@ -83,7 +83,7 @@ class Journals:
         self._bell.set()
 
     def _note_old(self, journal: "Journal") -> None:
-        if len(journal.segments) > 1 or journal.expires:
+        if len(journal.log.segments) > 1 or journal.retention.expires:
             self._old[journal] = None
             self._old_bell.set()
 
@@ -102,7 +102,7 @@ class Journals:
             self._old_bell.clear()
             old, self._old = self._old, {}
             for journal in old:
-                if not self._exit.is_set() and not journal.compact():
+                if not self._exit.is_set() and not journal.compactor.compact():
                     self._old[journal] = None
                     self._old_bell.set()
             self._exit.wait(COMPACTION_SECONDS)

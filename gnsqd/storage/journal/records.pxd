@@ -1,5 +1,28 @@
 cimport cython
 
+cdef class Encoder:
+    cdef public object salt
+    cdef bytes _mark
+
+    @cython.locals(payload=bytes)
+    cpdef bytes record(self, int type, bytes payload=*)
+    @cython.locals(payload=bytes)
+    cpdef tuple put(self, long long first, frames, long long due)
+
+cdef class Batch:
+    cdef public list lasts, puts, marks
+    cdef public Py_ssize_t puts_size
+    cdef Encoder _encoder
+    cdef list _frames
+    cdef long long _frames_first
+    cdef Py_ssize_t _frames_size
+
+    @cython.locals(size=Py_ssize_t, full=cython.bint)
+    cpdef put(self, long long first, frames, long long due)
+    cpdef close_record(self)
+    @cython.locals(head=bytes, payload=bytes)
+    cdef _add(self, long long first, frames, long long due)
+
 @cython.locals(frame=bytes, size=Py_ssize_t)
 cpdef Py_ssize_t size_of(frames) except -1
 @cython.locals(data="const unsigned char *", begin=Py_ssize_t, end=Py_ssize_t, size=Py_ssize_t, frames=list)

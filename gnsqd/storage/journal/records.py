@@ -33,8 +33,10 @@ A frame is what consumers get: int32 size, and that many bytes.
 
 import re
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from operator import itemgetter
 from struct import Struct
 from sys import maxsize
 
@@ -150,12 +152,11 @@ Mark = tuple[int, int, int, int]  # of a record of messages: first number, count
 
 
 class Batch:
-    """Records that are not written yet. `controls`, of queues that come and go, stand first, then messages, then what
-    the queues record about their messages, then `lasts`. Messages that follow each other share a record, few enough
-    that damage, which costs the whole record, costs little."""
+    """Messages that are not written yet, and records that follow them and what queues record about them, `lasts`.
+    Messages that follow each other share a record, few enough that damage, which costs the whole record, costs
+    little."""
 
     def __init__(self, encoder: Encoder) -> None:
-        self.controls: list[bytes] = []
         self.lasts: list[bytes] = []
         self.puts: list[bytes] = []  # head and payload of each record
         self.marks: list[Mark] = []
@@ -173,7 +174,7 @@ class Batch:
         return self._frames_first if self._frames else maxsize
 
     def put(self, first: int, frames: Sequence[bytes], due: int) -> int:
-        """Messages with numbers from `first` on, which follows those before; how many bytes they are."""
+        """Add messages with numbers from `first` on, which follows those before; returns their size in bytes."""
         size = size_of(frames)
         full = self._frames_size + size > MAX_RECORD or len(self._frames) + len(frames) > MAX_MESSAGES
         if due or full:
@@ -202,8 +203,19 @@ class Batch:
         self.marks.append((first, len(frames), self.puts_size, due))
         self.puts_size += len(head) + len(payload)
 
+    def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
+        """Returns messages as `Segment.read`; (end, [], 0) if there is none."""
+        self.close_record()
+        position = max(bisect_right(self.marks, number, key=itemgetter(0)) - 1, 0)
+        for at in range(position, min(position + 2, len(self.marks))):
+            first, count, _, due = self.marks[at]
+            start = max(number, first)
+            if start < min(first + count, end):
+                return start, split_frames(self.puts[2 * at + 1], PUT_HEAD, start - first)[: end - start], due
+        return end, [], 0
+
     def prepend(self, written: Sequence[tuple[list[bytes], list[Mark]]]) -> None:
-        """Take messages back that were written already: `puts` and `marks` as they were then, in order."""
+        """Take back messages that were written already: `puts` and `marks` as they were then, in order."""
         self.close_record()
         puts, marks, offset = [], [], 0
         for older_puts, older_marks in [*written, (self.puts, self.marks)]:

@@ -31,8 +31,8 @@ _BEFORE_SNAPSHOT = (records.PUT, records.VOID, records.CONTINUED)  # what counts
 
 
 @dataclass
-class QueueState:
-    """Of the topic (queue 0) or a channel: what it is done with, and what is known of other messages."""
+class ReplayedQueue:
+    """What a replay knows of the topic (queue 0) or a channel: what is finished, and more of other messages."""
 
     name: str
     finished: Spans = field(default_factory=Spans)
@@ -67,7 +67,7 @@ class Replay:
 
     def __init__(self, topic: str, log: Logger, mends: bool = True) -> None:
         self.segments: list[Segment] = []
-        self.queues: dict[int, QueueState] = {}
+        self.queues: dict[int, ReplayedQueue] = {}
         self.present = Spans()  # messages
         self.due_numbers = array("q")  # of messages that are not due and that nobody was given yet, rising
         self.due_times = array("q")  # of these
@@ -89,7 +89,7 @@ class Replay:
         self._written_end = 1  # every number below was written
         self._continued: Segment | None = None  # the last segment, if it records that another follows
         self._now = time_ns()
-        self._snapshot: dict[int, QueueState] | None = None  # one that is not complete
+        self._snapshot: dict[int, ReplayedQueue] | None = None  # one that is not complete
         self._snapshot_records = 0
         self._snapshot_damaged = False
 
@@ -297,7 +297,7 @@ class Replay:
             self._complete(records.decode_number(payload))
         elif type == records.QUEUE:
             index, name, spans = records.decode_queue(payload)
-            self._known()[index] = QueueState(name, spans)
+            self._known()[index] = ReplayedQueue(name, spans)
             self.next_queue = max(self.next_queue, index + 1)
             self._mention(spans.ceiling)
         elif type == records.DELETED:
@@ -314,7 +314,7 @@ class Replay:
         elif type == records.VOID:
             self._start_anew()
 
-    def _known(self) -> dict[int, QueueState]:
+    def _known(self) -> dict[int, ReplayedQueue]:
         """What the next record describes: a snapshot counts when it is whole."""
         return self.queues if self._snapshot is None else self._snapshot
 
@@ -384,7 +384,7 @@ class Replay:
     def _settle(self) -> None:
         """The topic has handed over what any channel is done with or was given, and nobody waits for what is lost."""
         is_known = 0 in self.queues
-        topic = self.queues.setdefault(0, QueueState(self._topic))
+        topic = self.queues.setdefault(0, ReplayedQueue(self._topic))
         missing = self.present.gaps(0, self.next_number)
         for state in self.queues.values():
             if state is not topic:

@@ -17,7 +17,7 @@ from gnsqd.broker.rules import Rules
 from gnsqd.hub import cooperative
 from gnsqd.queues.message import Message
 from gnsqd.shared.errors import BrokerError, StorageError
-from gnsqd.storage.journal import segment, snapshot
+from gnsqd.storage.journal import queue_states, segment
 from gnsqd.storage.journal.open_files import AppendedFile
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, publish, settle
@@ -72,7 +72,7 @@ def test_messages_that_are_not_due_are_listed_and_cancelled_after_a_rewind(tmp_p
         publish(daemon.topic, b"%d" % number * 50, deferred=MINUTE if number % 2 else 0)
     channel(daemon).empty()
     daemon.flush()
-    assert len(journal_of(daemon).segments) > 3
+    assert len(journal_of(daemon).log.segments) > 3
     for each in (daemon, daemon.after_kill()):
         each.topic.create_channel("new", 0)
         assert channel(each).rewind(0, EVERYTHING) == 20
@@ -88,7 +88,7 @@ def test_messages_that_are_not_due_are_listed_and_cancelled_after_a_rewind(tmp_p
 
 
 def test_rewind_while_a_snapshot_is_made(tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "STEP", 1)
+    monkeypatch.setattr(queue_states, "STEP", 1)
     daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
     for name in ("c", "d"):
         channel(daemon, name)
@@ -97,12 +97,12 @@ def test_rewind_while_a_snapshot_is_made(tmp_path: Path, syncer: Syncer, monkeyp
         publish(daemon.topic, b"%02d" % number * 100)
         for name in ("c", "d"):
             consume(daemon, name)
-        if journal_of(daemon)._snapshot is not None:
+        if journal_of(daemon).states.snapshot is not None:
             for name in ("c", "d"):
                 channel(daemon, name).rewind(0, EVERYTHING)
                 (message,) = daemon.take(name, 1)
                 channel(daemon, name).finish(daemon.consumer(name), message.id)
-            while journal_of(daemon)._snapshot is not None:
+            while journal_of(daemon).states.snapshot is not None:
                 daemon.flush()
             kills += 1
             again = daemon.after_kill()
@@ -126,8 +126,8 @@ def test_what_damage_took_is_not_promised(daemon: Daemon, tmp_path: Path, syncer
     assert again.topic.create_channel("new", 0)
     assert len(consume(again, "new")) == 9
     journal = journal_of(again)
-    for queue in journal.queues.values():
-        assert not queue.finished.gaps(0, journal.next_number), "its segments would stay"
+    for queue in journal.states.queues.values():
+        assert not queue.finished.gaps(0, journal.log.next_number), "its segments would stay"
 
 
 def test_bytes_are_bounded_and_the_newest_messages_stay(tmp_path: Path, syncer: Syncer) -> None:
@@ -445,7 +445,7 @@ def test_restarts_do_not_prolong_the_life_of_messages(tmp_path: Path, syncer: Sy
     consume(daemon)
     for _ in range(40):
         daemon.flush()
-        journal_of(daemon).compact()
+        journal_of(daemon).compactor.compact()
         if history(daemon).count == 0:
             return
         sleep(0.04)  # less than an eighth of the time
@@ -474,7 +474,7 @@ def run_model(daemon: Daemon, operations: list[tuple[str, int]]) -> Iterator[Dae
     unfinished: dict[str, set[int]] = {"c": set()}
     channel(daemon)
     for operation, amount in operations:
-        end = journal_of(daemon).next_number
+        end = journal_of(daemon).log.next_number
         point = end * amount // 100
         name = sorted(unfinished)[amount % len(unfinished)]
         if operation in ("publish", "defer"):
@@ -511,14 +511,14 @@ def run_model(daemon: Daemon, operations: list[tuple[str, int]]) -> Iterator[Dae
             unfinished[name] |= since
         elif operation == "retain":
             journal = journal_of(daemon)
-            least = journal.retention.begin if journal.retention.max_bytes else journal.next_number
-            journal.set_retention(*RETENTIONS[amount])
+            least = journal.retention.begin if journal.retention.max_bytes else journal.log.next_number
+            journal.retention.retain(*RETENTIONS[amount])
             assert least <= journal.retention.begin
             assert history(daemon).retention == RETENTIONS[amount]
         elif operation == "flush":
             daemon.flush()
         elif operation == "compact":
-            journal_of(daemon).compact()
+            journal_of(daemon).compactor.compact()
         else:
             daemon = daemon.after_kill()
             yield daemon

@@ -83,9 +83,9 @@ def test_a_journal_that_is_compacted_and_removed(open_topic: OpenTopic, freed: l
     topic = open_topic(durable=durable)
     for _ in range(2):
         topic.put_and_keep_few()
-        while not topic.journal.compact():
+        while not topic.journal.compactor.compact():
             pass
-    topic.finish((1, topic.journal.next_number))
+    topic.finish((1, topic.journal.log.next_number))
     topic.journal.commit()
     topic.journal.remove()
     assert not [name for name in topic.names() if not name.endswith(".tmp")]

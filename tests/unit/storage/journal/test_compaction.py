@@ -13,8 +13,8 @@ import gevent
 import pytest
 
 from gnsqd.hub import cooperative
-from gnsqd.storage.journal import journal, maintenance
-from gnsqd.storage.journal.journal import PIECE
+from gnsqd.storage.journal import compactor, maintenance
+from gnsqd.storage.journal.compactor import PIECE
 from gnsqd.storage.journal.records import MAX_MESSAGES, PUT, decode_put, find_records, parse_first_line
 from gnsqd.storage.journal.spans import Spans
 from unit.storage.conftest import OpenTopic
@@ -37,7 +37,7 @@ def test_copy_has_small_records_and_its_sources_are_open_one_by_one(
         return pwritev(descriptor, parts, offset)
 
     monkeypatch.setattr(os, "pwritev", write)
-    topic.journal.compact()
+    topic.journal.compactor.compact()
     assert max(counts) == 3  # a source, the copy, and the segment that is written
     for path in tmp_path.iterdir():
         data = path.read_bytes()
@@ -105,7 +105,7 @@ def test_scattered_messages_are_compacted_in_small_steps_and_at_a_cost_in_propor
     monkeypatch.setattr(Spans, "add", counting_add)
     monkeypatch.setattr(os, "pread", counting_pread)
     size = topic.size()
-    assert topic.journal.compact()
+    assert topic.journal.compactor.compact()
     monkeypatch.undo()
     assert topic.size() < 0.7 * size
     assert max(steps) < 2 * PIECE + 4 * channels
@@ -123,15 +123,15 @@ def test_old_segments_stay_until_the_directory_is_synced(
     topic.journal.commit()
     before = topic.names()
     fail_to_sync_directories(monkeypatch, code)
-    monkeypatch.setattr(journal, "RETRY_SECONDS", 0)
-    assert not topic.journal.compact()
+    monkeypatch.setattr(compactor, "RETRY_SECONDS", 0)
+    assert not topic.journal.compactor.compact()
     assert before <= topic.names()
     assert f"failed to compact - sync {topic.directory}: {os.strerror(code).lower()}" in log_stream.getvalue()
-    assert not topic.journal.compact()
+    assert not topic.journal.compactor.compact()
     assert before <= topic.names()
     assert all(topic.has(number) for number in kept)
     monkeypatch.undo()
-    assert topic.journal.compact()
+    assert topic.journal.compactor.compact()
     assert topic.size() <= 4 * SEGMENT
     assert all(topic.has(number) for number in kept)
 
@@ -143,7 +143,7 @@ def test_a_file_system_that_cannot_sync_directories_is_no_obstacle(
     topic = open_topic(durable=True)
     fail_to_sync_directories(monkeypatch, code)
     topic.put_and_keep_few()
-    assert topic.journal.compact()
+    assert topic.journal.compactor.compact()
     assert topic.size() <= 4 * SEGMENT
     assert "ERROR" not in log_stream.getvalue()
 
@@ -209,6 +209,6 @@ def test_what_nobody_wants_goes_though_a_full_disk_has_no_room_for_copies(
 
     monkeypatch.setattr(os, "open", open_without_room)
     before = topic.size()
-    assert not topic.journal.compact()
+    assert not topic.journal.compactor.compact()
     assert before - topic.size() > 4 * SEGMENT
     assert all(topic.has(number) for number in kept)

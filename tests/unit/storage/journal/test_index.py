@@ -33,7 +33,7 @@ def lay_out(directory: Path, syncer: Syncer) -> list[Path]:
         channel(daemon).finish(daemon.consumer("c"), message.id)
     daemon.flush()
     journal = journal_of(daemon)
-    while not journal.compact():
+    while not journal.compactor.compact():
         pass
     daemon.kill()
     return sorted(directory.glob("t.journal.*"))
@@ -81,11 +81,11 @@ def test_messages_of_a_copy_whose_sources_a_kill_left_count_once(tmp_path: Path,
     daemon.flush()
     shutil.copytree(daemon.directory, tmp_path / "b")
     journal = journal_of(daemon)
-    before = {Path(segment.path).name for segment in journal.segments.all}
-    while not journal.compact():
+    before = {Path(segment.path).name for segment in journal.log.segments.all}
+    while not journal.compactor.compact():
         pass
     daemon.kill()
-    copies = {Path(segment.path).name for segment in journal.segments.all}
+    copies = {Path(segment.path).name for segment in journal.log.segments.all}
     assert copies < before
     for name in before - copies:
         shutil.copy(tmp_path / "b" / name, daemon.directory)

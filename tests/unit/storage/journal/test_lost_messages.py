@@ -156,7 +156,7 @@ def test_segments_that_nobody_wants_any_more_are_not_missing(
             if first < 200 or first % 50:
                 journal_of(daemon).flush()
             else:
-                journal_of(daemon).compact()
+                journal_of(daemon).compactor.compact()
         daemon.kill()
     assert len(copies) > 3
     for copy in copies:

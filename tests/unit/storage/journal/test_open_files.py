@@ -37,7 +37,7 @@ def journals(
         for journal in new:
             queue = JournaledQueue(journal.topic, Options(), log, journal)
             queue.finished = journal.replay.queues[0].finished
-            journal.add_queue(queue, 0)
+            journal.states.add(queue, 0)
         made.extend(new)
         return new
 
@@ -53,7 +53,7 @@ def test_idle_journals_have_no_file_open_and_go_on_where_they_stopped(
     made = journals(durable)
     for number in range(3):
         for journal in made:
-            journal.put([frame(number + 1)])
+            journal.log.append([frame(number + 1)])
             journal.commit()
             assert opened(tmp_path) <= LIMIT
     for journal in made:
@@ -69,7 +69,7 @@ def test_idle_journals_have_no_file_open_and_go_on_where_they_stopped(
 def test_file_with_messages_to_be_synced_stays_open(journals: Make, tmp_path: Path) -> None:
     made = journals(durable=True)
     for journal in made:
-        journal.put([frame(1)])
+        journal.log.append([frame(1)])
         journal.flush()
     assert opened(tmp_path) == COUNT
     for journal in made:
@@ -81,20 +81,20 @@ def test_file_is_not_closed_while_an_fsync_of_it_goes_on(
     journals: Make, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, *others = journals(durable=True)
-    first.put([frame(1)])
+    first.log.append([frame(1)])
     first.commit()
     synced = []
 
     def sync_files_late(work: Callable[..., None], descriptors: list[int], *arguments: object) -> None:
         before = [os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in descriptors]
-        first.reset_queue(first.queues[0])
+        first.states.reset(first.states.queues[0])
         first.flush()  # of notes, which nobody waits for
         for journal in others[: LIMIT + 1]:
-            journal.reset_queue(journal.queues[0])
+            journal.states.reset(journal.states.queues[0])
             journal.flush()
         synced.append(before == [os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in descriptors])
 
-    first.reset_queue(first.queues[0])
+    first.states.reset(first.states.queues[0])
     with monkeypatch.context() as patch:
         patch.setattr(syncer, "run", sync_files_late)
         first.commit()
@@ -115,7 +115,7 @@ def test_journals_give_way_to_each_other_where_the_process_may_open_no_more(
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refusing)
         for journal in [*made, *made]:
-            journal.put([frame(journal.next_number)])
+            journal.log.append([frame(journal.log.next_number)])
             journal.flush()
             assert read_all(journal)[1] == frame(1)
     assert opened(tmp_path) <= 2
@@ -124,9 +124,9 @@ def test_journals_give_way_to_each_other_where_the_process_may_open_no_more(
 def test_file_that_cannot_be_opened_again_is_followed_by_another(journals: Make, tmp_path: Path) -> None:
     made = journals()
     for journal in made:
-        journal.put([frame(1)])
+        journal.log.append([frame(1)])
         journal.flush()
     (tmp_path / "t0.journal.000000.dat").unlink()
-    made[0].put([frame(2)])
+    made[0].log.append([frame(2)])
     made[0].flush()
     assert list(read_all(journals()[0]).values()) == [frame(2)]

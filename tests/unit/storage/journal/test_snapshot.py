@@ -17,8 +17,8 @@ from gnsqd.shared.errors import StorageError
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.open_files import OpenFiles
+from gnsqd.storage.journal.queue_states import STEP, Held, Snapshot
 from gnsqd.storage.journal.records import Encoder
-from gnsqd.storage.journal.snapshot import STEP, Held, Snapshot
 from gnsqd.storage.journal.spans import Spans
 from unit.storage.conftest import OpenTopic
 from unit.storage.journal.topics import Topic, failing, frame
@@ -64,7 +64,7 @@ class Holding(Topic):
 
     def publish(self, count: int) -> int:
         """The number of the first."""
-        first = self.journal.put([FRAME] * count)
+        first = self.journal.log.append([FRAME] * count)
         self.topic.note_finished_span(first, first + count)
         return first
 
@@ -139,7 +139,7 @@ def test_snapshot_is_made_in_steps_while_the_old_segment_grows(topic: Holding) -
     assert topic.pieces == before
     topic.end_snapshot()
     assert topic.pieces >= HELD // 1000
-    assert topic.journal.read(first, first + 1) == (first, [FRAME], 0)
+    assert topic.journal.log.read(first, first + 1) == (first, [FRAME], 0)
 
 
 def take(queue: JournaledQueue, messages: list[Message]) -> None:
@@ -162,7 +162,7 @@ def test_what_happens_during_a_snapshot_is_there_after_a_kill(topic: Holding, af
     channel.note_finished_span(first_of_all, first_of_all + 1)
     late = JournaledQueue("t:late", Options(), topic.channel.log, topic.journal)
     late.finished = topic.topic.finished.copy()
-    late.index = topic.journal.add_queue(late)
+    late.index = topic.journal.states.add(late)
     last = topic.publish(1)
     take(late, [delivered(last, 0)])
     if ends:
@@ -181,7 +181,7 @@ def test_what_happens_during_a_snapshot_is_there_after_a_kill(topic: Holding, af
     assert [number for number in (1, 2, 3, 4, 5, first_of_all, first) if number in finished] == [3, 4, first_of_all]
     assert states[late.index].name == "t:late"
     assert states[late.index].attempts == {last: 1}
-    assert journal.next_number == last + 1
+    assert journal.log.next_number == last + 1
 
 
 def test_a_start_decodes_the_last_snapshot_and_no_other(
@@ -205,7 +205,8 @@ def test_a_start_decodes_the_last_snapshot_and_no_other(
 
 def test_channel_that_is_deleted_during_a_snapshot_stays_deleted(topic: Holding, after_kill: Replay) -> None:
     topic.fill()
-    topic.journal.remove_queue(topic.channel)
+    topic.journal.states.remove(topic.channel)
+    topic.journal.flush()
     for _ in range(5):
         topic.publish(100)
         topic.journal.retry()
@@ -304,7 +305,7 @@ def test_kill_before_the_end_of_a_snapshot_loses_nothing(
     journal = open_topic(directory=tmp_path / "killed").journal
     assert len(topic.segments()) == len(segments) + 1
     assert is_whole(journal)
-    assert journal.read(first, first + 1) == (first, [FRAME], 0)
+    assert journal.log.read(first, first + 1) == (first, [FRAME], 0)
 
 
 def test_exit_leaves_no_unfinished_snapshot(topic: Holding) -> None:
@@ -329,4 +330,4 @@ def test_failed_fsync_does_not_wait_for_the_snapshot(
     topic.journal.commit()  # a new segment, and what is in it is whole
     journal = after_kill(topic)
     assert is_whole(journal)
-    assert journal.read(first, first + 1) == (first, [FRAME], 0)
+    assert journal.log.read(first, first + 1) == (first, [FRAME], 0)

@@ -40,10 +40,10 @@ class Topic:
         )
         states = self.journal.replay.queues
         self.topic.finished = states[0].finished
-        self.journal.add_queue(self.topic, 0)
+        self.journal.states.add(self.topic, 0)
         for index, channel in enumerate(self.channels, 1):
             channel.finished = states[index].finished if index in states else self.topic.finished.copy()
-            channel.index = self.journal.add_queue(channel, index if index in states else -1)
+            channel.index = self.journal.states.add(channel, index if index in states else -1)
         self._greenlets: list[gevent.Greenlet[[], None]] = []
 
     def start(self) -> None:
@@ -51,11 +51,11 @@ class Topic:
 
     def put(self, number_of_messages: int) -> range:
         """Publish as many, and hand them over to the channels; their numbers."""
-        first = self.journal.next_number
+        first = self.journal.log.next_number
         numbers = range(first, first + number_of_messages)
         for start in range(first, numbers.stop, 500):
             stop = min(start + 500, numbers.stop)
-            self.journal.put([frame(number, BODY) for number in range(start, stop)])
+            self.journal.log.append([frame(number, BODY) for number in range(start, stop)])
             self.topic.note_finished_span(start, stop)
             self.journal.commit()
         return numbers
@@ -78,7 +78,7 @@ class Topic:
         return set(os.listdir(self.directory))
 
     def has(self, number: int) -> bool:
-        return self.journal.read(number, number + 1) == (number, [frame(number, BODY)], 0)
+        return self.journal.log.read(number, number + 1) == (number, [frame(number, BODY)], 0)
 
     def close(self) -> None:
         self.journals.stop()
@@ -93,8 +93,8 @@ def frame(number: int, size: int = 20) -> bytes:
 
 def read_all(journal: Journal, start: int = 1) -> dict[int, bytes]:
     found = {}
-    while start < journal.next_number:
-        start, frames, _ = journal.read(start, journal.next_number)
+    while start < journal.log.next_number:
+        start, frames, _ = journal.log.read(start, journal.log.next_number)
         for data in frames:
             found[start] = data
             start += 1

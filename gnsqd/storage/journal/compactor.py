@@ -1,0 +1,393 @@
+"""Which messages of a log are kept, what is deleted, and what is written again to free the rest of its segments.
+
+A message is *live* as long as some queue has not finished it. With *retention*, the newest of the others are kept as
+well, as far as two bounds allow. Only whole segments go: the oldest once nothing in them is kept. Of others, the live
+messages of neighbours are copied into one that takes the place of the last of them. Should the daemon be killed in
+between, the others are still there; a replay counts messages where it meets them last.
+
+A journal may have a million scattered live messages. They are gone through in pieces, with turns for others
+in between, and each byte of a segment is read about once.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import groupby
+from struct import Struct
+from sys import maxsize
+from time import monotonic, time_ns
+
+from gevent import Greenlet, spawn
+
+from gnsqd.hub.cooperative import BACKGROUND_SECONDS, Turns
+from gnsqd.options import SECOND, Options
+from gnsqd.shared.errors import StorageError
+from gnsqd.storage.files import sync_directory, sync_path
+from gnsqd.storage.journal import records
+from gnsqd.storage.journal.log import Log
+from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
+from gnsqd.storage.journal.queue_states import QueueStates
+from gnsqd.storage.journal.replay import Replay
+from gnsqd.storage.journal.segment import Segment, Segments
+from gnsqd.storage.journal.spans import Spans
+from gnsqd.storage.syncer import Syncer
+
+WRITE_SIZE = 64 * 1024  # bytes that are written at once, at least
+PIECE = 1024  # spans that are looked at without a turn for others
+IDLE_TIMES = 20  # as long as it took to find nothing to compact, until that is tried again
+RETRY_SECONDS = 5.0
+PARTS = 8  # a segment has at most such a part of the retained bytes, and messages of such a part of the time
+_TIMESTAMP = Struct(">8xq")  # of a frame, behind size and type
+
+Live = Callable[[int, int], Iterator[Spans]]  # `Retention.live`
+
+
+class Retention:
+    """Knows which messages of a log are kept: the live ones, and of those that every queue has finished at most
+    `max_bytes`, none if 0, that are at most `max_age` ns old, or of any age if that is 0."""
+
+    def __init__(
+        self, log: Log, states: QueueStates, options: Options, replay: Replay, commit: Callable[[], None]
+    ) -> None:
+        self.log = log
+        self.rewinds = 0  # that are looking for what comes again, which is retained meanwhile
+        self.is_own = replay.retention is not None  # of this topic, whatever the options are
+        self._states = states
+        self._commit = commit
+        self._max_segment = log.max_segment
+        self._set(*(replay.retention or (options.retention_bytes, options.retention_time, 0)))
+        # Numbers from `begin` on of messages that no segment has.
+        self.absent = replay.present.gaps(0, log.next_number) if self.max_bytes else Spans()
+        self.advance()
+        log.begun -= self._age()
+
+    def _set(self, max_bytes: int, max_age: int, begin: int) -> None:
+        self.max_bytes = max_bytes
+        self.max_age = max_age
+        self.begin = begin if max_bytes else maxsize  # messages from this number on are kept; never goes back
+        self.log.max_segment = max(min(self._max_segment, max_bytes // PARTS if max_bytes else maxsize), 1)
+
+    def retain(self, max_bytes: int, max_age: int) -> None:
+        """Keep that much for this topic, whatever the options are, also after a start: if nothing was kept before, of
+        messages from now on. StorageError. May yield."""
+        begin = self.begin if self.max_bytes else self.log.next_number
+        self._set(max_bytes, max_age, begin)
+        self.is_own = True
+        self.log.declare(records.RETENTION, self.log.encoder.retention(max_bytes, max_age, begin))
+        self.advance()
+        self._commit()
+
+    def advance(self) -> None:
+        """Keep the oldest segments no longer, as far as they exceed a bound once the last one is full."""
+        if self.rewinds:
+            return
+        segments = self.log.segments
+        if self.max_bytes and segments:
+            with suppress(StorageError):  # what cannot be read is reported when somebody needs it
+                self.begin = max(self.begin, self._oldest(segments))
+        self.absent.remove(0, self.begin)
+
+    def _oldest(self, segments: Segments) -> int:
+        """Returns the first number of the oldest segment within the bounds; StorageError."""
+        horizon = time_ns() - self.max_age if self.max_age else 0
+        kept = segments.all[-1]
+        room = self.max_bytes - max(self.log.full_size, kept.size)
+        for segment in reversed(segments.all[:-1]):
+            room -= segment.size
+            if room < 0 or (horizon and _newest(segment, segments) < horizon):
+                break
+            kept = segment
+        return kept.first
+
+    def _age(self) -> float:
+        """Returns the age of the first message in the last segment, in seconds; 0 if ages do not matter."""
+        segments = self.log.segments
+        if not self.max_age or not segments:
+            return 0.0
+        with suppress(StorageError):
+            if published := _published(segments.all[-1].first, segments):
+                return (time_ns() - published) / SECOND
+        return 0.0
+
+    def is_aged(self) -> bool:
+        """True if another segment should follow, because messages go by their age, and only whole segments go."""
+        if not self.max_age or monotonic() - self.log.begun <= self.max_age / PARTS / SECOND:
+            return False
+        segments = self.log.segments.all
+        return len(segments) > 0 and segments[-1].count > 0
+
+    @property
+    def expires(self) -> bool:
+        """True if messages go when nothing else happens."""
+        return self.max_age > 0 and self.floor() < self.log.next_number
+
+    def floor(self) -> int:
+        """Returns the number of the first message that may be kept."""
+        return min(self._states.floor(), self.begin)
+
+    def live(self, start: int, end: int) -> Iterator[Spans]:
+        """Iterates over the messages from `start` to `end` that are kept, in pieces of about PIECE spans. What queues
+        finish between two pieces may still be in there; what is not will never be live again."""
+        start, end = max(start, self.floor()), min(end, self.log.next_number)
+        while start < end:
+            finished = [queue.finished for queue in self._states.queues.values()]
+            limit = max(PIECE // max(len(finished), 1), 1)
+            stop = min(end, min([spans.stretch(start, limit) for spans in finished], default=end))
+            piece = Spans()
+            for spans in finished:
+                piece.update(spans.gaps(start, stop))
+            piece.add(max(start, self.begin), stop)
+            yield piece
+            start = stop
+
+
+def _newest(segment: Segment, segments: Segments) -> int:
+    """Returns when the last message of a segment that does not grow any more was published (wall clock, ns)."""
+    if not segment.newest:
+        segment.newest = _published(segment.end - 1, segments) or 1
+    return segment.newest
+
+
+def _published(number: int, segments: Segments) -> int:
+    """Returns when the first message from `number` on was published (wall clock, ns), 0 if there is none."""
+    frames = segments.read(number, maxsize)[1]
+    return int(_TIMESTAMP.unpack_from(frames[0])[0]) if frames else 0
+
+
+class Compactor:
+    """Deletes segments of a log, and copies what is live in others together. `flush(advance)` and `commit()` are those
+    of the `Journal`."""
+
+    def __init__(self, retention: Retention, flush: Callable[[bool], None], commit: Callable[[], None]) -> None:
+        self._log = retention.log
+        self._retention = retention
+        self._flush = flush
+        self._commit = commit
+        self._floors: dict[int, int] = {}  # by position, rising: the floor, by all that is written before it
+        self._floor = 0  # the last of those that survive what they are to survive
+        self._greenlet: Greenlet[[], bool] | None = None
+        self._compact_at = 0.0  # monotonic; earlier is too early
+        self._closed = False
+
+    # Deleting
+
+    def note_written(self) -> None:
+        """Everything that queues have noted is written. Delete what goes by it; where the journal is durable, that
+        waits for fsync: after a crash the messages of a segment that is gone would otherwise count as lost."""
+        log = self._log
+        if len(log.segments.all) > 1:
+            self._floors[log.tail.position] = self._retention.floor()
+        if not log.durable:
+            self.reclaim()
+
+    def reclaim(self) -> None:
+        """Delete the oldest segments in which nothing is kept, as far as that survives what it is to survive."""
+        floors = self._floors
+        while floors and (position := next(iter(floors))) <= self._log.tail.safe:
+            self._floor = floors.pop(position)
+        self._log.delete_before(min(self._floor, self._retention.floor()))
+
+    def make_room(self) -> bool:
+        """Delete the oldest segments in which nothing is kept, though that is not written; returns False if there are
+        none."""
+        count = len(self._log.segments)
+        self._log.delete_before(self._retention.floor(), at_once=True)
+        return len(self._log.segments) < count
+
+    # Copying
+
+    def compact(self) -> bool:
+        """Delete segments without live messages, and copy the live messages of others together where that frees much:
+        the journal stays within four segments, or twice the live messages. False if to be repeated. May yield."""
+        if monotonic() < self._compact_at:
+            return False
+        if self._greenlet is None or self._greenlet.ready():
+            self._greenlet = spawn(self._compact)
+            self._greenlet.name = f"compact:{self._log.topic}.journal"
+        settled: bool = self._greenlet.get()
+        return settled
+
+    def _compact(self) -> bool:
+        if self._closed:
+            return True
+        begin = monotonic()
+        try:
+            if self._prepare() and self._compact_groups(begin):
+                return not self._retention.expires
+        except StorageError as error:
+            self._log.logger.error("JOURNAL(%s): failed to compact - %s", self._log.topic, error)
+            self._compact_at = monotonic() + RETRY_SECONDS
+        return False
+
+    def _prepare(self) -> bool:
+        """Write and delete what need not wait for a copy; returns False if nothing can be deleted. StorageError."""
+        log = self._log
+        if self._retention.max_age:
+            self._retention.advance()
+            if self._retention.is_aged():
+                self._flush(True)
+        if log.replaced:
+            self._delete_replaced()
+        if log.tail.safe < log.snapshot_end:
+            self._commit()  # where nobody publishes, nobody else does
+        return self._may_compact()
+
+    def _compact_groups(self, begin: float) -> bool:
+        """Compact, since `begin` (monotonic); returns False if meanwhile everything in some segments was finished.
+        StorageError."""
+        log, live = self._log, self._retention.live
+        groups = plan(log.segments.all, live, log.max_segment)
+        if not groups:
+            self._compact_at = monotonic() + IDLE_TIMES * (monotonic() - begin)
+        for group in groups:
+            if not self._may_compact(group):
+                return False
+            rewriting = Rewriting(group, log.segments.reader(group), live, log.encoder, log.open_files)
+            rewriting.run(log.syncer)
+            with suppress(StorageError):  # on a full disk, room may be in messages that no queue needs
+                self._commit()  # what is finished is written before its segments go
+            if not self._may_compact(group):
+                rewriting.discard()
+                return False
+            with log.syncer.keeping(group[-1].path):
+                copy = rewriting.finish()
+            gone = log.segments.replace(group, copy)
+            if copy is None:
+                log.segments.delete(gone)
+            else:
+                log.replaced += gone
+                self._delete_replaced()
+        return True
+
+    def _may_compact(self, group: Sequence[Segment] = ()) -> bool:
+        segments = self._log.segments.all
+        return not self._closed and len(segments) > 0 and self._log.is_snapshot_safe and set(group) <= set(segments)
+
+    def _delete_replaced(self) -> None:
+        """Delete the segments of which there are copies, once these survive what they are to survive; StorageError."""
+        log = self._log
+        if log.durable:
+            log.syncer.run(sync_directory, log.data_path)
+        log.segments.delete(log.replaced)
+        log.replaced = []
+
+    def close(self) -> None:
+        """Delete and copy nothing any more, and return when nobody does. May yield."""
+        self._closed = True
+        if self._greenlet is not None:
+            self._greenlet.join()
+
+
+def plan(segments: list[Segment], live: Live, segment_size: int) -> list[list[Segment]]:
+    """Returns groups of neighbouring segments, each to become one or none; never the last, which is written. First come
+    those of which nothing is live, because a copy needs room: without them the others are neighbours. Yields."""
+    old = segments[:-1]
+    last_size = segments[-1].size
+    size = sum(segment.size for segment in segments)
+    # Below these bounds nothing is copied, so it is enough to know of which segments nothing is live.
+    exact = size > 4 * segment_size or len(old) > 16
+    turns = Turns(BACKGROUND_SECONDS)
+    sizes = {segment: _live_size(segment, live, exact, turns) for segment in old}
+    chosen = [list(group) for is_dead, group in groupby(old, lambda segment: not sizes[segment]) if is_dead]
+    old = [segment for segment in old if sizes[segment]]
+    size = sum(segment.size for segment in old) + last_size
+    needed = sum(sizes.values()) + last_size
+    too_large = size > max(4 * segment_size, 2 * needed)
+    too_many = len(old) > 16 + 4 * needed // segment_size
+    groups: list[list[Segment]] = []
+    room = 0
+    for segment in old:
+        if groups and sizes[segment] <= room:
+            groups[-1].append(segment)
+            room -= sizes[segment]
+        else:
+            groups.append([segment])
+            room = segment_size - sizes[segment]
+    for group in groups:
+        saves = sum(segment.size for segment in group) >= 2 * sum(sizes[segment] for segment in group)
+        if (too_large and saves) or (too_many and len(group) > 1):
+            chosen.append(group)
+    return chosen
+
+
+def _live_size(segment: Segment, live: Live, exact: bool, turns: Turns) -> int:
+    """Returns how many bytes the live messages in it take, about; 0 exactly when there is none. Yields."""
+    count = 0
+    for piece in live(segment.first, segment.end):
+        count += piece.count()
+        if count and not exact:
+            return segment.size
+        turns.give()
+    return segment.size_of(count)
+
+
+class Rewriting:
+    """Owns the copy of the live messages in `group`, which `sources` reads: `run`, then `finish` or `discard`."""
+
+    def __init__(
+        self, group: list[Segment], sources: Segments, live: Live, encoder: records.Encoder, files: OpenFiles
+    ) -> None:
+        self._sources = sources
+        self._end = group[-1].end
+        self._pieces = live(group[0].first, self._end)
+        self._encoder = encoder
+        self._target = Segment(group[-1].path, encoder.salt, group[0].first)
+        self._file = AppendedFile(self._target.path, files)
+        self._parts = [records.first_line(encoder.salt)]  # not yet written
+        self._parts_size = records.FIRST_LINE_SIZE
+        self._turns = Turns(BACKGROUND_SECONDS)
+
+    def run(self, syncer: Syncer) -> None:
+        """Write the copy, if anything is still live; StorageError, and nothing is left of it. Yields."""
+        try:
+            self._copy()
+            if self._target.count:
+                self._parts.append(self._encoder.continued(self._target.index()))
+                self._write()
+                syncer.run(sync_path, self._file.path)
+                self._file.close()
+        except BaseException:
+            self.discard()
+            raise
+        finally:
+            self._sources.end_reading()
+
+    def _copy(self) -> None:
+        frames: list[bytes] = []  # read, `first` being the number of the first
+        first = due = 0
+        for piece in self._pieces:
+            self._turns.give()
+            for start, end in piece:
+                while start < end:
+                    if not first <= start < first + len(frames):
+                        first, frames, due = self._sources.read(start, self._end)
+                        if not frames:
+                            return
+                        start = first
+                    else:
+                        for found in records.split(frames[start - first : end - first]):
+                            self._put(start, found, due)
+                            start += len(found)
+                    self._turns.give()
+
+    def _put(self, first: int, frames: Sequence[bytes], due: int) -> None:
+        self._target.note_put(first, len(frames), self._target.size + self._parts_size, due)
+        self._target.body_size += records.size_of(frames)
+        head, payload = self._encoder.put(first, frames, due)
+        self._parts += (head, payload)
+        self._parts_size += len(head) + len(payload)
+        if self._parts_size >= WRITE_SIZE:
+            self._write()
+
+    def _write(self) -> None:
+        self._target.size += self._file.write(self._parts, self._target.size)
+        self._parts, self._parts_size = [], 0
+
+    def finish(self) -> Segment | None:
+        """Put the copy in place; returns its segment, None if nothing was live. StorageError. Never yields."""
+        if not self._target.count:
+            return None
+        self._file.finish()
+        return self._target
+
+    def discard(self) -> None:
+        self._file.discard()

@@ -1,0 +1,38 @@
+cimport cython
+
+from gnsqd.storage.journal.records cimport Batch, Encoder
+
+cdef class Log:
+    cdef public str topic, data_path
+    cdef public bint durable
+    cdef public object logger, syncer, open_files, segments, max_segment, begun
+    cdef public Encoder encoder
+    cdef public list replaced
+    cdef public long long next_number, snapshot_end
+    cdef public Batch unwritten
+    cdef public Tail tail
+    cdef object _on_dirty, _current
+    cdef dict _lasting
+    cdef list _void, _abandoned, _unmarked
+    cdef long long _next_segment, _begin, _snapshot_size, _roll_at, _put_count, _put_size
+    cdef bint _is_replay_whole
+
+    cpdef append(self, frames, long long due=*)
+    cpdef write(self, bytes head, list notes)
+    @cython.locals(batch=Batch, begin=cython.longlong, size=cython.longlong, puts_at=cython.longlong)
+    cdef _write(self, segment, file, bytes head, list notes)
+    @cython.locals(size=cython.longlong, full_size=cython.longlong)
+    cpdef bint is_full(self, floor) except -1
+    cpdef synced(self, long long position)
+
+cdef class Tail:
+    cdef public object file, failed
+    cdef public long long position, safe
+    cdef Log _log
+    cdef object _on_synced, _on_lost, _commits
+    cdef list _unsynced, _unconfirmed
+    cdef bint _has_new_files, _syncing
+
+    @cython.locals(size=cython.longlong)
+    cpdef long long write(self, file, list parts, long long begin, Batch batch) except -1
+    cdef _release(self, file)

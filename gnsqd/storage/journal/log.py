@@ -1,0 +1,355 @@
+"""The log of a topic: its messages, each with a number, in files that are called segments.
+
+Appending only collects. A write appends what was collected, with records of queues around it, to the last segment. A
+segment ends at a certain size; the next one begins with a snapshot of all queues, so older segments are needed only for
+their messages.
+"""
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import monotonic
+
+from gnsqd.log import Logger
+from gnsqd.options import Options
+from gnsqd.shared.disk_format import segment_name
+from gnsqd.shared.errors import StorageError
+from gnsqd.storage.files import failing_as_go, sync_directory, sync_files, sync_path
+from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
+from gnsqd.storage.journal.records import PUT_SURPLUS, RETENTION, Batch, Encoder, Mark
+from gnsqd.storage.journal.replay import Replay
+from gnsqd.storage.journal.segment import Segment, Segments
+from gnsqd.storage.syncer import GroupCommit, Syncer
+
+MAX_SEGMENT = 64 * 1024 * 1024  # bytes
+MIN_ROLL = 4 * 1024 * 1024  # bytes, before a segment without live messages is left
+MEAN_OVER = 1 << 17  # messages put last, of which a mean size is
+
+Puts = tuple[list[bytes], list[Mark]]  # `puts` and `marks` of a `Batch`
+
+
+class Log:
+    """Owns the segments, and the messages that are not written yet.
+
+    `on_dirty()` is called when there is something to write, and `on_synced()` after an fsync."""
+
+    def __init__(
+        self,
+        topic: str,
+        options: Options,
+        replay: Replay,
+        next_segment: int,
+        logger: Logger,
+        syncer: Syncer,
+        open_files: OpenFiles,
+        on_dirty: Callable[[], None],
+        on_synced: Callable[[], None],
+    ) -> None:
+        self.topic = topic
+        self.data_path = options.data_path
+        self.durable = options.durability != "process"  # a conversion must not be undone by a loss of power
+        self.logger = logger
+        self.syncer = syncer
+        self.open_files = open_files
+        self.encoder = Encoder(random.getrandbits(32))
+        self.segments = Segments(topic, replay.segments, logger, open_files, syncer.remove)
+        self.replaced: list[Segment] = []  # there are copies of their live messages
+        self.max_segment = min(options.max_bytes_per_file, MAX_SEGMENT)  # bytes
+        self.next_number = replay.next_number
+        self.unwritten = Batch(self.encoder)
+        self.tail = Tail(self, on_synced, self._append_again)
+        self.begun = monotonic()  # when the last segment was
+        self.snapshot_end = 0  # the position behind the last snapshot
+        self._on_dirty = on_dirty
+        self._next_segment = next_segment
+        self._lasting: dict[int, bytes] = {}  # by type, the records that each segment has to have
+        if replay.retention is not None:
+            self._lasting[RETENTION] = self.encoder.retention(*replay.retention)
+        self._current: Segment | None = None  # the last segment, once one was begun
+        self._begin = 0  # its position
+        self._snapshot_size = 0  # bytes, of the last segment
+        self._roll_at = MIN_ROLL
+        self._is_replay_whole = replay.whole
+        self._void = replay.void
+        self._abandoned: list[Segment] = []  # to be deleted when there is another
+        self._unmarked = replay.unindexed  # segments that do not yet record that another follows
+        self._put_count, self._put_size = replay.put_count, replay.put_size
+
+    # Writing
+
+    def append(self, frames: Sequence[bytes], due: int = 0) -> int:
+        """Append messages, not to be delivered before `due` (wall clock, ns); returns the number of the first."""
+        first = self.next_number
+        self._put_size += self.unwritten.put(first, frames, due)
+        self._put_count += len(frames)
+        self.next_number += len(frames)
+        self._on_dirty()
+        return first
+
+    def mean_size(self) -> int:
+        """Returns the bytes that a message takes in a disk queue: about the mean of those put last, 0 if there were
+        none."""
+        while self._put_count > MEAN_OVER:
+            self._put_count //= 2
+            self._put_size //= 2
+        # A frame also has its type.
+        return self._put_size // self._put_count - 4 if self._put_count else 0
+
+    def declare(self, type: int, record: bytes) -> None:
+        """Append a record that every later segment has to have, too, unless another of its type replaces it."""
+        self._lasting[type] = record
+        self.unwritten.lasts.append(record)
+        self._on_dirty()
+
+    def write(self, head: bytes, notes: list[bytes]) -> None:
+        """Write what was appended, between these records; StorageError: nothing is written. The file has to be open."""
+        assert self.tail.file is not None
+        self._write(self.segments.all[-1], self.tail.file, head, notes)
+
+    def _write(self, segment: Segment, file: AppendedFile, head: bytes, notes: list[bytes]) -> None:
+        batch = self.unwritten
+        begin = segment.size
+        size = self.tail.write(file, [head, *batch.puts, *notes, *batch.lasts], begin, batch)
+        puts_at = begin + len(head)
+        for first, count, offset, due in batch.marks:
+            segment.note_put(first, count, puts_at + offset, due)
+        segment.body_size += batch.puts_size - len(batch.marks) * PUT_SURPLUS
+        segment.size += size
+        self.unwritten = Batch(self.encoder)
+
+    def synced(self, position: int) -> None:
+        """Return when all before a position of `tail` is as durable as the options promise; StorageError if it could
+        not be made so. May yield."""
+        self.tail.synced(position)
+
+    def _append_again(self, lost: list[Puts]) -> None:
+        """Have messages that an fsync did not confirm written to a new segment."""
+        self.unwritten.prepend(lost)
+        if marks := self.unwritten.marks:
+            self.segments.cut(marks[0][0])
+        if self._current is not None and self._begin >= self.tail.safe:
+            # Nothing in it is confirmed; otherwise there would be one for each attempt.
+            self._abandoned += self.segments.replace([self._current], None)
+        self._on_dirty()
+
+    # Segments
+
+    @property
+    def next_path(self) -> str:
+        """The path of the segment that will follow the last."""
+        return os.path.join(self.data_path, segment_name(self.topic, self._next_segment))
+
+    @property
+    def full_size(self) -> int:
+        """Bytes; a segment of that size is followed by another."""
+        return max(self.max_segment, 4 * self._snapshot_size)
+
+    def is_full(self, floor: Callable[[], int]) -> bool:
+        """True if a new segment should follow: also early, when nearly nothing of the last one is live. No message
+        before number `floor()` is."""
+        segment = self.segments.all[-1]
+        size = segment.size + self.unwritten.puts_size
+        full_size = self.full_size
+        if size >= full_size:
+            return segment.count > 0 or segment.size > full_size
+        if size < self._roll_at:
+            return False
+        self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)
+        return 4 * (floor() - segment.first) >= 3 * (segment.end - segment.first)
+
+    def roll(self, first: int, file: AppendedFile, size: int, rest: bytes) -> None:
+        """Go on in a new segment for messages from number `first` on, whose file has `size` bytes of a snapshot of all
+        queues: write the `rest` of that and what was appended. StorageError: there is no new segment."""
+        begin = self.tail.position
+        segment = Segment(file.path, self.encoder.salt, first)
+        segment.size = size
+        lasting = [self._lasting[type] for type in sorted(self._lasting)]
+        self._write(segment, file, b"".join([rest, *lasting]), [])
+        self._next_segment += 1
+        self._current = segment
+        self.begun = monotonic()
+        self._begin, self.snapshot_end, self._snapshot_size = begin, self.tail.position, size + len(rest)
+        self.tail.go_on_in(file)
+        if len(self.segments) and self.segments.all[-1] not in self._unmarked:
+            self._unmarked.append(self.segments.all[-1])
+        self.segments.all.append(segment)
+        self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)
+        self.segments.delete(self._abandoned)
+        self._abandoned = []
+
+    def mark_continued(self) -> None:
+        """Have segments record that another follows, as the last one survives what it is to survive."""
+        for segment in self._unmarked:
+            if segment in self.segments.all:
+                segment.mark_continued()
+        self._unmarked = []
+
+    @property
+    def is_snapshot_safe(self) -> bool:
+        """False if older segments may be all that survives."""
+        if self._current is None:
+            return self._is_replay_whole
+        return self.tail.file is not None and self.tail.safe >= self.snapshot_end
+
+    def delete_before(self, number: int, at_once: bool = False) -> None:
+        """Delete the oldest segments that have no message from `number` on, unless their records of queues are needed;
+        `at_once` as of `Segments.delete`."""
+        if self.is_snapshot_safe:
+            if len(self.segments) > 1:
+                self.segments.drop_below(number, at_once)
+            if self._void:
+                self.segments.delete(self._void)
+                self._void = []
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of all files, without a snapshot or a copy that is not yet complete."""
+        return sum(file.size for file in (*self.segments.all, *self._void, *self._abandoned, *self.replaced))
+
+    # Reading
+
+    def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
+        """Returns (number, frames, due time) of messages in a row, from the first undamaged one at `number` or later
+        and before `end`; without frames if there is none up to the number that is returned, `end` at most.
+        StorageError. It never yields, and knows nothing of its callers, so any number of them may read."""
+        first = self.unwritten.first
+        if number >= first:
+            return self.unwritten.read(number, end)
+        return self.segments.read(number, min(end, first))
+
+    # The end
+
+    def sync_files(self) -> None:
+        """Have what is written, and the names of all files, survive a loss of power; StorageError. May yield."""
+        for segment in self.segments.all[:]:
+            self.syncer.run(sync_path, segment.path)
+        self.syncer.run(sync_directory, self.data_path)
+        self.mark_continued()
+
+    def close(self) -> None:
+        """Write nothing any more; files stay. May yield."""
+        self.tail.close()
+        self.segments.end_reading()
+
+    def delete_files(self, segments: Sequence[Segment]) -> None:
+        """Delete all files, those of these `segments` last and in this order, after `close`."""
+        self.segments.delete([*self._void, *self._abandoned, *self.replaced, *segments])
+        self.segments.all = []
+
+
+class Tail:
+    """Owns the file at the end of a log, and those before it that no fsync has confirmed.
+
+    A *position* is the number of bytes that were written before it, ever, to whichever file. After an fsync that failed
+    nobody knows what the file holds, so everything that was not confirmed is written again, to another file:
+    `on_lost(puts)` gets the messages, in order. `on_synced()` is called after an fsync that worked."""
+
+    def __init__(self, log: "Log", on_synced: Callable[[], None], on_lost: Callable[[list[Puts]], None]) -> None:
+        self.file: AppendedFile | None = None  # None: the next write begins another
+        self.position = 0  # behind what is written
+        self.safe = 0  # behind what survives what it is to survive: not durable, that is all that is written
+        self.failed: StorageError | None = None  # the error of an fsync, until one works
+        self._log = log
+        self._on_synced = on_synced
+        self._on_lost = on_lost
+        self._unsynced: list[AppendedFile] = []  # that are no longer written
+        self._unconfirmed: list[tuple[int, Puts]] = []  # messages, and the position behind them
+        self._has_new_files = False
+        self._syncing = False
+        self._commits = GroupCommit(f"sync:{log.topic}.journal", self._sync)
+
+    def write(self, file: AppendedFile, parts: list[bytes], begin: int, batch: Batch) -> int:
+        """Append all `parts`, which have the messages of `batch`, at `begin` in the file, or nothing; returns their
+        size. StorageError."""
+        try:
+            size = file.write(parts, begin)
+            self.position += size
+            if not self._log.durable:
+                self.safe = self.position
+            elif batch.puts:
+                self._unconfirmed.append((self.position, (batch.puts, batch.marks)))
+        finally:
+            self._release(file)
+        return size
+
+    def _release(self, file: AppendedFile) -> None:
+        """It may be closed in favour of others, unless an fsync goes on or has yet to confirm messages in it."""
+        if not self._unconfirmed and not self._syncing:
+            file.release()
+
+    def go_on_in(self, file: AppendedFile) -> None:
+        """Append to this file, which is new, from now on."""
+        if self.file is not None:
+            if self._log.durable:
+                self._unsynced.append(self.file)
+            else:
+                self.file.close()
+        self.file = file
+        self._has_new_files = True
+
+    def synced(self, position: int) -> None:
+        """Return when all before `position` is as durable as the options promise; StorageError if an fsync fails.
+        May yield."""
+        if self.safe < position:
+            self._commits.wait(lambda: self.safe >= position)
+
+    def _sync(self) -> StorageError | None:
+        position, has_new_files = self.position, self._has_new_files
+        retired, self._unsynced = self._unsynced, []
+        self._has_new_files = False
+        files = [*retired, self.file] if self.file is not None else retired
+        if self.failed is not None and not files:
+            return self.failed
+        path = files[-1].path if files else ""
+        self._syncing = True
+        try:
+            with failing_as_go("open", path):
+                for file in files:
+                    with suppress(FileNotFoundError):  # nothing in it was live
+                        file.open()
+            descriptors = [file.descriptor for file in files if file.descriptor >= 0]
+            self._log.syncer.run(sync_files, descriptors, path, self._log.data_path if has_new_files else None)
+        except StorageError as error:
+            self._log.logger.error("JOURNAL(%s): failed to sync - %s", self._log.topic, error)
+            self._lose(error, retired)
+            return error
+        finally:
+            self._syncing = False
+        for file in retired:
+            file.close()
+        self._confirm(position)
+        return None
+
+    def _confirm(self, position: int) -> None:
+        self.safe = position
+        self.failed = None
+        done = 0
+        while done < len(self._unconfirmed) and self._unconfirmed[done][0] <= position:
+            done += 1
+        del self._unconfirmed[:done]
+        if self.file is not None:
+            self._release(self.file)
+        self._on_synced()
+
+    def _lose(self, error: StorageError, retired: list[AppendedFile]) -> None:
+        """Have everything that no fsync confirmed written once more, to another file."""
+        self.failed = error
+        self._has_new_files = True
+        self._unsynced += retired
+        self._close_files()
+        lost, self._unconfirmed = self._unconfirmed, []
+        self._on_lost([puts for _, puts in lost])
+
+    def close(self) -> None:
+        """Write nothing any more. May yield."""
+        self._commits.close()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for file in self._unsynced:
+            file.close()
+        self._unsynced = []
+        if self.file is not None:
+            self.file.close()
+            self.file = None

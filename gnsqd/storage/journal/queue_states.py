@@ -1,0 +1,204 @@
+"""What the queues of a journal have done with messages: the records of it, and snapshots at the begin of segments.
+
+A queue, the topic's own (0) or a channel's, records what it has `finished` (for the topic: handed over), what was
+taken, and what it holds back. Changes are collected, and written with the messages.
+
+A million messages may be held back, so the records of a snapshot are made and written in steps, and the state of each
+queue is copied when its turn comes. What the queues note meanwhile follows them: each note has all that is known of a
+message, so the last one counts. The file has another name until it is complete.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
+from gnsqd.storage.journal.records import REWOUND, SNAPSHOT_HEAD_SIZE, Encoder
+from gnsqd.storage.journal.spans import Spans
+
+STEP = 256 * 1024  # bytes of records that are made at once, about 5 ms,
+PIECE = 1024  # where a look at up to 1,000 messages counts as that many, and a copy of what is known of one as a byte
+
+Held = list[tuple[int, int, int]]  # (number, attempts, due or 0) of messages of which one of the latter is not 0
+
+
+class NotedQueue(Protocol):
+    """What a journal needs of a topic or channel; `index` names it for good."""
+
+    index: int
+    name: str
+    finished: Spans
+
+    def note_finished_span(self, start: int, end: int) -> None:
+        """Finish these messages."""
+
+    def notes(self, encoder: Encoder, total: bool) -> list[bytes]:
+        """Returns records of what has happened since `forget_notes`; if `total`, each has all that is known of a
+        message."""
+
+    def forget_notes(self) -> None:
+        """Drop the notes: they are written."""
+
+    @property
+    def held_count(self) -> int:
+        """The number of messages, about, that `held` has to copy."""
+
+    def held(self) -> Iterator[Held]:
+        """Iterates over all that it holds when this is called, in pieces of MAX_HELD."""
+
+
+class QueueStates:
+    """Owns what is not yet written of the `queues`, by index, and the snapshot of the next segment. Calls
+    `on_dirty()` when there is something to write."""
+
+    def __init__(self, encoder: Encoder, next_index: int, open_files: OpenFiles, on_dirty: Callable[[], None]) -> None:
+        self.queues: dict[int, NotedQueue] = {}
+        self.snapshot: Snapshot | None = None  # of the next segment, until that has begun
+        self._encoder = encoder
+        self._next_index = next_index
+        self._open_files = open_files
+        self._on_dirty = on_dirty
+        self._changes: list[bytes] = []  # records of queues that come, go, or are reset
+        self._noted: dict[NotedQueue, None] = {}
+
+    def add(self, queue: NotedQueue, index: int = -1) -> int:
+        """Add a queue that the replay knew as `index`, or a new one; returns its index."""
+        if index < 0:
+            index = self._next_index
+            self._next_index += 1
+            self._changes += self._encoder.queue(index, queue.name, queue.finished)
+            self._on_dirty()
+        self.queues[index] = queue
+        return index
+
+    def reset(self, queue: NotedQueue) -> None:
+        """Record that it has finished more than before, and all that was in flight or held back."""
+        queue.forget_notes()
+        self._changes += self._encoder.queue(queue.index, queue.name, queue.finished)
+        self._on_dirty()
+
+    def rewind(self, queue: NotedQueue, start: int, end: int) -> None:
+        """Record that of the messages from `start` to `end`, it has finished no others than its notes finish."""
+        self._changes.append(self._encoder.spans(REWOUND, queue.index, [(start, end)]))
+        self._on_dirty()
+
+    def remove(self, queue: NotedQueue) -> None:
+        """Record that it is deleted."""
+        if self.queues.pop(queue.index, None) is not None:
+            self.drop_snapshot()
+            queue.forget_notes()
+            self._changes.append(self._encoder.deleted(queue.index))
+            self._on_dirty()
+
+    def note(self, queue: NotedQueue) -> None:
+        """Have the notes of `queue` written; to be called with the first."""
+        self._noted[queue] = None
+        self._on_dirty()
+
+    def floor(self) -> int:
+        """Returns the number before which every queue has finished all messages; 0 if there is no queue."""
+        return min([queue.finished.floor for queue in self.queues.values()], default=0)
+
+    # Writing
+
+    @property
+    def is_changed(self) -> bool:
+        """True if there are records to be written."""
+        return bool(self._changes or self._noted)
+
+    def records(self, follow: bool) -> tuple[bytes, list[bytes]]:
+        """Returns the records that stand before and behind the messages of a write. If they are to `follow` the
+        snapshot, they are also in there."""
+        notes = [record for queue in self._noted for record in queue.notes(self._encoder, follow)]
+        if follow:
+            assert self.snapshot is not None
+            self.snapshot.follow(self._changes)
+            self.snapshot.follow(notes)
+        return b"".join(self._changes), notes
+
+    def forget_records(self) -> None:
+        """Drop what `records` has returned: it is written."""
+        for queue in self._noted:
+            queue.forget_notes()
+        self._noted.clear()
+        self._changes = []
+
+    # Snapshots
+
+    def begin_snapshot(self, path: str) -> "Snapshot":
+        """Begin the snapshot of all queues for the segment `path`, instead of one that is not complete."""
+        self.drop_snapshot()
+        self.snapshot = Snapshot(path, self.queues.values(), self._encoder, self._open_files)
+        return self.snapshot
+
+    def finish_snapshot(self, next_number: int) -> tuple[AppendedFile, int, bytes]:
+        """Give the snapshot its name; returns its file, the bytes in there, and the rest. StorageError."""
+        assert self.snapshot is not None
+        file, rest = self.snapshot.finish(next_number, self._next_index)
+        return file, self.snapshot.size, rest
+
+    def drop_snapshot(self) -> None:
+        """Leave no file of a snapshot that is not complete."""
+        if self.snapshot is not None:
+            self.snapshot.discard()
+            self.snapshot = None
+
+
+class Snapshot:
+    """The state of all `queues`, for the segment `path`."""
+
+    def __init__(self, path: str, queues: Iterable[NotedQueue], encoder: Encoder, files: OpenFiles) -> None:
+        self.size = SNAPSHOT_HEAD_SIZE  # bytes of the file
+        self.complete = False
+        self._encoder = encoder
+        self._file = AppendedFile(path, files)
+        self._records: list[bytes] = []  # not yet written
+        self._count = 0  # of records that are written
+        self._notes: list[bytes] = []
+        self._left = 0  # of STEP
+        self._pieces = self._make(list(queues))
+
+    def _make(self, queues: list[NotedQueue]) -> Iterator[list[bytes]]:
+        for queue in queues:
+            if queue.held_count >= self._left:  # the copy gets a step of its own
+                self._left = 0
+                yield []
+            self._left -= queue.held_count
+            held = queue.held()
+            yield self._encoder.queue(queue.index, queue.name, queue.finished)
+            for entries in held:
+                yield self._encoder.held(queue.index, entries)
+        while self._notes:
+            notes, self._notes = self._notes, []
+            for note in notes:
+                yield [note]
+
+    def advance(self) -> bool:
+        """Make some of the records; returns True if that was the rest of them. StorageError: only `discard` may
+        follow."""
+        self._left = STEP
+        for records in self._pieces:
+            self._records += records
+            self._left -= PIECE + sum(map(len, records))
+            if self._left <= 0:
+                self.size += self._file.write(self._records, self.size)
+                self._count += len(self._records)
+                self._records = []
+                return False
+        self.complete = True
+        return True
+
+    def follow(self, notes: Iterable[bytes]) -> None:
+        """Add QUEUE, FINISHED and HELD records of what has changed since the last of these calls."""
+        self._notes += notes
+
+    def finish(self, next_number: int, next_queue: int) -> tuple[AppendedFile, bytes]:
+        """Give the file its own name; returns it, and what is to be written at `size` to complete it. Errors as
+        `advance`."""
+        self._file.write([self._encoder.snapshot_head(next_number, next_queue)], 0)
+        self._file.finish()
+        rest = [*self._records, *self._notes]
+        return self._file, b"".join([*rest, self._encoder.snapshot_end(self._count + len(rest))])
+
+    def discard(self) -> None:
+        """Leave no file."""
+        self._file.discard()
