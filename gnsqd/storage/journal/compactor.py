@@ -122,7 +122,8 @@ class Retention:
 
     def floor(self) -> int:
         """Returns the number of the first message that may be kept."""
-        return min(self._states.floor(), self.begin)
+        floors = [queue.finished.floor for queue in self._states.queues.values()]
+        return min(*floors, self.begin) if floors else 0
 
     def live(self, start: int, end: int) -> Iterator[Spans]:
         """Iterates over the messages from `start` to `end` that are kept, in pieces of about PIECE spans. What queues

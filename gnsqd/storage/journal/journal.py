@@ -135,7 +135,7 @@ class Journal:
                 snapshot.advance()
         elif (not is_empty and log.is_full(self.retention.floor)) or self.retention.is_aged():
             states.begin_snapshot(log.next_path).advance()
-        head, notes = states.records(follow=snapshot is not None)
+        head, notes = states.records(snapshot)
         if states.snapshot is not None and states.snapshot.complete:
             self._roll()
             return

@@ -127,7 +127,8 @@ class Log:
         """Have messages that an fsync did not confirm written to a new segment."""
         self.unwritten.prepend(lost)
         if marks := self.unwritten.marks:
-            self.segments.cut(marks[0][0])
+            for segment in self.segments.all:
+                segment.cut(marks[0][0])
         if self._current is not None and self._begin >= self.tail.safe:
             # Nothing in it is confirmed; otherwise there would be one for each attempt.
             self._abandoned += self.segments.replace([self._current], None)
@@ -196,8 +197,9 @@ class Log:
         """Delete the oldest segments that have no message from `number` on, unless their records of queues are needed;
         `at_once` as of `Segments.delete`."""
         if self.is_snapshot_safe:
-            if len(self.segments) > 1:
-                self.segments.drop_below(number, at_once)
+            segments = self.segments.all
+            while len(segments) > 1 and segments[0].end <= number:
+                self.segments.delete([segments.pop(0)], at_once)
             if self._void:
                 self.segments.delete(self._void)
                 self._void = []

@@ -12,6 +12,5 @@ cdef class QueueStates:
     cdef dict _noted
 
     cpdef note(self, queue)
-    cpdef floor(self)
-    cpdef tuple records(self, bint follow)
+    cpdef tuple records(self, follow)
     cpdef forget_records(self)

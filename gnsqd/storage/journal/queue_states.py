@@ -1,4 +1,4 @@
-"""What the queues of a journal have done with messages: the records of it, and snapshots at the begin of segments.
+"""What the queues of a journal have done with messages, as records, and all of it at the begin of each segment.
 
 A queue, the topic's own (0) or a channel's, records what it has `finished` (for the topic: handed over), what was
 taken, and what it holds back. Changes are collected, and written with the messages.
@@ -28,15 +28,12 @@ class NotedQueue(Protocol):
     name: str
     finished: Spans
 
-    def note_finished_span(self, start: int, end: int) -> None:
-        """Finish these messages."""
+    def note_finished_span(self, start: int, end: int) -> None: ...
 
     def notes(self, encoder: Encoder, total: bool) -> list[bytes]:
-        """Returns records of what has happened since `forget_notes`; if `total`, each has all that is known of a
-        message."""
+        """Returns records of what happened since `forget_notes`; if `total`, with all that is known of a message."""
 
-    def forget_notes(self) -> None:
-        """Drop the notes: they are written."""
+    def forget_notes(self) -> None: ...
 
     @property
     def held_count(self) -> int:
@@ -94,10 +91,6 @@ class QueueStates:
         self._noted[queue] = None
         self._on_dirty()
 
-    def floor(self) -> int:
-        """Returns the number before which every queue has finished all messages; 0 if there is no queue."""
-        return min([queue.finished.floor for queue in self.queues.values()], default=0)
-
     # Writing
 
     @property
@@ -105,14 +98,11 @@ class QueueStates:
         """True if there are records to be written."""
         return bool(self._changes or self._noted)
 
-    def records(self, follow: bool) -> tuple[bytes, list[bytes]]:
-        """Returns the records that stand before and behind the messages of a write. If they are to `follow` the
-        snapshot, they are also in there."""
-        notes = [record for queue in self._noted for record in queue.notes(self._encoder, follow)]
-        if follow:
-            assert self.snapshot is not None
-            self.snapshot.follow(self._changes)
-            self.snapshot.follow(notes)
+    def records(self, follow: "Snapshot | None") -> tuple[bytes, list[bytes]]:
+        """Returns the records before and behind the messages of a write, and has them follow a snapshot, too."""
+        notes = [record for queue in self._noted for record in queue.notes(self._encoder, follow is not None)]
+        if follow is not None:
+            follow.follow([*self._changes, *notes])
         return b"".join(self._changes), notes
 
     def forget_records(self) -> None:

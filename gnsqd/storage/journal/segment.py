@@ -266,11 +266,6 @@ class Segments:
             segment._descriptor = -1
         return Segments(self._topic, copies, self._log, self._open_files)
 
-    def cut(self, end: int) -> None:
-        """Messages from `end` on will also be in a later segment, which counts."""
-        for segment in self.all:
-            segment.cut(end)
-
     def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
         """As `Segment.read`; (end, [], 0) if there is none in any."""
         while number < end:
@@ -322,11 +317,6 @@ class Segments:
             self._open_files.hold(self._reading)
             self._reading.close()
             self._reading = None
-
-    def drop_below(self, floor: int, at_once: bool) -> None:
-        """Delete the oldest as far as they have no message from `floor` on, except for the last of all."""
-        while len(self.all) > 1 and self.all[0].end <= floor:
-            self.delete([self.all.pop(0)], at_once)
 
     def replace(self, group: list[Segment], by: Segment | None) -> list[Segment]:
         """Replace neighbours by `by`, which took the file of the last of them; returns the segments to be deleted."""
