@@ -48,7 +48,7 @@ def parse_moment(text: str) -> int:
 
 
 class History:
-    """The part of a log that is retained. Each method may raise StorageError."""
+    """Searches the part of a log that is retained. Each method may raise StorageError."""
 
     def __init__(self, retention: "Retention") -> None:
         self._log = retention.log
@@ -67,7 +67,7 @@ class History:
 
     @property
     def count(self) -> int:
-        """The number of messages, finished or not."""
+        """Returns the number of messages, finished or not."""
         return max(self._log.next_number - self._begin - self._retention.absent.count(), 0)
 
     @property

@@ -128,7 +128,7 @@ class JournalStore(Store):
     # Messages
 
     def start(self) -> None:
-        """Also StartError, by `check_exit`."""
+        """Move what disk queues hold to the journal; also StartError, by `check_exit`."""
         if not self._started:
             while self._adopted:
                 self._import(self._adopted.pop(0))
@@ -223,7 +223,7 @@ class JournalStore(Store):
                 queue.receive(messages)
 
     def _move_batch(self, old: DiskQueue, queue: JournaledQueue) -> list[Message]:
-        """What was moved; StorageError if the journal can't keep it: it is in the disk queue then. May yield."""
+        """Returns what was moved; StorageError if the journal can't keep it: the disk queue has it then. May yield."""
         journal = self._journal
         payloads = old.peek_many(IMPORT_BATCH, MAX_BYTES)
         messages = read_messages(payloads, old, self.context.options.longest_delay)
@@ -331,5 +331,5 @@ def _save_position(queue: DiskQueue) -> None:
 
 
 def _content(payload: bytes) -> tuple[bytes, bytes]:
-    """All of a message but its attempts."""
+    """Returns all of a message except its attempts."""
     return payload[:8], payload[10:]

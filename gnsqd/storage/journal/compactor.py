@@ -22,14 +22,13 @@ from gnsqd.hub.cooperative import BACKGROUND_SECONDS, Turns
 from gnsqd.options import SECOND, Options
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.files import sync_directory, sync_path
-from gnsqd.storage.journal import records
 from gnsqd.storage.journal.log import Log
-from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
+from gnsqd.storage.journal.open_files import AppendedFile
 from gnsqd.storage.journal.queue_states import QueueStates
+from gnsqd.storage.journal.records import RETENTION, Batch, first_line
 from gnsqd.storage.journal.replay import Replay
 from gnsqd.storage.journal.segment import Segment, Segments
 from gnsqd.storage.journal.spans import Spans
-from gnsqd.storage.syncer import Syncer
 
 WRITE_SIZE = 64 * 1024  # bytes that are written at once, at least
 PIECE = 1024  # spans that are looked at without a turn for others
@@ -42,7 +41,7 @@ Live = Callable[[int, int], Iterator[Spans]]  # `Retention.live`
 
 
 class Retention:
-    """Knows which messages of a log are kept: the live ones, and of those that every queue has finished at most
+    """Knows which messages of a log are kept: the live ones, and of the others at most
     `max_bytes`, none if 0, that are at most `max_age` ns old, or of any age if that is 0."""
 
     def __init__(
@@ -72,7 +71,7 @@ class Retention:
         begin = self.begin if self.max_bytes else self.log.next_number
         self._set(max_bytes, max_age, begin)
         self.is_own = True
-        self.log.declare(records.RETENTION, self.log.encoder.retention(max_bytes, max_age, begin))
+        self.log.declare(RETENTION, self.log.encoder.retention(max_bytes, max_age, begin))
         self.advance()
         self._commit()
 
@@ -164,7 +163,7 @@ class Compactor:
         self._flush = flush
         self._commit = commit
         self._floors: dict[int, int] = {}  # by position, rising: the floor, by all that is written before it
-        self._floor = 0  # the last of those that survive what they are to survive
+        self._floor = 0  # the last that survives what it is to survive
         self._greenlet: Greenlet[[], bool] | None = None
         self._compact_at = 0.0  # monotonic; earlier is too early
         self._closed = False
@@ -172,7 +171,7 @@ class Compactor:
     # Deleting
 
     def note_written(self) -> None:
-        """Everything that queues have noted is written. Delete what goes by it; where the journal is durable, that
+        """Delete what goes by what queues have noted, as all of that is written; where the journal is durable, that
         waits for fsync: after a crash the messages of a segment that is gone would otherwise count as lost."""
         log = self._log
         if len(log.segments.all) > 1:
@@ -242,8 +241,8 @@ class Compactor:
         for group in groups:
             if not self._may_compact(group):
                 return False
-            rewriting = Rewriting(group, log.segments.reader(group), live, log.encoder, log.open_files)
-            rewriting.run(log.syncer)
+            rewriting = Rewriting(log, group, live)
+            rewriting.run()
             with suppress(StorageError):  # on a full disk, room may be in messages that no queue needs
                 self._commit()  # what is finished is written before its segments go
             if not self._may_compact(group):
@@ -322,29 +321,27 @@ def _live_size(segment: Segment, live: Live, exact: bool, turns: Turns) -> int:
 
 
 class Rewriting:
-    """Owns the copy of the live messages in `group`, which `sources` reads: `run`, then `finish` or `discard`."""
+    """Owns the copy of the live messages in `group`: `run`, then `finish` or `discard`."""
 
-    def __init__(
-        self, group: list[Segment], sources: Segments, live: Live, encoder: records.Encoder, files: OpenFiles
-    ) -> None:
-        self._sources = sources
+    def __init__(self, log: Log, group: list[Segment], live: Live) -> None:
+        self._log = log
+        self._sources = log.segments.reader(group)
         self._end = group[-1].end
         self._pieces = live(group[0].first, self._end)
-        self._encoder = encoder
-        self._target = Segment(group[-1].path, encoder.salt, group[0].first)
-        self._file = AppendedFile(self._target.path, files)
-        self._parts = [records.first_line(encoder.salt)]  # not yet written
-        self._parts_size = records.FIRST_LINE_SIZE
+        self._target = Segment(group[-1].path, log.encoder.salt, group[0].first)
+        self._file = AppendedFile(self._target.path, log.open_files)
+        self._batch = Batch(log.encoder)  # not yet written
         self._turns = Turns(BACKGROUND_SECONDS)
 
-    def run(self, syncer: Syncer) -> None:
+    def run(self) -> None:
         """Write the copy, if anything is still live; StorageError, and nothing is left of it. Yields."""
         try:
             self._copy()
+            self._write()
             if self._target.count:
-                self._parts.append(self._encoder.continued(self._target.index()))
-                self._write()
-                syncer.run(sync_path, self._file.path)
+                index = self._log.encoder.continued(self._target.index())
+                self._target.size += self._file.write([index], self._target.size)
+                self._log.syncer.run(sync_path, self._file.path)
                 self._file.close()
         except BaseException:
             self.discard()
@@ -365,23 +362,20 @@ class Rewriting:
                             return
                         start = first
                     else:
-                        for found in records.split(frames[start - first : end - first]):
-                            self._put(start, found, due)
-                            start += len(found)
+                        found = frames[start - first : end - first]
+                        self._batch.put(start, found, due)
+                        self._batch.close_record()
+                        start += len(found)
+                        if self._batch.puts_size >= WRITE_SIZE:
+                            self._write()
                     self._turns.give()
 
-    def _put(self, first: int, frames: Sequence[bytes], due: int) -> None:
-        self._target.note_put(first, len(frames), self._target.size + self._parts_size, due)
-        self._target.body_size += records.size_of(frames)
-        head, payload = self._encoder.put(first, frames, due)
-        self._parts += (head, payload)
-        self._parts_size += len(head) + len(payload)
-        if self._parts_size >= WRITE_SIZE:
-            self._write()
-
     def _write(self) -> None:
-        self._target.size += self._file.write(self._parts, self._target.size)
-        self._parts, self._parts_size = [], 0
+        batch, self._batch = self._batch, Batch(self._log.encoder)
+        if batch.puts:
+            head = b"" if self._target.size else first_line(self._target.salt)
+            size = self._file.write([head, *batch.puts], self._target.size)
+            self._target.note_batch(batch, self._target.size + len(head), size)
 
     def finish(self) -> Segment | None:
         """Put the copy in place; returns its segment, None if nothing was live. StorageError. Never yields."""
@@ -391,4 +385,5 @@ class Rewriting:
         return self._target
 
     def discard(self) -> None:
+        """Leave no file."""
         self._file.discard()

@@ -73,11 +73,11 @@ class Journal:
 
     @property
     def failed(self) -> StorageError | None:
-        """The error of the last write, or of an fsync since the last that worked."""
+        """Returns the error of the last write, or of an fsync since the last that worked."""
         return self._write_failed or self.log.tail.failed
 
     def check(self) -> None:
-        """StorageError if nothing can be kept just now."""
+        """Raise StorageError if nothing can be kept just now."""
         if self.log.tail.failed is not None:
             raise StorageError(str(self.log.tail.failed))
         if self._write_failed is not None:
@@ -123,7 +123,7 @@ class Journal:
         log, states = self.log, self.states
         batch = log.unwritten
         batch.close_record()
-        is_empty = not (batch.puts or batch.lasts or states.is_changed)
+        is_empty = not (batch.puts or batch.lasts or states.changes or states.noted)
         if log.tail.file is None:
             # What the last segment has may be nowhere, after an fsync that failed.
             if not is_empty or log.tail.failed is not None or self.retention.is_aged():
@@ -159,8 +159,10 @@ class Journal:
     def _roll(self) -> None:
         """Go on in a new segment, which begins with the snapshot, which is complete."""
         log, states = self.log, self.states
+        assert states.snapshot is not None
         number = min(log.unwritten.first, log.next_number)
-        log.roll(number, *states.finish_snapshot(number))
+        file, rest = states.snapshot.finish(number, states.next_index)
+        log.roll(number, file, states.snapshot.size, rest)
         states.snapshot = None
         states.forget_records()
         self.retention.advance()

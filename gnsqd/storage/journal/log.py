@@ -17,7 +17,7 @@ from gnsqd.shared.disk_format import segment_name
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.files import failing_as_go, sync_directory, sync_files, sync_path
 from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
-from gnsqd.storage.journal.records import PUT_SURPLUS, RETENTION, Batch, Encoder, Mark
+from gnsqd.storage.journal.records import RETENTION, Batch, Encoder, Mark
 from gnsqd.storage.journal.replay import Replay
 from gnsqd.storage.journal.segment import Segment, Segments
 from gnsqd.storage.syncer import GroupCommit, Syncer
@@ -97,7 +97,7 @@ class Log:
         return self._put_size // self._put_count - 4 if self._put_count else 0
 
     def declare(self, type: int, record: bytes) -> None:
-        """Append a record that every later segment has to have, too, unless another of its type replaces it."""
+        """Append a record that every later segment also has to have, unless another of its type replaces it."""
         self._lasting[type] = record
         self.unwritten.lasts.append(record)
         self._on_dirty()
@@ -109,13 +109,8 @@ class Log:
 
     def _write(self, segment: Segment, file: AppendedFile, head: bytes, notes: list[bytes]) -> None:
         batch = self.unwritten
-        begin = segment.size
-        size = self.tail.write(file, [head, *batch.puts, *notes, *batch.lasts], begin, batch)
-        puts_at = begin + len(head)
-        for first, count, offset, due in batch.marks:
-            segment.note_put(first, count, puts_at + offset, due)
-        segment.body_size += batch.puts_size - len(batch.marks) * PUT_SURPLUS
-        segment.size += size
+        size = self.tail.write(file, [head, *batch.puts, *notes, *batch.lasts], segment.size, batch)
+        segment.note_batch(batch, segment.size + len(head), size)
         self.unwritten = Batch(self.encoder)
 
     def synced(self, position: int) -> None:
@@ -138,12 +133,12 @@ class Log:
 
     @property
     def next_path(self) -> str:
-        """The path of the segment that will follow the last."""
+        """Returns the path of the segment that will follow the last."""
         return os.path.join(self.data_path, segment_name(self.topic, self._next_segment))
 
     @property
     def full_size(self) -> int:
-        """Bytes; a segment of that size is followed by another."""
+        """Returns the size in bytes from which on a segment is followed by another."""
         return max(self.max_segment, 4 * self._snapshot_size)
 
     def is_full(self, floor: Callable[[], int]) -> bool:
@@ -206,7 +201,7 @@ class Log:
 
     @property
     def file_size(self) -> int:
-        """Bytes of all files, without a snapshot or a copy that is not yet complete."""
+        """Returns the bytes of all files, without a snapshot or a copy that is not yet complete."""
         return sum(file.size for file in (*self.segments.all, *self._void, *self._abandoned, *self.replaced))
 
     # Reading
@@ -276,7 +271,7 @@ class Tail:
         return size
 
     def _release(self, file: AppendedFile) -> None:
-        """It may be closed in favour of others, unless an fsync goes on or has yet to confirm messages in it."""
+        """Let it be closed in favour of others, unless an fsync goes on or has yet to confirm messages in it."""
         if not self._unconfirmed and not self._syncing:
             file.release()
 
@@ -326,10 +321,7 @@ class Tail:
     def _confirm(self, position: int) -> None:
         self.safe = position
         self.failed = None
-        done = 0
-        while done < len(self._unconfirmed) and self._unconfirmed[done][0] <= position:
-            done += 1
-        del self._unconfirmed[:done]
+        self._unconfirmed = [each for each in self._unconfirmed if each[0] > position]
         if self.file is not None:
             self._release(self.file)
         self._on_synced()

@@ -29,7 +29,7 @@ COMPACTION_SECONDS = 1.0
 
 
 def find_journals(data_path: str, names: Iterable[str]) -> dict[str, list[tuple[int, str]]]:
-    """The segments of every topic that has some, as (number, path) in order, among the `names` in the data path."""
+    """Returns the segments of every topic, as (number, path) in order, among the `names` in the data path."""
     found: dict[str, list[tuple[int, str]]] = {}
     for name in names:
         if parsed := parse_segment_name(name):
@@ -70,7 +70,7 @@ class Journals:
         return sorted(self._found)
 
     def open(self, topic: str) -> "Journal":
-        """The journal of a topic, with what is there replayed."""
+        """Returns the journal of a topic, with what is there replayed."""
         from gnsqd.storage.journal.journal import Journal  # here, as daemons without --durability do not need it
 
         paths = self._found.pop(topic, [])

@@ -23,7 +23,7 @@ class Closable(Protocol):
 
 
 def limit_of_process() -> int:
-    """How many files journals may have open."""
+    """Returns how many files journals may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST if soft == resource.RLIM_INFINITY else min(max(soft // SHARE, 1), MOST)
 
@@ -36,7 +36,7 @@ class OpenFiles:
         self._users: dict[Closable, None] = {}  # the one whose file was used the longest ago first
 
     def open(self, path: str, flags: int) -> int:
-        """As os.open, with mode 0600; OSError. Where the process may open no more, others are closed for it."""
+        """Call os.open, with mode 0600; OSError. Where the process may open no more, others are closed for it."""
         while True:
             try:
                 return os.open(path, flags, 0o600)
@@ -46,7 +46,7 @@ class OpenFiles:
                 self._close_first()
 
     def use(self, user: Closable) -> None:
-        """The file of `user` is used now."""
+        """Note that the file of `user` is used now."""
         users = self._users
         users.pop(user, None)
         users[user] = None
@@ -59,12 +59,12 @@ class OpenFiles:
         user.close()
 
     def hold(self, user: Closable) -> None:
-        """The file of `user` is closed, or has to stay open until the next `use`."""
+        """Note that the file of `user` is closed, or has to stay open until the next `use`."""
         self._users.pop(user, None)
 
 
 class AppendedFile:
-    """A new file, made by the first `write`, with another name than `target` until `finish`."""
+    """Owns a new file, made by the first `write`, with another name than `target` until `finish`."""
 
     def __init__(self, target: str, files: OpenFiles) -> None:
         self.path = temporary_path(target)
@@ -81,7 +81,7 @@ class AppendedFile:
         self._files.hold(self)
 
     def write(self, parts: list[bytes], position: int) -> int:
-        """Write all `parts` there, at the end of the file, or nothing; how many bytes they are. StorageError."""
+        """Write all `parts` there, at the end of the file, or nothing; returns their size in bytes. StorageError."""
         if self.descriptor < 0:
             with failing_as_go("open", self._target):
                 self.open()
@@ -94,12 +94,12 @@ class AppendedFile:
             raise
 
     def finish(self) -> None:
-        """StorageError: it has the old name, or none."""
+        """Give it its name; StorageError: it has the old one, or none."""
         rename_file(self.path, self._target)
         self.path = self._target
 
     def release(self) -> None:
-        """Others may close it."""
+        """Let others close it."""
         if self.descriptor >= 0:
             self._files.use(self)
 

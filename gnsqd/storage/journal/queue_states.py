@@ -22,7 +22,7 @@ Held = list[tuple[int, int, int]]  # (number, attempts, due or 0) of messages of
 
 
 class NotedQueue(Protocol):
-    """What a journal needs of a topic or channel; `index` names it for good."""
+    """Has what a journal needs of a topic or channel; `index` names it for good."""
 
     index: int
     name: str
@@ -37,7 +37,7 @@ class NotedQueue(Protocol):
 
     @property
     def held_count(self) -> int:
-        """The number of messages, about, that `held` has to copy."""
+        """Returns the number of messages, about, that `held` has to copy."""
 
     def held(self) -> Iterator[Held]:
         """Iterates over all that it holds when this is called, in pieces of MAX_HELD."""
@@ -51,18 +51,18 @@ class QueueStates:
         self.queues: dict[int, NotedQueue] = {}
         self.snapshot: Snapshot | None = None  # of the next segment, until that has begun
         self._encoder = encoder
-        self._next_index = next_index
+        self.next_index = next_index
         self._open_files = open_files
         self._on_dirty = on_dirty
-        self._changes: list[bytes] = []  # records of queues that come, go, or are reset
-        self._noted: dict[NotedQueue, None] = {}
+        self.changes: list[bytes] = []  # records of queues that come, go, or are reset
+        self.noted: dict[NotedQueue, None] = {}  # queues that have notes
 
     def add(self, queue: NotedQueue, index: int = -1) -> int:
         """Add a queue that the replay knew as `index`, or a new one; returns its index."""
         if index < 0:
-            index = self._next_index
-            self._next_index += 1
-            self._changes += self._encoder.queue(index, queue.name, queue.finished)
+            index = self.next_index
+            self.next_index += 1
+            self.changes += self._encoder.queue(index, queue.name, queue.finished)
             self._on_dirty()
         self.queues[index] = queue
         return index
@@ -70,12 +70,12 @@ class QueueStates:
     def reset(self, queue: NotedQueue) -> None:
         """Record that it has finished more than before, and all that was in flight or held back."""
         queue.forget_notes()
-        self._changes += self._encoder.queue(queue.index, queue.name, queue.finished)
+        self.changes += self._encoder.queue(queue.index, queue.name, queue.finished)
         self._on_dirty()
 
     def rewind(self, queue: NotedQueue, start: int, end: int) -> None:
         """Record that of the messages from `start` to `end`, it has finished no others than its notes finish."""
-        self._changes.append(self._encoder.spans(REWOUND, queue.index, [(start, end)]))
+        self.changes.append(self._encoder.spans(REWOUND, queue.index, [(start, end)]))
         self._on_dirty()
 
     def remove(self, queue: NotedQueue) -> None:
@@ -83,34 +83,29 @@ class QueueStates:
         if self.queues.pop(queue.index, None) is not None:
             self.drop_snapshot()
             queue.forget_notes()
-            self._changes.append(self._encoder.deleted(queue.index))
+            self.changes.append(self._encoder.deleted(queue.index))
             self._on_dirty()
 
     def note(self, queue: NotedQueue) -> None:
         """Have the notes of `queue` written; to be called with the first."""
-        self._noted[queue] = None
+        self.noted[queue] = None
         self._on_dirty()
 
     # Writing
 
-    @property
-    def is_changed(self) -> bool:
-        """True if there are records to be written."""
-        return bool(self._changes or self._noted)
-
     def records(self, follow: "Snapshot | None") -> tuple[bytes, list[bytes]]:
-        """Returns the records before and behind the messages of a write, and has them follow a snapshot, too."""
-        notes = [record for queue in self._noted for record in queue.notes(self._encoder, follow is not None)]
+        """Returns the records before and behind the messages of a write; they also follow a snapshot."""
+        notes = [record for queue in self.noted for record in queue.notes(self._encoder, follow is not None)]
         if follow is not None:
-            follow.follow([*self._changes, *notes])
-        return b"".join(self._changes), notes
+            follow.follow([*self.changes, *notes])
+        return b"".join(self.changes), notes
 
     def forget_records(self) -> None:
         """Drop what `records` has returned: it is written."""
-        for queue in self._noted:
+        for queue in self.noted:
             queue.forget_notes()
-        self._noted.clear()
-        self._changes = []
+        self.noted.clear()
+        self.changes = []
 
     # Snapshots
 
@@ -120,12 +115,6 @@ class QueueStates:
         self.snapshot = Snapshot(path, self.queues.values(), self._encoder, self._open_files)
         return self.snapshot
 
-    def finish_snapshot(self, next_number: int) -> tuple[AppendedFile, int, bytes]:
-        """Give the snapshot its name; returns its file, the bytes in there, and the rest. StorageError."""
-        assert self.snapshot is not None
-        file, rest = self.snapshot.finish(next_number, self._next_index)
-        return file, self.snapshot.size, rest
-
     def drop_snapshot(self) -> None:
         """Leave no file of a snapshot that is not complete."""
         if self.snapshot is not None:
@@ -134,7 +123,7 @@ class QueueStates:
 
 
 class Snapshot:
-    """The state of all `queues`, for the segment `path`."""
+    """Owns the records of all `queues` for the segment `path`, and its file."""
 
     def __init__(self, path: str, queues: Iterable[NotedQueue], encoder: Encoder, files: OpenFiles) -> None:
         self.size = SNAPSHOT_HEAD_SIZE  # bytes of the file

@@ -76,7 +76,7 @@ _HELD_ALL = Struct(">" + "qHq" * MAX_HELD)
 
 
 def mark_of(salt: int) -> bytes:
-    """What each record of a segment begins with."""
+    """Returns what each record of a segment begins with."""
     return (salt ^ _MARK).to_bytes(MARK_SIZE, "big")
 
 
@@ -95,12 +95,12 @@ class Encoder:
         return HEADER.pack(self._mark, len(payload), crc32(payload, self.salt ^ type), type) + payload
 
     def put(self, first: int, frames: Sequence[bytes], due: int) -> tuple[bytes, bytes]:
-        """Messages with numbers from `first` on; in two parts, because a copy of them costs time."""
+        """Returns the record of messages with numbers from `first` on; in two parts, as a copy of them costs time."""
         payload = b"".join([_PUT.pack(first, len(frames), due), *frames])
         return HEADER.pack(self._mark, len(payload), crc32(payload, self.salt ^ PUT), PUT), payload
 
     def queue(self, queue: int, name: str, finished: Spans) -> list[bytes]:
-        """As one record, and more where there are very many spans."""
+        """Returns one record, and more where there are very many spans."""
         encoded_name = name.encode()
         spans = finished.encode()
         head = _QUEUE.pack(queue, len(encoded_name)) + encoded_name
@@ -114,7 +114,7 @@ class Encoder:
         return self.record(RETENTION, _RETENTION.pack(max_bytes, max_age, begin))
 
     def continued(self, numbers: Iterable[int]) -> bytes:
-        """CONTINUED with the index of a segment."""
+        """Returns CONTINUED with the index of a segment."""
         index = encode_bounds(numbers)
         return self.record(CONTINUED, index + _NUMBER.pack(len(index) + _NUMBER.size))
 
@@ -122,11 +122,11 @@ class Encoder:
         return self.record(DELETED, _NUMBER.pack(queue))
 
     def spans(self, type: int, queue: int, spans: Iterable[tuple[int, int]]) -> bytes:
-        """FINISHED, TAKEN or REWOUND: start and end of each, in any order."""
+        """Returns FINISHED, TAKEN or REWOUND: start and end of each, in any order."""
         return self.record(type, _NUMBER.pack(queue) + encode_bounds(chain.from_iterable(spans)))
 
     def held(self, queue: int, entries: Sequence[tuple[int, int, int]]) -> list[bytes]:
-        """Entries are (number, attempts, due)."""
+        """Returns records of the entries (number, attempts, due)."""
         head = _NUMBER.pack(queue)
         return [
             self.record(HELD, head + _pack_held(entries[first : first + MAX_HELD]))
@@ -134,11 +134,11 @@ class Encoder:
         ]
 
     def snapshot_head(self, next_number: int, next_queue: int) -> bytes:
-        """What a segment has before the records of the queues: SNAPSHOT_HEAD_SIZE bytes."""
+        """Returns what a segment has before the records of the queues: SNAPSHOT_HEAD_SIZE bytes."""
         return first_line(self.salt) + self.record(SNAPSHOT, _SNAPSHOT.pack(next_number, next_queue))
 
     def snapshot_end(self, count: int) -> bytes:
-        """What follows the `count` records of the queues."""
+        """Returns what follows the `count` records of the queues."""
         return self.record(COMPLETE, _NUMBER.pack(count))
 
 
@@ -152,7 +152,7 @@ Mark = tuple[int, int, int, int]  # of a record of messages: first number, count
 
 
 class Batch:
-    """Messages that are not written yet, and records that follow them and what queues record about them, `lasts`.
+    """Owns messages that are not written yet, and `lasts`, records behind them and what queues record about them.
     Messages that follow each other share a record, few enough that damage, which costs the whole record, costs
     little."""
 
@@ -168,7 +168,7 @@ class Batch:
 
     @property
     def first(self) -> int:
-        """The number of the first message, behind all numbers if there is none."""
+        """Returns the number of the first message, behind all numbers if there is none."""
         if self.marks:
             return self.marks[0][0]
         return self._frames_first if self._frames else maxsize
@@ -228,7 +228,7 @@ class Batch:
 
 
 def split(frames: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """The messages of each record."""
+    """Iterates over the messages of each record."""
     # By the mean size: a loop over all messages would cost more than their records.
     step = max(min(MAX_RECORD * len(frames) // size_of(frames), MAX_MESSAGES), 1)
     for begin in range(0, len(frames), step):
@@ -236,14 +236,14 @@ def split(frames: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def size_of(frames: Sequence[bytes]) -> int:
-    """Of all of them, in bytes."""
+    """Returns the size of all frames together, in bytes."""
     size = 0
     for frame in frames:
         size += len(frame)
     return size
 
 
-# Reading: each takes a payload; StorageError if it is none.
+# Reading: each takes a payload; StorageError if it is something else.
 
 
 def decode_snapshot(payload: bytes) -> tuple[int, int]:
@@ -277,12 +277,12 @@ def decode_retention(payload: bytes) -> tuple[int, int, int]:
 
 
 def index_size(end: bytes) -> int:
-    """The size of the record with the index of a segment that ends like this, if it has one, in bytes."""
+    """Returns the size of the record with the index of a segment that ends like this, if it has one, in bytes."""
     return HEADER.size + int.from_bytes(end[-_NUMBER.size :], "big")
 
 
 def decode_index(data: bytes, salt: int) -> "array[int] | None":
-    """The numbers of the record with an index; None if this is something else."""
+    """Returns the numbers of the record with an index; None if this is something else."""
     type, size, crc = parse_header(data, 0, mark_of(salt)) or (0, 0, 0)
     payload = memoryview(data)[HEADER.size :]  # without a copy of millions of numbers
     if type != CONTINUED or len(payload) != size or not is_whole(type, payload, crc, salt):
@@ -291,12 +291,12 @@ def decode_index(data: bytes, salt: int) -> "array[int] | None":
 
 
 def decode_put(payload: bytes | memoryview) -> tuple[int, int, int]:
-    """(number of the first, count, due time)."""
+    """Returns (number of the first, count, due time)."""
     return _unpack(_PUT, payload)  # type: ignore[return-value]
 
 
 def split_frames(payload: bytes, position: int, skip: int) -> list[bytes]:
-    """The frames of a PUT record that begin at `position`, without the first `skip`; StorageError."""
+    """Returns the frames of a PUT record that begin at `position`, without the first `skip`; StorageError."""
     frames = []
     data = payload  # compiled, a pointer
     end = len(payload)
@@ -322,7 +322,7 @@ def _unpack(layout: Struct, payload: bytes | memoryview) -> tuple[int, ...]:
 
 
 def parse_header(data: bytes, position: int, expected_mark: bytes) -> tuple[int, int, int] | None:
-    """(type, size of the payload, CRC) of the record there; None if none can begin there."""
+    """Returns (type, size of the payload, CRC) of the record there; None if none can begin there."""
     if len(data) < position + HEADER.size:
         return None
     mark, size, crc, type = HEADER.unpack_from(data, position)
@@ -332,7 +332,7 @@ def parse_header(data: bytes, position: int, expected_mark: bytes) -> tuple[int,
 
 
 def parse_first_line(data: bytes) -> int | None:
-    """The salt."""
+    """Returns the salt, None if it is damaged."""
     match = _FIRST_LINE.match(data)
     return int(match[1], 16) if match else None
 
@@ -342,7 +342,7 @@ def is_whole(type: int, payload: bytes | memoryview, crc: int, salt: int) -> boo
 
 
 def find_records(data: bytes, salt: int) -> Iterator[tuple[int, int, int]]:
-    """(type, where its payload begins, where it ends) of every whole record of a segment. Where there is none, the
+    """Iterates over every whole record: (type, where its payload begins, where it ends). Where there is none, the
     search goes on byte by byte: a gap between two of them is damage, and what is behind the last one too."""
     view = memoryview(data)
     mark = mark_of(salt)

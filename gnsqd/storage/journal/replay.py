@@ -32,7 +32,7 @@ _BEFORE_SNAPSHOT = (records.PUT, records.VOID, records.CONTINUED)  # what counts
 
 @dataclass
 class ReplayedQueue:
-    """What a replay knows of the topic (queue 0) or a channel: what is finished, and more of other messages."""
+    """Has what a replay knows of the topic (queue 0) or a channel: what is finished, and more of other messages."""
 
     name: str
     finished: Spans = field(default_factory=Spans)
@@ -53,7 +53,7 @@ class ReplayedQueue:
 
 
 class Damage(NamedTuple):
-    """Bytes of a segment that hold no record."""
+    """Names bytes of a segment that hold no record."""
 
     path: str
     begin: int
@@ -125,7 +125,7 @@ class Replay:
             self._log.info(text, self._topic, len(self.segments), self.present.count(), monotonic() - begin)
 
     def _read_segment(self, path: str, is_last: bool, before_snapshot: bool) -> int:
-        """The size of the file; OSError."""
+        """Returns the size of the file; OSError."""
         if before_snapshot and self._mends and self._read_index(path):
             return self.segments[-1].size
         with open(path, "rb") as file:
@@ -172,7 +172,7 @@ class Replay:
         return len(data)
 
     def _read_index(self, path: str) -> bool:
-        """Whether the index at the end of a segment has replaced reading it. Damage before that is found when the
+        """True if the index at the end of a segment has replaced reading it. Damage before that is found when the
         messages are needed. OSError."""
         found = read_index(path)
         if found is None:
@@ -199,12 +199,12 @@ class Replay:
         return True
 
     def _is_cut_index(self, segment: Segment, data: bytes, position: int) -> bool:
-        """Whether all that follows is the begin of an index, behind which a segment has nothing else."""
+        """True if all that follows is the begin of an index, behind which a segment has nothing else."""
         type, size, _ = records.parse_header(data, position, records.mark_of(segment.salt)) or (0, 0, 0)
         return type == records.CONTINUED and position + records.HEADER.size + size > len(data)
 
     def _is_complete(self, segment: Segment, data: bytes, position: int) -> bool:
-        """Whether a record at the end, which is damaged, has its full size: then no kill has cut it off."""
+        """True if a record at the end, which is damaged, has its full size: then no kill has cut it off."""
         header = records.parse_header(data, position, records.mark_of(segment.salt))
         if header is None:
             return False
@@ -217,7 +217,7 @@ class Replay:
         return position + size <= len(data)
 
     def _cut_off(self, segment: Segment, rest: Damage) -> None:
-        """What a kill left of the last write."""
+        """Drop what a kill left of the last write."""
         size = rest.end - rest.begin
         self.torn = rest._replace(reason=f"{size:,} bytes of an unfinished write")
         self._log.warn("JOURNAL(%s): %s ends in %d bytes of an unfinished write, cut off", self._topic, rest.path, size)
@@ -226,7 +226,7 @@ class Replay:
             os.truncate(rest.path, rest.begin)
 
     def _set_aside(self, path: str, size: int, is_last: bool) -> None:
-        """A file without a salt: nothing in it can be distinguished from the content of bodies."""
+        """Rename a file without a salt: nothing in it can be distinguished from the content of bodies."""
         if not size or (is_last and size <= records.FIRST_LINE_SIZE):  # a kill came before anything else
             self.torn = Damage(path, 0, size, f"{size} bytes of an unfinished first line")
             self._log.warn("JOURNAL(%s): %s is not a segment of a journal yet, removed", self._topic, path)
@@ -257,7 +257,7 @@ class Replay:
             self.due_times.extend([due] * count)
 
     def _cut(self, first: int) -> None:
-        """The last segment has messages from `first` on: others do not have them any more."""
+        """Take messages from `first` on, which the last segment has, out of others."""
         at = len(self.segments) - 2
         while at >= 0 and self.segments[at].end > first:
             self.segments[at].cut(first)
@@ -267,7 +267,7 @@ class Replay:
             del self.due_numbers[position:], self.due_times[position:]
 
     def due_of(self, wanted: Spans) -> tuple["array[int]", "array[int]"]:
-        """The numbers and due times of the `wanted` messages that have one."""
+        """Returns the numbers and due times of the `wanted` messages that have one."""
         numbers, times = array("q"), array("q")
         for start, end in wanted:
             first = bisect_left(self.due_numbers, start)
@@ -315,7 +315,7 @@ class Replay:
             self._start_anew()
 
     def _known(self) -> dict[int, ReplayedQueue]:
-        """What the next record describes: a snapshot counts when it is whole."""
+        """Returns what the next record describes: a snapshot counts when it is whole."""
         return self.queues if self._snapshot is None else self._snapshot
 
     def _complete(self, count: int) -> None:
@@ -361,7 +361,7 @@ class Replay:
                 state.due[number] = due
 
     def describe_lost(self) -> str:
-        """How many messages, and which; it may be fewer where it isn't known what was finished."""
+        """Returns how many messages are lost, and which; it may be fewer where it isn't known what was finished."""
         ranges = (f"{start}-{end - 1}" if end - start > 1 else f"{start}" for start, end in self.lost)
         numbers = ", ".join(islice(ranges, MAX_RANGES))
         if len(self.lost) > MAX_RANGES:
@@ -417,7 +417,7 @@ class Replay:
 
 
 def _has_snapshot(path: str) -> bool:
-    """Whether the segment begins with a whole snapshot."""
+    """True if the segment begins with a whole snapshot."""
     try:
         with open(path, "rb") as file:
             data = file.read()

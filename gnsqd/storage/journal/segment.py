@@ -45,7 +45,7 @@ class Segment:
         self._descriptor = -1
 
     def note_put(self, first: int, count: int, offset: int, due: int) -> None:
-        """A record with these messages is at `offset`; until `due` (wall clock, ns) they are held back."""
+        """Note that a record with these messages is at `offset`; until `due` (wall clock, ns) they are held back."""
         if not self.count:
             self.first = first
         elif first != self.end:
@@ -61,8 +61,15 @@ class Segment:
         self.count += count
         self.end = first + count
 
+    def note_batch(self, batch: records.Batch, offset: int, size: int) -> None:
+        """Note that `size` bytes were appended, in which the records of a batch begin at `offset` of the file."""
+        for first, count, position, due in batch.marks:
+            self.note_put(first, count, offset + position, due)
+        self.body_size += batch.puts_size - len(batch.marks) * records.PUT_SURPLUS
+        self.size += size
+
     def cut(self, end: int) -> None:
-        """Messages from `end` on are also in a later segment, which counts."""
+        """Drop messages from `end` on: they are also in a later segment, which counts."""
         self.first = min(self.first, end)
         self.end = min(self.end, end)
         before = self.count
@@ -70,7 +77,7 @@ class Segment:
         self.body_size = self.body_size * self.count // max(before, 1)
 
     def index(self) -> "array[int]":
-        """All that a start has to know of it, as numbers for its last record. It can be asked for once."""
+        """Returns all that a start has to know of it, as numbers for its last record. It can be asked for once."""
         gaps = array("q", [bound for bound in self._gaps if bound < self.end])
         if len(gaps) % 2:
             gaps.append(self.end)
@@ -80,12 +87,12 @@ class Segment:
         return numbers
 
     def forget_index(self) -> None:
-        """`index` is not needed any more."""
+        """Free what only `index` needs."""
         self._gaps, self.due = array("q"), array("q")
 
     @classmethod
     def indexed(cls, path: str, size: int, salt: int, numbers: "array[int]") -> "tuple[Segment, Spans]":
-        """One with that index, and the numbers of its messages; StorageError."""
+        """Returns a segment with that index, and the numbers of its messages; StorageError."""
         due_at = _due_at(numbers)
         first, end, count, body_size, gaps_size, marks = numbers[:6]
         gaps_end = 6 + gaps_size
@@ -101,7 +108,7 @@ class Segment:
         return segment, present
 
     def due_times(self) -> "tuple[array[int], array[int]]":
-        """Numbers of its messages with a due time, and these; none if its index is needed and can't be read."""
+        """Returns numbers of its messages with a due time, and these; none if its index is needed and can't be read."""
         pairs, start = self.due, 0
         if not self.due and self.latest_due:
             with suppress(OSError, StorageError):
@@ -123,7 +130,7 @@ class Segment:
                 os.close(descriptor)
 
     def size_of(self, count: int) -> int:
-        """How many bytes `count` of its messages take, about; 0 exactly when they are none."""
+        """Returns how many bytes `count` of its messages take, about; 0 exactly when they are none."""
         return self.size * min(count, self.count) // max(self.count, 1) + 1 if count else 0
 
     def open(self, files: OpenFiles) -> None:
@@ -151,8 +158,8 @@ class Segment:
             raise StorageError(path_error("remove", self.path, error)) from error
 
     def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
-        """(number, frames, due time) of messages in a row, from the first undamaged one at `number` or later and before
-        `end`; no frames if there is none. It must be open; StorageError if the file can't be read."""
+        """Returns (number, frames, due time) of messages in a row, from the first undamaged one at `number` or later
+        and before `end`; no frames if there is none. It must be open; StorageError if the file can't be read."""
         with failing_as_go("read", self.path):
             return self._read(number, min(end, self.end))
 
@@ -198,7 +205,7 @@ class Segment:
         return start, frames, due
 
     def _next_mark(self, position: int) -> int:
-        """Where the next record may begin."""
+        """Returns where the next record may begin."""
         while position < self.size:
             data = os.pread(self._descriptor, CHUNK, position)
             found = data.find(self._mark)
@@ -211,7 +218,7 @@ class Segment:
 
 
 def _due_at(numbers: "array[int]") -> int:
-    """Where the due times begin in an index; StorageError."""
+    """Returns where the due times begin in an index; StorageError."""
     if len(numbers) >= 6:
         gaps_size, marks = numbers[4:6]
         due_at = 6 + gaps_size + 2 * marks
@@ -222,7 +229,7 @@ def _due_at(numbers: "array[int]") -> int:
 
 
 def read_index(path: str) -> "tuple[int, int, array[int]] | None":
-    """The size, the salt and the index of a segment, None if it has no index; OSError."""
+    """Returns the size, the salt and the index of a segment, None if it has no index; OSError."""
     with open(path, "rb") as file:
         salt = records.parse_first_line(file.read(records.FIRST_LINE_SIZE))
         size = file.seek(0, os.SEEK_END)
@@ -260,14 +267,14 @@ class Segments:
         return len(self.all)
 
     def reader(self, group: Sequence[Segment]) -> "Segments":
-        """Some of them once more, with descriptors of their own."""
+        """Returns some of them once more, with descriptors of their own."""
         copies = [copy(segment) for segment in group]
         for segment in copies:
             segment._descriptor = -1
         return Segments(self._topic, copies, self._log, self._open_files)
 
     def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
-        """As `Segment.read`; (end, [], 0) if there is none in any."""
+        """Returns messages as `Segment.read`; (end, [], 0) if there is none in any."""
         while number < end:
             position = max(bisect_right(self.all, number, key=lambda segment: segment.first) - 1, 0)
             if position >= len(self.all):
@@ -286,9 +293,9 @@ class Segments:
         return end, [], 0
 
     def pieces(self, among: Spans, time: int) -> "Iterator[tuple[Spans, array[int], array[int]]]":
-        """Some messages in pieces of at most PIECE spans, each with the numbers of those due later than `time` (wall
-        clock, ns), and their due times; not all where an index can't be read. A piece has at most PIECE of these.
-        Segments may come and go between two pieces."""
+        """Iterates over some messages in pieces of at most PIECE spans, each with the numbers of those due later than
+        `time` (wall clock, ns), and their due times; not all where an index can't be read. A piece has at most PIECE of
+        these. Segments may come and go between two pieces."""
         start, end = among.begin, among.ceiling
         indexed: Segment | None = None
         of_segment = due_times = array("q")

@@ -15,7 +15,7 @@ MAX_BLOCK = 1024  # spans
 
 
 class Spans:
-    """A set of numbers from 0 to 2^63 - 1. Iterating gives its spans in order."""
+    """Holds a set of numbers from 0 to 2^63 - 1. Iterating gives its spans in order."""
 
     __slots__ = ("_ends", "_firsts", "_starts")
 
@@ -54,7 +54,7 @@ class Spans:
         return self._ends[-1][-1] if self._ends else 0
 
     def count(self) -> int:
-        """How many numbers there are."""
+        """Returns how many numbers there are."""
         return sum(map(sum, self._ends)) - sum(map(sum, self._starts))
 
     def add(self, start: int, end: int) -> None:
@@ -92,7 +92,7 @@ class Spans:
 
     def _join(self, block: int, start: int, end: int) -> int:
         """Move the spans of `block` that touch this one to the end of the first block that has such spans, and drop the
-        blocks between; that block."""
+        blocks between; returns that block."""
         begin = max(bisect_right(self._firsts, start) - 1, 0)
         if self._ends[begin][-1] < start:
             begin += 1
@@ -142,7 +142,7 @@ class Spans:
             block += 1
 
     def between(self, start: int, end: int) -> "Spans":
-        """What is in here of a span."""
+        """Returns what is in here of a span."""
         first, last = max(bisect_right(self._firsts, start) - 1, 0), bisect_left(self._firsts, end)
         part = Spans()
         part._starts = [starts[:] for starts in self._starts[first:last]]
@@ -159,7 +159,7 @@ class Spans:
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> "Spans":
-        """These numbers, in any order."""
+        """Returns the set of these numbers, given in any order."""
         spans = cls()
         start = end = 0
         for number in sorted(numbers):
@@ -178,7 +178,7 @@ class Spans:
         return copy
 
     def stretch(self, start: int, limit: int) -> int:
-        """Where to stop, beyond `start`, so that at most `limit` spans, or one, reach from `start` up to there."""
+        """Returns where to stop, beyond `start`, so that at most `limit` spans, or one, reach from `start` to there."""
         block = max(bisect_right(self._firsts, start) - 1, 0)
         if block < len(self._firsts):
             starts = self._starts[block]
@@ -190,7 +190,7 @@ class Spans:
         return maxsize
 
     def gaps(self, start: int, end: int) -> "Spans":
-        """What is missing from `start` to `end`."""
+        """Returns what is missing from `start` to `end`."""
         missing = Spans()
         block = max(bisect_right(self._firsts, start) - 1, 0)
         while start < end and block < len(self._firsts):
@@ -207,7 +207,7 @@ class Spans:
         return missing
 
     def without(self, other: "Spans") -> "Spans":
-        """What is in here and not in `other`."""
+        """Returns what is in here and not in `other`."""
         if len(other) < len(self):
             rest = self.copy()
             for start, end in other:
@@ -220,7 +220,7 @@ class Spans:
         return rest
 
     def encode(self) -> bytes:
-        """The bounds one after the other, big-endian int64."""
+        """Returns the bounds one after the other, big-endian int64."""
         parts = []
         for starts, ends in zip(self._starts, self._ends, strict=True):
             bounds = array("q", bytes(16 * len(starts)))
@@ -230,7 +230,7 @@ class Spans:
 
     @classmethod
     def decode(cls, data: bytes) -> "Spans":
-        """The spans that `encode` gave, or any, in any order; StorageError if these are not bounds."""
+        """Returns the spans that `encode` gave, or any, in any order; StorageError if these are not bounds."""
         if len(data) % 16:
             raise StorageError("invalid spans")
         bounds = decode_bounds(data)
@@ -243,7 +243,7 @@ class Spans:
 
 
 def encode_bounds(bounds: Iterable[int]) -> bytes:
-    """`Spans.decode` takes it: start, end, start, end, in any order."""
+    """Returns what `Spans.decode` takes: start, end, start, end, in any order."""
     data = array("q", bounds)
     if byteorder == "little":
         data.byteswap()
@@ -251,7 +251,7 @@ def encode_bounds(bounds: Iterable[int]) -> bytes:
 
 
 def decode_bounds(data: bytes | memoryview) -> "array[int]":
-    """Of whole int64, big-endian."""
+    """Returns whole int64 of big-endian bytes."""
     bounds = array("q")
     bounds.frombytes(data)
     if byteorder == "little":
