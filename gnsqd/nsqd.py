@@ -19,7 +19,6 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.dead_letters import DeadLetters
 from gnsqd.broker.drain import Drain
 from gnsqd.broker.environment import Environment
-from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.queue_scan import QueueScan
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
@@ -32,6 +31,7 @@ from gnsqd.observe.stats import MemoryStats, held
 from gnsqd.observe.statsd import Statsd
 from gnsqd.options import TLS_REQUIRED, LookupdOptions, Options, validate, validate_after_tls
 from gnsqd.queues.data_path import DataPath
+from gnsqd.queues.guid import GuidFactory
 from gnsqd.shared.errors import BrokerError, StartError, StorageError
 from gnsqd.shared.names import check_limit
 from gnsqd.shared.version import VERSION, lane, version_string

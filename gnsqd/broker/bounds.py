@@ -15,7 +15,9 @@ from gevent.event import Event
 from gnsqd.broker.channel import Channel
 from gnsqd.hub.cooperative import Turns, yield_turn
 from gnsqd.options import Options
-from gnsqd.queues.queue import MAX_STEP, Queue
+from gnsqd.queues.backend import MAX_STEP
+from gnsqd.queues.queue import Queue
+from gnsqd.queues.trimming import drop_expired, drop_oldest, size_of
 from gnsqd.shared.disk_format import MIN_RECORD_SIZE
 from gnsqd.shared.errors import BrokerError
 from gnsqd.storage.directory import FreeDisk
@@ -70,9 +72,8 @@ class Bounds:
             self._reject(count, self._queue, f"topic {self._topic} {limit}")
 
     def _total(self, queues: list[Queue], more: int = 0) -> int:
-        """Returns the bytes of all queues: each channel gets its own copy of the topic's messages, and of `more`
-        bytes."""
-        return (self._queue.size + more) * max(len(queues), 1) + sum([queue.size for queue in queues])
+        """Returns the bytes of all queues; each channel will get what is in the topic, and `more`."""
+        return (size_of(self._queue) + more) * max(len(queues), 1) + sum([size_of(queue) for queue in queues])
 
     def _reject(self, count: int, queue: Queue, reason: str) -> None:
         self._queue.rejected += count
@@ -101,7 +102,7 @@ class Bounds:
 
     def _trim_depth(self, queue: Queue, limit: int, step: int) -> int:
         excess = queue.count() - limit
-        return queue.drop_oldest(min(excess, step)) if excess > 0 else 0
+        return drop_oldest(queue, min(excess, step)) if excess > 0 else 0
 
     def _trim_bytes(self, queues: list[Queue]) -> int:
         """Drops at most MAX_STEP messages, the largest queue first: one large message may displace many small ones."""
@@ -110,9 +111,9 @@ class Bounds:
         while dropped < MAX_STEP and (excess := self._total(queues) - self._max_bytes) > 0:
             queue, weight = self._queue, copies
             for other in queues:
-                if other.size > queue.size * weight:
+                if size_of(other) > size_of(queue) * weight:
                     queue, weight = other, 1
-            number = queue.drop_oldest(MAX_STEP - dropped, -(-excess // weight))
+            number = drop_oldest(queue, MAX_STEP - dropped, -(-excess // weight))
             if not number:
                 break
             dropped += number
@@ -123,12 +124,12 @@ class Bounds:
     def enforce(self) -> bool:
         """Drops some messages that are beyond the bounds or too old; returns True if it dropped any."""
         queues = [self._queue, *self._channel_queues()]
-        return any(queue.drop_expired() for queue in queues) or self.trim(MAX_STEP // len(queues) + 1)
+        return any(map(drop_expired, queues)) or self.trim(MAX_STEP // len(queues) + 1)
 
     def wait_synced(self) -> None:
-        """Calls `Queue.wait_synced` on all queues. May yield."""
+        """Calls `Backend.wait_synced` for all queues. May yield."""
         for queue in (self._queue, *self._channel_queues()):
-            queue.wait_synced()
+            queue.backend.wait_synced()
 
 
 def bounds_loop(bounds: Callable[[], Iterable[Bounds]], disk: FreeDisk | None, exit: Event) -> None:

@@ -1,16 +1,17 @@
 cimport cython
 
 from gnsqd.broker.in_flight cimport InFlight
+from gnsqd.queues.deferred cimport Deferred
 from gnsqd.queues.message cimport Message
 from gnsqd.queues.queue cimport Queue
 
 cdef class WaitingConsumers:
-    cdef dict _waiting
+    cdef public dict line
+    cdef public Py_ssize_t promised
     cdef set _woken
     cdef bint _ranked
 
     cpdef Py_ssize_t leave(self, client) except -1
-    cpdef join(self, client)
     @cython.locals(first=list)
     cpdef wake(self, Py_ssize_t count)
 
@@ -18,23 +19,24 @@ cdef class Channel:
     cdef public str topic_name, name
     cdef public bint ephemeral, paused, exiting
     cdef public dict clients
-    cdef public long long message_count, finish_count, requeue_count, timeout_count, dead_letter_count
-    cdef public object latencies, dead_letters
+    cdef public long long message_count, finish_count, requeue_count, timeout_count
+    cdef public object latencies, dead_messages, limiter, local_counts, rules, configured_rules
     cdef public Queue queue
-    cdef public object limiter, local_counts
-    cdef object _environment, _log, _options, _on_last_client, _configured
-    cdef InFlight _in_flight
+    cdef public Deferred deferred
+    cdef public InFlight in_flight
+    cdef object _environment, _log, _options, _on_last_client
     cdef WaitingConsumers _waiting
     cdef long long _alarm
 
-    cpdef Py_ssize_t available(self) except -1
+    cdef Py_ssize_t _available(self) except -1
     cpdef bint has_more(self) except -1
-    cpdef put_messages(self, list messages)
-    cdef _enqueue(self, list messages)
-    @cython.locals(candidates=list, held_back=Py_ssize_t, chosen=list, taken=list, now=cython.longlong, queue=Queue, waiting=WaitingConsumers, promised=Py_ssize_t)
+    cpdef put_messages(self, list messages, deferred=*, bint settle=*)
+    @cython.locals(candidates=list, taken=list, now=cython.longlong, queue=Queue, waiting=WaitingConsumers, promised=Py_ssize_t)
     cpdef list take(self, client, Py_ssize_t window, long long timeout, long long sample_rate)
     @cython.locals(depth=Py_ssize_t, limit=Py_ssize_t, others=Py_ssize_t)
     cdef list _next_messages(self, Py_ssize_t window, Py_ssize_t promised)
+    @cython.locals(chosen=list, taken=list, queue=Queue)
+    cdef list _note_taken(self, list messages, client, long long now, long long timeout, long long sample_rate)
     @cython.locals(messages=list)
     cpdef Py_ssize_t finish_run(self, long long client_id, list ids) except -1
     cpdef finish(self, long long client_id, bytes id)
@@ -43,4 +45,6 @@ cdef class Channel:
     cdef _wake_at(self, long long due)
     cpdef process_due(self, long long now)
     cpdef wait(self, client)
-    cpdef _wake(self, Py_ssize_t count)
+    cpdef stop_waiting(self, client)
+    cdef _wake_others(self)
+    cdef _wake(self, Py_ssize_t count)

@@ -1,7 +1,7 @@
 """A channel: one queue of a topic's messages, shared by its consumers.
 
 Messages are in the channel's queue; `take` gives some to a consumer and notes them in flight; FIN, REQ, TOUCH and the
-queue scan move them on from there. Nothing here yields but `close`, `rewind` and what changes the order, so every other
+queue scan move them on from there. Nothing here yields but `close` and what changes the order, so every other
 method is one step as far as other greenlets can see.
 
 Consumers that could take a message but found none wait; a put wakes as many as it brought messages for. A consumer that
@@ -9,10 +9,10 @@ was not woken leaves one message for each that was, so that what a consumer requ
 others. Each takes its share of what is there, not all of it, so that several consumers of a busy channel get about as
 much each.
 
-A channel with rules has a `Limiter`, which lowers how many messages are there to be taken.
+A channel with rules has a `Limiter`, which lowers how many messages may be taken.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from random import random
 from sys import maxsize
@@ -23,9 +23,10 @@ from gnsqd.broker.environment import Consumer, Environment
 from gnsqd.broker.in_flight import DeadMessages, InFlight
 from gnsqd.broker.rules import Limiter, Rules
 from gnsqd.options import TOPOLOGY_AWARE
-from gnsqd.quantile import Quantile, Result
+from gnsqd.quantile import Quantile
+from gnsqd.queues.backend import Left
 from gnsqd.queues.message import Message
-from gnsqd.queues.queue import Left, Queue
+from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError
 from gnsqd.shared.names import is_ephemeral
 
@@ -40,58 +41,50 @@ _rank = attrgetter("rank")
 
 class WaitingConsumers:
     """Consumers that can take a message but found none, in a line: who is at its front is woken first, or with `ranked`
-    the first of those with the lowest rank. A consumer that was woken has a message promised until it comes."""
+    the first of those with the lowest rank. A consumer that was woken has a message promised until it comes: `promised`
+    is the number of these."""
 
     def __init__(self, ranked: bool) -> None:
+        self.promised = 0
+        self.line: dict[Consumer, None] = {}
         self._ranked = ranked
-        self._waiting: dict[Consumer, None] = {}
         self._woken: set[Consumer] = set()
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def promised(self) -> int:
-        """Messages that woken consumers have yet to take, one each."""
-        return len(self._woken)
-
     def leave(self, client: Consumer) -> int:
-        """It does not wait. How many messages are promised to others: none if it was woken itself."""
-        self._waiting.pop(client, None)
+        """Removes `client` from the line; returns how many messages are promised to others: 0 if it was woken."""
+        self.line.pop(client, None)
         if client in self._woken:
             self._woken.remove(client)
+            self.promised = len(self._woken)
             return 0
-        return len(self._woken)
+        return self.promised
 
-    def join(self, client: Consumer) -> None:
-        """It waits at the end of the line."""
-        self._waiting[client] = None
-
-    def go_to_the_end(self, client: Consumer | None) -> None:
-        """If it waits, then at the end of the line from now on."""
-        if client is not None and client in self._waiting:
-            del self._waiting[client]
-            self._waiting[client] = None
+    def move_to_end(self, client: Consumer | None) -> None:
+        """Moves `client` to the end of the line, if it waits."""
+        if client is not None and client in self.line:
+            del self.line[client]
+            self.line[client] = None
 
     def wake(self, count: int) -> None:
-        """Wake the first `count` of the line."""
-        line = sorted(self._waiting, key=_rank) if self._ranked else self._waiting
+        """Wakes the first `count` of the line."""
+        line = sorted(self.line, key=_rank) if self._ranked else self.line
         first: list[Consumer] = []  # compiled, this loop is faster than islice
         for client in line:
             if len(first) >= count:
                 break
             first.append(client)
         for client in first:
-            del self._waiting[client]
+            del self.line[client]
             self._woken.add(client)
             client.wake()
+        self.promised = len(self._woken)
 
 
 class Channel:
     """Owns the queue, the messages in flight and the list of consumers of one channel.
 
     `on_last_client` is called when an ephemeral channel has lost its last consumer, `on_refused` when the disk has
-    refused messages: `queue.retry` is to be called from time to time then until the queue is no longer `blocked`."""
+    refused messages: `queue.retry` must be called from time to time until the queue is no longer `blocked`."""
 
     def __init__(
         self,
@@ -107,14 +100,15 @@ class Channel:
         self.ephemeral = is_ephemeral(name)
         self.clients: dict[int, Consumer] = {}
         self.paused = self.exiting = False
-        self.message_count = self.finish_count = self.requeue_count = self.timeout_count = self.dead_letter_count = 0
+        self.message_count = self.finish_count = self.requeue_count = self.timeout_count = 0
         self._environment = environment
         self._log = environment.log
         self._options = environment.options
         self._on_last_client = on_last_client
-        self._in_flight = InFlight()
+        self.in_flight = InFlight()
         self._alarm = maxsize  # when the queue scan looks at the channel (monotonic ns)
-        self.dead_letters = DeadMessages(0 if is_dead_letter_topic(topic_name) else environment.options.max_attempts)
+        max_attempts = 0 if is_dead_letter_topic(topic_name) else environment.options.max_attempts
+        self.dead_messages = DeadMessages(max_attempts, queue, self._put_again)
         self._waiting = WaitingConsumers(TOPOLOGY_AWARE in environment.options.experiments)
         # Messages from memory, by the locality of the consumer.
         self.local_counts: list[int] | None = [0, 0, 0] if environment.options.has_topology else None
@@ -122,74 +116,64 @@ class Channel:
         if percentiles := environment.options.e2e_processing_latency_percentiles:
             self.latencies = Quantile(environment.options.e2e_processing_latency_window_time, percentiles)
         self.queue = queue
+        assert queue.deferred is not None
+        self.deferred = queue.deferred
         queue.outside = self._outside
         queue.on_refused = on_refused
         queue.on_more = self._on_more
         self.limiter: Limiter | None = None  # if there are rules
-        self._configured = environment.rules.configured.get((topic_name, name), Rules())
-        self.set_rules(environment.rules.kept.get((topic_name, name), self._configured))
-        self._wake_at(queue.next_due)
+        self.configured_rules = environment.rules.configured.get((topic_name, name), Rules())
+        self.set_rules(environment.rules.kept.get((topic_name, name), self.configured_rules))
+        self._wake_at(self.deferred.next_due)
         environment.notify(self, not self.ephemeral)
 
     @property
     def depth(self) -> int:
-        """Messages waiting, in memory and on disk; not those in flight or deferred."""
+        """The number of queued messages, in memory and on disk, without those in flight or deferred."""
         return self.queue.count()
 
     @property
-    def backend_depth(self) -> int:
-        return self.queue.stored()
-
-    @property
-    def in_flight_count(self) -> int:
-        return len(self._in_flight)
-
-    @property
     def deferred_count(self) -> int:
-        return self.queue.deferred_count + len(self.dead_letters)
+        """The number of messages that are held back, or on their way to the dead-letter topic."""
+        return len(self.deferred) + len(self.dead_messages)
 
-    def available(self) -> int:
-        """Messages that consumers may take now: `depth`, or fewer by the rules."""
-        return self.queue.count() if self.limiter is None else self.limiter.allowed(len(self._in_flight))
+    def _available(self) -> int:
+        """Returns how many messages consumers may take now: `depth`, or fewer by the rules."""
+        return self.queue.count() if self.limiter is None else self.limiter.allowed(len(self.in_flight))
 
     def has_more(self) -> bool:
-        """Whether a consumer that was not woken may take a message now: one is promised to each woken consumer."""
-        return self.available() > self._waiting.promised
+        """True if a consumer that was not woken may take a message now: one is promised to each woken consumer."""
+        return self._available() > self._waiting.promised
 
     def _outside(self) -> list[Message]:
-        """Messages that are in no queue."""
-        return [*self._in_flight, *self.dead_letters]
-
-    def e2e_latency(self) -> Result | None:
-        """How long messages took from being published to FIN; None if no percentiles are configured."""
-        return None if self.latencies is None else self.latencies.result()
+        """Returns the messages that are in no queue."""
+        return [*self.in_flight, *self.dead_messages]
 
     # From the topic
 
-    def put_messages(self, messages: list[Message]) -> None:
-        """Queue messages of this channel's own. It must not be `exiting`."""
-        self.message_count += len(messages)
-        self._enqueue(messages)
+    def put_messages(self, messages: list[Message], deferred: Sequence[Message] = (), settle: bool = False) -> None:
+        """Queues `messages`, and holds each of `deferred` back for the time it asks for. With `settle`, those come from
+        a disk queue that forgets them when this returns. The channel must not be `exiting`."""
+        self.message_count += len(messages) + len(deferred)
+        if messages:
+            self.queue.put_all(messages, len(self._waiting.line))
+            self._wake(len(messages))
+        if deferred:
+            if settle:
+                self.deferred.defer_read(list(deferred))
+            else:
+                self.deferred.defer(list(deferred))
+            self._wake_at(self.deferred.next_due)
 
-    def put_messages_deferred(self, messages: list[Message], stored: bool = False) -> None:
-        """As `put_messages`, but hold each back for the time it asks for; `stored` as for `Queue.defer`."""
-        self.message_count += len(messages)
-        self.queue.defer(messages, stored)
-        self._wake_at(self.queue.next_due)
-
-    def _enqueue(self, messages: list[Message]) -> None:
-        self.queue.put_all(messages, len(self._waiting))
-        self._wake(len(messages))
-
-    def _enqueue_again(self, messages: list[Message]) -> None:
-        """Queue messages that were delivered before."""
-        self.queue.put_again(messages, len(self._waiting))
+    def _put_again(self, messages: list[Message]) -> None:
+        """Queues messages that were delivered before."""
+        self.queue.put_again(messages, len(self._waiting.line))
         self._wake(len(messages))
 
     # To and from consumers
 
     def add_client(self, client: Consumer) -> None:
-        """BrokerError if the channel is going away or has as many consumers as max-channel-consumers allows."""
+        """Adds a consumer; BrokerError if the channel ends, or has as many as max-channel-consumers allows."""
         if self.exiting:
             raise BrokerError("exiting")
         limit = self._options.max_channel_consumers
@@ -198,7 +182,7 @@ class Channel:
         self.clients[client.id] = client
 
     def remove_client(self, client: Consumer) -> None:
-        """What it has in flight stays so until it times out, which in an ordered channel is at once."""
+        """Removes a consumer. Its messages in flight stay so until they time out, in an ordered channel at once."""
         self.stop_waiting(client)
         if self.clients.pop(client.id, None) is None or self.exiting:
             return
@@ -207,89 +191,104 @@ class Channel:
             self._on_last_client(self)
 
     def _time_out_abandoned(self) -> None:
-        """In an ordered channel, where they hold up all others, put back the messages of consumers that have left."""
+        """Puts back the messages of consumers that have left an ordered channel, where all others wait for them."""
         if self.queue.ordered:
-            self._time_out(self._in_flight.pop_abandoned(self.clients))
+            self._time_out(self.in_flight.pop_abandoned(self.clients))
 
     def take(self, client: Consumer, window: int, timeout: int, sample_rate: int) -> list[Message]:
-        """Up to `window` messages for `client`, noted in flight for `timeout` ns.
+        """Gives `client` up to `window` messages, which are in flight for `timeout` ns from now on; returns them.
 
-        [] lets it wait for more, even if `depth` isn't 0: what is on disk may be unreadable for a while. With a
-        `sample_rate` of N > 0 only N % of the messages are delivered, the rest are consumed silently."""
+        If there is none, `client` waits. `depth` may be greater than 0 then: the disk may be unreadable for a while.
+        With a `sample_rate` of N > 0 only N % of the messages are delivered, the rest is finished."""
         queue = self.queue
         waiting = self._waiting
         promised = waiting.leave(client)
         taken: list[Message] = []
         now = monotonic_ns()
         while not taken:
-            held_back = queue.deferred_count
             candidates = self._next_messages(window, promised)
-            holds_more = queue.deferred_count > held_back
-            if holds_more:
-                self._wake_at(queue.next_due)
+            if queue.held_early:
+                self._wake_at(self.deferred.next_due)
             if not candidates:
-                waiting.join(client)
-                if holds_more:
+                waiting.line[client] = None
+                if queue.held_early:
                     waiting.wake(1)  # to go on behind messages that are not due yet
                 return taken
-            chosen = candidates
-            if self.local_counts is not None and queue.from_memory():
-                self.local_counts[client.locality] += len(candidates)
-            if sample_rate:
-                chosen = [message for message in candidates if random() * 100 < sample_rate]
-            chosen = queue.fresh(chosen)
-            taken = self._in_flight.push(chosen, client.id, now, timeout)
-            queue.taken(candidates, taken)
-            if self.limiter is not None:
-                self.limiter.delivered(len(taken))
-            if not taken and queue.ttl:
-                waiting.join(client)
+            taken = self._note_taken(candidates, client, now, timeout, sample_rate)
+            if not taken and queue.expiry is not None:
+                waiting.line[client] = None
                 waiting.wake(1)  # behind what was too old, but not in one turn
                 return taken
-        self._wake_at(now + timeout)
-        if len(waiting):
+        if now + timeout < self._alarm:
+            self._wake_at(now + timeout)
+        if waiting.line:
             self._wake(queue.count() - waiting.promised)
         return taken
 
     def _next_messages(self, window: int, promised: int) -> list[Message]:
-        depth = self.available() - promised
+        self.queue.held_early = False
+        depth = self._available() - promised
         if depth <= 0:
             return []
-        others = len(self._waiting) + self._waiting.promised
+        others = len(self._waiting.line) + self._waiting.promised
         # Ceiling of an equal share for this client, and everybody who waits or was woken for these messages.
         limit = min(window, (depth + others) // (others + 1), MAX_TAKE)
         return self.queue.take(limit, MAX_TAKE_BYTES)
 
+    def _note_taken(
+        self, messages: list[Message], client: Consumer, now: int, timeout: int, sample_rate: int
+    ) -> list[Message]:
+        """Notes that messages are in flight; returns the ones to be delivered."""
+        queue = self.queue
+        if self.local_counts is not None and queue.backend_next:  # they were in memory
+            self.local_counts[client.locality] += len(messages)
+        chosen = messages
+        if sample_rate:
+            chosen = [message for message in messages if random() * 100 < sample_rate]
+        if queue.expiry is not None:
+            chosen = queue.expiry.without_expired(chosen)
+        taken = self.in_flight.push(chosen, client.id, now, timeout)
+        if queue.backend.journaled:
+            queue.backend.delivered(taken, messages)
+        if self.limiter is not None:
+            self.limiter.delivered(len(taken))
+        return taken
+
     def wait(self, client: Consumer) -> None:
-        """`client`, which was given all that is there, could take more."""
-        self._waiting.join(client)
+        """Puts `client`, which was given all messages, at the end of the line: it could take more."""
+        self._waiting.line[client] = None
 
     def stop_waiting(self, client: Consumer) -> None:
-        """`client` takes nothing for now; if it was woken for something, the next in line is woken instead."""
+        """Removes `client` from the line. If it was woken for a message, the next in line is woken instead."""
         self._waiting.leave(client)
-        self._wake(self.depth - self._waiting.promised)
+        self._wake_others()
+
+    def _wake_others(self) -> None:
+        """Wakes consumers for the messages that are not promised to any."""
+        self._wake(self.queue.count() - self._waiting.promised)
 
     def _wake(self, count: int) -> None:
-        """That many messages are there to be taken."""
-        if count > 0 and len(self._waiting) and not self.paused and not self.exiting:
+        """Wakes consumers for `count` messages."""
+        if count > 0 and self._waiting.line and not self.paused and not self.exiting:
             if self.limiter is not None:  # one at a time, so that the others still count for its share
-                count = min(self.available() - self._waiting.promised, 1)
+                count = min(self._available() - self._waiting.promised, 1)
             self._waiting.wake(count)
 
-    def _on_more(self, count: int) -> None:
-        """That many messages came to the queue by themselves, and others that it holds back."""
-        self._wake(count)
-        self._wake_at(self.queue.next_due)
+    def _on_more(self, count: int, again: bool) -> None:
+        if again:
+            self.message_count += count
+        self._wake_others()
+        self._wake_at(self.deferred.next_due)
 
     def finish_run(self, client_id: int, ids: list[bytes]) -> int:
-        """FIN of several, up to the first that `client_id` does not have in flight; how many that were."""
-        messages = self._in_flight.pop_run(ids, client_id)
+        """Executes FINs, up to the first whose message `client_id` does not have in flight; returns their number."""
+        messages = self.in_flight.pop_run(ids, client_id)
         self._note_finished(messages)
         return len(messages)
 
     def finish(self, client_id: int, id: bytes) -> None:
-        """FIN; BrokerError with the reason if `client_id` has no such message in flight."""
-        self._note_finished([self._in_flight.pop(id, client_id)])
+        """Executes FIN; BrokerError with the reason if `client_id` has no such message in flight."""
+        self._note_finished([self.in_flight.pop(id, client_id)])
 
     def _note_finished(self, messages: list[Message]) -> None:
         self.finish_count += len(messages)
@@ -302,96 +301,79 @@ class Channel:
                 self.latencies.insert(now - message.timestamp)
 
     def requeue(self, client_id: int, id: bytes, delay: int) -> None:
-        """REQ: back to the queue after `delay` ns; errors as `finish`."""
-        message = self._in_flight.pop(id, client_id)
-        self._waiting.go_to_the_end(self.clients.get(client_id))
+        """Executes REQ: the message is queued again after `delay` ns; errors as `finish`."""
+        message = self.in_flight.pop(id, client_id)
+        self._waiting.move_to_end(self.clients.get(client_id))
         self.requeue_count += 1
         if not self._unless_dead([message], REQUEUED):
             if self.limiter is not None:
                 self._wake(1)
             return
         if delay > 0:
-            self.queue.defer_again(message, delay)
-            self._wake_at(self.queue.next_due)
+            self.deferred.defer_again(message, delay)
+            self._wake_at(self.deferred.next_due)
             if self.limiter is not None:
                 self._wake(1)
         else:
-            self._enqueue_again([message])
+            self._put_again([message])
 
     def touch(self, client_id: int, id: bytes, timeout: int) -> None:
-        """TOUCH: `timeout` ns from now, never beyond max-msg-timeout since its delivery; errors as `finish`."""
-        self._wake_at(self._in_flight.touch(id, client_id, monotonic_ns() + timeout, self._options.max_msg_timeout))
+        """Executes TOUCH: the message times out `timeout` ns from now, but at most max-msg-timeout after its delivery;
+        errors as `finish`."""
+        self._wake_at(self.in_flight.touch(id, client_id, monotonic_ns() + timeout, self._options.max_msg_timeout))
 
     # From the queue scan
 
     def _wake_at(self, due: int) -> None:
-        """Let the queue scan look at the channel at `due` (monotonic ns), unless it will earlier."""
+        """Lets the queue scan look at the channel at `due` (monotonic ns), unless it will earlier."""
         if due < self._alarm:
             self._alarm = due
             self._environment.wake_at(self, due)
 
     def process_due(self, now: int) -> None:
-        """Put back some of what timed out, and queue some of what is due, by `now` (monotonic ns). The queue scan is
-        asked to look again when the next message is."""
+        """Puts back some messages that timed out, and queues some that are due, by `now` (monotonic ns). The queue scan
+        is asked to look again when the next message times out or is due."""
         self._alarm = maxsize
-        self.process_in_flight(now)
-        self.process_deferred(now)
-        self._wake_at(min(self._in_flight.next_due, self.queue.next_due))
+        self._process_in_flight(now)
+        self._process_deferred(now)
+        self._wake_at(min(self.in_flight.next_due, self.deferred.next_due))
 
-    def process_in_flight(self, now: int) -> bool:
-        """Put back some of what timed out by `now` (monotonic ns); whether there was anything."""
-        due = self._in_flight.pop_due(now, MAX_DUE)
+    def _process_in_flight(self, now: int) -> bool:
+        """Puts back some messages that timed out by `now`; True if there were any."""
+        due = self.in_flight.pop_due(now, MAX_DUE)
         self._time_out(due)
         return bool(due)
 
     def _time_out(self, messages: list[Message]) -> None:
-        """Put back messages that were in flight until now."""
+        """Puts back messages that were in flight until now."""
         self.timeout_count += len(messages)
         clients = [client for message in messages if (client := self.clients.get(message.client_id)) is not None]
         for client in clients:
-            self._waiting.go_to_the_end(client)
-        self._enqueue_again(self._unless_dead(messages, TIMED_OUT))
+            self._waiting.move_to_end(client)
+        self._put_again(self._unless_dead(messages, TIMED_OUT))
         for client in clients:
             client.timed_out_message()
 
-    def process_deferred(self, now: int) -> bool:
-        """Queue some of what is due by `now` (monotonic ns); whether there was anything."""
-        count = self.queue.release(now, MAX_DUE, len(self._waiting))
+    def _process_deferred(self, now: int) -> bool:
+        """Queues some messages that are due by `now`; True if there were any."""
+        count = self.queue.release(now, MAX_DUE, len(self._waiting.line))
         self._wake(count)
         return count > 0
 
     # Dead letters
 
     def _unless_dead(self, messages: list[Message], reason: str) -> list[Message]:
-        """Returns messages that were not delivered max-attempts times; the others become dead letters."""
-        others = self.dead_letters.add(messages, reason)
+        """Returns the messages that were not delivered max-attempts times; the others go to the dead-letter topic."""
+        others = self.dead_messages.add(messages, reason)
         if len(others) < len(messages):
             self._environment.note_dead(self)
         return others
 
-    def finish_dead_letters(self, messages: list[Message]) -> None:
-        """Finishes messages that are in the dead-letter topic."""
-        moved = self.dead_letters.remove(messages)
-        self.dead_letter_count += len(moved)
-        self.queue.finish(moved)
-
-    def requeue_dead_letters(self) -> None:
-        """Requeues all dead letters."""
-        self._enqueue_again(self.dead_letters.clear())
-
     # Rules
 
-    @property
-    def rules(self) -> Rules:
-        return Rules() if self.limiter is None else self.limiter.rules
-
-    @property
-    def own_rules(self) -> dict[str, object] | None:
-        """The rules by name, if they are not those of the options."""
-        return None if self.rules == self._configured else self.rules._asdict()
-
     def set_rules(self, rules: Rules) -> None:
-        """May yield."""
+        """Changes the rules. May yield."""
+        self.rules = rules
         if self.limiter is None and rules != Rules():
             self.limiter = Limiter(self.queue, self._on_time)
         if self.limiter is not None:
@@ -399,13 +381,15 @@ class Channel:
             if rules == Rules():
                 self.limiter = None
             self._time_out_abandoned()
-            self._wake(self.depth - self._waiting.promised)
+            self._wake_others()
 
     def cancel(self, due: int, message: Message) -> None:
-        """Drop a message that is held back until `due`. May yield."""
-        self.queue.cancel(due, message)
-        self.queue.cancelled(due)
-        self._wake(self.depth - self._waiting.promised)
+        """Drops a message that is held back until `due`. May yield."""
+        self.deferred.cancel(due, message)
+        self.queue.finish([message])
+        if self.queue.order is not None:
+            self.queue.order.cancelled(due)
+        self._wake_others()
 
     def _on_time(self) -> None:
         if not self.paused:
@@ -414,43 +398,31 @@ class Channel:
     # From operators
 
     def pause(self, paused: bool = True) -> None:
+        """Stops deliveries, or lets them go on."""
         self.paused = paused
         for client in self.clients.values():
             client.wake()
 
-    def unpause(self) -> None:
-        self.pause(False)
-
     def empty(self) -> None:
-        """Drop everything: queued, in flight and deferred."""
+        """Drops all messages: queued, in flight and deferred. StorageError."""
         self._forget()
         self.queue.empty()
 
     def _forget(self) -> None:
-        self._in_flight = InFlight()
-        self.dead_letters.clear()
+        self.in_flight = InFlight()
+        self.dead_messages.clear()
         for client in self.clients.values():
             client.emptied()
 
-    def rewind(self, start: int, end: int) -> int:
-        """Queue messages once more, as `Queue.rewind`; unfinished ones are not changed."""
-        if self.exiting:
-            raise BrokerError("exiting")
-        return self.queue.rewind(start, end, self._note_rewound)
-
-    def _note_rewound(self, count: int) -> None:
-        self.message_count += count
-        self._on_more(self.queue.count() - self._waiting.promised)
-
     def delete(self) -> None:
-        """Drop everything, files included, and close the consumers' connections."""
+        """Drops all messages, files included, and closes the consumers' connections. StorageError."""
         self._exit("deleting")
         self._environment.notify(self, not self.ephemeral)
         self._forget()
         self.queue.delete()
 
     def close(self) -> Left:
-        """Keep everything as the store does. May yield."""
+        """Keeps what the backend of the queue keeps. May yield."""
         self._exit("closing")
         return self.queue.close()
 

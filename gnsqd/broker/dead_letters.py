@@ -60,7 +60,7 @@ class DeadLetters:
             channel = next(iter(self._channels))
             del self._channels[channel]
             failure = self.move_some(channel)
-            if channel.dead_letters:
+            if channel.dead_messages:
                 self._channels[channel] = None
             if failure is None:
                 self._failing = False
@@ -73,8 +73,8 @@ class DeadLetters:
                 self._exit.wait(RETRY_SECONDS)  # or a consumer that fails at once would make it a busy loop
 
     def move_some(self, channel: Channel) -> Exception | None:
-        """Moves some dead letters of a channel to their topic. On failure, requeues the rest; returns the error."""
-        if not channel.dead_letters:  # it was emptied or deleted
+        """Moves some dead messages of a channel to its topic; if that fails, requeues all of them and returns why."""
+        if not channel.dead_messages:  # it was emptied or deleted
             return None
         moved: list[Message] = []
         try:
@@ -84,16 +84,16 @@ class DeadLetters:
         except (BrokerError, StorageError) as error:
             failure = error
             moved = []  # what was put may be kept nevertheless, and then there are two of it
-        channel.finish_dead_letters(moved)
+        channel.dead_messages.finish(moved)
         if failure is not None:
-            channel.requeue_dead_letters()
+            channel.dead_messages.requeue()
         return failure
 
 
 def _put_dead_letters(topic: Topic, channel: Channel, moved: list[Message]) -> Exception | None:
-    """Puts dead letters into `topic`, one by one, and appends each message that is in to `moved`; returns the error
-    that stopped it. Does not yield before the end, so that nobody empties the channel meanwhile."""
-    for message, reason, died in channel.dead_letters.look(MAX_BATCH, MAX_BATCH_BYTES):
+    """Puts letters of the dead messages of a channel, and appends the messages to `moved`; returns the error that ended
+    it. They are put one by one, to know which are in. Never yields, so that nobody empties the channel meanwhile."""
+    for message, reason, died in channel.dead_messages.look(MAX_BATCH, MAX_BATCH_BYTES):
         id, timestamp, attempts = message.id.decode("latin-1"), message.timestamp, message.attempts
         dead_letter = DeadLetter(id, channel.topic_name, channel.name, timestamp, attempts, reason, died, message.body)
         try:

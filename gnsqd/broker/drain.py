@@ -118,7 +118,7 @@ class Drain:
             if messages := topic.depth:
                 yield Holder(topic.name, "", messages, _remark(topic.paused, topic.channels, "no channel"))
             for channel in turns.over(list(topic.channels.values())):
-                if messages := channel.depth + channel.in_flight_count + channel.deferred_count:
+                if messages := channel.depth + len(channel.in_flight) + channel.deferred_count:
                     remark = _remark(channel.paused, channel.clients, "no consumer")
                     yield Holder(topic.name, channel.name, messages, remark)
 

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 from gevent import Greenlet
 
-from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.rules import RuleBook
 from gnsqd.log import Logger
 from gnsqd.options import Options
+from gnsqd.queues.guid import GuidFactory
 from gnsqd.queues.store import Store
 from gnsqd.storage.directory import FreeDisk
 

@@ -6,13 +6,14 @@ distinct time-out is already sorted by deadline. Only messages moved by TOUCH go
 skipped when they come first, and removed when they outnumber the live ones.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from sys import maxsize
 from time import time_ns
 
 from gnsqd.queues.message import BODY_AT, ID_AT, Message
+from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError
 
 MAX_DEAD_LETTERS = 1024  # dead letters of a channel; beyond that they are requeued
@@ -138,11 +139,15 @@ class InFlight:
 
 
 class DeadMessages:
-    """The messages of a channel that were delivered `max_attempts` times (0: no limit) and will go to its dead-letter
-    topic, the oldest first, each with the reason and time (wall clock, ns) of its death."""
+    """The messages of a channel that were delivered `max_attempts` times, on their way to the dead-letter topic: the
+    oldest first, each with why and when (wall clock, ns) it died. `max_attempts` of 0: there are never any. `moved`
+    counts the messages that arrived; `put_again` requeues the others."""
 
-    def __init__(self, max_attempts: int) -> None:
+    def __init__(self, max_attempts: int, queue: Queue, put_again: Callable[[list[Message]], None]) -> None:
+        self.moved = 0
         self._max_attempts = max_attempts
+        self._queue = queue
+        self._put_again = put_again
         self._messages: dict[Message, tuple[str, int]] = {}
 
     def __len__(self) -> int:
@@ -173,12 +178,18 @@ class DeadMessages:
             first.append((message, reason, died))
         return first
 
-    def remove(self, messages: list[Message]) -> list[Message]:
-        """Removes messages; returns the ones that were there."""
-        return [message for message in messages if self._messages.pop(message, None) is not None]
+    def finish(self, messages: list[Message]) -> None:
+        """Removes and finishes messages that are in the dead-letter topic, if they are still here."""
+        moved = [message for message in messages if self._messages.pop(message, None) is not None]
+        self.moved += len(moved)
+        self._queue.finish(moved)
 
-    def clear(self) -> list[Message]:
-        """Removes and returns all messages."""
+    def requeue(self) -> None:
+        """Requeues all messages."""
         messages = list(self._messages)
         self._messages.clear()
-        return messages
+        self._put_again(messages)
+
+    def clear(self) -> None:
+        """Drops all messages."""
+        self._messages.clear()

@@ -100,5 +100,5 @@ class QueueScan:
                 return
             if not channel.exiting:
                 channel.process_due(monotonic_ns())
-                channel.queue.wait_synced()
+                channel.queue.backend.wait_synced()
             turns.give()

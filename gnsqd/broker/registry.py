@@ -6,10 +6,11 @@ from typing import TypeVar
 
 from gevent.pool import Pool
 
+from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.topic import Topic
 from gnsqd.hub.cooperative import yield_turn
-from gnsqd.queues.queue import Left
+from gnsqd.queues.backend import Left
 from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.shared.names import is_ephemeral, is_valid_name
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
@@ -132,7 +133,7 @@ class Registry:
         if topic is None or topic.ephemeral or topic.exiting:
             return None
         channels = [each for each in topic.channels.values() if not each.ephemeral and not each.exiting]
-        listed = [ChannelMetadata(channel.name, channel.paused, channel.own_rules) for channel in channels]
+        listed = [ChannelMetadata(channel.name, channel.paused, _own_rules(channel)) for channel in channels]
         return TopicMetadata(name, topic.paused, listed)
 
     def load(self, topics: list[TopicMetadata], journaled: Iterable[str] = ()) -> None:
@@ -171,6 +172,11 @@ class Registry:
             closing[-1].name = f"close:{topic.name}"
         pool.join()
         return Left.sum([greenlet.get() for greenlet in closing])
+
+
+def _own_rules(channel: Channel) -> dict[str, object] | None:
+    """Returns the rules by name; None if they are those of the options."""
+    return None if channel.rules == channel.configured_rules else channel.rules._asdict()
 
 
 def _close(topic: Topic) -> Left:

@@ -4,8 +4,8 @@ The rate limit is a token bucket: `burst` tokens at most, `rate` more a second, 
 message only waits for a token, a timer wakes one consumer when there is one, and this consumer wakes the next if there
 are more messages. So nobody polls, and consumers receive similar shares.
 
-An ordered channel has one message in flight, and the next is the oldest (`Queue.ordered`): a message that is requeued
-or times out comes again before all others. If it is requeued with a delay, the others wait.
+An ordered channel has one message in flight, and the next is the oldest (`queues.ordering`): one that is requeued or
+times out comes again before all others. If it is requeued with a delay, they wait.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +18,7 @@ from gevent import get_hub
 
 from gnsqd.gotext import dumps, parse_bool, parse_float, parse_int, quote
 from gnsqd.options import SECOND
+from gnsqd.queues.ordering import set_ordered
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import StartError, StorageError
 from gnsqd.shared.names import is_valid_name
@@ -129,7 +130,7 @@ class Limiter:
         self._timer: Any = None
 
     def set(self, rules: Rules) -> None:
-        """Changes the rules. If there was a rate limit before, its used tokens stay used."""
+        """Changes the rules. If there was a rate limit before, its used tokens stay used. May yield."""
         now = monotonic_ns()
         if self.rules.rate:
             self._fill(now)
@@ -137,7 +138,7 @@ class Limiter:
             self._tokens, self._filled = rules.burst, now
         self._tokens = min(self._tokens, rules.burst)
         self.rules = rules
-        self._queue.set_ordered(rules.ordered)
+        set_ordered(self._queue, rules.ordered)
         self.stop()
 
     def allowed(self, in_flight: int) -> int:
@@ -159,15 +160,15 @@ class Limiter:
 
     def _is_released(self, now: int) -> bool:
         """Returns True if no message that was requeued with a delay is held back any longer."""
-        queue = self._queue
-        if queue.resume_at:
-            if now < queue.resume_at:
-                self._wake_in((queue.resume_at - now) / SECOND)
+        deferred = self._queue.deferred
+        if deferred is not None and deferred.resume_at:
+            if now < deferred.resume_at:
+                self._wake_in((deferred.resume_at - now) / SECOND)
                 return False
-            if queue.release(now, MAX_DUE, 0) >= MAX_DUE:
+            if self._queue.release(now, MAX_DUE, 0) >= MAX_DUE:
                 self._wake_in(0)
                 return False
-            queue.resume_at = 0
+            deferred.resume_at = 0
         return True
 
     def delivered(self, count: int) -> None:

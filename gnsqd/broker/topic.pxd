@@ -2,7 +2,7 @@ cimport cython
 
 from gnsqd.broker.channel cimport Channel
 from gnsqd.hub.doorbell cimport Doorbell
-from gnsqd.broker.guid cimport GuidFactory
+from gnsqd.queues.guid cimport GuidFactory
 from gnsqd.queues.message cimport Message, new_messages
 from gnsqd.queues.queue cimport Queue
 from gnsqd.queues.store cimport Store
@@ -15,7 +15,7 @@ cdef class Topic:
     cdef public dict channels
     cdef public long long message_count, message_bytes
     cdef public Queue queue
-    cdef public object bounds
+    cdef public object bounds, write_ahead
     cdef object _environment, _log, _on_last_channel, _pump
     cdef Store _store
     cdef GuidFactory _ids
@@ -28,9 +28,9 @@ cdef class Topic:
     @cython.locals(first=Py_ssize_t, size=Py_ssize_t)
     cpdef publish(self, list bodies, long long deferred=*)
     @cython.locals(channel=Channel, queue=Queue)
-    cdef bint _nothing_before(self, Py_ssize_t count) except -1
+    cdef bint _may_skip_pump(self, Py_ssize_t count) except -1
     cdef bint _flowing(self) except -1
     @cython.locals(message=Message, size=cython.longlong)
     cpdef put_messages(self, list messages)
-    @cython.locals(message=Message, channel=Channel, queue=Queue, deferred=list, handed_over=list)
+    @cython.locals(message=Message, channel=Channel, ready=list, deferred=list)
     cdef _hand_over(self, list messages)

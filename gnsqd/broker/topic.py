@@ -12,13 +12,13 @@ from time import monotonic, time_ns
 from gnsqd.broker.bounds import Bounds
 from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
 from gnsqd.broker.environment import Environment
-from gnsqd.broker.history import History
 from gnsqd.broker.rules import Rules
-from gnsqd.hub.cooperative import Turns, yield_turn
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.hub.doorbell import Doorbell
-from gnsqd.quantile import Result
+from gnsqd.queues.backend import Left
 from gnsqd.queues.message import BODY_AT, Message, new_messages
-from gnsqd.queues.queue import Left, Queue
+from gnsqd.queues.ordering import set_ordered
+from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.shared.names import is_ephemeral
 
@@ -55,6 +55,7 @@ class Topic:
         self._doorbell = Doorbell()
         self._store = environment.open_store(name)
         self.queue = self._store.queue
+        self.write_ahead = self._store.write_ahead
         self.bounds: Bounds | None = None
         if environment.options.bounded:
             self.bounds = Bounds(name, self.queue, self.channels, environment.options, environment.free_disk)
@@ -63,36 +64,22 @@ class Topic:
 
     @property
     def depth(self) -> int:
-        """Messages that no channel has yet, in memory and on disk."""
+        """The number of messages that no channel has yet, in memory and on disk."""
         return self.queue.count()
 
-    @property
-    def backend_depth(self) -> int:
-        return self.queue.stored()
-
-    @property
-    def retained_count(self) -> int:
-        """Messages that can be delivered again."""
-        history = self.history
-        return 0 if history is None else history.count
-
-    def e2e_latency(self) -> Result | None:
-        """As `Channel.e2e_latency`, over all channels; also None if there is no channel. May yield."""
-        streams = [channel.latencies for channel in self.channels.values() if channel.latencies is not None]
-        return streams[0].merged(Turns().over(streams)) if streams else None
-
     def start(self) -> None:
-        """Let messages move: all channels that must not miss any are there, or only the store knows them. May yield."""
-        for name in self._store.restored_channels:
-            self.get_channel(name)
-        self._store.start()
+        """Lets messages move: all channels that must not miss any exist, or only a log knows them. May yield."""
+        if self.write_ahead is not None:
+            for name in self.write_ahead.restored_channels:
+                self.get_channel(name)
+            self.write_ahead.start()
         self._started = True
         self._doorbell.ring()
 
     # From publishers
 
     def new_messages(self, bodies: list[bytes], deferred: int = 0) -> list[Message]:
-        """Messages of this topic, not yet put; `deferred` is the ns to hold them back in every channel."""
+        """Returns messages of this topic, not yet put; `deferred` is the ns to hold them back in every channel."""
         now = time_ns()
         ids = self._ids
         suffixes = ids.next_suffixes(now, len(bodies))
@@ -103,13 +90,14 @@ class Topic:
         return messages
 
     def put_messages(self, messages: list[Message]) -> None:
-        """Queue what was just published; BrokerError("exiting"), or StorageError: those before the failing one stay
+        """Queues messages just published; BrokerError("exiting"), or StorageError: those before the failing one stay
         queued. The publisher may be answered after `commit`."""
         if self.exiting:
             raise BrokerError("exiting")
-        self._store.append(messages)
+        if self.write_ahead is not None:
+            self.write_ahead.append(messages)
         try:
-            if self._nothing_before(len(messages)):
+            if self._may_skip_pump(len(messages)):
                 self._hand_over(messages)
             else:
                 self._doorbell.ring()
@@ -125,10 +113,10 @@ class Topic:
                 size += len(message.frame)
             self.message_bytes += size - BODY_AT * len(messages)
 
-    def _nothing_before(self, count: int) -> bool:
-        """Whether so few messages may skip the pump: none is queued here, and the channels have room in memory."""
+    def _may_skip_pump(self, count: int) -> bool:
+        """True if `count` messages may skip the pump: none is queued here, and the channels have room in memory."""
         queue = self.queue
-        if queue.memory or not self._flowing() or count * len(self.channels) > MAX_BATCH or queue.stored():
+        if queue.memory or queue.backend.count or count * len(self.channels) > MAX_BATCH or not self._flowing():
             return False
         for channel in self.channels.values():  # noqa: SIM110 (compiled methods have no generators)
             if not channel.queue.has_room(count):
@@ -136,7 +124,8 @@ class Topic:
         return True
 
     def publish(self, bodies: list[bytes], deferred: int = 0) -> None:
-        """Put messages of these bodies; errors as `put_messages`, and Draining or OutOfBounds, with nothing put."""
+        """Puts messages of these bodies; errors as `put_messages`, and Draining or OutOfBounds: nothing is put. May
+        yield."""
         if self.draining:
             raise Draining
         if self.bounds is not None:
@@ -153,16 +142,20 @@ class Topic:
             first += size
 
     def commit(self) -> None:
-        """Return when what was put is kept as surely as the options promise; StorageError if it isn't. May yield."""
-        self._store.commit()
+        """Returns when all that was put is as durable as the options promise; StorageError if it is not. May yield."""
+        if self.write_ahead is not None:
+            self.write_ahead.commit()
+        elif self.queue.backend.unsynced:
+            self.queue.backend.wait_synced()
 
     # Channels
 
     def create_channel(self, name: str, begin: int) -> bool:
-        """Make a channel that receives again what can be delivered again from the message with number `begin` on, and
-        what follows; False if there is one of that name by now. Errors as `get_channel`: then there is none. May
-        yield."""
-        queue = self._store.past_queue(name, begin)
+        """Makes a channel that receives again what can be delivered again from the message with number `begin` on, and
+        what follows; False if there is one of that name by now. Errors as `get_channel`: then there is none. The topic
+        must have a `write_ahead` log. May yield."""
+        assert self.write_ahead is not None
+        queue = self.write_ahead.past_queue(name, begin)
         if name in self.channels:
             return False
         channel = self.get_channel(name, queue)
@@ -176,8 +169,8 @@ class Topic:
         return True
 
     def get_channel(self, name: str, past: Queue | None = None) -> Channel:
-        """The channel of that name, new if there is none yet, then as `Store.channel_queue`; BrokerError("exiting") or
-        StorageError. May yield."""
+        """Returns the channel of that name, a new one if there is none yet, with a queue as `Store.channel_queue`;
+        BrokerError("exiting") or StorageError. May yield."""
         channel = self.channels.get(name)
         if channel is None:
             if self.exiting:
@@ -187,22 +180,23 @@ class Topic:
                 self.name, name, self._environment, queue, self._delete_soon, self._doorbell.ring
             )
             if queue.ordered:
-                self.queue.set_ordered(True)
-            self._store.adopt(queue)
+                set_ordered(self.queue, True)
+            if self.write_ahead is not None:
+                self.write_ahead.adopt(queue)
             self._log.info("TOPIC(%s): new channel(%s)", self.name, name)
             self._doorbell.ring()
         return channel
 
     def set_rules(self, channel: Channel, rules: Rules) -> None:
-        """Change the rules of a channel. May yield."""
+        """Changes the rules of a channel. May yield."""
         if rules.ordered:
-            self.queue.set_ordered(True)  # first, as messages reach the channel in order only if they leave in order
+            set_ordered(self.queue, True)  # first, as messages reach the channel in order only if they leave in order
         channel.set_rules(rules)
         self._follow_rules()
         self._doorbell.ring()
 
     def _follow_rules(self) -> None:
-        self.queue.set_ordered(any(channel.queue.ordered for channel in self.channels.values()))
+        set_ordered(self.queue, any(channel.queue.ordered for channel in self.channels.values()))
 
     def get_existing_channel(self, name: str) -> Channel:
         channel = self.channels.get(name)
@@ -211,14 +205,15 @@ class Topic:
         return channel
 
     def delete_existing_channel(self, name: str) -> None:
-        """Drop a channel with all its messages; ChannelNotFound. The last one takes an ephemeral topic with it."""
+        """Deletes a channel with all its messages, and an ephemeral topic with its last channel; ChannelNotFound."""
         channel = self.get_existing_channel(name)
         if channel.exiting:
             return
         self._log.info("TOPIC(%s): deleting channel %s", self.name, name)
         try:
             channel.delete()
-            self._store.delete_channel(name)
+            if self.write_ahead is not None:
+                self.write_ahead.delete_channel(name)
         finally:
             self.channels.pop(name, None)
             self._follow_rules()
@@ -235,29 +230,23 @@ class Topic:
 
         self._environment.spawn(f"delete:{self.name}:{channel.name}", delete)
 
-    @property
-    def history(self) -> History | None:
-        """What can be delivered again; None if there is no journal."""
-        retention = self._store.retention
-        return None if retention is None else History(retention)
-
     # The pump
 
     def _flowing(self) -> bool:
         return self._started and not self.paused and bool(self.channels)
 
     def messagePump(self) -> None:
-        """Hand every message to every channel, until exit."""
+        """Hands every message to every channel, until exit."""
         while not self.exiting:
             blocked = [channel.queue for channel in self.channels.values() if channel.queue.blocked]
             for queue in blocked:
                 queue.retry()
             if any(queue.blocked for queue in blocked):
                 self._wait_to_retry()
-            elif self._flowing() and (messages := self.queue.next(MAX_BATCH, MAX_TAKE_BYTES)):
+            elif self._flowing() and (messages := self.queue.take(MAX_BATCH, MAX_TAKE_BYTES)):
                 self._hand_over(messages)
                 for channel in list(self.channels.values()):
-                    channel.queue.wait_synced()
+                    channel.queue.backend.wait_synced()
                 if self.depth:
                     yield_turn()
             else:
@@ -266,46 +255,49 @@ class Topic:
         self._log.info("TOPIC(%s): closing ... messagePump", self.name)
 
     def _wait_to_retry(self) -> None:
-        """However often the bell is rung: every attempt that fails is a line in the log."""
+        """Waits, however often the bell is rung: every attempt that fails is a line in the log."""
         end = monotonic() + RETRY_SECONDS
         while not self.exiting and (left := end - monotonic()) > 0:
             self._doorbell.wait(left)
 
     def _hand_over(self, messages: list[Message]) -> None:
-        queue = self.queue
-        handed_over = messages
-        deferred = [message for message in messages if message.deferred]
-        if deferred:
-            messages = [message for message in messages if not message.deferred]
+        """Gives the messages to every channel, and finishes them here."""
+        ready = messages
+        deferred: list[Message] = []
+        for message in messages:
+            if message.deferred:
+                ready = [message for message in messages if not message.deferred]
+                deferred = [message for message in messages if message.deferred]
+                break
+        settle = self.queue.backend.unsettled > 0
         copied = False
         for channel in self.channels.values():
             if channel.exiting:
                 continue
             if copied:
-                messages = [message.copy() for message in messages]
+                ready = [message.copy() for message in ready]
                 deferred = [message.copy() for message in deferred]
             copied = True
-            if messages:
-                channel.put_messages(messages)
-            if deferred:
-                channel.put_messages_deferred(deferred, queue.unsettled > 0)
-        queue.finish(handed_over)
+            channel.put_messages(ready, deferred, settle)
+        self.queue.finish(messages)
 
     # From operators
 
     def pause(self) -> None:
+        """Keeps messages from the channels."""
         self.paused = True
 
     def unpause(self) -> None:
+        """Lets messages go on to the channels."""
         self.paused = False
         self._doorbell.ring()
 
     def empty(self) -> None:
-        """Drop what no channel has yet."""
+        """Drops the messages that no channel has yet. StorageError."""
         self.queue.empty()
 
     def delete(self) -> None:
-        """Drop the topic, its channels and all their messages, files included. May yield."""
+        """Drops the topic, its channels and all their messages, files included. StorageError. May yield."""
         self._stop_pump("deleting")
         self._environment.notify(self, not self.ephemeral)
         with ExitStack() as last_to_first:  # each, whatever the others raise
@@ -315,7 +307,7 @@ class Topic:
                 last_to_first.callback(channel.delete)
 
     def close(self) -> Left:
-        """Keep everything as the store does, channel by channel, then what no channel has yet. May yield."""
+        """Keeps what the store keeps, channel by channel, then what no channel has yet. May yield."""
         self._stop_pump("closing")
         return Left.sum([*(channel.close() for channel in list(self.channels.values())), self._store.close()])
 

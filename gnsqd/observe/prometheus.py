@@ -33,7 +33,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import ClientStats
 from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import Turns, yield_turn
-from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatField, metric_fields
+from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatField, e2e_latency, metric_fields
 from gnsqd.options import SECOND, Options
 from gnsqd.quantile import Result
 from gnsqd.shared.names import is_ephemeral
@@ -156,8 +156,8 @@ class Metrics(Collector):
             clients += self._consumers(channels, turns)
             producers = self._producers(turns)
         things = {
-            "topic": [_Thing({"topic": it.name}, it, it.e2e_latency()) for it in turns.over(topics)],
-            "channel": [_Thing(_channel_labels(it), it, it.e2e_latency()) for it in turns.over(channels)],
+            "topic": [_Thing({"topic": it.name}, it, e2e_latency(it)) for it in turns.over(topics)],
+            "channel": [_Thing(_channel_labels(it), it, e2e_latency(it)) for it in turns.over(channels)],
         }
         for level in things:
             for field in metric_fields(level, self.options):

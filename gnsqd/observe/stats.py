@@ -50,7 +50,32 @@ def _bound(name: str, help: str) -> StatField:
     return _pulled(f"queue.{name}", f"{name}_messages", help, StatKind.COUNTER)
 
 
-_GETTERS: dict[str, Callable[[Any], Any]] = {"client_count": lambda channel: len(channel.clients)}
+def _expired(help: str) -> StatField:
+    return StatField("", "expired_messages", StatKind.COUNTER, help, _expired_count, "")
+
+
+def _expired_count(it: Topic | Channel) -> int:
+    return 0 if it.queue.expiry is None else it.queue.expiry.expired
+
+
+def _retained_count(topic: Topic) -> int:
+    return 0 if topic.write_ahead is None else topic.write_ahead.history.count
+
+
+def e2e_latency(thing: Topic | Channel) -> Result | None:
+    """Returns how long messages took from publication to FIN, in a channel or in all channels of a topic; None if no
+    percentiles are configured, or if there is no channel. May yield for a topic."""
+    if isinstance(thing, Channel):
+        return None if thing.latencies is None else thing.latencies.result()
+    streams = [channel.latencies for channel in thing.channels.values() if channel.latencies is not None]
+    return streams[0].merged(Turns().over(streams)) if streams else None
+
+
+_GETTERS: dict[str, Callable[[Any], Any]] = {
+    "backend_depth": attrgetter("queue.backend.count"),
+    "in_flight_count": lambda channel: len(channel.in_flight),
+    "client_count": lambda channel: len(channel.clients),
+}
 
 
 def _figures(kind: type) -> tuple[StatField, ...]:
@@ -70,24 +95,25 @@ STAT_FIELDS: dict[str, tuple[StatField, ...]] = {"topic": _figures(TopicFigures)
 _OWN_FIELDS: dict[str, tuple[StatField, ...]] = {
     "topic": (
         _pulled("queue.age", "oldest_message_age_seconds", "Age of the oldest message that no channel has yet."),
-        _pulled("queue.disk_bytes", "disk_bytes", "Bytes of the topic's disk queue, or of its journal."),
+        _pulled("queue.backend.disk_bytes", "disk_bytes", "Bytes of the topic's disk queue, or of its journal."),
         _bound("dropped", "Messages dropped at a limit or by a full ephemeral topic, before any channel had them."),
     ),
     "channel": (
         _pulled("finish_count", "finished_messages", "Messages that clients finished.", StatKind.COUNTER),
         StatField("ready_count", "ready", StatKind.GAUGE, "Sum of the RDY counts of its clients.", _ready_count, ""),
         _pulled("queue.age", "oldest_message_age_seconds", "Age of the oldest queued message."),
-        _pulled("queue.disk_bytes", "disk_bytes", "Bytes of the channel's disk queue."),
+        _pulled("queue.backend.disk_bytes", "disk_bytes", "Bytes of the channel's disk queue."),
         _bound("dropped", "Messages dropped at a limit or by a full ephemeral channel."),
     ),
 }
 
 _DEAD_LETTERS = "Messages moved to the dead-letter topic of the channel."
-_DEAD_LETTER_FIELD = _pulled("dead_letter_count", "dead_letters", _DEAD_LETTERS, StatKind.COUNTER)
+_DEAD_LETTER_FIELD = _pulled("dead_messages.moved", "dead_letters", _DEAD_LETTERS, StatKind.COUNTER)
 
+_RETAINED = "Messages that can be delivered again."
 # Only with a journal.
 _RETENTION_FIELDS: dict[str, tuple[StatField, ...]] = {
-    "topic": (_pulled("retained_count", "retained_messages", "Messages that can be delivered again."),),
+    "topic": (StatField("", "retained_messages", StatKind.GAUGE, _RETAINED, _retained_count, ""),),
     "channel": (),
 }
 
@@ -95,11 +121,11 @@ _RETENTION_FIELDS: dict[str, tuple[StatField, ...]] = {
 _BOUND_FIELDS: dict[str, tuple[StatField, ...]] = {
     "topic": (
         _bound("rejected", "Messages refused because any limit was reached."),
-        _bound("expired", "Messages dropped because they exceeded the TTL, before any channel had them."),
+        _expired("Messages dropped because they exceeded the TTL, before any channel had them."),
     ),
     "channel": (
         _bound("rejected", "Messages refused because the channel was full."),
-        _bound("expired", "Messages dropped because they exceeded the TTL."),
+        _expired("Messages dropped because they exceeded the TTL."),
     ),
 }
 
@@ -171,7 +197,7 @@ def snapshot(
             channels = sorted(topic.channels.values(), key=attrgetter("name"))
         row = _topic_row(topic)  # before its channels: a message on its way to them shows twice rather than nowhere
         row["channels"] += [_channel_row(channel, client_rows) for channel in turns.over(channels)]
-        row["e2e_processing_latency"] = _latency_row(topic.e2e_latency())
+        row["e2e_processing_latency"] = _latency_row(e2e_latency(topic))
         rows.append(row)
     return StatsRows(rows, client_rows(producers()) or None)
 
@@ -191,7 +217,7 @@ def _channel_row(channel: Channel, client_rows: Callable[[Iterable[Consumer]], l
         row[field.name] = field.getter(channel)
         if field.name == "message_count" and channel.local_counts is not None:
             row |= {key: count for key, count in zip(_LOCAL_COUNTS, channel.local_counts, strict=True) if count}
-    row["e2e_processing_latency"] = _latency_row(channel.e2e_latency())
+    row["e2e_processing_latency"] = _latency_row(e2e_latency(channel))
     if channel.limiter is not None:
         row["rules"] = channel.rules._asdict()
     return row
@@ -222,11 +248,11 @@ def held(registry: Registry) -> dict[str, int]:
     turns = Turns()
     for topic in turns.over(list(registry.topics.values())):
         counts["topics"] += 1
-        counts["messages_in_memory"] += topic.depth - topic.backend_depth
+        counts["messages_in_memory"] += topic.depth - topic.queue.backend.count
         for channel in turns.over(list(topic.channels.values())):
             counts["channels"] += 1
-            counts["messages_in_memory"] += channel.depth - channel.backend_depth
-            counts["in_flight"] += channel.in_flight_count
+            counts["messages_in_memory"] += channel.depth - channel.queue.backend.count
+            counts["in_flight"] += len(channel.in_flight)
             counts["deferred"] += channel.deferred_count
     return dict(counts)
 

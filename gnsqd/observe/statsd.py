@@ -24,7 +24,7 @@ from gnsqd.broker.topic import Topic
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.net.addresses import HIGHEST_PORT
-from gnsqd.observe.stats import STAT_FIELDS, MemoryStats, StatField
+from gnsqd.observe.stats import STAT_FIELDS, MemoryStats, StatField, e2e_latency
 from gnsqd.options import SECOND, Options
 from gnsqd.shared.statistics import StatKind
 
@@ -150,7 +150,7 @@ class Statsd:
         for name, thing in Turns().over(self._things()):
             for field in _FIELDS[type(thing)]:
                 yield (*name, field.statsd), field.kind, field.getter(thing)
-            latency = thing.e2e_latency()
+            latency = e2e_latency(thing)
             for quantile, value in latency.percentiles if latency is not None else ():
                 yield (*name, f"e2e_processing_latency_{quantile * 100:.0f}"), StatKind.GAUGE, value
         if self._options.statsd_mem_stats:

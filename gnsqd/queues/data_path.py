@@ -14,6 +14,7 @@ from gnsqd.shared.names import is_ephemeral, is_valid_name
 from gnsqd.storage.directory import clean_up
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import list_names
+from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import Journals, find_journals
 from gnsqd.storage.metadata import FILE_NAME, ChannelMetadata, TopicMetadata, load, save
 from gnsqd.storage.syncer import Syncer
@@ -44,18 +45,18 @@ class DataPath:
         self.journals = Journals(options, names, log, syncer, set_health)
 
     def open_store(self, topic: str) -> Store:
-        """StorageError."""
+        """Opens the storage of a topic; StorageError."""
         if self.context.options.durability == "none" or is_ephemeral(topic):
             return Store(topic, self.context)
-        return self._open_journal_store(topic)
+        return self._journal_store(topic, self.journals.open(topic))
 
-    def _open_journal_store(self, topic: str) -> "JournalStore":
+    def _journal_store(self, topic: str, journal: Journal) -> "JournalStore":
         from gnsqd.queues.journal_store import JournalStore  # here, as daemons without --durability do not need it
 
-        return JournalStore(topic, self.context, self.journals.open(topic))
+        return JournalStore(topic, self.context, journal)
 
     def end_journals(self, topics: list[TopicMetadata]) -> list[TopicMetadata]:
-        """Without durability, convert all journals to disk queues; `topics`, and topics that only journals know.
+        """Converts all journals to disk queues if there is no durability; returns `topics`, and topics of journals.
         StartError if one could not be converted, and StorageError. May yield."""
         if self.context.options.durability != "none" or not self.journals.topics:
             return topics
@@ -71,15 +72,15 @@ class DataPath:
         return list(known.values())
 
     def _end_journal(self, name: str, known: dict[str, TopicMetadata]) -> None:
-        """Convert one. nsqd.dat lists its topic and channels, as `known` does, before the journal goes."""
-        store = self._open_journal_store(name)
+        """Converts one. nsqd.dat lists its topic and channels, as `known` does, before the journal goes."""
+        journal = self.journals.open(name)
+        store = self._journal_store(name, journal)
         topic = known.get(name, TopicMetadata(name))
         channels = [channel for channel in topic.channels if is_valid_name(channel.name)]
         names = {channel.name for channel in channels}
         channels += [ChannelMetadata(name, False) for name in store.restored_channels if name not in names]
         for channel in channels:
             store.adopt(store.channel_queue(channel.name))
-        journal = store.journal
         if journal.is_needed or journal.replay.converting:
             store.start()  # else the disk queues are complete, and a kill came before the journal was gone
         if name not in known or channels != topic.channels:
@@ -95,8 +96,8 @@ class DataPath:
 
 
 def convert(data_path: str, log: Logger) -> None:
-    """Convert all journals of a data path whose lock the caller holds, as a start without durability does; StorageError
-    or StartError: then the journals still have all messages."""
+    """Converts all journals of a data path whose lock the caller holds, as a start without durability. StorageError or
+    StartError: then the journals still have all messages."""
     syncer = Syncer()
     try:
         options = Options(data_path=data_path, max_req_timeout=MAX_DELAY)

@@ -1,26 +1,28 @@
 cimport cython
 
+from gnsqd.queues.backend cimport Backend
+from gnsqd.queues.deferred cimport Deferred
 from gnsqd.queues.message cimport Message, message_from_payload
-from gnsqd.queues.queue cimport Queue
 
-cdef class DiskBackedQueue(Queue):
-    cdef public object backend
-    cdef object _set_health
+cdef class DiskBackend(Backend):
+    cdef public object disk_queue
+    cdef object _log, _set_health
     cdef bint _temporary
     cdef long long _longest
 
-    cpdef Py_ssize_t stored(self) except -1
-    cpdef store(self, list messages)
+    cdef _changed(self)
+    cpdef put(self, list messages)
     @cython.locals(payloads=list)
     cpdef list read(self, Py_ssize_t limit, Py_ssize_t max_bytes)
     cpdef finish(self, list messages)
     cpdef wait_synced(self)
-    @cython.locals(message=Message, messages=list, ready=list)
-    cpdef list take(self, Py_ssize_t limit, Py_ssize_t max_bytes)
+
+cdef class DiskDeferred(Deferred):
+    cdef object _disk_queue
 
 @cython.locals(message=Message)
-cpdef write_messages(list messages, backend)
+cpdef write_messages(list messages, disk_queue)
 @cython.locals(message=Message)
-cpdef keep_delays(list messages, backend)
+cpdef keep_delays(list messages, disk_queue)
 @cython.locals(message=Message)
-cpdef list read_messages(list payloads, backend, longest)
+cpdef list read_messages(list payloads, disk_queue, longest)

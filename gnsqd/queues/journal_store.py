@@ -8,17 +8,20 @@ A daemon without durability converts: `close` writes everything to disk queues, 
 The journal first notes that the disk queues are copies, so that a start after a kill drops them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import chain, islice
 
 from gevent.lock import Semaphore
 
 from gnsqd.hub.cooperative import Turns, yield_turn
+from gnsqd.queues.backend import Left
 from gnsqd.queues.disk import MAX_FLUSH, flush_messages, keep_delays, read_messages
-from gnsqd.queues.journaled import JournaledQueue, journal_messages
+from gnsqd.queues.history import History
+from gnsqd.queues.journaled import backend_of, deferred_of, journal_messages, journaled_queue
 from gnsqd.queues.message import Message
-from gnsqd.queues.queue import Left, Queue
+from gnsqd.queues.notes import QueueNotes
+from gnsqd.queues.queue import Queue
 from gnsqd.queues.store import Context, Store
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.names import is_ephemeral
@@ -34,46 +37,50 @@ MAX_BYTES = 1 << 20  # in one step
 class JournalStore(Store):
     """Owns the journal of one topic, and the queues in it."""
 
-    queue: JournaledQueue
-
     def __init__(self, topic: str, context: Context, journal: Journal) -> None:
         self._journal = journal
         self._started = False
-        self._restored: dict[str, JournaledQueue] = {}  # of channels that are not made yet
-        self._adopted: list[JournaledQueue] = []  # before the start
+        self._restored: dict[str, Queue] = {}  # of channels that are not made yet
+        self._adopted: list[Queue] = []  # before the start
         self._are_copies = journal.replay.converting  # disk queues hold what the journal has
         self._unmoved: list[str] = []  # disk queues with messages that are not in the journal
         self._moving = Semaphore(1)  # held while a disk queue is open
         self._ending = False
         super().__init__(topic, context)
+        self.write_ahead = self
         self._restore()
 
-    def new_queue(self, name: str) -> JournaledQueue:
-        return JournaledQueue(name, self.context.options, self.log, self._journal)
+    def new_queue(self, name: str) -> Queue:
+        if is_ephemeral(name):
+            return super().new_queue(name)
+        return journaled_queue(name, self.context.options, self.log, self._journal)
 
     def _restore(self) -> None:
         """Queue what a replay found, for the topic and the channels that there were."""
         journal = self._journal
         replay = journal.replay
         topic_state = replay.queues[0]
-        self.queue.restore(topic_state, topic_state.finished.gaps(0, journal.log.next_number), [], [])
-        journal.states.add(self.queue, 0)
+        own = backend_of(self.queue)
+        own.restore(topic_state, topic_state.finished.gaps(0, journal.log.next_number))
+        journal.states.add(own.notes, 0)
         latest = {state.name: index for index, state in sorted(replay.queues.items())}
         for index, state in replay.queues.items():
             if index and index == latest[state.name]:  # damage may have hit that an older one was deleted
                 queue = self.new_queue(state.name)
-                queue.index = index
+                backend = backend_of(queue)
+                backend.notes.index = index
                 wanted = topic_state.finished.without(state.finished)
                 numbers, times = replay.due_of(wanted.without(Spans.of(state.due)))
                 numbers.extend(state.due.keys())
                 times.extend(state.due.values())
-                queue.restore(state, wanted, numbers, times)
-                journal.states.add(queue, index)
+                backend.restore(state, wanted.without(Spans.of(numbers)))
+                deferred_of(queue).hold_until(times, numbers)
+                journal.states.add(backend.notes, index)
                 self._restored[state.name.rpartition(":")[2]] = queue
 
     @property
-    def journal(self) -> Journal:
-        return self._journal
+    def history(self) -> History:
+        return History(self._journal)
 
     @property
     def retention(self) -> Retention:
@@ -86,33 +93,32 @@ class JournalStore(Store):
         return list(self._restored)
 
     def channel_queue(self, channel: str, past: Queue | None = None) -> Queue:
-        if is_ephemeral(channel):
-            return super().new_queue(f"{self.topic}:{channel}")
         queue = self._restored.pop(channel, None)
-        if queue is None:
-            journal = self._journal
-            if isinstance(past, JournaledQueue):
-                queue = past  # in the record of the new queue: a kill leaves it with its past, or not at all
-            else:
-                queue = self.new_queue(f"{self.topic}:{channel}")
-                queue.finished = self.queue.finished.copy()
+        if queue is not None:
+            return queue
+        # A past queue is in the record of the new queue: a kill leaves it with its past, or not at all.
+        queue = past or self.new_queue(f"{self.topic}:{channel}")
+        if not is_ephemeral(channel):
+            journal, backend, handed_over = self._journal, backend_of(queue), backend_of(self.queue).notes.finished
+            if past is None:
+                backend.notes.finished = handed_over.copy()
             if not self._started and journal.replay.damaged:
                 # It may have been there before: rather everything once more than something not at all.
-                queue.finished = journal.replay.present.gaps(0, journal.log.next_number)
-                queue.put_spans(self.queue.finished.without(queue.finished))
-            queue.index = journal.states.add(queue)
+                backend.notes.finished = journal.replay.present.gaps(0, journal.log.next_number)
+                backend.put_spans(handed_over.without(backend.notes.finished))
+            backend.notes.index = journal.states.add(backend.notes)
         return queue
 
     def past_queue(self, channel: str, begin: int) -> Queue | None:
         if is_ephemeral(channel):
             return None
         queue = self.new_queue(f"{self.topic}:{channel}")
-        queue.begin_at(begin, self.queue)
+        self.history.begin_at(queue, begin, self.queue)
         return queue
 
     def adopt(self, queue: Queue) -> None:
         """Move what the disk queue of that name holds to the journal; before the start that is done there."""
-        if isinstance(queue, JournaledQueue):
+        if queue.backend.journaled:
             if self._started:
                 self._import(queue)
             else:
@@ -160,7 +166,7 @@ class JournalStore(Store):
 
     # From disk queues
 
-    def _import(self, queue: JournaledQueue) -> None:
+    def _import(self, queue: Queue) -> None:
         """Move what a disk queue holds to the journal. Should that fail, the rest is there for the next start."""
         name = queue.name
         if name not in self.context.data_files:
@@ -193,12 +199,12 @@ class JournalStore(Store):
             if old is not None and old.depth and not queue.closed:
                 self.log.error("JOURNAL(%s): %d messages stay in the disk queue until the next start", name, old.depth)
 
-    def _pass_over(self, old: DiskQueue, queue: JournaledQueue) -> None:
+    def _pass_over(self, old: DiskQueue, queue: Queue) -> None:
         """Pass over the messages at the front of a disk queue that the journal has for `queue`, all unread there: a
         kill came before the read position was written. StorageError. May yield."""
         payloads = old.peek_many(IMPORT_BATCH, MAX_BYTES)
         missing = set(map(_content, payloads))
-        for message in Turns().over(chain(queue.stored_messages(), queue.held_messages())):
+        for message in Turns().over(chain(queue.backend.messages(), _stored_deferred(queue))):
             missing.discard(_content(message.payload()))
         count = next((at for at, payload in enumerate(payloads) if _content(payload) in missing), len(payloads))
         if count:
@@ -206,7 +212,7 @@ class JournalStore(Store):
             old.advance(count)
             _save_position(old)
 
-    def _move(self, old: DiskQueue, queue: JournaledQueue) -> None:
+    def _move(self, old: DiskQueue, queue: Queue) -> None:
         """Move messages for `queue` until there are no more, or it or the store ends. StorageError if the journal or
         the read position of the disk queue can't be written: the rest is in the disk queue then."""
         while True:
@@ -220,26 +226,27 @@ class JournalStore(Store):
                     yield_turn()
                     old.delete()  # without an fsync: there may be thousands of short queues
             finally:
-                queue.receive(messages)
+                _receive(queue, messages)
 
-    def _move_batch(self, old: DiskQueue, queue: JournaledQueue) -> list[Message]:
-        """Returns what was moved; StorageError if the journal can't keep it: the disk queue has it then. May yield."""
+    def _move_batch(self, old: DiskQueue, queue: Queue) -> list[Message]:
+        """What was moved; StorageError if the journal can't keep it: it is in the disk queue then. May yield."""
         journal = self._journal
         payloads = old.peek_many(IMPORT_BATCH, MAX_BYTES)
         messages = read_messages(payloads, old, self.context.options.longest_delay)
+        notes = backend_of(queue).notes
         first = journal.log.next_number
         end = first + len(messages)
         try:
-            if queue.index and messages:
+            if notes.index and messages:
                 for other in list(journal.states.queues.values()):
-                    if other is not queue:
+                    if other is not notes:
                         other.note_finished_span(first, end)
                 journal.flush()  # before the messages themselves, so that no kill can leave them to all channels
             journal_messages(journal, messages)
-            if queue.index:
+            if notes.index:
                 for message in messages:
                     if message.attempts:
-                        queue.note_held(message, 0)
+                        notes.note_held(message, 0)
             journal.commit()
         except StorageError:
             journal.log.next_number = max(journal.log.next_number, end)  # nobody else may get these numbers
@@ -297,7 +304,7 @@ class JournalStore(Store):
                 journal.commit()
             else:
                 journal.mark_converting()
-            queues = [queue for queue in journal.states.queues.values() if isinstance(queue, JournaledQueue)]
+            queues = [notes.queue for notes in journal.states.queues.values() if isinstance(notes, QueueNotes)]
             left = sum(map(self._write_to_disk, queues))
             if not left:
                 journal.log.sync_files()  # before the journal records that it does not count
@@ -311,17 +318,33 @@ class JournalStore(Store):
             journal.remove()
         return Left(journaled=left)
 
-    def _write_to_disk(self, queue: JournaledQueue) -> int:
+    def _write_to_disk(self, queue: Queue) -> int:
         """Write all messages of a queue to its disk queue; 0 if that has them all, safe. StorageError. May yield."""
         target = self.context.open_disk_queue(queue.name)
-        messages = [*queue.memory, *queue.outside(), *queue.still_deferred()]
-        left = flush_messages(messages, target, self.log)
-        while batch := queue.read(MAX_FLUSH, MAX_BYTES):
+        deferred = [] if queue.deferred is None else queue.deferred.remaining()
+        left = flush_messages([*queue.memory, *queue.outside(), *deferred], target, self.log)
+        while batch := queue.backend.read(MAX_FLUSH, MAX_BYTES):
             left += flush_messages(batch, target, self.log)
-        held = queue.held_messages()
-        while batch := list(islice(held, MAX_FLUSH)):
+        stored = _stored_deferred(queue)
+        while batch := list(islice(stored, MAX_FLUSH)):
             left += flush_messages(batch, target, self.log)
-        return left + queue.stored() + (not target.close())
+        return left + queue.backend.count + (not target.close())
+
+
+def _receive(queue: Queue, messages: list[Message]) -> None:
+    """Queues messages that the journal has from a disk queue now."""
+    if queue.deferred is None:
+        queue.put(messages)
+        return
+    ready = [message for message in messages if not message.deferred]
+    queue.deferred.defer([message for message in messages if message.deferred])
+    queue.put_all(ready)
+    queue.on_more(len(ready), False)
+
+
+def _stored_deferred(queue: Queue) -> Iterator[Message]:
+    """Yields the messages of a channel that are held back in the journal alone; StorageError."""
+    return iter(()) if queue.deferred is None else deferred_of(queue).stored_messages()
 
 
 def _save_position(queue: DiskQueue) -> None:

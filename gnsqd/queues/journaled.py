@@ -1,104 +1,96 @@
-"""A queue whose store is the journal of the topic.
+"""The backend of a queue whose messages are in the journal of the topic.
 
-The journal has every message, those in memory too. So the store of a queue is only the numbers of the messages that
-memory has no room for, as runs; they are read from the journal, where a run begins. The queue also notes for the
-journal what its owner does with messages: taken, held back, finished (for a topic: handed over).
+The journal has every message, those in memory too. So the backend has only the numbers of the messages that memory has
+no room for, as runs; they are read from the journal, where a run begins. What becomes of messages is in `notes`.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, islice, starmap
+from itertools import chain, islice
 from sys import maxsize
 from time import monotonic_ns, time_ns
-from typing import TypeVar
 
 from gevent.lock import Semaphore
 
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.options import Options
-from gnsqd.queues.message import MAX_ATTEMPTS, Message
-from gnsqd.queues.queue import MAX_STEP, Queue
+from gnsqd.queues.backend import MAX_STEP, Backend
+from gnsqd.queues.deferred import Deferred
+from gnsqd.queues.message import Message
+from gnsqd.queues.notes import QueueNotes, runs_of
+from gnsqd.queues.queue import Queue
 from gnsqd.queues.schedule import Schedule
-from gnsqd.shared.errors import BrokerError, StorageError
+from gnsqd.shared.errors import StorageError
 from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.queue_states import Held, NotedQueue
-from gnsqd.storage.journal.records import FINISHED, MAX_HELD, TAKEN, Encoder
+from gnsqd.storage.journal.queue_states import NotedQueue
 from gnsqd.storage.journal.replay import ReplayedQueue
 from gnsqd.storage.journal.spans import Spans
 
-T = TypeVar("T")
-FOREVER = float("inf")  # seconds
 MAX_READS = 16  # of the journal in one step, where messages are scattered
 
 
-class JournaledQueue(Queue):
-    """One queue of a journal, the topic's own if `index` is 0."""
+class JournalBackend(Backend):
+    """The messages of one queue that are in the journal and not in memory."""
 
-    def __init__(self, name: str, options: Options, log: Logger, journal: Journal) -> None:
-        super().__init__(name, options, log)
+    def __init__(self, options: Options, log: Logger, journal: Journal, notes: QueueNotes) -> None:
+        super().__init__(keeps=True)
+        self.journaled = True
         self.journal = journal
-        self.index = 0
-        self.finished = Spans()
+        self.notes = notes
+        self.rewinding = Semaphore(1)  # held by a rewind
+        self.rewound_end = 0  # messages before this one may come earlier than they are due
+        self._log = log
         self._longest = options.longest_delay
-        self._depth = 0
         self._runs: deque[tuple[int, int]] = deque()
-        self._held = Schedule()  # monotonic ns
-        self._attempts: dict[int, int] = {}
         self._frames: list[bytes] = []  # read ahead
         self._frames_at = 0  # number of the first
         self._frames_due = 0
-        self._rewound_end = 0  # messages before this one may come earlier than they are due
-        self._seen = (-1, 0)  # number and timestamp of a message, the last that was at the front
-        self._rewinding = Semaphore(1)
-        self.logs: list[Spans] = []  # for greenlets that need what is finished meanwhile
-        self._noted = False
-        self._finished_notes: list[tuple[int, int]] = []
-        self._taken_notes: list[tuple[int, int]] = []
-        self._held_notes: dict[int, tuple[int, int]] = {}  # attempts and due time; the last of each message
+        self._first_seen = (-1, 0)  # number and timestamp of the last message known to be the next
 
-    # The store
-
-    def stored(self) -> int:
-        return self._depth
-
-    def stored_size(self) -> int:
-        return self._depth * self.journal.log.mean_size()
-
-    def stored_since(self) -> int:
-        start = self._runs[0][0]
-        if start != self._seen[0]:
-            with suppress(StorageError):  # the next read of the queue logs it
-                if frames := self.journal.log.read(start, start + 1)[1]:
-                    self._seen = (start, Message(frames[0], 0, 0).timestamp)
-        return self._seen[1] if start == self._seen[0] else maxsize
+    @property
+    def size(self) -> int:
+        return self.count * self.journal.log.mean_size()
 
     @property
     def disk_bytes(self) -> int:
-        return 0 if self.index else self.journal.log.file_size
+        return 0 if self.notes.index else self.journal.log.file_size
 
-    def store(self, messages: list[Message]) -> None:
-        for start, end in _runs_of(messages):
-            self._append(start, end)
+    def put(self, messages: list[Message]) -> None:
+        self.put_spans(runs_of(messages))
         for message in messages:
             if message.attempts:
-                self._attempts[message.number] = message.attempts
+                self.notes.attempts[message.number] = message.attempts
 
-    def put_spans(self, spans: Spans) -> None:
+    def put_spans(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Queues the messages with these numbers."""
         for start, end in spans:
             self._append(start, end)
 
+    def put_first(self, runs: deque[tuple[int, int]], count: int) -> None:
+        """Queues the messages of these runs, `count` together, before all others."""
+        if len(runs) < len(self._runs):
+            self._runs.extendleft(reversed(runs))
+        else:
+            runs.extend(self._runs)
+            self._runs = runs
+        self.count += count
+
     def _append(self, start: int, end: int) -> None:
-        self._depth += end - start
+        self.count += end - start
         if self._runs and self._runs[-1][1] == start:
             start = self._runs.pop()[0]
         self._runs.append((start, end))
+
+    def sort(self) -> None:
+        self._runs = deque(sorted(self._runs))
 
     def read(self, limit: int, max_bytes: int) -> list[Message]:
         messages: list[Message] = []
         size = reads = 0
         runs = self._runs
+        attempts = self.notes.attempts
         while runs and len(messages) < limit:
             start, end = runs[0]
             if not 0 <= start - self._frames_at < len(self._frames):
@@ -113,7 +105,7 @@ class JournaledQueue(Queue):
             offset = self._frames_at
             stop = min(end, offset + len(frames), start + limit - len(messages))
             # A channel has held back its messages as long as they ask for, except those of a rewind.
-            is_early = self._frames_due and (not self.index or start < self._rewound_end)
+            is_early = self._frames_due and (not self.notes.index or start < self.rewound_end)
             delay = self._frames_due - time_ns() if is_early else 0
             number = start
             while number < stop:
@@ -125,11 +117,11 @@ class JournaledQueue(Queue):
                 message = Message.__new__(Message)
                 message.frame = frame
                 message.number = number
-                message.attempts = self._attempts.pop(number, 0) if self._attempts else 0
+                message.attempts = attempts.pop(number, 0) if attempts else 0
                 message.deferred = min(delay, self._longest) if delay > 0 else 0
                 messages.append(message)
                 number += 1
-            self._depth -= number - start
+            self.count -= number - start
             if number == end:
                 runs.popleft()
             else:
@@ -138,230 +130,64 @@ class JournaledQueue(Queue):
                 self._frames = []
         return messages
 
-    def take(self, limit: int, max_bytes: int) -> list[Message]:
-        messages = self.next(limit, max_bytes)
-        if self._rewound_end:
-            early = [message for message in messages if message.deferred]
-            if early:
-                self.defer(early)
-                messages = [message for message in messages if not message.deferred]
-        return messages
-
     def _read_ahead(self, start: int) -> bool:
         self._frames = []
+        name = self.notes.name
         try:
             first, frames, due = self.journal.log.read(start, self.journal.log.next_number)
         except StorageError as error:
-            self.log.error("JOURNAL(%s): %s", self.name, error)
+            self._log.error("JOURNAL(%s): %s", name, error)
             return False
         if first > start:
             end = min(first, self._runs[0][1])
             text = "JOURNAL(%s): %d messages from %d on can't be read and are lost"
-            self.log.error(text, self.name, end - start, start)
+            self._log.error(text, name, end - start, start)
             self._skip(end)
-            self.note_finished_span(start, end)
+            self.notes.note_finished_span(start, end)
             return False
         self._frames, self._frames_at, self._frames_due = frames, first, due
         return True
 
     def _skip(self, end: int) -> None:
-        """The first run begins at `end` from now on."""
+        """Lets the first run begin at `end`."""
         start, run_end = self._runs[0]
         if end < run_end:
             self._runs[0] = (end, run_end)
         else:
             self._runs.popleft()
-        self._depth -= end - start
+        self.count -= end - start
 
-    def stored_messages(self) -> Iterator[Message]:
-        return self._in_journal([*self._runs])  # which others change where the caller yields
+    def finish(self, messages: list[Message]) -> None:
+        for start, end in runs_of(messages):
+            self.notes.note_finished_span(start, end)
 
-    def _in_journal(self, spans: Iterable[tuple[int, int]]) -> Iterator[Message]:
-        """The messages with these numbers that can be read; StorageError."""
+    def delivered(self, given: list[Message], messages: list[Message]) -> None:
+        if len(given) < len(messages):
+            numbers = {message.number for message in given}
+            self.finish([message for message in messages if message.number not in numbers])
+        self.notes.note_taken(given)
+
+    def messages(self) -> Iterator[Message]:
+        return self.read_spans([*self._runs])  # which others change where the caller yields
+
+    def read_spans(self, spans: Iterable[tuple[int, int]]) -> Iterator[Message]:
+        """Yields the messages with these numbers that can be read; StorageError."""
         for start, end in spans:
             while start < end:
                 start, frames, _ = self.journal.log.read(start, end)
                 for frame in frames:
-                    message = Message(frame, self._attempts.get(start, 0), 0)
+                    message = Message(frame, self.notes.attempts.get(start, 0), 0)
                     message.number = start
                     yield message
                     start += 1
 
-    # Rewinding
-
-    def rewindable(self, start: int, end: int) -> Spans:
-        """Of the messages from `start` to `end`, all that the queue is done with and the journal has."""
-        journal = self.journal
-        done = self.finished.between(max(start, journal.retention.begin), min(end, journal.log.next_number))
-        return done.without(journal.retention.absent) if journal.retention.absent else done
-
-    def rewind(self, start: int, end: int, on_queued: Callable[[int], None]) -> int:
-        """Queue what is `rewindable` before everything in the store, as if it had never been delivered.
-
-        There may be a million messages, so they are looked at in pieces, with turns for others in between, and queued
-        together at the end. What is finished meanwhile is not rewound."""
-        with self._rewinding:
-            finished = Spans()
-            self.logs.append(finished)
-            try:
-                again, count = self._take_again(start, end)
-            finally:
-                self.logs.remove(finished)
-            if again:
-                on_queued(count)
-                for spans in (finished, self.journal.retention.absent):
-                    for span in spans.between(again.begin, again.ceiling):
-                        self.note_finished_span(*span)
-                self.journal.states.rewind(self, again.begin, again.ceiling)
-                self.journal.flush()
-            return count
-
-    def begin_at(self, start: int, topic: "JournaledQueue") -> None:
-        """As `rewind` to `start`, of a queue that the journal does not know yet, of a channel that has what its topic
-        has handed over by the time when this returns. StorageError. May yield."""
-        handed_over = Spans()
-        self.finished = topic.finished.copy()
-        topic.logs.append(handed_over)
-        self.journal.retention.rewinds += 1  # until the journal knows what this queue needs
-        try:
-            again, _ = self._take_again(start, maxsize)
-            self.finished.update(self.journal.retention.absent.between(again.begin, again.ceiling))
-            self.journal.flush()
-            runs, _ = self._sort_out(handed_over, Turns(FOREVER))
-            self._runs.extend(runs)
-        finally:
-            self.journal.retention.rewinds -= 1
-            topic.logs.remove(handed_over)
-
-    def _take_again(self, start: int, end: int) -> tuple[Spans, int]:
-        """Queue what is rewindable; what that was, and how many messages: none if the queue was emptied meanwhile.
-        BrokerError("exiting"), StorageError. May yield, but not between its last look at other queues and its end."""
-        # Messages have to be in segments, and that they were finished is written before that they are not.
-        self.journal.flush()
-        again = self.rewindable(start, end)
-        held = self._held
-        self.journal.retention.rewinds += 1
-        try:
-            runs, count = self._sort_out(again, Turns())
-        finally:
-            self.journal.retention.rewinds -= 1
-        if self.closed:
-            raise BrokerError("exiting")
-        if self._held is not held:
-            return Spans(), 0
-        self.finished.remove(again.begin, again.ceiling)
-        runs.extend(self._runs)
-        self._runs = runs
-        if self.ordered:
-            self._sort_runs()
-        return again, count
-
-    def _sort_out(self, again: Spans, turns: Turns) -> tuple[deque[tuple[int, int]], int]:
-        """Hold back which of these messages are not due, and add the others to the depth; runs of these, and how many
-        all are. Yields in `turns`, as long as the queue is not emptied or deleted."""
-        runs: deque[tuple[int, int]] = deque()
-        held, depth, count = self._held, 0, 0
-        for piece, numbers, times in self.journal.log.segments.pieces(again, time_ns()):
-            if numbers:
-                self._hold_until(times, numbers)
-                piece = piece.without(Spans.of(numbers))
-            runs.extend(piece)
-            depth += piece.count()
-            count += len(numbers)
-            turns.give()
-            if self._held is not held or self.closed:
-                break
-        else:
-            self._depth += depth
-            self._rewound_end = max(self._rewound_end, again.ceiling)
-        return runs, count + depth
-
-    def _hold_until(self, times: Sequence[int], numbers: Sequence[int]) -> None:
-        """Hold messages back until these times (wall clock, ns)."""
-        now, wall = monotonic_ns(), time_ns()
-        self._held.extend([now + min(time - wall, self._longest) for time in times], numbers)
-
-    # Held back
-
-    @property
-    def deferred_count(self) -> int:
-        return len(self.deferred) + len(self._held)
-
-    def hold(self, message: Message, due: int) -> None:
-        """In memory, or, where that is full, as a number."""
-        if len(self.deferred) >= self.capacity:
-            self._held.push(due, message.number)
-            if message.attempts:
-                self._attempts[message.number] = message.attempts
-        elif not self.deferred.push(message, due):
-            self.finish([message])  # an older copy of it is there
-
-    def defer_again(self, message: Message, delay: int) -> None:
-        super().defer_again(message, delay)
-        self.note_held(message, time_ns() + delay)
-
-    def release(self, now: int, limit: int, takers: int) -> int:
-        due = self._held.pop_due(now, limit)
-        again = [number for number in due if number in self._attempts] if self.ordered else []
-        for number in due:
-            if number not in again:
-                self._append(number, number + 1)
-        self._runs.extendleft((number, number + 1) for number in sorted(again, reverse=True))
-        self._depth += len(again)
-        return len(due) + super().release(now, limit, takers)
-
-    def cancel(self, due: int, message: Message) -> None:
-        if self.deferred.get(message.id) is message:
-            super().cancel(due, message)
-        else:
-            self._held.find(message.number, due, remove=True)
-            self._attempts.pop(message.number, None)
-            self.finish([message])
-
-    def find_held(self, number: int, near: int) -> tuple[int, Message] | None:
-        due = None if number in self.finished else self._held.find(number, near)
-        message = None if due is None else self.read_held(number)
-        return None if due is None or message is None else (due, message)
-
-    @property
-    def next_due(self) -> int:
-        return min(self._held.first, self.deferred.first)
-
-    def held_from(self, begin: int, limit: int) -> list[tuple[int, int]]:
-        return [*islice(self._held.from_due(begin), limit)]
-
-    def read_held(self, number: int) -> Message | None:
-        return next(self._in_journal([(number, number + 1)]), None)
-
-    def count_due(self, ends: list[int]) -> list[int]:
-        in_memory = super().count_due(ends)  # a comprehension has no super() where it is compiled
-        return [count + self._held.count_before(end) for count, end in zip(in_memory, ends, strict=True)]
-
-    def _sort(self) -> bool:
-        done = super()._sort()
-        if done:
-            self._sort_runs()
-        return done
-
-    def _sort_runs(self) -> None:
-        self._runs = deque(sorted(self._runs))
-
-    def held_again(self) -> Iterator[int]:
-        held = Turns().over(self._held.copy()) if self._attempts else ()
-        return chain(super().held_again(), (due for due, number in held if number in self._attempts))
-
-    def held_messages(self) -> Iterator[Message]:
-        """Copies of the messages that are held back as numbers, each with the time left as `deferred`; StorageError."""
-        due = {number: due for due, number in self._held}
-        unread = len(due)
-        for message in self._in_journal(Spans.of(due)):
-            message.deferred = max(due[message.number] - monotonic_ns(), 1)
-            unread -= 1
-            yield message
-        if unread:
-            self.log.error("JOURNAL(%s): %d deferred messages can't be read and are lost", self.name, unread)
-
-    # Bounds
+    def timestamp(self) -> int:
+        start = self.front()
+        if start != self._first_seen[0]:
+            with suppress(StorageError):  # the next read of the queue logs it
+                if frames := self.journal.log.read(start, start + 1)[1]:
+                    self._first_seen = (start, Message(frames[0], 0, 0).timestamp)
+        return self._first_seen[1] if start == self._first_seen[0] else maxsize
 
     def order(self, message: Message) -> int:
         return message.number
@@ -369,27 +195,27 @@ class JournaledQueue(Queue):
     def front(self) -> int:
         return self._runs[0][0] if self._runs else maxsize
 
-    def drop_stored(self, count: int, size: int, before: int) -> tuple[int, int]:
+    def drop(self, count: int, size: int, before: int) -> tuple[int, int]:
         mean = self.journal.log.mean_size()
         number = self._drop_next(min(count, -(-size // mean)) if mean else count, before)
         return number, number * mean
 
     def _drop_next(self, limit: int, before: int = maxsize) -> int:
-        """Drop at most `limit` messages of the first run, with numbers below `before`, above `front`; how many."""
+        """Drops at most `limit` messages of the first run, with numbers less than `before`; returns their number."""
         start, end = self._runs[0]
         end = min(end, start + limit, before)
         self._skip(end)
-        if self._attempts:
+        if self.notes.attempts:
             for number in range(start, end):
-                self._attempts.pop(number, None)
+                self.notes.attempts.pop(number, None)
         self._finish_dropped(start, end)
         return end - start
 
-    def drop_stored_before(self, horizon: int) -> int:
+    def drop_older(self, horizon: int) -> int:
         dropped = 0
         while self._runs and dropped < MAX_STEP:
             start, end = self._runs[0]
-            if start == self._seen[0] and self._seen[1] >= horizon:
+            if start == self._first_seen[0] and self._first_seen[1] >= horizon:
                 break
             try:
                 first, frames, _ = self.journal.log.read(start, end)
@@ -401,7 +227,7 @@ class JournaledQueue(Queue):
             for frame in frames:
                 timestamp = Message(frame, 0, 0).timestamp
                 if timestamp >= horizon:
-                    self._seen = (start + count, timestamp)
+                    self._first_seen = (start + count, timestamp)
                     break
                 count += 1
             if count:
@@ -410,175 +236,160 @@ class JournaledQueue(Queue):
                 break
         return dropped
 
-    def lost(self, messages: list[Message]) -> None:
-        for start, end in _runs_of(messages):
+    def discard(self, messages: list[Message]) -> None:
+        for start, end in runs_of(messages):
             self._finish_dropped(start, end)
 
     def _finish_dropped(self, start: int, end: int) -> None:
-        """No channel needs the messages that a topic drops."""
-        queues: list[NotedQueue] = [self] if self.index else list(self.journal.states.queues.values())
+        """Finishes messages that were dropped: if this is the topic's own queue, in all channels."""
+        queues: list[NotedQueue] = [self.notes] if self.notes.index else list(self.journal.states.queues.values())
         for queue in queues:
             queue.note_finished_span(start, end)
 
-    # Notes for the journal
-
-    def finish(self, messages: list[Message]) -> None:
-        for start, end in _runs_of(messages):
-            self.note_finished_span(start, end)
-
-    def note_finished_span(self, start: int, end: int) -> None:
-        self.finished.add(start, end)
-        for log in self.logs:
-            log.add(start, end)
-        notes = self._finished_notes
-        if notes and notes[-1][1] == start:
-            start = notes.pop()[0]
-        notes.append((start, end))
-        self._note()
-
-    def taken(self, messages: list[Message], given: list[Message]) -> None:
-        if len(given) < len(messages):
-            numbers = {message.number for message in given}
-            self.finish([message for message in messages if message.number not in numbers])
-        # A redelivery is noted as a total: spans would merge several into one.
-        again = False
-        for message in given:
-            if message.attempts:
-                self._held_notes[message.number] = (min(message.attempts + 1, MAX_ATTEMPTS), 0)
-                again = True
-        if again:
-            given = [message for message in given if not message.attempts]
-        self._taken_notes += _runs_of(given)
-        self._note()
-
-    def note_held(self, message: Message, due: int) -> None:
-        """It is held back until `due`, wall clock in ns."""
-        self._held_notes[message.number] = (message.attempts, due)
-        self._note()
-
-    def _note(self) -> None:
-        if not self._noted:
-            self._noted = True
-            self.journal.states.note(self)
-
-    def notes(self, encoder: Encoder, total: bool) -> list[bytes]:
-        records = []
-        if total:
-            numbers = chain.from_iterable(starmap(range, self._taken_notes))
-            records += encoder.held(self.index, [(number, 1, 0) for number in numbers])
-        elif self._taken_notes:
-            records.append(encoder.spans(TAKEN, self.index, self._taken_notes))
-        if self._held_notes:
-            records += encoder.held(self.index, self._held_entries())
-        if self._finished_notes:
-            records.append(encoder.spans(FINISHED, self.index, self._finished_notes))
-        return records
-
-    def _held_entries(self) -> Held:
-        return [(number, attempts, due) for number, (attempts, due) in self._held_notes.items()]
-
-    def forget_notes(self) -> None:
-        self._noted = False
-        self._taken_notes.clear()
-        self._held_notes.clear()
-        self._finished_notes.clear()
-
-    @property
-    def held_count(self) -> int:
-        return len(self._attempts) + len(self._held)
-
-    def held(self) -> Iterator[Held]:
-        wall = time_ns() - monotonic_ns()
-        attempts = self._attempts.copy()
-        held = self._held.copy() if attempts else ()  # without attempts the due time is where the message is
-        in_memory, deferred = [*self.memory, *self.outside()], [*self.deferred]
-
-        def known() -> Iterator[Held]:
-            for piece in _pieces(held):
-                yield [(n, attempts.pop(n), wall + due) for due, n in piece if n in attempts]
-            for rest in _pieces(attempts.items()):
-                yield [(n, count, 0) for n, count in rest]
-
-        return chain(  # of two entries of a message the later counts
-            [self._held_entries()],
-            known(),
-            ([(each.number, each.attempts, 0) for each in piece if each.attempts] for piece in _pieces(in_memory)),
-            ([(each.number, each.attempts, wall + each.deadline) for each in piece] for piece in _pieces(deferred)),
-        )
-
-    # From the store
-
-    def restore(self, state: ReplayedQueue, wanted: Spans, held: Sequence[int], due: Sequence[int]) -> None:
-        """Queue the `wanted` messages of a replay; of these, hold some back until they are `due` (wall clock, ns)."""
-        self.finished = state.finished
-        self._attempts = {number: attempts for number, attempts in state.attempts.items() if attempts}
-        self._hold_until(due, held)
-        self.put_spans(wanted.without(Spans.of(held)))
-
-    def receive(self, messages: list[Message]) -> None:
-        """Queue messages that the journal has from a disk queue now."""
-        if not self.index:
-            self.put(messages)
-            return
-        ready = [message for message in messages if not message.deferred]
-        self.defer([message for message in messages if message.deferred])
-        self.put_all(ready)
-        self.on_more(len(ready))
-
-    def forget(self) -> None:
-        """Drop all messages, but note nothing."""
-        super().empty()
-        self._runs.clear()
-        self._held = Schedule()
-        self._attempts.clear()
-        self._frames = []
-        self._depth = 0
+    def restore(self, state: ReplayedQueue, wanted: Spans) -> None:
+        """Queues the `wanted` messages of a replay."""
+        self.notes.finished = state.finished
+        self.notes.attempts = {number: attempts for number, attempts in state.attempts.items() if attempts}
+        self.put_spans(wanted)
 
     def empty(self) -> None:
         """A channel drops what its topic has handed over, a topic what it still has. StorageError: not written yet."""
-        self.forget()
-        if self.index:
-            self.finished.update(self.journal.states.queues[0].finished)
-            self.journal.states.reset(self)
+        self._forget()
+        if self.notes.index:
+            self.notes.finished.update(self.journal.states.queues[0].finished)
+            self.journal.states.reset(self.notes)
         else:
-            for start, end in self.finished.gaps(0, self.journal.log.next_number):
+            for start, end in self.notes.finished.gaps(0, self.journal.log.next_number):
                 self._finish_dropped(start, end)
         self.journal.flush()
 
     def delete(self) -> None:
-        """The channel is gone; errors as `empty`."""
-        self.closed = True
-        self.forget()
-        self.journal.states.remove(self)
+        """Removes the channel from the journal; errors as `empty`."""
+        self._forget()
+        self.journal.states.remove(self.notes)
         self.journal.flush()
 
+    def _forget(self) -> None:
+        """Drops all messages without a note."""
+        self._runs.clear()
+        self.notes.attempts.clear()
+        self._frames = []
+        self.count = 0
 
-def _pieces(items: Iterable[T]) -> Iterator[list[T]]:
-    rest = iter(items)
-    while piece := list(islice(rest, MAX_HELD)):
-        yield piece
 
+class JournalDeferred(Deferred):
+    """Deferred messages, in memory as many as that has room for. The others are held back as numbers
+    (`QueueNotes.deferred`), about 20 bytes each, and queued in the journal when they are due."""
 
-def _runs_of(messages: list[Message]) -> list[tuple[int, int]]:
-    """Their numbers: the first of each run, and the one behind its last."""
-    runs: list[tuple[int, int]] = []
-    start = end = -1
-    for message in messages:
-        number = message.number
-        if number == end:
-            end += 1
+    def __init__(self, options: Options, log: Logger, backend: JournalBackend) -> None:
+        super().__init__()
+        self._log = log
+        self._backend = backend
+        self._notes = backend.notes
+        self._capacity = options.mem_queue_size
+        self._longest = options.longest_delay
+
+    def __len__(self) -> int:
+        return len(self._messages) + len(self._notes.deferred)
+
+    def hold(self, message: Message, due: int) -> bool:
+        if len(self._messages) >= self._capacity:
+            self._notes.deferred.push(due, message.number)
+            if message.attempts:
+                self._notes.attempts[message.number] = message.attempts
+        elif not Deferred.hold(self, message, due):  # super() needs a frame, which compiled methods lack
+            self._backend.finish([message])  # an older copy of it is there
+            return False
+        return True
+
+    def hold_until(self, times: Sequence[int], numbers: Sequence[int]) -> None:
+        """Holds messages back as numbers until these times (wall clock, ns)."""
+        now, wall = monotonic_ns(), time_ns()
+        self._notes.deferred.extend([now + min(time - wall, self._longest) for time in times], numbers)
+
+    def defer_again(self, message: Message, delay: int) -> None:
+        super().defer_again(message, delay)
+        self._notes.note_held(message, time_ns() + delay)
+
+    @property
+    def next_due(self) -> int:
+        return min(self._notes.deferred.first, self._by_due.first)
+
+    def queue_stored(self, now: int, limit: int, ordered: bool) -> int:
+        due = self._notes.deferred.pop_due(now, limit)
+        again = {number for number in due if number in self._notes.attempts} if ordered else set()
+        self._backend.put_spans([(number, number + 1) for number in due if number not in again])
+        self._backend.put_first(deque((number, number + 1) for number in sorted(again)), len(again))
+        return len(due)
+
+    def cancel(self, due: int, message: Message) -> None:
+        if self._messages.get(message.id) is message:
+            super().cancel(due, message)
         else:
-            if end > start:
-                runs.append((start, end))
-            start = number
-            end = number + 1
-    if end > start:
-        runs.append((start, end))
-    return runs
+            self._notes.deferred.find(message.number, due, remove=True)
+            self._notes.attempts.pop(message.number, None)
+
+    def clear(self) -> None:
+        super().clear()
+        self._notes.deferred = Schedule()
+
+    def find_stored(self, number: int, near: int) -> tuple[int, Message] | None:
+        """As `find`, of a message that only the backend has, probably held back until about `near`. StorageError."""
+        due = None if number in self._notes.finished else self._notes.deferred.find(number, near)
+        message = None if due is None else self._read(number)
+        return None if due is None or message is None else (due, message)
+
+    def _stored_from(self, begin: int, limit: int) -> list[tuple[int, int]]:
+        return [*islice(self._notes.deferred.from_due(begin), limit)]
+
+    def _read(self, number: int) -> Message | None:
+        return next(self._backend.read_spans([(number, number + 1)]), None)
+
+    def count_due(self, ends: list[int]) -> list[int]:
+        in_memory = super().count_due(ends)  # a comprehension has no super() where it is compiled
+        stored = self._notes.deferred
+        return [count + stored.count_before(end) for count, end in zip(in_memory, ends, strict=True)]
+
+    def redelivery_dues(self) -> Iterator[int]:
+        attempts = self._notes.attempts
+        stored = Turns().over(self._notes.deferred.copy()) if attempts else ()
+        return chain(super().redelivery_dues(), (due for due, number in stored if number in attempts))
+
+    def stored_messages(self) -> Iterator[Message]:
+        """Yields copies of the messages that are held back as numbers, each with the time left as `deferred`;
+        StorageError. `QueueNotes.deferred` must not change meanwhile."""
+        due = {number: due for due, number in self._notes.deferred}
+        for message in self._backend.read_spans(Spans.of(due)):
+            message.deferred = max(due.pop(message.number) - monotonic_ns(), 1)
+            yield message
+        if due:
+            text = "JOURNAL(%s): %d deferred messages can't be read and are lost"
+            self._log.error(text, self._notes.name, len(due))
+
+
+def journaled_queue(name: str, options: Options, log: Logger, journal: Journal) -> Queue:
+    """Returns a queue whose messages are in the journal. The journal does not know it yet."""
+    notes = QueueNotes(name, journal)
+    backend = JournalBackend(options, log, journal, notes)
+    queue = Queue(name, options, log, backend, JournalDeferred(options, log, backend) if ":" in name else None)
+    notes.queue = queue
+    return queue
+
+
+def backend_of(queue: Queue) -> JournalBackend:
+    """Returns the backend of a queue that is in a journal."""
+    assert isinstance(queue.backend, JournalBackend)
+    return queue.backend
+
+
+def deferred_of(queue: Queue) -> JournalDeferred:
+    """Returns the deferred messages of a channel that is in a journal."""
+    assert isinstance(queue.deferred, JournalDeferred)
+    return queue.deferred
 
 
 def journal_messages(journal: Journal, messages: list[Message]) -> None:
-    """Append them all, each to be held back for its `deferred` ns."""
+    """Appends all messages, each to be held back for its `deferred` ns, and sets their numbers."""
     first = 0
     while first < len(messages):
         deferred = messages[first].deferred

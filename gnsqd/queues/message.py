@@ -47,7 +47,7 @@ class Message:
         self.number = 0  # in the topic's journal
 
     def copy(self) -> "Message":
-        """The same message for another channel, never delivered there."""
+        """Returns the same message for another channel, never delivered there."""
         message = Message.__new__(Message)
         message.frame = self.frame
         message.attempts = 0
@@ -61,13 +61,13 @@ class Message:
 
     @property
     def timestamp(self) -> int:
-        """Wall clock in ns at which it was published."""
+        """The time of publication (wall clock, ns)."""
         timestamp: int = _TIMESTAMP.unpack_from(self.frame, _PAYLOAD_AT)[0]
         return timestamp
 
     @property
     def age(self) -> int:
-        """Nanoseconds since it was published, or since it was due if it was held back."""
+        """The time since the publication, or since the message was due if it was held back, in ns."""
         age, due = time_ns() - self.timestamp, getattr(self, "deadline", 0)
         return min(age, monotonic_ns() - due) if due else age
 
@@ -76,7 +76,7 @@ class Message:
         return self.frame[BODY_AT:]
 
     def next_delivery(self) -> bytes:
-        """Count one more attempt and return the frame with that number. Attempts stop at 65535."""
+        """Counts one more attempt and returns the frame with that number. Attempts stop at 65535."""
         attempts = self.attempts
         if attempts < MAX_ATTEMPTS:
             attempts += 1
@@ -86,15 +86,15 @@ class Message:
         return self.frame[:_ATTEMPTS_AT] + _ATTEMPTS.pack(attempts) + self.frame[ID_AT:]
 
     def payload(self) -> bytes:
-        """What a disk queue keeps (NSQD-COMPAT section 4.3, without the length)."""
+        """Returns the record of a disk queue (NSQD-COMPAT section 4.3) without its length."""
         return self.frame[_PAYLOAD_AT:_ATTEMPTS_AT] + _ATTEMPTS.pack(self.attempts) + self.frame[ID_AT:]
 
 
 def new_messages(
     prefix: bytes, suffixes: list[bytes], timestamp: int, bodies: list[bytes], deferred: int = 0
 ) -> list[Message]:
-    """Messages just published, one for each suffix: their ids are `prefix` and the suffix. `timestamp` is the wall
-    clock in ns, `deferred` the ns to hold them back."""
+    """Returns messages just published, one for each suffix: their ids are `prefix` and the suffix. `timestamp` is the
+    wall clock in ns, `deferred` the ns to hold them back."""
     messages = []
     size = -1
     head = b""
@@ -113,7 +113,7 @@ def new_messages(
 
 
 def message_from_payload(payload: bytes) -> Message:
-    """The message that a disk queue kept as `payload`, which must be at least 26 bytes long."""
+    """Returns the message that a disk queue kept as `payload`, which must be at least 26 bytes long."""
     attempts: int = _ATTEMPTS.unpack_from(payload, 8)[0]
     head = _SIZE_AND_TYPE.pack(4 + len(payload), FRAME_TYPE_MESSAGE)
     return Message(b"".join((head, payload[:8], b"\x00\x01", payload[10:])), attempts, 0)

@@ -1,5 +1,5 @@
-"""When the messages are due that are held back: for each the time, and its number in the journal, if memory has no room
-for it, or the message itself. That takes about 20 bytes.
+"""The due times of deferred messages, each with the message itself, or with its number in the journal if memory has no
+room for it. An entry takes about 20 bytes.
 
 They are sorted by due time, in blocks, so that a change moves one block and no others.
 """
@@ -15,12 +15,12 @@ MAX_BLOCK = 1024  # messages
 
 
 class Schedule:
-    """Numbers of messages by due time (any clock, ns). Iterating gives (due, number), the earliest first."""
+    """Numbers of messages by due time (any clock, ns). Iterating yields (due, number), the earliest first."""
 
     __slots__ = ("_dues", "_firsts", "_length", "_numbers")
 
     def __init__(self, dues: Sequence[int] = (), numbers: Sequence[int] = ()) -> None:
-        """Of messages in any order: the due time and the number of each."""
+        """`dues` and `numbers` have the due time and the number of each message, in any order."""
         order = sorted(range(len(dues)), key=dues.__getitem__)
         blocks = [order[start : start + MAX_BLOCK] for start in range(0, len(order), MAX_BLOCK)]
         self._dues = [array("q", [dues[position] for position in block]) for block in blocks]  # none is empty
@@ -39,11 +39,11 @@ class Schedule:
 
     @property
     def first(self) -> int:
-        """The earliest due time, maxsize if there is none."""
+        """The earliest due time; maxsize if there is none."""
         return self._firsts[0] if self._firsts else maxsize
 
     def push(self, due: int, number: Any) -> None:
-        """`number` is due then, behind all that are due at the same time."""
+        """Adds `number`, behind all that are due at the same time."""
         self._length += 1
         if not self._dues or (due >= self._dues[-1][-1] and len(self._dues[-1]) >= MAX_BLOCK):
             self._firsts.append(due)
@@ -64,7 +64,7 @@ class Schedule:
             self._firsts.insert(block + 1, self._dues[block + 1][0])
 
     def extend(self, dues: Sequence[int], numbers: Sequence[int]) -> None:
-        """As `push` of each."""
+        """Adds each number, as `push`."""
         if len(dues) < MAX_BLOCK:
             for due, number in zip(dues, numbers, strict=True):
                 self.push(due, number)
@@ -73,7 +73,7 @@ class Schedule:
         self._dues, self._numbers, self._firsts, self._length = both._dues, both._numbers, both._firsts, len(both)
 
     def pop_due(self, now: int, limit: int) -> list[Any]:
-        """Take out what is due at `now`, the earliest first, at most `limit` numbers."""
+        """Removes and returns numbers that are due at `now`, the earliest first, at most `limit`."""
         due: list[Any] = []
         while self._firsts and self._firsts[0] <= now and len(due) < limit:
             end = bisect_right(self._dues[0], now, 0, min(limit - len(due), len(self._dues[0])))
@@ -82,7 +82,7 @@ class Schedule:
         return due
 
     def find(self, number: Any, near: int, remove: bool = False) -> int | None:
-        """When `number` is due, None if it is not there. It is searched for from the time `near` on, to both sides."""
+        """Returns when `number` is due; None if it is not in the schedule. The search begins at the time `near`."""
         middle = max(bisect_right(self._firsts, near) - 1, 0)
         for block in sorted(range(len(self._firsts)), key=lambda block: abs(block - middle)):
             if number in self._numbers[block]:
@@ -104,7 +104,7 @@ class Schedule:
             del self._dues[block], self._numbers[block], self._firsts[block]
 
     def count_before(self, end: int) -> int:
-        """How many are due earlier than `end`."""
+        """Returns how many are due earlier than `end`."""
         block = max(bisect_left(self._firsts, end) - 1, 0)
         return sum(map(len, self._dues[:block])) + (bisect_left(self._dues[block], end) if self._dues else 0)
 
@@ -117,7 +117,7 @@ class Schedule:
         return copy
 
     def from_due(self, begin: int) -> Iterator[tuple[int, int]]:
-        """As iterating, of what is due then or later; it must not change meanwhile."""
+        """Yields as iterating, from the due time `begin` on. The schedule must not change meanwhile."""
         first = max(bisect_left(self._firsts, begin) - 1, 0)
         for dues, numbers in zip(self._dues[first:], self._numbers[first:], strict=True):
             start = bisect_left(dues, begin)
@@ -125,7 +125,7 @@ class Schedule:
 
 
 class MessageSchedule(Schedule):
-    """The same of messages in memory in the place of their numbers."""
+    """Messages in memory by due time, in the place of their numbers."""
 
     __slots__ = ()
 

@@ -1,28 +1,29 @@
-"""Where the messages of one topic and its channels are kept: a disk queue for each queue, or memory alone for an
-ephemeral one."""
+"""The store of a topic: makes the queues of the topic and its channels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gnsqd.log import Logger
 from gnsqd.options import Options
-from gnsqd.queues.disk import DiskBackedQueue
+from gnsqd.queues.backend import Backend, Left
+from gnsqd.queues.deferred import Deferred
+from gnsqd.queues.disk import DiskBackend, DiskDeferred
 from gnsqd.queues.message import Message
-from gnsqd.queues.queue import EphemeralQueue, Left, Queue
+from gnsqd.queues.queue import Queue
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.syncer import Syncer
 
 if TYPE_CHECKING:
-    from gnsqd.storage.journal.compactor import Retention
+    from gnsqd.queues.history import History
 
 
 @dataclass(frozen=True)
 class Context:
-    """What all stores of a data path need. `set_health(error)` is called after writes of messages; None if it worked.
-    `check_exit()` raises StartError if the daemon is asked to exit while it loads."""
+    """What all stores of a data path need. `set_health(error)` is called after writes of messages; None if it
+    succeeded. `check_exit()` raises StartError if the daemon is asked to exit while it loads."""
 
     options: Options
     log: Logger
@@ -32,72 +33,57 @@ class Context:
     check_exit: Callable[[], None]
 
     def open_disk_queue(self, name: str) -> DiskQueue:
-        """StorageError."""
+        """Opens the disk queue of a topic or channel; StorageError."""
         return DiskQueue(name, self.options, self.data_files, self.log, self.syncer)
 
 
+class WriteAhead(Protocol):
+    """A log that has a topic's messages before they are queued. Each method may raise StorageError. `start`, `commit`,
+    and those for channels may yield."""
+
+    @property
+    def history(self) -> "History": ...  # the messages that can be delivered again
+    @property
+    def restored_channels(self) -> list[str]: ...  # the channels that only the log knows so far
+    def start(self) -> None: ...  # all channels that existed are made: messages may move
+    def append(self, messages: list[Message]) -> None: ...  # keeps messages before they are queued, all or none
+    def commit(self) -> None: ...  # returns when all of it is as durable as the options promise
+    def adopt(self, queue: Queue) -> None: ...  # queues what a disk queue still has for a channel, now complete
+    def delete_channel(self, channel: str) -> None: ...  # removes what disk queues have for a deleted channel
+
+    def past_queue(self, channel: str, begin: int) -> Queue | None:
+        """Returns a queue, not yet in the log, with what can be delivered again from the message with number `begin`
+        on: for `Store.channel_queue`, without a yield in between. None for an ephemeral channel."""
+
+
 class Store:
-    """Of one topic; `queue` is the topic's own. Each method may raise StorageError."""
+    """The storage of one topic; `queue` is the topic's own. Messages are in a `write_ahead` log if there is one, else
+    in disk queues, one for each queue that is not ephemeral. Each method may raise StorageError."""
 
     def __init__(self, topic: str, context: Context) -> None:
         self.topic = topic
         self.context = context
         self.log = context.log
+        self.write_ahead: WriteAhead | None = None
         self.queue = self.new_queue(topic)
 
     def new_queue(self, name: str) -> Queue:
-        context = self.context
+        """Opens the queue of a topic or channel."""
+        context, is_channel = self.context, ":" in name
         if is_ephemeral(name):
-            return EphemeralQueue(name, context.options, self.log)
-        backend = context.open_disk_queue(name)
-        return DiskBackedQueue(name, context.options, self.log, backend, context.set_health)
-
-    @property
-    def retention(self) -> "Retention | None":
-        """What is kept of messages that all channels have finished, and their log; None if there is no log."""
-        return None
-
-    # Channels
-
-    @property
-    def restored_channels(self) -> list[str]:
-        """Channels that only the store knows so far."""
-        return []
+            return Queue(name, context.options, self.log, Backend(), Deferred() if is_channel else None)
+        disk_queue = context.open_disk_queue(name)
+        backend = DiskBackend(disk_queue, context.options, self.log, context.set_health)
+        return Queue(name, context.options, self.log, backend, DiskDeferred(disk_queue) if is_channel else None)
 
     def channel_queue(self, channel: str, past: Queue | None = None) -> Queue:
-        """The queue of a channel that is being made, `past` if the store has none. `adopt` it when the channel is
-        complete."""
+        """Returns the queue of a channel that is being made: `past`, if the log does not know the channel."""
         return self.new_queue(f"{self.topic}:{channel}")
 
-    def past_queue(self, channel: str, begin: int) -> Queue | None:
-        """A queue, not yet stored, with what can be delivered again from the message with number `begin` on: for
-        `channel_queue`, without a yield in between. None if the store can't. May yield."""
-        return None
-
-    def adopt(self, queue: Queue) -> None:
-        """Queue what other storage still has for `queue`. May yield."""
-
-    def delete_channel(self, channel: str) -> None:
-        """Remove what other storage has for a channel that is deleted. May yield."""
-
-    # Messages
-
-    def start(self) -> None:
-        """All channels that there were are made, so messages may move from now on. May yield."""
-
-    def append(self, messages: list[Message]) -> None:
-        """Keep messages that are about to be queued; with StorageError none is kept."""
-
-    def commit(self) -> None:
-        """Return when what was appended and queued is kept as surely as the options promise. May yield."""
-        self.queue.wait_synced()
-
-    # The end
-
     def delete(self) -> None:
-        """Drop the messages of the topic, files included. May yield."""
+        """Drops the messages of the topic, files included. May yield."""
         self.queue.delete()
 
     def close(self) -> Left:
-        """Keep the messages of the topic; the queues of its channels are closed. May yield."""
+        """Keeps the messages of the topic; the queues of its channels are closed. May yield."""
         return self.queue.close()

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from math import nan
 from sys import maxsize
 from time import monotonic_ns, time_ns
+from typing import TYPE_CHECKING
 
 from gnsqd.broker.bounds import OutOfBounds
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.history import History, MessageNotFound, parse_moment
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.rules import InvalidRule, Rules
 from gnsqd.broker.topic import Draining, Topic
@@ -23,6 +23,7 @@ from gnsqd.hub.cooperative import yield_turn
 from gnsqd.log import Level, Logger
 from gnsqd.options import MILLISECOND, MINUTE, OPTIONS, Kind, Option, Options
 from gnsqd.queues.message import Message
+from gnsqd.queues.moment import MessageNotFound, parse_moment
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.shared.names import check_limit, is_ephemeral, is_valid_name
@@ -32,6 +33,9 @@ from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import BOOLS, JSON, HTTPError, parse_query, read_parameters, required, topic_and_channel
 from gnsqd.wire.codec import ClientError, Decoder
+
+if TYPE_CHECKING:
+    from gnsqd.queues.history import History
 
 DEFAULT_PEEK = 10
 MAX_PEEK = 1000  # messages
@@ -225,7 +229,7 @@ class API:
 
     def unpause_channel(self, request: Request) -> None:
         channel = self._find_channel(request)
-        channel.unpause()
+        channel.pause(False)
         self._metadata_file.persist(channel.topic_name)
 
     def peek_channel(self, request: Request) -> dict[str, object]:
@@ -234,21 +238,20 @@ class API:
     def plan_rewind(self, request: Request) -> dict[str, object]:
         """Returns what `rewind_channel` would do now."""
         channel, history, begin, end = self._find_rewind(request)
-        spans = channel.queue.rewindable(begin, end)
-        first, last = history.published(spans)
+        count, first, last = history.rewindable(channel.queue, begin, end)
         return {
-            "messages": spans.count(),
+            "messages": count,
             "first": first,
             "last": last,
             "retained_since": history.oldest,
             "depth": channel.depth,
-            "in_flight": channel.in_flight_count,
+            "in_flight": len(channel.in_flight),
             "deferred": channel.deferred_count,
         }
 
     def rewind_channel(self, request: Request) -> dict[str, object]:
-        channel, _, begin, end = self._find_rewind(request)
-        count = channel.rewind(begin, end)
+        channel, history, begin, end = self._find_rewind(request)
+        count = history.rewind(channel.queue, begin, end)
         self._registry.get_existing_topic(channel.topic_name).commit()
         return {"messages": count}
 
@@ -269,7 +272,7 @@ class API:
         self._metadata_file.persist(topic.name)
         return rules._asdict()
 
-    def _find_rewind(self, request: Request) -> tuple[Channel, History, int, int]:
+    def _find_rewind(self, request: Request) -> "tuple[Channel, History, int, int]":
         topic, name = self._find_topic_and_channel_name(request)
         topic.get_existing_channel(name)
         history = _retained(topic, name)
@@ -284,7 +287,7 @@ class API:
     def list_deferred(self, request: Request) -> dict[str, object]:
         """Returns the deferred messages of a channel: how many are due within some times, and the first `limit` that
         are due at `from` or later, or the one with `id`."""
-        queue = self._find_channel(request).queue
+        deferred = self._find_channel(request).deferred
         parameters = parse_query(request.query)
         limit = _limit(parameters)
         now, clock = monotonic_ns(), time_ns() - monotonic_ns()
@@ -295,10 +298,10 @@ class API:
         if "id" in parameters:
             messages = [self._find_deferred(request)]
         else:
-            messages = queue.look_deferred(begin, limit, MAX_PEEK_BYTES)
-        counts = queue.count_due([now + within for within in DUE_WITHIN])
+            messages = deferred.look(begin, limit, MAX_PEEK_BYTES)
+        counts = deferred.count_due([now + within for within in DUE_WITHIN])
         return {
-            "deferred": queue.deferred_count,
+            "deferred": len(deferred),
             "due": [{"within": within, "messages": count} for within, count in zip(DUE_WITHIN, counts, strict=True)],
             "messages": [_message_row(message, due=clock + due) for due, message in messages],
         }
@@ -314,13 +317,12 @@ class API:
         topic, name = self._find_topic_and_channel_name(request)
         queue = topic.get_existing_channel(name).queue
         id = required(read_parameters(request), "id")
-        entry = queue.find_deferred(id.encode())
-        if entry is None and topic.history is not None:
+        entry = topic.get_existing_channel(name).deferred.find(id.encode())
+        if entry is None and topic.write_ahead is not None:
             try:
-                number, due = topic.history.find(id)
+                entry = topic.write_ahead.history.find_deferred(queue, id)
             except ValueError as error:
                 raise HTTPError(400, "INVALID_ARG_ID") from error
-            entry = queue.find_held(number, due - time_ns() + monotonic_ns())
         if entry is None:
             raise MessageNotFound("message is not deferred")
         return entry
@@ -334,7 +336,7 @@ class API:
         limit = _limit(parse_query(request.query))
         return {
             "depth": queue.count(),
-            "backend_depth": queue.stored(),
+            "backend_depth": queue.backend.count,
             "messages": [
                 _message_row(message, on_disk=on_disk) for message, on_disk in queue.look(limit, MAX_PEEK_BYTES)
             ],
@@ -391,14 +393,13 @@ class API:
         return topic.get_existing_channel(name)
 
 
-def _history(topic: Topic) -> History:
-    history = topic.history
-    if history is None:
+def _history(topic: Topic) -> "History":
+    if topic.write_ahead is None:
         raise HTTPError(400, "NO_JOURNAL")
-    return history
+    return topic.write_ahead.history
 
 
-def _retained(topic: Topic, channel_name: str) -> History:
+def _retained(topic: Topic, channel_name: str) -> "History":
     history = _history(topic)
     if not history.retention[0]:
         raise HTTPError(400, "NO_RETENTION")
@@ -407,7 +408,7 @@ def _retained(topic: Topic, channel_name: str) -> History:
     return history
 
 
-def _position(history: History, parameters: Mapping[str, str], name: str) -> int:
+def _position(history: "History", parameters: Mapping[str, str], name: str) -> int:
     """Returns the number of the message where a rewind begins or ends. May yield."""
     try:
         return history.position(parameters[name])

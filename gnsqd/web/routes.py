@@ -19,12 +19,12 @@ from typing import NamedTuple
 from urllib.parse import quote as quote_path
 from urllib.parse import unquote_plus
 
-from gnsqd.broker.history import MessageNotFound
 from gnsqd.broker.registry import TopicNotFound
 from gnsqd.broker.topic import ChannelNotFound
 from gnsqd.gotext import dumps, format_duration, quote
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
+from gnsqd.queues.moment import MessageNotFound
 from gnsqd.shared.errors import BrokerError, NSQError, StorageError
 from gnsqd.shared.names import TooMany, is_valid_name
 from gnsqd.web.http11 import Request, render

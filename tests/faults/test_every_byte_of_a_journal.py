@@ -12,7 +12,7 @@ from faults.test_every_byte import Damage
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.queues.journal_store import JournalStore
-from gnsqd.queues.journaled import JournaledQueue
+from gnsqd.queues.journaled import backend_of, deferred_of
 from gnsqd.queues.message import Message
 from gnsqd.storage.journal.replay import Replay
 from gnsqd.storage.syncer import Syncer
@@ -110,12 +110,12 @@ def replay(directory: Path, syncer: Syncer) -> tuple[set[bytes], str]:
     store = around.stores.open_store("t")
     assert isinstance(store, JournalStore)
     messages: list[Message] = []
-    for queue in (store.channel_queue("c"), store.queue):
-        assert isinstance(queue, JournaledQueue)
-        while batch := queue.read(100, 1 << 20):
+    channel = store.channel_queue("c")
+    for queue in (channel, store.queue):
+        while batch := queue.backend.read(100, 1 << 20):
             messages += batch
-        messages += queue.held_messages()
-    store.queue.journal.close()
+    messages += deferred_of(channel).stored_messages()
+    backend_of(store.queue).journal.close()
     return {message.frame for message in messages}, around.log.getvalue()
 
 

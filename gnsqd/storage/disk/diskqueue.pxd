@@ -31,4 +31,4 @@ cdef class DiskQueue:
     cdef _check_tail(self)
     @cython.locals(unsaved=cython.longlong, behind=cython.longlong)
     cdef _note(self, long long operations, ends=*)
-    cpdef wait_synced(self)
+    cpdef bint wait_synced(self) except -1

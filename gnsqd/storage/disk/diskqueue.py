@@ -377,10 +377,13 @@ class DiskQueue:
         self._unsaved_reads = reads
         self._save_pending = True
 
-    def wait_synced(self) -> None:
+    def wait_synced(self) -> bool:
+        """Returns when at most sync-every operations are not fsynced; False if the disk cannot: this is logged, and the
+        queue goes on. May yield."""
         while self._operations - self._synced_operations > self._sync_every:
             if self._syncs.start().get() is not None:
-                break  # a disk that can't sync does not stop the queue; it has been logged
+                return False
+        return True
 
     def start_sync(self) -> "AsyncResult[StorageError | None]":
         self._save(self._read_pos)

@@ -15,13 +15,13 @@ from gevent import Greenlet, idle, sleep
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.dead_letters import DeadLetters
 from gnsqd.broker.environment import ClientStats, Environment
-from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.queues.data_path import DataPath
-from gnsqd.queues.disk import DiskBackedQueue
+from gnsqd.queues.disk import DiskBackend
+from gnsqd.queues.guid import GuidFactory
 from gnsqd.queues.message import Message, new_messages
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.syncer import Syncer
@@ -68,24 +68,24 @@ class FakeConsumer:
         raise NotImplementedError
 
 
-class FaultyBackend:
-    """The disk queue of a topic or channel, but that writing to it is `put_many`."""
+class FaultyDiskQueue:
+    """The disk queue of a topic or channel, except that `put_many` writes to it."""
 
-    def __init__(self, backend: DiskQueue, put_many: Callable[[list[bytes]], None]) -> None:
-        self._backend = backend
+    def __init__(self, disk_queue: DiskQueue, put_many: Callable[[list[bytes]], None]) -> None:
+        self._disk_queue = disk_queue
         self.put_many = put_many
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
+        return getattr(self._disk_queue, name)
 
 
-def backend_of(owner: Topic | Channel) -> DiskQueue:
-    assert isinstance(owner.queue, DiskBackedQueue)
-    return owner.queue.backend
+def disk_queue_of(owner: Topic | Channel) -> DiskQueue:
+    assert isinstance(owner.queue.backend, DiskBackend)
+    return owner.queue.backend.disk_queue
 
 
 def replace_writes(patch: pytest.MonkeyPatch, owner: Topic | Channel, put_many: Callable[[list[bytes]], None]) -> None:
-    patch.setattr(owner.queue, "backend", FaultyBackend(backend_of(owner), put_many))
+    patch.setattr(owner.queue.backend, "disk_queue", FaultyDiskQueue(disk_queue_of(owner), put_many))
 
 
 @dataclass

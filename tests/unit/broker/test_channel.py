@@ -7,10 +7,10 @@ from time import monotonic_ns
 import pytest
 
 from gnsqd.broker.channel import MAX_TAKE, MAX_TAKE_BYTES, Channel
+from gnsqd.queues.backend import Left
 from gnsqd.queues.message import Message
-from gnsqd.queues.queue import Left
 from gnsqd.shared.errors import StorageError
-from unit.broker.fakes import MINUTE, Build, Consumers, FakeConsumer, Fakes, backend_of, bodies_of, replace_writes
+from unit.broker.fakes import MINUTE, Build, Consumers, FakeConsumer, Fakes, bodies_of, disk_queue_of, replace_writes
 
 
 def take(channel: Channel, consumer: FakeConsumer, window: int = 100, sample_rate: int = 0) -> list[Message]:
@@ -19,7 +19,7 @@ def take(channel: Channel, consumer: FakeConsumer, window: int = 100, sample_rat
 
 def counts(channel: Channel) -> tuple[int, int, int, int]:
     """(depth, of it on disk, in flight, deferred)."""
-    return channel.depth, channel.backend_depth, channel.in_flight_count, channel.deferred_count
+    return channel.depth, channel.queue.backend.count, len(channel.in_flight), channel.deferred_count
 
 
 # Memory and disk
@@ -58,7 +58,7 @@ def test_what_the_disk_refuses_stays_in_memory_until_it_takes_it(
     around = fakes(mem_queue_size=1)
     channel = around.channel()
     assert channel.queue.has_room(1)
-    put_many = backend_of(channel).put_many
+    put_many = disk_queue_of(channel).put_many
 
     def half(payloads: list[bytes]) -> None:
         put_many(payloads[:1])
@@ -73,8 +73,8 @@ def test_what_the_disk_refuses_stays_in_memory_until_it_takes_it(
         assert around.registry.health == "NOK - no space left on device"
         channel.queue.retry()
         assert channel.queue.blocked
-    assert not channel.process_in_flight(monotonic_ns())
-    assert not channel.process_deferred(monotonic_ns())
+    assert not channel._process_in_flight(monotonic_ns())
+    assert not channel._process_deferred(monotonic_ns())
     assert channel.queue.blocked
     assert not around.registry.healthy
     channel.put_messages(around.messages(b"meanwhile"))
@@ -188,7 +188,7 @@ def test_consumer_that_gives_a_message_back_goes_to_the_end_of_the_line(
     if how == "REQ":
         channel.requeue(1, message.id, 0)
     else:
-        channel.process_in_flight(monotonic_ns() + MINUTE)
+        channel._process_in_flight(monotonic_ns() + MINUTE)
     assert woken(consumers) == [0, 1, 0]
     channel.put_messages(around.messages(b"y", b"z"))
     assert woken(consumers) == [1, 1, 1]
@@ -223,7 +223,7 @@ def test_sample_rate_is_a_percentage(fakes: Build, consumers: Consumers) -> None
     channel.put_messages(around.messages(*[b"x"] * 10_000))
     while channel.depth:
         take(channel, consumers[0], sample_rate=30)
-    assert 2700 < channel.in_flight_count < 3300  # six deviations and more
+    assert 2700 < len(channel.in_flight) < 3300  # six deviations and more
 
 
 # Due times
@@ -232,12 +232,12 @@ def test_sample_rate_is_a_percentage(fakes: Build, consumers: Consumers) -> None
 def test_message_whose_time_has_passed_is_not_held_back_again_by_the_disk(fakes: Build, consumers: Consumers) -> None:
     around = fakes(mem_queue_size=0)
     channel = around.channel()
-    channel.put_messages_deferred(around.messages(b"overflow", deferred=MINUTE))
-    assert channel.process_deferred(monotonic_ns() + MINUTE)
+    channel.put_messages([], around.messages(b"overflow", deferred=MINUTE))
+    assert channel._process_deferred(monotonic_ns() + MINUTE)
     assert counts(channel) == (1, 1, 0, 0)
     assert bodies_of(take(channel, consumers[0])) == [b"overflow"]
     channel.empty()
-    channel.put_messages_deferred(around.messages(b"restart", deferred=1))
+    channel.put_messages([], around.messages(b"restart", deferred=1))
     channel.close()
     assert bodies_of(take(around.channel(), consumers[0])) == [b"restart"]
 
@@ -246,17 +246,17 @@ def test_delay_is_never_longer_than_the_longest_that_may_be_asked_for(fakes: Bui
     """The wall clock, which due times on disk go by, may have been set back."""
     around = fakes(max_req_timeout=MINUTE)
     channel = around.channel()
-    channel.put_messages_deferred(around.messages(b"x", deferred=1000 * MINUTE))
+    channel.put_messages([], around.messages(b"x", deferred=1000 * MINUTE))
     channel.close()
     channel = around.channel()
     assert take(channel, consumers[0]) == []
-    assert channel.process_deferred(monotonic_ns() + MINUTE)
+    assert channel._process_deferred(monotonic_ns() + MINUTE)
 
 
 def test_consumer_goes_on_behind_messages_that_are_not_due(fakes: Build, consumers: Consumers) -> None:
     around = fakes(mem_queue_size=0)
     channel = around.channel()
-    channel.put_messages_deferred(around.messages(*[b"later"] * 2 * MAX_TAKE, deferred=MINUTE))
+    channel.put_messages([], around.messages(*[b"later"] * 2 * MAX_TAKE, deferred=MINUTE))
     channel.close()
     channel = around.channel()
     channel.put_messages(around.messages(b"now"))

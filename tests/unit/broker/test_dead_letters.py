@@ -12,12 +12,12 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.dead_letters import MAX_BATCH, DeadLetters
 from gnsqd.broker.drain import Drain
 from gnsqd.broker.topic import Topic
-from gnsqd.queues.journaled import JournaledQueue
+from gnsqd.queues.backend import Left
+from gnsqd.queues.journaled import backend_of
 from gnsqd.queues.message import Message
-from gnsqd.queues.queue import Left
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.syncer import Syncer
-from unit.broker.fakes import MINUTE, Build, Fakes, backend_of, eventually, replace_writes, settle, take_all
+from unit.broker.fakes import MINUTE, Build, Fakes, disk_queue_of, eventually, replace_writes, settle, take_all
 from unit.queues.test_journaled import Daemon
 
 
@@ -50,11 +50,11 @@ def fail(channel: Channel) -> list[Message]:
 
 
 def counts(channel: Channel) -> tuple[int, int, int]:
-    return channel.depth, channel.in_flight_count, channel.deferred_count
+    return channel.depth, len(channel.in_flight), channel.deferred_count
 
 
 def wait_for_letters(channel: Channel, count: int) -> None:
-    eventually(lambda: channel.dead_letter_count == count)
+    eventually(lambda: channel.dead_messages.moved == count)
 
 
 def letters(topic: Topic) -> list[bytes]:
@@ -88,10 +88,10 @@ def test_what_the_disk_refuses_is_requeued_and_moved_later(fakes: Build, monkeyp
     around = fakes(max_attempts=1, mem_queue_size=0)
     dead = around.registry.get_topic("t.c.dead")
     channel = channel_with(around, b"0", b"1")
-    put_many = backend_of(dead).put_many
+    put_many = disk_queue_of(dead).put_many
 
     def put_one(payloads: list[bytes]) -> None:
-        if backend_of(dead).depth:
+        if disk_queue_of(dead).depth:
             raise StorageError("no space left on device")
         put_many(payloads)
 
@@ -99,7 +99,7 @@ def test_what_the_disk_refuses_is_requeued_and_moved_later(fakes: Build, monkeyp
         replace_writes(patch, dead, put_one)
         fail(channel)
         eventually(lambda: channel.depth == 1)
-        assert (channel.dead_letter_count, counts(channel)) == (1, (1, 0, 0))
+        assert (channel.dead_messages.moved, counts(channel)) == (1, (1, 0, 0))
         for _ in range(3):
             fail(channel)
             eventually(lambda: channel.depth == 1)
@@ -153,7 +153,7 @@ def test_message_stays_with_its_channel_until_the_letter_is_committed(
     seen: list[tuple[int, tuple[int, int, int], int]] = []
 
     def commit(dead: Topic) -> None:
-        seen.append((dead.depth, counts(channel), channel.dead_letter_count))
+        seen.append((dead.depth, counts(channel), channel.dead_messages.moved))
         if fails:
             raise StorageError("sync x: input/output error")
 
@@ -161,7 +161,7 @@ def test_message_stays_with_its_channel_until_the_letter_is_committed(
     fail(channel)
     eventually(lambda: channel.deferred_count == 0)
     assert seen == [(1, (0, 0, 1), 0)]
-    assert (counts(channel), channel.dead_letter_count) == (((1, 0, 0), 0) if fails else ((0, 0, 0), 1))
+    assert (counts(channel), channel.dead_messages.moved) == (((1, 0, 0), 0) if fails else ((0, 0, 0), 1))
 
 
 def test_what_is_emptied_on_its_way_does_not_come_back(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_what_is_emptied_on_its_way_does_not_come_back(fakes: Build, monkeypatch
     fail(channel)
     eventually(lambda: bool(emptied))
     settle()
-    assert (counts(channel), channel.dead_letter_count) == ((0, 0, 0), 0)
+    assert (counts(channel), channel.dead_messages.moved) == ((0, 0, 0), 0)
 
 
 @pytest.mark.usefixtures("stopped")
@@ -203,8 +203,7 @@ def test_kill_before_the_letter_leaves_the_message_in_the_journal(tmp_path: Path
     daemon.topic.publish([b"x"])
     channel = daemon.topic.get_channel("c")
     (message,) = fail(channel)
-    assert isinstance(channel.queue, JournaledQueue)
-    assert (message.number, 1, 0) in list(chain(*channel.queue.held()))  # for a snapshot
+    assert (message.number, 1, 0) in list(chain(*backend_of(channel.queue).notes.held()))  # for a snapshot
     restored = daemon.after_kill().topic.get_channel("c")
     assert counts(restored) == (1, 0, 0)
     (found,) = deliver(restored)
@@ -232,4 +231,4 @@ def test_drain_sees_a_letter_that_is_put_while_it_looks(fakes: Build, monkeypatc
     monkeypatch.setattr("gnsqd.hub.cooperative.yield_turn", lambda: around.dead_letters.move_some(channel))
     drain = Drain(around.registry, MINUTE, around.logger, around.spawn, lambda: None)
     assert drain.state()["messages"] != 0
-    assert channel.dead_letter_count == 1
+    assert channel.dead_messages.moved == 1

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsqd.broker.in_flight import InFlight
+from gnsqd.queues.deferred import Deferred
 from gnsqd.queues.message import Message, new_messages
-from gnsqd.queues.queue import Deferred
 from gnsqd.shared.errors import BrokerError
 
 
@@ -108,7 +108,7 @@ def test_deferred_message_takes_no_object_but_its_id() -> None:
     tracemalloc.start()
     try:
         for each, due in zip(messages, dues, strict=True):
-            deferred.push(each, due)
+            deferred.hold(each, due)
         snapshot = tracemalloc.take_snapshot()
     finally:
         tracemalloc.stop()
@@ -119,14 +119,14 @@ def test_deferred_message_takes_no_object_but_its_id() -> None:
 def test_deferred_message_is_due_once_when_it_was_first_to_be() -> None:
     deferred = Deferred()
     for number, due in ((1, 300), (2, 100), (3, 200), (4, 100)):
-        assert deferred.push(message(number), due)
-    assert not deferred.push(message(1), 100)
+        assert deferred.hold(message(number), due)
+    assert not deferred.hold(message(1), 100)
     assert (len(deferred), sorted(ids(list(deferred)))) == (4, [1, 2, 3, 4])
-    assert ids(deferred.pop_due(99, 1000)) == []
-    assert ids(deferred.pop_due(200, 1000)) == [2, 4, 3]
-    deferred.push(message(5), 250)
-    deferred.pop(message(1).id)
-    assert deferred.push(message(1), 350)
-    assert ids(deferred.pop_due(300, 1000)) == [5]
-    assert ids(deferred.pop_due(1000, 1000)) == [1]
+    assert ids(deferred.take_due(99, 1000)) == []
+    assert ids(deferred.take_due(200, 1000)) == [2, 4, 3]
+    deferred.hold(message(5), 250)
+    deferred.cancel(300, next(each for each in deferred if each.id == message(1).id))
+    assert deferred.hold(message(1), 350)
+    assert ids(deferred.take_due(300, 1000)) == [5]
+    assert ids(deferred.take_due(1000, 1000)) == [1]
     assert len(deferred) == 0

@@ -19,9 +19,9 @@ from unit.broker.fakes import (
     Build,
     FakeConsumer,
     Fakes,
-    FaultyBackend,
-    backend_of,
+    FaultyDiskQueue,
     bodies_of,
+    disk_queue_of,
     eventually,
 )
 
@@ -84,12 +84,12 @@ def test_only_channels_with_a_message_that_is_due_are_processed(fakes: Build) ->
         idle = [topic.get_channel(f"idle{number}") for number in range(300)]
         for channel in idle[:100]:
             in_flight(around, channel, 1, MINUTE)
-            channel.put_messages_deferred(around.messages(b"later", deferred=MINUTE))
+            channel.put_messages([], around.messages(b"later", deferred=MINUTE))
         timing_out, deferring = topic.get_channel("c"), topic.get_channel("d")
         in_flight(around, timing_out, 3, 30 * MS)
-        deferring.put_messages_deferred(around.messages(b"later", deferred=30 * MS))
+        deferring.put_messages([], around.messages(b"later", deferred=30 * MS))
         eventually(lambda: timing_out.depth == 3 and deferring.depth == 1)
-        assert (timing_out.in_flight_count, timing_out.timeout_count, deferring.deferred_count) == (0, 3, 0)
+        assert (len(timing_out.in_flight), timing_out.timeout_count, deferring.deferred_count) == (0, 3, 0)
         assert sorted(scan.handed) == ["c", "d"]
 
 
@@ -105,10 +105,10 @@ def test_every_time_out_is_noticed_whatever_came_before_it(fakes: Build) -> None
         eventually(lambda: channel.depth == 1)
         channel.touch(1, touched, 30 * MS)
         eventually(lambda: channel.depth == 2)
-        channel.put_messages_deferred(around.messages(b"x", deferred=20 * MS))
+        channel.put_messages([], around.messages(b"x", deferred=20 * MS))
         in_flight(around, channel, 1, 10 * MS)
         eventually(lambda: channel.depth == 4)
-        assert (channel.in_flight_count, channel.timeout_count) == (1, 3)
+        assert (len(channel.in_flight), channel.timeout_count) == (1, 3)
         channel.empty()
         in_flight(around, channel, 1, 10 * MS)
         eventually(lambda: channel.depth == 1)
@@ -123,7 +123,7 @@ def test_delays_that_are_found_on_disk_have_an_alarm(fakes: Build) -> None:
     before.registry.load(topics)
     channel = before.registry.topics["t"].channels["c"]
     channel.put_messages(before.messages(b"ready"))
-    channel.put_messages_deferred(before.messages(b"later", deferred=MINUTE))
+    channel.put_messages([], before.messages(b"later", deferred=MINUTE))
     for options in ({}, {"durability": "process"}):  # read beside what is ready, and moved to a journal
         before.registry.close()
         before = around = fakes(**options)
@@ -133,7 +133,7 @@ def test_delays_that_are_found_on_disk_have_an_alarm(fakes: Build) -> None:
             if not options:
                 assert bodies_of(channel.take(FakeConsumer(1), 10, 2 * MINUTE, 0)) == [b"ready"]
             assert channel.deferred_count == 1
-            assert scan._alarms[id(channel)][0] == channel.queue.next_due
+            assert scan._alarms[id(channel)][0] == channel.deferred.next_due
 
 
 def test_number_of_alarms_is_bounded(fakes: Build) -> None:
@@ -142,17 +142,17 @@ def test_number_of_alarms_is_bounded(fakes: Build) -> None:
         channels = [around.registry.get_topic("t").get_channel(name) for name in "abc"]
         for number in range(200, 0, -1):  # each is due before the others, or at the same time
             for channel in channels[:2]:
-                channel.put_messages_deferred(around.messages(b"x", deferred=number // 2 * MS))
+                channel.put_messages([], around.messages(b"x", deferred=number // 2 * MS))
         assert len(scan._heap) <= 3 * len(scan._alarms) + 64
-        channels[2].put_messages_deferred(around.messages(b"x", deferred=5 * MS))
+        channels[2].put_messages([], around.messages(b"x", deferred=5 * MS))
         channels[2].delete()
         eventually(lambda: [channel.depth for channel in channels[:2]] == [200, 200])
         assert not scan._alarms
         assert "c" not in scan.handed
-        queue = channels[0].queue
-        queue.defer(around.messages(b"restored", deferred=MINUTE))
-        made = Channel("t", "made", around.environment, queue, lambda channel: None, lambda: None)
-        assert scan._alarms[id(made)][0] == queue.next_due
+        deferred = channels[0].deferred
+        deferred.defer(around.messages(b"restored", deferred=MINUTE))
+        made = Channel("t", "made", around.environment, channels[0].queue, lambda channel: None, lambda: None)
+        assert scan._alarms[id(made)][0] == deferred.next_due
 
 
 @pytest.mark.parametrize("maximum", [0, 1, 3])
@@ -168,9 +168,9 @@ def test_workers_are_started_as_they_are_needed_up_to_the_maximum(
         assert workers(around) == 1
         disk = Event()
         for channel in channels:
-            backend = FaultyBackend(backend_of(channel), backend_of(channel).put_many)
-            backend.wait_synced = disk.wait  # type: ignore[attr-defined]
-            monkeypatch.setattr(channel.queue, "backend", backend)
+            disk_queue = FaultyDiskQueue(disk_queue_of(channel), disk_queue_of(channel).put_many)
+            disk_queue.wait_synced = disk.wait  # type: ignore[attr-defined]
+            monkeypatch.setattr(channel.queue.backend, "disk_queue", disk_queue)
             in_flight(around, channel, 1)
         expected = max(maximum, 1)
         eventually(lambda: sum(channel.timeout_count for channel in channels) == 1 + expected)
@@ -189,4 +189,4 @@ def test_channel_that_is_going_is_left_alone(fakes: Build) -> None:
         channel.exiting = True
         eventually(lambda: not scan._alarms)
         eventually(lambda: not scan._due.qsize())
-        assert (channel.in_flight_count, channel.depth) == (1, 0)
+        assert (len(channel.in_flight), channel.depth) == (1, 0)

@@ -13,7 +13,7 @@ from gevent.event import Event
 
 from gnsqd.broker.registry import PRECREATION_PATIENCE
 from gnsqd.log import Logger
-from gnsqd.queues.queue import Left
+from gnsqd.queues.backend import Left
 from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.storage.disk import opening
 from gnsqd.storage.disk.opening import QueueFiles

@@ -140,7 +140,7 @@ def compare_with_a_list(around: Fakes, steps: list[tuple[str, int]]) -> None:
             elif step == "requeue":
                 channel.requeue(1, message.id, 0)
             else:
-                assert channel.process_in_flight(monotonic_ns() + 2 * MINUTE)
+                assert channel._process_in_flight(monotonic_ns() + 2 * MINUTE)
         if not topic.paused:
             eventually(lambda: topic.depth == 0)
             queued += in_topic
@@ -250,7 +250,7 @@ def test_queue_that_is_changed_while_it_is_ordered(fakes: Build, consumers: Cons
     channel = topic.get_channel("c")
     channel.put_messages(numbered(around, 30_000)[::-1])
     ordering = around.spawn("ordering", lambda: topic.set_rules(channel, ORDERED))
-    eventually(lambda: channel.queue.arranging)
+    eventually(lambda: channel.queue.is_arranging)
     if change == "ordered=false":
         topic.set_rules(channel, Rules())
     elif change == "empty":
@@ -279,7 +279,7 @@ def test_only_the_message_that_the_others_wait_for_is_looked_for_when_cancelled(
     for message in taken[:2]:
         channel.requeue(1, message.id, MINUTE)
     channel.finish(1, taken[2].id)
-    channel.put_messages_deferred(around.messages(*[b"x"] * 50, deferred=2 * MINUTE))
+    channel.put_messages([], around.messages(*[b"x"] * 50, deferred=2 * MINUTE))
     channel.set_rules(ORDERED)
     looks = 0
 
@@ -291,14 +291,14 @@ def test_only_the_message_that_the_others_wait_for_is_looked_for_when_cancelled(
         looks += not cancelling.ready()
         cancelling.join()
 
-    latest = channel.queue.resume_at
+    latest = channel.deferred.resume_at
     assert latest == taken[1].deadline
     cancel(taken[0])
-    assert (channel.queue.resume_at, looks) == (latest, 0)
-    later, last = islice(channel.queue.deferred, 1, 3)
+    assert (channel.deferred.resume_at, looks) == (latest, 0)
+    later, last = islice(channel.deferred, 1, 3)
     cancel(later)
     assert looks == 0
     cancel(taken[1])
-    assert (channel.queue.resume_at, looks) == (0, 1)
+    assert (channel.deferred.resume_at, looks) == (0, 1)
     cancel(last)
     assert looks == 1

@@ -7,15 +7,16 @@ from gevent import sleep
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
-from gnsqd.queues.queue import Left
+from gnsqd.observe.stats import e2e_latency
+from gnsqd.queues.backend import Left
 from gnsqd.shared.errors import StorageError
 from unit.broker.fakes import (
     MINUTE,
     Build,
     FakeConsumer,
     Fakes,
-    backend_of,
     bodies_of,
+    disk_queue_of,
     eventually,
     replace_writes,
     settle,
@@ -117,7 +118,7 @@ def test_refused_message_leaves_no_due_time(fakes: Build, monkeypatch: pytest.Mo
     replace_writes(monkeypatch, topic, refuse_second)
     with pytest.raises(StorageError):
         publish(topic, b"kept", b"refused", deferred=MINUTE)
-    assert len(backend_of(topic).due_times) == 1
+    assert len(disk_queue_of(topic).due_times) == 1
 
 
 def test_disk_that_refuses_fails_the_publisher_and_keeps_what_came_before(
@@ -125,7 +126,7 @@ def test_disk_that_refuses_fails_the_publisher_and_keeps_what_came_before(
 ) -> None:
     around = fakes(mem_queue_size=1)
     topic = new_topic(around)
-    put_many = backend_of(topic).put_many
+    put_many = disk_queue_of(topic).put_many
 
     def one_only(payloads: list[bytes]) -> None:
         put_many(payloads[:1])
@@ -161,7 +162,7 @@ def test_channel_whose_disk_refuses_stops_the_pump_and_nothing_is_lost(
         assert channel.queue.blocked
         assert channel.depth < 300 + 257
         assert channel.depth + topic.depth == 2000
-        assert topic.backend_depth > 0
+        assert topic.queue.backend.count > 0
     channel = wait_for(topic, "c", 2000)
     assert waiting(channel) == sorted(bodies)
 
@@ -183,7 +184,7 @@ def test_channel_of_an_idle_topic_is_retried_too(fakes: Build, monkeypatch: pyte
         eventually_tried_again(attempts)
         assert channel.queue.blocked
     eventually(lambda: not channel.queue.blocked)
-    assert (channel.queue.blocked, channel.backend_depth) == (False, 1)
+    assert (channel.queue.blocked, channel.queue.backend.count) == (False, 1)
 
 
 def test_blocked_channel_goes_on_when_its_consumers_took_what_was_too_much(
@@ -260,7 +261,7 @@ def test_others_have_turns_while_a_topic_merges_latencies_and_may_change_it_mean
         finish_one(name)
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
     monkeypatch.setattr("gnsqd.hub.cooperative.yield_turn", change)
-    latency = topic.e2e_latency()
+    latency = e2e_latency(topic)
     assert latency is not None
     assert latency.count == 3
     assert len(turns) == 3

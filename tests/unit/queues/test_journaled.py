@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
 from gnsqd.options import Options
+from gnsqd.queues.backend import Left
 from gnsqd.queues.message import Message
-from gnsqd.queues.queue import Left
 from gnsqd.shared.errors import StartError, StorageError
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
 from gnsqd.storage.syncer import Syncer
@@ -73,7 +73,7 @@ class Daemon:
         found: list[Message] = []
         while batch := self.take(name):
             found += batch
-        while channel.process_deferred(FAR):
+        while channel._process_deferred(FAR):
             while batch := self.take(name):
                 found += batch
         return Counter(message.body for message in found)
@@ -132,7 +132,7 @@ def channel(daemon: Daemon, name: str = "c") -> Channel:
 
 def take_both(queue: Channel) -> list[Message]:
     """The only two messages of a channel, wherever they are."""
-    queue.process_deferred(FAR)
+    queue._process_deferred(FAR)
     found: list[Message] = []
     while len(found) < 2:
         found += queue.take(CONSUMER, 2 - len(found), MINUTE, 0)
@@ -470,7 +470,7 @@ def use_channel(
         wanted.clear()
         in_flight.clear()
     elif what == "time out":
-        queue.process_in_flight(FAR)
+        queue._process_in_flight(FAR)
         in_flight.clear()
     elif in_flight:
         message = in_flight.pop(number % len(in_flight))

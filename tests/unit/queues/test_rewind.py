@@ -12,15 +12,16 @@ from gevent import sleep, spawn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsqd.broker.history import History
 from gnsqd.broker.rules import Rules
 from gnsqd.hub import cooperative
+from gnsqd.queues.history import History
+from gnsqd.queues.journaled import deferred_of
 from gnsqd.queues.message import Message
 from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.storage.journal import queue_states, segment
 from gnsqd.storage.journal.open_files import AppendedFile
 from gnsqd.storage.syncer import Syncer
-from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, publish, settle
+from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, bodies_of, publish, settle
 from unit.queues.test_journaled import FAR, Daemon, channel, daemons_of
 from unit.storage.journal.test_lost_messages import journal_of
 
@@ -29,9 +30,12 @@ EVERYTHING = 1 << 62
 
 
 def history(daemon: Daemon) -> History:
-    found = daemon.topic.history
-    assert found is not None
-    return found
+    assert daemon.topic.write_ahead is not None
+    return daemon.topic.write_ahead.history
+
+
+def rewind(daemon: Daemon, name: str = "c", begin: int = 0, end: int = EVERYTHING) -> int:
+    return history(daemon).rewind(channel(daemon, name).queue, begin, end)
 
 
 def consume(daemon: Daemon, name: str = "c") -> list[Message]:
@@ -61,10 +65,6 @@ def finished(daemon: Daemon) -> Daemon:
     return daemon
 
 
-def bodies(messages: list[Message]) -> list[bytes]:
-    return sorted(message.body for message in messages)
-
-
 def test_messages_that_are_not_due_are_listed_and_cancelled_after_a_rewind(tmp_path: Path, syncer: Syncer) -> None:
     daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
     channel(daemon)
@@ -75,14 +75,14 @@ def test_messages_that_are_not_due_are_listed_and_cancelled_after_a_rewind(tmp_p
     assert len(journal_of(daemon).log.segments) > 3
     for each in (daemon, daemon.after_kill()):
         each.topic.create_channel("new", 0)
-        assert channel(each).rewind(0, EVERYTHING) == 20
+        assert rewind(each) == 20
         for name in ("c", "new"):
             queue = channel(each, name)
             assert (queue.depth, queue.deferred_count) == (10, 10)
-            found = queue.queue.look_deferred(0, 100, EVERYTHING)
+            found = queue.deferred.look(0, 100, EVERYTHING)
             assert [int(message.body[:2]) % 2 for _, message in found] == [1] * 10
             for due, message in found:
-                queue.queue.cancel(due, message)
+                queue.cancel(due, message)
             assert len(consume(each, name)) == 10
             assert queue.deferred_count == 0
 
@@ -99,7 +99,7 @@ def test_rewind_while_a_snapshot_is_made(tmp_path: Path, syncer: Syncer, monkeyp
             consume(daemon, name)
         if journal_of(daemon).states.snapshot is not None:
             for name in ("c", "d"):
-                channel(daemon, name).rewind(0, EVERYTHING)
+                rewind(daemon, name)
                 (message,) = daemon.take(name, 1)
                 channel(daemon, name).finish(daemon.consumer(name), message.id)
             while journal_of(daemon).states.snapshot is not None:
@@ -121,7 +121,7 @@ def test_what_damage_took_is_not_promised(daemon: Daemon, tmp_path: Path, syncer
     again = Daemon(tmp_path / "a", syncer, OPTIONS, daemon.listed)
     consume(again)  # after damage there may be more than was left
     assert history(again).count == 9
-    assert channel(again).rewind(0, EVERYTHING) == 9
+    assert rewind(again) == 9
     assert len(consume(again)) == 9
     assert again.topic.create_channel("new", 0)
     assert len(consume(again, "new")) == 9
@@ -143,7 +143,7 @@ def test_bytes_are_bounded_and_the_newest_messages_stay(tmp_path: Path, syncer: 
     assert count > 0.75 * bound / 1040
     for each in (daemon, daemon.after_kill()):
         assert history(each).count == count
-        assert channel(each).rewind(0, EVERYTHING) == count
+        assert rewind(each) == count
         again = consume(each)
         assert {int(message.body.rstrip(b"x")) for message in again} == set(range(300 - count, 300))
 
@@ -182,7 +182,7 @@ def test_ready_messages_come_beside_many_that_are_not_due(tmp_path: Path, syncer
     publish(daemon.topic, *(b"later",) * 50, deferred=MINUTE)
     publish(daemon.topic, b"ready")
     consumer = FakeConsumer(7)
-    assert channel(daemon, "new").rewind(0, EVERYTHING) == 51
+    assert rewind(daemon, "new") == 51
     found: list[Message] = []
     for _ in range(100):
         consumer.woken = 0
@@ -190,7 +190,7 @@ def test_ready_messages_come_beside_many_that_are_not_due(tmp_path: Path, syncer
         if found:
             break
         assert consumer.woken, "it waits, and nobody will wake it"
-    assert bodies(found) == [b"ready"]
+    assert bodies_of(found) == [b"ready"]
 
 
 def test_scattered_messages_are_rewound(daemon: Daemon) -> None:
@@ -199,8 +199,8 @@ def test_scattered_messages_are_rewound(daemon: Daemon) -> None:
     while batch := daemon.take("c", 256):
         for message in batch[::2]:
             channel(daemon).finish(daemon.consumer("c"), message.id)
-    left = channel(daemon).in_flight_count
-    assert channel(daemon).rewind(0, EVERYTHING) == count - left
+    left = len(channel(daemon).in_flight)
+    assert rewind(daemon) == count - left
     assert channel(daemon.after_kill()).depth == count
 
 
@@ -263,7 +263,7 @@ def test_others_go_on_while_a_rewind_looks_for_messages(
             daemon.topic.publish([b"new"])
             new.add(b"new")
         elif action == "release":
-            queue.process_deferred(FAR)
+            queue._process_deferred(FAR)
             early.extend(message.body for message in queue.take(FakeConsumer(9), 1000, MINUTE, 0))
         elif action == "kill":
             daemon.around.stores.journals.flush_dirty()
@@ -274,7 +274,7 @@ def test_others_go_on_while_a_rewind_looks_for_messages(
     before = queue.message_count
     with monkeypatch.context() as patch:
         steps = Steps(patch, nth, act)
-        rewound = queue.rewind(0, EVERYTHING)
+        rewound = rewind(daemon)
     assert steps.given >= nth
     settle()
     unfinished = {message.body for message in in_flight}
@@ -336,7 +336,7 @@ def test_channel_that_ends_while_a_rewind_looks_for_messages(
     with monkeypatch.context() as patch:
         Steps(patch, 3, queue.delete if how == "delete" else queue.close)
         with pytest.raises(BrokerError, match="exiting"):
-            queue.rewind(0, EVERYTHING)
+            rewind(daemon)
     again = daemon.after_kill()
     left = {message.body for message in in_flight} if how == "close" else set()
     assert again.take_all("c") == Counter(left)
@@ -344,7 +344,7 @@ def test_channel_that_ends_while_a_rewind_looks_for_messages(
 
 def test_rewinds_of_one_channel_follow_each_other(scattered: tuple[Daemon, list[Message]]) -> None:
     daemon, _ = scattered
-    rewinds = [spawn(channel(daemon).rewind, 0, EVERYTHING) for _ in range(3)]
+    rewinds = [spawn(history(daemon).rewind, channel(daemon).queue, 0, EVERYTHING) for _ in range(3)]
     assert [greenlet.get() for greenlet in rewinds] == [20, 0, 0]
     assert channel(daemon).deferred_count == channel(daemon).depth == 10
 
@@ -371,7 +371,7 @@ def test_messages_are_not_lost_to_retention_while_a_rewind_looks_for_them(
         if name == "new":
             assert daemon.topic.create_channel(name, 0)
         else:
-            channel(daemon).rewind(0, EVERYTHING)
+            rewind(daemon)
     daemon.flush()
     assert len([message for message in consume(daemon, name) if any(message.body)]) == 100
 
@@ -384,9 +384,9 @@ def test_rewind_that_could_not_be_written_wakes_consumers_nevertheless(
     with monkeypatch.context() as patch:
         patch.setattr(AppendedFile, "write", lambda *_: (_ for _ in ()).throw(StorageError("full")))
         with pytest.raises(StorageError):
-            channel(finished).rewind(0, EVERYTHING)
+            rewind(finished)
     assert consumer.woken
-    assert bodies(consume(finished.after_kill())) == [b"0", b"1", b"2"]
+    assert sorted(bodies_of(consume(finished.after_kill()))) == [b"0", b"1", b"2"]
 
 
 def test_kill_leaves_a_channel_with_its_past_or_no_channel(
@@ -408,7 +408,7 @@ def test_kill_leaves_a_channel_with_its_past_or_no_channel(
     for number in range(1, len(writes) + 1):
         again = Daemon(tmp_path / f"b{number}", syncer, OPTIONS, {"t": ["c"]})
         if "new" in again.topic.channels:
-            assert bodies(consume(again, "new")) == [b"0", b"1", b"2"]
+            assert sorted(bodies_of(consume(again, "new"))) == [b"0", b"1", b"2"]
         else:
             again.topic.create_channel("new", 0)
 
@@ -424,7 +424,7 @@ def test_channel_in_the_past_that_could_not_be_written_is_not_there(
     assert list(finished.after_kill().topic.channels) == ["c"]
     finished.topic.create_channel("new", 0)
     for each in (finished, finished.after_kill()):
-        assert bodies(consume(each, "new")) == [b"0", b"1", b"2"]
+        assert sorted(bodies_of(consume(each, "new"))) == [b"0", b"1", b"2"]
 
 
 def test_ordered_channel_keeps_the_order_of_publication_through_several_rewinds(daemon: Daemon) -> None:
@@ -433,8 +433,8 @@ def test_ordered_channel_keeps_the_order_of_publication_through_several_rewinds(
     publish(daemon.topic, *(b"%d" % number for number in range(10)))
     ids = {message.body: message.id.decode() for message in consume(daemon)}
     middle = history(daemon).position(ids[b"5"])
-    assert queue.rewind(0, middle) == 5
-    assert queue.rewind(middle, EVERYTHING) == 5
+    assert rewind(daemon, end=middle) == 5
+    assert rewind(daemon, begin=middle) == 5
     assert [message.body for message in consume(daemon)] == [b"%d" % number for number in range(10)]
 
 
@@ -491,10 +491,10 @@ def run_model(daemon: Daemon, operations: list[tuple[str, int]]) -> Iterator[Dae
                 else:
                     channel(daemon, name).requeue(daemon.consumer(name), message.id, 0)
         elif operation == "cancel":
-            queue = channel(daemon, name).queue
-            for due, message in queue.look_deferred(0, amount, EVERYTHING):
-                assert (queue.find_deferred(message.id) or queue.find_held(message.number, 0)) is not None
-                queue.cancel(due, message)
+            queue, deferred = channel(daemon, name).queue, channel(daemon, name).deferred
+            for due, message in deferred.look(0, amount, EVERYTHING):
+                assert deferred.find(message.id) or deferred_of(queue).find_stored(message.number, 0)
+                channel(daemon, name).cancel(due, message)
                 unfinished[name].remove(int(message.body))
         elif operation in ("rewind", "until", "create"):
             daemon.flush()
@@ -507,7 +507,7 @@ def run_model(daemon: Daemon, operations: list[tuple[str, int]]) -> Iterator[Dae
                 daemon.topic.create_channel(name, start)
                 assert channel(daemon, name).depth + channel(daemon, name).deferred_count == len(since)
             else:
-                assert channel(daemon, name).rewind(start, stop) == len(since - unfinished[name])
+                assert rewind(daemon, name, start, stop) == len(since - unfinished[name])
             unfinished[name] |= since
         elif operation == "retain":
             journal = journal_of(daemon)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from gevent import get_hub, joinall, sleep, spawn
@@ -15,7 +16,7 @@ import gnsqd.wire.session
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
 from gnsqd.options import SECOND, Options
-from gnsqd.queues.store import Store
+from gnsqd.queues.store import Context, Store
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.protocol import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE
 from gnsqd.storage.syncer import Syncer
@@ -24,7 +25,7 @@ from gnsqd.wire.codec import frame
 from gnsqd.wire.commands import Authenticate, Commands
 from gnsqd.wire.session import Session
 from kit.daemons import is_readable
-from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, backend_of, eventually, settle
+from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, disk_queue_of, eventually, settle
 
 
 class Served:
@@ -79,7 +80,7 @@ class Served:
         for topic in self.around.registry.topics.values():
             topic.close()
         if self._channel is not None:
-            backend_of(self._channel).close()
+            disk_queue_of(self._channel).close()
         self.around.syncer.stop()
 
 
@@ -110,7 +111,7 @@ def test_client_that_ends_while_its_heartbeat_waits_for_room_takes_no_more_messa
     served.drain()
     pump.join(10)
     assert pump.dead
-    assert (channel.depth, channel.in_flight_count) == (1, 0)
+    assert (channel.depth, len(channel.in_flight)) == (1, 0)
 
 
 def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_some(serve: Callable[..., Served]) -> None:
@@ -120,7 +121,7 @@ def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_some
     served.fill()
     pump = served.start("messagePump")
     settle()
-    assert (channel.depth, channel.in_flight_count, pump.dead) == (0, 1, False)
+    assert (channel.depth, len(channel.in_flight), pump.dead) == (0, 1, False)
     other = FakeConsumer(2)
     assert channel.take(other, 10, MINUTE, 0) == []
     channel.put_messages(served.around.messages(b"y"))
@@ -216,8 +217,11 @@ def test_answers_leave_before_an_auth_server_is_asked_whose_time_is_not_the_clie
 
 
 class RefusingStore(Store):
-    def commit(self) -> None:
-        raise StorageError("disk full")
+    """A store whose write-ahead log keeps nothing."""
+
+    def __init__(self, topic: str, context: Context) -> None:
+        super().__init__(topic, context)
+        self.write_ahead = Mock(restored_channels=[], **{"commit.side_effect": StorageError("disk full")})
 
 
 @pytest.mark.parametrize("line", [b"SUB t c\n", b"FIN %b\n"])
@@ -231,7 +235,7 @@ def test_command_behind_a_refused_publish_has_no_effect(serve: Callable[..., Ser
     served.theirs.sendall(b"PUB t\n\0\0\0\1x" + line.replace(b"%b", message.id))
     served.start("IOLoop").join(10)
     assert served.theirs.recv(100) == frame(FRAME_TYPE_ERROR, b"E_PUB_FAILED PUB failed disk full")
-    assert (topic.channels, channel.in_flight_count) == ({}, 1)
+    assert (topic.channels, len(channel.in_flight)) == ({}, 1)
 
 
 def test_commands_are_executed_where_nothing_can_wait_up_to_one_that_does(serve: Callable[..., Served]) -> None:

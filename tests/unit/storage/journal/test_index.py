@@ -16,6 +16,7 @@ from gnsqd.storage.journal.segment import Segment, read_index
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE
 from unit.queues.test_journaled import Daemon, channel
+from unit.queues.test_rewind import rewind
 from unit.storage.journal.test_lost_messages import errors, journal_of
 
 SMALL = {"max_bytes_per_file": 2000, "mem_queue_size": 3}
@@ -163,7 +164,7 @@ def test_missing_index_is_written(tmp_path: Path, syncer: Syncer, durability: st
             os.truncate(path, path.stat().st_size - len(Encoder(0).record(CONTINUED)))
     again = Daemon(tmp_path / "a", syncer, options)
     channel(again).empty()
-    assert channel(again).rewind(1, 1000) == 40
+    assert rewind(again, begin=1) == 40
     assert channel(again).deferred_count == 40
     again.registry.close()
     assert all(read_index(str(path)) for path in paths[1:4])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.queues.message import Message
+from gnsqd.queues.notes import QueueNotes
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.journal import log
 from gnsqd.storage.journal.journal import Journal
@@ -19,7 +19,7 @@ from gnsqd.storage.journal.segment import Segments
 from unit.storage.conftest import OpenTopic
 from unit.storage.journal.topics import failing, frame, read_all
 
-Open = Callable[..., tuple[Journal, JournaledQueue, JournaledQueue]]
+Open = Callable[..., tuple[Journal, QueueNotes, QueueNotes]]
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def open_journal(open_topic: OpenTopic, tmp_path: Path) -> Open:
 
     def open(
         directory: Path = tmp_path, size: int = 1 << 30, durable: bool = False
-    ) -> tuple[Journal, JournaledQueue, JournaledQueue]:
+    ) -> tuple[Journal, QueueNotes, QueueNotes]:
         topic = open_topic(directory=directory, size=size, durable=durable)
         return topic.journal, topic.topic, topic.channels[0]
 
@@ -282,11 +282,11 @@ def test_attempts_stop_where_frames_have_no_room_for_more(open_journal: Open) ->
     put(journal, 1)
     once, often = Message(frame(1), 0, 0), Message(frame(1), 0xFFFF, 0)
     once.number = often.number = 1
-    channel.store([often])
+    channel.attempts[1] = often.attempts
     journal.flush()
     again, _, channel = open_journal()
     for message in (once, often, once):
-        channel.taken([message], [message])
+        channel.note_taken([message])
         again.flush()
     assert open_journal()[0].replay.queues[1].attempts == {1: 0xFFFF}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gnsqd.queues.journaled import JournaledQueue
+from gnsqd.queues.journaled import backend_of
 from gnsqd.queues.message import Message
 from gnsqd.shared.directory import list_directory
 from gnsqd.storage.journal.journal import Journal
@@ -39,9 +39,7 @@ def lay_out(directory: Path, syncer: Syncer) -> list[Path]:
 
 
 def journal_of(daemon: Daemon) -> Journal:
-    queue = daemon.topic.queue
-    assert isinstance(queue, JournaledQueue)
-    return queue.journal
+    return backend_of(daemon.topic.queue).journal
 
 
 def errors(daemon: Daemon) -> list[str]:

@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 
 from gnsqd.log import Level, Logger
-from gnsqd.options import Options
-from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.storage.journal import maintenance
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import Journals
 from gnsqd.storage.syncer import Syncer
-from unit.storage.journal.topics import frame, journal_options, opened, read_all
+from unit.storage.journal.topics import frame, journal_options, notes, opened, read_all
 
 LIMIT = 3
 COUNT = 12
@@ -35,7 +33,7 @@ def journals(
         together = Journals(options, os.listdir(tmp_path), log, syncer, lambda error: None)
         new = [together.open(f"t{number}") for number in range(COUNT)]
         for journal in new:
-            queue = JournaledQueue(journal.topic, Options(), log, journal)
+            queue = notes(journal.topic, journal, log)
             queue.finished = journal.replay.queues[0].finished
             journal.states.add(queue, 0)
         made.extend(new)

@@ -9,9 +9,8 @@ from typing import cast
 
 import pytest
 
-from gnsqd.options import Options
-from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.queues.message import Message
+from gnsqd.queues.notes import QueueNotes
 from gnsqd.shared.disk_format import parse_segment_name
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.journal import records
@@ -21,7 +20,7 @@ from gnsqd.storage.journal.queue_states import STEP, Held, Snapshot
 from gnsqd.storage.journal.records import Encoder
 from gnsqd.storage.journal.spans import Spans
 from unit.storage.conftest import OpenTopic
-from unit.storage.journal.topics import Topic, failing, frame
+from unit.storage.journal.topics import Topic, failing, frame, notes
 
 HELD = 50_000  # messages
 PIECES = STEP // (1000 * 18) + 1  # of 1,000 messages each, which a step makes
@@ -29,8 +28,8 @@ FAR = 1 << 62  # a due time
 FRAME = frame(0, 100)
 
 
-class Queue(JournaledQueue):
-    """A channel that counts the pieces that snapshots have taken of it."""
+class Notes(QueueNotes):
+    """Those of a channel; it counts the pieces that snapshots have taken of it."""
 
     pieces = 0
 
@@ -43,18 +42,18 @@ class Queue(JournaledQueue):
 class Holding(Topic):
     """A topic with one channel, which holds back the messages from 1 to HELD, each delivered twice."""
 
-    queue = Queue
-    options = Options(mem_queue_size=0)
+    kind = Notes
 
     @property
-    def channel(self) -> Queue:
-        return cast(Queue, self.channels[0])
+    def channel(self) -> Notes:
+        return cast(Notes, self.channels[0])
 
     def hold(self) -> None:
         for start in range(1, HELD, 1000):
             self.publish(1000)
             for number in range(start, start + 1000):
-                self.channel.hold(delivered(number, 2), 10**18)
+                self.channel.deferred.push(10**18, number)
+                self.channel.attempts[number] = 2
         self.journal.flush()
         self.channel.pieces = 0
 
@@ -142,29 +141,25 @@ def test_snapshot_is_made_in_steps_while_the_old_segment_grows(topic: Holding) -
     assert topic.journal.log.read(first, first + 1) == (first, [FRAME], 0)
 
 
-def take(queue: JournaledQueue, messages: list[Message]) -> None:
-    queue.taken(messages, messages)
-
-
 @pytest.mark.parametrize("ends", [False, True])
 def test_what_happens_during_a_snapshot_is_there_after_a_kill(topic: Holding, after_kill: Replay, ends: bool) -> None:
     first_of_all = topic.publish(3)
     topic.fill()
     channel = topic.channel
     first = topic.publish(4)
-    take(channel, [delivered(first, 0), delivered(first + 1, 0), delivered(first_of_all, 0)])
+    channel.note_taken([delivered(first, 0), delivered(first + 1, 0), delivered(first_of_all, 0)])
     topic.journal.flush()
-    take(channel, [delivered(1, 2)])
+    channel.note_taken([delivered(1, 2)])
     channel.note_held(delivered(first + 1, 1), FAR)
     channel.note_held(delivered(2, 3), FAR + 1)
     topic.journal.flush()
     channel.note_finished_span(3, 5)
     channel.note_finished_span(first_of_all, first_of_all + 1)
-    late = JournaledQueue("t:late", Options(), topic.channel.log, topic.journal)
+    late = notes("t:late", topic.journal, topic.topic.queue.log)
     late.finished = topic.topic.finished.copy()
     late.index = topic.journal.states.add(late)
     last = topic.publish(1)
-    take(late, [delivered(last, 0)])
+    late.note_taken([delivered(last, 0)])
     if ends:
         topic.end_snapshot()
     else:

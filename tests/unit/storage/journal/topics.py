@@ -9,7 +9,9 @@ import gevent
 
 from gnsqd.log import Logger
 from gnsqd.options import Options
-from gnsqd.queues.journaled import JournaledQueue
+from gnsqd.queues.backend import Backend
+from gnsqd.queues.notes import QueueNotes
+from gnsqd.queues.queue import Queue
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import Journals
 from gnsqd.storage.syncer import Syncer
@@ -26,8 +28,7 @@ def journal_options(directory: Path, segment_size: int, durable: bool) -> Option
 class Topic:
     """As a daemon has it, on segments of `size` bytes; `start` begins the loops that a daemon runs."""
 
-    queue = JournaledQueue  # the class of all
-    options = Options()
+    kind = QueueNotes  # the class of what each queue notes
 
     def __init__(self, directory: Path, syncer: Syncer, log: Logger, channels: int, durable: bool, size: int) -> None:
         self.directory = directory
@@ -35,8 +36,7 @@ class Topic:
         self.journals = Journals(journal_options(directory, size, durable), names, log, syncer, lambda error: None)
         self.journal = self.journals.open("t")
         self.topic, *self.channels = (
-            self.queue(name, self.options, log, self.journal)
-            for name in ["t", *(f"t:{number}" for number in range(channels))]
+            notes(name, self.journal, log, self.kind) for name in ["t", *(f"t:{number}" for number in range(channels))]
         )
         states = self.journal.replay.queues
         self.topic.finished = states[0].finished
@@ -84,6 +84,13 @@ class Topic:
         self.journals.stop()
         gevent.joinall(self._greenlets)
         self.journal.close()
+
+
+def notes(name: str, journal: Journal, log: Logger, kind: type[QueueNotes] = QueueNotes) -> QueueNotes:
+    """What a queue notes that has no messages in memory."""
+    made = kind(name, journal)
+    made.queue = Queue(name, Options(), log, Backend())
+    return made
 
 
 def frame(number: int, size: int = 20) -> bytes:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gnsqd.broker.guid import GuidFactory
+from gnsqd.queues.guid import GuidFactory
 
 TICK = 1 << 20  # ns
 NOW = 1_800_000_000_000_000_000 // TICK * TICK

@@ -8,7 +8,5 @@ cdef class GuidFactory:
     cdef long long _node_id, _tick, _sequence
     cdef public bytes prefix
 
-    @cython.locals(tick=cython.longlong, suffixes=list)
+    @cython.locals(bits=cython.longlong, tick=cython.longlong, suffixes=list)
     cpdef list next_suffixes(self, long long now, Py_ssize_t count)
-    @cython.locals(bits=cython.longlong)
-    cdef _start_tick(self, long long tick)

@@ -35,17 +35,12 @@ class GuidFactory:
     def next_suffixes(self, now: int, count: int) -> list[bytes]:
         """Returns the parts after `prefix` of the next ids, in order: `count` of them, or fewer but at least one if
         the tick ends. `now` is the wall clock in ns."""
+        bits = NODE_ID_BITS  # compiled, a number of C
         tick = (now >> 20) - _EPOCH
-        if tick > self._tick:
-            self._start_tick(tick)
-        elif self._sequence >= _SEQUENCE_END:
-            self._start_tick(self._tick + 1)
+        if tick > self._tick or self._sequence >= _SEQUENCE_END:
+            self._tick = max(tick, self._tick + 1)
+            self._sequence = 0
+            self.prefix = b"%013x" % (self._tick << bits | self._node_id)
         suffixes = _SUFFIXES[self._sequence : self._sequence + count]
         self._sequence += len(suffixes)
         return suffixes
-
-    def _start_tick(self, tick: int) -> None:
-        bits = NODE_ID_BITS  # compiled, a number of C
-        self._tick = tick
-        self._sequence = 0
-        self.prefix = b"%013x" % (tick << bits | self._node_id)

@@ -1,0 +1,104 @@
+"""The backend of a queue: it keeps the messages that memory has no room for."""
+
+from collections.abc import Iterable, Iterator
+from sys import maxsize
+from typing import NamedTuple
+
+from gnsqd.queues.message import Message
+
+MAX_STEP = 2048  # messages that one step drops
+
+
+class Left(NamedTuple):
+    """What queues leave at their end: messages not written, queues not synced, and messages in journals."""
+
+    lost: int = 0
+    unsynced: int = 0
+    journaled: int = 0
+
+    @classmethod
+    def sum(cls, parts: "Iterable[Left]") -> "Left":
+        return cls(*map(sum, zip(Left(), *parts, strict=True)))
+
+
+class Backend:
+    """A backend that keeps nothing, that of ephemeral topics and channels, as nsqd's dummyBackendQueue. Subclasses keep
+    messages on disk or in a journal.
+
+    `count` is the number of queued messages; after damage an estimate, but 0 exactly if nothing is left to read.
+    `unsettled` is the number of messages that `read` returned last and the backend still has, until `finish`. With
+    `journaled`, the backend has each message of the queue, also those in memory, until `finish`. `unsynced` is true
+    while `wait_synced` may have to wait."""
+
+    def __init__(self, keeps: bool = False) -> None:
+        self.keeps = keeps  # else messages that memory has no room for are dropped
+        self.journaled = False
+        self.unsynced = False
+        self.count = 0
+        self.unsettled = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the queued messages, as records of a disk queue."""
+        return 0
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of the files, read messages included; a journal counts for the topic's queue alone."""
+        return 0
+
+    def put(self, messages: list[Message]) -> None:
+        """Keeps messages; StorageError if some cannot be written: the first `error.written` are kept nevertheless."""
+
+    def read(self, limit: int, max_bytes: int) -> list[Message]:
+        """As `Queue.take`, of the backend; `deferred` is set where a message is not due yet."""
+        return []
+
+    def finish(self, messages: list[Message]) -> None:
+        """Forgets messages that the queue need not keep any more."""
+
+    def delivered(self, given: list[Message], messages: list[Message]) -> None:
+        """Notes that of `messages`, just read, those `given` are about to be delivered. The others are finished."""
+
+    def discard(self, messages: list[Message]) -> None:
+        """Forgets messages that were dropped from memory: if the queue is a topic's, no channel gets them."""
+
+    def messages(self) -> Iterator[Message]:
+        """Yields all queued messages that can be read, and keeps them; StorageError."""
+        return iter(())
+
+    def timestamp(self) -> int:
+        """Returns when the next message was published (wall clock, ns); maxsize if that cannot be read now."""
+        return maxsize
+
+    def order(self, message: Message) -> int:
+        """Returns the value by which messages of memory and backend are compared: the smaller is the older."""
+        return message.timestamp
+
+    def front(self) -> int:
+        """Returns the `order` of the next message; maxsize if there is none."""
+        return maxsize
+
+    def sort(self) -> None:
+        """Puts the oldest message first, if the backend can; it need not read messages for that."""
+
+    def drop(self, count: int, size: int, before: int) -> tuple[int, int]:
+        """As `drop_oldest`, of messages whose `order` is less than `before`; returns their number and bytes."""
+        return 0, 0
+
+    def drop_older(self, horizon: int) -> int:
+        """Drops about MAX_STEP of the next messages, those published before `horizon`; returns their number."""
+        return 0
+
+    def wait_synced(self) -> None:
+        """Returns when at most sync-every operations are not fsynced. May yield: call it between batches."""
+
+    def empty(self) -> None:
+        """Drops all messages; StorageError if that cannot be written."""
+
+    def delete(self) -> None:
+        """Drops all messages, and the files; errors as `empty`."""
+
+    def close(self, messages: list[Message]) -> Left:
+        """Keeps `messages`, the rest of the queue, as long as the options promise, and stops. May yield."""
+        return Left()

@@ -1,0 +1,224 @@
+"""The messages of a topic that can be delivered again: where among them a time or a message is, and how a channel gets
+them once more.
+
+They are searched by the time when they were published, which rises with their numbers. Where a clock was set back, or
+disk queues were moved to the journal, what is found is near that time; a message with an id is found in any case.
+
+A rewind queues messages that a channel has finished. There may be a million, so they are looked at in pieces, others
+run in between, and the messages are queued together at the end. What is finished meanwhile is not rewound.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from sys import maxsize
+from time import monotonic_ns, time_ns
+
+from gnsqd.hub.cooperative import Turns
+from gnsqd.options import SECOND
+from gnsqd.queues.guid import time_of
+from gnsqd.queues.journaled import JournalDeferred, backend_of, deferred_of
+from gnsqd.queues.message import Message
+from gnsqd.queues.moment import MessageNotFound, parse_moment
+from gnsqd.queues.queue import Queue
+from gnsqd.shared.errors import BrokerError
+from gnsqd.storage.journal.journal import Journal
+from gnsqd.storage.journal.spans import Spans
+
+FOREVER = float("inf")  # seconds
+_NEAR = SECOND // 10  # between when the id of a message was made and when it was published
+
+
+class History:
+    """The messages of one journal. Each method may raise StorageError."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._begin = journal.retention.begin
+
+    @property
+    def retention(self) -> tuple[int, int]:
+        """The number of bytes kept of messages that all channels have finished, 0 if none, and for how many ns, 0 if as
+        long as these bytes allow."""
+        return self._journal.retention.max_bytes, self._journal.retention.max_age
+
+    def retain(self, max_bytes: int, max_age: int) -> None:
+        """Sets these, also for later starts. May yield."""
+        self._journal.retention.retain(max_bytes, max_age)
+
+    @property
+    def count(self) -> int:
+        """The number of messages, finished or not."""
+        journal = self._journal
+        return max(journal.log.next_number - self._begin - journal.retention.absent.count(), 0)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the segments that have these, as far as they are written."""
+        return sum(segment.size for segment in self._journal.log.segments.all if segment.end > self._begin)
+
+    @property
+    def oldest(self) -> int | None:
+        """The time when the first of them was published (wall clock, ns); None if there is none."""
+        return self._published(self._begin)
+
+    def position(self, text: str) -> int:
+        """Returns the number of the message at `first`, at a time ago such as `-15m`, at a time of RFC 3339, or with an
+        id. A time may also be after the last message. ValueError if `text` is none of these, MessageNotFound. May
+        yield."""
+        if text == "first":
+            return self._begin
+        if len(text) == 16:
+            with suppress(ValueError):
+                return self._number_of(text, self._begin)
+        return self._number_at(parse_moment(text), self._begin)
+
+    def find_deferred(self, queue: Queue, id: str) -> tuple[int, Message] | None:
+        """Returns the message with this id and when it is due (monotonic ns), if a channel's `queue` holds it back in
+        the journal alone. ValueError if this is not an id, MessageNotFound. May yield."""
+        number = self._number_of(id, self._journal.retention.floor())
+        near = self._journal.log.read(number, number + 1)[2] - time_ns() + monotonic_ns()
+        deferred = queue.deferred
+        return deferred.find_stored(number, near) if isinstance(deferred, JournalDeferred) else None
+
+    # Rewinding
+
+    def rewindable(self, queue: Queue, begin: int, end: int) -> tuple[int, int | None, int | None]:
+        """Returns how many messages `rewind` would queue, and when the first and the last were published."""
+        spans = self._done(queue, begin, end)
+        if not spans:
+            return 0, None, None
+        return spans.count(), self._published(spans.begin), self._published(spans.ceiling - 1)
+
+    def rewind(self, queue: Queue, begin: int, end: int) -> int:
+        """Queues the messages from number `begin` to `end` that a channel has finished, before others in its backend,
+        as if they had never been delivered; returns their number. BrokerError("exiting"), or StorageError: not written
+        yet. May yield."""
+        if queue.closed:
+            raise BrokerError("exiting")
+        notes = backend_of(queue).notes
+        with backend_of(queue).rewinding:
+            finished = Spans()
+            notes.logs.append(finished)
+            try:
+                again, count = self._take_again(queue, begin, end)
+            finally:
+                notes.logs.remove(finished)
+            if again:
+                queue.on_more(count, True)
+                for spans in (finished, self._journal.retention.absent):
+                    for span in spans.between(again.begin, again.ceiling):
+                        notes.note_finished_span(*span)
+                self._journal.states.rewind(notes, again.begin, again.ceiling)
+                self._journal.flush()
+            return count
+
+    def begin_at(self, queue: Queue, begin: int, topic: Queue) -> None:
+        """Rewinds the queue of a channel that the journal does not know yet. When this returns, it also has what its
+        topic has handed over until now. StorageError. May yield."""
+        journal, topic_notes = self._journal, backend_of(topic).notes
+        handed_over = Spans()
+        notes = backend_of(queue).notes
+        notes.finished = topic_notes.finished.copy()
+        topic_notes.logs.append(handed_over)
+        journal.retention.rewinds += 1  # until the journal knows what this queue needs
+        try:
+            again, _ = self._take_again(queue, begin, maxsize)
+            notes.finished.update(journal.retention.absent.between(again.begin, again.ceiling))
+            journal.flush()
+            runs, _, _ = self._sort_out(queue, handed_over, Turns(FOREVER))
+            backend_of(queue).put_spans(runs)
+        finally:
+            journal.retention.rewinds -= 1
+            topic_notes.logs.remove(handed_over)
+
+    def _done(self, queue: Queue, begin: int, end: int) -> Spans:
+        """Returns the messages from `begin` to `end` that the queue is done with and the journal has."""
+        journal = self._journal
+        end = min(end, journal.log.next_number)
+        done = backend_of(queue).notes.finished.between(max(begin, journal.retention.begin), end)
+        return done.without(journal.retention.absent) if journal.retention.absent else done
+
+    def _take_again(self, queue: Queue, begin: int, end: int) -> tuple[Spans, int]:
+        """Queues finished messages; returns them, and their number: none if the queue was emptied meanwhile. Errors as
+        `rewind`. May yield, but not between its last look at other queues and its end."""
+        backend, journal = backend_of(queue), self._journal
+        # Messages have to be in segments, and that they were finished is written before that they are not.
+        journal.flush()
+        again = self._done(queue, begin, end)
+        deferred = backend.notes.deferred
+        journal.retention.rewinds += 1
+        try:
+            runs, queued, count = self._sort_out(queue, again, Turns())
+        finally:
+            journal.retention.rewinds -= 1
+        if queue.closed:
+            raise BrokerError("exiting")
+        if backend.notes.deferred is not deferred:
+            return Spans(), 0
+        backend.notes.finished.remove(again.begin, again.ceiling)
+        backend.put_first(runs, queued)
+        if queue.ordered:
+            backend.sort()
+        return again, count
+
+    def _sort_out(self, queue: Queue, again: Spans, turns: Turns) -> tuple[deque[tuple[int, int]], int, int]:
+        """Holds back which of these messages are not due; returns runs of the others, their number, and the number of
+        all. Yields in `turns`, as long as the queue is not emptied or deleted."""
+        backend = backend_of(queue)
+        runs: deque[tuple[int, int]] = deque()
+        deferred, queued, count = backend.notes.deferred, 0, 0
+        for piece, numbers, times in self._journal.log.segments.pieces(again, time_ns()):
+            if numbers:
+                deferred_of(queue).hold_until(times, numbers)
+                piece = piece.without(Spans.of(numbers))
+            runs.extend(piece)
+            queued += piece.count()
+            count += len(numbers)
+            turns.give()
+            if backend.notes.deferred is not deferred or queue.closed:
+                break
+        else:
+            backend.rewound_end = max(backend.rewound_end, again.ceiling)
+        return runs, queued, count + queued
+
+    # Searching
+
+    def _published(self, number: int) -> int | None:
+        frames = self._journal.log.read(number, self._journal.log.next_number)[1]
+        return Message(frames[0], 0, 0).timestamp if frames else None
+
+    def _number_at(self, time: int, first: int) -> int:
+        """Returns the number of the first message published then or later, from number `first` on."""
+        journal = self._journal
+        end = journal.log.next_number
+        while first < end:
+            middle = (first + end) // 2
+            number, frames, _ = journal.log.read(middle, end)
+            if frames and Message(frames[0], 0, 0).timestamp < time:
+                first = number + 1
+            else:
+                end = middle
+        return first
+
+    def _number_of(self, id: str, first: int) -> int:
+        published = time_of(id)
+        near = self._number_at(published - _NEAR, first)
+        for begin, latest in ((near, published + _NEAR), (first, maxsize)):  # the clock may have been set back
+            for number, message in self._messages(begin):
+                if message.id == id.encode():
+                    return number
+                if message.timestamp > latest:
+                    break
+        raise MessageNotFound("message does not exist")
+
+    def _messages(self, number: int) -> Iterator[tuple[int, Message]]:
+        turns = Turns()
+        while True:
+            number, frames, _ = self._journal.log.read(number, self._journal.log.next_number)
+            if not frames:
+                return
+            for frame in frames:
+                yield number, Message(frame, 0, 0)
+                number += 1
+            turns.give()
