@@ -27,6 +27,7 @@ from greenlet import getcurrent, greenlet
 from gnsqd.hub.cooperative import yield_turn
 from gnsqd.net.addresses import format_address
 from gnsqd.net.stream import TLS, Layer, Stack, StreamError, TLSError
+from gnsqd.shared.errors import reason_of
 
 RECEIVE_SIZE = 65536
 WINDOW = 50e-6  # seconds that the loop polls
@@ -280,7 +281,7 @@ class Connection:
 
     def _failed(self, what: str, error: OSError) -> OSError:
         """Returns `error` of the socket, as Go words it."""
-        return OSError(f"{self._describe(what)}: {what}: {(error.strerror or str(error)).lower()}")
+        return OSError(f"{self._describe(what)}: {what}: {reason_of(error)}")
 
     def _describe(self, what: str) -> str:
         network = "unix" if self._socket.family == socket.AF_UNIX else "tcp"
