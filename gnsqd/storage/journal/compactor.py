@@ -41,8 +41,8 @@ Live = Callable[[int, int], Iterator[Spans]]  # `Retention.live`
 
 
 class Retention:
-    """Knows which messages of a log are kept: the live ones, and of the others at most
-    `max_bytes`, none if 0, that are at most `max_age` ns old, or of any age if that is 0."""
+    """Knows which messages of a log are kept: the live ones, and of the others at most `max_bytes`, none if 0, that are
+    at most `max_age` ns old, or of any age if that is 0."""
 
     def __init__(
         self, log: Log, states: QueueStates, options: Options, replay: Replay, commit: Callable[[], None]

@@ -47,8 +47,9 @@ class Journal:
         self.replay = Replay(topic, logger)
         self.replay.read([path for _, path in paths])
         next_segment = max((number for number, _ in paths), default=-1) + 1
-        changes = self._note_dirty, self._note_synced
-        self.log = Log(topic, options, self.replay, next_segment, logger, syncer, open_files, *changes)
+        self.log = Log(
+            topic, options, self.replay, next_segment, logger, syncer, open_files, self._note_dirty, self._note_synced
+        )
         self.states = QueueStates(self.log.encoder, self.replay.next_queue, open_files, self._note_dirty)
         self.retention = Retention(self.log, self.states, options, self.replay, self.commit)
         self.compactor = Compactor(self.retention, self.flush, self.commit)
