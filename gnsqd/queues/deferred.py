@@ -1,7 +1,7 @@
 """The messages that a channel holds back: those deferred when they were published, and those requeued with a delay."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import merge, nsmallest
 from itertools import accumulate, islice
 from operator import itemgetter
@@ -101,8 +101,7 @@ class Deferred:
         in_memory = [(each.deadline, each) for each in turns.over([*self]) if each.deadline >= begin]
         first = nsmallest(limit, in_memory, key=itemgetter(0))
         shown: list[tuple[int, Message]] = []
-        for due, held in islice(merge(first, self._stored_from(begin, limit), key=itemgetter(0)), limit):
-            message = held if isinstance(held, Message) else self._read(held)
+        for due, message in islice(merge(first, self._stored_from(begin, limit), key=itemgetter(0)), limit):
             if message is not None:
                 max_bytes -= len(message.frame)
                 if shown and max_bytes < 0:
@@ -111,13 +110,9 @@ class Deferred:
             turns.give()
         return shown
 
-    def _stored_from(self, begin: int, limit: int) -> list[tuple[int, int]]:
-        """Returns due time and number of messages that only the backend has, as `look`."""
-        return []
-
-    def _read(self, number: int) -> Message | None:
-        """Returns one of these; None if it cannot be read. StorageError."""
-        return None
+    def _stored_from(self, begin: int, limit: int) -> Iterable[tuple[int, Message | None]]:
+        """Yields due times and messages that only the backend has, None if one cannot be read, as `look`."""
+        return ()
 
     def count_due(self, ends: list[int]) -> list[int]:
         """Returns how many messages are due earlier than each of `ends` (monotonic ns), which rise. May yield."""

@@ -339,8 +339,8 @@ class JournalDeferred(Deferred):
         message = None if due is None else self._read(number)
         return None if due is None or message is None else (due, message)
 
-    def _stored_from(self, begin: int, limit: int) -> list[tuple[int, int]]:
-        return [*islice(self._notes.deferred.from_due(begin), limit)]
+    def _stored_from(self, begin: int, limit: int) -> Iterable[tuple[int, Message | None]]:
+        return ((due, self._read(number)) for due, number in [*islice(self._notes.deferred.from_due(begin), limit)])
 
     def _read(self, number: int) -> Message | None:
         return next(self._backend.read_spans([(number, number + 1)]), None)

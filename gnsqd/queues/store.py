@@ -69,12 +69,13 @@ class Store:
 
     def new_queue(self, name: str) -> Queue:
         """Opens the queue of a topic or channel."""
-        context, is_channel = self.context, ":" in name
-        if is_ephemeral(name):
-            return Queue(name, context.options, self.log, Backend(), Deferred() if is_channel else None)
-        disk_queue = context.open_disk_queue(name)
-        backend = DiskBackend(disk_queue, context.options, self.log, context.set_health)
-        return Queue(name, context.options, self.log, backend, DiskDeferred(disk_queue) if is_channel else None)
+        context = self.context
+        backend, deferred = Backend(), Deferred()
+        if not is_ephemeral(name):
+            disk_queue = context.open_disk_queue(name)
+            backend = DiskBackend(disk_queue, context.options, self.log, context.set_health)
+            deferred = DiskDeferred(disk_queue)
+        return Queue(name, context.options, self.log, backend, deferred if ":" in name else None)
 
     def channel_queue(self, channel: str, past: Queue | None = None) -> Queue:
         """Returns the queue of a channel that is being made: `past`, if the log does not know the channel."""
