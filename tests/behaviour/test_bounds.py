@@ -136,6 +136,7 @@ def test_full_topic_refuses_publishers_until_there_is_room(gnsqd_factory: Daemon
         die(nsqd, durability)
     assert len(consume(nsqd, 4)) == 4
     wait_for(nsqd, "t", "c", depth=1)
+    assert ask(nsqd, "POST /mpub?topic=t", b"x\n" * 8) == (503, message(f"FULL: {reason}")), "30 bytes more for each"
     publish(nsqd, "t", *[BODY] * 2)
     assert_refused(nsqd, reason)
     for action in ("topic/pause?topic=t", "channel/empty?topic=t&channel=c", "channel/empty?topic=t&channel=d"):

@@ -59,6 +59,7 @@ def left_in(directory: Path) -> dict[str, Counter[bytes]]:
     found = list_directory(str(directory))
     assert not found.journals
     assert found.listed is not None
+    assert not any(entry.paused for entry in found.listed.values())
     left = {}
     for queue in found.queues.values():
         assert queue.name in found.listed
