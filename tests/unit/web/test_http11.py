@@ -47,6 +47,12 @@ def test_repeated_headers_are_joined_and_names_lowered_but_trailers_are_dropped(
     assert request.headers == {b"host": b"x", b"transfer-encoding": b"chunked", b"x-a": b"1, 2"}
 
 
+def test_what_begins_no_request_is_refused_before_its_line_ends_and_requests_before_it_are_given() -> None:
+    under_test = reader()
+    assert [request.path for request in under_test.feed(GET + b"\x16\x03")] == ["/ping"]
+    assert under_test.refusal.startswith(b"HTTP/1.1 400 ")
+
+
 def test_a_request_line_is_read_once_in_however_many_pieces_its_head_comes() -> None:
     class Reading(RequestReader):
         count = 0
