@@ -1,7 +1,7 @@
 """Writes the tables of four reference pages in contrib/docs from the program: http.md from the routes, tcp.md from the
-commands, statistics.md and metrics.md from the statistics. Which rows there are, in which order, and what the program
-determines in them comes from there. The words stand in the tables themselves and are kept: a row that the table does
-not have yet is an error, until somebody writes it. `make options` runs it; a test compares."""
+commands, statistics.md and metrics.md from the statistics. The program gives the rows and what it determines in them.
+Other words stand in the tables and are kept: a row that the table lacks is an error, until somebody writes it. `make
+options` runs it; a test compares."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -80,14 +80,12 @@ def _commands(words: Words) -> str:
         line, _, *others = by_name[spec.name]
         tail = "size, count, size and body of each" if spec.message_limit else "size, body" if spec.limit else ""
         rows.append([line, tail, *others])
-    headings = ["Line", "Followed by", "State", "What it does", "Answer", "Errors besides `E_INVALID`"]
-    return table(headings, rows)
+    return table(["Line", "Followed by", "State", "What it does", "Answer", "Errors besides `E_INVALID`"], rows)
 
 
 def _wire_errors(words: Words) -> str:
-    return table(
-        ["Code", "Why", "Ends the connection"], [words[code] for code in sorted(wire_errors())], "|---|---|:-:|"
-    )
+    rows = [words[code] for code in sorted(wire_errors())]
+    return table(["Code", "Why", "Ends the connection"], rows, "|---|---|:-:|")
 
 
 def _settings(words: Words) -> str:
@@ -134,34 +132,27 @@ def metric(level: str, field: StatField) -> str:
     return f"gnsqd_{level}_{field.metric}{'_total' if field.kind.value == 'counter' else ''}"
 
 
-def _clients(words: Words) -> str:
+def _keys(names: Iterable[str]) -> Callable[[Words], str]:
     known = {field.name: [f"`{field.name}`", field.help] for field in CLIENT_FIELDS}
-    return _keys((field.name for field in fields(ClientStats)), words | known)
-
-
-def _memory(words: Words) -> str:
-    return _keys(MemoryStats().row(), words)
-
-
-def _keys(names: Iterable[str], words: Words) -> str:
-    return table(["Key", "Meaning"], [words[name] for name in names])
+    return lambda words: table(["Key", "Meaning"], [(words | known)[name] for name in names])
 
 
 _LABELS = {"topic": "topic", "channel": "topic, channel"}
 _PAUSED = {level: f"{labels}, paused" for level, labels in _LABELS.items()}
-_MIXIN = {"channel": "topic, channel"}
 TABLES: dict[str, dict[str, Callable[[Words], str]]] = {
     "http.md": {"routes": _endpoints, "errors": _http_errors},
     "tcp.md": {"commands": _commands, "settings": _settings, "errors": _wire_errors},
     "statistics.md": {
         "topics": _statistics("topic"),
         "channels": _statistics("channel"),
-        "clients": _clients,
-        "memory": _memory,
+        "clients": _keys([field.name for field in fields(ClientStats)]),
+        "memory": _keys(MemoryStats().row()),
     },
     "metrics.md": {
         "series": _series(metric, _LABELS, of=Options(max_attempts=1)),
         "exporter": _series(lambda level, field: f"nsq_{level}_{field.name}", _PAUSED, typed=False),
-        "mixin": _series(lambda _, field: f"nsq_topic_channel_{field.statsd}", _MIXIN, typed=False),
+        "mixin": _series(
+            lambda _, field: f"nsq_topic_channel_{field.statsd}", {"channel": "topic, channel"}, typed=False
+        ),
     },
 }
