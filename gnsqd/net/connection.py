@@ -46,8 +46,6 @@ class Polling:
     slowly, nothing is done.
     """
 
-    __slots__ = ("_idle", "_last", "looking")
-
     def __init__(self) -> None:
         self._idle: Any = get_hub().loop.idle()  # called as long as there is nothing else to do
         self._last = 0.0
@@ -78,11 +76,6 @@ def shared_polling() -> Polling:
 
 class Connection:
     """Owns the socket. `read_deadline` is monotonic seconds, 0 for none; `write_timeout` seconds, None for none."""
-
-    __slots__ = (
-        "_armed", "_closed", "_expired", "_hub", "_layer", "_local_address", "_polling", "_readable", "_reader",
-        "_sending", "_socket", "_timer", "_timer_at", "_unread", "read_deadline", "remote_address", "write_timeout",
-    )  # fmt: skip
 
     def __init__(self, sock: socket.socket, remote_address: str) -> None:
         sock.setblocking(False)
@@ -275,9 +268,9 @@ class Connection:
 
     def push(self, layer: Layer, received: bytes = b"") -> None:
         """Lets everything go through `layer` from now on, beginning with what was `received` already."""
-        self._layer = layer if self._layer is None else Stack(self._layer, layer)
         if received:
             self._unread = layer.decode(received)
+        self._layer = layer if self._layer is None else Stack(self._layer, layer)
 
     def _failed(self, what: str, error: OSError) -> OSError:
         """Returns `error` of the socket, as Go words it."""
@@ -290,10 +283,8 @@ class Connection:
     def shutdown(self) -> None:
         """Ends both directions; whoever waits on this connection notices."""
         self._closed = True
-        try:
+        with suppress(OSError):  # the client was faster
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the client was faster
 
     def close(self) -> None:
         self._readable.stop()

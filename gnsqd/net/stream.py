@@ -35,17 +35,9 @@ class Layer(Protocol):
     """One transformation of the byte stream. Neither method yields, so greenlets may share a layer as long as what they
     encode is sent in the order of encoding."""
 
-    @property
-    def pending(self) -> bool:
-        """True if `decode(b"")` may return more."""
-
-    @property
-    def ended(self) -> bool:
-        """True if the peer ended the stream inside this layer; later bytes are ignored."""
-
-    @property
-    def cut_off(self) -> str:
-        """Go's error if no more is received, "" if the peer may stop here."""
+    pending: bool  # `decode(b"")` may return more
+    ended: bool  # by the peer, inside this layer: later bytes are ignored
+    cut_off: str  # Go's error if no more is received, "" if the peer may stop here
 
     def decode(self, data: bytes) -> bytes:
         """Decodes received bytes; returns b"" when more are needed. Raises StreamError for invalid data."""
@@ -76,21 +68,17 @@ class Stack:
     def __init__(self, lower: Layer, upper: Layer) -> None:
         self._lower = lower
         self._upper = upper
+        self._note_state()
 
-    @property
-    def pending(self) -> bool:
-        return self._lower.pending or self._upper.pending
-
-    @property
-    def ended(self) -> bool:
-        return self._lower.ended or self._upper.ended
-
-    @property
-    def cut_off(self) -> str:
-        return self._lower.cut_off or self._upper.cut_off
+    def _note_state(self) -> None:
+        self.pending = self._lower.pending or self._upper.pending
+        self.ended = self._lower.ended or self._upper.ended
+        self.cut_off = self._lower.cut_off or self._upper.cut_off
 
     def decode(self, data: bytes) -> bytes:
-        return self._upper.decode(self._lower.decode(data))
+        plain = self._upper.decode(self._lower.decode(data))
+        self._note_state()
+        return plain
 
     def encode(self, data: bytes) -> bytes:
         return self._lower.encode(self._upper.encode(data))
@@ -104,10 +92,7 @@ class DeflateLayer:
         self._decompress = zlib.decompressobj(-zlib.MAX_WBITS)
         self.pending = False
         self.ended = False
-
-    @property
-    def cut_off(self) -> str:
-        return "" if self.ended else "unexpected EOF"
+        self.cut_off = "unexpected EOF"
 
     def decode(self, data: bytes) -> bytes:
         try:
@@ -115,6 +100,7 @@ class DeflateLayer:
         except zlib.error as error:
             raise StreamError("flate: corrupt input") from error
         self.ended = self._decompress.eof
+        self.cut_off = "" if self.ended else "unexpected EOF"
         # A full chunk may leave output inside zlib even when it has consumed all input.
         self.pending = len(plain) == MAX_CHUNK and not self.ended
         return plain
@@ -151,10 +137,7 @@ class SnappyLayer:
         self._identified = False
         self._sent_identifier = False
         self.pending = False
-
-    @property
-    def cut_off(self) -> str:
-        return "snappy: corrupt input" if self._unread or self._skip else ""
+        self.cut_off = ""
 
     def decode(self, data: bytes) -> bytes:
         chunks = self._take_chunks(data)
@@ -194,6 +177,7 @@ class SnappyLayer:
                 chunks.append(unread[start:end])
             start = end
         self._unread = unread[start:]
+        self.cut_off = "snappy: corrupt input" if self._unread or self._skip else ""
         return chunks
 
     def _check_header(self, kind: int, length: int) -> None:

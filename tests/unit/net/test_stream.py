@@ -57,11 +57,10 @@ def test_stack_is_pending_or_ended_with_any_of_its_layers() -> None:
     assert zlib.decompressobj(-15).decompress(stack.encode(OK_FRAME)) == FRAMED_OK
     many = IDENTIFIER + plain_chunk(b"x") + plain_chunk(b"y" * 1000) * 2000
     assert drain(stack, raw_deflate(many)) == b"x" + b"y" * 2_000_000
-    for ended in (0, 1):
-        both = deflate(), deflate()
-        stack = Stack(*both)
+    for plain, lower_ends in ((b"x", True), (raw_deflate(b"x", finish=True), False)):
+        stack = Stack(deflate(), deflate())
         assert not stack.ended
-        both[ended].decode(raw_deflate(b"x", finish=True))
+        stack.decode(raw_deflate(plain, finish=lower_ends))
         assert stack.ended
 
 
