@@ -70,8 +70,7 @@ _ALERTS = {
     "unknown ca": "unknown certificate authority",
 }
 
-_VERSION = 0xA0  # the tag of a certificate's first field, which may be missing
-_COMMON_NAME = bytes([0x55, 4, 3])  # its OID, 2.5.4.3
+_COMMON_NAME = 13  # NID_commonName
 # ASN.1's types of string that Go knows: UTF8String, NumericString, PrintableString, T61String, IA5String, BMPString.
 _STRINGS = {12: "utf-8", 18: "ascii", 19: "ascii", 20: "latin-1", 22: "ascii", 30: "utf-16-be"}
 
@@ -140,14 +139,9 @@ class TLSLayer:
         self.established = self.pending = True
         self.version = _SHOWN_VERSIONS[self._connection.get_protocol_version()]
         self.cipher_suite = _SHOWN_SUITES[self._connection.get_cipher_name() or ""]
-        self.peer_common_name = self._read_common_name()
-
-    def _read_common_name(self) -> str:
         certificate = self._connection.get_peer_certificate()
-        if certificate is None:
-            return ""
         try:
-            return _common_name(crypto.dump_certificate(crypto.FILETYPE_ASN1, certificate))
+            self.peer_common_name = "" if certificate is None else _common_name(certificate)
         except ValueError as error:
             raise TLSError("tls: failed to parse client certificate", b"") from error
 
@@ -199,37 +193,24 @@ class TLSLayer:
         return outgoing
 
 
-def _common_name(certificate: bytes) -> str:
+def _common_name(certificate: crypto.X509) -> str:
     """Returns the subject's last common name, as Go, or ""; raises ValueError for one that Go does not accept either.
 
-    Read from the DER because cryptography refuses certificates that Go takes, such as one with an asterisk in a
-    PrintableString. OpenSSL has taken this one, so its structure is sound.
+    OpenSSL reads it because cryptography refuses certificates that Go takes, such as one with an asterisk in a
+    PrintableString.
     """
-    ((_, content),) = _elements(certificate)
-    (_, signed), *_ = _elements(content)
-    _serial, _algorithm, _issuer, _validity, subject, *_ = (
-        content for tag, content in _elements(signed) if tag != _VERSION
-    )
+    subject = _lib.X509_get_subject_name(certificate._x509)
     name = ""
-    for _, relative_name in _elements(subject):
-        for _, attribute in _elements(relative_name):
-            (_, kind), (tag, value) = _elements(attribute)
-            if kind == _COMMON_NAME:
-                if tag not in _STRINGS:
-                    raise ValueError(f"common name of ASN.1 type {tag}")
-                name = value.decode(_STRINGS[tag])
+    for index in range(_lib.X509_NAME_entry_count(subject)):
+        entry = _lib.X509_NAME_get_entry(subject, index)
+        if _lib.OBJ_obj2nid(_lib.X509_NAME_ENTRY_get_object(entry)) == _COMMON_NAME:
+            value = _lib.X509_NAME_ENTRY_get_data(entry)
+            tag = _lib.ASN1_STRING_type(value)
+            if tag not in _STRINGS:
+                raise ValueError(f"common name of ASN.1 type {tag}")
+            text = _ffi.buffer(_lib.ASN1_STRING_get0_data(value), _lib.ASN1_STRING_length(value))[:]
+            name = text.decode(_STRINGS[tag])
     return name
-
-
-def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields tag and content of each element."""
-    while der:
-        start, length = 2, der[1]
-        if length & 0x80:
-            start += length & 0x7F
-            length = int.from_bytes(der[2:start])
-        yield der[0], der[start : start + length]
-        der = der[start + length :]
 
 
 def _text(error: SSL.Error | crypto.Error) -> str:
@@ -242,27 +223,6 @@ def _text(error: SSL.Error | crypto.Error) -> str:
             return f"tls: {_REASONS.get(reason, reason)}"
         case _:  # nothing new: an earlier error has ended the connection
             return "tls: connection has failed"
-
-
-def build_context(options: Options) -> SSL.Context | None:
-    """Builds the context of client connections, None without certificate and key; raises StartError with Go's texts.
-
-    `options` are validated: a client auth policy has set tls_required.
-    """
-    if not options.tls_cert and not options.tls_key:
-        if options.tls_required != TLS_NOT_REQUIRED:
-            raise StartError("cannot require TLS client connections without TLS key and cert")
-        return None
-    with _start_errors("TLS config"):
-        return _build_context(options)
-
-
-def read_client_roots(options: Options) -> bytes:
-    """Returns the roots for verifying servers, in DER one after the other, b"" for the system's; raises StartError with
-    Go's texts."""
-    with _start_errors("client TLS config"):
-        roots = _read_roots(options.tls_root_ca_file)
-        return b"".join(root.public_bytes(Encoding.DER) for root in roots)
 
 
 @contextlib.contextmanager
@@ -279,7 +239,16 @@ def _start_errors(what: str) -> Iterator[None]:
         raise StartError(f"failed to build {what} - {_text(error)}") from error
 
 
-def _build_context(options: Options) -> SSL.Context:
+@_start_errors("TLS config")
+def build_context(options: Options) -> SSL.Context | None:
+    """Builds the context of client connections, None without certificate and key; raises StartError with Go's texts.
+
+    `options` are validated: a client auth policy has set tls_required.
+    """
+    if not options.tls_cert and not options.tls_key:
+        if options.tls_required != TLS_NOT_REQUIRED:
+            raise StartError("cannot require TLS client connections without TLS key and cert")
+        return None
     context = SSL.Context(SSL.TLS_SERVER_METHOD)
     context.set_min_proto_version(options.tls_min_version)
     context.set_max_proto_version(SSL.TLS1_3_VERSION)
@@ -298,6 +267,13 @@ def _build_context(options: Options) -> SSL.Context:
     _use_key_pair(context, options.tls_cert, options.tls_key)
     _set_client_auth(context, options.tls_client_auth_policy, options.tls_root_ca_file)
     return context
+
+
+@_start_errors("client TLS config")
+def read_client_roots(options: Options) -> bytes:
+    """Returns the roots for verifying servers, in DER one after the other, b"" for the system's; raises StartError with
+    Go's texts."""
+    return b"".join(root.public_bytes(Encoding.DER) for root in _read_roots(options.tls_root_ca_file))
 
 
 def _use_key_pair(context: SSL.Context, cert_path: str, key_path: str) -> None:
