@@ -188,16 +188,10 @@ def _lacks_port(address: str) -> bool:
 
 def _is_stale(path: bytes) -> bool:
     """Returns True for a unix socket where nobody listens, as a killed daemon leaves it."""
-    try:
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            return False
-        with socket.socket(socket.AF_UNIX) as client:
-            client.setblocking(False)
-            client.connect(path)
-    except ConnectionRefusedError:
-        return True
-    except OSError:  # the one who listens has too much to do, or has bound a socket of another type
-        return False
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)
+        # Any other error: the one who listens has too much to do, or has bound a socket of another type.
+        return stat.S_ISSOCK(os.lstat(path).st_mode) and client.connect_ex(path) == errno.ECONNREFUSED
     return False
 
 
