@@ -164,7 +164,7 @@ class NSQD(Daemon):
             self._spawn("boundsLoop", lambda: bounds_loop(self._bounds, self._free_disk, self._bounds_exit))
         if options.max_attempts:
             self._dead_letters.start()
-        self._lookup.start()
+        self._lookup.connect()
         self._statsd.start()
         self._spawn("reportLoop", self._service_manager.report_loop)
         self._service_manager.ready()

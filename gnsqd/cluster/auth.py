@@ -164,15 +164,13 @@ class Auth:
         for address in self._addresses[start:] + self._addresses[:start]:
             url = address if "://" in address else f"http://{address}/auth"
             try:
-                return parse_answer(self._ask(url, fields))
+                if self._method == "post":
+                    data = dumps({name: [value] for name, value in fields.items()}).encode()
+                    return parse_answer(self._http.request(url, data))
+                return parse_answer(self._http.request(f"{url}?{urlencode(fields, errors='surrogateescape')}"))
             except (HTTPClientError, ValueError) as error:
                 errors.append(_sanitize(f"failed to auth against {address} - {error}"))
         raise AuthError("; ".join(errors))
-
-    def _ask(self, url: str, fields: dict[str, str]) -> bytes:
-        if self._method == "post":
-            return self._http.post(url, dumps({name: [value] for name, value in fields.items()}).encode())
-        return self._http.get(f"{url}?{urlencode(fields, errors='surrogateescape')}")
 
 
 def parse_answer(body: bytes) -> State:

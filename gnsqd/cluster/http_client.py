@@ -52,20 +52,10 @@ class HTTPClient:
     tls_min_version: int = ssl.TLSVersion.TLSv1_2
     max_body_size: int = MAX_BODY_SIZE
 
-    def get(self, url: str) -> bytes:
-        """Returns the body of the answer; raises HTTPClientError. Yields.
-
-        nsqd requests HTTPS by a 403 with an https_port.
-        """
-        return self._request(url, None)
-
-    def post(self, url: str, data: bytes) -> bytes:
-        """Sends JSON as the body; otherwise as `get`."""
-        return self._request(url, data)
-
-    def _request(self, url: str, data: bytes | None) -> bytes:
+    def request(self, url: str, data: bytes | None = None) -> bytes:
+        """Sends GET, or POST with JSON; returns the body of the answer. Raises HTTPClientError. Yields."""
         answer, body = self._fetch(url, data)
-        if answer.status == 403 and not url.startswith("https"):
+        if answer.status == 403 and not url.startswith("https"):  # nsqd requests HTTPS by an https_port
             answer, body = self._fetch(_https_url(url, body), data)
         if answer.status != 200:
             status = f"{answer.status} {answer.reason}"
@@ -74,7 +64,7 @@ class HTTPClient:
         return body
 
     def _fetch(self, url: str, data: bytes | None) -> tuple[http.client.HTTPResponse, bytes]:
-        deadline = monotonic() + (self.request_timeout / 1e9 if self.request_timeout > 0 else float("inf"))
+        deadline = monotonic() + self.request_timeout / 1e9 if self.request_timeout > 0 else None
         for _ in range(_MAX_REQUESTS):
             answer, body = self._ask(url, data, deadline)
             location = answer.getheader("Location", "")
@@ -85,12 +75,13 @@ class HTTPClient:
                 data = None
         raise HTTPClientError(f"Get {quote(location)}: stopped after {_MAX_REQUESTS} redirects")
 
-    def _ask(self, url: str, data: bytes | None, deadline: float) -> tuple[http.client.HTTPResponse, bytes]:
+    def _ask(self, url: str, data: bytes | None, deadline: float | None) -> tuple[http.client.HTTPResponse, bytes]:
         """Sends one request; returns the answer's head and its body. Raises HTTPClientError."""
         where = f"{'Get' if data is None else 'Post'} {quote(url)}: "
         late = "exceeded while awaiting headers"
+        time_left = None if deadline is None else max(deadline - monotonic(), 0.0)
         try:
-            with Timeout(_time_left(deadline), False), closing(self._connection(urlsplit(url))) as connection:
+            with Timeout(time_left, False), closing(self._connection(urlsplit(url))) as connection:
                 connection.send_request(data)
                 response = connection.getresponse()
                 where, late = "", "or context cancellation while reading body"
@@ -104,9 +95,8 @@ class HTTPClient:
             raise ValueError(f"unsupported protocol scheme {quote(url.scheme)}")
         if not url.hostname:
             raise ValueError("http: no Host in request URL")
-        return _Connection(
-            url, self.connect_timeout / 1e9 or None, self._tls_context if url.scheme == "https" else None
-        )
+        tls_context = self._tls_context if url.scheme == "https" else None
+        return _Connection(url, self.connect_timeout / 1e9 or None, tls_context)
 
     @cached_property
     def _tls_context(self) -> Any:
@@ -168,10 +158,6 @@ class _Connection(http.client.HTTPConnection):
             )
             with Timeout(_TLS_HANDSHAKE_SECONDS, OSError("net/http: TLS handshake timeout")):
                 self.sock.do_handshake()
-
-
-def _time_left(deadline: float) -> float | None:
-    return None if deadline == float("inf") else max(deadline - monotonic(), 0.0)
 
 
 def _read(response: http.client.HTTPResponse, limit: int) -> bytes:

@@ -29,7 +29,7 @@ MAX_CHANNELS_BODY = 256 * 1024  # bytes; more would keep everybody waiting while
 
 
 class Lookup:
-    """Owns the peers, in the order of the addresses. Nothing happens before `start`."""
+    """Owns the peers, in the order of the addresses. Nothing happens before `connect`."""
 
     def __init__(self, registry: Registry, options: Options, log: Logger, spawn: Spawn) -> None:
         self._registry = registry
@@ -40,10 +40,6 @@ class Lookup:
         self._peers: dict[str, LookupPeer] = {}
         self._queries: set[Greenlet[..., None]] = set()
 
-    def start(self) -> None:
-        """Connects to the nsqlookupds of the options, and registers this daemon. Never yields."""
-        self.set_addresses(self._options.nsqlookupd_tcp_addresses)
-
     def stop(self) -> None:
         """Closes all connections; pending queries for channels return without them. Yields."""
         self._log.info("LOOKUP: closing")
@@ -51,17 +47,18 @@ class Lookup:
         self._peers.clear()
         killall([*loops, *self._queries])
 
-    def set_addresses(self, addresses: list[str]) -> None:
-        """Disconnects peers that are not in `addresses`, and connects to new ones. Never yields."""
+    def connect(self) -> None:
+        """Connects to the nsqlookupds of the options, registers this daemon, and disconnects from others. Never
+        yields."""
         options = self._options
+        addresses = options.nsqlookupd_tcp_addresses or []
         if addresses and self._http is None:
             from gnsqd.cluster.http_client import HTTPClient  # imported late, as it loads slowly
 
             timeouts = options.http_client_connect_timeout, options.http_client_request_timeout
             self._http = HTTPClient(*timeouts, max_body_size=MAX_CHANNELS_BODY)
         topology = {"topology_region": options.topology_region, "topology_zone": options.topology_zone}
-        current = set(addresses)
-        for address in [address for address in self._peers if address not in current]:
+        for address in [address for address in self._peers if address not in addresses]:
             self._log.info("LOOKUP(%s): removing peer", address)
             self._peers.pop(address).loop.kill(block=False)
         for address in addresses:
@@ -98,8 +95,6 @@ class Lookup:
         for peer in self._peers.values():
             peer.queue_command(kind, f"{'UNREGISTER' if thing.exiting else 'REGISTER'} {names}")
 
-    # Channels of a new topic
-
     def channels_to_precreate(self, topic_name: str) -> list[str]:
         """Returns the channels of this topic that nsqlookupds list, sorted. Yields until all have answered or failed.
 
@@ -133,7 +128,7 @@ class Lookup:
             assert self._http is not None
             self._log.info("CI: querying nsqlookupd http://%s%s", address, target)
             try:
-                names.update(self._parse_channels(self._http.get(f"http://{address}{target}")))
+                names.update(self._parse_channels(self._http.request(f"http://{address}{target}")))
             except (HTTPClientError, ValueError) as error:
                 errors.append(str(error))
 

@@ -9,7 +9,6 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from time import monotonic
 
 from gevent import Greenlet, Timeout
@@ -102,47 +101,47 @@ class LookupPeer:
         """Registers everything, then what changes, and sends PING, until it is killed."""
         try:
             ping_at = monotonic() + PING_INTERVAL
-            self._attempt("connect", self.connect)
+            self._attempt()
             while True:
                 wait = ping_at - monotonic()
                 if self._overrun:
                     self._log.warn("LOOKUPD(%s): too far behind, registering everything again", self.address)
                     self._overrun = False
                     self.close()
-                    self._attempt("connect", self.connect)
+                    self._attempt()
                 elif wait <= 0:
                     self._log.debug("LOOKUPD(%s): sending heartbeat", self.address)
                     ping_at = monotonic() + PING_INTERVAL
-                    self._attempt("PING", partial(self.command, "PING"))
+                    self._attempt("PING")
                 elif self._events:
                     kind, command = self._events.popleft()
                     self._log.info("LOOKUPD(%s): %s %s", self.address, kind, command)
-                    self._attempt(command, partial(self.command, command))
+                    self._attempt(command)
                 else:
                     self._doorbell.wait(wait)
         finally:
             self.close()
 
-    def _attempt(self, what: str, action: Callable[[], None]) -> None:
+    def _attempt(self, command: str = "") -> None:
         connected = self.connected
         try:
-            action()
+            self.command(command)
         except LookupdError as error:
-            self._log.error("LOOKUPD(%s): %s - %s", self.address, error.command or what, error)
+            self._log.error("LOOKUPD(%s): %s - %s", self.address, error.command or command or "connect", error)
             if not connected:
                 self._events.clear()
             elif error.ended:  # it was restarted, perhaps, and the next PING would be long in coming
-                self._attempt("connect", self.connect)
+                self._attempt()
 
     def command(self, command: str) -> None:
-        """Sends a command and waits for its answer, which may be an error; raises LookupdError. Yields."""
-        self.connect()
-        self._exchange(command)
+        """Connects and registers, unless that is done. Then sends the command, unless it is empty, and waits for its
+        answer, which may be an error. Raises LookupdError. Yields."""
+        if not self.connected:
+            self._connect()
+        if command:
+            self._exchange(command)
 
-    def connect(self) -> None:
-        """Connects and registers, unless that is done; raises LookupdError. Yields."""
-        if self.connected:
-            return
+    def _connect(self) -> None:
         self._log.info("LOOKUP connecting to %s", self.address)
         try:
             self._socket = dial_address(self.address, CONNECT_TIMEOUT)

@@ -366,7 +366,7 @@ class API:
             raise HTTPError(400, "INVALID_VALUE") from error
         setattr(self._options, option.name, value)
         self._log.set_level(self._options.log_level)
-        self._lookup.set_addresses(self._options.nsqlookupd_tcp_addresses or [])
+        self._lookup.connect()
         return self.get_config(request)
 
     # Common parts

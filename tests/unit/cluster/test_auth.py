@@ -26,7 +26,7 @@ class FakeHTTP(HTTPClient):
         self.let = Event()
         self._error = error
 
-    def get(self, url: str) -> bytes:
+    def request(self, url: str, data: bytes | None = None) -> bytes:
         self.urls.append(url)
         if self._error:
             raise HTTPClientError(self._error)

@@ -33,7 +33,7 @@ def client() -> HTTPClient:
 
 def failure(client: HTTPClient, url: str) -> str:
     with Timeout(DEADLINE), pytest.raises(HTTPClientError) as caught:
-        client.get(url)
+        client.request(url)
     return str(caught.value)
 
 
@@ -50,7 +50,7 @@ def answers(size: int) -> list[bytes]:
 
 @pytest.mark.parametrize("form", range(4))
 def test_body_may_be_as_long_as_the_limit(client: HTTPClient, http: HTTP, form: int) -> None:
-    assert client.get(f"http://{http(answers(LIMIT)[form]).address}/") == b"x" * LIMIT
+    assert client.request(f"http://{http(answers(LIMIT)[form]).address}/") == b"x" * LIMIT
     assert failure(client, f"http://{http(answers(LIMIT + 1)[form]).address}/") == TOO_LONG
 
 
@@ -147,7 +147,7 @@ def test_servers_certificate_is_verified(tmp_path: Path, root: str, host: str, e
     with AuthServer(response("x"), context, host) as server:
         url = f"https://{server.address}/"
         if not why:
-            assert client.get(url) == b"x"
+            assert client.request(url) == b"x"
             return
         assert failure(client, url).startswith(f'Get "{url}": tls: failed to verify certificate: x509: {why}')
 
@@ -161,6 +161,6 @@ def test_oldest_version_of_tls_is_the_options(tmp_path: Path) -> None:
     with AuthServer(response("x"), context) as server:
         url = f"https://{server.address}/"
         for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_2):
-            assert HTTPClient(60 * SECOND, 60 * SECOND, roots, version).get(url) == b"x"
+            assert HTTPClient(60 * SECOND, 60 * SECOND, roots, version).request(url) == b"x"
         newest = HTTPClient(60 * SECOND, 60 * SECOND, roots, ssl.TLSVersion.TLSv1_3)
         assert failure(newest, url) == f'Get "{url}": tls: tlsv1 alert protocol version'

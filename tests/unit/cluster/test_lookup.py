@@ -40,7 +40,7 @@ class Daemon:
 
     def start(self, *peers: FakeLookupd | str) -> None:
         self.options.nsqlookupd_tcp_addresses = [peer if isinstance(peer, str) else peer.address for peer in peers]
-        self.lookup.start()
+        self.lookup.connect()
 
     def log(self) -> str:
         return self.fakes.log.getvalue()
