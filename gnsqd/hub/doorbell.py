@@ -12,8 +12,6 @@ from greenlet import getcurrent, greenlet
 class Doorbell:
     """One waiting greenlet at most, any number of ringers, all in the same thread."""
 
-    __slots__ = ("_hub", "_rung", "_waiter")
-
     def __init__(self) -> None:
         self._hub = get_hub()
         self._rung = False

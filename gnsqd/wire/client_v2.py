@@ -1,4 +1,4 @@
-"""What the broker and the statistics see of a client of protocol V2: settings, RDY window, output buffer."""
+"""A client of protocol V2 as the broker and the statistics see it: settings, RDY window, output buffer."""
 
 import socket
 from collections.abc import Iterable
@@ -49,16 +49,6 @@ class AuthState(Protocol):
 class ClientV2:
     """Owns one connection's state. Durations are ns; 0 switches a heartbeat or a buffer timeout off."""
 
-    __slots__ = (
-        "_flush_interval", "_flush_timer", "_heartbeat_timer", "_next_flush", "_output", "_output_size", "auth_secret",
-        "auth_state", "channel", "client_id", "connect_time", "connection", "deflate", "delivering",
-        "delivery_msg_timeout", "delivery_sample_rate", "doorbell", "exiting", "finish_count", "heartbeat_due",
-        "heartbeat_interval", "hostname", "id", "identified", "in_flight_count", "locality", "message_count",
-        "msg_timeout", "output_buffer_size", "output_buffer_timeout", "pub_counts", "rank", "ready_count",
-        "remote_address", "remote_ip", "requeue_count", "sample_rate", "snappy", "state", "tls", "topology_region",
-        "topology_zone", "user_agent",
-    )  # fmt: skip
-
     def __init__(self, id: int, sock: socket.socket, remote_address: str, options: Options) -> None:
         self.id = id
         self.connection = Connection(sock, remote_address)
@@ -68,9 +58,7 @@ class ClientV2:
         self.connect_time = int(time())
 
         host = "" if remote_address.startswith("@") else remote_address.rpartition(":")[0].strip("[]")
-        self.remote_ip = host
-        self.client_id = host
-        self.hostname = host
+        self.remote_ip = self.client_id = self.hostname = host
         self.user_agent = ""
         self.heartbeat_interval = options.client_timeout // 2
         self.output_buffer_size = DEFAULT_OUTPUT_BUFFER_SIZE
@@ -80,17 +68,13 @@ class ClientV2:
         self.topology_region = self.topology_zone = "" if options.has_topology else None
         self.locality = self.rank = 2
         self.tls: TLS | None = None
-        self.deflate = False
-        self.snappy = False
+        self.deflate = self.snappy = False
         self.auth_secret = b""
         self.auth_state: AuthState | None = None
 
         self.channel: Channel | None = None
-        self.ready_count = 0
-        self.in_flight_count = 0
-        self.message_count = 0
-        self.finish_count = 0
-        self.requeue_count = 0
+        self.ready_count = self.in_flight_count = 0
+        self.message_count = self.finish_count = self.requeue_count = 0
         self.pub_counts: dict[str, int] = {}
 
         # What messagePump works with: the first IDENTIFY sets it, later ones don't reach it (NSQD-COMPAT 2.4).
@@ -100,8 +84,7 @@ class ClientV2:
         self.delivery_sample_rate = 0
         self.heartbeat_due = False
         self._heartbeat_timer: Any = None
-        self._flush_interval = 0.0
-        self._next_flush = 0.0
+        self._flush_interval = self._next_flush = 0.0
         self._flush_timer: Any = None  # runs while something is buffered
 
         self.doorbell = Doorbell()
@@ -110,8 +93,6 @@ class ClientV2:
 
     def __str__(self) -> str:
         return self.remote_address
-
-    # Settings
 
     def start_tickers(self) -> None:
         """Starts the timers of heartbeats and buffer flushes, at the configured intervals."""
@@ -148,8 +129,6 @@ class ClientV2:
             self.start_tickers()
             self.doorbell.ring()
 
-    # The RDY window
-
     def window(self) -> int:
         """Returns the number of further messages that it may be sent now."""
         channel = self.delivering
@@ -177,8 +156,6 @@ class ClientV2:
 
     def wake(self) -> None:
         self.doorbell.ring()
-
-    # Output
 
     def send_messages(self, messages: list[Message]) -> None:
         """Puts message frames into the output buffer, and sends a full one. May yield; errors as `flush`."""
@@ -235,8 +212,6 @@ class ClientV2:
         if self._flush_timer is not None:
             self._flush_timer.close()
             self._flush_timer = None
-
-    # The end
 
     def close(self) -> None:
         """Ends the connection; its greenlets notice and clean up."""

@@ -121,9 +121,6 @@ def _int32(buffer: bytes, at: int) -> int:
 class Decoder:
     """Decodes what one client sends. `table` has the row of each command; it may be replaced between two commands."""
 
-    __slots__ = ("_bodies", "_buffer", "_count", "_end", "_length", "_pieces", "_pieces_length", "_position", "_total",
-                 "table")  # fmt: skip
-
     def __init__(self, table: dict[bytes, CommandSpec]) -> None:
         self.table = table
         self._buffer = b""
@@ -152,7 +149,7 @@ class Decoder:
 
     @property
     def buffered(self) -> int:
-        """Returns the number of bytes that are not decoded yet."""
+        """The number of bytes that are not decoded yet."""
         return self._length - self._position + self._pieces_length
 
     def take_rest(self) -> bytes:
@@ -221,17 +218,14 @@ class Decoder:
             self._position = self._length = 0
             return None
         end = self._buffer.find(b"\n", self._position)
-        if end < 0:
-            if self._pieces:
-                self._join()
-                end = self._buffer.find(b"\n", self._position)
-            if end < 0:
-                if self._length - self._position >= MAX_LINE:
-                    raise LineTooLong("bufio: buffer full")
-                return None
+        if end < 0 and self._pieces:
+            self._join()
+            end = self._buffer.find(b"\n", self._position)
         start = self._position
-        if end - start >= MAX_LINE:
+        if (self._length if end < 0 else end) - start >= MAX_LINE:
             raise LineTooLong("bufio: buffer full")
+        if end < 0:
+            return None
         self._position = end + 1
         data = self._buffer
         if end > start and data[end - 1] == 13:
@@ -248,8 +242,8 @@ class Decoder:
         return command
 
     def complete(self, command: Command) -> bool:
-        """True once `command` has everything that follows its line. ClientError as soon as a size can't be right, or
-        if no more bytes come."""
+        """Returns True once `command` has everything that follows its line. ClientError as soon as a size can't be
+        right, or if no more bytes come."""
         spec = command.spec
         if not spec.limit or command.bodies:
             return True
@@ -339,8 +333,5 @@ class Decoder:
         """Returns the refusal if no more bytes come where `messages` needs some."""
         if self._count < 0:
             return ClientError("E_BAD_BODY", "MPUB failed to read message count", self._end)
-        if self.buffered < 4:
-            text = f"MPUB failed to read message({len(self._bodies)}) body size"
-        else:
-            text = "MPUB failed to read message body"
-        return ClientError("E_BAD_MESSAGE", text, self._end)
+        lacking = f"message({len(self._bodies)}) body size" if self.buffered < 4 else "message body"
+        return ClientError("E_BAD_MESSAGE", f"MPUB failed to read {lacking}", self._end)

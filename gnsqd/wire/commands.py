@@ -64,8 +64,6 @@ class Commands:
         self._new_tls = new_tls
         self._authenticate = authenticate
 
-    # IDENTIFY and AUTH
-
     def check_identify(self, client: ClientV2, command: Command) -> None:
         _require_state(client, "IDENTIFY", STATE_INIT)
 
@@ -146,8 +144,6 @@ class Commands:
         client.set_deadlines()  # the time was not the client's
         return state
 
-    # Consuming
-
     def SUB(self, client: ClientV2, command: Command) -> bytes:
         _require_state(client, "SUB", STATE_INIT)
         if not client.heartbeat_interval:
@@ -189,10 +185,7 @@ class Commands:
             self._log.info("PROTOCOL(V2): [%s] ignoring RDY after CLS in state ClientStateV2Closing", client)
             return
         _require_state(client, "RDY", STATE_SUBSCRIBED)
-        params = command.params
-        count = 1
-        if len(params) > 1:
-            count = _number(params[1], "RDY could not parse count ")
+        count = _number(command.params[1], "RDY could not parse count ") if len(command.params) > 1 else 1
         if count > self._options.max_rdy_count:
             raise ClientError("E_INVALID", f"RDY count {count} out of range 0-{self._options.max_rdy_count}")
         client.set_ready_count(count)
@@ -246,8 +239,6 @@ class Commands:
 
     def NOP(self, client: ClientV2, command: Command) -> None:
         """Does nothing: that a command came shows that the client is alive."""
-
-    # Publishing
 
     def check_publish(self, client: ClientV2, command: Command) -> None:
         params = command.params

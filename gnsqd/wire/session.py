@@ -13,7 +13,6 @@ from gnsqd.broker.topic import RETRY_SECONDS, Topic
 from gnsqd.hub.cooperative import yield_turn
 from gnsqd.log import Level, Logger
 from gnsqd.net.stream import TLS, Layer, StreamError
-from gnsqd.queues.message import Message
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
 from gnsqd.wire.client_v2 import ClientV2
@@ -42,8 +41,6 @@ class Session:
         self._turn_end = 0.0  # 0 before the first look at the clock
         self._replies: list[bytes] = []
         self._uncommitted: dict[Topic, None] = {}
-
-    # Commands
 
     def execute(self) -> bool:
         """Executes the commands that are complete, and keeps their answers for `commit_and_reply`. Never yields, unless
@@ -141,8 +138,6 @@ class Session:
             client.delivering = client.channel
             client.doorbell.ring()
 
-    # IOLoop
-
     def IOLoop(self) -> None:
         """Serves the client until its connection ends. Raises only on defects."""
         client = self.client
@@ -227,8 +222,6 @@ class Session:
             client.connection.push(compression, self.decoder.take_rest())
             client.flush([_OK])
 
-    # messagePump
-
     def messagePump(self) -> None:
         """Sends messages and heartbeats to the client until it exits, and closes a client that can't be sent to."""
         client = self.client
@@ -269,7 +262,10 @@ class Session:
         messages = channel.take(client, window, client.delivery_msg_timeout, client.delivery_sample_rate)
         if messages:
             if debugging:
-                self._log_messages(messages)
+                for message in messages:
+                    body = message.body.decode("utf-8", "backslashreplace")
+                    id = message.id.decode()
+                    self._log.debug("PROTOCOL(V2): writing msg(%s) to client(%s) - %s", id, client, body)
             client.send_messages(messages)
             if channel.queue.ordered:
                 client.flush()  # the next one comes only after this one
@@ -285,9 +281,3 @@ class Session:
             client.wait_or_flush(RETRY_SECONDS)
         else:
             client.wait_or_flush()
-
-    def _log_messages(self, messages: list[Message]) -> None:
-        for message in messages:
-            body = message.body.decode("utf-8", "backslashreplace")
-            id = message.id.decode()
-            self._log.debug("PROTOCOL(V2): writing msg(%s) to client(%s) - %s", id, self.client, body)
