@@ -101,7 +101,7 @@ class Connection:
         self._sending = BoundedSemaphore(1)
 
     def is_receiving(self) -> bool:
-        """True while `receive` or `handshake` waits for the client."""
+        """Returns True while `receive` or `handshake` waits for the client."""
         return self._reader is not None
 
     def receive(self) -> bytes:

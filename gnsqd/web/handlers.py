@@ -5,7 +5,7 @@ The checks of every method come in the real daemon's order, because a client see
 """
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import nan
 from sys import maxsize
@@ -18,7 +18,7 @@ from gnsqd.broker.registry import Registry
 from gnsqd.broker.rules import InvalidRule, Rules
 from gnsqd.broker.topic import Draining, Topic
 from gnsqd.cluster.lookup import Lookup
-from gnsqd.gotext import decode_strings, parse_duration, parse_int
+from gnsqd.gotext import decode_strings, dumps, parse_duration, parse_int
 from gnsqd.hub.cooperative import yield_turn
 from gnsqd.log import Level, Logger
 from gnsqd.options import MILLISECOND, MINUTE, OPTIONS, Kind, Option, Options
@@ -31,7 +31,7 @@ from gnsqd.storage.metadata import MetadataFile
 from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
-from gnsqd.web.routes import BOOLS, JSON, HTTPError, parse_query, read_parameters, required, topic_and_channel
+from gnsqd.web.routes import BOOLS, EncodedJSON, HTTPError, parse_query, read_parameters, required, topic_and_channel
 from gnsqd.wire.codec import ClientError, Decoder
 
 if TYPE_CHECKING:
@@ -60,13 +60,8 @@ class API:
     status: Status
     debug: Debug
 
-    # Publishing
-
     def pub(self, request: Request) -> str:
-        if request.too_big:
-            raise HTTPError(413, "MSG_TOO_BIG")
-        if request.broken:
-            raise HTTPError(500, "INTERNAL_ERROR")
+        _check_complete(request, "MSG_TOO_BIG")
         if not request.body:
             raise HTTPError(400, "MSG_EMPTY")
         parameters = parse_query(request.query)
@@ -77,13 +72,8 @@ class API:
     def _parse_defer(self, parameters: Mapping[str, str]) -> int:
         if "defer" not in parameters:
             return 0
-        try:
-            deferred = parse_int(parameters["defer"]) * MILLISECOND
-        except ValueError:
-            deferred = -1
-        if not 0 <= deferred <= self._options.longest_defer:
-            raise HTTPError(400, "INVALID_DEFER")
-        return deferred
+        longest = self._options.longest_defer // MILLISECOND
+        return _parsed(parse_int, parameters["defer"], "INVALID_DEFER", 0, longest) * MILLISECOND
 
     def mpub(self, request: Request) -> str:
         if request.too_big and request.announced:
@@ -121,10 +111,7 @@ class API:
             if max(map(len, lines), default=0) > self._options.max_msg_size:
                 raise HTTPError(413, "MSG_TOO_BIG")
             bodies += filter(None, lines)
-        if request.too_big:
-            raise HTTPError(413, "BODY_TOO_BIG")
-        if request.broken:
-            raise HTTPError(500, "INTERNAL_ERROR")
+        _check_complete(request, "BODY_TOO_BIG")
         if len(rest) > self._options.max_msg_size:
             raise HTTPError(413, "MSG_TOO_BIG")
         if rest:
@@ -142,15 +129,12 @@ class API:
         except (BrokerError, StorageError) as error:
             raise HTTPError(503, "EXITING") from error
 
-    # Topics
-
     def create_topic(self, request: Request) -> None:
         self._get_topic(parse_query(request.query))
         self._metadata_file.wait()
 
     def delete_topic(self, request: Request) -> None:
-        name = required(read_parameters(request), "topic")
-        self._registry.delete_existing_topic(name)
+        self._registry.delete_existing_topic(required(read_parameters(request), "topic"))
         self._metadata_file.wait()
 
     def empty_topic(self, request: Request) -> None:
@@ -186,29 +170,18 @@ class API:
     def set_retention(self, request: Request) -> dict[str, object]:
         history = _history(self._find_topic(request))
         parameters = read_parameters(request)
-        try:
-            max_bytes = parse_int(required(parameters, "bytes"))
-        except ValueError:
-            max_bytes = -1
-        if max_bytes < 0:
-            raise HTTPError(400, "INVALID_ARG_BYTES")
-        try:
-            max_age = parse_duration(parameters.get("time", "0"))
-        except ValueError:
-            max_age = -1
-        if max_age < 0 or (max_age and not max_bytes):
-            raise HTTPError(400, "INVALID_ARG_TIME")
+        max_bytes = _parsed(parse_int, required(parameters, "bytes"), "INVALID_ARG_BYTES", 0)
+        longest = maxsize if max_bytes else 0
+        max_age = _parsed(parse_duration, parameters.get("time", "0"), "INVALID_ARG_TIME", 0, longest)
         history.retain(max_bytes, max_age)
         return self.get_retention(request)
-
-    # Channels
 
     def create_channel(self, request: Request) -> None:
         topic, name = self._find_topic_and_channel_name(request)
         check_limit(name, topic.channels, self._options.max_channels, "channels")
         parameters = read_parameters(request)
         if "from" in parameters:
-            begin = _position(_retained(topic, name), parameters, "from")
+            begin = _parsed(_retained(topic, name).position, parameters["from"], "INVALID_ARG_FROM")
             if name in topic.channels or not topic.create_channel(name, begin):
                 raise HTTPError(400, "CHANNEL_EXISTS")
         topic.get_channel(name)
@@ -277,9 +250,10 @@ class API:
         topic.get_existing_channel(name)
         history = _retained(topic, name)
         parameters = read_parameters(request)
-        required(parameters, "to")
-        begin = _position(history, parameters, "to")
-        end = _position(history, parameters, "until") if "until" in parameters else maxsize
+        begin = _parsed(history.position, required(parameters, "to"), "INVALID_ARG_TO")
+        end = maxsize
+        if "until" in parameters:
+            end = _parsed(history.position, parameters["until"], "INVALID_ARG_UNTIL")
         if end < begin or _time(parameters["to"]) > _time(parameters.get("until", "")):
             raise HTTPError(400, "UNTIL_BEFORE_TO")
         return topic.get_existing_channel(name), history, begin, end
@@ -291,10 +265,7 @@ class API:
         parameters = parse_query(request.query)
         limit = _limit(parameters)
         now, clock = monotonic_ns(), time_ns() - monotonic_ns()
-        try:
-            begin = parse_moment(parameters["from"]) - clock if "from" in parameters else 0
-        except ValueError as error:
-            raise HTTPError(400, "INVALID_ARG_FROM") from error
+        begin = _parsed(parse_moment, parameters["from"], "INVALID_ARG_FROM") - clock if "from" in parameters else 0
         if "id" in parameters:
             messages = [self._find_deferred(request)]
         else:
@@ -308,8 +279,7 @@ class API:
 
     def cancel_deferred(self, request: Request) -> None:
         due, message = self._find_deferred(request)
-        channel = self._find_channel(request)
-        channel.cancel(due, message)
+        self._find_channel(request).cancel(due, message)
         self._find_topic(request).commit()
 
     def _find_deferred(self, request: Request) -> tuple[int, Message]:
@@ -333,43 +303,34 @@ class API:
         The number of messages, their total size, and the part of each body shown are limited, so that nothing is
         blocked. Router yields while it writes them.
         """
-        limit = _limit(parse_query(request.query))
+        messages = queue.look(_limit(parse_query(request.query)), MAX_PEEK_BYTES)
         return {
             "depth": queue.count(),
             "backend_depth": queue.backend.count,
-            "messages": [
-                _message_row(message, on_disk=on_disk) for message, on_disk in queue.look(limit, MAX_PEEK_BYTES)
-            ],
+            "messages": [_message_row(message, on_disk=on_disk) for message, on_disk in messages],
         }
 
-    # Options
-
-    def get_config(self, request: Request) -> str | JSON:
+    def get_config(self, request: Request) -> str | EncodedJSON:
         """Returns strings unchanged, all else as JSON: durations in ns, levels and TLS settings as numbers."""
         value = getattr(self._options, _find_option(request).name)
-        return value if isinstance(value, str) else JSON(value)
+        return value if isinstance(value, str) else EncodedJSON(dumps(value))
 
-    def put_config(self, request: Request) -> str | JSON:
-        if request.broken and not request.too_big:
-            raise HTTPError(500, "INTERNAL_ERROR")
-        if request.too_big or not 0 < len(request.body) <= MAX_VALUE:
+    def put_config(self, request: Request) -> str | EncodedJSON:
+        _check_complete(request, "INVALID_VALUE")
+        if not 0 < len(request.body) <= MAX_VALUE:
             raise HTTPError(413, "INVALID_VALUE")
         option = _find_option(request)
         if not option.reload:
             raise HTTPError(400, "INVALID_OPTION")
         try:
-            if option.kind is Kind.LOG_LEVEL:
-                value: object = Level.parse(request.body.decode("utf-8", "replace"))
-            else:
-                value = decode_strings(request.body)
+            is_level = option.kind is Kind.LOG_LEVEL
+            value = Level.parse(request.body.decode("utf-8", "replace")) if is_level else decode_strings(request.body)
         except ValueError as error:
             raise HTTPError(400, "INVALID_VALUE") from error
         setattr(self._options, option.name, value)
         self._log.set_level(self._options.log_level)
         self._lookup.connect()
         return self.get_config(request)
-
-    # Common parts
 
     def _get_topic(self, parameters: Mapping[str, str]) -> Topic:
         topic = self._registry.topics.get(parameters.get("topic", ""))
@@ -408,12 +369,25 @@ def _retained(topic: Topic, channel_name: str) -> "History":
     return history
 
 
-def _position(history: "History", parameters: Mapping[str, str], name: str) -> int:
-    """Returns the number of the message where a rewind begins or ends. May yield."""
+def _check_complete(request: Request, code: str) -> None:
+    """Raises HTTPError, with `code` for a body that is too big."""
+    if request.too_big:
+        raise HTTPError(413, code)
+    if request.broken:
+        raise HTTPError(500, "INTERNAL_ERROR")
+
+
+def _parsed(
+    parse: Callable[[str], int], text: str, code: str, lowest: int = -maxsize - 1, highest: int = maxsize
+) -> int:
+    """Returns the value of a parameter; raises HTTPError with `code` if it is invalid or out of bounds."""
     try:
-        return history.position(parameters[name])
+        value = parse(text)
     except ValueError as error:
-        raise HTTPError(400, f"INVALID_ARG_{name.upper()}") from error
+        raise HTTPError(400, code) from error
+    if not lowest <= value <= highest:
+        raise HTTPError(400, code)
+    return value
 
 
 def _time(point: str) -> float:
@@ -426,13 +400,7 @@ def _time(point: str) -> float:
 
 def _limit(parameters: Mapping[str, str]) -> int:
     """Returns the maximum number of messages to show."""
-    try:
-        limit = parse_int(parameters.get("limit", str(DEFAULT_PEEK)))
-    except ValueError:
-        limit = 0
-    if not 1 <= limit <= MAX_PEEK:
-        raise HTTPError(400, "INVALID_LIMIT")
-    return limit
+    return _parsed(parse_int, parameters.get("limit", str(DEFAULT_PEEK)), "INVALID_LIMIT", 1, MAX_PEEK)
 
 
 def _message_row(message: Message, **more: object) -> dict[str, object]:

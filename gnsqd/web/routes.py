@@ -50,12 +50,6 @@ class Content(NamedTuple):
     content_type: str
 
 
-class JSON(NamedTuple):
-    """An answer that is always JSON, even strings and None."""
-
-    value: object
-
-
 class EncodedJSON(NamedTuple):
     """An answer that is JSON already."""
 
@@ -110,14 +104,11 @@ _RULES = f"{_CHANNEL}, 400 MISSING_ARG_RATE, 400 INVALID_ARG_RATE, 400 INVALID_A
 _CONFIG = "400 INVALID_OPTION, 400 INVALID_VALUE, 413 INVALID_VALUE"
 
 PPROF_ROUTES = (
-    Route("GET", "/debug/pprof/cmdline", "debug.cmdline", v1=False, logged=False),
-    Route("GET", "/debug/pprof/symbol", "debug.symbol", v1=False, logged=False),
+    *(
+        Route("GET", f"/debug/pprof/{name}", f"debug.{name}", v1=False, logged=False)
+        for name in ("cmdline", "symbol", "profile", "heap", "goroutine", "block", "threadcreate")
+    ),
     Route("POST", "/debug/pprof/symbol", "debug.symbol", v1=False, logged=False),
-    Route("GET", "/debug/pprof/profile", "debug.profile", v1=False, logged=False),
-    Route("GET", "/debug/pprof/heap", "debug.heap", v1=False, logged=False),
-    Route("GET", "/debug/pprof/goroutine", "debug.goroutine", v1=False, logged=False),
-    Route("GET", "/debug/pprof/block", "debug.block", v1=False, logged=False),
-    Route("GET", "/debug/pprof/threadcreate", "debug.threadcreate", v1=False, logged=False),
 )
 
 ROUTES = (
@@ -314,23 +305,19 @@ def _redirect(request: Request, path: str) -> bytes:
 
 
 def _render_result(request: Request, status: int, result: object, v1: bool, headers: bytes = b"") -> bytes:
+    if not result and (result is None or isinstance(result, str)):
+        return render(request, status, b"", _V1 if v1 else b"")
     if isinstance(result, str):
-        body = result.encode("utf-8", "surrogateescape")  # a file name may be any bytes
-        if body:
-            return render(request, status, body, _V1_TEXT if v1 else _TEXT)
-        return render(request, status, body, _V1 if v1 else b"")
+        # A file name may be any bytes.
+        return render(request, status, result.encode("utf-8", "surrogateescape"), _V1_TEXT if v1 else _TEXT)
     if isinstance(result, HTTPError):
         if v1:
             return render(request, status, dumps({"message": result.code}).encode(), headers + _V1_JSON)
         return render(request, status, result.code.encode("utf-8", "surrogateescape"), _TEXT)
     if isinstance(result, Content):
         return render(request, status, result.body, b"Content-Type: %s\r\n" % result.content_type.encode())
-    if result is None:
-        return render(request, status, b"", _V1 if v1 else b"")
     if isinstance(result, EncodedJSON):
         return render(request, status, result.text.encode(), _V1_JSON)
-    if isinstance(result, JSON):
-        result = result.value
     return render(request, status, _encode(result), _V1_JSON)
 
 
