@@ -352,7 +352,7 @@ class Channel:
             self._waiting.move_to_end(client)
         self._put_again(self._unless_dead(messages, TIMED_OUT))
         for client in clients:
-            client.timed_out_message()
+            client.left_flight(1)
 
     def _process_deferred(self, now: int) -> bool:
         """Queues some messages that are due by `now`; True if there were any."""

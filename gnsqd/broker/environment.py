@@ -89,7 +89,7 @@ class Consumer(Protocol):
     @property
     def rank(self) -> int: ...  # who waits with a lower one gets messages first
     def wake(self) -> None: ...  # there may be something to take, or to stop taking
-    def timed_out_message(self) -> None: ...  # one of its messages in flight went back to the queue
+    def left_flight(self, count: int) -> None: ...  # that many of its messages went back to the queue
     def emptied(self) -> None: ...  # all of its messages in flight are gone
     def close(self) -> None: ...
     def stats(self, topic_name: str = "") -> ClientStats: ...

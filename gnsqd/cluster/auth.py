@@ -100,13 +100,10 @@ class State:
     def __init__(self, identity: str, identity_url: str, authorizations: list[Authorization], ttl: int) -> None:
         self.identity = identity
         self.identity_url = identity_url
+        self.permission_count = len(authorizations)
         self._authorizations = authorizations
         self._expires = monotonic() + ttl
         self._allowed: set[tuple[str, str]] = set()
-
-    @property
-    def permission_count(self) -> int:
-        return len(self._authorizations)
 
     @property
     def expired(self) -> bool:

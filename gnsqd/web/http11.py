@@ -114,10 +114,8 @@ class _Stop(Exception):
 class RequestReader:
     """One connection's requests. `body_limit(request)` is called when a head is complete: the maximum size of the body.
     `heads` is shared by the connections for which that is the same: requests by the bytes of their heads. Requests are
-    valid until the next call of `feed`.
-
-    After `done` nothing more is to be read: the connection closes once everything given so far is answered, with
-    `refusal` as the last thing sent.
+    valid until the next call of `feed`. `request` is the one whose body is under way. After `done` nothing more is to
+    be read: the connection closes once everything given so far is answered, with `refusal` as the last thing sent.
     """
 
     def __init__(self, body_limit: Callable[[Request], int], heads: dict[bytes, Request]) -> None:
@@ -130,7 +128,7 @@ class RequestReader:
         self._last_head = b""
         self._buffer = b""  # the beginning of a head, of a line between chunks, or of a trailer
         self._searched = 0  # bytes of it without the end of a head
-        self._request: Request | None = None  # whose body is under way
+        self.request: Request | None = None
         self._rest = 0  # bytes of its body, or of its chunk, that are still to come
         self._line: Pattern[bytes] | None = None  # what comes then, for a chunk
         self._ready: list[Request] = []
@@ -147,7 +145,7 @@ class RequestReader:
         size = len(data)
         if self._buffer:
             data, self._buffer = self._buffer + data, b""
-        elif self._request is None:
+        elif self.request is None:
             data = self._take_known(data)
             if not data:
                 self._silence = 0
@@ -156,7 +154,7 @@ class RequestReader:
             position, before = 0, -1
             while before < position < len(data) and not self.done:
                 before = position
-                position = self._read_head(data, position) if self._request is None else self._read_body(data, position)
+                position = self._read_head(data, position) if self.request is None else self._read_body(data, position)
             self._buffer = b"" if self.done else data[position:]
             self._silence = 0 if self._progress else self._silence + size
             if self._silence > MAX_SILENCE:
@@ -200,31 +198,21 @@ class RequestReader:
     @property
     def idle(self) -> bool:
         """True if nothing of a next request has arrived."""
-        return self._request is None and not self._buffer
-
-    @property
-    def in_body(self) -> bool:
-        """True if a head is complete and its body is not."""
-        return self._request is not None
-
-    @property
-    def body_size(self) -> int:
-        """The number of received bytes of an incomplete body."""
-        return self._request.received if self._request is not None else 0
+        return self.request is None and not self._buffer
 
     def take_interim(self) -> bytes:
         """Returns the bytes to send before the client sends the rest of the request."""
-        request = self._request
+        request = self.request
         if request is None or not request.expects or request.received:
             return b""
         request.expects = False
         return CONTINUE
 
     def _malformed(self) -> NoReturn:
-        if self._request is None:
+        if self.request is None:
             self._stop(400)
-        self._request.broken = True
-        self._answer_now(self._request)
+        self.request.broken = True
+        self._answer_now(self.request)
 
     def _stop(self, status: int, why: str = "", text: str = "") -> NoReturn:
         """Ends the connection with one of Go's built-in answers."""
@@ -242,7 +230,7 @@ class RequestReader:
         raise _Stop
 
     def _finish(self, request: Request) -> None:
-        self._request = None
+        self.request = None
         self._progress = True
         if request.buffer is not None:
             request.body = bytes(request.buffer)
@@ -254,8 +242,6 @@ class RequestReader:
                 self._heads.clear()
             self._heads[self._head] = request.with_body(b"")
         self._head = b""
-
-    # Heads
 
     def _read_head(self, data: bytes, start: int) -> int:
         """Reads the head at `start`, if it is complete; returns where the rest of the data begins. Raises _Stop."""
@@ -307,22 +293,10 @@ class RequestReader:
         if len(lines) > MAX_HEADER_LINES:
             self._stop(431)
         headers = request.headers
-        for line in lines:
-            match = _HEADER.fullmatch(line)
-            if match is None:
-                self._stop(400, ": invalid header name" if _SPACE_IN_NAME.match(line) else "")
-            name, value = match[1].lower(), match[2].strip(b" \t")
-            if name not in headers:
-                headers[name] = value
-            elif name in _ONCE:
-                self._stop(400)
-            else:
-                headers[name] += b", " + value
-        host = headers.get(b"host")
-        if host is None:
-            if not request.http10 and request.method != "CONNECT":
-                self._stop(400, ": missing required Host header")
-        elif not _HOST.fullmatch(host):
+        self._read_headers(headers, lines)
+        if b"host" not in headers and not request.http10 and request.method != "CONNECT":
+            self._stop(400, ": missing required Host header")
+        if not _HOST.fullmatch(headers.get(b"host", b"")):
             self._stop(400, ": malformed Host header")
         options = {option.strip().lower() for option in headers.get(b"connection", b"").split(b",")}
         request.keep_alive = b"close" not in options and (not request.http10 or b"keep-alive" in options)
@@ -331,7 +305,7 @@ class RequestReader:
             if headers[b"expect"].lower() != b"100-continue":
                 self._stop(417)
             request.expects = not request.http10
-        self._request = request
+        self.request = request
         self._rest = 0
         self._line = None
         if b"transfer-encoding" in headers:
@@ -355,6 +329,19 @@ class RequestReader:
         if not self._rest and self._line is None:
             self._finish(request)
 
+    def _read_headers(self, headers: dict[bytes, bytes], lines: list[bytes]) -> None:
+        for line in lines:
+            match = _HEADER.fullmatch(line)
+            if match is None:
+                self._stop(400, ": invalid header name" if _SPACE_IN_NAME.match(line) else "")
+            name, value = match[1].lower(), match[2].strip(b" \t")
+            if name not in headers:
+                headers[name] = value
+            elif name in _ONCE:
+                self._stop(400)
+            else:
+                headers[name] += b", " + value
+
     def _locate(self, request: Request) -> None:
         """Splits the target into path and query; a proxy's absolute form loses its host."""
         path, _, request.query = request.target.partition("?")
@@ -366,11 +353,9 @@ class RequestReader:
             path = unquote(path)
         request.path = path
 
-    # Bodies
-
     def _read_body(self, data: bytes, start: int) -> int:
         """Reads a piece of the body from `start` on; returns where the rest of the data begins. Raises _Stop."""
-        request = self._request
+        request = self.request
         assert request is not None
         if self._rest:
             end = min(start + self._rest, len(data))

@@ -142,21 +142,21 @@ class HTTPServer:
 
     def _serve_requests(self, connection: Connection, router: Responder) -> None:
         began = 0.0  # the head or the body that is under way
-        in_body = False
+        request: Request | None = None  # whose body it is
         idle = True
         reader = RequestReader(router.body_limit, self._heads)
         while not (reader.done or self._closed):
             if idle:
-                began = 0.0
+                began, request = 0.0, None
                 connection.read_deadline = monotonic() + self._idle_timeout if self._idle_timeout else 0.0
             # A connection that waits keeps no body, and no token.
             answered = self._respond(connection, reader, router, connection.receive())
             idle = reader.idle
             if not idle:
-                if answered or not began or in_body != reader.in_body:
-                    began = monotonic()
-                    in_body = reader.in_body
-                connection.read_deadline = began + REQUEST_TIMEOUT + reader.body_size / SLOWEST_BODY
+                if answered or not began or request is not reader.request:
+                    began, request = monotonic(), reader.request
+                received = 0 if request is None else request.received
+                connection.read_deadline = began + REQUEST_TIMEOUT + received / SLOWEST_BODY
 
     def _respond(self, connection: Connection, reader: RequestReader, router: Responder, data: bytes) -> bool:
         """Answers the requests that `data` completes, b"" at the end of the stream; returns True if there were any."""

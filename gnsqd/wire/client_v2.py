@@ -35,9 +35,7 @@ class AuthState(Protocol):
 
     identity: str
     identity_url: str
-
-    @property
-    def permission_count(self) -> int: ...
+    permission_count: int
 
     @property
     def expired(self) -> bool: ...
@@ -146,9 +144,6 @@ class ClientV2:
         if self.in_flight_count >= self.ready_count:
             self.doorbell.ring()
         self.in_flight_count -= count
-
-    def timed_out_message(self) -> None:
-        self.left_flight(1)
 
     def emptied(self) -> None:
         self.in_flight_count = 0

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, fields
 
 from gnsqd.gotext import GoType, Struct, decode_object, dumps, format_value
-from gnsqd.options import MILLISECOND, TOPOLOGY_AWARE, Options
+from gnsqd.options import MILLISECOND, SECOND, TOPOLOGY_AWARE, Options
 from gnsqd.shared.version import NSQD_VERSION
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.codec import ClientError
@@ -79,39 +79,26 @@ def apply_settings(client: ClientV2, identify: Identify, options: Options) -> No
     interval = identify.heartbeat_interval
     if interval == -1:
         client.heartbeat_interval = 0
-    elif 1000 <= interval <= options.max_heartbeat_interval // MILLISECOND:
-        client.heartbeat_interval = interval * MILLISECOND
-    elif interval != 0:
-        raise _invalid("heartbeat interval", interval)
+    elif interval:
+        client.heartbeat_interval = _time("heartbeat interval", interval, SECOND, options.max_heartbeat_interval)
 
     timeout = identify.output_buffer_timeout
-    shortest = options.min_output_buffer_timeout // MILLISECOND
-    longest = options.max_output_buffer_timeout // MILLISECOND
     if timeout == -1:
         client.output_buffer_timeout = 0
-    elif timeout != 0:
-        if not shortest <= timeout <= longest:
-            raise _invalid("output buffer timeout", timeout)
-        client.output_buffer_timeout = timeout * MILLISECOND
+    elif timeout:
+        bounds = (options.min_output_buffer_timeout, options.max_output_buffer_timeout)
+        client.output_buffer_timeout = _time("output buffer timeout", timeout, *bounds)
 
     size = identify.output_buffer_size
     if size == -1:
         client.output_buffer_size = 1
         client.output_buffer_timeout = 0
-    elif 64 <= size <= options.max_output_buffer_size:
-        client.output_buffer_size = size
-    elif size != 0:
-        raise _invalid("output buffer size", size)
+    elif size:
+        client.output_buffer_size = _checked("output buffer size", size, 64, options.max_output_buffer_size)
 
-    if not 0 <= identify.sample_rate <= 99:
-        raise _invalid("sample rate", identify.sample_rate)
-    client.sample_rate = identify.sample_rate
-
-    timeout = identify.msg_timeout
-    if 1000 <= timeout <= options.max_msg_timeout // MILLISECOND:
-        client.msg_timeout = timeout * MILLISECOND
-    elif timeout != 0:
-        raise _invalid("msg timeout", timeout)
+    client.sample_rate = _checked("sample rate", identify.sample_rate, 0, 99)
+    if identify.msg_timeout:
+        client.msg_timeout = _time("msg timeout", identify.msg_timeout, SECOND, options.max_msg_timeout)
 
 
 def _locate(client: ClientV2, options: Options) -> None:
@@ -124,9 +111,17 @@ def _locate(client: ClientV2, options: Options) -> None:
         client.rank = 0 if options.topology_zone else client.rank
 
 
-def _invalid(what: str, value: int) -> ClientError:
-    reason = f"{what} ({value}) is invalid"
-    return ClientError("E_BAD_BODY", f"IDENTIFY {reason}", ValueError(reason))
+def _time(what: str, milliseconds: int, shortest: int, longest: int) -> int:
+    """Returns a time in ns; ClientError if it is not in the range, whose ends are ns."""
+    return _checked(what, milliseconds, shortest // MILLISECOND, longest // MILLISECOND) * MILLISECOND
+
+
+def _checked(what: str, value: int, lowest: int, highest: int) -> int:
+    """Returns `value`; ClientError if it is not in the range."""
+    if not lowest <= value <= highest:
+        reason = f"{what} ({value}) is invalid"
+        raise ClientError("E_BAD_BODY", f"IDENTIFY {reason}", ValueError(reason))
+    return value
 
 
 def negotiate(client: ClientV2, identify: Identify, tls: bool, options: Options) -> bytes:

@@ -59,10 +59,10 @@ class FakeConsumer:
     def wake(self) -> None:
         self.woken += 1
 
-    def timed_out_message(self) -> None:
+    def left_flight(self, count: int = 0) -> None:
         """Not noted."""
 
-    emptied = close = timed_out_message
+    emptied = close = left_flight
 
     def stats(self, topic_name: str = "") -> ClientStats:
         raise NotImplementedError
