@@ -1,10 +1,8 @@
 """One client's socket: waiting, receiving, sending, and the stream layers in between.
 
-The socket is non-blocking. Receiving always goes through the hub first, so that every other client gets its turn after
-64 KB; the watcher stays armed from one wait to the next and disarms itself when it fires with nobody waiting. Sending
-tries the socket first and waits only if it is full. The read deadline costs a timer that fires at most once per
-deadline: it checks whether the deadline has moved, and sleeps again. Layers encode and send a slice at a time, because
-compressing takes long.
+Receiving always goes through the hub first, so that every other client gets its turn after 64 KB; the watcher stays
+armed from one wait to the next and disarms itself when it fires with nobody waiting. The read deadline costs a timer
+that fires at most once per deadline: it checks whether the deadline has moved, and sleeps again.
 
 Two greenlets share a connection, IOLoop (which alone receives) and messagePump; sends take turns. `shutdown` makes
 both fail or see the end, and IOLoop then closes.
@@ -41,9 +39,8 @@ class Polling:
     """Polls for input a little longer before the loop of a hub sleeps; `looking` is True while it does.
 
     Between an answer and the client's next command some ten microseconds pass, and to be put to sleep and woken up
-    takes as long again. So while input comes quickly the loop looks again instead of sleeping, for WINDOW at most, and
-    offers the processor to others between two looks. The gap between the last two inputs decides; where input comes
-    slowly, nothing is done.
+    takes as long again. So while input comes quickly, by the gap between the last two, the loop looks again instead of
+    sleeping, for WINDOW at most, and offers the processor to others between two looks.
     """
 
     def __init__(self) -> None:
@@ -239,10 +236,7 @@ class Connection:
 
     def handshake(self, layer: TLS, received: bytes) -> None:
         """Lets `layer` shake hands, beginning with what was `received` already, and puts it on; errors as `receive`,
-        and all of it within the read deadline. Yields.
-
-        On failure nothing but TLS's own alert is sent.
-        """
+        and all of it within the read deadline. On failure nothing but TLS's own alert is sent. Yields."""
         with self._sending:
             try:
                 reply = layer.handshake(received)

@@ -38,11 +38,8 @@ def reason(error: Exception) -> str:
 
 
 def dial(host: str, port: str, timeout: float | None) -> Socket:
-    """Returns a connected socket without a timeout; raises DialError. Yields.
-
-    `timeout` seconds bound the look-up of the name, and then the connecting; None means no limit. Of several addresses
-    each has its share of the time.
-    """
+    """Returns a connected socket without a timeout; raises DialError. `timeout` seconds, None for no limit, bound the
+    look-up of the name, and then the connecting: each of several addresses has its share. Yields."""
     where = f"dial tcp {join_host_port(host, port)}"
     try:
         addresses = _look_up(host, port, timeout)

@@ -6,9 +6,7 @@ once. Every `decode` returns a bounded amount: a layer that has more sets `pendi
 before it receives again. So a decompression bomb takes as long to read as the bytes it expands to, and the limits of
 the codec end it.
 
-Deflate is raw RFC 1951 in both directions, each flush a sync flush. Snappy is the framing format
-(https://github.com/google/snappy/blob/main/framing_format.txt): this module finds the boundaries of chunks, so they may
-be split anywhere; the library decodes whole chunks and checks their CRC-32C. Facts: NSQD-COMPAT 2.6.
+Facts: NSQD-COMPAT 2.6.
 """
 
 import zlib
@@ -85,7 +83,7 @@ class Stack:
 
 
 class DeflateLayer:
-    """Raw deflate. `level` is 1 to 9 and concerns what we send; the peer chooses its own."""
+    """Raw deflate, RFC 1951. `level` is 1 to 9 and concerns what we send; the peer chooses its own."""
 
     def __init__(self, level: int) -> None:
         self._compress = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -119,11 +117,10 @@ _SNAPPY_CHUNK_COST = 64  # looking at a chunk takes as long as decoding about th
 
 
 class SnappyLayer:
-    """Snappy's framing format.
+    """Snappy's framing format, https://github.com/google/snappy/blob/main/framing_format.txt.
 
-    The library's one-shot functions handle whole framed streams only. So each call makes one: encoding cuts off the
-    identifier after the first time, decoding puts one before the whole chunks at hand. That measured as fast as the
-    library's block format with a CRC-32C from elsewhere, keeps no buffers between calls, and needs no second library.
+    The library's one-shot functions handle whole framed streams only, and check their CRC-32C. So each call makes one:
+    encoding cuts off the identifier after the first time, decoding puts one before the whole chunks at hand.
     """
 
     ended = False  # the format has no end

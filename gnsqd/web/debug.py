@@ -73,8 +73,6 @@ class Debug:
         """Returns the number of recorded greenlets."""
         return len(self._greenlets)
 
-    # At pprof's paths
-
     def index(self, request: Request) -> Content:
         rows = [
             f"<tr><td><a href='/debug/pprof/{name}'>{name}</a></td><td>{what}</td></tr>\n"
@@ -142,8 +140,6 @@ class Debug:
         lines = [f"{stack} {count}\n" for stack, count in sorted(samples.items())]
         return Content("".join(lines).encode(), "text/plain; charset=utf-8")
 
-    # Beside pprof
-
     def set_block_rate(self, request: Request) -> None:
         """Checks the rate only: `block` looks at all greenlets, and takes no samples."""
         rate = _parameter(request, "rate")
@@ -155,8 +151,6 @@ class Debug:
     def free_memory(self, request: Request) -> None:
         gc_tuning.collect()
         get_hub().threadpool.apply(_trim)
-
-    # Common parts
 
     def _stacks(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yields name and stack, innermost frame first, of each greenlet, and to other greenlets in between."""

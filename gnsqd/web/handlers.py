@@ -299,10 +299,7 @@ class API:
 
     def _peek(self, queue: Queue, request: Request) -> dict[str, object]:
         """Returns the first `limit` messages, without consuming them: the next ones in memory, then those on disk.
-
-        The number of messages, their total size, and the part of each body shown are limited, so that nothing is
-        blocked. Router yields while it writes them.
-        """
+        Their number, their total size, and the part of each body shown are limited, so that nothing is blocked."""
         messages = queue.look(_limit(parse_query(request.query)), MAX_PEEK_BYTES)
         return {
             "depth": queue.count(),

@@ -1,13 +1,11 @@
 """HTTP/1.0 and 1.1 seen from the server, without any I/O: parses bytes into requests, and renders responses.
 
-`RequestReader` takes input in any pieces, and returns complete requests. As in Go's server, each route limits its body:
-a longer one is dropped while it arrives, and the request is answered as `too_big` when it has ended; one that is longer
-by more than DISCARD_LIMIT is answered at once and is the connection's last. Trailers, headers after a chunked body, are
-dropped.
+As in Go's server, each route limits its body: a longer one is dropped while it arrives, and the request is answered as
+`too_big` when it has ended; one that is longer by more than DISCARD_LIMIT is answered at once and is the connection's
+last. Trailers are dropped.
 
-A client that keeps its connection mostly sends the same head again. So the connection's last head is compared first,
-then whole heads are looked up in `heads`, which were read before, and only new ones are parsed. Heads with credentials
-are never kept.
+A client that keeps its connection mostly sends the same head again. So heads are compared with the connection's last
+one, then looked up among those read before, and only new ones are parsed. Heads with credentials are never kept.
 
 Invalid input is answered with Go's text, as `refusal`, and ends the connection. If two servers could read a request
 differently, more is refused than by Go's server: a repeated Content-Length, one beside a Transfer-Encoding, headers in
@@ -76,12 +74,7 @@ _TRAILER = regex(rb"(?:%b:%b)?\r\n" % (_TOKEN, _TEXT))
 
 @dataclass(eq=False, repr=False, slots=True)
 class Request:
-    """One request. `headers` has lower-case names, the values of repeated ones joined by commas.
-
-    announced   the body's length was in the head
-    too_big     the body is longer than its route allows; `body` is its beginning
-    broken      the body ended or went wrong too early
-    """
+    """One request. `headers` has lower-case names, the values of repeated ones joined by commas."""
 
     method: str = ""
     target: str = ""  # path and query as they came
@@ -92,12 +85,12 @@ class Request:
     limit: int = 0
     body: bytes = b""
     received: int = 0
-    announced: bool = False
+    announced: bool = False  # the body's length was in the head
     keep_alive: bool = True
     expects: bool = False  # the client sends the body after "100 Continue"
     buffer: bytearray | None = None  # collects a body that comes in more than one piece
-    too_big: bool = False
-    broken: bool = False
+    too_big: bool = False  # the body is longer than its route allows, and `body` its beginning
+    broken: bool = False  # the body ended or went wrong too early
 
     def with_body(self, body: bytes) -> "Request":
         """Returns the same request with another body of the same length."""
@@ -217,9 +210,8 @@ class RequestReader:
     def _stop(self, status: int, why: str = "", text: str = "") -> NoReturn:
         """Ends the connection with one of Go's built-in answers."""
         line = f"{status} {REASONS[status]}{why}"
-        self.refusal = (
-            f"HTTP/1.1 {line}\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n{text or line}"
-        ).encode()
+        headers = "Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n"
+        self.refusal = f"HTTP/1.1 {line}\r\n{headers}\r\n{text or line}".encode()
         self.done = True
         raise _Stop
 
@@ -237,7 +229,6 @@ class RequestReader:
         self._ready.append(request)
         self.done = not request.keep_alive
         if self._head and request.keep_alive and not request.too_big and _SPECIAL.isdisjoint(request.headers):
-            # Nothing in the head needs more than `Request.with_body` does.
             if len(self._heads) >= MAX_HEADS:
                 self._heads.clear()
             self._heads[self._head] = request.with_body(b"")

@@ -1,11 +1,8 @@
 """HTTP authorization: a token or client certificate grants a role, and every endpoint requires one.
 
 A request sends its token as in RFC 6750, `Authorization: Bearer TOKEN`. Tokens are in files, one per line. Changed
-files are read again at the next request, at most once a second, so replacing a token needs no restart. If a file cannot
-be read, this is logged, and the tokens stay the same. Only digests are kept, and all are compared, so that timing
-reveals nothing about a token.
-
-The Guard wraps the Router, only if it is configured.
+files are read again at the next request, at most once a second. Only digests are kept, and all are compared, so that
+timing reveals nothing about a token.
 """
 
 import os
@@ -105,15 +102,15 @@ class Tokens:
                     self._log.error("HTTP: the tokens of %s stay as they were - %s", file.path, file.complaint)
 
 
+@dataclass(eq=False)
 class _TokenFile:
     """The tokens of one role; `complaint` is the last error logged for it."""
 
-    def __init__(self, role: Role, path: str) -> None:
-        self.role = role
-        self.path = path
-        self.digests: list[bytes] = []
-        self.complaint = ""
-        self._signature: tuple[int, ...] = ()
+    role: Role
+    path: str
+    digests: Sequence[bytes] = ()
+    complaint: str = ""
+    _signature: tuple[int, ...] = ()
 
     def changed(self) -> bool:
         """Returns True if it must be read again: a pipe can be read only once. Raises OSError."""

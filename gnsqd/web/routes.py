@@ -1,9 +1,4 @@
-"""The table of endpoints, and the way from a request to its row and back to a response.
-
-ROUTES lists the endpoints; `Router` finds the row of a request, calls its handler, a method of the API, and renders the
-result or the error in the row's style (NSQD-COMPAT 5.1). It also answers requests that match no row: redirects for a
-slash too many or the wrong case, OPTIONS, 405 and 404.
-"""
+"""The table of endpoints, and the way from a request to its row and back to a response (NSQD-COMPAT 5.1)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -166,8 +161,8 @@ _V1_JSON = _V1 + _JSON
 
 
 class Router:
-    """Dispatches requests to the methods of one `api`; `options` has the limits of bodies. `respond` never raises for
-    errors of handlers."""
+    """Dispatches requests to the methods of one `api`; `options` has the limits of bodies. It also answers requests
+    that match no row: redirects for a slash too many or the wrong case, OPTIONS, 405 and 404."""
 
     def __init__(self, api: object, options: object, log: Logger, routes: tuple[Route, ...] = ROUTES) -> None:
         self._options = options
@@ -191,10 +186,7 @@ class Router:
     def body_limit(self, request: Request) -> int:
         """Returns the maximum body size of the request's endpoint."""
         endpoint = self._find(request)
-        if endpoint is None or not endpoint[0].body:
-            return 0
-        limit: int = getattr(self._options, endpoint[0].body)
-        return limit
+        return getattr(self._options, endpoint[0].body) if endpoint is not None and endpoint[0].body else 0
 
     def role(self, request: Request) -> Role:
         """Returns the role that the request's endpoint requires; read for unknown paths."""
@@ -204,7 +196,7 @@ class Router:
         return Role.READ if endpoint is None else endpoint[0].role
 
     def respond(self, request: Request, remote_address: str) -> bytes:
-        """Returns the response. May yield."""
+        """Returns the response, also to errors of handlers. May yield."""
         endpoint = self._find(request)
         if endpoint is None:
             return self._respond_unrouted(request, remote_address)

@@ -1,10 +1,8 @@
 """The HTTP server, with TLS or without: a listening socket, and one greenlet for every connection.
 
-A connection receives data, gets requests from its RequestReader and their answers from the router, in order, and sends
-the answers together. Receiving goes through the hub, and a long batch of answers yields, so that no client starves the
-others. Between requests a connection may idle for any time, as with Go's server, unless --http-idle-timeout is set; a
-request that has begun has a deadline, and so has the handshake of TLS, which has none in Go's server. A request without
-TLS to a server with TLS is answered without TLS.
+Receiving goes through the hub, and a long batch of answers yields, so that no client starves the others. Between
+requests a connection may idle for any time, as with Go's server, unless --http-idle-timeout is set; a request that has
+begun has a deadline, and so has the handshake of TLS, which has none in Go's server.
 """
 
 import socket
@@ -46,11 +44,8 @@ Answer = bytes | Generator[bytes]
 class Responder(Protocol):
     """Answers requests: a Router, or its replacement."""
 
-    def body_limit(self, request: Request) -> int:
-        """Returns the maximum size of the request's body."""
-
-    def respond(self, request: Request, remote_address: str) -> Answer:
-        """Returns the response. May yield."""
+    def body_limit(self, request: Request) -> int: ...
+    def respond(self, request: Request, remote_address: str) -> Answer: ...  # may yield
 
 
 class Limits(Protocol):
@@ -169,7 +164,8 @@ class HTTPServer:
             answer = router.respond(request, connection.remote_address)
             request.body = b""
             if not isinstance(answer, bytes):
-                self._send_parts(connection, answers, answer)
+                connection.send(b"".join(answers))
+                self._send_parts(connection, answer)
                 reader.done = True
                 return True
             answers.append(answer)
@@ -187,10 +183,9 @@ class HTTPServer:
             connection.send(b"".join(answers))
         return bool(requests)
 
-    def _send_parts(self, connection: Connection, answers: list[bytes], parts: Generator[bytes]) -> None:
-        """Sends the answers so far, and then `parts` until the daemon exits."""
+    def _send_parts(self, connection: Connection, parts: Generator[bytes]) -> None:
+        """Sends `parts` until the daemon exits."""
         with closing(parts):
-            connection.send(b"".join(answers))
             for part in parts:
                 if self._closed:
                     break
