@@ -26,6 +26,7 @@ from gnsqd.options import TOPOLOGY_AWARE
 from gnsqd.quantile import Quantile
 from gnsqd.queues.backend import Left
 from gnsqd.queues.message import Message
+from gnsqd.queues.ordering import arrange
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError
 from gnsqd.shared.names import is_ephemeral
@@ -387,8 +388,8 @@ class Channel:
         """Drops a message that is held back until `due`. May yield."""
         self.deferred.cancel(due, message)
         self.queue.finish([message])
-        if self.queue.order is not None:
-            self.queue.order.cancelled(due)
+        if self.queue.ordered and due == self.deferred.resume_at:
+            arrange(self.queue)
         self._wake_others()
 
     def _on_time(self) -> None:

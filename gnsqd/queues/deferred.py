@@ -17,7 +17,7 @@ class Deferred:
     hold some back in the backend of the queue. Iterating yields the messages in memory.
 
     `resume_at` is when the last of them that was delivered before is due, so that an ordered queue waits until then; 0
-    if there is none. It may be too late when such a message is cancelled; `Order` corrects that."""
+    if there is none. It may be too late when such a message is cancelled; `ordering` corrects that."""
 
     def __init__(self) -> None:
         self.resume_at = 0

@@ -23,7 +23,6 @@ from gnsqd.queues.backend import Backend, Left
 from gnsqd.queues.deferred import Deferred
 from gnsqd.queues.expiry import Expiry
 from gnsqd.queues.message import FRAME_SURPLUS, Message
-from gnsqd.queues.ordering import Order
 from gnsqd.shared.errors import StorageError
 
 
@@ -79,9 +78,8 @@ class Queue:
         self.deferred = deferred
         self.held_early = False  # `take` held messages back; the owner resets it
         self.expiry = Expiry(options.message_ttl) if options.message_ttl else None
-        self.order: Order | None = None
         self.ordered = False  # the oldest message comes next
-        self.is_arranging = False  # `order` is at work: `take` returns nothing
+        self.arranging: object | None = None  # a call of `ordering.arrange` that is at work: `take` returns nothing
         self.outside: Callable[[], list[Message]] = list
         self.on_refused: Callable[[], None] = lambda: None
         self.on_more: Callable[[int, bool], None] = lambda count, again: None
@@ -143,11 +141,19 @@ class Queue:
                 self.blocked = len(self.memory) > self.capacity
 
     def put_again(self, messages: list[Message], takers: int = 0) -> None:
-        """As `put_all`, of messages that were delivered before; in an ordered queue they come before newer ones."""
-        if self.order is None or not self.ordered:
+        """Queues messages that were delivered before, as `put_all`; in an ordered queue they come before newer ones."""
+        if not self.ordered:
             self.put_all(messages, takers)
         elif messages:
-            self.order.put_again(messages)
+            memory, again = self.memory, messages[:]
+            last = max(map(self.key, messages))
+            while memory and self.key(memory[0]) < last:
+                again.append(memory.popleft())
+            memory.extendleft(sorted(again, key=self.key, reverse=True))
+
+    def key(self, message: Message) -> tuple[int, bytes]:
+        """Returns the value that an ordered queue is sorted by."""
+        return self.backend.order(message), message.id
 
     def retry(self) -> None:
         """Tries again to store the messages that the backend refused."""
@@ -182,7 +188,7 @@ class Queue:
         A channel's queue holds back what is not due yet, and sets `held_early` if there was any. Call `finish` with
         messages of a topic when its channels have them, and with those of a channel when consumers finished them."""
         memory, backend = self.memory, self.backend
-        if self.is_arranging:
+        if self.arranging is not None:
             return []
         if self.ordered and memory and backend.count:
             self.backend_next = backend.front() < backend.order(memory[0])
@@ -273,8 +279,8 @@ class Queue:
             return self.backend.close([])
         outside, deferred = self.outside(), [] if self.deferred is None else self.deferred.remaining()
         messages = [*self.memory, *outside, *deferred]
-        if self.order is not None and self.ordered:
-            messages.sort(key=self.order.key)
+        if self.ordered:
+            messages.sort(key=self.key)
         if messages:
             others = f" {len(outside)} in-flight {len(deferred)} deferred" if self.deferred is not None else ""
             self.log.info("%s: flushing %d memory%s messages to backend", self.label, len(self.memory), others)

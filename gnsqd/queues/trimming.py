@@ -17,7 +17,7 @@ def size_of(queue: Queue) -> int:
 
 def drop_oldest(queue: Queue, count: int, size: int = maxsize) -> int:
     """Drops the oldest messages: `count`, or fewer if these have `size` bytes; returns their number."""
-    if queue.is_arranging:
+    if queue.arranging is not None:
         return 0
     memory, backend = queue.memory, queue.backend
     gone: list[Message] = []
@@ -47,7 +47,7 @@ def drop_oldest(queue: Queue, count: int, size: int = maxsize) -> int:
 def drop_expired(queue: Queue) -> bool:
     """Drops some messages that are too old, from the front of memory and backend; True if there were any."""
     expiry = queue.expiry
-    if expiry is None or queue.is_arranging:
+    if expiry is None or queue.arranging is not None:
         return False
     horizon = expiry.horizon
     memory = queue.memory

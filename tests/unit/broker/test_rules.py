@@ -250,7 +250,7 @@ def test_queue_that_is_changed_while_it_is_ordered(fakes: Build, consumers: Cons
     channel = topic.get_channel("c")
     channel.put_messages(numbered(around, 30_000)[::-1])
     ordering = around.spawn("ordering", lambda: topic.set_rules(channel, ORDERED))
-    eventually(lambda: channel.queue.is_arranging)
+    eventually(lambda: channel.queue.arranging)
     if change == "ordered=false":
         topic.set_rules(channel, Rules())
     elif change == "empty":
