@@ -5,10 +5,13 @@ flight and deferred messages do not count, and are not refused when they return 
 `Bounds.admit` first; with the policy drop-oldest, `Bounds.trim` makes room afterwards. Messages that are too old are
 dropped at delivery, or by `bounds_loop`, which also trims queues to which messages returned.
 
-Every method but the loop is one step, of a bounded number of messages, and does not yield.
+Everything but the loop is one step, of a bounded number of messages, and does not yield. While a queue is put in
+order, nothing of it is dropped.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from sys import maxsize
+from time import time_ns
 
 from gevent.event import Event
 
@@ -16,8 +19,8 @@ from gnsqd.broker.channel import Channel
 from gnsqd.hub.cooperative import Turns, yield_turn
 from gnsqd.options import Options
 from gnsqd.queues.backend import MAX_STEP
-from gnsqd.queues.queue import Queue
-from gnsqd.queues.trimming import drop_expired, drop_oldest, size_of
+from gnsqd.queues.message import FRAME_SURPLUS, Message
+from gnsqd.queues.queue import Queue, WeighedMemory
 from gnsqd.shared.disk_format import MIN_RECORD_SIZE
 from gnsqd.shared.errors import BrokerError
 from gnsqd.storage.directory import FreeDisk
@@ -73,7 +76,7 @@ class Bounds:
 
     def _total(self, queues: list[Queue], more: int = 0) -> int:
         """Returns the bytes of all queues; each channel will get what is in the topic, and `more`."""
-        return (size_of(self._queue) + more) * max(len(queues), 1) + sum([size_of(queue) for queue in queues])
+        return (_size_of(self._queue) + more) * max(len(queues), 1) + sum([_size_of(queue) for queue in queues])
 
     def _reject(self, count: int, queue: Queue, reason: str) -> None:
         self._queue.rejected += count
@@ -102,7 +105,7 @@ class Bounds:
 
     def _trim_depth(self, queue: Queue, limit: int, step: int) -> int:
         excess = queue.count() - limit
-        return drop_oldest(queue, min(excess, step)) if excess > 0 else 0
+        return _drop_oldest(queue, min(excess, step)) if excess > 0 else 0
 
     def _trim_bytes(self, queues: list[Queue]) -> int:
         """Drops at most MAX_STEP messages, the largest queue first: one large message may displace many small ones."""
@@ -111,9 +114,9 @@ class Bounds:
         while dropped < MAX_STEP and (excess := self._total(queues) - self._max_bytes) > 0:
             queue, weight = self._queue, copies
             for other in queues:
-                if size_of(other) > size_of(queue) * weight:
+                if _size_of(other) > _size_of(queue) * weight:
                     queue, weight = other, 1
-            number = drop_oldest(queue, MAX_STEP - dropped, -(-excess // weight))
+            number = _drop_oldest(queue, MAX_STEP - dropped, -(-excess // weight))
             if not number:
                 break
             dropped += number
@@ -124,12 +127,61 @@ class Bounds:
     def enforce(self) -> bool:
         """Drops some messages that are beyond the bounds or too old; returns True if it dropped any."""
         queues = [self._queue, *self._channel_queues()]
-        return any(map(drop_expired, queues)) or self.trim(MAX_STEP // len(queues) + 1)
+        return any(map(_drop_expired, queues)) or self.trim(MAX_STEP // len(queues) + 1)
 
     def wait_synced(self) -> None:
         """Calls `Backend.wait_synced` for all queues. May yield."""
         for queue in (self._queue, *self._channel_queues()):
             queue.backend.wait_synced()
+
+
+def _size_of(queue: Queue) -> int:
+    """Returns the bytes of the queued messages, with those in memory if there is a bound for bytes."""
+    return queue.backend.size + (queue.memory.size if isinstance(queue.memory, WeighedMemory) else 0)
+
+
+def _drop_oldest(queue: Queue, count: int, size: int = maxsize) -> int:
+    """Drops the oldest messages: `count`, or fewer if these have `size` bytes; returns their number."""
+    if queue.arranging is not None:
+        return 0
+    memory, backend = queue.memory, queue.backend
+    gone: list[Message] = []
+    dropped = freed = 0
+    front = backend.front()
+    while dropped < count and freed < size:
+        if memory and backend.order(memory[0]) <= front:
+            message = memory.popleft()
+            gone.append(message)
+            dropped += 1
+            freed += len(message.frame) - FRAME_SURPLUS
+        elif front == maxsize:
+            break
+        else:
+            before = backend.order(memory[0]) if memory else maxsize
+            number, bytes = backend.drop(count - dropped, size - freed, before)
+            if not number:
+                break
+            dropped += number
+            freed += bytes
+            front = backend.front()
+    backend.discard(gone)
+    queue.dropped += dropped
+    return dropped
+
+
+def _drop_expired(queue: Queue) -> bool:
+    """Drops some messages that are too old, from the front of memory and backend; True if there were any."""
+    if not queue.ttl or queue.arranging is not None:
+        return False
+    horizon = time_ns() - queue.ttl
+    memory = queue.memory
+    gone: list[Message] = []
+    while memory and len(gone) < MAX_STEP and memory[0].timestamp < horizon:
+        gone.append(memory.popleft())
+    queue.backend.discard(gone)
+    number = len(gone) + queue.backend.drop_older(horizon)
+    queue.expired += number
+    return number > 0
 
 
 def bounds_loop(bounds: Callable[[], Iterable[Bounds]], disk: FreeDisk | None, exit: Event) -> None:

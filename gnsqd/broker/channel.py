@@ -216,7 +216,7 @@ class Channel:
                     waiting.wake(1)  # to go on behind messages that are not due yet
                 return taken
             taken = self._note_taken(candidates, client, now, timeout, sample_rate)
-            if not taken and queue.expiry is not None:
+            if not taken and queue.ttl:
                 waiting.line[client] = None
                 waiting.wake(1)  # behind what was too old, but not in one turn
                 return taken
@@ -246,8 +246,10 @@ class Channel:
         chosen = messages
         if sample_rate:
             chosen = [message for message in messages if random() * 100 < sample_rate]
-        if queue.expiry is not None:
-            chosen = queue.expiry.without_expired(chosen)
+        if queue.ttl:
+            count, horizon = len(chosen), time_ns() - queue.ttl
+            chosen = [message for message in chosen if message.timestamp >= horizon]
+            queue.expired += count - len(chosen)
         taken = self.in_flight.push(chosen, client.id, now, timeout)
         if queue.backend.journaled:
             queue.backend.delivered(taken, messages)

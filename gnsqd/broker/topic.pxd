@@ -5,7 +5,6 @@ from gnsqd.hub.doorbell cimport Doorbell
 from gnsqd.queues.guid cimport GuidFactory
 from gnsqd.queues.message cimport Message, new_messages
 from gnsqd.queues.queue cimport Queue
-from gnsqd.queues.store cimport Store
 
 cdef Py_ssize_t BODY_AT
 
@@ -16,8 +15,7 @@ cdef class Topic:
     cdef public long long message_count, message_bytes
     cdef public Queue queue
     cdef public object bounds, write_ahead
-    cdef object _environment, _log, _on_last_channel, _pump
-    cdef Store _store
+    cdef object _environment, _log, _on_last_channel, _pump, _store
     cdef GuidFactory _ids
     cdef bint _started
     cdef Doorbell _doorbell

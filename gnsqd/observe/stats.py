@@ -55,7 +55,7 @@ def _expired(help: str) -> StatField:
 
 
 def _expired_count(it: Topic | Channel) -> int:
-    return 0 if it.queue.expiry is None else it.queue.expiry.expired
+    return it.queue.expired
 
 
 def _retained_count(topic: Topic) -> int:

@@ -8,12 +8,12 @@ cdef Py_ssize_t FRAME_SURPLUS
 
 cdef class Queue:
     cdef public str name, label
-    cdef public object memory, arranging, log, expiry, outside, on_refused, on_more
+    cdef public object memory, arranging, log, outside, on_refused, on_more
     cdef public Backend backend
     cdef public Deferred deferred
     cdef public bint backend_next, blocked, closed, held_early, ordered
     cdef public Py_ssize_t capacity
-    cdef public long long dropped, rejected
+    cdef public long long dropped, rejected, expired, ttl
 
     cpdef Py_ssize_t count(self) except -1
     cpdef bint has_room(self, Py_ssize_t count) except -1

@@ -4,8 +4,7 @@ Messages are in memory, at most mem-queue-size of them. The backend of the queue
 queue (`disk`), a journal (`journaled`), or nothing. Reading alternates between memory and backend, as the select of
 nsqd does.
 
-The rest is in parts that a queue has or has not: a channel's queue holds messages back until they are due (`deferred`),
-messages expire (`expiry`), the oldest message comes next (`ordering`). `trimming` drops messages at a bound.
+A channel's queue also holds messages back until they are due (`deferred`). `ordering` lets the oldest message come next.
 
 Only `close` and some methods of the parts may yield.
 """
@@ -21,7 +20,6 @@ from gnsqd.log import Logger
 from gnsqd.options import SECOND, Options
 from gnsqd.queues.backend import Backend, Left
 from gnsqd.queues.deferred import Deferred
-from gnsqd.queues.expiry import Expiry
 from gnsqd.queues.message import FRAME_SURPLUS, Message
 from gnsqd.shared.errors import StorageError
 
@@ -77,7 +75,8 @@ class Queue:
         self.log = log
         self.deferred = deferred
         self.held_early = False  # `take` held messages back; the owner resets it
-        self.expiry = Expiry(options.message_ttl) if options.message_ttl else None
+        self.ttl = options.message_ttl  # ns since the publication: older messages are dropped; 0 if none are
+        self.expired = 0  # messages that were too old
         self.ordered = False  # the oldest message comes next
         self.arranging: object | None = None  # a call of `ordering.arrange` that is at work: `take` returns nothing
         self.outside: Callable[[], list[Message]] = list

@@ -49,7 +49,7 @@ def in_order(channel: Channel) -> list[bytes]:
 
 def counts(thing: Topic | Channel) -> tuple[int, int, int]:
     """Messages rejected, dropped and expired."""
-    return thing.queue.rejected, thing.queue.dropped, thing.queue.expiry.expired if thing.queue.expiry else 0
+    return thing.queue.rejected, thing.queue.dropped, thing.queue.expired
 
 
 def enforce(topic: Topic) -> None:
