@@ -30,7 +30,7 @@ class Health:
 
     def note(self, error: Exception | None) -> None:
         """Reports the result of a disk write: its error, or None."""
-        self._registry.set_health(error)
+        self._registry.error = error
         if error is not None:
             self._bell.ring()
 
@@ -47,7 +47,7 @@ class Health:
                 continue
             if self._registry.error is error:
                 self._log.info("NSQ: the disk can be written to again")
-                self._registry.set_health(None)
+                self._registry.error = None
 
     def stop(self) -> None:
         self._stopped.set()

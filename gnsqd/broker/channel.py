@@ -1,13 +1,11 @@
 """A channel: one queue of a topic's messages, shared by its consumers.
 
 Messages are in the channel's queue; `take` gives some to a consumer and notes them in flight; FIN, REQ, TOUCH and the
-queue scan move them on from there. Nothing here yields but `close` and what changes the order, so every other
-method is one step as far as other greenlets can see.
+queue scan move them on from there. Only `close` and changes of the order yield; every other method is one step.
 
 Consumers that could take a message but found none wait; a put wakes as many as it brought messages for. A consumer that
 was not woken leaves one message for each that was, so that what a consumer requeued, or let time out, goes to
-others. Each takes its share of what is there, not all of it, so that several consumers of a busy channel get about as
-much each.
+others. Each takes its share of the messages, so that several consumers of a busy channel get about as much each.
 
 A channel with rules has a `Limiter`, which lowers how many messages may be taken.
 """
@@ -41,9 +39,8 @@ _rank = attrgetter("rank")
 
 
 class WaitingConsumers:
-    """Consumers that can take a message but found none, in a line: who is at its front is woken first, or with `ranked`
-    the first of those with the lowest rank. A consumer that was woken has a message promised until it comes: `promised`
-    is the number of these."""
+    """Consumers that can take a message but found none, in a line: the front is woken first, or with `ranked` the first
+    of the lowest rank. A consumer that was woken has a message promised until it comes: `promised` is their number."""
 
     def __init__(self, ranked: bool) -> None:
         self.promised = 0
@@ -67,7 +64,6 @@ class WaitingConsumers:
             self.line[client] = None
 
     def wake(self, count: int) -> None:
-        """Wakes the first `count` of the line."""
         line = sorted(self.line, key=_rank) if self._ranked else self.line
         first: list[Consumer] = []  # compiled, this loop is faster than islice
         for client in line:
@@ -119,7 +115,7 @@ class Channel:
         self.queue = queue
         assert queue.deferred is not None
         self.deferred = queue.deferred
-        queue.outside = self._outside
+        queue.outside = lambda: [*self.in_flight, *self.dead_messages]
         queue.on_refused = on_refused
         queue.on_more = self._on_more
         self.limiter: Limiter | None = None  # if there are rules
@@ -146,12 +142,6 @@ class Channel:
         """True if a consumer that was not woken may take a message now: one is promised to each woken consumer."""
         return self._available() > self._waiting.promised
 
-    def _outside(self) -> list[Message]:
-        """Returns the messages that are in no queue."""
-        return [*self.in_flight, *self.dead_messages]
-
-    # From the topic
-
     def put_messages(self, messages: list[Message], deferred: Sequence[Message] = (), settle: bool = False) -> None:
         """Queues `messages`, and holds each of `deferred` back for the time it asks for. With `settle`, those come from
         a disk queue that forgets them when this returns. The channel must not be `exiting`."""
@@ -167,11 +157,8 @@ class Channel:
             self._wake_at(self.deferred.next_due)
 
     def _put_again(self, messages: list[Message]) -> None:
-        """Queues messages that were delivered before."""
         self.queue.put_again(messages, len(self._waiting.line))
         self._wake(len(messages))
-
-    # To and from consumers
 
     def add_client(self, client: Consumer) -> None:
         """Adds a consumer; BrokerError if the channel ends, or has as many as max-channel-consumers allows."""
@@ -183,7 +170,7 @@ class Channel:
         self.clients[client.id] = client
 
     def remove_client(self, client: Consumer) -> None:
-        """Removes a consumer. Its messages in flight stay so until they time out, in an ordered channel at once."""
+        """Removes a consumer. Its messages in flight time out, in an ordered channel at once."""
         self.stop_waiting(client)
         if self.clients.pop(client.id, None) is None or self.exiting:
             return
@@ -197,10 +184,9 @@ class Channel:
             self._time_out(self.in_flight.pop_abandoned(self.clients))
 
     def take(self, client: Consumer, window: int, timeout: int, sample_rate: int) -> list[Message]:
-        """Gives `client` up to `window` messages, which are in flight for `timeout` ns from now on; returns them.
-
-        If there is none, `client` waits. `depth` may be greater than 0 then: the disk may be unreadable for a while.
-        With a `sample_rate` of N > 0 only N % of the messages are delivered, the rest is finished."""
+        """Gives `client` up to `window` messages, which are in flight for `timeout` ns from now on; returns them. If
+        there is none, `client` waits; `depth` may be greater than 0 then, if the disk is unreadable for a while. With a
+        `sample_rate` of N > 0 only N % of the messages are delivered, the rest is finished."""
         queue = self.queue
         waiting = self._waiting
         promised = waiting.leave(client)
@@ -258,7 +244,7 @@ class Channel:
         return taken
 
     def wait(self, client: Consumer) -> None:
-        """Puts `client`, which was given all messages, at the end of the line: it could take more."""
+        """Puts `client`, which has all messages and could take more, at the end of the line."""
         self._waiting.line[client] = None
 
     def stop_waiting(self, client: Consumer) -> None:
@@ -271,7 +257,6 @@ class Channel:
         self._wake(self.queue.count() - self._waiting.promised)
 
     def _wake(self, count: int) -> None:
-        """Wakes consumers for `count` messages."""
         if count > 0 and self._waiting.line and not self.paused and not self.exiting:
             if self.limiter is not None:  # one at a time, so that the others still count for its share
                 count = min(self._available() - self._waiting.promised, 1)
@@ -308,24 +293,20 @@ class Channel:
         message = self.in_flight.pop(id, client_id)
         self._waiting.move_to_end(self.clients.get(client_id))
         self.requeue_count += 1
-        if not self._unless_dead([message], REQUEUED):
-            if self.limiter is not None:
-                self._wake(1)
+        alive = bool(self._unless_dead([message], REQUEUED))
+        if alive and delay <= 0:
+            self._put_again([message])
             return
-        if delay > 0:
+        if alive:
             self.deferred.defer_again(message, delay)
             self._wake_at(self.deferred.next_due)
-            if self.limiter is not None:
-                self._wake(1)
-        else:
-            self._put_again([message])
+        if self.limiter is not None:
+            self._wake(1)
 
     def touch(self, client_id: int, id: bytes, timeout: int) -> None:
         """Executes TOUCH: the message times out `timeout` ns from now, but at most max-msg-timeout after its delivery;
         errors as `finish`."""
         self._wake_at(self.in_flight.touch(id, client_id, monotonic_ns() + timeout, self._options.max_msg_timeout))
-
-    # From the queue scan
 
     def _wake_at(self, due: int) -> None:
         """Lets the queue scan look at the channel at `due` (monotonic ns), unless it will earlier."""
@@ -334,21 +315,19 @@ class Channel:
             self._environment.wake_at(self, due)
 
     def process_due(self, now: int) -> None:
-        """Puts back some messages that timed out, and queues some that are due, by `now` (monotonic ns). The queue scan
-        is asked to look again when the next message times out or is due."""
+        """Puts back some messages that timed out, and queues some that are due, by `now` (monotonic ns). Sets the alarm
+        for the next."""
         self._alarm = maxsize
         self._process_in_flight(now)
         self._process_deferred(now)
         self._wake_at(min(self.in_flight.next_due, self.deferred.next_due))
 
     def _process_in_flight(self, now: int) -> bool:
-        """Puts back some messages that timed out by `now`; True if there were any."""
         due = self.in_flight.pop_due(now, MAX_DUE)
         self._time_out(due)
         return bool(due)
 
     def _time_out(self, messages: list[Message]) -> None:
-        """Puts back messages that were in flight until now."""
         self.timeout_count += len(messages)
         clients = [client for message in messages if (client := self.clients.get(message.client_id)) is not None]
         for client in clients:
@@ -358,12 +337,9 @@ class Channel:
             client.left_flight(1)
 
     def _process_deferred(self, now: int) -> bool:
-        """Queues some messages that are due by `now`; True if there were any."""
         count = self.queue.release(now, MAX_DUE, len(self._waiting.line))
         self._wake(count)
         return count > 0
-
-    # Dead letters
 
     def _unless_dead(self, messages: list[Message], reason: str) -> list[Message]:
         """Returns the messages that were not delivered max-attempts times; the others go to the dead-letter topic."""
@@ -372,13 +348,11 @@ class Channel:
             self._environment.note_dead(self)
         return others
 
-    # Rules
-
     def set_rules(self, rules: Rules) -> None:
         """Changes the rules. May yield."""
         self.rules = rules
         if self.limiter is None and rules != Rules():
-            self.limiter = Limiter(self.queue, self._on_time)
+            self.limiter = Limiter(self.queue, lambda: None if self.paused else self._waiting.wake(1))
         if self.limiter is not None:
             self.limiter.set(rules)
             if rules == Rules():
@@ -393,12 +367,6 @@ class Channel:
         if self.queue.ordered and due == self.deferred.resume_at:
             arrange(self.queue)
         self._wake_others()
-
-    def _on_time(self) -> None:
-        if not self.paused:
-            self._waiting.wake(1)
-
-    # From operators
 
     def pause(self, paused: bool = True) -> None:
         """Stops deliveries, or lets them go on."""
@@ -425,7 +393,7 @@ class Channel:
         self.queue.delete()
 
     def close(self) -> Left:
-        """Keeps what the backend of the queue keeps. May yield."""
+        """Closes as `Queue.close`, and the consumers' connections. May yield."""
         self._exit("closing")
         return self.queue.close()
 

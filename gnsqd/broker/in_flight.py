@@ -1,9 +1,8 @@
 """The messages of a channel that are in no queue: in flight to consumers, or dead letters that are not yet moved.
 
-Nearly every message in flight is finished long before its time-out, so the usual path is two dict operations and no
-heap: messages with the same time-out expire in the order in which they were sent, so one insertion-ordered dict per
-distinct time-out is already sorted by deadline. Only messages moved by TOUCH go to a heap, whose stale entries are
-skipped when they come first, and removed when they outnumber the live ones.
+Messages with the same time-out expire in the order in which they were sent, so one insertion-ordered dict per distinct
+time-out is already sorted by deadline. Only messages moved by TOUCH go to a heap, whose stale entries are skipped when
+they come first, and removed when they outnumber the live ones.
 """
 
 from collections.abc import Callable, Container, Iterator
@@ -139,9 +138,8 @@ class InFlight:
 
 
 class DeadMessages:
-    """The messages of a channel that were delivered `max_attempts` times, on their way to the dead-letter topic: the
-    oldest first, each with why and when (wall clock, ns) it died. `max_attempts` of 0: there are never any. `moved`
-    counts the messages that arrived; `put_again` requeues the others."""
+    """Messages of a channel that were delivered `max_attempts` times (0: never any), on their way to the dead-letter
+    topic, the oldest first. `moved` counts the messages that arrived; `put_again` requeues the others."""
 
     def __init__(self, max_attempts: int, queue: Queue, put_again: Callable[[list[Message]], None]) -> None:
         self.moved = 0
@@ -169,7 +167,8 @@ class DeadMessages:
         return others
 
     def look(self, limit: int, max_bytes: int) -> list[tuple[Message, str, int]]:
-        """Returns the first messages: at most `limit`, together at most `max_bytes` except for a single larger one."""
+        """Returns the first messages, each with why and when (wall clock, ns) it died: at most `limit`, together at
+        most `max_bytes` except for a single larger one."""
         first: list[tuple[Message, str, int]] = []
         for message, (reason, died) in islice(self._messages.items(), limit):
             max_bytes -= len(message.frame)
@@ -185,11 +184,9 @@ class DeadMessages:
         self._queue.finish(moved)
 
     def requeue(self) -> None:
-        """Requeues all messages."""
         messages = list(self._messages)
         self._messages.clear()
         self._put_again(messages)
 
     def clear(self) -> None:
-        """Drops all messages."""
         self._messages.clear()

@@ -41,10 +41,6 @@ class Registry:
         """Sets the environment of new topics, which in turn reports health here."""
         self._environment = environment
 
-    def set_health(self, error: Exception | None) -> None:
-        """Stores the result of the last disk write: its error, or None."""
-        self.error = error
-
     @property
     def healthy(self) -> bool:
         return self.error is None

@@ -1,8 +1,7 @@
 """A topic: where publishers put messages, and the pump that hands each to every channel.
 
-Messages are in the topic's queue until the pump takes them, a batch at a time. A batch in hand never crosses a yield:
-between reading it and the last channel taking it nothing else runs, so emptying, deleting and counting need no locks
-and lose nothing.
+The pump takes messages from the topic's queue, a batch at a time. A batch in hand never crosses a yield: between
+reading it and the last channel taking it nothing else runs, so emptying, deleting and counting need no locks.
 """
 
 from collections.abc import Callable
@@ -76,8 +75,6 @@ class Topic:
         self._started = True
         self._doorbell.ring()
 
-    # From publishers
-
     def new_messages(self, bodies: list[bytes], deferred: int = 0) -> list[Message]:
         """Returns messages of this topic, not yet put; `deferred` is the ns to hold them back in every channel."""
         now = time_ns()
@@ -148,12 +145,9 @@ class Topic:
         elif self.queue.backend.unsynced:
             self.queue.backend.wait_synced()
 
-    # Channels
-
     def create_channel(self, name: str, begin: int) -> bool:
-        """Makes a channel that receives again what can be delivered again from the message with number `begin` on, and
-        what follows; False if there is one of that name by now. Errors as `get_channel`: then there is none. The topic
-        must have a `write_ahead` log. May yield."""
+        """Makes a channel that receives again the messages from number `begin` on; False if there is one of that name
+        by now. Errors as `get_channel`: then there is none. The topic must have a `write_ahead` log. May yield."""
         assert self.write_ahead is not None
         queue = self.write_ahead.past_queue(name, begin)
         if name in self.channels:
@@ -169,8 +163,7 @@ class Topic:
         return True
 
     def get_channel(self, name: str, past: Queue | None = None) -> Channel:
-        """Returns the channel of that name, a new one if there is none yet, with a queue as `Store.channel_queue`;
-        BrokerError("exiting") or StorageError. May yield."""
+        """Returns the channel of that name, new if there is none; BrokerError("exiting") or StorageError. May yield."""
         channel = self.channels.get(name)
         if channel is None:
             if self.exiting:
@@ -230,8 +223,6 @@ class Topic:
 
         self._environment.spawn(f"delete:{self.name}:{channel.name}", delete)
 
-    # The pump
-
     def _flowing(self) -> bool:
         return self._started and not self.paused and bool(self.channels)
 
@@ -255,7 +246,7 @@ class Topic:
         self._log.info("TOPIC(%s): closing ... messagePump", self.name)
 
     def _wait_to_retry(self) -> None:
-        """Waits, however often the bell is rung: every attempt that fails is a line in the log."""
+        """Waits, however often the bell rings: every attempt that fails is a line in the log."""
         end = monotonic() + RETRY_SECONDS
         while not self.exiting and (left := end - monotonic()) > 0:
             self._doorbell.wait(left)
@@ -281,20 +272,10 @@ class Topic:
             channel.put_messages(ready, deferred, settle)
         self.queue.finish(messages)
 
-    # From operators
-
-    def pause(self) -> None:
-        """Keeps messages from the channels."""
-        self.paused = True
-
-    def unpause(self) -> None:
-        """Lets messages go on to the channels."""
-        self.paused = False
+    def pause(self, paused: bool = True) -> None:
+        """Keeps messages from the channels, or lets them go on."""
+        self.paused = paused
         self._doorbell.ring()
-
-    def empty(self) -> None:
-        """Drops the messages that no channel has yet. StorageError."""
-        self.queue.empty()
 
     def delete(self) -> None:
         """Drops the topic, its channels and all their messages, files included. StorageError. May yield."""
@@ -307,7 +288,7 @@ class Topic:
                 last_to_first.callback(channel.delete)
 
     def close(self) -> Left:
-        """Keeps what the store keeps, channel by channel, then what no channel has yet. May yield."""
+        """Closes the channels, then the store. May yield."""
         self._stop_pump("closing")
         return Left.sum([*(channel.close() for channel in list(self.channels.values())), self._store.close()])
 

@@ -10,7 +10,7 @@ MAX_STEP = 2048  # messages that one step drops
 
 
 class Left(NamedTuple):
-    """What queues leave at their end: messages not written, queues not synced, and messages in journals."""
+    """Counts at the end of queues: messages not written, queues not synced, and messages in journals."""
 
     lost: int = 0
     unsynced: int = 0
@@ -51,7 +51,7 @@ class Backend:
         """Keeps messages; StorageError if some cannot be written: the first `error.written` are kept nevertheless."""
 
     def read(self, limit: int, max_bytes: int) -> list[Message]:
-        """As `Queue.take`, of the backend; `deferred` is set where a message is not due yet."""
+        """Removes and returns messages as `Queue.take`; `deferred` is set where one is not due yet."""
         return []
 
     def finish(self, messages: list[Message]) -> None:
@@ -83,7 +83,8 @@ class Backend:
         """Puts the oldest message first, if the backend can; it need not read messages for that."""
 
     def drop(self, count: int, size: int, before: int) -> tuple[int, int]:
-        """As `drop_oldest`, of messages whose `order` is less than `before`; returns their number and bytes."""
+        """Drops the next messages: `count`, or fewer if these have `size` bytes, and none whose `order` is `before` or
+        more; returns their number and bytes."""
         return 0, 0
 
     def drop_older(self, horizon: int) -> int:

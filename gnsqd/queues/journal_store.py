@@ -26,7 +26,6 @@ from gnsqd.queues.store import Context, Store
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.storage.disk.diskqueue import DiskQueue
-from gnsqd.storage.journal.compactor import Retention
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.spans import Spans
 
@@ -56,7 +55,7 @@ class JournalStore(Store):
         return journaled_queue(name, self.context.options, self.log, self._journal)
 
     def _restore(self) -> None:
-        """Queue what a replay found, for the topic and the channels that there were."""
+        """Queues the messages that a replay found, for the topic and its channels."""
         journal = self._journal
         replay = journal.replay
         topic_state = replay.queues[0]
@@ -69,11 +68,11 @@ class JournalStore(Store):
                 queue = self.new_queue(state.name)
                 backend = backend_of(queue)
                 backend.notes.index = index
-                wanted = topic_state.finished.without(state.finished)
-                numbers, times = replay.due_of(wanted.without(Spans.of(state.due)))
+                left = topic_state.finished.without(state.finished)
+                numbers, times = replay.due_of(left.without(Spans.of(state.due)))
                 numbers.extend(state.due.keys())
                 times.extend(state.due.values())
-                backend.restore(state, wanted.without(Spans.of(numbers)))
+                backend.restore(state, left.without(Spans.of(numbers)))
                 deferred_of(queue).hold_until(times, numbers)
                 journal.states.add(backend.notes, index)
                 self._restored[state.name.rpartition(":")[2]] = queue
@@ -81,12 +80,6 @@ class JournalStore(Store):
     @property
     def history(self) -> History:
         return History(self._journal)
-
-    @property
-    def retention(self) -> Retention:
-        return self._journal.retention
-
-    # Channels
 
     @property
     def restored_channels(self) -> list[str]:
@@ -117,7 +110,7 @@ class JournalStore(Store):
         return queue
 
     def adopt(self, queue: Queue) -> None:
-        """Move what the disk queue of that name holds to the journal; before the start that is done there."""
+        """Moves messages of the disk queue of that name to the journal; before the start that is done there."""
         if queue.backend.journaled:
             if self._started:
                 self._import(queue)
@@ -131,10 +124,8 @@ class JournalStore(Store):
                 self._delete_disk_queue(name)
                 self._unmoved.remove(name)
 
-    # Messages
-
     def start(self) -> None:
-        """Move what disk queues hold to the journal; also StartError, by `check_exit`."""
+        """Moves messages of disk queues to the journal; also StartError, by `check_exit`."""
         if not self._started:
             while self._adopted:
                 self._import(self._adopted.pop(0))
@@ -152,7 +143,7 @@ class JournalStore(Store):
         self._report(self._journal.commit)
 
     def _report(self, write: Callable[[], None]) -> None:
-        """Write, and report how that went."""
+        """Writes, and reports success or failure."""
         failed_before = self._journal.failed
         try:
             write()
@@ -164,10 +155,8 @@ class JournalStore(Store):
         if failed_before is not None:
             self.context.set_health(None)
 
-    # From disk queues
-
     def _import(self, queue: Queue) -> None:
-        """Move what a disk queue holds to the journal. Should that fail, the rest is there for the next start."""
+        """Moves messages of a disk queue to the journal. If that fails, the rest is there for the next start."""
         name = queue.name
         if name not in self.context.data_files:
             return
@@ -200,7 +189,7 @@ class JournalStore(Store):
                 self.log.error("JOURNAL(%s): %d messages stay in the disk queue until the next start", name, old.depth)
 
     def _pass_over(self, old: DiskQueue, queue: Queue) -> None:
-        """Pass over the messages at the front of a disk queue that the journal has for `queue`, all unread there: a
+        """Passes over the messages at the front of a disk queue that the journal has for `queue`, all unread there: a
         kill came before the read position was written. StorageError. May yield."""
         payloads = old.peek_many(IMPORT_BATCH, MAX_BYTES)
         missing = set(map(_content, payloads))
@@ -213,8 +202,8 @@ class JournalStore(Store):
             _save_position(old)
 
     def _move(self, old: DiskQueue, queue: Queue) -> None:
-        """Move messages for `queue` until there are no more, or it or the store ends. StorageError if the journal or
-        the read position of the disk queue can't be written: the rest is in the disk queue then."""
+        """Moves messages for `queue` until there are no more, or it or the store ends. StorageError if the journal or
+        the read position can't be written: the rest is in the disk queue then."""
         while True:
             self.context.check_exit()
             if self._ending or queue.closed or not (messages := self._move_batch(old, queue)):
@@ -229,7 +218,8 @@ class JournalStore(Store):
                 _receive(queue, messages)
 
     def _move_batch(self, old: DiskQueue, queue: Queue) -> list[Message]:
-        """What was moved; StorageError if the journal can't keep it: it is in the disk queue then. May yield."""
+        """Returns messages that were moved; StorageError if the journal can't keep them: they are in the disk queue.
+        May yield."""
         journal = self._journal
         payloads = old.peek_many(IMPORT_BATCH, MAX_BYTES)
         messages = read_messages(payloads, old, self.context.options.longest_delay)
@@ -258,8 +248,6 @@ class JournalStore(Store):
             raise
         old.advance(len(payloads))
         return messages
-
-    # The end
 
     def delete(self) -> None:
         self._ending = True
@@ -297,7 +285,7 @@ class JournalStore(Store):
         return Left(unsynced=unsynced, journaled=unfinished.count())
 
     def _convert(self) -> Left:
-        """Write everything to disk queues; should that fail, the journal stays."""
+        """Writes everything to disk queues; if that fails, the journal stays."""
         journal = self._journal
         try:
             if self._unmoved:  # then a kill from now on may multiply, but must not drop
@@ -319,7 +307,7 @@ class JournalStore(Store):
         return Left(journaled=left)
 
     def _write_to_disk(self, queue: Queue) -> int:
-        """Write all messages of a queue to its disk queue; 0 if that has them all, safe. StorageError. May yield."""
+        """Writes a queue to its disk queue; returns 0 if that has all messages, safe. StorageError. May yield."""
         target = self.context.open_disk_queue(queue.name)
         deferred = [] if queue.deferred is None else queue.deferred.remaining()
         left = flush_messages([*queue.memory, *queue.outside(), *deferred], target, self.log)
@@ -348,7 +336,7 @@ def _stored_deferred(queue: Queue) -> Iterator[Message]:
 
 
 def _save_position(queue: DiskQueue) -> None:
-    """Write the read position; StorageError. Yields."""
+    """Writes the read position; StorageError. Yields."""
     if queue.start_sync().get() is not None:
         raise StorageError(f"the read position of {queue.name} can't be written")
 

@@ -18,7 +18,6 @@ cdef class JournalBackend(Backend):
     cpdef put(self, list messages)
     @cython.locals(start=cython.longlong, end=cython.longlong)
     cpdef put_spans(self, spans)
-    cdef _append(self, long long start, long long end)
     @cython.locals(message=Message, messages=list, frames=list, frame=bytes, size=cython.longlong, reads=cython.longlong, start=cython.longlong, end=cython.longlong, stop=cython.longlong, offset=cython.longlong, number=cython.longlong, delay=cython.longlong, attempts=dict)
     cpdef list read(self, Py_ssize_t limit, Py_ssize_t max_bytes)
     @cython.locals(start=cython.longlong, end=cython.longlong)

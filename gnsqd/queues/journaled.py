@@ -65,8 +65,12 @@ class JournalBackend(Backend):
 
     def put_spans(self, spans: Iterable[tuple[int, int]]) -> None:
         """Queues the messages with these numbers."""
+        runs = self._runs
         for start, end in spans:
-            self._append(start, end)
+            self.count += end - start
+            if runs and runs[-1][1] == start:
+                start = runs.pop()[0]
+            runs.append((start, end))
 
     def put_first(self, runs: deque[tuple[int, int]], count: int) -> None:
         """Queues the messages of these runs, `count` together, before all others."""
@@ -76,12 +80,6 @@ class JournalBackend(Backend):
             runs.extend(self._runs)
             self._runs = runs
         self.count += count
-
-    def _append(self, start: int, end: int) -> None:
-        self.count += end - start
-        if self._runs and self._runs[-1][1] == start:
-            start = self._runs.pop()[0]
-        self._runs.append((start, end))
 
     def sort(self) -> None:
         self._runs = deque(sorted(self._runs))
@@ -246,14 +244,14 @@ class JournalBackend(Backend):
         for queue in queues:
             queue.note_finished_span(start, end)
 
-    def restore(self, state: ReplayedQueue, wanted: Spans) -> None:
-        """Queues the `wanted` messages of a replay."""
+    def restore(self, state: ReplayedQueue, queued: Spans) -> None:
+        """Restores the state of a replay, with the messages that are `queued`."""
         self.notes.finished = state.finished
         self.notes.attempts = {number: attempts for number, attempts in state.attempts.items() if attempts}
-        self.put_spans(wanted)
+        self.put_spans(queued)
 
     def empty(self) -> None:
-        """A channel drops what its topic has handed over, a topic what it still has. StorageError: not written yet."""
+        """Drops what the topic has handed over to a channel, or what it still has. StorageError: not written yet."""
         self._forget()
         if self.notes.index:
             self.notes.finished.update(self.journal.states.queues[0].finished)
@@ -270,7 +268,6 @@ class JournalBackend(Backend):
         self.journal.flush()
 
     def _forget(self) -> None:
-        """Drops all messages without a note."""
         self._runs.clear()
         self.notes.attempts.clear()
         self._frames = []
@@ -334,7 +331,7 @@ class JournalDeferred(Deferred):
         self._notes.deferred = Schedule()
 
     def find_stored(self, number: int, near: int) -> tuple[int, Message] | None:
-        """As `find`, of a message that only the backend has, probably held back until about `near`. StorageError."""
+        """Finds a message that only the backend has, probably held back until about `near`. StorageError."""
         due = None if number in self._notes.finished else self._notes.deferred.find(number, near)
         message = None if due is None else self._read(number)
         return None if due is None or message is None else (due, message)
@@ -377,13 +374,11 @@ def journaled_queue(name: str, options: Options, log: Logger, journal: Journal) 
 
 
 def backend_of(queue: Queue) -> JournalBackend:
-    """Returns the backend of a queue that is in a journal."""
     assert isinstance(queue.backend, JournalBackend)
     return queue.backend
 
 
 def deferred_of(queue: Queue) -> JournalDeferred:
-    """Returns the deferred messages of a channel that is in a journal."""
     assert isinstance(queue.deferred, JournalDeferred)
     return queue.deferred
 

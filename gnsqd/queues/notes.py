@@ -1,5 +1,5 @@
-"""What a queue notes for the journal of its topic: the messages that its owner has taken, held back, and finished (a
-topic: handed over). The journal writes these notes with its next record, and all of them to a snapshot."""
+"""The notes of a queue for the journal of its topic: which messages its owner has taken, held back, and finished (a
+topic: handed over). The journal writes them with its next record, and all of them to a snapshot."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice, starmap
@@ -20,9 +20,8 @@ T = TypeVar("T")
 class QueueNotes:
     """The state of one queue in a journal, the topic's own queue if `index` is 0, and the notes not yet written.
 
-    `finished` has the numbers of finished messages, `attempts` those of stored messages that were delivered before, and
-    `deferred` those of messages that are held back and not in memory, by due time (monotonic ns). `logs` are sets that
-    receive what is finished meanwhile, for greenlets that need that."""
+    `finished` has the numbers of finished messages, `attempts` those of stored messages that were delivered before,
+    `deferred` those held back and not in memory. `logs` are sets that also receive what is finished."""
 
     queue: Queue  # whose state this is
 
@@ -72,8 +71,6 @@ class QueueNotes:
         if not self._noted:
             self._noted = True
             self._journal.states.note(self)
-
-    # For the journal
 
     def notes(self, encoder: Encoder, total: bool) -> list[bytes]:
         """Returns the notes as records; if `total`, each has all that is known of a message."""

@@ -4,7 +4,7 @@ Messages are in memory, at most mem-queue-size of them. The backend of the queue
 queue (`disk`), a journal (`journaled`), or nothing. Reading alternates between memory and backend, as the select of
 nsqd does.
 
-A channel's queue also holds messages back until they are due (`deferred`). `ordering` lets the oldest message come next.
+A channel's queue also holds messages back until they are due (`deferred`). `ordering` lets the oldest come next.
 
 Only `close` and some methods of the parts may yield.
 """
@@ -55,9 +55,9 @@ class WeighedMemory(deque[Message]):
 class Queue:
     """The queue `name`: `topic`, or `topic:channel`, which has `deferred` messages.
 
-    The owner of a channel's queue sets the callables: `outside()` returns its messages in flight and dead letters,
-    `on_refused()` is called when the backend begins to refuse messages, and `on_more(count, again)` when `count`
-    messages came that are not from the owner; with `again`, the channel had them before."""
+    A channel sets the callables: `outside()` returns its messages in flight and dead letters, `on_refused()` is called
+    when the backend begins to refuse messages, `on_more(count, again)` when `count` messages came that are not from the
+    channel; with `again`, it had them before."""
 
     def __init__(
         self, name: str, options: Options, log: Logger, backend: Backend, deferred: Deferred | None = None
@@ -99,8 +99,6 @@ class Queue:
             return False
         return count <= self.capacity - len(self.memory) and not self.blocked
 
-    # In
-
     def put(self, messages: list[Message], takers: int = 0) -> None:
         """Queues messages; StorageError if the backend refuses some: the first `error.written` are queued nevertheless.
 
@@ -126,7 +124,7 @@ class Queue:
             raise
 
     def put_all(self, messages: list[Message], takers: int = 0) -> None:
-        """As `put`, but messages that the backend refuses stay in memory, and it is `blocked` until they are gone."""
+        """Queues messages as `put`; if the backend refuses some, they stay in memory, `blocked` until they are gone."""
         try:
             self.put(messages, takers)
         except StorageError as error:
@@ -178,14 +176,12 @@ class Queue:
             deferred.released(due)
         return count + len(due)
 
-    # Out
-
     def take(self, limit: int, max_bytes: int) -> list[Message]:
         """Removes and returns the next messages: at most `limit`, together at most `max_bytes` except for a single
         larger one. Empty if nothing can be read now.
 
-        A channel's queue holds back what is not due yet, and sets `held_early` if there was any. Call `finish` with
-        messages of a topic when its channels have them, and with those of a channel when consumers finished them."""
+        A channel's queue holds back what is not due yet, and sets `held_early` if there was any. `finish` follows when
+        the channels of a topic have the messages, or consumers of a channel finished them."""
         memory, backend = self.memory, self.backend
         if self.arranging is not None:
             return []
@@ -223,9 +219,8 @@ class Queue:
         for message in messages:
             if message.deferred:
                 self.held_early = True
-                early = [message for message in messages if message.deferred]
                 due = [message for message in messages if not message.deferred]
-                deferred.defer_read(early)
+                deferred.defer_read([message for message in messages if message.deferred])
                 break
         if self.backend.unsettled:
             self.backend.finish(messages)
@@ -249,8 +244,6 @@ class Queue:
                     break
                 shown.append((message, is_stored))
         return shown
-
-    # The end
 
     def empty(self) -> None:
         """Drops all messages; StorageError if the backend cannot."""

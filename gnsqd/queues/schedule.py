@@ -7,6 +7,7 @@ They are sorted by due time, in blocks, so that a change moves one block and no 
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 from itertools import chain
 from sys import maxsize
 from typing import Any
@@ -15,12 +16,12 @@ MAX_BLOCK = 1024  # messages
 
 
 class Schedule:
-    """Numbers of messages by due time (any clock, ns). Iterating yields (due, number), the earliest first."""
+    """Numbers of messages by due time (any clock, ns), at first those given, in any order. Iterating yields (due,
+    number), the earliest first."""
 
     __slots__ = ("_dues", "_firsts", "_length", "_numbers")
 
     def __init__(self, dues: Sequence[int] = (), numbers: Sequence[int] = ()) -> None:
-        """`dues` and `numbers` have the due time and the number of each message, in any order."""
         order = sorted(range(len(dues)), key=dues.__getitem__)
         blocks = [order[start : start + MAX_BLOCK] for start in range(0, len(order), MAX_BLOCK)]
         self._dues = [array("q", [dues[position] for position in block]) for block in blocks]  # none is empty
@@ -109,12 +110,7 @@ class Schedule:
         return sum(map(len, self._dues[:block])) + (bisect_left(self._dues[block], end) if self._dues else 0)
 
     def copy(self) -> "Schedule":
-        copy = Schedule()
-        copy._dues = [dues[:] for dues in self._dues]
-        copy._numbers = [numbers[:] for numbers in self._numbers]
-        copy._firsts = self._firsts[:]
-        copy._length = self._length
-        return copy
+        return deepcopy(self)
 
     def from_due(self, begin: int) -> Iterator[tuple[int, int]]:
         """Yields as iterating, from the due time `begin` on. The schedule must not change meanwhile."""

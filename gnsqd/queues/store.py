@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """What all stores of a data path need. `set_health(error)` is called after writes of messages; None if it
-    succeeded. `check_exit()` raises StartError if the daemon is asked to exit while it loads."""
+    """Common objects of all stores. `set_health(error)` is called after writes of messages; None if it succeeded.
+    `check_exit()` raises StartError if the daemon is asked to exit while it loads."""
 
     options: Options
     log: Logger

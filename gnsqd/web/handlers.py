@@ -141,7 +141,7 @@ class API:
         name = required(read_parameters(request), "topic")
         if not is_valid_name(name):
             raise HTTPError(400, "INVALID_TOPIC")
-        self._registry.get_existing_topic(name).empty()
+        self._registry.get_existing_topic(name).queue.empty()
 
     def pause_topic(self, request: Request) -> None:
         topic = self._find_topic(request)
@@ -150,7 +150,7 @@ class API:
 
     def unpause_topic(self, request: Request) -> None:
         topic = self._find_topic(request)
-        topic.unpause()
+        topic.pause(False)
         self._metadata_file.persist(topic.name)
 
     def peek_topic(self, request: Request) -> dict[str, object]:

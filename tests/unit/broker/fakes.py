@@ -3,7 +3,7 @@ that are kept in a list, callables that note their arguments. And a consumer tha
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from io import StringIO
 from pathlib import Path
 from time import time_ns
@@ -104,7 +104,7 @@ class Fakes:
     def __post_init__(self) -> None:
         self.logger = Logger("", Level.DEBUG, self.log)
         self.options = replace(self.options, data_path=str(self.data_path))
-        set_health = self.registry.set_health
+        set_health = partial(setattr, self.registry, "error")
         self.stores = DataPath(self.options, self.logger, self.syncer, set_health, lambda: self.check_exit())
         self.dead_letters = DeadLetters(self.registry, self.logger, self.spawn)
         self.environment = Environment(

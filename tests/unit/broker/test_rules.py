@@ -127,7 +127,7 @@ def compare_with_a_list(around: Fakes, steps: list[tuple[str, int]]) -> None:
             topic.publish(in_topic[-amount:])
             topic.commit()
         elif step == "pause":
-            (topic.unpause if topic.paused else topic.pause)()
+            topic.pause(not topic.paused)
         elif step == "take":
             taken = take(channel, consumer)
             assert bodies_of(taken) == (queued[:1] if not in_flight else [])
@@ -146,7 +146,7 @@ def compare_with_a_list(around: Fakes, steps: list[tuple[str, int]]) -> None:
             queued += in_topic
             in_topic.clear()
         assert (topic.depth, channel.depth) == (len(in_topic), len(queued) - len(in_flight))
-    topic.unpause()
+    topic.pause(False)
     eventually(lambda: topic.depth == 0)
     for message in in_flight:
         channel.requeue(1, message.id, 0)

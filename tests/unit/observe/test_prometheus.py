@@ -67,7 +67,7 @@ def test_page_says_what_runs_and_how_it_fares(registry: Registry, metrics: Metri
     assert (found["gnsqd_clients", ()], found["gnsqd_greenlets", ()]) == (2, 11)
     assert found["gnsqd_greenlet_crashes_total", (("greenlet", "messagePump"),)] == 2
     assert (found["gnsqd_healthy", ()], found["gnsqd_draining", ()]) == (1, 0)
-    registry.set_health(StorageError("disk full"))
+    registry.error = StorageError("disk full")
     registry.set_draining(True)
     found = scrape(metrics)
     assert (found["gnsqd_healthy", ()], found["gnsqd_draining", ()]) == (0, 1)

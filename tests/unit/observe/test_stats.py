@@ -55,7 +55,7 @@ def test_message_on_its_way_into_channels_shows_somewhere(registry: Registry, mo
     topic.publish([b"x"])
 
     def move() -> None:
-        topic.unpause()
+        topic.pause(False)
         gevent.sleep(0)
 
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)

@@ -422,7 +422,7 @@ def run_model(daemons: list[Daemon], steps: list[Step]) -> None:
             topic.commit()
             waiting.update(bodies)
         elif what == "pause":
-            (topic.unpause if topic.paused else topic.pause)()
+            topic.pause(not topic.paused)
         elif what == "add":
             added += 1
             wanted[f"n{added}"], in_flight[f"n{added}"] = set(), []
@@ -431,7 +431,7 @@ def run_model(daemons: list[Daemon], steps: list[Step]) -> None:
             topic.delete_existing_channel(name)
             del wanted[name], in_flight[name]
         elif what == "empty topic":
-            topic.empty()
+            topic.queue.empty()
             waiting.clear()
         elif what == "exit":
             topic.pause()

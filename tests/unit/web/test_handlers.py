@@ -108,7 +108,7 @@ def test_publish_that_is_not_kept_is_answered_with_the_reason(
 
 def test_daemon_that_exits_is_not_ready_but_works_and_its_drain_cannot_be_switched(world: World) -> None:
     world.exiting = True
-    world.registry.set_health(StorageError("disk full"))
+    world.registry.error = StorageError("disk full")
     assert refusal(world, "status.readyz") == (503, "NOK - exiting")
     assert world.ask("status.healthz") == "OK"
     for handler in ("status.start_drain", "status.cancel_drain"):
