@@ -1,7 +1,6 @@
 """Limits the queued messages: their number in a channel, their bytes in a topic, their age, and the use of the disk.
 
-Queued messages are in memory or on disk, in a topic for its channels or in a channel for its consumers. Messages in
-flight and deferred messages do not count, and are not refused when they return to a queue. A publish calls
+Messages in flight and deferred messages do not count, and are not refused when they return to a queue. A publish calls
 `Bounds.admit` first; with the policy drop-oldest, `Bounds.trim` makes room afterwards. Messages that are too old are
 dropped at delivery, or by `bounds_loop`, which also trims queues to which messages returned.
 
@@ -47,8 +46,6 @@ class Bounds:
         self._max_bytes = options.max_topic_bytes
         self._drops = options.overflow_policy == "drop-oldest"
 
-    # For publishers
-
     def admit(self, bodies: list[bytes]) -> None:
         """Raises OutOfBounds if the queues cannot take messages of all these bodies."""
         count = len(bodies)
@@ -83,8 +80,6 @@ class Bounds:
         if queue is not self._queue:
             queue.rejected += count
         raise OutOfBounds(reason)
-
-    # Room
 
     def trim(self, step: int) -> bool:
         """Drops messages beyond the bounds if that is the policy, at most `step` of each queue; returns True if any."""
@@ -121,8 +116,6 @@ class Bounds:
                 break
             dropped += number
         return dropped
-
-    # For the loop
 
     def enforce(self) -> bool:
         """Drops some messages that are beyond the bounds or too old; returns True if it dropped any."""

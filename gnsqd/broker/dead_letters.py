@@ -1,8 +1,8 @@
 """Moves messages that failed `--max-attempts` times to a topic of their own, as dead letters (`dead_letter_format`).
 
-A channel reports such a message. One greenlet puts a dead letter into the topic, waits until it is as durable as the
-options promise, and only then lets the channel finish the message: after a kill it may be in both places, but never in
-none. Messages that the topic cannot take are requeued.
+One greenlet puts a dead letter into the topic, waits until it is as durable as the options promise, and only then lets
+the channel finish the message: after a kill it may be in both places, but never in none. Messages that the topic cannot
+take are requeued.
 """
 
 from gevent import Greenlet
@@ -52,7 +52,6 @@ class DeadLetters:
         self._doorbell.ring()
 
     def dead_letter_loop(self) -> None:
-        """Moves the dead letters of one channel after the other, until `stop`."""
         while not self._exit.is_set():
             if not self._channels:
                 self._doorbell.wait()
@@ -91,8 +90,8 @@ class DeadLetters:
 
 
 def _put_dead_letters(topic: Topic, channel: Channel, moved: list[Message]) -> Exception | None:
-    """Puts letters of the dead messages of a channel, and appends the messages to `moved`; returns the error that ended
-    it. They are put one by one, to know which are in. Never yields, so that nobody empties the channel meanwhile."""
+    """Puts letters of dead messages one by one, and appends the messages to `moved`; returns the error that ended it.
+    Never yields, so that nobody empties the channel meanwhile."""
     for message, reason, died in channel.dead_messages.look(MAX_BATCH, MAX_BATCH_BYTES):
         id, timestamp, attempts = message.id.decode("latin-1"), message.timestamp, message.attempts
         dead_letter = DeadLetter(id, channel.topic_name, channel.name, timestamp, attempts, reason, died, message.body)

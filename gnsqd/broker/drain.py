@@ -1,8 +1,8 @@
 """The drain: publishers are refused, consumers take the remaining messages, and then the daemon exits.
 
-It lasts until no queue has queued, in-flight or deferred messages, or until its time is over. Checking all queues takes
-several steps. This is correct because an empty queue stays empty: only publishers put messages into a topic, and only
-its topic into a channel. Dead letters come from other channels, so their topics are checked last.
+It lasts until no queue has queued, in-flight or deferred messages, or until its time is over. Queues may be checked one
+by one because an empty one stays empty: only publishers put messages into a topic, and only its topic into a channel.
+Dead letters come from other channels, so their topics are checked last.
 """
 
 from collections.abc import Callable, Iterator, Sized

@@ -1,5 +1,4 @@
-"""The interfaces that topics and channels need from the rest of the daemon: callables, and a protocol for consumers, so
-that the broker imports nothing above it."""
+"""The interfaces that topics and channels need from the rest of the daemon."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,29 +18,18 @@ Spawn = Callable[[str, Callable[[], None]], "Greenlet[..., None]"]
 
 @dataclass(frozen=True)
 class Environment:
-    """The callables and objects that every topic and channel gets.
-
-    open_store(topic)       opens what keeps the messages of a topic; StorageError
-    notify(thing, persist)  a topic or channel came or went; `persist`: nsqd.dat must have it. Never yields
-    channels_to_precreate(topic)  names that nsqlookupd knows; may yield
-    spawn(name, body)       starts a greenlet whose death by a bug ends the daemon
-    free_disk               what watches the disk, where that is asked for
-    note_dead(channel)      it has dead letters. Never yields
-    wake_at(channel, due)   the first message that it holds back is due then (monotonic ns; maxsize if there is none).
-                            Never yields
-    rules                   what channels get when they are made
-    """
+    """The callables and objects that every topic and channel gets. `notify`, `note_dead` and `wake_at` never yield."""
 
     options: Options
     log: Logger
     ids: GuidFactory
-    open_store: Callable[[str], Store]
-    notify: Callable[[Any, bool], None]
-    channels_to_precreate: Callable[[str], list[str]]
-    spawn: Spawn
-    free_disk: FreeDisk | None = None
-    note_dead: Callable[[Any], None] = lambda channel: None
-    wake_at: Callable[[Any, int], None] = lambda channel, due: None
+    open_store: Callable[[str], Store]  # of a topic; StorageError
+    notify: Callable[[Any, bool], None]  # a topic or channel came or went; True: nsqd.dat must have it
+    channels_to_precreate: Callable[[str], list[str]]  # of a topic: the names that nsqlookupd knows; may yield
+    spawn: Spawn  # starts a greenlet whose death by a bug ends the daemon
+    free_disk: FreeDisk | None = None  # with a bound for it
+    note_dead: Callable[[Any], None] = lambda channel: None  # the channel has dead letters
+    wake_at: Callable[[Any, int], None] = lambda channel, due: None  # sets its alarm, as `QueueScan.wake_at`
     rules: RuleBook = field(default_factory=RuleBook)
 
 

@@ -2,8 +2,7 @@
 
 Each channel has at most one alarm, at the first time-out of its messages in flight or the first due time of its
 deferred messages. The loop waits for the earliest alarm of all channels, and workers process the channels whose alarm
-is due. So a channel without due messages costs nothing. The pool of workers is small; with it, channels that are due
-together also wait for their disks together.
+is due: so those also wait for their disks together.
 
 The real daemon instead looks at a random selection of channels every 100 ms (NSQD-COMPAT section 3).
 """
@@ -28,8 +27,7 @@ _SWEEP_FROM = 64
 
 
 class QueueScan:
-    """Owns the alarms, the loop and 1 to `max_workers` workers. `spawn` starts a greenlet whose death by a bug ends the
-    daemon."""
+    """Owns the alarms, the loop and 1 to `max_workers` workers."""
 
     def __init__(self, max_workers: int, log: Logger, spawn: Spawn) -> None:
         self._max_workers = max_workers

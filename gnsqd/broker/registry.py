@@ -6,7 +6,6 @@ from typing import TypeVar
 
 from gevent.pool import Pool
 
-from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.topic import Topic
 from gnsqd.hub.cooperative import yield_turn
@@ -38,7 +37,7 @@ class Registry:
         self._exiting = False
 
     def attach(self, environment: Environment) -> None:
-        """Sets the environment of new topics, which in turn reports health here."""
+        """Sets the environment of new topics."""
         self._environment = environment
 
     @property
@@ -51,21 +50,18 @@ class Registry:
 
     @property
     def low_on_disk(self) -> bool:
-        """True if publishers are refused because less than min-free-disk is free."""
         disk = self._environment.free_disk
         return disk is not None and disk.low
 
     def set_draining(self, draining: bool) -> None:
-        """Sets whether all topics refuse publishers."""
+        """Lets all topics refuse publishers, or not."""
         self.draining = draining
         for topic in self.topics.values():
             topic.draining = draining
 
     def get_topic(self, name: str) -> Topic:
-        """Returns the topic of that name, new if there is none; raises BrokerError("exiting") or StorageError.
-
-        A new one asks nsqlookupd for its channels, and moves no message before they are there. Who gets it sees them,
-        unless nsqlookupd is slow: may yield, for PRECREATION_PATIENCE at most."""
+        """Returns the topic of that name, new if there is none; raises BrokerError("exiting") or StorageError. A new
+        one moves no message before it has the channels that nsqlookupd knows; may yield for PRECREATION_PATIENCE."""
         topic = self.topics.get(name)
         if topic is None:
             if self._exiting:
@@ -123,13 +119,18 @@ class Registry:
     # nsqd.dat
 
     def metadata(self, name: str) -> TopicMetadata | None:
-        """Returns a topic's entry in nsqd.dat and the file of rules: names, pause flags and rules, without ephemeral
-        channels; None if there is no such topic, or it is ephemeral or being deleted."""
+        """Returns a topic's entry in nsqd.dat and the file of rules; None if there is no such topic, or it is ephemeral
+        or being deleted."""
         topic = self.topics.get(name)
         if topic is None or topic.ephemeral or topic.exiting:
             return None
         channels = [each for each in topic.channels.values() if not each.ephemeral and not each.exiting]
-        listed = [ChannelMetadata(channel.name, channel.paused, _own_rules(channel)) for channel in channels]
+        listed = [
+            ChannelMetadata(
+                each.name, each.paused, None if each.rules == each.configured_rules else each.rules._asdict()
+            )
+            for each in channels
+        ]
         return TopicMetadata(name, topic.paused, listed)
 
     def load(self, topics: list[TopicMetadata], journaled: Iterable[str] = ()) -> None:
@@ -158,22 +159,13 @@ class Registry:
                 self._environment.log.warn("skipping creation of invalid %s %s", kind, metadata.name)
 
     def close(self) -> Left:
-        """Closes all topics except the ones that are being deleted; no topic can be created afterwards. Closes several
-        at a time, because most of the time is fsync's. Returns what remains of their messages. May yield."""
+        """Closes all topics except the ones that are being deleted; no topic can be created afterwards. Several at a
+        time, because most of the time is fsync's. May yield."""
         self._exiting = True
         pool = Pool(CLOSERS)
         closing = []
         for topic in list(self.topics.values()):
-            closing.append(pool.spawn(_close, topic))
+            closing.append(pool.spawn(lambda topic: Left() if topic.exiting else topic.close(), topic))
             closing[-1].name = f"close:{topic.name}"
         pool.join()
         return Left.sum([greenlet.get() for greenlet in closing])
-
-
-def _own_rules(channel: Channel) -> dict[str, object] | None:
-    """Returns the rules by name; None if they are those of the options."""
-    return None if channel.rules == channel.configured_rules else channel.rules._asdict()
-
-
-def _close(topic: Topic) -> Left:
-    return Left() if topic.exiting else topic.close()

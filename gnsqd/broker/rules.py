@@ -48,8 +48,8 @@ class Rules(NamedTuple):
     ordered: bool = False
 
     def changed(self, parameters: Mapping[str, str]) -> "Rules":
-        """Returns these rules with changes, which are written as over HTTP; raises InvalidRule. A new rate without a
-        burst gets a hundredth of it, at least 1, so that consumers are woken at most a hundred times a second."""
+        """Returns these rules with changes, written as over HTTP; raises InvalidRule. A new rate without a burst gets a
+        hundredth of it, at least 1, so that consumers are woken at most a hundred times a second."""
         rate, burst, ordered = self
         if "rate" in parameters:
             try:
@@ -110,8 +110,7 @@ def decode(settings_by_channel: Mapping[Key, Settings]) -> dict[Key, Rules]:
 
 @dataclass
 class RuleBook:
-    """The rules of new channels: while the daemon loads, `kept`, from the file of rules; else `configured`, from the
-    options."""
+    """The rules of new channels: `kept`, from the file of rules, while the daemon loads; else `configured`."""
 
     configured: dict[Key, Rules] = field(default_factory=dict)
     kept: dict[Key, Rules] = field(default_factory=dict)
@@ -159,7 +158,7 @@ class Limiter:
         return count
 
     def _is_released(self, now: int) -> bool:
-        """Returns True if no message that was requeued with a delay is held back any longer."""
+        """True if no message that was requeued with a delay is held back any longer."""
         deferred = self._queue.deferred
         if deferred is not None and deferred.resume_at:
             if now < deferred.resume_at:
