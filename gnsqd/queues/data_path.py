@@ -27,8 +27,8 @@ MAX_DELAY = 1 << 62  # ns
 
 
 class DataPath:
-    """Reads the data path and removes what nobody needs there; StorageError. With thousands of queues a listing takes
-    long, so there is only this one. Parameters as of `Context`."""
+    """Reads the data path and removes what nobody needs there; StorageError. It is listed only once, as that takes long
+    with thousands of queues."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class DataPath:
         self.journals = Journals(options, names, log, syncer, set_health)
 
     def open_store(self, topic: str) -> Store:
-        """Opens the storage of a topic; StorageError."""
+        """Opens the store of a topic; StorageError."""
         if self.context.options.durability == "none" or is_ephemeral(topic):
             return Store(topic, self.context)
         return self._journal_store(topic, self.journals.open(topic))
@@ -72,7 +72,7 @@ class DataPath:
         return list(known.values())
 
     def _end_journal(self, name: str, known: dict[str, TopicMetadata]) -> None:
-        """Converts one. nsqd.dat lists its topic and channels, as `known` does, before the journal goes."""
+        """Converts one. nsqd.dat and `known` list its topic and channels before the journal goes."""
         journal = self.journals.open(name)
         store = self._journal_store(name, journal)
         topic = known.get(name, TopicMetadata(name))

@@ -13,8 +13,8 @@ from gnsqd.queues.schedule import MessageSchedule
 
 
 class Deferred:
-    """Messages that are held back in memory, by id and by due time (monotonic ns). Subclasses note them in a file, or
-    hold some back in the backend of the queue. Iterating yields the messages in memory.
+    """Messages held back in memory, by id and by due time (monotonic ns), over which iterating goes. Subclasses note them
+    in a file, or hold some back in the backend.
 
     `resume_at` is when the last of them that was delivered before is due, so that an ordered queue waits until then; 0
     if there is none. It may be too late when such a message is cancelled; `ordering` corrects that."""
@@ -84,7 +84,6 @@ class Deferred:
         self.released([message])
 
     def clear(self) -> None:
-        """Drops all messages."""
         free(self._messages.popitem, len(self._messages))
         self._messages, self._by_due = {}, MessageSchedule()
         self.resume_at = 0
@@ -95,8 +94,8 @@ class Deferred:
         return None if message is None else (message.deadline, message)
 
     def look(self, begin: int, limit: int, max_bytes: int) -> list[tuple[int, Message]]:
-        """Returns the messages that are due first, at `begin` (monotonic ns) or later, each with its due time, in
-        order; bounds as `Queue.look`. StorageError. May yield."""
+        """Returns the messages that are due first, from `begin` (monotonic ns) on, each with its due time; bounds as
+        `Queue.look`. StorageError. May yield."""
         turns = Turns()
         in_memory = [(each.deadline, each) for each in turns.over([*self]) if each.deadline >= begin]
         first = nsmallest(limit, in_memory, key=itemgetter(0))

@@ -1,9 +1,8 @@
 """Message ids (NSQD-COMPAT section 2.7).
 
 An id is 64 bits: 42 of a clock that ticks every 2**20 ns, 10 of the node id, 12 of a sequence within the tick, written
-as 16 lower-case hex characters. The last three characters are the sequence alone, so a tick formats its first thirteen
-only once. The clock is logical: it follows the wall clock but never goes back, and advances when the 4096 ids of a tick
-are used up. So ids are unique in the whole daemon, and nobody waits for one.
+as 16 lower-case hex characters, of which a tick formats the first thirteen only once. The clock follows the wall clock
+but never goes back, and advances when the ids of a tick are used up. So ids are unique, and nobody waits for one.
 """
 
 NODE_ID_BITS = 10

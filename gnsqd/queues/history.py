@@ -1,8 +1,8 @@
 """The messages of a topic that can be delivered again: where among them a time or a message is, and how a channel gets
 them once more.
 
-They are searched by the time when they were published, which rises with their numbers. Where a clock was set back, or
-disk queues were moved to the journal, what is found is near that time; a message with an id is found in any case.
+They are searched by their times, which rise with their numbers, unless a clock was set back or disk queues were moved to
+the journal: then the result is near the time asked for. A message with an id is found in any case.
 
 A rewind queues messages that a channel has finished. There may be a million, so they are looked at in pieces, others
 run in between, and the messages are queued together at the end. What is finished meanwhile is not rewound.
@@ -63,9 +63,8 @@ class History:
         return self._published(self._begin)
 
     def position(self, text: str) -> int:
-        """Returns the number of the message at `first`, at a time ago such as `-15m`, at a time of RFC 3339, or with an
-        id. A time may also be after the last message. ValueError if `text` is none of these, MessageNotFound. May
-        yield."""
+        """Returns the number of the message at `first`, at a time as for `parse_moment`, which may also be after the last
+        message, or with an id. ValueError if `text` is none of these, MessageNotFound. May yield."""
         if text == "first":
             return self._begin
         if len(text) == 16:
@@ -74,14 +73,12 @@ class History:
         return self._number_at(parse_moment(text), self._begin)
 
     def find_deferred(self, queue: Queue, id: str) -> tuple[int, Message] | None:
-        """Returns the message with this id and when it is due (monotonic ns), if a channel's `queue` holds it back in
-        the journal alone. ValueError if this is not an id, MessageNotFound. May yield."""
+        """Returns when the message with this id is due, and it, if `queue` holds it back in the journal alone.
+        ValueError if this is not an id, MessageNotFound. May yield."""
         number = self._number_of(id, self._journal.retention.floor())
         near = self._journal.log.read(number, number + 1)[2] - time_ns() + monotonic_ns()
         deferred = queue.deferred
         return deferred.find_stored(number, near) if isinstance(deferred, JournalDeferred) else None
-
-    # Rewinding
 
     def rewindable(self, queue: Queue, begin: int, end: int) -> tuple[int, int | None, int | None]:
         """Returns how many messages `rewind` would queue, and when the first and the last were published."""
@@ -182,14 +179,12 @@ class History:
             backend.rewound_end = max(backend.rewound_end, again.ceiling)
         return runs, queued, count + queued
 
-    # Searching
-
     def _published(self, number: int) -> int | None:
         frames = self._journal.log.read(number, self._journal.log.next_number)[1]
         return Message(frames[0], 0, 0).timestamp if frames else None
 
     def _number_at(self, time: int, first: int) -> int:
-        """Returns the number of the first message published then or later, from number `first` on."""
+        """Returns the number of the first message published then or later, from `first` on."""
         journal = self._journal
         end = journal.log.next_number
         while first < end:

@@ -1,7 +1,7 @@
 """The backend of a queue whose messages are in the journal of the topic.
 
 The journal has every message, those in memory too. So the backend has only the numbers of the messages that memory has
-no room for, as runs; they are read from the journal, where a run begins. What becomes of messages is in `notes`.
+no room for, as runs. What becomes of messages is in `notes`.
 """
 
 from collections import deque
@@ -147,7 +147,7 @@ class JournalBackend(Backend):
         return True
 
     def _skip(self, end: int) -> None:
-        """Lets the first run begin at `end`."""
+        """Drops the messages before `end` from the first run."""
         start, run_end = self._runs[0]
         if end < run_end:
             self._runs[0] = (end, run_end)
@@ -353,8 +353,8 @@ class JournalDeferred(Deferred):
         return chain(super().redelivery_dues(), (due for due, number in stored if number in attempts))
 
     def stored_messages(self) -> Iterator[Message]:
-        """Yields copies of the messages that are held back as numbers, each with the time left as `deferred`;
-        StorageError. `QueueNotes.deferred` must not change meanwhile."""
+        """Yields copies of the messages held back as numbers, each with the time left as `deferred`; StorageError.
+        `QueueNotes.deferred` must not change meanwhile."""
         due = {number: due for due, number in self._notes.deferred}
         for message in self._backend.read_spans(Spans.of(due)):
             message.deferred = max(due.pop(message.number) - monotonic_ns(), 1)

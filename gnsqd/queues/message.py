@@ -1,7 +1,6 @@
 """A message as one channel sees it, and its bytes.
 
-The bytes are the frame that a consumer gets (NSQD-COMPAT section 2.1), built once when the message is published and
-shared by all channels:
+The bytes are the frame that a consumer gets (NSQD-COMPAT section 2.1), built once and shared by all channels:
 
     int32 size | int32 type 2 | int64 timestamp | uint16 attempts | 16 bytes id | body
 
@@ -93,8 +92,8 @@ class Message:
 def new_messages(
     prefix: bytes, suffixes: list[bytes], timestamp: int, bodies: list[bytes], deferred: int = 0
 ) -> list[Message]:
-    """Returns messages just published, one for each suffix: their ids are `prefix` and the suffix. `timestamp` is the
-    wall clock in ns, `deferred` the ns to hold them back."""
+    """Returns messages just published, one for each suffix, with ids of `prefix` and the suffix. `timestamp` is the wall
+    clock in ns, `deferred` the ns to hold them back."""
     messages = []
     size = -1
     head = b""

@@ -57,8 +57,8 @@ class WriteAhead(Protocol):
 
 
 class Store:
-    """The storage of one topic; `queue` is the topic's own. Messages are in a `write_ahead` log if there is one, else
-    in disk queues, one for each queue that is not ephemeral. Each method may raise StorageError."""
+    """The storage of one topic, whose own queue is `queue`: a `write_ahead` log, or a disk queue for each queue that is
+    not ephemeral. Each method may raise StorageError."""
 
     def __init__(self, topic: str, context: Context) -> None:
         self.topic = topic
@@ -68,7 +68,6 @@ class Store:
         self.queue = self.new_queue(topic)
 
     def new_queue(self, name: str) -> Queue:
-        """Opens the queue of a topic or channel."""
         context = self.context
         backend, deferred = Backend(), Deferred()
         if not is_ephemeral(name):
