@@ -13,7 +13,7 @@ from gnsqd.queues.schedule import MessageSchedule
 
 
 class Deferred:
-    """Messages held back in memory, by id and by due time (monotonic ns), over which iterating goes. Subclasses note them
+    """Messages held back in memory, by id and by due time (monotonic ns); iterating yields them. Subclasses note them
     in a file, or hold some back in the backend.
 
     `resume_at` is when the last of them that was delivered before is due, so that an ordered queue waits until then; 0

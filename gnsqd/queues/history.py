@@ -1,8 +1,8 @@
 """The messages of a topic that can be delivered again: where among them a time or a message is, and how a channel gets
 them once more.
 
-They are searched by their times, which rise with their numbers, unless a clock was set back or disk queues were moved to
-the journal: then the result is near the time asked for. A message with an id is found in any case.
+They are searched by their times, which rise with their numbers, unless a clock was set back or disk queues were moved
+to the journal: then the result is near the time asked for. A message with an id is found in any case.
 
 A rewind queues messages that a channel has finished. There may be a million, so they are looked at in pieces, others
 run in between, and the messages are queued together at the end. What is finished meanwhile is not rewound.
@@ -34,23 +34,14 @@ class History:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
+        self.retention = journal.retention
         self._begin = journal.retention.begin
-
-    @property
-    def retention(self) -> tuple[int, int]:
-        """The number of bytes kept of messages that all channels have finished, 0 if none, and for how many ns, 0 if as
-        long as these bytes allow."""
-        return self._journal.retention.max_bytes, self._journal.retention.max_age
-
-    def retain(self, max_bytes: int, max_age: int) -> None:
-        """Sets these, also for later starts. May yield."""
-        self._journal.retention.retain(max_bytes, max_age)
 
     @property
     def count(self) -> int:
         """The number of messages, finished or not."""
         journal = self._journal
-        return max(journal.log.next_number - self._begin - journal.retention.absent.count(), 0)
+        return max(journal.log.next_number - self._begin - self.retention.absent.count(), 0)
 
     @property
     def size(self) -> int:
@@ -63,8 +54,8 @@ class History:
         return self._published(self._begin)
 
     def position(self, text: str) -> int:
-        """Returns the number of the message at `first`, at a time as for `parse_moment`, which may also be after the last
-        message, or with an id. ValueError if `text` is none of these, MessageNotFound. May yield."""
+        """Returns the number of the message at `first`, at a time as for `parse_moment`, also after the last message,
+        or with an id. ValueError if `text` is none of these, MessageNotFound. May yield."""
         if text == "first":
             return self._begin
         if len(text) == 16:
@@ -75,7 +66,7 @@ class History:
     def find_deferred(self, queue: Queue, id: str) -> tuple[int, Message] | None:
         """Returns when the message with this id is due, and it, if `queue` holds it back in the journal alone.
         ValueError if this is not an id, MessageNotFound. May yield."""
-        number = self._number_of(id, self._journal.retention.floor())
+        number = self._number_of(id, self.retention.floor())
         near = self._journal.log.read(number, number + 1)[2] - time_ns() + monotonic_ns()
         deferred = queue.deferred
         return deferred.find_stored(number, near) if isinstance(deferred, JournalDeferred) else None
@@ -103,7 +94,7 @@ class History:
                 notes.logs.remove(finished)
             if again:
                 queue.on_more(count, True)
-                for spans in (finished, self._journal.retention.absent):
+                for spans in (finished, self.retention.absent):
                     for span in spans.between(again.begin, again.ceiling):
                         notes.note_finished_span(*span)
                 self._journal.states.rewind(notes, again.begin, again.ceiling)
@@ -118,23 +109,23 @@ class History:
         notes = backend_of(queue).notes
         notes.finished = topic_notes.finished.copy()
         topic_notes.logs.append(handed_over)
-        journal.retention.rewinds += 1  # until the journal knows what this queue needs
+        self.retention.rewinds += 1  # until the journal knows what this queue needs
         try:
             again, _ = self._take_again(queue, begin, maxsize)
-            notes.finished.update(journal.retention.absent.between(again.begin, again.ceiling))
+            notes.finished.update(self.retention.absent.between(again.begin, again.ceiling))
             journal.flush()
             runs, _, _ = self._sort_out(queue, handed_over, Turns(FOREVER))
             backend_of(queue).put_spans(runs)
         finally:
-            journal.retention.rewinds -= 1
+            self.retention.rewinds -= 1
             topic_notes.logs.remove(handed_over)
 
     def _done(self, queue: Queue, begin: int, end: int) -> Spans:
         """Returns the messages from `begin` to `end` that the queue is done with and the journal has."""
         journal = self._journal
         end = min(end, journal.log.next_number)
-        done = backend_of(queue).notes.finished.between(max(begin, journal.retention.begin), end)
-        return done.without(journal.retention.absent) if journal.retention.absent else done
+        done = backend_of(queue).notes.finished.between(max(begin, self.retention.begin), end)
+        return done.without(self.retention.absent) if self.retention.absent else done
 
     def _take_again(self, queue: Queue, begin: int, end: int) -> tuple[Spans, int]:
         """Queues finished messages; returns them, and their number: none if the queue was emptied meanwhile. Errors as
@@ -144,11 +135,11 @@ class History:
         journal.flush()
         again = self._done(queue, begin, end)
         deferred = backend.notes.deferred
-        journal.retention.rewinds += 1
+        self.retention.rewinds += 1
         try:
             runs, queued, count = self._sort_out(queue, again, Turns())
         finally:
-            journal.retention.rewinds -= 1
+            self.retention.rewinds -= 1
         if queue.closed:
             raise BrokerError("exiting")
         if backend.notes.deferred is not deferred:

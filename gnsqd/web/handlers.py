@@ -158,10 +158,10 @@ class API:
 
     def get_retention(self, request: Request) -> dict[str, object]:
         history = _history(self._find_topic(request))
-        max_bytes, max_age = history.retention
+        retention = history.retention
         return {
-            "bytes": max_bytes,
-            "time": max_age,
+            "bytes": retention.max_bytes,
+            "time": retention.max_age,
             "messages": history.count,
             "since": history.oldest,
             "used": history.size,
@@ -173,7 +173,7 @@ class API:
         max_bytes = _parsed(parse_int, required(parameters, "bytes"), "INVALID_ARG_BYTES", 0)
         longest = maxsize if max_bytes else 0
         max_age = _parsed(parse_duration, parameters.get("time", "0"), "INVALID_ARG_TIME", 0, longest)
-        history.retain(max_bytes, max_age)
+        history.retention.retain(max_bytes, max_age)
         return self.get_retention(request)
 
     def create_channel(self, request: Request) -> None:
@@ -359,7 +359,7 @@ def _history(topic: Topic) -> "History":
 
 def _retained(topic: Topic, channel_name: str) -> "History":
     history = _history(topic)
-    if not history.retention[0]:
+    if not history.retention.max_bytes:
         raise HTTPError(400, "NO_RETENTION")
     if is_ephemeral(channel_name):
         raise HTTPError(400, "CHANNEL_EPHEMERAL")

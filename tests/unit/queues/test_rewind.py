@@ -514,7 +514,7 @@ def run_model(daemon: Daemon, operations: list[tuple[str, int]]) -> Iterator[Dae
             least = journal.retention.begin if journal.retention.max_bytes else journal.log.next_number
             journal.retention.retain(*RETENTIONS[amount])
             assert least <= journal.retention.begin
-            assert history(daemon).retention == RETENTIONS[amount]
+            assert (journal.retention.max_bytes, journal.retention.max_age) == RETENTIONS[amount]
         elif operation == "flush":
             daemon.flush()
         elif operation == "compact":
