@@ -90,7 +90,13 @@ def _row(default: Any, help: str = "", **columns: Any) -> Any:
     return dataclasses.field(default_factory=factory, metadata=columns)
 
 
+def _limit(what: str, ours: bool = True) -> Any:
+    return _row(0, f"{what} (default 0, i.e., unlimited)", ours=ours)
+
+
 _duration = partial(_row, kind=Kind.DURATION)
+_own = partial(_row, ours=True)
+_own_duration = partial(_duration, ours=True)
 _HOSTNAME = socket.gethostname()
 
 
@@ -142,22 +148,21 @@ class Options:
     auth_http_addresses: list[str] = _row(
         [], "<addr>:<port> or a full url to query auth server (may be given multiple times)", flag="auth-http-address"
     )
-    auth_http_request_method: str = _row("get", "HTTP method to use for auth server requests: get or post", ours=True)
+    auth_http_request_method: str = _own("get", "HTTP method to use for auth server requests: get or post")
     http_client_connect_timeout: int = _duration(2 * SECOND, "timeout for HTTP connect")
     http_client_request_timeout: int = _duration(5 * SECOND, "timeout for HTTP request")
 
-    topology_region: str = _row(
-        "", "region of this nsqd, made up of one or more zones: its messages go to consumers in it first", ours=True
+    topology_region: str = _own(
+        "", "region of this nsqd, made up of one or more zones: its messages go to consumers in it first"
     )
-    topology_zone: str = _row(
-        "", "zone of this nsqd, a failure domain: its messages go to consumers in it before others", ours=True
+    topology_zone: str = _own(
+        "", "zone of this nsqd, a failure domain: its messages go to consumers in it before others"
     )
-    experiments: list[str] = _row(
+    experiments: list[str] = _own(
         [],
         "enable an experimental feature: topology-aware-consumption (may be given multiple times)",
         flag="enable-experiment",
         cfg="enable_experiment",
-        ours=True,
     )
 
     data_path: str = _row("", "path to store disk-backed messages")
@@ -196,9 +201,7 @@ class Options:
     output_buffer_timeout: int = _duration(
         250 * MILLISECOND, "default duration of time between flushing data to clients"
     )
-    max_channel_consumers: int = _row(
-        0, "maximum channel consumer connection count per nsqd instance (default 0, i.e., unlimited)"
-    )
+    max_channel_consumers: int = _limit("maximum channel consumer connection count per nsqd instance", ours=False)
 
     statsd_address: str = _row("", "UDP <addr>:<port> of a statsd daemon for pushing stats")
     statsd_prefix: str = _row("nsq.%s", "prefix used for keys sent to statsd (%s for host replacement)")
@@ -239,130 +242,96 @@ class Options:
     )
     snappy: bool = _row(True, "enable snappy feature negotiation (client compression)", field="SnappyEnabled")
 
-    durability: str = _row(
+    durability: str = _own(
         "none",
         choices=("none", "process", "disk"),
         help="failures that acknowledged messages survive: none (as with nsqd, messages in memory are lost), "
         "process (kill -9 of the process), or disk (power loss)",
-        ours=True,
     )
-    retention_bytes: int = _row(
+    retention_bytes: int = _own(
         0,
         "bytes that the journal of a topic keeps of messages that all channels have finished, so that /channel/rewind "
         "can deliver them again; needs --durability (default 0, i.e., none)",
-        ours=True,
     )
-    retention_time: int = _duration(
-        0, "age at which such messages are no longer kept (default 0, i.e., --retention-bytes alone decides)", ours=True
+    retention_time: int = _own_duration(
+        0, "age at which such messages are no longer kept (default 0, i.e., --retention-bytes alone decides)"
     )
-    max_defer_time: int = _duration(
-        0, "maximum time for which a publisher may defer a message (default 0, i.e., --max-req-timeout)", ours=True
+    max_defer_time: int = _own_duration(
+        0, "maximum time for which a publisher may defer a message (default 0, i.e., --max-req-timeout)"
     )
-    max_channel_depth: int = _row(
-        0, "maximum depth of a channel, or of a topic without channels (default 0, i.e., unlimited)", ours=True
-    )
-    max_topic_bytes: int = _row(
-        0, "maximum bytes queued in a topic and its channels together (default 0, i.e., unlimited)", ours=True
-    )
-    overflow_policy: str = _row(
+    max_channel_depth: int = _limit("maximum depth of a channel, or of a topic without channels")
+    max_topic_bytes: int = _limit("maximum bytes queued in a topic and its channels together")
+    overflow_policy: str = _own(
         "reject",
         choices=("reject", "drop-oldest"),
         help="at --max-channel-depth and --max-topic-bytes: reject (refuse publishers) or drop-oldest "
         "(drop the oldest messages)",
-        ours=True,
     )
-    message_ttl: int = _duration(
-        0,
-        "age at which messages are dropped instead of delivered (default 0, i.e., none)",
-        field="MessageTTL",
-        ours=True,
+    message_ttl: int = _own_duration(
+        0, "age at which messages are dropped instead of delivered (default 0, i.e., none)", field="MessageTTL"
     )
-    min_free_disk: int = _row(
-        0,
-        "minimum free bytes on the disk of the data path; with fewer, publishers are refused (default 0, i.e., none)",
-        ours=True,
+    min_free_disk: int = _own(
+        0, "minimum free bytes on the disk of the data path; with fewer, publishers are refused (default 0, i.e., none)"
     )
-    max_attempts: int = _row(
+    max_attempts: int = _own(
         0,
         "number of deliveries after which a requeued or timed-out message is moved to the topic <topic>.<channel>.dead "
         "(default 0, i.e., never)",
-        ours=True,
     )
-    channel_rules: list[str] = _row(
+    channel_rules: list[str] = _own(
         [],
         "<topic>:<channel>:rate=<n>:burst=<n>:ordered=true: delivery rules of a channel, one or several, until "
         "/channel/rules changes them (may be given multiple times)",
-        ours=True,
     )
-    metrics_clients: bool = _row(False, "add series for every client to /metrics", ours=True)
-    metrics_exclude_ephemeral: bool = _row(False, "leave out ephemeral topics and channels on /metrics", ours=True)
-    metrics_compat: bool = _row(
-        False, "add the names of lovoo's nsq_exporter and Grafana's nsq-mixin to /metrics", ours=True
-    )
-    sigterm: str = _row(
+    metrics_clients: bool = _own(False, "add series for every client to /metrics")
+    metrics_exclude_ephemeral: bool = _own(False, "leave out ephemeral topics and channels on /metrics")
+    metrics_compat: bool = _own(False, "add the names of lovoo's nsq_exporter and Grafana's nsq-mixin to /metrics")
+    sigterm: str = _own(
         "exit",
         choices=("exit", "drain"),
         help="what SIGTERM does: exit (at once), or drain (refuse new messages, exit when all queues are empty)",
-        ours=True,
     )
-    drain_timeout: int = _duration(
-        MINUTE, "maximum duration of a drain; then remaining messages are written to disk", ours=True
+    drain_timeout: int = _own_duration(
+        MINUTE, "maximum duration of a drain; then remaining messages are written to disk"
     )
-    http_auth_token_files: list[str] = _row(
+    http_auth_token_files: list[str] = _own(
         [],
         "read:<path> or full:<path> of a file with one token per line; HTTP requests then require a token, except for "
         "/ping, /healthz and /readyz (may be given multiple times)",
         flag="http-auth-token-file",
-        ours=True,
     )
-    http_auth_common_names: list[str] = _row(
+    http_auth_common_names: list[str] = _own(
         [],
         "read:<name> or full:<name>: common name of a client certificate, accepted over HTTPS instead of a token "
         "(may be given multiple times)",
         flag="http-auth-common-name",
-        ours=True,
     )
-    max_tcp_connections: int = _row(
-        0, "maximum number of TCP connections; further ones are closed at once (default 0, i.e., unlimited)", ours=True
+    max_tcp_connections: int = _limit("maximum number of TCP connections; further ones are closed at once")
+    max_http_connections: int = _limit(
+        "maximum number of HTTP and of HTTPS connections; further ones are closed at once"
     )
-    max_http_connections: int = _row(
-        0,
-        "maximum number of HTTP and of HTTPS connections; further ones are closed at once (default 0, i.e., unlimited)",
-        ours=True,
+    max_topics: int = _limit("maximum number of topics; clients cannot create more")
+    max_channels: int = _limit("maximum number of channels of a topic; clients cannot create more")
+    magic_timeout: int = _own_duration(
+        MINUTE, "time limit for a TCP client to send the first four bytes of the protocol (0, i.e., none)"
     )
-    max_topics: int = _row(
-        0, "maximum number of topics; clients cannot create more (default 0, i.e., unlimited)", ours=True
-    )
-    max_channels: int = _row(
-        0,
-        "maximum number of channels of a topic; clients cannot create more (default 0, i.e., unlimited)",
-        ours=True,
-    )
-    magic_timeout: int = _duration(
-        MINUTE, "time limit for a TCP client to send the first four bytes of the protocol (0, i.e., none)", ours=True
-    )
-    http_idle_timeout: int = _duration(0, "time limit for an idle HTTP connection (default 0, i.e., none)", ours=True)
+    http_idle_timeout: int = _own_duration(0, "time limit for an idle HTTP connection (default 0, i.e., none)")
 
-    dev: bool = _row(
+    dev: bool = _own(
         False,
         "serve a development environment: nsqlookupd in the same process, the page of gnsqadmin web, topics that "
         "consumers look up, and data in a temporary directory; the other flags override each of these",
-        ours=True,
     )
-    embedded_lookupd_tcp_address: str = _row(
-        "", "<addr>:<port> where nsqlookupd in this process listens for nsqds", ours=True
+    embedded_lookupd_tcp_address: str = _own("", "<addr>:<port> where nsqlookupd in this process listens for nsqds")
+    embedded_lookupd_http_address: str = _own(
+        "", "<addr>:<port> where nsqlookupd in this process listens for consumers"
     )
-    embedded_lookupd_http_address: str = _row(
-        "", "<addr>:<port> where nsqlookupd in this process listens for consumers", ours=True
+    admin_http_address: str = _own(
+        "", "<addr>:<port> where the page of gnsqadmin web shows this nsqd and nsqlookupd in this process"
     )
-    admin_http_address: str = _row(
-        "", "<addr>:<port> where the page of gnsqadmin web shows this nsqd and nsqlookupd in this process", ours=True
-    )
-    admin_read_only: bool = _row(False, "refuse all changes on the page of --admin-http-address", ours=True)
-    lookup_creates_topics: bool = _row(
-        False,
-        "create a topic when a consumer looks it up at nsqlookupd in this process, and no nsqd has it",
-        ours=True,
+    admin_read_only: bool = _own(False, "refuse all changes on the page of --admin-http-address")
+    lookup_creates_topics: bool = _own(
+        False, "create a topic when a consumer looks it up at nsqlookupd in this process, and no nsqd has it"
     )
 
     @property
@@ -405,21 +374,15 @@ class LookupdOptions:
         45 * SECOND, "duration of time a producer will remain tombstoned if registration remains"
     )
 
-    max_registrations: int = _row(
-        1_000_000,
-        "maximum number of topics, channels and producers of each, counted together (0, i.e., unlimited)",
-        ours=True,
+    max_registrations: int = _own(
+        1_000_000, "maximum number of topics, channels and producers of each, counted together (0, i.e., unlimited)"
     )
-    max_tcp_connections: int = _row(
-        0, "maximum number of TCP connections; further ones are closed at once (default 0, i.e., unlimited)", ours=True
+    max_tcp_connections: int = _limit("maximum number of TCP connections; further ones are closed at once")
+    max_http_connections: int = _limit("maximum number of HTTP connections; further ones are closed at once")
+    magic_timeout: int = _own_duration(
+        MINUTE, "time limit for a TCP client to send the protocol's magic (0, i.e., none)"
     )
-    max_http_connections: int = _row(
-        0, "maximum number of HTTP connections; further ones are closed at once (default 0, i.e., unlimited)", ours=True
-    )
-    magic_timeout: int = _duration(
-        MINUTE, "time limit for a TCP client to send the protocol's magic (0, i.e., none)", ours=True
-    )
-    http_idle_timeout: int = _duration(0, "time limit for an idle HTTP connection (default 0, i.e., none)", ours=True)
+    http_idle_timeout: int = _own_duration(0, "time limit for an idle HTTP connection (default 0, i.e., none)")
 
 
 _ACRONYMS = {word.lower(): word for word in ("TCP", "HTTP", "HTTPS", "TLS", "E2E")} | {"nsqlookupd": "NSQLookupd"}
