@@ -51,7 +51,6 @@ from gnsqd.wire.tcp import TCPServer
 if TYPE_CHECKING:
     from gnsqd.cluster.auth import Auth
     from gnsqd.lookupd.embedded import EmbeddedLookupd
-    from gnsqd.web.http_auth import Guard
     from nsqadmin_cli.web.process import PageProcess
 
 
@@ -73,11 +72,12 @@ class NSQD(Daemon):
         self._metadata_file = metadata.MetadataFile(
             self._metadata_path, self._registry.metadata, self._syncer, log, options.durability == "disk"
         )
-        self._drain = Drain(self._registry, options.drain_timeout, log, self._spawn, lambda: self.request_exit(0))
+        self._drain = Drain(self._registry, options.drain_timeout, log, self._spawn, partial(self.request_exit, 0))
         self._free_disk = FreeDisk(options.data_path, options.min_free_disk, log) if options.min_free_disk else None
         self._bounds_exit = Event()
         self._dead_letters = DeadLetters(self._registry, log, self._spawn)
         self._terminating = False
+        self._quoted_data_path = shlex.quote(options.data_path or ".")
         self._health = Health(self._registry, options.max_msg_size, self._metadata_path, self._syncer, log)
         self._memory = MemoryStats()
         self._debug = Debug(partial(held, self._registry), self._memory, self._supervisor.crashes)
@@ -107,45 +107,61 @@ class NSQD(Daemon):
         except StorageError as error:
             raise StartError(str(error), prefix="failed to load metadata") from error
         self._registry.attach(self._environment())
+        self._listen(new_tls is not None)
+        self._build_servers(new_tls, client_roots)
+        self._load_metadata()
+        self._start_loops()
+        self._service_manager.ready()
+        if options.dev:
+            own = [f"{listener.address} ({kind})" for kind, listener in self._listeners.items()]
+            registry = "" if self._embedded is None else f"; nsqlookupd: {' and '.join(self._embedded.addresses)}"
+            page = "" if self._admin is None else f"; page: {self._admin.url}"
+            log.info("DEV: nsqd: %s%s%s; data: %s", " and ".join(own), registry, page, options.data_path or ".")
 
-        tcp_listener = Listener(options.tcp_address)
-        http_listener = Listener(options.http_address) if options.http_address else None
-        https_listener = None
-        if new_tls is not None and options.https_address:
-            https_listener = Listener(options.https_address, tcp_only=True)
-        self._listeners = [each for each in (tcp_listener, http_listener, https_listener) if each is not None]
-        http_port = 0 if http_listener is None else http_listener.port
-        https_port = 0 if https_listener is None else https_listener.port
+    def _listen(self, has_tls: bool) -> None:
+        options = self._options
+        self._listeners = {"TCP": Listener(options.tcp_address)}
+        if options.http_address:
+            self._listeners["HTTP"] = Listener(options.http_address)
+        if has_tls and options.https_address:
+            self._listeners["HTTPS"] = Listener(options.https_address, tcp_only=True)
         # /config shows what is registered with nsqlookupd
-        options.broadcast_tcp_port = options.broadcast_tcp_port or max(tcp_listener.port, 0)
-        options.broadcast_http_port = options.broadcast_http_port or max(http_port, 0)
+        options.broadcast_tcp_port = options.broadcast_tcp_port or max(self._port("TCP"), 0)
+        options.broadcast_http_port = options.broadcast_http_port or max(self._port("HTTP"), 0)
+
+    def _port(self, kind: str) -> int:
+        return self._listeners[kind].port if kind in self._listeners else 0
+
+    def _build_servers(self, new_tls: Callable[[], TLS] | None, client_roots: bytes) -> None:
+        options, log, spawn_for_client = self._options, self._log, self._supervisor.spawn_for_client
         if options.embedded_lookupd_tcp_address or options.embedded_lookupd_http_address:
             self._embedded = self._new_embedded()
         if options.admin_http_address:
-            self._admin = self._new_admin("" if http_listener is None else http_listener.address)
+            self._admin = self._new_admin()
         self._auth = self._open_auth(client_roots) if options.auth_http_addresses else None
         authenticate = None if self._auth is None else self._auth.query
-        spawn_for_client = self._supervisor.spawn_for_client
         commands = Commands(self._registry, options, log, new_tls, authenticate)
-        self._tcp_server = TCPServer(tcp_listener, commands, options, log, spawn_for_client)
-        exiting = self._exit_requested.is_set
+        self._tcp_server = TCPServer(self._listeners["TCP"], commands, options, log, spawn_for_client)
         parts = (self._registry, self._drain, self._debug, self._tcp_server, self._lookup)
-        status = Status(options, *parts, http_port, exiting)
+        status = Status(options, *parts, self._port("HTTP"), self._exit_requested.is_set)
         api = API(options, self._registry, log, self._metadata_file, self._lookup, status, self._debug)
         router = Router(api, options, log)
-        has_guard = options.http_auth_token_files or options.http_auth_common_names
-        guard = self._build_guard(router) if has_guard else None
-        self._http_servers: list[HTTPServer] = []
-        if http_listener is not None:
-            responder = TLSRequired(https_port) if options.tls_required == TLS_REQUIRED else guard or router
-            self._http_servers.append(HTTPServer(http_listener, responder, options, log, spawn_for_client))
-        if https_listener is not None:
-            for_peer = None if guard is None else guard.for_peer
-            self._http_servers.append(
-                HTTPServer(https_listener, guard or router, options, log, spawn_for_client, new_tls, for_peer)
-            )
+        guard = None
+        if options.http_auth_token_files or options.http_auth_common_names:
+            from gnsqd.web.http_auth import build_guard  # loads OpenSSL
 
-        self._load_metadata()
+            guard = build_guard(options, router, log)
+        self._http_servers: list[HTTPServer] = []
+        if listener := self._listeners.get("HTTP"):
+            is_refused = options.tls_required == TLS_REQUIRED
+            responder = TLSRequired(self._port("HTTPS")) if is_refused else guard or router
+            self._http_servers.append(HTTPServer(listener, responder, options, log, spawn_for_client))
+        if listener := self._listeners.get("HTTPS"):
+            for_peer = None if guard is None else guard.for_peer
+            server = HTTPServer(listener, guard or router, options, log, spawn_for_client, new_tls, for_peer)
+            self._http_servers.append(server)
+
+    def _start_loops(self) -> None:
         self._memory.start()
         self._spawn("tcpServer", self._tcp_server.serve)
         for server in self._http_servers:
@@ -160,20 +176,13 @@ class NSQD(Daemon):
         self._spawn("compactionLoop", self._data_path.journals.compaction_loop)
         self._spawn("persistLoop", self._metadata_file.persist_loop)
         self._spawn("healthLoop", self._health.loop)
-        if options.bounded:
+        if self._options.bounded:
             self._spawn("boundsLoop", lambda: bounds_loop(self._bounds, self._free_disk, self._bounds_exit))
-        if options.max_attempts:
+        if self._options.max_attempts:
             self._dead_letters.start()
         self._lookup.connect()
         self._statsd.start()
         self._spawn("reportLoop", self._service_manager.report_loop)
-        self._service_manager.ready()
-        if options.dev:
-            listeners = {"TCP": tcp_listener, "HTTP": http_listener, "HTTPS": https_listener}
-            own = [f"{listener.address} ({kind})" for kind, listener in listeners.items() if listener is not None]
-            registry = "" if self._embedded is None else f"; nsqlookupd: {' and '.join(self._embedded.addresses)}"
-            page = "" if self._admin is None else f"; page: {self._admin.url}"
-            log.info("DEV: nsqd: %s%s%s; data: %s", " and ".join(own), registry, page, options.data_path or ".")
 
     def _open_auth(self, client_roots: bytes) -> "Auth":
         from gnsqd.cluster.auth import MAX_ANSWER_SIZE, Auth  # imported late, as they load slowly and few need them
@@ -184,11 +193,6 @@ class NSQD(Daemon):
         http_client = HTTPClient(*timeouts, client_roots, options.tls_min_version, MAX_ANSWER_SIZE)
         return Auth(options.auth_http_addresses, http_client, options.auth_http_request_method)
 
-    def _build_guard(self, router: Router) -> "Guard":
-        from gnsqd.web.http_auth import build_guard  # loads OpenSSL
-
-        return build_guard(self._options, router, self._log)
-
     def _new_embedded(self) -> "EmbeddedLookupd":
         from gnsqd.lookupd.embedded import EmbeddedLookupd  # most daemons have none
 
@@ -196,11 +200,12 @@ class NSQD(Daemon):
         log = self._log.derive(LookupdOptions().log_prefix)
         return EmbeddedLookupd(options, log, spawn, spawn_for_client, self._debug, self._new_topic)
 
-    def _new_admin(self, http_address: str) -> "PageProcess":
+    def _new_admin(self) -> "PageProcess":
         """Returns the page of nsqlookupd in this process, if this nsqd is registered there, else of this nsqd alone."""
         from nsqadmin_cli.web.process import PageProcess  # few have it
 
         options, lookupd = self._options, "" if self._embedded is None else self._embedded.registered_at
+        http_address = self._listeners["HTTP"].address if "HTTP" in self._listeners else ""
         if not lookupd and (not http_address or http_address.startswith("@")):
             raise StartError("--admin-http-address needs a port or path as --http-address")
         return PageProcess(
@@ -249,16 +254,16 @@ class NSQD(Daemon):
         )
 
     def _channels_to_precreate(self, topic: str) -> list[str]:
-        """The channels that any nsqlookupd lists. Yields."""
+        """Returns the channels that any nsqlookupd lists. Yields."""
         embedded = [] if self._embedded is None else self._embedded.db.channel_names(topic)
         return sorted({*embedded, *self._lookup.channels_to_precreate(topic)})
 
     def _check_exit(self) -> None:
         if self._registry.loading and self._exit_requested.is_set():
-            raise StartError(
-                "asked to exit while messages move from disk queues to journals; the next start goes on with the rest",
-                prefix="failed to load metadata",
+            text = (
+                "asked to exit while messages move from disk queues to journals; the next start goes on with the rest"
             )
+            raise StartError(text, prefix="failed to load metadata")
 
     def _bounds(self) -> list[Bounds]:
         topics = self._registry.topics.values()
@@ -292,41 +297,26 @@ class NSQD(Daemon):
             return metadata.load(self._metadata_path)
         except StorageError as error:
             if isinstance(error.__cause__, ValueError):
-                self._log.warn(
-                    "NSQ: %s is damaged; `gnsqadmin data repair --replace %s` restores topics and channels from the "
-                    "names of the other files",
-                    self._metadata_path,
-                    self._quoted_data_path,
-                )
+                text = "NSQ: %s is damaged; `gnsqadmin data repair --replace %s` restores topics and channels from the "
+                text += "names of the other files"
+                self._log.warn(text, self._metadata_path, self._quoted_data_path)
             raise
 
     def _warn_of_unserved(self, is_missing: bool) -> None:
         """Logs which topics and channels have messages and are not in nsqd.dat."""
         if names := find_unserved(self._data_path.context.data_files):
-            others = f" and {len(names) - MAX_NAMES} others" if len(names) > MAX_NAMES else ""
-            self._log.warn(
-                "NSQ: messages of %s%s are not served, as %s %s; to serve them, stop this nsqd and run `gnsqadmin data "
-                "repair --adopt-orphans --replace %s`",
-                ", ".join(names[:MAX_NAMES]),
-                others,
-                self._metadata_path,
-                "is missing" if is_missing else "does not list them",
-                self._quoted_data_path,
-            )
-
-    @property
-    def _quoted_data_path(self) -> str:
-        return shlex.quote(self._options.data_path or ".")
+            listed = ", ".join(names[:MAX_NAMES])
+            listed += f" and {len(names) - MAX_NAMES} others" if len(names) > MAX_NAMES else ""
+            reason = f"{self._metadata_path} {'is missing' if is_missing else 'does not list them'}"
+            text = "NSQ: messages of %s are not served, as %s; to serve them, stop this nsqd and run `gnsqadmin data "
+            text += "repair --adopt-orphans --replace %s`"
+            self._log.warn(text, listed, reason, self._quoted_data_path)
 
     def _warn_of_older_metadata(self) -> None:
         if names := metadata.find_older(self._options.data_path):
-            self._log.warn(
-                "NSQ: there is no %s, and metadata of an nsqd before v1.0 is not read: %s; to have its topics and "
-                "channels, stop this nsqd and rename that file, of the same format, to %s",
-                self._metadata_path,
-                ", ".join(names),
-                metadata.FILE_NAME,
-            )
+            text = "NSQ: there is no %s, and metadata of an nsqd before v1.0 is not read: %s; to have its topics and "
+            text += "channels, stop this nsqd and rename that file, of the same format, to %s"
+            self._log.warn(text, self._metadata_path, ", ".join(names), metadata.FILE_NAME)
 
     def _notify(self, changed: Topic | Channel, persist: bool) -> None:
         if persist:
@@ -346,13 +336,13 @@ class NSQD(Daemon):
             self._drain.start()
 
     def exit(self) -> int:
-        """Also flushes everything to disk. What fails by a defect does not keep the rest from being done."""
+        """Flushes everything to disk. What fails by a defect does not keep the rest from being done."""
         for step in (
             self._health.stop,
             self._service_manager.stopping,
             *([] if self._auth is None else [self._auth.stop]),
-            # A client may connect again as soon as it is closed, and must be refused.
-            *(listener.close for listener in self._listeners),
+            # a client may connect again as soon as it is closed, and must be refused
+            *(listener.close for listener in self._listeners.values()),
             *([] if self._embedded is None else [self._embedded.stop_accepting]),
             *([] if self._admin is None else [self._admin.close]),
             self._tcp_server.close,
@@ -378,18 +368,16 @@ class NSQD(Daemon):
         if left.lost:
             self._log.error("NSQ: %d messages could not be written to disk and are lost", left.lost)
         if left.unsynced:
-            self._log.error(
-                "NSQ: %d queues could not be synced to disk and may lose messages or repeat them", left.unsynced
-            )
+            text = "NSQ: %d queues could not be synced to disk and may lose messages or repeat them"
+            self._log.error(text, left.unsynced)
         if left.lost or left.unsynced:
             self._exit_code = self._exit_code or 1
         if left.journaled:
-            self._log.info(
+            text = (
                 "NSQ: %d messages are in journals, which only gnsqd reads; `gnsqadmin data convert %s` moves them to "
-                "disk queues, for any nsqd",
-                left.journaled,
-                self._quoted_data_path,
             )
+            text += "disk queues, for any nsqd"
+            self._log.info(text, left.journaled, self._quoted_data_path)
 
     def _stop_subsystems(self) -> None:
         self._log.info("NSQ: stopping subsystems")
