@@ -196,9 +196,8 @@ class NSQD(Daemon):
     def _new_embedded(self) -> "EmbeddedLookupd":
         from gnsqd.lookupd.embedded import EmbeddedLookupd  # most daemons have none
 
-        options, spawn, spawn_for_client = self._options, self._spawn, self._supervisor.spawn_for_client
         log = self._log.derive(LookupdOptions().log_prefix)
-        return EmbeddedLookupd(options, log, spawn, spawn_for_client, self._debug, self._new_topic)
+        return EmbeddedLookupd(self._options, log, self._supervisor, self._debug, self._new_topic)
 
     def _new_admin(self) -> "PageProcess":
         """Returns the page of nsqlookupd in this process, if this nsqd is registered there, else of this nsqd alone."""

@@ -105,7 +105,7 @@ class LookupdAPI:
         provide = None if parameters.get("create") == "false" else self._provide
         if provide is not None and not self._db.topics.get(topic) and is_valid_name(topic):
             provide(topic)
-        if not self._db.has_topic(topic):
+        if not self._db.matching(self._db.topics, topic):
             raise HTTPError(404, "TOPIC_NOT_FOUND")
         turns = Turns()
         host, oldest, lifetime = _host(request), self._oldest(), self._options.tombstone_lifetime

@@ -38,8 +38,7 @@ class ClientV1:
         self.connection = connection
         self._buffer = b""
         self._position = 0
-        self._replies: list[bytes] = []
-        self._replies_size = 0
+        self._replies = bytearray()
 
     def __str__(self) -> str:
         return self.connection.remote_address
@@ -88,17 +87,14 @@ class ClientV1:
 
     def reply(self, data: bytes) -> None:
         """Queues a reply. May send; then raises as `Connection.send`."""
-        self._replies += (_SIZE.pack(len(data)), data)
-        self._replies_size += len(data)
-        if self._replies_size >= MAX_REPLIES:
+        self._replies += _SIZE.pack(len(data)) + data
+        if len(self._replies) >= MAX_REPLIES:
             self.flush()
 
     def flush(self) -> None:
         """Sends the replies; raises as `Connection.send`."""
         if self._replies:
-            replies = b"".join(self._replies)
-            self._replies.clear()
-            self._replies_size = 0
+            replies, self._replies = bytes(self._replies), bytearray()
             self.connection.send(replies)
 
 

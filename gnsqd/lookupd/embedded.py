@@ -7,10 +7,8 @@ nsqds are shown as they describe themselves.
 
 from collections.abc import Callable
 from socket import gethostname
-from typing import Any
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.environment import Spawn
 from gnsqd.broker.topic import Topic
 from gnsqd.log import Logger
 from gnsqd.lookupd.client_v1 import Registrant
@@ -18,35 +16,10 @@ from gnsqd.lookupd.nsqlookupd import LookupdServers
 from gnsqd.lookupd.registration_db import PeerInfo
 from gnsqd.options import LookupdOptions, Options
 from gnsqd.shared.version import NSQD_VERSION
+from gnsqd.supervisor import Supervisor
 from gnsqd.web.debug import Debug
 
 _ALWAYS = 1 << 63  # later than any time of the clock
-
-
-class OwnPeer(PeerInfo):
-    """This gnsqd. It never times out; with `follows_host` its address is the asker's name for it."""
-
-    __slots__ = ("_follows_host",)
-
-    def __init__(self, options: Options) -> None:
-        super().__init__(
-            f"127.0.0.1:{options.broadcast_tcp_port}",
-            hostname=gethostname(),
-            broadcast_address=options.broadcast_address,
-            tcp_port=options.broadcast_tcp_port,
-            http_port=options.broadcast_http_port,
-            version=NSQD_VERSION,
-            topology_zone=options.topology_zone if options.has_topology else None,
-            topology_region=options.topology_region if options.has_topology else None,
-        )
-        self._follows_host = not options.broadcast_address_given
-        self.heard = _ALWAYS
-
-    def address_for(self, host: str) -> str:
-        return host if host and self._follows_host else self.broadcast_address
-
-    def json_for(self, host: str) -> str:
-        return self.encode(self.address_for(host))
 
 
 class EmbeddedLookupd(LookupdServers):
@@ -57,8 +30,7 @@ class EmbeddedLookupd(LookupdServers):
         self,
         options: Options,
         log: Logger,
-        spawn: Spawn,
-        spawn_for_client: Spawn,
+        supervisor: Supervisor,
         debug: Debug,
         new_topic: Callable[[str], Topic | None],
     ) -> None:
@@ -73,10 +45,10 @@ class EmbeddedLookupd(LookupdServers):
             http_idle_timeout=options.http_idle_timeout,
         )
         provide = self._provide if options.lookup_creates_topics else None
-        super().__init__(lookupd_options, log, spawn, spawn_for_client, debug, provide)
+        super().__init__(lookupd_options, log, supervisor, debug, provide)
         self._registrant: Registrant | None = None
         if options.broadcast_tcp_port and options.broadcast_http_port:
-            self.db.own = OwnPeer(options)
+            self.db.own = _own_peer(options)
             self._registrant = Registrant(self.db, self.db.own, log)
         else:
             log.error("this nsqd is not registered: it has no TCP port or no HTTP port, and no broadcast port instead")
@@ -86,7 +58,7 @@ class EmbeddedLookupd(LookupdServers):
         """The HTTP address where this gnsqd is listed, "" if it is not registered."""
         return "" if self._registrant is None else self.http_address
 
-    def notify(self, thing: Any) -> None:
+    def notify(self, thing: Topic | Channel) -> None:
         """Reports that a topic or channel was created or deleted. Never yields."""
         if self._registrant is None:
             return
@@ -109,3 +81,20 @@ class EmbeddedLookupd(LookupdServers):
         if topic is not None and not topic.exiting:
             for channel in ("", *topic.channels):  # which may have been deleted here, and not in the broker
                 self._registrant.register(name, channel)
+
+
+def _own_peer(options: Options) -> PeerInfo:
+    """Returns this gnsqd, which never times out."""
+    peer = PeerInfo(
+        f"127.0.0.1:{options.broadcast_tcp_port}",
+        hostname=gethostname(),
+        broadcast_address=options.broadcast_address,
+        tcp_port=options.broadcast_tcp_port,
+        http_port=options.broadcast_http_port,
+        version=NSQD_VERSION,
+        topology_zone=options.topology_zone if options.has_topology else None,
+        topology_region=options.topology_region if options.has_topology else None,
+        follows_host=not options.broadcast_address_given,
+    )
+    peer.heard = _ALWAYS
+    return peer

@@ -7,18 +7,16 @@ from collections.abc import Callable
 
 from gevent import Greenlet, joinall
 
-from gnsqd.broker.environment import Spawn
 from gnsqd.log import Logger
 from gnsqd.lookupd.api import LOOKUPD_ROUTES, LookupdAPI
-from gnsqd.lookupd.protocol_v1 import LookupProtocolV1
+from gnsqd.lookupd.protocol_v1 import LookupTCPServer
 from gnsqd.lookupd.registration_db import RegistrationDB
-from gnsqd.lookupd.tcp import LookupTCPServer
 from gnsqd.net.listener import Listener
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.options import LookupdOptions
 from gnsqd.shared.errors import StartError
 from gnsqd.shared.version import version_string
-from gnsqd.supervisor import Daemon
+from gnsqd.supervisor import Daemon, Supervisor
 from gnsqd.web.debug import Debug
 from gnsqd.web.routes import Router
 from gnsqd.web.server import HTTPServer
@@ -34,30 +32,27 @@ class LookupdServers:
         self,
         options: LookupdOptions,
         log: Logger,
-        spawn: Spawn,
-        spawn_for_client: Spawn,
+        supervisor: Supervisor,
         debug: Debug,
         provide: Callable[[str], None] | None = None,
     ) -> None:
         self.db = RegistrationDB(options.max_registrations)
-        self._spawn = spawn
+        self._spawn = supervisor.spawn
         self._greenlets: list[Greenlet[..., None]] = []
-        tcp, http = (
-            Listener(address, tcp_only=True) if address else None
-            for address in (options.tcp_address, options.http_address)
-        )
-        listeners = {kind: listener for kind, listener in (("TCP", tcp), ("HTTP", http)) if listener is not None}
+        addresses = {"TCP": options.tcp_address, "HTTP": options.http_address}
+        listeners = {kind: Listener(address, tcp_only=True) for kind, address in addresses.items() if address}
         self._listeners = list(listeners.values())
         self.addresses = [f"{listener.address} ({kind})" for kind, listener in listeners.items()]
+        tcp, http = listeners.get("TCP"), listeners.get("HTTP")
         self.http_address = "" if http is None else http.address
         self._servers: dict[str, LookupTCPServer | HTTPServer] = {}
+        common = (options, log, supervisor.spawn_for_client)
         if tcp is not None:
-            ports = (tcp.port, 0 if http is None else http.port)
-            protocol = LookupProtocolV1(self.db, options.broadcast_address, ports, log)
-            self._servers["lookupdTCPServer"] = LookupTCPServer(tcp, protocol, options, log, spawn_for_client)
+            server = LookupTCPServer(tcp, 0 if http is None else http.port, self.db, *common)
+            self._servers["lookupdTCPServer"] = server
         if http is not None:
             router = Router(LookupdAPI(options, self.db, log, debug, provide), options, log, LOOKUPD_ROUTES)
-            self._servers["lookupdHTTPServer"] = HTTPServer(http, router, options, log, spawn_for_client)
+            self._servers["lookupdHTTPServer"] = HTTPServer(http, router, *common)
 
     def start(self) -> None:
         """Begins to accept clients. Never yields."""
@@ -96,9 +91,7 @@ class NSQLookupd(Daemon):
         self._debug.start()
         self._log.info(version_string("nsqlookupd"))
         try:
-            self._servers = LookupdServers(
-                self._options, self._log, self._supervisor.spawn, self._supervisor.spawn_for_client, self._debug
-            )
+            self._servers = LookupdServers(self._options, self._log, self._supervisor, self._debug)
         except StartError as error:
             raise StartError(str(error), prefix="failed to instantiate nsqlookupd") from error
         self._memory.start()

@@ -1,22 +1,32 @@
-"""Protocol V1, which nsqds use to register: PING, IDENTIFY, REGISTER and UNREGISTER (NSQD-COMPAT 6.2).
+"""The TCP server of protocol V1, which nsqds use to register: PING, IDENTIFY, REGISTER, UNREGISTER (NSQD-COMPAT 6.2).
 
-A command is a line of words, after IDENTIFY with an int32 size and that many bytes of JSON. Every error ends the
-connection, after it was sent as a reply.
+Each client has a greenlet of its own. A command is a line of words, after IDENTIFY with an int32 size and that many
+bytes of JSON. Every error ends the connection, after it was sent as a reply.
 """
 
 import socket
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
 
+from gevent import Greenlet
+
+from gnsqd.broker.environment import Spawn
 from gnsqd.gotext import Struct, decode_object, dumps
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.lookupd.client_v1 import ClientV1, CommandRefused, Registrant, StreamEnded
 from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
+from gnsqd.net.connection import Connection
+from gnsqd.net.listener import Listener
+from gnsqd.options import SECOND, LookupdOptions
 from gnsqd.shared.names import TooMany, is_valid_name
 from gnsqd.shared.version import NSQD_VERSION
 
 MAGIC_V1 = b"  V1"
 MAX_BODY = 16384  # bytes of IDENTIFY's JSON
+SEND_TIMEOUT = 60.0  # seconds
 
 _SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))  # Go's
 _PEER_INFO = Struct(
@@ -35,14 +45,66 @@ _TOPOLOGY = [Struct(_PEER_INFO.name, {name: "string"}) for name in ("topology_zo
 _REQUIRED = ("broadcast_address", "tcp_port", "http_port", "version")
 
 
-class LookupProtocolV1:
-    """Serves clients that have sent the magic. `ports` are those of TCP and HTTP."""
+@dataclass(eq=False)
+class LookupTCPServer:
+    """Owns the clients of one listener. `spawn(name, body)` starts a greenlet for a client; `http_port` is for answers
+    to IDENTIFY."""
 
-    def __init__(self, db: RegistrationDB, broadcast_address: str, ports: tuple[int, int], log: Logger) -> None:
-        self._db = db
-        self._broadcast_address = broadcast_address
-        self._ports = ports
-        self._log = log
+    _listener: Listener
+    _http_port: int
+    _db: RegistrationDB
+    _options: LookupdOptions
+    _log: Logger
+    _spawn: Spawn
+
+    def __post_init__(self) -> None:
+        self._clients: set[ClientV1] = set()
+
+    def serve(self) -> None:
+        """Accepts clients until `close`; raises ListenerBroken if the listener breaks."""
+        self._listener.serve("TCP", self._log, self._spawn_client, self._options.max_tcp_connections)
+
+    def close(self) -> None:
+        """Stops accepting, ends every connection, and returns when all are gone. Yields."""
+        self._listener.close()
+        for client in list(self._clients):
+            client.connection.shutdown()
+        self._listener.join()
+
+    def _spawn_client(self, sock: socket.socket, address: str) -> "Greenlet[..., None]":
+        client = ClientV1(Connection(sock, address))
+        client.connection.write_timeout = SEND_TIMEOUT
+        self._clients.add(client)
+        return self._spawn(f"IOLoop:{address}", partial(self._handle, client))
+
+    def _handle(self, client: ClientV1) -> None:
+        self._log.info("TCP: new client(%s)", client)
+        try:
+            if self._read_magic(client):
+                self.IOLoop(client)
+        except (StreamEnded, OSError, CommandRefused) as error:
+            self._log.error("client(%s) - %s", client, error)
+        finally:
+            self._clients.discard(client)
+            client.connection.close()
+
+    def _read_magic(self, client: ClientV1) -> bool:
+        if self._options.magic_timeout > 0:
+            client.connection.read_deadline = monotonic() + self._options.magic_timeout / SECOND
+        try:
+            magic = client.read(len(MAGIC_V1))
+        except (StreamEnded, OSError) as error:
+            self._log.error("failed to read protocol version - %s", error)
+            return False
+        client.connection.read_deadline = 0.0
+        shown = magic.decode("utf-8", "backslashreplace")
+        self._log.info("CLIENT(%s): desired protocol magic '%s'", client, shown)
+        if magic == MAGIC_V1:
+            return True
+        client.reply(b"E_BAD_PROTOCOL")
+        client.flush()
+        self._log.error("client(%s) bad protocol magic '%s'", client, shown)
+        return False
 
     def IOLoop(self, client: ClientV1) -> None:
         """Executes commands until the client is gone or in error; raises OSError, StreamEnded or CommandRefused."""
@@ -79,46 +141,34 @@ class LookupProtocolV1:
                 registrant.disconnect()
 
     def _identify(self, client: ClientV1) -> Registrant:
-        code = "E_BAD_BODY"
+        step = "read body size"
         try:
             size = client.read_size()
-        except (StreamEnded, OSError) as error:
-            raise CommandRefused(code, "IDENTIFY failed to read body size", error) from error
-        if not 0 <= size <= MAX_BODY:
-            cause = ValueError(f"size {size} is not in [0,{MAX_BODY}]")
-            raise CommandRefused(code, "IDENTIFY failed to read body", cause)
-        try:
+            step = "read body"
+            if not 0 <= size <= MAX_BODY:
+                raise ValueError(f"size {size} is not in [0,{MAX_BODY}]")
             body = client.read(size)
-        except (StreamEnded, OSError) as error:
-            raise CommandRefused(code, "IDENTIFY failed to read body", error) from error
-        try:
+            step = "decode JSON body"
             fields = decode_object(body, _PEER_INFO)
-        except ValueError as error:
-            raise CommandRefused(code, "IDENTIFY failed to decode JSON body", error) from error
+        except (StreamEnded, OSError, ValueError) as error:
+            raise CommandRefused("E_BAD_BODY", f"IDENTIFY failed to {step}", error) from error
         if not all(fields.get(name) for name in _REQUIRED):
-            raise CommandRefused(code, "IDENTIFY missing fields")
+            raise CommandRefused("E_BAD_BODY", "IDENTIFY missing fields")
         fields.pop("remote_address", None)
         for struct in _TOPOLOGY:
             with suppress(ValueError):
                 fields |= decode_object(body, struct)
         peer = PeerInfo(str(client), **fields)
-        self._log.info(
-            "CLIENT(%s): IDENTIFY Address:%s TCP:%d HTTP:%d Version:%s",
-            client,
-            peer.broadcast_address,
-            peer.tcp_port,
-            peer.http_port,
-            peer.version,
-        )
+        described = (peer.broadcast_address, peer.tcp_port, peer.http_port, peer.version)
+        self._log.info("CLIENT(%s): IDENTIFY Address:%s TCP:%d HTTP:%d Version:%s", client, *described)
         return Registrant(self._db, peer, self._log)
 
     def _describe(self) -> bytes:
-        tcp_port, http_port = self._ports
         description = {
-            "broadcast_address": self._broadcast_address,
+            "broadcast_address": self._options.broadcast_address,
             "hostname": socket.gethostname(),
-            "http_port": http_port,
-            "tcp_port": tcp_port,
+            "http_port": self._http_port,
+            "tcp_port": self._listener.port,
             "version": NSQD_VERSION,
         }
         return dumps(description).encode()

@@ -29,10 +29,11 @@ class PeerInfo:
     """One nsqd, as it described itself.
 
     id           the remote address of its connection
-    json         the fields of /lookup
+    json         the fields of /lookup, with its broadcast address
     last_update  when it was last heard of, in ns since 1970
     heard        the same by the monotonic clock
     topology     topology_zone and topology_region, or nothing if it reported neither, as v1.3.0 does
+    follows_host  True if its address is the asker's name for it
     """
 
     id: str
@@ -43,6 +44,7 @@ class PeerInfo:
     version: str = ""
     topology_zone: InitVar[str | None] = None
     topology_region: InitVar[str | None] = None
+    follows_host: bool = False
     topology: dict[str, str] = field(init=False)
     json: str = field(init=False)
     topics: dict[str, "Producer"] = field(default_factory=dict, init=False)
@@ -54,10 +56,9 @@ class PeerInfo:
         has_topology = topology_zone is not None or topology_region is not None
         topology = {"topology_zone": topology_zone or "", "topology_region": topology_region or ""}
         self.topology = topology if has_topology else {}
-        self.json = self.encode(self.broadcast_address)
+        self.json = self._encode(self.broadcast_address)
 
-    def encode(self, broadcast_address: str) -> str:
-        """Returns the fields of /lookup, as JSON with this address."""
+    def _encode(self, broadcast_address: str) -> str:
         return dumps(
             {
                 "remote_address": self.id,
@@ -72,11 +73,11 @@ class PeerInfo:
 
     def json_for(self, host: str) -> str:
         """Returns the fields of /lookup, for an asker that reached nsqlookupd by this host name, "" if unknown."""
-        return self.json
+        return self._encode(self.address_for(host)) if self.follows_host else self.json
 
     def address_for(self, host: str) -> str:
         """Returns the broadcast address in `json_for`."""
-        return self.broadcast_address
+        return host if host and self.follows_host else self.broadcast_address
 
     def note_update(self) -> int:
         """Sets the time of the last update to now; returns the nanoseconds since the one before."""
@@ -244,10 +245,10 @@ class RegistrationDB:
 
     def delete_channel(self, topic: str, channel: str) -> bool:
         """Removes a channel with the registrations for it; returns True if it existed."""
-        exists = channel in self.channels.get(topic, ())
-        if exists:
-            self._drop_channel(topic, channel)
-        return exists
+        if channel not in self.channels.get(topic, ()):
+            return False
+        self._drop_channel(topic, channel)
+        return True
 
     def _drop_topic(self, topic: str) -> None:
         producers = self.topics.pop(topic)
@@ -265,10 +266,6 @@ class RegistrationDB:
         self.count -= 1 + len(peers)
 
     # Queries
-
-    def has_topic(self, topic: str) -> bool:
-        """Returns True if there is this topic, or any."""
-        return bool(self.topics) if topic == ALL else topic in self.topics
 
     def channel_names(self, topic: str) -> list[str]:
         """Returns the channels of a topic."""
