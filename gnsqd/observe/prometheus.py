@@ -115,8 +115,7 @@ class Metrics(Collector):
         help = "Pauses of the garbage collector; the quantiles are of the last 256."
         family = Metric(name, help, "summary", "seconds")
         for percent in (95, 99, 100):
-            labels = {"quantile": str(percent / 100)}
-            family.add_sample(name, labels, self.memory.gc_pause(percent) / SECOND)
+            family.add_sample(name, {"quantile": str(percent / 100)}, self.memory.gc_pause(percent) / SECOND)
         family.add_sample(f"{name}_count", {}, self.memory.pause_count)
         family.add_sample(f"{name}_sum", {}, self.memory.pause_total / SECOND)
         return family
@@ -149,8 +148,8 @@ class Metrics(Collector):
             help = "Whether publishers are refused because less is free than --min-free-disk (1) or not (0)."
             yield _gauge("gnsqd_low_on_disk", help, self.registry.low_on_disk)
         percentiles = self.options.e2e_processing_latency_percentiles
-        topics = [topic for topic in self.registry.topics.values() if self._shows(topic.ephemeral)]
-        channels = [it for topic in topics for it in topic.channels.values() if self._shows(it.ephemeral)]
+        topics = [topic for topic in self.registry.topics.values() if self._shows(topic.name)]
+        channels = [it for topic in topics for it in topic.channels.values() if self._shows(it.name)]
         clients: list[_Thing] = []
         if self.options.metrics_clients:
             clients += self._consumers(channels, turns)
@@ -178,8 +177,8 @@ class Metrics(Collector):
             if self.options.metrics_clients:
                 yield from _clients_of_exporter(clients, turns)
 
-    def _shows(self, ephemeral: bool) -> bool:
-        return not (ephemeral and self.options.metrics_exclude_ephemeral)
+    def _shows(self, name: str) -> bool:
+        return not (self.options.metrics_exclude_ephemeral and is_ephemeral(name))
 
     def _consumers(self, channels: list[Channel], turns: Turns) -> Iterator[_Thing]:
         subscribed = [(channel, client) for channel in channels for client in channel.clients.values()]
@@ -193,7 +192,7 @@ class Metrics(Collector):
             if client.pub_counts:
                 labels = _client_labels(client.id, client.stats())
                 for topic_name, count in client.pub_counts.items():
-                    if self._shows(is_ephemeral(topic_name)):
+                    if self._shows(topic_name):
                         points.append(({"topic": topic_name} | labels, count))
         return points
 
@@ -238,10 +237,8 @@ def _topics_and_channels_of_exporter(
     things: dict[str, list[_Thing]], percentiles: Sequence[float], turns: Turns
 ) -> Iterator[Family]:
     for level, latency_name in (("topic", "e2e_latency_{}_percentile"), ("channel", "e2e_latency_{}p")):
-        labelled = [
-            thing._replace(labels=thing.labels | {"paused": str(thing.it.paused).lower()})
-            for thing in turns.over(things[level])
-        ]
+        paused = [(thing, str(thing.it.paused).lower()) for thing in turns.over(things[level])]
+        labelled = [thing._replace(labels=thing.labels | {"paused": text}) for thing, text in paused]
         for field in STAT_FIELDS[level]:
             if field.statsd:
                 yield _family(f"nsq_{level}_{field.name}", field, labelled, "unknown")

@@ -10,6 +10,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from math import floor
 from operator import attrgetter
 from time import perf_counter_ns
@@ -38,20 +39,14 @@ class StatField:
     statsd: str
 
 
-def _pulled(name: str, metric: str, help: str, kind: StatKind = StatKind.GAUGE) -> StatField:
-    return StatField(name, metric, kind, help, attrgetter(name), "")
+def _gauge(source: str | Callable[[Any], Any], metric: str, help: str, kind: StatKind = StatKind.GAUGE) -> StatField:
+    """Returns a number that only Prometheus has; `source` is a path of attributes, or returns it."""
+    if isinstance(source, str):
+        return StatField(source, metric, kind, help, attrgetter(source), "")
+    return StatField("", metric, kind, help, source, "")
 
 
-def _ready_count(channel: Channel) -> int:
-    return sum(client.ready_count for client in channel.clients.values())
-
-
-def _bound(name: str, help: str) -> StatField:
-    return _pulled(f"queue.{name}", f"{name}_messages", help, StatKind.COUNTER)
-
-
-def _expired(help: str) -> StatField:
-    return StatField("", "expired_messages", StatKind.COUNTER, help, _expired_count, "")
+_counter = partial(_gauge, kind=StatKind.COUNTER)
 
 
 def _expired_count(it: Topic | Channel) -> int:
@@ -79,13 +74,18 @@ _GETTERS: dict[str, Callable[[Any], Any]] = {
 
 
 def _figures(kind: type) -> tuple[StatField, ...]:
-    found = []
-    for field in fields(kind):
-        if row := field.metadata:
-            pushed = field.name if row["statsd"] is None else row["statsd"]
-            getter = _GETTERS.get(field.name) or attrgetter(field.name)
-            found.append(StatField(field.name, row["metric"], row["kind"], row["meaning"], getter, pushed))
-    return tuple(found)
+    rows = [(field.name, field.metadata) for field in fields(kind) if field.metadata]
+    return tuple(
+        StatField(
+            name,
+            row["metric"],
+            row["kind"],
+            row["meaning"],
+            _GETTERS.get(name) or attrgetter(name),
+            name if row["statsd"] is None else row["statsd"],
+        )
+        for name, row in rows
+    )
 
 
 # In the order of /stats.
@@ -94,59 +94,62 @@ STAT_FIELDS: dict[str, tuple[StatField, ...]] = {"topic": _figures(TopicFigures)
 # Only Prometheus has these and the following: /stats stays what clients of nsqd know.
 _OWN_FIELDS: dict[str, tuple[StatField, ...]] = {
     "topic": (
-        _pulled("queue.age", "oldest_message_age_seconds", "Age of the oldest message that no channel has yet."),
-        _pulled("queue.backend.disk_bytes", "disk_bytes", "Bytes of the topic's disk queue, or of its journal."),
-        _bound("dropped", "Messages dropped at a limit or by a full ephemeral topic, before any channel had them."),
+        _gauge("queue.age", "oldest_message_age_seconds", "Age of the oldest message that no channel has yet."),
+        _gauge("queue.backend.disk_bytes", "disk_bytes", "Bytes of the topic's disk queue, or of its journal."),
+        _counter(
+            "queue.dropped",
+            "dropped_messages",
+            "Messages dropped at a limit or by a full ephemeral topic, before any channel had them.",
+        ),
     ),
     "channel": (
-        _pulled("finish_count", "finished_messages", "Messages that clients finished.", StatKind.COUNTER),
-        StatField("ready_count", "ready", StatKind.GAUGE, "Sum of the RDY counts of its clients.", _ready_count, ""),
-        _pulled("queue.age", "oldest_message_age_seconds", "Age of the oldest queued message."),
-        _pulled("queue.backend.disk_bytes", "disk_bytes", "Bytes of the channel's disk queue."),
-        _bound("dropped", "Messages dropped at a limit or by a full ephemeral channel."),
+        _counter("finish_count", "finished_messages", "Messages that clients finished."),
+        _gauge(
+            lambda channel: sum(client.ready_count for client in channel.clients.values()),
+            "ready",
+            "Sum of the RDY counts of its clients.",
+        ),
+        _gauge("queue.age", "oldest_message_age_seconds", "Age of the oldest queued message."),
+        _gauge("queue.backend.disk_bytes", "disk_bytes", "Bytes of the channel's disk queue."),
+        _counter("queue.dropped", "dropped_messages", "Messages dropped at a limit or by a full ephemeral channel."),
     ),
 }
 
-_DEAD_LETTERS = "Messages moved to the dead-letter topic of the channel."
-_DEAD_LETTER_FIELD = _pulled("dead_messages.moved", "dead_letters", _DEAD_LETTERS, StatKind.COUNTER)
-
-_RETAINED = "Messages that can be delivered again."
-# Only with a journal.
-_RETENTION_FIELDS: dict[str, tuple[StatField, ...]] = {
-    "topic": (StatField("", "retained_messages", StatKind.GAUGE, _RETAINED, _retained_count, ""),),
-    "channel": (),
-}
-
+_EXPIRED = "Messages dropped because they exceeded the TTL"
 # Only with a bound.
 _BOUND_FIELDS: dict[str, tuple[StatField, ...]] = {
     "topic": (
-        _bound("rejected", "Messages refused because any limit was reached."),
-        _expired("Messages dropped because they exceeded the TTL, before any channel had them."),
+        _counter("queue.rejected", "rejected_messages", "Messages refused because any limit was reached."),
+        _counter(_expired_count, "expired_messages", f"{_EXPIRED}, before any channel had them."),
     ),
     "channel": (
-        _bound("rejected", "Messages refused because the channel was full."),
-        _expired("Messages dropped because they exceeded the TTL."),
+        _counter("queue.rejected", "rejected_messages", "Messages refused because the channel was full."),
+        _counter(_expired_count, "expired_messages", f"{_EXPIRED}."),
     ),
 }
+
+_RETAINED = _gauge(_retained_count, "retained_messages", "Messages that can be delivered again.")
+_MOVED = "Messages moved to the dead-letter topic of the channel."
+_DEAD_LETTERS = _counter("dead_messages.moved", "dead_letters", _MOVED)
 
 
 def metric_fields(level: str, options: Options) -> list[StatField]:
     """Returns the statistics of a topic or channel for Prometheus."""
     fields = [*STAT_FIELDS[level], *_OWN_FIELDS[level], *(_BOUND_FIELDS[level] if options.bounded else ())]
-    fields += _RETENTION_FIELDS[level] if options.durability != "none" else ()
-    return [*fields, _DEAD_LETTER_FIELD] if options.max_attempts and level == "channel" else fields
+    fields += [_RETAINED] if options.durability != "none" and level == "topic" else []
+    return [*fields, _DEAD_LETTERS] if options.max_attempts and level == "channel" else fields
 
 
 # Only Prometheus has these, with metrics-clients; they are read from ClientStats.
 CLIENT_FIELDS = (
-    _pulled("state", "state", "0 new, 3 subscribed, 4 closing."),
-    _pulled("ready_count", "ready", "The client's RDY count."),
-    _pulled("in_flight_count", "in_flight", "Messages sent to the client that it has not finished yet."),
-    _pulled("message_count", "messages", "Messages sent to the client.", StatKind.COUNTER),
-    _pulled("finish_count", "finished_messages", "Messages that the client finished.", StatKind.COUNTER),
-    _pulled("requeue_count", "requeues", "Messages requeued by the client.", StatKind.COUNTER),
-    _pulled("connect_ts", "connect_timestamp_seconds", "When the client connected, in seconds since 1970."),
-    _pulled("sample_rate", "sample_rate", "Percentage of messages that the client receives; 0 means all."),
+    _gauge("state", "state", "0 new, 3 subscribed, 4 closing."),
+    _gauge("ready_count", "ready", "The client's RDY count."),
+    _gauge("in_flight_count", "in_flight", "Messages sent to the client that it has not finished yet."),
+    _counter("message_count", "messages", "Messages sent to the client."),
+    _counter("finish_count", "finished_messages", "Messages that the client finished."),
+    _counter("requeue_count", "requeues", "Messages requeued by the client."),
+    _gauge("connect_ts", "connect_timestamp_seconds", "When the client connected, in seconds since 1970."),
+    _gauge("sample_rate", "sample_rate", "Percentage of messages that the client receives; 0 means all."),
 )
 
 Row = dict[str, Any]
@@ -189,24 +192,17 @@ def snapshot(
 
     rows = []
     for topic in turns.over(topics):
-        if channel_name:
-            channels = [topic.channels[channel_name]] if channel_name in topic.channels else []
-            if not channels:
-                continue
-        else:
-            channels = sorted(topic.channels.values(), key=attrgetter("name"))
-        row = _topic_row(topic)  # before its channels: a message on its way to them shows twice rather than nowhere
+        if channel_name and channel_name not in topic.channels:
+            continue
+        names = [channel_name] if channel_name else sorted(topic.channels)
+        channels = [topic.channels[name] for name in names]
+        # before its channels: a message on its way to them shows twice rather than nowhere
+        row: Row = {"topic_name": topic.name, "channels": []}
+        row |= {field.name: field.getter(topic) for field in STAT_FIELDS["topic"]}
         row["channels"] += [_channel_row(channel, client_rows) for channel in turns.over(channels)]
         row["e2e_processing_latency"] = _latency_row(e2e_latency(topic))
         rows.append(row)
     return StatsRows(rows, client_rows(producers()) or None)
-
-
-def _topic_row(topic: Topic) -> Row:
-    row: Row = {"topic_name": topic.name, "channels": []}
-    for field in STAT_FIELDS["topic"]:
-        row[field.name] = field.getter(topic)
-    return row
 
 
 def _channel_row(channel: Channel, client_rows: Callable[[Iterable[Consumer]], list[Row] | None]) -> Row:
@@ -258,7 +254,7 @@ def held(registry: Registry) -> dict[str, int]:
 
 
 class MemoryStats:
-    """Owns the record of the garbage collector's pauses, from `start` to `stop`.
+    """Owns the record of the garbage collector's pauses, from `start` on.
 
     The names are those of Go's runtime; what CPython and Linux have that comes closest stands behind them:
 
@@ -279,9 +275,6 @@ class MemoryStats:
 
     def start(self) -> None:
         gc.callbacks.append(self._on_collection)
-
-    def stop(self) -> None:
-        gc.callbacks.remove(self._on_collection)
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":

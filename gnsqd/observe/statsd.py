@@ -58,10 +58,9 @@ class Statsd:
     def start(self) -> None:
         """Starts the loop; the first push comes after one interval. Expands the prefix in the options."""
         options = self._options
-        options.statsd_prefix = expand_prefix(
-            options.statsd_prefix, options.broadcast_address, options.broadcast_http_port
-        )
-        if self._options.statsd_address:
+        node = (options.broadcast_address, options.broadcast_http_port)
+        options.statsd_prefix = expand_prefix(options.statsd_prefix, *node)
+        if options.statsd_address:
             self._loop = self._spawn("statsdLoop", self.statsdLoop)
 
     def stop(self) -> None:
@@ -155,10 +154,8 @@ class Statsd:
                 yield (*name, f"e2e_processing_latency_{quantile * 100:.0f}"), StatKind.GAUGE, value
         if self._options.statsd_mem_stats:
             for key, value in self._memory.row().items():
-                if key == "gc_total_runs":
-                    yield ("mem", "gc_runs"), StatKind.COUNTER, value
-                else:
-                    yield ("mem", key), StatKind.GAUGE, value
+                is_runs = key == "gc_total_runs"
+                yield ("mem", "gc_runs" if is_runs else key), StatKind.COUNTER if is_runs else StatKind.GAUGE, value
 
     def _things(self) -> Iterator[tuple[Name, Topic | Channel]]:
         """Yields the topics by name, each followed by its channels by name."""
@@ -193,13 +190,9 @@ def expand_prefix(prefix: str, broadcast_address: str, http_port: int) -> str:
 def pack(lines: Iterable[bytes], size: int) -> list[bytes]:
     """Packs the lines into packets of at most `size` bytes; a line longer than that has one of its own."""
     limit = size if size > 0 else DEFAULT_PACKET_SIZE
-    packets: list[bytes] = []
-    packet = bytearray()
+    packets = [b""]
     for line in lines:
-        if packet and len(packet) + len(line) > limit:
-            packets.append(bytes(packet))
-            packet.clear()
-        packet += line
-    if packet:
-        packets.append(bytes(packet))
-    return packets
+        if packets[-1] and len(packets[-1]) + len(line) > limit:
+            packets.append(b"")
+        packets[-1] += line
+    return packets if packets[-1] else []

@@ -95,7 +95,7 @@ def test_pauses_of_the_collector_are_recorded_between_start_and_stop() -> None:
         gc.collect()
         row = memory.row()
     finally:
-        memory.stop()
+        gc.callbacks.remove(memory._on_collection)
     del junk
     assert row["gc_pause_usec_100"] >= row["gc_pause_usec_99"] >= row["gc_pause_usec_95"]
     assert row["gc_pause_usec_100"] > 100
