@@ -91,8 +91,7 @@ class FreeDisk:
 
 
 def find_unserved(data_files: DataFiles) -> list[str]:
-    """Returns the names of queues that were not opened and have messages by their files, sorted. Skips ephemeral
-    topics, which have no messages from before."""
+    """Returns the sorted names of queues not opened that have messages by their files; none of ephemeral topics."""
     unserved = []
     for queue, numbers in data_files.unopened().items():
         if is_valid_queue(queue) and EPHEMERAL_SUFFIX not in queue:

@@ -67,15 +67,14 @@ def load(path: str) -> list[TopicMetadata]:
 
 
 def find_older(data_path: str) -> list[str]:
-    """Returns the metadata files of nsqd before v1.0, `nsqd.{worker id}.dat`, of the same format; raises
-    StorageError."""
+    """Returns the metadata files of nsqd before v1.0, `nsqd.{worker id}.dat`, of the same format; StorageError."""
     directory = data_path or "."
     with failing_as_go("open", directory), os.scandir(directory) as entries:
         return sorted(entry.name for entry in entries if _OLDER_NAME.fullmatch(entry.name) and entry.is_file())
 
 
 def _encode_file(topics: list[str]) -> bytes:
-    """The content of nsqd.dat, as Go's encoder writes it; all names are valid, so nothing in them is escaped."""
+    """Returns the content of nsqd.dat, as Go's encoder writes it; names are valid, so nothing in them is escaped."""
     return f'{{"topics":{_array(topics)},"version":"{NSQD_VERSION}"}}'.encode()
 
 
@@ -93,7 +92,7 @@ def _array(items: list[str]) -> str:
 
 
 def save(path: str, topics: Sequence[TopicMetadata]) -> None:
-    """Replace the file, durably; StorageError."""
+    """Replaces the file, durably; StorageError."""
     replace_file(path, _encode_file([_encode_topic(topic) for topic in topics]))
 
 

@@ -297,7 +297,7 @@ def _replay(
     journal: StoredJournal, numbers: list[int], advance: Advance = lambda size: None, *, complete: bool = True
 ) -> Replay:
     """The content of these segments, which are all if `complete`; AdminError."""
-    replay = Replay(journal.topic, Logger("", Level.FATAL, io.StringIO()), mends=False)
+    replay = Replay(journal.topic, Logger("", Level.FATAL, io.StringIO()), repairs=False)
     if not complete:
         replay.present.add(1, _BEHIND_ALL)  # or what other segments have would pass for lost
     try:

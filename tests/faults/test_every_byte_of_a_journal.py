@@ -123,7 +123,7 @@ def everything_read(directory: Path) -> str:
     """What `data verify` reports of the journal, as a log."""
     log = StringIO()
     paths = sorted(directory.glob("t.journal.*.dat"))
-    Replay("t", Logger("", Level.DEBUG, log), mends=False).read([str(path) for path in paths])
+    Replay("t", Logger("", Level.DEBUG, log), repairs=False).read([str(path) for path in paths])
     return log.getvalue()
 
 

@@ -140,8 +140,6 @@ class DiskQueue:
             self.due_times.returned(batch)
             del missing[: len(batch)]
 
-    # Writing
-
     def put_many(self, payloads: Sequence[bytes]) -> None:
         if self._closed:
             raise StorageError("exiting")
@@ -236,8 +234,6 @@ class DiskQueue:
             with suppress(OSError):
                 os.close(self._write_descriptor)
             self._write_descriptor = -1
-
-    # Reading
 
     def peek_many(self, limit: int, max_bytes: int) -> list[bytes]:
         while self._readable() and not self._closed:
@@ -357,8 +353,6 @@ class DiskQueue:
         self._depth = 0
         self._note(1)
 
-    # Syncing
-
     def _note(self, operations: int, ends: Sequence[int] = ()) -> None:
         """Counts operations; if they are reads, `ends` are the positions behind each."""
         self._operations += operations
@@ -454,8 +448,6 @@ class DiskQueue:
     def _meta(self, write_pos: int) -> Meta:
         depth = self.depth + self._unsaved_reads
         return Meta(depth, self._read_file, self._saved_pos, self._write_file, write_pos)
-
-    # The end
 
     def empty(self) -> None:
         if self._closed:

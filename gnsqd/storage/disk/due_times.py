@@ -75,8 +75,7 @@ class DueTimes:
     # Messages that were in a queue on disk and are held back in memory
 
     def hold(self, messages: Iterable[tuple[bytes, int]]) -> None:
-        """Writes messages that are held back, as (payload, due time), to the file; to be called before their queue
-        forgets them."""
+        """Writes messages that are held back, as (payload, due time), to the file, before their queue forgets them."""
         entries = {}
         for payload, due in messages:
             key = message_key(payload)
@@ -105,14 +104,14 @@ class DueTimes:
                 self._start_compaction()
 
     def _drop(self, key: bytes) -> bool:
-        """The entry with the payload of that message is of no use now; returns True if there was one."""
+        """Counts the entry with the payload of that message as of no use; returns True if there was one."""
         size = self._held.pop(key, 0)
         self._held_size -= size
         return size > 0
 
     @property
     def _waste(self) -> int:
-        """The number of bytes of the file that are of no use."""
+        """Bytes of the file that are of no use."""
         return self.size - self._held_size - DUE_TIMES_ENTRY.size * len(self._hints)
 
     def _append(self, entries: bytes) -> bool:
@@ -125,8 +124,6 @@ class DueTimes:
         self.size += len(data)
         self.unsynced = True
         return True
-
-    # The file
 
     def load(self) -> dict[bytes, bytes]:
         """Reads the file, if there is one. Returns by key the payloads that a killed daemon held back: they may be in
@@ -184,7 +181,7 @@ class DueTimes:
             self._compaction.name = f"compact:{self._queue}.due_times"
 
     def _rewrite(self) -> bool:
-        """As `close`; also returns False if the file was removed meanwhile. Yields."""
+        """Works as `close`; also returns False if the file was removed meanwhile. Yields."""
         now = time_ns()
         hints = [(key, due) for key, due in self._hints.items() if due > now]
         if not hints and not self._held:
@@ -219,7 +216,7 @@ class DueTimes:
         return True
 
     def _needed_entries(self, hints: list[tuple[bytes, int]]) -> Iterator[bytes]:
-        """Yields the entries of hints, and those of the file with payloads that are still held back; b"" for others."""
+        """Yields the entries of hints, and those with payloads that are still held back; b"" for others."""
         for first in range(0, len(hints), _STEP // DUE_TIMES_ENTRY.size):
             some = hints[first : first + _STEP // DUE_TIMES_ENTRY.size]
             yield b"".join([DUE_TIMES_ENTRY.pack(key, due, 0) for key, due in some])

@@ -1,4 +1,4 @@
-"""Which messages of a log are kept, what is deleted, and what is written again to free the rest of its segments.
+"""Decides which messages of a log are kept, deletes segments, and copies what is live to free the rest of them.
 
 A message is *live* as long as some queue has not finished it. With *retention*, the newest of the others are kept as
 well, as far as two bounds allow. Only whole segments go: the oldest once nothing in them is kept. Of others, the live
@@ -66,8 +66,8 @@ class Retention:
         self.log.max_segment = max(min(self._max_segment, max_bytes // PARTS if max_bytes else maxsize), 1)
 
     def retain(self, max_bytes: int, max_age: int) -> None:
-        """Keep that much for this topic, whatever the options are, also after a start: if nothing was kept before, of
-        messages from now on. StorageError. May yield."""
+        """Keeps that much for this topic, whatever the options are, also after a start; of messages from now on if
+        nothing was kept before. StorageError. May yield."""
         begin = self.begin if self.max_bytes else self.log.next_number
         self._set(max_bytes, max_age, begin)
         self.is_own = True
@@ -76,7 +76,7 @@ class Retention:
         self._commit()
 
     def advance(self) -> None:
-        """Keep the oldest segments no longer, as far as they exceed a bound once the last one is full."""
+        """Keeps the oldest segments no longer, as far as they exceed a bound once the last one is full."""
         if self.rewinds:
             return
         segments = self.log.segments
@@ -168,11 +168,9 @@ class Compactor:
         self._compact_at = 0.0  # monotonic; earlier is too early
         self._closed = False
 
-    # Deleting
-
     def note_written(self) -> None:
-        """Delete what goes by what queues have noted, as all of that is written; where the journal is durable, that
-        waits for fsync: after a crash the messages of a segment that is gone would otherwise count as lost."""
+        """Deletes what goes by what queues have noted, as all of that is written; durable, that waits for fsync: after
+        a crash the messages of a segment that is gone would otherwise count as lost."""
         log = self._log
         if len(log.segments.all) > 1:
             self._floors[log.tail.position] = self._retention.floor()
@@ -180,24 +178,21 @@ class Compactor:
             self.reclaim()
 
     def reclaim(self) -> None:
-        """Delete the oldest segments in which nothing is kept, as far as that survives what it is to survive."""
+        """Deletes the oldest segments in which nothing is kept, as far as that survives what it is to survive."""
         floors = self._floors
         while floors and (position := next(iter(floors))) <= self._log.tail.safe:
             self._floor = floors.pop(position)
         self._log.delete_before(min(self._floor, self._retention.floor()))
 
     def make_room(self) -> bool:
-        """Delete the oldest segments in which nothing is kept, though that is not written; returns False if there are
-        none."""
+        """Deletes the oldest segments in which nothing is kept, though that is not written; False if there are none."""
         count = len(self._log.segments)
         self._log.delete_before(self._retention.floor(), at_once=True)
         return len(self._log.segments) < count
 
-    # Copying
-
     def compact(self) -> bool:
-        """Delete segments without live messages, and copy the live messages of others together where that frees much:
-        the journal stays within four segments, or twice the live messages. False if to be repeated. May yield."""
+        """Deletes segments without live messages, and copies the live messages of others together where that frees
+        much: the journal stays within four segments, or twice the live messages. False if to be repeated. May yield."""
         if monotonic() < self._compact_at:
             return False
         if self._greenlet is None or self._greenlet.ready():
@@ -219,7 +214,7 @@ class Compactor:
         return False
 
     def _prepare(self) -> bool:
-        """Write and delete what need not wait for a copy; returns False if nothing can be deleted. StorageError."""
+        """Writes and deletes what need not wait for a copy; returns False if nothing can be deleted. StorageError."""
         log = self._log
         if self._retention.max_age:
             self._retention.advance()
@@ -232,7 +227,7 @@ class Compactor:
         return self._may_compact()
 
     def _compact_groups(self, begin: float) -> bool:
-        """Compact, since `begin` (monotonic); returns False if meanwhile everything in some segments was finished.
+        """Compacts, since `begin` (monotonic); False if everything in some segments was finished meanwhile.
         StorageError."""
         log, live = self._log, self._retention.live
         groups = plan(log.segments.all, live, log.max_segment)
@@ -263,7 +258,7 @@ class Compactor:
         return not self._closed and len(segments) > 0 and self._log.is_snapshot_safe and set(group) <= set(segments)
 
     def _delete_replaced(self) -> None:
-        """Delete the segments of which there are copies, once these survive what they are to survive; StorageError."""
+        """Deletes the segments of which there are copies, once these survive what they are to survive; StorageError."""
         log = self._log
         if log.durable:
             log.syncer.run(sync_directory, log.data_path)
@@ -271,7 +266,7 @@ class Compactor:
         log.replaced = []
 
     def close(self) -> None:
-        """Delete and copy nothing any more, and return when nobody does. May yield."""
+        """Deletes and copies nothing any more; returns when nobody does. May yield."""
         self._closed = True
         if self._greenlet is not None:
             self._greenlet.join()
@@ -334,7 +329,7 @@ class Rewriting:
         self._turns = Turns(BACKGROUND_SECONDS)
 
     def run(self) -> None:
-        """Write the copy, if anything is still live; StorageError, and nothing is left of it. Yields."""
+        """Writes the copy, if anything is still live; StorageError, and nothing is left of it. Yields."""
         try:
             self._copy()
             self._write()
@@ -378,12 +373,11 @@ class Rewriting:
             self._target.note_batch(batch, self._target.size + len(head), size)
 
     def finish(self) -> Segment | None:
-        """Put the copy in place; returns its segment, None if nothing was live. StorageError. Never yields."""
+        """Puts the copy in place; returns its segment, None if nothing was live. StorageError. Never yields."""
         if not self._target.count:
             return None
         self._file.finish()
         return self._target
 
     def discard(self) -> None:
-        """Leave no file."""
         self._file.discard()

@@ -57,7 +57,7 @@ class Journal:
             self.log.mark_continued()
 
     def forget_replay(self) -> None:
-        """Drop all that the replay found: it has its place."""
+        """Drops all that the replay found: it has its place."""
         self.replay = Replay(self.topic, self._logger)
 
     def _note_dirty(self) -> None:
@@ -70,35 +70,33 @@ class Journal:
         if self.log.tail.safe >= self.log.snapshot_end:
             self.log.mark_continued()
 
-    # Writing
-
     @property
     def failed(self) -> StorageError | None:
         """Returns the error of the last write, or of an fsync since the last that worked."""
         return self._write_failed or self.log.tail.failed
 
     def check(self) -> None:
-        """Raise StorageError if nothing can be kept just now."""
+        """Raises StorageError if nothing can be kept just now."""
         if self.log.tail.failed is not None:
             raise StorageError(str(self.log.tail.failed))
         if self._write_failed is not None:
             self.flush()
 
     def retry(self) -> None:
-        """Write what is not written, or, after a failed fsync, not known to be; errors as `commit`. May yield."""
+        """Writes what is not written, or, after a failed fsync, not known to be; errors as `commit`. May yield."""
         if self.log.tail.failed is not None:
             self.commit()
         else:
             self.flush(advance=True)
 
     def commit(self) -> None:
-        """Return when all that was appended survives what it is to survive; StorageError. May yield."""
+        """Returns when all that was appended survives what it is to survive; StorageError. May yield."""
         self.flush()
         self.log.synced(self.log.tail.position)
 
     def flush(self, advance: bool = False) -> None:
-        """Write everything; StorageError, and it is tried again with the next call. `advance`: also make a step of the
-        snapshot of the next segment, if there is one."""
+        """Writes everything; after a StorageError the next call tries again. `advance` also makes a step of a
+        snapshot."""
         self._dirty = False
         if self.closed:
             if self.log.unwritten.first < self.log.next_number:
@@ -151,14 +149,14 @@ class Journal:
         self.compactor.note_written()
 
     def _roll_now(self) -> None:
-        """Go on in a new segment, whatever the snapshot takes."""
+        """Goes on in a new segment, whatever the snapshot takes."""
         snapshot = self.states.begin_snapshot(self.log.next_path)
         while not snapshot.advance():
             pass
         self._roll()
 
     def _roll(self) -> None:
-        """Go on in a new segment, which begins with the snapshot, which is complete."""
+        """Goes on in a new segment, which begins with the snapshot, which is complete."""
         log, states = self.log, self.states
         assert states.snapshot is not None
         number = min(log.unwritten.first, log.next_number)
@@ -171,21 +169,19 @@ class Journal:
         if not log.durable:
             log.mark_continued()
 
-    # The end
-
     @property
     def is_needed(self) -> bool:
         """True if it has anything that the next start needs."""
         return self.retention.floor() < self.log.next_number or self.retention.is_own
 
     def mark_converting(self) -> None:
-        """Record that what the disk queues of the topic hold from now on is a copy; StorageError. May yield."""
+        """Records that what the disk queues of the topic hold from now on is a copy; StorageError. May yield."""
         self.log.declare(CONVERTING, self.log.encoder.record(CONVERTING))
         self.commit()
 
     def remove(self, at_once: bool = True) -> None:
-        """Delete all files; if `at_once`, as one step for whoever finds them after a kill: the newest, which records
-        that none counts, goes last. May yield. Nothing is written from now on."""
+        """Deletes all files; if `at_once`, as one step for whoever finds them after a kill: the newest, which records
+        that none counts, goes last. Nothing is written from now on. May yield."""
         if self.closed:
             return
         log, segments = self.log, self.log.segments.all
@@ -202,7 +198,7 @@ class Journal:
         log.delete_files(segments)
 
     def close(self) -> None:
-        """Write nothing any more; files stay. May yield."""
+        """Writes nothing any more; files stay. May yield."""
         self.closed = True
         self.compactor.close()
         self.states.drop_snapshot()

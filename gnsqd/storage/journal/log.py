@@ -76,10 +76,8 @@ class Log:
         self._unmarked = replay.unindexed  # segments that do not yet record that another follows
         self._put_count, self._put_size = replay.put_count, replay.put_size
 
-    # Writing
-
     def append(self, frames: Sequence[bytes], due: int = 0) -> int:
-        """Append messages, not to be delivered before `due` (wall clock, ns); returns the number of the first."""
+        """Appends messages, not to be delivered before `due` (wall clock, ns); returns the number of the first."""
         first = self.next_number
         self._put_size += self.unwritten.put(first, frames, due)
         self._put_count += len(frames)
@@ -88,8 +86,7 @@ class Log:
         return first
 
     def mean_size(self) -> int:
-        """Returns the bytes that a message takes in a disk queue: about the mean of those put last, 0 if there were
-        none."""
+        """Returns the mean bytes, about, that messages put last take in a disk queue, 0 if there were none."""
         while self._put_count > MEAN_OVER:
             self._put_count //= 2
             self._put_size //= 2
@@ -97,13 +94,14 @@ class Log:
         return self._put_size // self._put_count - 4 if self._put_count else 0
 
     def declare(self, type: int, record: bytes) -> None:
-        """Append a record that every later segment also has to have, unless another of its type replaces it."""
+        """Appends a record that every later segment also has to have, unless another of its type replaces it."""
         self._lasting[type] = record
         self.unwritten.lasts.append(record)
         self._on_dirty()
 
     def write(self, head: bytes, notes: list[bytes]) -> None:
-        """Write what was appended, between these records; StorageError: nothing is written. The file has to be open."""
+        """Writes what was appended, between these records; StorageError: nothing is written. The file has to be
+        open."""
         assert self.tail.file is not None
         self._write(self.segments.all[-1], self.tail.file, head, notes)
 
@@ -114,12 +112,12 @@ class Log:
         self.unwritten = Batch(self.encoder)
 
     def synced(self, position: int) -> None:
-        """Return when all before a position of `tail` is as durable as the options promise; StorageError if it could
+        """Returns when all before a position of `tail` is as durable as the options promise; StorageError if it could
         not be made so. May yield."""
         self.tail.synced(position)
 
     def _append_again(self, lost: list[Puts]) -> None:
-        """Have messages that an fsync did not confirm written to a new segment."""
+        """Has messages that an fsync did not confirm written to a new segment."""
         self.unwritten.prepend(lost)
         if marks := self.unwritten.marks:
             for segment in self.segments.all:
@@ -128,8 +126,6 @@ class Log:
             # Nothing in it is confirmed; otherwise there would be one for each attempt.
             self._abandoned += self.segments.replace([self._current], None)
         self._on_dirty()
-
-    # Segments
 
     @property
     def next_path(self) -> str:
@@ -142,8 +138,8 @@ class Log:
         return max(self.max_segment, 4 * self._snapshot_size)
 
     def is_full(self, floor: Callable[[], int]) -> bool:
-        """True if a new segment should follow: also early, when nearly nothing of the last one is live. No message
-        before number `floor()` is."""
+        """True if a new segment should follow: also early, when nearly nothing of the last one, before `floor()`, is
+        live."""
         segment = self.segments.all[-1]
         size = segment.size + self.unwritten.puts_size
         full_size = self.full_size
@@ -155,8 +151,8 @@ class Log:
         return 4 * (floor() - segment.first) >= 3 * (segment.end - segment.first)
 
     def roll(self, first: int, file: AppendedFile, size: int, rest: bytes) -> None:
-        """Go on in a new segment for messages from number `first` on, whose file has `size` bytes of a snapshot of all
-        queues: write the `rest` of that and what was appended. StorageError: there is no new segment."""
+        """Goes on in a new segment for messages from number `first` on, whose file has `size` bytes of a snapshot of
+        all queues: writes the `rest` of that and what was appended. StorageError: there is no new segment."""
         begin = self.tail.position
         segment = Segment(file.path, self.encoder.salt, first)
         segment.size = size
@@ -175,7 +171,7 @@ class Log:
         self._abandoned = []
 
     def mark_continued(self) -> None:
-        """Have segments record that another follows, as the last one survives what it is to survive."""
+        """Has segments record that another follows, as the last one survives what it is to survive."""
         for segment in self._unmarked:
             if segment in self.segments.all:
                 segment.mark_continued()
@@ -189,8 +185,8 @@ class Log:
         return self.tail.file is not None and self.tail.safe >= self.snapshot_end
 
     def delete_before(self, number: int, at_once: bool = False) -> None:
-        """Delete the oldest segments that have no message from `number` on, unless their records of queues are needed;
-        `at_once` as of `Segments.delete`."""
+        """Deletes the oldest segments with no message from `number` on, unless their records of queues are needed;
+        `at_once` as for `Segments.delete`."""
         if self.is_snapshot_safe:
             segments = self.segments.all
             while len(segments) > 1 and segments[0].end <= number:
@@ -204,33 +200,28 @@ class Log:
         """Returns the bytes of all files, without a snapshot or a copy that is not yet complete."""
         return sum(file.size for file in (*self.segments.all, *self._void, *self._abandoned, *self.replaced))
 
-    # Reading
-
     def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
         """Returns (number, frames, due time) of messages in a row, from the first undamaged one at `number` or later
-        and before `end`; without frames if there is none up to the number that is returned, `end` at most.
-        StorageError. It never yields, and knows nothing of its callers, so any number of them may read."""
+        and before `end`; no frames if there is none up to the number returned. StorageError. Never yields."""
         first = self.unwritten.first
         if number >= first:
             return self.unwritten.read(number, end)
         return self.segments.read(number, min(end, first))
 
-    # The end
-
     def sync_files(self) -> None:
-        """Have what is written, and the names of all files, survive a loss of power; StorageError. May yield."""
+        """Makes what is written, and the names of all files, survive a loss of power; StorageError. May yield."""
         for segment in self.segments.all[:]:
             self.syncer.run(sync_path, segment.path)
         self.syncer.run(sync_directory, self.data_path)
         self.mark_continued()
 
     def close(self) -> None:
-        """Write nothing any more; files stay. May yield."""
+        """Writes nothing any more; files stay. May yield."""
         self.tail.close()
         self.segments.end_reading()
 
     def delete_files(self, segments: Sequence[Segment]) -> None:
-        """Delete all files, those of these `segments` last and in this order, after `close`."""
+        """Deletes all files, those of these `segments` last and in this order, after `close`."""
         self.segments.delete([*self._void, *self._abandoned, *self.replaced, *segments])
         self.segments.all = []
 
@@ -257,8 +248,8 @@ class Tail:
         self._commits = GroupCommit(f"sync:{log.topic}.journal", self._sync)
 
     def write(self, file: AppendedFile, parts: list[bytes], begin: int, batch: Batch) -> int:
-        """Append all `parts`, which have the messages of `batch`, at `begin` in the file, or nothing; returns their
-        size. StorageError."""
+        """Appends all `parts`, with the messages of `batch`, at `begin` in the file, or nothing; returns their size.
+        StorageError."""
         try:
             size = file.write(parts, begin)
             self.position += size
@@ -271,12 +262,12 @@ class Tail:
         return size
 
     def _release(self, file: AppendedFile) -> None:
-        """Let it be closed in favour of others, unless an fsync goes on or has yet to confirm messages in it."""
+        """Lets it be closed in favour of others, unless an fsync goes on or has yet to confirm messages in it."""
         if not self._unconfirmed and not self._syncing:
             file.release()
 
     def go_on_in(self, file: AppendedFile) -> None:
-        """Append to this file, which is new, from now on."""
+        """Appends to this file, which is new, from now on."""
         if self.file is not None:
             if self._log.durable:
                 self._unsynced.append(self.file)
@@ -286,8 +277,7 @@ class Tail:
         self._has_new_files = True
 
     def synced(self, position: int) -> None:
-        """Return when all before `position` is as durable as the options promise; StorageError if an fsync fails.
-        May yield."""
+        """Returns when all before `position` is as durable as the options promise; StorageError if not. May yield."""
         if self.safe < position:
             self._commits.wait(lambda: self.safe >= position)
 
@@ -327,7 +317,7 @@ class Tail:
         self._on_synced()
 
     def _lose(self, error: StorageError, retired: list[AppendedFile]) -> None:
-        """Have everything that no fsync confirmed written once more, to another file."""
+        """Has everything that no fsync confirmed written once more, to another file."""
         self.failed = error
         self._has_new_files = True
         self._unsynced += retired
@@ -336,7 +326,7 @@ class Tail:
         self._on_lost([puts for _, puts in lost])
 
     def close(self) -> None:
-        """Write nothing any more. May yield."""
+        """Writes nothing any more. May yield."""
         self._commits.close()
         self._close_files()
 

@@ -88,7 +88,7 @@ class Journals:
             self._old_bell.set()
 
     def journal_loop(self) -> None:
-        """Flush what is dirty, until `stop`."""
+        """Flushes what is dirty, until `stop`."""
         while not self._exit.is_set():
             self._bell.wait(RETRY_SECONDS if self._failing else None)
             self._bell.clear()
@@ -96,7 +96,7 @@ class Journals:
             self.flush_dirty()
 
     def compaction_loop(self) -> None:
-        """Compact journals one after the other, all that have changed and COMPACTION_SECONDS apart, until `stop`."""
+        """Compacts journals one after the other, all that have changed and COMPACTION_SECONDS apart, until `stop`."""
         while not self._exit.is_set():
             self._old_bell.wait()
             self._old_bell.clear()
@@ -108,7 +108,7 @@ class Journals:
             self._exit.wait(COMPACTION_SECONDS)
 
     def flush_dirty(self) -> None:
-        """Flush all; what fails is tried again, some time later. Yields, between journals."""
+        """Flushes all; what fails is tried again, some time later. Yields, between journals."""
         now = monotonic()
         for journal, retry_at in list(self._failing.items()):
             if now >= retry_at:

@@ -19,7 +19,7 @@ MOST = 256
 
 class Closable(Protocol):
     def close(self) -> None:
-        """Close the file, if it is open; it is opened again when that is needed."""
+        """Closes the file, if it is open; it is opened again when that is needed."""
 
 
 def limit_of_process() -> int:
@@ -36,7 +36,7 @@ class OpenFiles:
         self._users: dict[Closable, None] = {}  # the one whose file was used the longest ago first
 
     def open(self, path: str, flags: int) -> int:
-        """Call os.open, with mode 0600; OSError. Where the process may open no more, others are closed for it."""
+        """Calls os.open, with mode 0600; OSError. Where the process may open no more, others are closed for it."""
         while True:
             try:
                 return os.open(path, flags, 0o600)
@@ -46,7 +46,7 @@ class OpenFiles:
                 self._close_first()
 
     def use(self, user: Closable) -> None:
-        """Note that the file of `user` is used now."""
+        """Notes that the file of `user` is used now."""
         users = self._users
         users.pop(user, None)
         users[user] = None
@@ -59,7 +59,7 @@ class OpenFiles:
         user.close()
 
     def hold(self, user: Closable) -> None:
-        """Note that the file of `user` is closed, or has to stay open until the next `use`."""
+        """Notes that the file of `user` is closed, or has to stay open until the next `use`."""
         self._users.pop(user, None)
 
 
@@ -74,14 +74,14 @@ class AppendedFile:
         self._flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
     def open(self) -> None:
-        """Have it open, not to be closed by others before `release`; OSError."""
+        """Opens it, not to be closed by others before `release`; OSError."""
         if self.descriptor < 0:
             self.descriptor = self._files.open(self.path, self._flags)
             self._flags = os.O_RDWR
         self._files.hold(self)
 
     def write(self, parts: list[bytes], position: int) -> int:
-        """Write all `parts` there, at the end of the file, or nothing; returns their size in bytes. StorageError."""
+        """Writes all `parts` there, at the end of the file, or nothing; returns their size in bytes. StorageError."""
         if self.descriptor < 0:
             with failing_as_go("open", self._target):
                 self.open()
@@ -94,12 +94,12 @@ class AppendedFile:
             raise
 
     def finish(self) -> None:
-        """Give it its name; StorageError: it has the old one, or none."""
+        """Gives it its name; StorageError: it has the old one, or none."""
         rename_file(self.path, self._target)
         self.path = self._target
 
     def release(self) -> None:
-        """Let others close it."""
+        """Lets others close it."""
         if self.descriptor >= 0:
             self._files.use(self)
 
@@ -111,7 +111,7 @@ class AppendedFile:
                 os.close(descriptor)
 
     def discard(self) -> None:
-        """Close it and leave no file."""
+        """Closes it and leaves no file."""
         self.close()
         with suppress(OSError):
             os.unlink(self.path)

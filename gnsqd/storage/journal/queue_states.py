@@ -1,4 +1,4 @@
-"""What the queues of a journal have done with messages, as records, and all of it at the begin of each segment.
+"""Records what the queues of a journal have done with messages, and all of it at the begin of each segment.
 
 A queue, the topic's own (0) or a channel's, records what it has `finished` (for the topic: handed over), what was
 taken, and what it holds back. Changes are collected, and written with the messages.
@@ -58,7 +58,7 @@ class QueueStates:
         self.noted: dict[NotedQueue, None] = {}  # queues that have notes
 
     def add(self, queue: NotedQueue, index: int = -1) -> int:
-        """Add a queue that the replay knew as `index`, or a new one; returns its index."""
+        """Adds a queue that the replay knew as `index`, or a new one; returns its index."""
         if index < 0:
             index = self.next_index
             self.next_index += 1
@@ -68,18 +68,18 @@ class QueueStates:
         return index
 
     def reset(self, queue: NotedQueue) -> None:
-        """Record that it has finished more than before, and all that was in flight or held back."""
+        """Records that it has finished more than before, and all that was in flight or held back."""
         queue.forget_notes()
         self.changes += self._encoder.queue(queue.index, queue.name, queue.finished)
         self._on_dirty()
 
     def rewind(self, queue: NotedQueue, start: int, end: int) -> None:
-        """Record that of the messages from `start` to `end`, it has finished no others than its notes finish."""
+        """Records that of the messages from `start` to `end`, it has finished no others than its notes finish."""
         self.changes.append(self._encoder.spans(REWOUND, queue.index, [(start, end)]))
         self._on_dirty()
 
     def remove(self, queue: NotedQueue) -> None:
-        """Record that it is deleted."""
+        """Records that it is deleted."""
         if self.queues.pop(queue.index, None) is not None:
             self.drop_snapshot()
             queue.forget_notes()
@@ -87,11 +87,9 @@ class QueueStates:
             self._on_dirty()
 
     def note(self, queue: NotedQueue) -> None:
-        """Have the notes of `queue` written; to be called with the first."""
+        """Has the notes of `queue` written; to be called with the first."""
         self.noted[queue] = None
         self._on_dirty()
-
-    # Writing
 
     def records(self, follow: "Snapshot | None") -> tuple[bytes, list[bytes]]:
         """Returns the records before and behind the messages of a write; they also follow a snapshot."""
@@ -101,22 +99,20 @@ class QueueStates:
         return b"".join(self.changes), notes
 
     def forget_records(self) -> None:
-        """Drop what `records` has returned: it is written."""
+        """Drops what `records` has returned: it is written."""
         for queue in self.noted:
             queue.forget_notes()
         self.noted.clear()
         self.changes = []
 
-    # Snapshots
-
     def begin_snapshot(self, path: str) -> "Snapshot":
-        """Begin the snapshot of all queues for the segment `path`, instead of one that is not complete."""
+        """Begins the snapshot of all queues for the segment `path`, instead of one that is not complete."""
         self.drop_snapshot()
         self.snapshot = Snapshot(path, self.queues.values(), self._encoder, self._open_files)
         return self.snapshot
 
     def drop_snapshot(self) -> None:
-        """Leave no file of a snapshot that is not complete."""
+        """Leaves no file of a snapshot that is not complete."""
         if self.snapshot is not None:
             self.snapshot.discard()
             self.snapshot = None
@@ -152,8 +148,7 @@ class Snapshot:
                 yield [note]
 
     def advance(self) -> bool:
-        """Make some of the records; returns True if that was the rest of them. StorageError: only `discard` may
-        follow."""
+        """Makes some of the records; True if that was the rest. StorageError: only `discard` may follow."""
         self._left = STEP
         for records in self._pieces:
             self._records += records
@@ -167,17 +162,16 @@ class Snapshot:
         return True
 
     def follow(self, notes: Iterable[bytes]) -> None:
-        """Add QUEUE, FINISHED and HELD records of what has changed since the last of these calls."""
+        """Adds QUEUE, FINISHED and HELD records of what has changed since the last of these calls."""
         self._notes += notes
 
     def finish(self, next_number: int, next_queue: int) -> tuple[AppendedFile, bytes]:
-        """Give the file its own name; returns it, and what is to be written at `size` to complete it. Errors as
-        `advance`."""
+        """Gives the file its own name; returns it, and what completes it at `size`. Errors as `advance`."""
         self._file.write([self._encoder.snapshot_head(next_number, next_queue)], 0)
         self._file.finish()
         rest = [*self._records, *self._notes]
         return self._file, b"".join([*rest, self._encoder.snapshot_end(self._count + len(rest))])
 
     def discard(self) -> None:
-        """Leave no file."""
+        """Leaves no file."""
         self._file.discard()

@@ -72,9 +72,6 @@ MAX_RECORD = 32 * 1024  # bytes of the messages in a record, on average, except 
 _HELD_ALL = Struct(">" + "qHq" * MAX_HELD)
 
 
-# Writing
-
-
 def mark_of(salt: int) -> bytes:
     """Returns what each record of a segment begins with."""
     return (salt ^ _MARK).to_bytes(MARK_SIZE, "big")
@@ -174,7 +171,7 @@ class Batch:
         return self._frames_first if self._frames else maxsize
 
     def put(self, first: int, frames: Sequence[bytes], due: int) -> int:
-        """Add messages with numbers from `first` on, which follows those before; returns their size in bytes."""
+        """Adds messages with numbers from `first` on, which follows those before; returns their size in bytes."""
         size = size_of(frames)
         full = self._frames_size + size > MAX_RECORD or len(self._frames) + len(frames) > MAX_MESSAGES
         if due or full:
@@ -191,7 +188,7 @@ class Batch:
         return size
 
     def close_record(self) -> None:
-        """Make a record of the messages that have none."""
+        """Makes a record of the messages that have none."""
         if self._frames:
             self._add(self._frames_first, self._frames, 0)
             self._frames, self._frames_size = [], 0
@@ -215,7 +212,7 @@ class Batch:
         return end, [], 0
 
     def prepend(self, written: Sequence[tuple[list[bytes], list[Mark]]]) -> None:
-        """Take back messages that were written already: `puts` and `marks` as they were then, in order."""
+        """Takes back messages that were written already: `puts` and `marks` as they were then, in order."""
         self.close_record()
         puts, marks, offset = [], [], 0
         for older_puts, older_marks in [*written, (self.puts, self.marks)]:

@@ -1,4 +1,4 @@
-"""What a journal contains when a daemon starts: which messages there are, and what each queue has done with them.
+"""Reads a journal when a daemon starts: which messages there are, and what each queue has done with them.
 
 Every segment is read from the oldest on. The newest begins with a snapshot, so what is missing of older ones costs
 nothing but the messages that were in them, and of what older ones record of queues nothing is decoded. Damage never
@@ -63,9 +63,9 @@ class Damage(NamedTuple):
 
 class Replay:
     """Reads segments into `segments`, `queues` by number, and the rest of what a journal goes on from. Nothing is
-    changed unless it `mends`: then what a kill left unfinished at the end is cut off."""
+    changed unless it `repairs`: then what a kill left unfinished at the end is cut off."""
 
-    def __init__(self, topic: str, log: Logger, mends: bool = True) -> None:
+    def __init__(self, topic: str, log: Logger, repairs: bool = True) -> None:
         self.segments: list[Segment] = []
         self.queues: dict[int, ReplayedQueue] = {}
         self.present = Spans()  # messages
@@ -82,7 +82,7 @@ class Replay:
         self.lost = Spans()  # messages that are in no segment and that some queue is not done with
         self.torn: Damage | None = None
         self.unindexed: list[Segment] = []  # undamaged, with another behind them: a kill came before their index
-        self._mends = mends
+        self._repairs = repairs
         self._topic = topic
         self._log = log
         self._first_number = 1  # of all that counts
@@ -94,7 +94,7 @@ class Replay:
         self._snapshot_damaged = False
 
     def read(self, paths: list[str], advance: Callable[[int], None] = lambda size: None) -> None:
-        """Read all files, in order. StorageError if one can't be read, unless it is the disk that fails: that is
+        """Reads all files, in order. StorageError if one can't be read, unless it is the disk that fails: that is
         damage. `advance` gets the number of bytes read."""
         begin = progress = monotonic()
         last = max((at for at, path in enumerate(paths) if _has_records(path)), default=0)
@@ -126,7 +126,7 @@ class Replay:
 
     def _read_segment(self, path: str, is_last: bool, before_snapshot: bool) -> int:
         """Returns the size of the file; OSError."""
-        if before_snapshot and self._mends and self._read_index(path):
+        if before_snapshot and self._repairs and self._read_index(path):
             return self.segments[-1].size
         with open(path, "rb") as file:
             data = file.read()
@@ -172,8 +172,7 @@ class Replay:
         return len(data)
 
     def _read_index(self, path: str) -> bool:
-        """True if the index at the end of a segment has replaced reading it. Damage before that is found when the
-        messages are needed. OSError."""
+        """True if the index of a segment has replaced reading it; damage is found when messages are needed. OSError."""
         found = read_index(path)
         if found is None:
             return False
@@ -217,16 +216,16 @@ class Replay:
         return position + size <= len(data)
 
     def _cut_off(self, segment: Segment, rest: Damage) -> None:
-        """Drop what a kill left of the last write."""
+        """Drops what a kill left of the last write."""
         size = rest.end - rest.begin
         self.torn = rest._replace(reason=f"{size:,} bytes of an unfinished write")
         self._log.warn("JOURNAL(%s): %s ends in %d bytes of an unfinished write, cut off", self._topic, rest.path, size)
         segment.size = rest.begin
-        if self._mends:
+        if self._repairs:
             os.truncate(rest.path, rest.begin)
 
     def _set_aside(self, path: str, size: int, is_last: bool) -> None:
-        """Rename a file without a salt: nothing in it can be distinguished from the content of bodies."""
+        """Renames a file without a salt: nothing in it can be distinguished from the content of bodies."""
         if not size or (is_last and size <= records.FIRST_LINE_SIZE):  # a kill came before anything else
             self.torn = Damage(path, 0, size, f"{size} bytes of an unfinished first line")
             self._log.warn("JOURNAL(%s): %s is not a segment of a journal yet, removed", self._topic, path)
@@ -234,7 +233,7 @@ class Replay:
             return
         self._continued = None  # here it is
         self._note_damage(Damage(path, 0, size, "not a segment of a journal"))
-        if self._mends:
+        if self._repairs:
             with suppress(OSError):
                 os.rename(path, f"{path}.bad")
 
@@ -257,7 +256,7 @@ class Replay:
             self.due_times.extend([due] * count)
 
     def _cut(self, first: int) -> None:
-        """Take messages from `first` on, which the last segment has, out of others."""
+        """Takes messages from `first` on, which the last segment has, out of others."""
         at = len(self.segments) - 2
         while at >= 0 and self.segments[at].end > first:
             self.segments[at].cut(first)
@@ -266,10 +265,10 @@ class Replay:
             position = bisect_left(self.due_numbers, first)
             del self.due_numbers[position:], self.due_times[position:]
 
-    def due_of(self, wanted: Spans) -> tuple["array[int]", "array[int]"]:
-        """Returns the numbers and due times of the `wanted` messages that have one."""
+    def due_of(self, spans: Spans) -> tuple["array[int]", "array[int]"]:
+        """Returns the numbers and due times of the messages of `spans` that have one."""
         numbers, times = array("q"), array("q")
-        for start, end in wanted:
+        for start, end in spans:
             first = bisect_left(self.due_numbers, start)
             last = bisect_left(self.due_numbers, end, first)
             numbers += self.due_numbers[first:last]
@@ -312,7 +311,7 @@ class Replay:
         elif type == records.RETENTION:
             self.retention = records.decode_retention(payload)
         elif type == records.VOID:
-            self._start_anew()
+            self._start_over()
 
     def _known(self) -> dict[int, ReplayedQueue]:
         """Returns what the next record describes: a snapshot counts when it is whole."""
@@ -329,8 +328,8 @@ class Replay:
             self._end_snapshot()
 
     def _end_snapshot(self) -> None:
-        """A snapshot that is not whole: at the end of the journal its write was never finished, so it is as if there
-        was none, because what is before it is all there. Damage in it leaves what can be read of both."""
+        """Ends a snapshot that is not whole: at the end of the journal its write was never finished, so it is as if
+        there was none, because what is before it is all there. Damage in it leaves what can be read of both."""
         if self._snapshot is not None and self._snapshot_damaged:
             self.queues |= self._snapshot
             self.damaged = True
@@ -370,7 +369,7 @@ class Replay:
         text = f"{'up to ' * self.damaged}{count} {'message is' if count == 1 else 'messages are'} lost"
         return f"{text}, no segment has them: numbers {numbers}"
 
-    def _start_anew(self) -> None:
+    def _start_over(self) -> None:
         self.void += self.segments
         self.segments = []
         self.queues = {}
@@ -382,7 +381,8 @@ class Replay:
         self._first_number = self._written_end = self.next_number
 
     def _settle(self) -> None:
-        """The topic has handed over what any channel is done with or was given, and nobody waits for what is lost."""
+        """Adds that the topic has handed over what any channel is done with or was given, and nobody waits for what is
+        lost."""
         is_known = 0 in self.queues
         topic = self.queues.setdefault(0, ReplayedQueue(self._topic))
         missing = self.present.gaps(0, self.next_number)

@@ -45,7 +45,7 @@ class Segment:
         self._descriptor = -1
 
     def note_put(self, first: int, count: int, offset: int, due: int) -> None:
-        """Note that a record with these messages is at `offset`; until `due` (wall clock, ns) they are held back."""
+        """Notes that a record with these messages is at `offset`; until `due` (wall clock, ns) they are held back."""
         if not self.count:
             self.first = first
         elif first != self.end:
@@ -62,14 +62,14 @@ class Segment:
         self.end = first + count
 
     def note_batch(self, batch: records.Batch, offset: int, size: int) -> None:
-        """Note that `size` bytes were appended, in which the records of a batch begin at `offset` of the file."""
+        """Notes that `size` bytes were appended, in which the records of a batch begin at `offset` of the file."""
         for first, count, position, due in batch.marks:
             self.note_put(first, count, offset + position, due)
         self.body_size += batch.puts_size - len(batch.marks) * records.PUT_SURPLUS
         self.size += size
 
     def cut(self, end: int) -> None:
-        """Drop messages from `end` on: they are also in a later segment, which counts."""
+        """Drops messages from `end` on: they are also in a later segment, which counts."""
         self.first = min(self.first, end)
         self.end = min(self.end, end)
         before = self.count
@@ -87,7 +87,7 @@ class Segment:
         return numbers
 
     def forget_index(self) -> None:
-        """Free what only `index` needs."""
+        """Frees what only `index` needs."""
         self._gaps, self.due = array("q"), array("q")
 
     @classmethod
@@ -117,7 +117,7 @@ class Segment:
         return pairs[start::2], pairs[start + 1 :: 2]
 
     def mark_continued(self) -> None:
-        """Note at its end that another segment follows, with its index. Should that fail, it only goes unnoticed if
+        """Records at its end that another segment follows, with its index. Should that fail, it only goes unnoticed if
         that is lost, and a start takes longer."""
         index = records.Encoder(self.salt).continued(self.index())
         with suppress(OSError):
@@ -134,7 +134,7 @@ class Segment:
         return self.size * min(count, self.count) // max(self.count, 1) + 1 if count else 0
 
     def open(self, files: OpenFiles) -> None:
-        """Have it open to be read, as long as `files` have room; StorageError."""
+        """Opens it to be read, as long as `files` have room; StorageError."""
         if self._descriptor < 0:
             with failing_as_go("open", self.path):
                 self._descriptor = files.open(self.path, os.O_RDONLY)
@@ -146,7 +146,7 @@ class Segment:
             self._descriptor = -1
 
     def remove(self, unlink: Callable[[str], None]) -> None:
-        """Delete the file, by `unlink`; StorageError."""
+        """Deletes the file, by `unlink`; StorageError."""
         self.close()
         try:
             unlink(self.path)
@@ -326,7 +326,7 @@ class Segments:
             self._reading = None
 
     def replace(self, group: list[Segment], by: Segment | None) -> list[Segment]:
-        """Replace neighbours by `by`, which took the file of the last of them; returns the segments to be deleted."""
+        """Replaces neighbours by `by`, which took the file of the last of them; returns the segments to be deleted."""
         position = self.all.index(group[0])
         if self._reading in group:
             self.end_reading()
@@ -334,8 +334,7 @@ class Segments:
         return group if by is None else group[:-1]
 
     def delete(self, segments: Sequence[Segment], at_once: bool = False) -> None:
-        """Delete the files, whether they are in the list or not; what can't be deleted is logged. `at_once`: also their
-        blocks are free when this returns."""
+        """Deletes the files, in the list or not, and logs what can't be; `at_once`: also their blocks are free then."""
         for segment in segments:
             if segment is self._reading:
                 self.end_reading()

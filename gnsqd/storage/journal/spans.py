@@ -58,7 +58,7 @@ class Spans:
         return sum(map(sum, self._ends)) - sum(map(sum, self._starts))
 
     def add(self, start: int, end: int) -> None:
-        """Put a span in, whatever of it there is already. An empty one changes nothing."""
+        """Puts a span in, whatever of it there is already. An empty one changes nothing."""
         if start >= end:
             return
         block = bisect_right(self._firsts, end) - 1  # the last that begins before the span ends, or where it does
@@ -91,7 +91,7 @@ class Spans:
             self._split(block)
 
     def _join(self, block: int, start: int, end: int) -> int:
-        """Move the spans of `block` that touch this one to the end of the first block that has such spans, and drop the
+        """Moves the spans of `block` that touch this one to the end of the first block with such spans, and drops the
         blocks between; returns that block."""
         begin = max(bisect_right(self._firsts, start) - 1, 0)
         if self._ends[begin][-1] < start:
@@ -121,7 +121,7 @@ class Spans:
         del ends[half:]
 
     def remove(self, start: int, end: int) -> None:
-        """Take a span out, as far as it is there."""
+        """Takes a span out, as far as it is there."""
         block = max(bisect_right(self._firsts, start) - 1, 0)
         while block < len(self._firsts) and self._firsts[block] < end:
             starts, ends = self._starts[block], self._ends[block]
@@ -153,7 +153,7 @@ class Spans:
         return part
 
     def update(self, other: "Spans") -> None:
-        """Put in all that `other` has."""
+        """Puts in all that `other` has."""
         for start, end in other:
             self.add(start, end)
 

@@ -77,10 +77,10 @@ def test_scattered_messages_are_compacted_in_small_steps_and_at_a_cost_in_propor
 ) -> None:
     topic = open_topic(channels)
     numbers = topic.put(messages)
-    wanted = set()
+    needed = set()
     for seed, channel in enumerate(topic.channels):
         held = set(Random(seed).sample(numbers, messages // (5 * channels)))
-        wanted |= held
+        needed |= held
         for number in set(numbers) - held:
             channel.note_finished_span(number, number + 1)
     topic.journal.flush()
@@ -111,7 +111,7 @@ def test_scattered_messages_are_compacted_in_small_steps_and_at_a_cost_in_propor
     assert max(steps) < 2 * PIECE + 4 * channels
     assert sum(steps) < 20 * messages
     assert read < 1.5 * size
-    assert all(topic.has(number) for number in wanted)
+    assert all(topic.has(number) for number in needed)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EROFS])
@@ -137,7 +137,7 @@ def test_old_segments_stay_until_the_directory_is_synced(
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS])
-def test_a_file_system_that_cannot_sync_directories_is_no_obstacle(
+def test_a_file_system_that_cannot_sync_directories_hinders_nothing(
     code: int, open_topic: OpenTopic, log_stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = open_topic(durable=True)
@@ -192,7 +192,7 @@ def test_journal_stays_near_its_bound_during_a_burst(open_topic: OpenTopic, monk
     assert topic.has(1)
 
 
-def test_what_nobody_wants_goes_though_a_full_disk_has_no_room_for_copies(
+def test_what_nobody_needs_goes_though_a_full_disk_has_no_room_for_copies(
     open_topic: OpenTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = open_topic()

@@ -40,9 +40,9 @@ def lay_out(directory: Path, syncer: Syncer) -> list[Path]:
     return sorted(directory.glob("t.journal.*"))
 
 
-def found(paths: list[Path], *, mends: bool) -> dict[str, Any]:
+def found(paths: list[Path], *, repairs: bool) -> dict[str, Any]:
     log = io.StringIO()
-    replay = Replay("t", Logger("", Level.DEBUG, log), mends=mends)
+    replay = Replay("t", Logger("", Level.DEBUG, log), repairs=repairs)
     replay.read([str(path) for path in paths])
     return {
         "segments": [state_of(segment) for segment in replay.segments],
@@ -91,7 +91,7 @@ def test_messages_of_a_copy_whose_sources_a_kill_left_count_once(tmp_path: Path,
     for name in before - copies:
         shutil.copy(tmp_path / "b" / name, daemon.directory)
     paths = sorted(daemon.directory.glob("t.journal.*"))
-    assert found(paths, mends=True) == found(paths, mends=False)
+    assert found(paths, repairs=True) == found(paths, repairs=False)
     again = Daemon(daemon.directory, syncer, SMALL)
     assert channel(again).deferred_count == 25
     assert again.take_all("c") == Counter(b"message %d" % number for number in range(0, 200, 8))
@@ -119,11 +119,11 @@ def test_gap_at_the_end_of_a_segment_has_no_messages(end: int) -> None:
 def test_start_finds_what_reading_everything_finds(tmp_path: Path, syncer: Syncer, old: tuple[int, ...]) -> None:
     paths = lay_out(tmp_path, syncer)
     assert len(paths) > 4
-    whole = found(paths, mends=False)
+    whole = found(paths, repairs=False)
     assert whole["due"]
     for position in old:
         without_index(paths[position])
-    quick = found(paths, mends=True)
+    quick = found(paths, repairs=True)
     if old:
         for result in (whole, quick):
             result["segments"] = [state[:4] for state in result["segments"]]
@@ -157,7 +157,7 @@ def test_missing_index_is_written(tmp_path: Path, syncer: Syncer, durability: st
         daemon.topic.commit()
     daemon.kill()
     paths = sorted((tmp_path / "a").glob("t.journal.*"))
-    whole = found(paths, mends=True)
+    whole = found(paths, repairs=True)
     for path in paths[1:4]:
         without_index(path)
         if not has_old:
@@ -168,4 +168,4 @@ def test_missing_index_is_written(tmp_path: Path, syncer: Syncer, durability: st
     assert channel(again).deferred_count == 40
     again.registry.close()
     assert all(read_index(str(path)) for path in paths[1:4])
-    assert found(paths, mends=True)["due"] == whole["due"]
+    assert found(paths, repairs=True)["due"] == whole["due"]

@@ -127,8 +127,8 @@ def test_every_kind_of_torn_end_is_cut_off_and_the_rest_counts(
         put(again, number)
         again.flush()
         third, _, _ = open_journal(directory)
-        wanted = {old: data for old, data in found.items() if old not in queue.finished} | {number: frame(number)}
-        assert wanted.items() <= read_all(third).items(), size
+        needed = {old: data for old, data in found.items() if old not in queue.finished} | {number: frame(number)}
+        assert needed.items() <= read_all(third).items(), size
         shutil.rmtree(directory)
     assert "unfinished write, cut off" in log_stream.getvalue()
 

@@ -107,7 +107,7 @@ def test_missing_segment_after_a_restart_is_reported(tmp_path: Path, syncer: Syn
 
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
-def test_segments_that_nobody_wants_any_more_are_not_missing(
+def test_segments_that_nobody_needs_any_more_are_not_missing(
     tmp_path: Path, syncer: Syncer, durability: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind any deletion may come a kill, or with `disk` a loss of power, which leaves what was synced."""
