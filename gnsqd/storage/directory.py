@@ -8,13 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from gnsqd.log import Logger
-from gnsqd.shared.disk_format import (
-    Meta,
-    meta_file_name,
-    parse_queue_file,
-    parse_segment_name,
-    parse_temporary_name,
-)
+from gnsqd.shared.disk_format import Meta, meta_file_name, parse_queue_file, parse_segment_name, parse_temporary_name
 from gnsqd.shared.errors import StartError, StorageError, reason_of
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_valid_queue
 from gnsqd.storage import rules

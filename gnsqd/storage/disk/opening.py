@@ -20,13 +20,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from gnsqd.log import Logger
-from gnsqd.shared.disk_format import (
-    Meta,
-    data_file_name,
-    due_times_file_name,
-    meta_file_name,
-    parse_queue_file,
-)
+from gnsqd.shared.disk_format import Meta, data_file_name, due_times_file_name, meta_file_name, parse_queue_file
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.disk.reader import RecordReader
 from gnsqd.storage.files import failing_as_go, list_names, path_error
@@ -49,7 +43,6 @@ class DataFiles:
                     numbers.append(file.number)
 
     def __contains__(self, queue: str) -> bool:
-        """Returns True if the queue may have files."""
         return queue in self._numbers
 
     def numbers(self, queue: str) -> list[int]:
@@ -88,16 +81,12 @@ class QueueFiles:
     def path(self, number: int) -> str:
         return os.path.join(self.data_files.data_path, data_file_name(self.name, number))
 
-    def numbers(self) -> list[int]:
-        """Returns the numbers of all data files, ascending; raises StorageError."""
-        return self.data_files.numbers(self.name)
-
     def existing_between(self, first: int, last: int) -> list[int]:
         """Returns the numbers from `first` to `last` of existing files; raises StorageError."""
         if last - first < 1000:
             return [number for number in range(first, last + 1) if os.path.lexists(self.path(number))]
         # After damage to meta, millions may be missing in between.
-        return [number for number in self.numbers() if first <= number <= last]
+        return [number for number in self.data_files.numbers(self.name) if first <= number <= last]
 
     def sizes_between(self, first: int, last: int) -> dict[int, int]:
         """Returns the sizes in bytes of those files, by number; raises StorageError."""
@@ -172,7 +161,7 @@ def _record_at(files: QueueFiles, meta: Meta) -> int:
 
 
 def _recover(files: QueueFiles, log: Logger) -> Opening:
-    numbers = files.numbers()
+    numbers = files.data_files.numbers(files.name)
     if not numbers:
         return Opening(Meta(), corrected=False)
     depth = _count_records(files, numbers)
@@ -192,7 +181,7 @@ def _check_write_file(files: QueueFiles, meta: Meta, log: Logger) -> Opening:
         size = os.stat(path).st_size
     if size == meta.write_pos and not os.path.lexists(files.path(meta.write_file + 1)):
         return Opening(meta, corrected=False)
-    later = [number for number in files.numbers() if number > meta.write_file]
+    later = [number for number in files.data_files.numbers(files.name) if number > meta.write_file]
     if size != meta.write_pos:
         text = "DISKQUEUE(%s) %s metadata writePos %d %s file size of %d, skipping to new file"
         log.warn(text, files.name, path, meta.write_pos, "<" if meta.write_pos < size else ">", size)

@@ -92,7 +92,7 @@ class Journal:
     def commit(self) -> None:
         """Returns when all that was appended survives what it is to survive; StorageError. May yield."""
         self.flush()
-        self.log.synced(self.log.tail.position)
+        self.log.tail.synced(self.log.tail.position)
 
     def flush(self, advance: bool = False) -> None:
         """Writes everything; after a StorageError the next call tries again. `advance` also makes a step of a
@@ -144,7 +144,7 @@ class Journal:
             except OSError:
                 self._roll_now()
                 return
-            log.write(head, notes)
+            log.write(log.segments.all[-1], log.tail.file, head, notes)
             states.forget_records()
         self.compactor.note_written()
 

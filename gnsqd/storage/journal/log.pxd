@@ -18,18 +18,16 @@ cdef class Log:
     cdef bint _is_replay_whole
 
     cpdef append(self, frames, long long due=*)
-    cpdef write(self, bytes head, list notes)
-    @cython.locals(batch=Batch, begin=cython.longlong, size=cython.longlong, puts_at=cython.longlong)
-    cdef _write(self, segment, file, bytes head, list notes)
+    @cython.locals(batch=Batch, size=cython.longlong)
+    cpdef write(self, segment, file, bytes head, list notes)
     @cython.locals(size=cython.longlong, full_size=cython.longlong)
     cpdef bint is_full(self, floor) except -1
-    cpdef synced(self, long long position)
 
 cdef class Tail:
     cdef public object file, failed
     cdef public long long position, safe
     cdef Log _log
-    cdef object _on_synced, _on_lost, _commits
+    cdef object _on_synced, _commits
     cdef list _unsynced, _unconfirmed
     cdef bint _has_new_files, _syncing
 

@@ -58,7 +58,7 @@ class Log:
         self.max_segment = min(options.max_bytes_per_file, MAX_SEGMENT)  # bytes
         self.next_number = replay.next_number
         self.unwritten = Batch(self.encoder)
-        self.tail = Tail(self, on_synced, self._append_again)
+        self.tail = Tail(self, on_synced)
         self.begun = monotonic()  # when the last segment was
         self.snapshot_end = 0  # the position behind the last snapshot
         self._on_dirty = on_dirty
@@ -99,24 +99,14 @@ class Log:
         self.unwritten.lasts.append(record)
         self._on_dirty()
 
-    def write(self, head: bytes, notes: list[bytes]) -> None:
-        """Writes what was appended, between these records; StorageError: nothing is written. The file has to be
-        open."""
-        assert self.tail.file is not None
-        self._write(self.segments.all[-1], self.tail.file, head, notes)
-
-    def _write(self, segment: Segment, file: AppendedFile, head: bytes, notes: list[bytes]) -> None:
+    def write(self, segment: Segment, file: AppendedFile, head: bytes, notes: list[bytes]) -> None:
+        """Writes what was appended, between these records; StorageError: nothing is written."""
         batch = self.unwritten
         size = self.tail.write(file, [head, *batch.puts, *notes, *batch.lasts], segment.size, batch)
         segment.note_batch(batch, segment.size + len(head), size)
         self.unwritten = Batch(self.encoder)
 
-    def synced(self, position: int) -> None:
-        """Returns when all before a position of `tail` is as durable as the options promise; StorageError if it could
-        not be made so. May yield."""
-        self.tail.synced(position)
-
-    def _append_again(self, lost: list[Puts]) -> None:
+    def append_again(self, lost: list[Puts]) -> None:
         """Has messages that an fsync did not confirm written to a new segment."""
         self.unwritten.prepend(lost)
         if marks := self.unwritten.marks:
@@ -157,7 +147,7 @@ class Log:
         segment = Segment(file.path, self.encoder.salt, first)
         segment.size = size
         lasting = [self._lasting[type] for type in sorted(self._lasting)]
-        self._write(segment, file, b"".join([rest, *lasting]), [])
+        self.write(segment, file, b"".join([rest, *lasting]), [])
         self._next_segment += 1
         self._current = segment
         self.begun = monotonic()
@@ -230,17 +220,16 @@ class Tail:
     """Owns the file at the end of a log, and those before it that no fsync has confirmed.
 
     A *position* is the number of bytes that were written before it, ever, to whichever file. After an fsync that failed
-    nobody knows what the file holds, so everything that was not confirmed is written again, to another file:
-    `on_lost(puts)` gets the messages, in order. `on_synced()` is called after an fsync that worked."""
+    nobody knows what the file holds, so everything that was not confirmed is written again, to another file.
+    `on_synced()` is called after an fsync that worked."""
 
-    def __init__(self, log: "Log", on_synced: Callable[[], None], on_lost: Callable[[list[Puts]], None]) -> None:
+    def __init__(self, log: "Log", on_synced: Callable[[], None]) -> None:
         self.file: AppendedFile | None = None  # None: the next write begins another
         self.position = 0  # behind what is written
         self.safe = 0  # behind what survives what it is to survive: not durable, that is all that is written
         self.failed: StorageError | None = None  # the error of an fsync, until one works
         self._log = log
         self._on_synced = on_synced
-        self._on_lost = on_lost
         self._unsynced: list[AppendedFile] = []  # that are no longer written
         self._unconfirmed: list[tuple[int, Puts]] = []  # messages, and the position behind them
         self._has_new_files = False
@@ -323,7 +312,7 @@ class Tail:
         self._unsynced += retired
         self._close_files()
         lost, self._unconfirmed = self._unconfirmed, []
-        self._on_lost([puts for _, puts in lost])
+        self._log.append_again([puts for _, puts in lost])
 
     def close(self) -> None:
         """Writes nothing any more. May yield."""

@@ -17,7 +17,7 @@ from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.shared.disk_format import parse_segment_name
 from gnsqd.shared.errors import StorageError
-from gnsqd.storage.journal.open_files import OpenFiles, limit_of_process
+from gnsqd.storage.journal.open_files import OpenFiles
 from gnsqd.storage.syncer import Syncer
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Journals:
         self._found = find_journals(options.data_path, names)
         self._dirty: dict[Journal, None] = {}
         self._failing: dict[Journal, float] = {}  # when to try again
-        self._open_files = OpenFiles(limit_of_process())
+        self._open_files = OpenFiles()
         self._bell = Event()
         self._old: dict[Journal, None] = {}  # to be compacted
         self._old_bell = Event()

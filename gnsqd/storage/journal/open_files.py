@@ -22,17 +22,12 @@ class Closable(Protocol):
         """Closes the file, if it is open; it is opened again when that is needed."""
 
 
-def limit_of_process() -> int:
-    """Returns how many files journals may have open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST if soft == resource.RLIM_INFINITY else min(max(soft // SHARE, 1), MOST)
-
-
 class OpenFiles:
-    """Knows who has a file open, and closes those above `limit`."""
+    """Knows who has a file open, and closes those above the limit."""
 
-    def __init__(self, limit: int = MOST) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._limit = MOST if soft == resource.RLIM_INFINITY else min(max(soft // SHARE, 1), MOST)
         self._users: dict[Closable, None] = {}  # the one whose file was used the longest ago first
 
     def open(self, path: str, flags: int) -> int:

@@ -125,10 +125,8 @@ class Encoder:
     def held(self, queue: int, entries: Sequence[tuple[int, int, int]]) -> list[bytes]:
         """Returns records of the entries (number, attempts, due)."""
         head = _NUMBER.pack(queue)
-        return [
-            self.record(HELD, head + _pack_held(entries[first : first + MAX_HELD]))
-            for first in range(0, len(entries), MAX_HELD)
-        ]
+        pieces = (entries[first : first + MAX_HELD] for first in range(0, len(entries), MAX_HELD))
+        return [self.record(HELD, head + _pack_held(piece)) for piece in pieces]
 
     def snapshot_head(self, next_number: int, next_queue: int) -> bytes:
         """Returns what a segment has before the records of the queues: SNAPSHOT_HEAD_SIZE bytes."""
@@ -177,9 +175,10 @@ class Batch:
         if due or full:
             self.close_record()
         if due or size > MAX_RECORD or len(frames) > MAX_MESSAGES:
-            for part in split(frames):
-                self._add(first, part, due)
-                first += len(part)
+            # By the mean size: a loop over all messages would cost more than their records.
+            step = max(min(MAX_RECORD * len(frames) // size, MAX_MESSAGES), 1)
+            for begin in range(0, len(frames), step):
+                self._add(first + begin, frames[begin : begin + step], due)
         else:
             if not self._frames:
                 self._frames_first = first
@@ -222,14 +221,6 @@ class Batch:
                 marks.append((first, count, offset, due))
                 offset += sum(map(len, record))
         self.puts, self.marks, self.puts_size = puts, marks, offset
-
-
-def split(frames: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Iterates over the messages of each record."""
-    # By the mean size: a loop over all messages would cost more than their records.
-    step = max(min(MAX_RECORD * len(frames) // size_of(frames), MAX_MESSAGES), 1)
-    for begin in range(0, len(frames), step):
-        yield frames[begin : begin + step]
 
 
 def size_of(frames: Sequence[bytes]) -> int:

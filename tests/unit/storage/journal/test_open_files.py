@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gnsqd.log import Level, Logger
-from gnsqd.storage.journal import maintenance
+from gnsqd.storage.journal import open_files
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import Journals
 from gnsqd.storage.syncer import Syncer
@@ -26,7 +26,7 @@ def journals(
 ) -> Iterator[Make]:
     """COUNT journals of topics that share files to open."""
     made: list[Journal] = []
-    monkeypatch.setattr(maintenance, "limit_of_process", lambda: LIMIT)
+    monkeypatch.setattr(open_files, "MOST", LIMIT)
 
     def make(durable: bool = False) -> list[Journal]:
         options, log = journal_options(tmp_path, 1 << 20, durable), Logger("", Level.DEBUG, log_stream)
