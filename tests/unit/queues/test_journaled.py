@@ -405,16 +405,16 @@ def test_whatever_is_done_what_is_not_finished_comes_again(steps: list[Step], me
 
 
 def run_model(daemons: list[Daemon], steps: list[Step]) -> None:
-    wanted: dict[str, set[bytes]] = {"a": set(), "b": set()}  # by channel, what is not finished
+    expected: dict[str, set[bytes]] = {"a": set(), "b": set()}  # by channel, what is not finished
     in_flight: dict[str, list[Message]] = {"a": [], "b": []}
     waiting: set[bytes] = set()  # in the topic
     count = added = 0
-    for name in wanted:
+    for name in expected:
         channel(daemons[-1], name)
     for what, number in [*steps, ("kill", 0)]:
         daemon = daemons[-1]
         topic = daemon.topic
-        name = list(wanted)[number % len(wanted)] if wanted else ""
+        name = list(expected)[number % len(expected)] if expected else ""
         if what in ("publish", "defer"):
             bodies = [b"%d" % (count + i) for i in range(1 + number % 7)]
             count += len(bodies)
@@ -425,11 +425,11 @@ def run_model(daemons: list[Daemon], steps: list[Step]) -> None:
             topic.pause(not topic.paused)
         elif what == "add":
             added += 1
-            wanted[f"n{added}"], in_flight[f"n{added}"] = set(), []
+            expected[f"n{added}"], in_flight[f"n{added}"] = set(), []
             topic.get_channel(f"n{added}")
         elif what == "delete" and name:
             topic.delete_existing_channel(name)
-            del wanted[name], in_flight[name]
+            del expected[name], in_flight[name]
         elif what == "empty topic":
             topic.queue.empty()
             waiting.clear()
@@ -437,37 +437,37 @@ def run_model(daemons: list[Daemon], steps: list[Step]) -> None:
             topic.pause()
             settle()
             (daemon.converted() if number % 2 else daemon).registry.close()
-            daemons.append(Daemon(daemon.directory, daemon.syncer, daemon.options, {"t": list(wanted)}, False))
-            in_flight = {name: [] for name in wanted}
+            daemons.append(Daemon(daemon.directory, daemon.syncer, daemon.options, {"t": list(expected)}, False))
+            in_flight = {name: [] for name in expected}
         elif what == "kill":
             daemons.append(daemon.after_kill())
-            in_flight = {name: [] for name in wanted}
+            in_flight = {name: [] for name in expected}
             probe = daemons[-1].after_kill()
             daemons.insert(0, probe)
             assert "lost" not in probe.around.log.getvalue()
-            assert sorted(probe.topic.channels) == sorted(wanted)
-            for name, bodies_of_channel in wanted.items():
+            assert sorted(probe.topic.channels) == sorted(expected)
+            for name, bodies_of_channel in expected.items():
                 assert probe.take_all(name) == Counter(bodies_of_channel), name
-            if topic.paused or not wanted:
+            if topic.paused or not expected:
                 assert probe.topic.depth == len(waiting)
         elif name:
-            use_channel(daemon, name, what, number, wanted[name], in_flight[name])
+            use_channel(daemon, name, what, number, expected[name], in_flight[name])
         settle()
-        if wanted and not daemons[-1].topic.paused:  # it hands over what it has
-            for unfinished in wanted.values():
+        if expected and not daemons[-1].topic.paused:  # it hands over what it has
+            for unfinished in expected.values():
                 unfinished |= waiting
             waiting.clear()
 
 
 def use_channel(
-    daemon: Daemon, name: str, what: str, number: int, wanted: set[bytes], in_flight: list[Message]
+    daemon: Daemon, name: str, what: str, number: int, expected: set[bytes], in_flight: list[Message]
 ) -> None:
     queue = channel(daemon, name)
     if what == "take":
         in_flight += daemon.take(name, 1 + number % 5)
     elif what == "empty":
         queue.empty()
-        wanted.clear()
+        expected.clear()
         in_flight.clear()
     elif what == "time out":
         queue._process_in_flight(FAR)
@@ -476,6 +476,6 @@ def use_channel(
         message = in_flight.pop(number % len(in_flight))
         if what == "finish":
             queue.finish(daemon.consumer(name), message.id)
-            wanted.discard(message.body)
+            expected.discard(message.body)
         else:
             queue.requeue(daemon.consumer(name), message.id, SECOND * 1000 if what == "hold" else 0)
