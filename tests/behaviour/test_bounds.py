@@ -162,9 +162,10 @@ def test_messages_that_are_too_old_are_dropped(gnsqd_factory: DaemonFactory, dur
     nsqd = gnsqd_factory("--message-ttl=1h", durability, memory)
     create(nsqd, "t", "c")
     create(nsqd, "nobody")
-    publish(nsqd, "t", b"1", b"2", b"3", b"4", b"5")
-    publish(nsqd, "nobody", b"1", b"2", b"3", b"4", b"5")
+    publish(nsqd, "t", b"1", b"2")
     assert len(consume(nsqd, 2)) == 2
+    publish(nsqd, "t", b"3", b"4", b"5")  # with them the journal has the FINs
+    publish(nsqd, "nobody", b"1", b"2", b"3", b"4", b"5")
     assert figures(nsqd, "expired") == [0, 0]
     die(nsqd, durability, "--message-ttl=1ms", durability, memory)
     with Client(nsqd.tcp_address) as client:
@@ -172,8 +173,10 @@ def test_messages_that_are_too_old_are_dropped(gnsqd_factory: DaemonFactory, dur
         eventually(lambda: figures(nsqd, "expired") == [0, 3])
         eventually(lambda: figures(nsqd, "expired", "nobody") == [5, -1])
         assert client.nothing_arrives(0.1)
+        for topic in ("t", "nobody"):  # with these the journals have what expired
+            post(nsqd, f"/pub?topic={topic}&defer=3600000", b"later")
     die(nsqd, durability, "--message-ttl=1h", durability, memory)
-    assert topic_stats(nsqd, "nobody")["depth"] == 0
+    assert topic_stats(nsqd, "nobody")["depth"] <= 1  # unless it is too old already
     publish(nsqd, "t", b"6")
     assert consume(nsqd, 1) == [b"6"]
 
