@@ -1,8 +1,7 @@
 """Queries auth servers for a client's permissions (NSQD-COMPAT section 8).
 
-Their regexes have RE2's syntax and meaning, and are matched by RE2 itself: in linear time, with bounded memory, for any
-input. An answer with an invalid regex is refused as a whole. Regexes are kept as text: compiled, the answers of many
-clients would take much memory, and RE2's cache has the ones in use.
+Their regexes are matched by RE2 itself: in linear time, with bounded memory, for any input. Regexes are kept as text:
+compiled, the answers of many clients would take much memory, and RE2's cache has the ones in use.
 """
 
 import random

@@ -39,12 +39,9 @@ _UNKNOWN_AUTHORITY = (18, 19, 20, 21)  # self-signed, or no issuer found: X509_V
 
 @dataclass(eq=False)
 class HTTPClient:
-    """`connect_timeout` and `request_timeout` are ns, 0 means no limit; the latter includes redirects.
-
-    Servers of https URLs are verified against `roots`, certificates in DER one after the other, or else the system's;
-    TLS is of `tls_min_version`, a protocol number, at least, and 1.2 in any case. An answer may have `max_body_size`
-    bytes.
-    """
+    """`connect_timeout` and `request_timeout` are ns, 0 means no limit; the latter includes redirects. Servers of https
+    URLs are verified against `roots`, certificates in DER one after the other, or else the system's; TLS is of
+    `tls_min_version`, a protocol number, at least, and 1.2 in any case. An answer may have `max_body_size` bytes."""
 
     connect_timeout: int
     request_timeout: int

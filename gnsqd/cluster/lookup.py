@@ -1,8 +1,5 @@
-"""Registers topics and channels with every nsqlookupd, and asks them for the channels of a new topic.
-
-Each nsqlookupd has its own lookupLoop with a queue of events (`lookup_peer`), so that one that is slow, dead or faulty
-does not delay the others.
-"""
+"""Registers topics and channels with every nsqlookupd, and asks them for the channels of a new topic. Each has its own
+lookupLoop with a queue of events, so that one that is slow, dead or faulty does not delay the others."""
 
 import json
 from socket import gethostname
@@ -97,9 +94,7 @@ class Lookup:
 
     def channels_to_precreate(self, topic_name: str) -> list[str]:
         """Returns the channels of this topic that nsqlookupds list, sorted. Yields until all have answered or failed.
-
-        Peers that do not answer at the moment are asked only if there are no others.
-        """
+        Peers that do not answer at the moment are asked only if there are no others."""
         known = [peer for peer in self._peers.values() if peer.info.broadcast_address]
         infos = [peer.info for peer in known if peer.connected] or [peer.info for peer in known]
         if not infos:
@@ -112,12 +107,8 @@ class Lookup:
         joinall(queries)
         if errors:
             prefix = "failed to query any nsqlookupd: " if len(errors) == len(infos) else ""
-            self._log.warn(
-                "failed to query nsqlookupd for channels to pre-create for topic %s - %s%s",
-                topic_name,
-                prefix,
-                "; ".join(errors),
-            )
+            text = "failed to query nsqlookupd for channels to pre-create for topic %s - %s%s"
+            self._log.warn(text, topic_name, prefix, "; ".join(errors))
         return sorted(names)
 
     def _query(self, info: LookupdInfo, topic_name: str, names: set[str], errors: list[str]) -> "Greenlet[..., None]":

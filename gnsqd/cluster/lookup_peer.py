@@ -56,29 +56,21 @@ class LookupdInfo:
 
     def __str__(self) -> str:
         """Returns the text that the real daemon logs."""
-        return (
-            f"{{TCPPort:{self.tcp_port} HTTPPort:{self.http_port} Version:{self.version} "
-            f"BroadcastAddress:{self.broadcast_address}}}"
-        )
+        ports = f"TCPPort:{self.tcp_port} HTTPPort:{self.http_port}"
+        return f"{{{ports} Version:{self.version} BroadcastAddress:{self.broadcast_address}}}"
 
 
 class LookupPeer:
-    """Owns the connection to the nsqlookupd at `address`; one greenlet at a time may use it.
-
-    identity       the fields of IDENTIFY
-    registrations  gives what to register, at the time it is called; never yields
-    info           how the nsqlookupd described itself, kept when the connection breaks; empty before
-    connected      all that there was when the connection was made is registered
-    loop           the greenlet of lookupLoop
-    """
+    """Owns the connection to the nsqlookupd at `address`; one greenlet at a time may use it. `identity` has the fields
+    of IDENTIFY, `registrations()` returns what to register and never yields, `loop` is the greenlet of lookupLoop."""
 
     def __init__(
         self, address: str, identity: dict[str, object], registrations: Registrations, max_body_size: int, log: Logger
     ) -> None:
         self.address = address
-        self.info = LookupdInfo()
+        self.info = LookupdInfo()  # kept when the connection breaks
         self.loop: Greenlet[..., None]
-        self.connected = False
+        self.connected = False  # and all that there was when the connection was made is registered
         self._identity = dumps(dict(sorted(identity.items()))).encode()
         self._registrations = registrations
         self._max_answer = min(max_body_size, _MAX_ANSWER)

@@ -15,11 +15,8 @@ T = TypeVar("T")
 
 
 def yield_turn() -> None:
-    """Lets every other greenlet run, also greenlets that wait for a socket.
-
-    gevent's sleep(0) runs other greenlets, but polls sockets only after about fifty calls.
-    """
-    sleep(_ONCE_AROUND)
+    """Lets every other greenlet run, also greenlets that wait for a socket."""
+    sleep(_ONCE_AROUND)  # after sleep(0) gevent polls sockets only once in about fifty calls
 
 
 class Turns:

@@ -1,8 +1,7 @@
 """The single event that a pump waits for.
 
-The doorbell replaces Go's `select` over many channels: each event that concerns a pump (a message, a pause, a new
-channel, RDY, exit) rings it, and the pump wakes once and checks everything. Ringing again costs one comparison, so hot
-paths may ring. No ring is lost. The pump may wake without a cause, so it always checks.
+The doorbell replaces Go's `select` over many channels: each event that concerns a pump rings it, and the pump wakes
+once and checks everything. No ring is lost, but the pump may wake without a cause.
 """
 
 from gevent import get_hub

@@ -53,11 +53,8 @@ class TLS(Layer, Protocol):
     cipher_suite: str
     peer_common_name: str
 
-    def handshake(self, data: bytes) -> bytes:
-        """Continues the handshake; returns the bytes to send. Raises TLSError."""
-
-    def end(self) -> None:
-        """Closes our direction."""
+    def handshake(self, data: bytes) -> bytes: ...
+    def end(self) -> None: ...
 
 
 class Stack:

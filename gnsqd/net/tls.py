@@ -92,11 +92,9 @@ _bytes: Any = _ffi.buffer(_buffer)
 
 
 class TLSLayer:
-    """The server's end of TLS on one connection; `handshake` first, then a Layer like the others.
-
-    `version`, `cipher_suite` (as in /stats) and `peer_common_name` ("" without a client certificate) are known once
-    `established`. The bytes that came behind the peer's last handshake message are `pending` then.
-    """
+    """The server's end of TLS on one connection; `handshake` first, then a Layer like the others. `version`,
+    `cipher_suite` (as in /stats) and `peer_common_name` ("" without a client certificate) are known once `established`.
+    The bytes that came behind the peer's last handshake message are `pending` then."""
 
     cut_off = ""  # clients close without TLS's goodbye
 
@@ -195,10 +193,7 @@ class TLSLayer:
 
 def _common_name(certificate: crypto.X509) -> str:
     """Returns the subject's last common name, as Go, or ""; raises ValueError for one that Go does not accept either.
-
-    OpenSSL reads it because cryptography refuses certificates that Go takes, such as one with an asterisk in a
-    PrintableString.
-    """
+    cryptography refuses certificates that Go takes, such as one with an asterisk in a PrintableString."""
     subject = _lib.X509_get_subject_name(certificate._x509)
     name = ""
     for index in range(_lib.X509_NAME_entry_count(subject)):
@@ -242,9 +237,7 @@ def _start_errors(what: str) -> Iterator[None]:
 @_start_errors("TLS config")
 def build_context(options: Options) -> SSL.Context | None:
     """Builds the context of client connections, None without certificate and key; raises StartError with Go's texts.
-
-    `options` are validated: a client auth policy has set tls_required.
-    """
+    `options` are validated: a client auth policy has set tls_required."""
     if not options.tls_cert and not options.tls_key:
         if options.tls_required != TLS_NOT_REQUIRED:
             raise StartError("cannot require TLS client connections without TLS key and cert")

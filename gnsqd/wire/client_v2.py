@@ -177,11 +177,8 @@ class ClientV2:
             self.connection.send(data)
 
     def wait_or_flush(self, timeout: float = -1.0) -> None:
-        """Waits for the bell, at most `timeout` seconds if that isn't negative.
-
-        What is buffered is sent at the next tick of a ticker that runs all the time, so at once if one has passed
-        since the last that was used. A flush timeout of 0 never lets anything wait.
-        """
+        """Waits for the bell, at most `timeout` seconds if that isn't negative. What is buffered is sent at the next
+        tick of a ticker that runs all the time, so at once if one has passed since the last that was used."""
         if not self._output:
             self.doorbell.wait(timeout)
             return

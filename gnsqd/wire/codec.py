@@ -1,10 +1,8 @@
 """The bytes of protocol V2, without any I/O (NSQD-COMPAT sections 2.1 and 2.4).
 
-A client sends `  V2` and then commands: a line of words, for some of them followed by an int32 size and that many
-bytes. `feed` the decoder with what arrives, in whatever pieces. `next_command` returns a command as soon as its line is
-in, because the real daemon refuses some lines before the body is there; `complete` then waits for what follows the
-line, and refuses sizes that break the limits of the command before the bytes arrive. `end` states that no more bytes
-come, which refuses a command that lacks some.
+`feed` the decoder with what arrives, in whatever pieces. `next_command` returns a command as soon as its line is in,
+because the real daemon refuses some lines before the body is there; `complete` then waits for what follows the line,
+and refuses sizes that break the limits of the command before the bytes arrive.
 
 Incomplete bytes are kept in pieces and joined once: a large body that arrives in many segments costs no more than its
 length.
@@ -59,11 +57,9 @@ def frame(frame_type: int, data: bytes) -> bytes:
 
 class CommandSpec:
     """One row of the table of commands. `handler` executes the command; `check` refuses what is wrong before the body
-    is there. Both are called with the owner of the handlers, the client and the command.
-
-    With `limits`, int32 size and a body of that size follow the line: `code` is that of a refused size, which must not
-    exceed any of the limits. With a `message_limit`, the body is int32 count, and for each message int32 size and
-    body."""
+    is there. Both are called with the owner of the handlers, the client and the command. With `limits`, int32 size and
+    a body of that size follow the line: `code` is that of a refused size, which must not exceed any of the limits. With
+    a `message_limit`, the body is int32 count, and for each message int32 size and body."""
 
     def __init__(
         self,
@@ -279,10 +275,7 @@ class Decoder:
 
     def messages(self, max_body_size: int, max_msg_size: int) -> list[bytes] | None:
         """Returns the bodies of an MPUB, from the count on, or None until they are there; ClientError as soon as they
-        can't be right.
-
-        The inner sizes decide where it ends, not the size in front, as in the real daemon; but their sum is bounded.
-        """
+        can't be right. The inner sizes decide where it ends, as in the real daemon; but their sum is bounded."""
         if self._count < 0:
             if not self._has(4):
                 return None

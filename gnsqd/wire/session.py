@@ -1,8 +1,7 @@
 """One client's session of protocol V2, from the first command to the end of the connection.
 
-`execute` needs no socket: it executes the commands that are complete and collects their answers. IOLoop receives, has
-them executed, and sends their answers at once; messagePump takes messages from the client's channel, and sends
-heartbeats. What a command does is in `commands`.
+IOLoop receives commands, has them executed, and sends their answers at once; messagePump takes messages from the
+client's channel, and sends heartbeats. What a command does is in `commands`.
 """
 
 from time import monotonic
