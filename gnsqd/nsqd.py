@@ -152,13 +152,14 @@ class NSQD(Daemon):
 
             guard = build_guard(options, router, log)
         self._http_servers: list[HTTPServer] = []
+        limits = (options.http_idle_timeout, options.max_http_connections)
         if listener := self._listeners.get("HTTP"):
             is_refused = options.tls_required == TLS_REQUIRED
             responder = TLSRequired(self._port("HTTPS")) if is_refused else guard or router
-            self._http_servers.append(HTTPServer(listener, responder, options, log, spawn_for_client))
+            self._http_servers.append(HTTPServer(listener, responder, *limits, log, spawn_for_client))
         if listener := self._listeners.get("HTTPS"):
             for_peer = None if guard is None else guard.for_peer
-            server = HTTPServer(listener, guard or router, options, log, spawn_for_client, new_tls, for_peer)
+            server = HTTPServer(listener, guard or router, *limits, log, spawn_for_client, new_tls, for_peer)
             self._http_servers.append(server)
 
     def _start_loops(self) -> None:

@@ -52,7 +52,8 @@ class LookupdServers:
             self._servers["lookupdTCPServer"] = server
         if http is not None:
             router = Router(LookupdAPI(options, self.db, log, debug, provide), options, log, LOOKUPD_ROUTES)
-            self._servers["lookupdHTTPServer"] = HTTPServer(http, router, *common)
+            limits = (options.http_idle_timeout, options.max_http_connections)
+            self._servers["lookupdHTTPServer"] = HTTPServer(http, router, *limits, *common[1:])
 
     def start(self) -> None:
         """Begins to accept clients. Never yields."""

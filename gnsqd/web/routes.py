@@ -387,10 +387,7 @@ def required(parameters: Mapping[str, str], name: str) -> str:
 
 def topic_and_channel(parameters: Mapping[str, str]) -> tuple[str, str]:
     """Returns two valid names; raises HTTPError for the first that is missing or invalid."""
-    topic = required(parameters, "topic")
-    if not is_valid_name(topic):
-        raise HTTPError(400, "INVALID_ARG_TOPIC")
-    channel = required(parameters, "channel")
-    if not is_valid_name(channel):
-        raise HTTPError(400, "INVALID_ARG_CHANNEL")
-    return topic, channel
+    for name in ("topic", "channel"):
+        if not is_valid_name(required(parameters, name)):
+            raise HTTPError(400, f"INVALID_ARG_{name.upper()}")
+    return parameters["topic"], parameters["channel"]

@@ -48,22 +48,17 @@ class Responder(Protocol):
     def respond(self, request: Request, remote_address: str) -> Answer: ...  # may yield
 
 
-class Limits(Protocol):
-    """The options of a server."""
-
-    http_idle_timeout: int
-    max_http_connections: int
-
-
 @dataclass(eq=False)
 class HTTPServer:
-    """Owns the listener and its connections. `spawn(name, body)` starts a greenlet; with `new_tls`, which makes a layer
-    for one connection, it is HTTPS. `for_peer`, if there is one, returns the responder for clients whose certificate
-    has that common name. `kind` is its name in the log."""
+    """Owns the listener and its connections, whose `idle_timeout` is ns; 0 is no limit for that and for their number.
+    `spawn(name, body)` starts a greenlet; with `new_tls`, which makes a layer for one connection, it is HTTPS.
+    `for_peer`, if there is one, returns the responder for clients whose certificate has that common name. `kind` is its
+    name in the log."""
 
     _listener: Listener
     _router: Responder
-    _options: Limits
+    _idle_timeout: int
+    _max_connections: int
     _log: Logger
     _spawn: Spawn
     _new_tls: Callable[[], TLS] | None = None
@@ -71,7 +66,6 @@ class HTTPServer:
     _kind: str = ""  # HTTP or HTTPS
 
     def __post_init__(self) -> None:
-        self._idle_timeout = self._options.http_idle_timeout / SECOND
         self._kind = self._kind or ("HTTP" if self._new_tls is None else "HTTPS")
         self._closed = False
         self._connections: set[Connection] = set()
@@ -79,7 +73,7 @@ class HTTPServer:
 
     def serve(self) -> None:
         """Accepts connections until `close`; raises ListenerBroken if the listener breaks."""
-        self._listener.serve(self._kind, self._log, self._spawn_connection, self._options.max_http_connections)
+        self._listener.serve(self._kind, self._log, self._spawn_connection, self._max_connections)
 
     def _spawn_connection(self, sock: socket.socket, remote_address: str) -> "Greenlet[..., None]":
         connection = Connection(sock, remote_address)
@@ -143,7 +137,7 @@ class HTTPServer:
         while not (reader.done or self._closed):
             if idle:
                 began, request = 0.0, None
-                connection.read_deadline = monotonic() + self._idle_timeout if self._idle_timeout else 0.0
+                connection.read_deadline = monotonic() + self._idle_timeout / SECOND if self._idle_timeout else 0.0
             # A connection that waits keeps no body, and no token.
             answered = self._respond(connection, reader, router, connection.receive())
             idle = reader.idle

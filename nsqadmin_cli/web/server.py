@@ -14,20 +14,16 @@ from gnsqd.web.http11 import Request
 from gnsqd.web.server import Answer, HTTPServer, Responder
 from nsqadmin_cli.web.app import MAX_BODY, SMALL_BODY, Application
 
+IDLE_TIMEOUT = 60 * SECOND
+MAX_CONNECTIONS = 128
 MOST_BODIES = 2 * MAX_BODY  # bytes of large bodies that arrive or are worked on, of all connections
-
-
-@dataclass
-class _Limits:
-    http_idle_timeout: int = 60 * SECOND
-    max_http_connections: int = 128
 
 
 class PageServer(HTTPServer):
     """Serves `application`."""
 
     def __init__(self, listener: Listener, application: Application, log: Logger, spawn: Spawn) -> None:
-        super().__init__(listener, application, _Limits(), log, spawn, _kind="ADMIN")
+        super().__init__(listener, application, IDLE_TIMEOUT, MAX_CONNECTIONS, log, spawn, _kind="ADMIN")
         self._application = application
         self._room = Room(MOST_BODIES)
         self._left = monotonic()

@@ -71,7 +71,7 @@ class Running:
         listener = Listener("127.0.0.1:0")
         self.address = ("127.0.0.1", listener.port)
         router = Router(self.api, Options(), log, ROWS)
-        self.server = HTTPServer(listener, router, Options(), log, self.spawn, new_tls)
+        self.server = HTTPServer(listener, router, 0, 0, log, self.spawn, new_tls)
         self.accepting = gevent.spawn(self.server.serve)
         self.clients: list[socket] = []
 
