@@ -67,7 +67,11 @@ class HTTPClient:
             location = answer.getheader("Location", "")
             if answer.status not in _REDIRECTS or not location:
                 return answer, body
-            url = _resolve(url, location)
+            try:
+                url = urljoin(url, location)
+            except ValueError as error:
+                text = f"failed to parse Location header {quote(location)}: {error}"
+                raise HTTPClientError(f"Get {quote(url)}: {text}") from error
             if answer.status not in _KEEPING_THE_BODY:
                 data = None
         raise HTTPClientError(f"Get {quote(location)}: stopped after {_MAX_REQUESTS} redirects")
@@ -202,11 +206,3 @@ def _https_url(url: str, body: bytes) -> str:
         raise HTTPClientError(f"address {parts.netloc}: missing port in address")
     user, at, _ = parts.netloc.rpartition("@")
     return parts._replace(scheme="https", netloc=user + at + join_host_port(parts.hostname or "", port)).geturl()
-
-
-def _resolve(url: str, location: str) -> str:
-    try:
-        return urljoin(url, location)
-    except ValueError as error:
-        text = f"failed to parse Location header {quote(location)}: {error}"
-        raise HTTPClientError(f"Get {quote(url)}: {text}") from error

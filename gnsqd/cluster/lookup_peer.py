@@ -167,17 +167,14 @@ class LookupPeer:
             with Timeout(IO_TIMEOUT, TimeoutError()):
                 self._socket.sendall(b"%b%b\n%b" % (magic, command.encode(), body))
             with Timeout(IO_TIMEOUT, TimeoutError()):
-                return self._receive_answer(self._socket)
+                (size,) = _SIZE.unpack(_receive(self._socket, _SIZE.size))
+                if not 0 <= size <= self._max_answer:
+                    raise ValueError(f"response body size ({size}) is greater than limit ({self._max_answer})")
+                return _receive(self._socket, size)
         except (OSError, EOFError, ValueError) as error:
             self.close()
             text = reason(error) if isinstance(error, OSError) else str(error)
             raise LookupdError(command, text, isinstance(error, (EOFError, ConnectionError))) from error
-
-    def _receive_answer(self, sock: Socket) -> bytes:
-        (size,) = _SIZE.unpack(_receive(sock, _SIZE.size))
-        if not 0 <= size <= self._max_answer:
-            raise ValueError(f"response body size ({size}) is greater than limit ({self._max_answer})")
-        return _receive(sock, size)
 
     def close(self) -> None:
         """Closes the connection, if there is one."""

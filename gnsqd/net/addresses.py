@@ -6,7 +6,6 @@ import sys
 from typing import Any
 
 HIGHEST_PORT = 65535
-_MAPPED = "::ffff:"
 
 
 def split_host_port(address: str) -> tuple[str, str]:
@@ -44,22 +43,19 @@ def format_address(address: Any) -> str:
         return str(address or "@")
     host, port, *rest = address
     if "." in host:
-        host = host.removeprefix(_MAPPED)
+        host = host.removeprefix("::ffff:")
     if ":" not in host:
         return f"{host}:{port}"
-    return f"[{host}{_zone(rest[1])}]:{port}"
+    zone = ""
+    if rest[1]:
+        try:
+            zone = f"%{socket.if_indextoname(rest[1])}"
+        except OSError:
+            zone = f"%{rest[1]}"
+    return f"[{host}{zone}]:{port}"
 
 
 def unix_name(path: str) -> bytes:
     """Returns the name that bind(2) and connect(2) take for a unix socket's path; on Linux, `@name` is abstract."""
     name = os.fsencode(path)
     return b"\0" + name[1:] if name.startswith(b"@") and sys.platform == "linux" else name
-
-
-def _zone(index: int) -> str:
-    if not index:
-        return ""
-    try:
-        return f"%{socket.if_indextoname(index)}"
-    except OSError:
-        return f"%{index}"

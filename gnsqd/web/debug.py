@@ -70,7 +70,6 @@ class Debug:
         Greenlet.remove_spawn_callback(self._greenlets.add)
 
     def greenlet_count(self) -> int:
-        """Returns the number of recorded greenlets."""
         return len(self._greenlets)
 
     def index(self, request: Request) -> Content:
@@ -222,10 +221,9 @@ def _parameter(request: Request, name: str) -> str:
     media_type = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if media_type == b"application/x-www-form-urlencoded" and not (request.broken or request.too_big):
         sources.insert(0, request.body.decode("utf-8", "replace"))
-    for source in sources:
-        for part in source.split("&"):
-            with suppress(BadQuery):
-                parameters = parse_query(part)
-                if name in parameters:
-                    return parameters[name]
+    for part in "&".join(sources).split("&"):
+        with suppress(BadQuery):
+            parameters = parse_query(part)
+            if name in parameters:
+                return parameters[name]
     return ""

@@ -396,7 +396,6 @@ def _time(point: str) -> float:
 
 
 def _limit(parameters: Mapping[str, str]) -> int:
-    """Returns the maximum number of messages to show."""
     return _parsed(parse_int, parameters.get("limit", str(DEFAULT_PEEK)), "INVALID_LIMIT", 1, MAX_PEEK)
 
 

@@ -184,7 +184,6 @@ class Router:
         return f"{head}/:opt" if word and head + slash in self._open_ended else path
 
     def body_limit(self, request: Request) -> int:
-        """Returns the maximum body size of the request's endpoint."""
         endpoint = self._find(request)
         return getattr(self._options, endpoint[0].body) if endpoint is not None and endpoint[0].body else 0
 

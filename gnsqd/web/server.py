@@ -171,7 +171,7 @@ class HTTPServer:
                 yield_turn()
         if reader.refusal:
             answers.append(reader.refusal)
-        elif not reader.idle and (interim := reader.take_interim()):
+        elif interim := reader.take_interim():
             answers.append(interim)
         if answers:
             connection.send(b"".join(answers))

@@ -130,7 +130,6 @@ class Decoder:
         self._end: Exception | None = None
 
     def feed(self, data: bytes) -> None:
-        """Adds what was received."""
         if self._position == self._length and not self._pieces:
             self._buffer = data
             self._position = 0
