@@ -45,8 +45,7 @@ class Lookup:
         killall([*loops, *self._queries])
 
     def connect(self) -> None:
-        """Connects to the nsqlookupds of the options, registers this daemon, and disconnects from others. Never
-        yields."""
+        """Connects to the nsqlookupds of the options, and disconnects from others. Never yields."""
         options = self._options
         addresses = options.nsqlookupd_tcp_addresses or []
         if addresses and self._http is None:

@@ -36,8 +36,7 @@ Registrations = Callable[[], list[tuple[str, list[str]]]]  # topic names, each w
 
 
 class LookupdError(NSQError):
-    """A command failed, and the connection is closed. `command` is "" if connecting failed; `ended` is True if the peer
-    closed the connection."""
+    """A command failed, which is "" if connecting failed; `ended` is True if the peer closed the connection."""
 
     def __init__(self, command: str, text: str, ended: bool = False) -> None:
         super().__init__(text)

@@ -40,8 +40,7 @@ class Turns:
 
 
 def free(pop: Callable[[], object], count: int) -> None:
-    """Frees the `count` objects of a container that nobody needs, by its method `pop`: many in a greenlet, as 1 GB
-    takes 100 ms. Never yields."""
+    """Frees `count` objects by their container's `pop`, many in a greenlet: 1 GB takes 100 ms. Never yields."""
     if count > FREED_AT_ONCE:
         spawn(_free, pop, count).name = "free"
 

@@ -16,8 +16,7 @@ class DialError(OSError):
 
 
 class Socket(gevent.socket.socket):  # type: ignore[misc]
-    """Yields at every receive: gevent's own waits only if there is no data, so that a peer that sends endlessly would
-    block the daemon."""
+    """Yields at every receive, unlike gevent's own: a peer that sends endlessly would block the daemon."""
 
     def recv(self, *args: Any) -> bytes:
         yield_turn()

@@ -38,9 +38,8 @@ class ListenerBroken(NSQError):
 
 
 class Listener:
-    """Owns one listening socket and the greenlets of its clients; raises StartError if it can't listen on `address`.
-    That may also be the descriptor of another process's socket, from which it only accepts. `port` is -1 for a unix
-    socket."""
+    """Owns one listening socket and the greenlets of its clients. `address` may also be the descriptor of another
+    process's socket, from which it only accepts; `port` is -1 for a unix socket. Raises StartError."""
 
     def __init__(self, address: str | int, *, tcp_only: bool = False) -> None:
         self._inherited = isinstance(address, int)

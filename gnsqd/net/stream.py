@@ -45,8 +45,7 @@ class Layer(Protocol):
 
 
 class TLS(Layer, Protocol):
-    """The layer in `tls`, which needs a handshake first. Only a daemon with a certificate loads that module: it takes
-    time and memory."""
+    """The layer in `tls`, a module that only a daemon with a certificate loads: it takes time and memory."""
 
     established: bool
     version: str
@@ -143,8 +142,7 @@ class SnappyLayer:
             raise StreamError(str(error)) from error
 
     def _take_chunks(self, data: bytes) -> list[bytes]:
-        """Returns the next whole chunks, without padding: as many as surely decode to at most MAX_CHUNK bytes. A flood
-        of empty chunks comes in pieces as well."""
+        """Returns the next whole chunks, without padding: as many as surely decode to at most MAX_CHUNK bytes."""
         if self._skip:
             skipped = min(self._skip, len(data))
             self._skip -= skipped

@@ -113,8 +113,7 @@ class TLSLayer:
         self.peer_common_name = ""
 
     def handshake(self, data: bytes) -> bytes:
-        """Continues the handshake with the bytes received, b"" at first if there are none; returns the bytes to send.
-        Raises TLSError when it cannot succeed."""
+        """Continues the handshake with the bytes received, perhaps b""; returns the bytes to send. Raises TLSError."""
         if data:
             self._begin += data[: 2 - len(self._begin)]
             self._connection.bio_write(data)
@@ -264,8 +263,7 @@ def build_context(options: Options) -> SSL.Context | None:
 
 @_start_errors("client TLS config")
 def read_client_roots(options: Options) -> bytes:
-    """Returns the roots for verifying servers, in DER one after the other, b"" for the system's; raises StartError with
-    Go's texts."""
+    """Returns the roots for verifying servers, in DER one after the other, b"" for the system's; raises StartError."""
     return b"".join(root.public_bytes(Encoding.DER) for root in _read_roots(options.tls_root_ca_file))
 
 

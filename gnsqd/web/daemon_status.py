@@ -43,8 +43,7 @@ _CONSUMER = (
 
 @dataclass(eq=False)
 class Status:
-    """The endpoints about one daemon. `http_port` is where it listens, -1 on a unix socket; `exiting()` is True if its
-    exit has begun."""
+    """The endpoints about one daemon. `http_port` is -1 on a unix socket; `exiting()` is True if its exit has begun."""
 
     _options: Options
     _registry: Registry

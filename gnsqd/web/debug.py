@@ -4,8 +4,7 @@ A CPU profile has one line for each different stack, `frame;frame;frame samples`
 collapsed format of flamegraph.pl, inferno and speedscope. Its first frame is the kind of greenlet. A timer of CPU time
 takes the samples, SAMPLES_PER_SECOND of them on a busy core and none while the daemon waits.
 
-Compiled modules have no frames: their time counts for the Python code that runs next, and their greenlets show by name
-where a stack would show more.
+Compiled modules have no frames: their time counts for the Python code that runs next.
 """
 
 import gc
@@ -47,8 +46,8 @@ _PAGES = {
 
 
 class Debug:
-    """The endpoints of one daemon. Owns the record of its greenlets, from `start` to `stop`; `crashes` counts the ones
-    that ended by an unexpected exception, by kind. `held()` counts what the daemon holds, and may yield."""
+    """The endpoints of one daemon. Owns the record of its greenlets, from `start` to `stop`; `crashes` counts failed
+    ones by kind. `held()` counts what the daemon holds, and may yield."""
 
     def __init__(
         self, held: Callable[[], Mapping[str, object]], memory: MemoryStats, crashes: Mapping[str, int]

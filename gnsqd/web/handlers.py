@@ -259,8 +259,7 @@ class API:
         return topic.get_existing_channel(name), history, begin, end
 
     def list_deferred(self, request: Request) -> dict[str, object]:
-        """Returns the deferred messages of a channel: how many are due within some times, and the first `limit` that
-        are due at `from` or later, or the one with `id`."""
+        """Returns how many deferred messages are due in some times, and some of them, from `from` on, or of `id`."""
         deferred = self._find_channel(request).deferred
         parameters = parse_query(request.query)
         limit = _limit(parameters)

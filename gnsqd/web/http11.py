@@ -53,7 +53,7 @@ REASONS = {
 }
 
 _BAD_ESCAPE = regex("%(?![0-9a-fA-F]{2})")
-# Heads with one of these are not kept: what they ask for is more than `Request.with_body` does, or they hold a secret.
+# Heads with one of these are not kept: `Request.with_body` lacks what they ask for, or they hold a secret.
 _SPECIAL = {b"authorization", b"cookie", b"expect", b"transfer-encoding"}
 _ONCE = {b"host", b"content-length"}
 
@@ -398,8 +398,7 @@ _CONNECTION = [[b"Connection: close\r\n\r\n", b"\r\n"], [b"\r\n", b"Connection: 
 
 
 def render(request: Request, status: int, body: bytes, headers: bytes = b"") -> bytes:
-    """Returns a response: `headers` are whole lines; Date, Connection and the header with the length are added. HEAD
-    gets no body."""
+    """Returns a response, to HEAD without the body: `headers` are whole lines, to which the general ones are added."""
     make = _render if len(body) > MAX_REPEATED else _render_again
     return make(int(time()), request.http10, request.keep_alive, request.method == "HEAD", status, headers, body)
 

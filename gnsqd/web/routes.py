@@ -262,8 +262,7 @@ class Router:
 
 
 class TLSRequired:
-    """Replaces the Router on plain HTTP if TLS is required: refuses every request, and returns the HTTPS port, 0 if
-    there is none."""
+    """Refuses every request on plain HTTP if TLS is required, and returns the HTTPS port, 0 without one."""
 
     def __init__(self, https_port: int) -> None:
         self._body = f'{{"message": "TLS_REQUIRED", "https_port": {https_port}}}'.encode()

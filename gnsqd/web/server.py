@@ -50,7 +50,7 @@ class Responder(Protocol):
 
 @dataclass(eq=False)
 class HTTPServer:
-    """Owns the listener and its connections, whose `idle_timeout` is ns; 0 is no limit for that and for their number.
+    """Owns the listener and its connections, whose `idle_timeout` is ns; 0 stands for any time, and for any number.
     `spawn(name, body)` starts a greenlet; with `new_tls`, which makes a layer for one connection, it is HTTPS.
     `for_peer`, if there is one, returns the responder for clients whose certificate has that common name. `kind` is its
     name in the log."""

@@ -166,8 +166,7 @@ class ClientV2:
             self.flush()
 
     def flush(self, frames: Iterable[bytes] = ()) -> None:
-        """Sends what is buffered, and `frames` after it. May yield; OSError, StreamError or TimeoutError if it can't be
-        sent."""
+        """Sends what is buffered, and `frames` after it. May yield; errors as `Connection.send`."""
         output = self._output
         output += frames
         if output:

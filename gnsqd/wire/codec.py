@@ -183,8 +183,7 @@ class Decoder:
         return data[start : start + 4]
 
     def finished_ids(self) -> list[bytes]:
-        """Removes the FINs that come next, as far as they have the usual form, which takes no parsing, and returns
-        their message ids."""
+        """Removes the FINs of the usual form that come next, which takes no parsing; returns their message ids."""
         buffer = data = self._buffer
         start = self._position
         if not buffer.startswith(_FIN, start):
@@ -206,8 +205,7 @@ class Decoder:
         self._position -= count * _FIN_LENGTH
 
     def next_command(self) -> Command | None:
-        """Returns the next command, without what follows its line, or None until the line is in; LineTooLong if there
-        can't be one any more."""
+        """Returns the next command, without what follows its line, or None until the line is in. LineTooLong."""
         if self._position == self._length and not self._pieces:
             self._buffer = b""
             self._position = self._length = 0
@@ -237,8 +235,7 @@ class Decoder:
         return command
 
     def complete(self, command: Command) -> bool:
-        """Returns True once `command` has everything that follows its line. ClientError as soon as a size can't be
-        right, or if no more bytes come."""
+        """Returns True once `command` has what follows its line. ClientError for a bad size, or after `end`."""
         spec = command.spec
         if not spec.limit or command.bodies:
             return True

@@ -179,8 +179,8 @@ class Session:
                 command.may_yield = True
 
     def _receive(self) -> bool:
-        """Gives the decoder what comes, also the end of the stream. False if it ends between two commands; if it breaks
-        there, OSError, StreamError. Yields."""
+        """Gives the decoder what comes, also the end of the stream. Returns False if it ends between two commands;
+        OSError, StreamError if it breaks there. Yields."""
         if self._has_executed:
             self.client.set_deadlines()
             self._has_executed = False

@@ -19,8 +19,7 @@ from gnsqd.wire.session import Session
 
 
 class TCPServer:
-    """Owns the clients of one listener, by id. `spawn(name, body)` starts a greenlet for a client; `port` is -1 on a
-    unix socket."""
+    """Owns the clients of one listener, by id; `port` is -1 on a unix socket."""
 
     def __init__(self, listener: Listener, commands: Commands, options: Options, log: Logger, spawn: Spawn) -> None:
         self.clients: dict[int, ClientV2] = {}
