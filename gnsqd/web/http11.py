@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from http import HTTPStatus
 from re import Pattern
 from re import compile as regex
 from time import gmtime, strftime, time
@@ -32,25 +33,8 @@ MAX_REPEATED = 64  # bytes of a response body: such responses, mostly OK, are ke
 MAX_MEASURED = 2048  # bytes: a longer response body is sent chunked, as by Go's server
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-REASONS = {
-    200: "OK",
-    301: "Moved Permanently",
-    303: "See Other",
-    307: "Temporary Redirect",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    413: "Request Entity Too Large",
-    417: "Expectation Failed",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    501: "Not Implemented",
-    502: "Bad Gateway",
-    503: "Service Unavailable",
-    505: "HTTP Version Not Supported",
-}
+# That of 413 depends on Python's version.
+REASONS = {status.value: status.phrase for status in HTTPStatus} | {413: "Request Entity Too Large"}
 
 _BAD_ESCAPE = regex("%(?![0-9a-fA-F]{2})")
 # Heads with one of these are not kept: `Request.with_body` lacks what they ask for, or they hold a secret.
