@@ -1,10 +1,9 @@
 """Listens on an address such as `--tcp-address`, and accepts clients.
 
 An address is `host:port`, else the path of a unix socket, which HTTPS does not have; an IP address, `localhost` or a
-number alone has no port and is an error. A socket that a killed daemon left at a path is replaced. No host, and
-`0.0.0.0`, mean every interface, IPv6 included, as in Go; of a name's addresses one is used, of IPv4 if there is one. On
-Linux, a path that begins with `@` is a name in the abstract namespace, and an empty path lets the kernel choose such a
-name. Errors have Go's texts (NSQD-COMPAT section 1.4, row 10).
+number alone is an error. A socket that a killed daemon left at a path is replaced. No host, and `0.0.0.0`, mean every
+interface, IPv6 included, as in Go; of a name's addresses one is used, of IPv4 if there is one. On Linux, an empty path
+lets the kernel choose an abstract name. Errors have Go's texts (NSQD-COMPAT section 1.4, row 10).
 """
 
 import errno

@@ -125,22 +125,19 @@ class TLSLayer:
             text = _text(error) if self._is_record() else "tls: first record does not look like a TLS handshake"
             raise TLSError(text, self._outgoing()) from error
         else:
-            self._establish()
+            self.established = self.pending = True
+            self.version = _SHOWN_VERSIONS[self._connection.get_protocol_version()]
+            self.cipher_suite = _SHOWN_SUITES[self._connection.get_cipher_name() or ""]
+            certificate = self._connection.get_peer_certificate()
+            try:
+                self.peer_common_name = "" if certificate is None else _common_name(certificate)
+            except ValueError as error:
+                raise TLSError("tls: failed to parse client certificate", b"") from error
         return self._outgoing()
 
     def _is_record(self) -> bool:
         """Returns True if Go would read on: OpenSSL has several reasons for the opposite, by version."""
         return self._begin[:1] in (b"\x15", b"\x16") and self._begin[1:] < b"\x10"
-
-    def _establish(self) -> None:
-        self.established = self.pending = True
-        self.version = _SHOWN_VERSIONS[self._connection.get_protocol_version()]
-        self.cipher_suite = _SHOWN_SUITES[self._connection.get_cipher_name() or ""]
-        certificate = self._connection.get_peer_certificate()
-        try:
-            self.peer_common_name = "" if certificate is None else _common_name(certificate)
-        except ValueError as error:
-            raise TLSError("tls: failed to parse client certificate", b"") from error
 
     def decode(self, data: bytes) -> bytes:
         self.pending = False

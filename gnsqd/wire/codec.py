@@ -2,10 +2,8 @@
 
 `feed` the decoder with what arrives, in whatever pieces. `next_command` returns a command as soon as its line is in,
 because the real daemon refuses some lines before the body is there; `complete` then waits for what follows the line,
-and refuses sizes that break the limits of the command before the bytes arrive.
-
-Incomplete bytes are kept in pieces and joined once: a large body that arrives in many segments costs no more than its
-length.
+and refuses sizes that break the limits of the command before the bytes arrive. Incomplete bytes are kept in pieces and
+joined once: a large body that arrives in many segments costs no more than its length.
 
 Compiled, the locals called `data` are pointers into the buffer: they are indexed and sliced, and nothing else.
 """
