@@ -1,7 +1,6 @@
 cimport cython
 
 from gnsqd.broker.in_flight cimport InFlight
-from gnsqd.queues.deferred cimport Deferred
 from gnsqd.queues.message cimport Message
 from gnsqd.queues.queue cimport Queue
 
@@ -20,9 +19,8 @@ cdef class Channel:
     cdef public bint ephemeral, paused, exiting
     cdef public dict clients
     cdef public long long message_count, finish_count, requeue_count, timeout_count
-    cdef public object latencies, dead_messages, limiter, local_counts, rules, configured_rules
+    cdef public object deferred, latencies, dead_messages, limiter, local_counts, rules, configured_rules
     cdef public Queue queue
-    cdef public Deferred deferred
     cdef public InFlight in_flight
     cdef object _environment, _log, _options, _on_last_client
     cdef WaitingConsumers _waiting

@@ -1,7 +1,6 @@
 cimport cython
 
 from gnsqd.queues.backend cimport Backend
-from gnsqd.queues.deferred cimport Deferred
 from gnsqd.queues.message cimport Message, message_from_payload
 
 cdef class DiskBackend(Backend):
@@ -17,12 +16,7 @@ cdef class DiskBackend(Backend):
     cpdef finish(self, list messages)
     cpdef wait_synced(self)
 
-cdef class DiskDeferred(Deferred):
-    cdef object _disk_queue
-
 @cython.locals(message=Message)
 cpdef write_messages(list messages, disk_queue)
-@cython.locals(message=Message)
-cpdef keep_delays(list messages, disk_queue)
 @cython.locals(message=Message)
 cpdef list read_messages(list payloads, disk_queue, longest)

@@ -115,7 +115,6 @@ class DiskBackend(Backend):
             self.empty()
         finally:
             self.disk_queue.delete()
-            self._changed()
 
     def close(self, messages: list[Message]) -> Left:
         lost = flush_messages(messages, self.disk_queue, self._log)

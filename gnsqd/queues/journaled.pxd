@@ -1,7 +1,6 @@
 cimport cython
 
 from gnsqd.queues.backend cimport Backend
-from gnsqd.queues.deferred cimport Deferred
 from gnsqd.queues.message cimport Message
 from gnsqd.queues.notes cimport QueueNotes, runs_of
 
@@ -22,16 +21,7 @@ cdef class JournalBackend(Backend):
     cpdef list read(self, Py_ssize_t limit, Py_ssize_t max_bytes)
     @cython.locals(start=cython.longlong, end=cython.longlong)
     cpdef finish(self, list messages)
-    @cython.locals(message=Message)
     cpdef delivered(self, list given, list messages)
-
-cdef class JournalDeferred(Deferred):
-    cdef object _log
-    cdef JournalBackend _backend
-    cdef QueueNotes _notes
-    cdef long long _capacity, _longest
-
-    cpdef bint hold(self, Message message, long long due) except -1
 
 @cython.locals(message=Message, first=Py_ssize_t, end=Py_ssize_t, frames=list, number=cython.longlong)
 cpdef journal_messages(journal, list messages)

@@ -294,7 +294,7 @@ class JournalDeferred(Deferred):
             self._notes.deferred.push(due, message.number)
             if message.attempts:
                 self._notes.attempts[message.number] = message.attempts
-        elif not Deferred.hold(self, message, due):  # super() needs a frame, which compiled methods lack
+        elif not super().hold(message, due):
             self._backend.finish([message])  # an older copy of it is there
             return False
         return True
@@ -343,7 +343,7 @@ class JournalDeferred(Deferred):
         return next(self._backend.read_spans([(number, number + 1)]), None)
 
     def count_due(self, ends: list[int]) -> list[int]:
-        in_memory = super().count_due(ends)  # a comprehension has no super() where it is compiled
+        in_memory = super().count_due(ends)
         stored = self._notes.deferred
         return [count + stored.count_before(end) for count, end in zip(in_memory, ends, strict=True)]
 

@@ -1,16 +1,14 @@
 cimport cython
 
 from gnsqd.queues.backend cimport Backend
-from gnsqd.queues.deferred cimport Deferred
 from gnsqd.queues.message cimport Message
 
 cdef Py_ssize_t FRAME_SURPLUS
 
 cdef class Queue:
     cdef public str name, label
-    cdef public object memory, arranging, log, outside, on_refused, on_more
+    cdef public object deferred, memory, arranging, log, outside, on_refused, on_more
     cdef public Backend backend
-    cdef public Deferred deferred
     cdef public bint backend_next, blocked, closed, held_early, ordered
     cdef public Py_ssize_t capacity
     cdef public long long dropped, rejected, expired, ttl
@@ -23,6 +21,6 @@ cdef class Queue:
     @cython.locals(backend=Backend, message=Message, messages=list, size=Py_ssize_t, position=Py_ssize_t)
     cpdef list take(self, Py_ssize_t limit, Py_ssize_t max_bytes)
     @cython.locals(message=Message)
-    cdef list _due_of(self, list messages, Deferred deferred)
+    cdef list _due_of(self, list messages, deferred)
     @cython.locals(backend=Backend)
     cpdef finish(self, list messages)
