@@ -63,7 +63,7 @@ class Drain:
             self._loop = self._spawn("drainLoop", self.drain_loop)
 
     def cancel(self) -> None:
-        """Ends the drain: the daemon accepts messages again and does not exit. Never yields."""
+        """Ends the drain: the daemon accepts messages again. Never yields."""
         if self._loop is not None:
             self.stop()
             self._registry.set_draining(False)

@@ -23,19 +23,14 @@ class Left(NamedTuple):
 
 class Backend:
     """A backend that keeps nothing, that of ephemeral topics and channels, as nsqd's dummyBackendQueue. Subclasses keep
-    messages on disk or in a journal.
-
-    `count` is the number of queued messages; after damage an estimate, but 0 exactly if nothing is left to read.
-    `unsettled` is the number of messages that `read` returned last and the backend still has, until `finish`. With
-    `journaled`, the backend has each message of the queue, also those in memory, until `finish`. `unsynced` is true
-    while `wait_synced` may have to wait."""
+    messages on disk or in a journal."""
 
     def __init__(self, keeps: bool = False) -> None:
         self.keeps = keeps  # else messages that memory has no room for are dropped
-        self.journaled = False
-        self.unsynced = False
-        self.count = 0
-        self.unsettled = 0
+        self.journaled = False  # it has each message of the queue, also those in memory, until `finish`
+        self.unsynced = False  # `wait_synced` may have to wait
+        self.count = 0  # queued messages; after damage an estimate, but 0 exactly if nothing is left to read
+        self.unsettled = 0  # messages that `read` returned last and the backend still has, until `finish`
 
     @property
     def size(self) -> int:
@@ -44,7 +39,7 @@ class Backend:
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of the files, read messages included; a journal counts for the topic's queue alone."""
+        """Bytes of the files, read messages included; those of a journal belong to the topic's queue."""
         return 0
 
     def put(self, messages: list[Message]) -> None:

@@ -1,11 +1,11 @@
 """A store that keeps each message of a topic once, in a journal, and how it exchanges messages with disk queues.
 
-A start moves what disk queues hold to the journal, batch by batch: the journal has a batch before the read position of
-the disk queue passes it, and that position is synced before the batch is queued and the next one is read. So a kill
-leaves one batch in both at most; the next start passes over what the journal has of it, and goes on behind it.
+A start moves messages of disk queues to the journal, batch by batch: the journal has a batch before the read position
+passes it, and that position is synced before the batch is queued. So a kill leaves one batch in both at most; the next
+start passes over what the journal has of it.
 
-A daemon without durability converts: `close` writes everything to disk queues, for any nsqd, and removes the journal.
-The journal first notes that the disk queues are copies, so that a start after a kill drops them.
+A daemon without durability converts: `close` writes everything to disk queues, for any nsqd, and removes the journal,
+which first notes that the disk queues are copies, so that a start after a kill drops them.
 """
 
 from collections.abc import Callable, Iterator

@@ -7,6 +7,7 @@ no room for, as runs. What becomes of messages is in `notes`.
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from itertools import chain, islice
 from sys import maxsize
 from time import monotonic_ns, time_ns
@@ -349,7 +350,7 @@ class JournalDeferred(Deferred):
 
     def redelivery_dues(self) -> Iterator[int]:
         attempts = self._notes.attempts
-        stored = Turns().over(self._notes.deferred.copy()) if attempts else ()
+        stored = Turns().over(deepcopy(self._notes.deferred)) if attempts else ()
         return chain(super().redelivery_dues(), (due for due, number in stored if number in attempts))
 
     def stored_messages(self) -> Iterator[Message]:

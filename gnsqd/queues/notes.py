@@ -2,6 +2,7 @@
 topic: handed over). The journal writes them with its next record, and all of them to a snapshot."""
 
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from itertools import chain, islice, starmap
 from time import monotonic_ns, time_ns
 from typing import TypeVar
@@ -105,7 +106,7 @@ class QueueNotes:
         """Yields what is known of all messages when this is called, in pieces of MAX_HELD."""
         wall = time_ns() - monotonic_ns()
         attempts = self.attempts.copy()
-        held = self.deferred.copy() if attempts else ()  # without attempts the due time is where the message is
+        held = deepcopy(self.deferred) if attempts else ()  # without attempts the due time is where the message is
         queue = self.queue
         in_memory, deferred = [*queue.memory, *queue.outside()], [*queue.deferred] if queue.deferred is not None else []
 

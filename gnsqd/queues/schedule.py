@@ -7,7 +7,6 @@ They are sorted by due time, in blocks, so that a change moves one block and no 
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from copy import deepcopy
 from itertools import chain
 from sys import maxsize
 from typing import Any
@@ -108,9 +107,6 @@ class Schedule:
         """Returns how many are due earlier than `end`."""
         block = max(bisect_left(self._firsts, end) - 1, 0)
         return sum(map(len, self._dues[:block])) + (bisect_left(self._dues[block], end) if self._dues else 0)
-
-    def copy(self) -> "Schedule":
-        return deepcopy(self)
 
     def from_due(self, begin: int) -> Iterator[tuple[int, int]]:
         """Yields as iterating, from the due time `begin` on. The schedule must not change meanwhile."""

@@ -1,5 +1,6 @@
 """The due times of messages that are held back as numbers, against a sorted list."""
 
+from copy import deepcopy
 from itertools import pairwise
 from sys import getsizeof, maxsize
 
@@ -47,7 +48,7 @@ def compare_with_a_list(steps: list[tuple[int, str]], begin: list[int]) -> None:
                 found = present[0] if present in expected else None
                 assert tested.find(present[1], near) == tested.find(present[1], near, remove=True) == found
                 expected = [entry for entry in expected if entry != present]
-        copy = tested.copy()
+        copy = deepcopy(tested)
         assert list(tested) == expected == list(copy) == list(tested.from_due(0))
         assert list(tested.from_due(time)) == [entry for entry in expected if entry[0] >= time]
         assert tested.count_before(time) == sum(entry[0] < time for entry in expected)
@@ -56,7 +57,7 @@ def compare_with_a_list(steps: list[tuple[int, str]], begin: list[int]) -> None:
 
 def test_copy_is_independent() -> None:
     original = Schedule([5, 3], [1, 2])
-    copy = original.copy()
+    copy = deepcopy(original)
     original.push(4, 3)
     assert original.pop_due(9, 9) == [2, 3, 1]
     assert list(copy) == [(3, 2), (5, 1)]
