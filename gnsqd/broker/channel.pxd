@@ -37,12 +37,9 @@ cdef class Channel:
     cdef list _note_taken(self, list messages, client, long long now, long long timeout, long long sample_rate)
     @cython.locals(messages=list)
     cpdef Py_ssize_t finish_run(self, long long client_id, list ids) except -1
-    cpdef finish(self, long long client_id, bytes id)
     @cython.locals(message=Message)
     cdef _note_finished(self, list messages)
     cdef _wake_at(self, long long due)
-    cpdef process_due(self, long long now)
     cpdef wait(self, client)
     cpdef stop_waiting(self, client)
-    cdef _wake_others(self)
     cdef _wake(self, Py_ssize_t count)

@@ -304,8 +304,7 @@ class Channel:
             self._wake(1)
 
     def touch(self, client_id: int, id: bytes, timeout: int) -> None:
-        """Executes TOUCH: the message times out `timeout` ns from now, but at most max-msg-timeout after its delivery;
-        errors as `finish`."""
+        """Moves the time-out to `timeout` ns from now, max-msg-timeout after delivery at most; errors as `finish`."""
         self._wake_at(self.in_flight.touch(id, client_id, monotonic_ns() + timeout, self._options.max_msg_timeout))
 
     def _wake_at(self, due: int) -> None:
@@ -315,8 +314,7 @@ class Channel:
             self._environment.wake_at(self, due)
 
     def process_due(self, now: int) -> None:
-        """Puts back some messages that timed out, and queues some that are due, by `now` (monotonic ns). Sets the alarm
-        for the next."""
+        """Moves some messages that timed out or are due by `now` (monotonic ns), and sets the alarm for the next."""
         self._alarm = maxsize
         self._process_in_flight(now)
         self._process_deferred(now)

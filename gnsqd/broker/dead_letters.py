@@ -47,7 +47,6 @@ class DeadLetters:
             self._loop.join()
 
     def note(self, channel: Channel) -> None:
-        """Reports that `channel` has dead letters. Never yields."""
         self._channels[channel] = None
         self._doorbell.ring()
 

@@ -7,6 +7,7 @@ Dead letters come from other channels, so their topics are checked last.
 
 from collections.abc import Callable, Iterator, Sized
 from heapq import nlargest
+from operator import attrgetter
 from time import monotonic
 from typing import NamedTuple
 
@@ -25,14 +26,16 @@ POLL_SECONDS = 0.1
 REPORT_SECONDS = 5.0
 SHOWN = 10  # queues in a report
 
+_messages = attrgetter("messages")
+
 
 class Holder(NamedTuple):
-    """A queue that is not empty. `channel` is "" for a topic's queue; `remark` is a reason why it may stay so."""
+    """A queue that is not empty."""
 
     topic: str
-    channel: str
+    channel: str  # "" for a topic's queue
     messages: int
-    remark: str
+    remark: str  # a reason why it may stay so
 
     def __str__(self) -> str:
         name = f"{self.topic}:{self.channel}" if self.channel else self.topic
@@ -98,15 +101,15 @@ class Drain:
         return {
             "draining": draining,
             "remaining": max(int((self._deadline - monotonic()) * SECOND), 0) if draining else 0,
-            "messages": sum(holder.messages for holder in holders),
-            "holding": [holder._asdict() for holder in _fullest(holders)],
+            "messages": sum(map(_messages, holders)),
+            "holding": [holder._asdict() for holder in nlargest(SHOWN, holders, key=_messages)],
         }
 
     def _report(self) -> str:
         holders = list(self._holders())
-        messages = sum(holder.messages for holder in holders)
+        fullest = ", ".join(map(str, nlargest(SHOWN, holders, key=_messages)))
         more = f", and {len(holders) - SHOWN} more" if len(holders) > SHOWN else ""
-        return f"{messages} messages in {len(holders)} queues: {', '.join(map(str, _fullest(holders)))}{more}"
+        return f"{sum(map(_messages, holders))} messages in {len(holders)} queues: {fullest}{more}"
 
     def _topics(self) -> Iterator[Topic]:
         for dead in (False, True):
@@ -121,10 +124,6 @@ class Drain:
                 if messages := channel.depth + len(channel.in_flight) + channel.deferred_count:
                     remark = _remark(channel.paused, channel.clients, "no consumer")
                     yield Holder(topic.name, channel.name, messages, remark)
-
-
-def _fullest(holders: list[Holder]) -> list[Holder]:
-    return nlargest(SHOWN, holders, key=lambda holder: holder.messages)
 
 
 def _remark(paused: bool, takers: Sized, none: str) -> str:

@@ -19,5 +19,3 @@ cdef class InFlight:
     cpdef Message pop(self, bytes id, long long client_id)
     @cython.locals(message=Message)
     cpdef long long touch(self, bytes id, long long client_id, long long deadline, long long max_timeout) except? -1
-    @cython.locals(due=list, messages=dict, message=Message, first=Py_ssize_t)
-    cpdef list pop_due(self, long long now, Py_ssize_t limit)

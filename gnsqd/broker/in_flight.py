@@ -93,8 +93,7 @@ class InFlight:
         return [self.pop(message.id, message.client_id) for message in [*self] if message.client_id not in clients]
 
     def touch(self, id: bytes, client_id: int, deadline: int, max_timeout: int) -> int:
-        """Moves the deadline of a message, at most to `max_timeout` ns after its delivery, and returns it. Raises as
-        `pop`."""
+        """Moves a deadline, at most to `max_timeout` ns after the delivery, and returns it; errors as `pop`."""
         message = self.pop(id, client_id)
         deadline = min(deadline, message.delivered_at + max_timeout)
         message.deadline = deadline
@@ -167,8 +166,7 @@ class DeadMessages:
         return others
 
     def look(self, limit: int, max_bytes: int) -> list[tuple[Message, str, int]]:
-        """Returns the first messages, each with why and when (wall clock, ns) it died: at most `limit`, together at
-        most `max_bytes` except for a single larger one."""
+        """Returns messages, each with why and when (wall clock, ns) it died; bounds as `Queue.look`."""
         first: list[tuple[Message, str, int]] = []
         for message, (reason, died) in islice(self._messages.items(), limit):
             max_bytes -= len(message.frame)

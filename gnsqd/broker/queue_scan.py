@@ -71,7 +71,6 @@ class QueueScan:
                 heapify(self._heap)
 
     def queueScanLoop(self) -> None:
-        """Passes each channel to the workers when its alarm is due, until `stop`."""
         turns = Turns()
         while not self._exiting:
             now = monotonic_ns()
@@ -88,7 +87,6 @@ class QueueScan:
             self._due.put(None)
 
     def queueScanWorker(self) -> None:
-        """Processes one channel after the other, until it receives None."""
         turns = Turns()
         while True:
             self._idle += 1

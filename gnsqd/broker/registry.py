@@ -37,7 +37,6 @@ class Registry:
         self._exiting = False
 
     def attach(self, environment: Environment) -> None:
-        """Sets the environment of new topics."""
         self._environment = environment
 
     @property
@@ -119,8 +118,7 @@ class Registry:
     # nsqd.dat
 
     def metadata(self, name: str) -> TopicMetadata | None:
-        """Returns a topic's entry in nsqd.dat and the file of rules; None if there is no such topic, or it is ephemeral
-        or being deleted."""
+        """Returns a topic's entry in nsqd.dat and the file of rules; None if there must be none."""
         topic = self.topics.get(name)
         if topic is None or topic.ephemeral or topic.exiting:
             return None
@@ -134,7 +132,7 @@ class Registry:
         return TopicMetadata(name, topic.paused, listed)
 
     def load(self, topics: list[TopicMetadata], journaled: Iterable[str] = ()) -> None:
-        """Creates the topics and channels of nsqd.dat, and the ones that only journals have. Skips invalid names."""
+        """Creates the topics and channels of nsqd.dat, and topics of journals. Skips invalid names."""
         self.loading = True
         try:
             known = {topic.name for topic in topics}
@@ -159,8 +157,7 @@ class Registry:
                 self._environment.log.warn("skipping creation of invalid %s %s", kind, metadata.name)
 
     def close(self) -> Left:
-        """Closes all topics except the ones that are being deleted; no topic can be created afterwards. Several at a
-        time, because most of the time is fsync's. May yield."""
+        """Closes all topics, several at a time: most of the time is fsync's. None is created afterwards. May yield."""
         self._exiting = True
         pool = Pool(CLOSERS)
         closing = []

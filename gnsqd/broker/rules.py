@@ -40,8 +40,7 @@ class InvalidRule(ValueError):
 
 
 class Rules(NamedTuple):
-    """The delivery rules of a channel: at most `rate` messages a second (0: no limit), of which `burst` may come at
-    once; if `ordered`, one after the other."""
+    """The rules of a channel: `rate` messages a second (0: no limit), `burst` of them at once; `ordered`: in turn."""
 
     rate: float = 0
     burst: int = 0
@@ -117,8 +116,7 @@ class RuleBook:
 
 
 class Limiter:
-    """Applies the rules of one channel to its `queue`. The hub calls `on_time()`, not in a greenlet, when the passing
-    of time allows more deliveries."""
+    """Applies the rules of one channel. The hub, no greenlet, calls `on_time()` when time allows more deliveries."""
 
     def __init__(self, queue: Queue, on_time: Callable[[], None]) -> None:
         self.rules = Rules()

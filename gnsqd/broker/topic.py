@@ -121,8 +121,7 @@ class Topic:
         return True
 
     def publish(self, bodies: list[bytes], deferred: int = 0) -> None:
-        """Puts messages of these bodies; errors as `put_messages`, and Draining or OutOfBounds: nothing is put. May
-        yield."""
+        """Puts new messages; errors as `put_messages`, and Draining or OutOfBounds: nothing is put. May yield."""
         if self.draining:
             raise Draining
         if self.bounds is not None:
@@ -227,7 +226,6 @@ class Topic:
         return self._started and not self.paused and bool(self.channels)
 
     def messagePump(self) -> None:
-        """Hands every message to every channel, until exit."""
         while not self.exiting:
             blocked = [channel.queue for channel in self.channels.values() if channel.queue.blocked]
             for queue in blocked:

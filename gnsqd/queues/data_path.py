@@ -27,8 +27,7 @@ MAX_DELAY = 1 << 62  # ns
 
 
 class DataPath:
-    """Reads the data path and removes what nobody needs there; StorageError. It is listed only once, as that takes long
-    with thousands of queues."""
+    """Reads the data path, once, as thousands of queues take long, and cleans up there; StorageError."""
 
     def __init__(
         self,
@@ -96,8 +95,7 @@ class DataPath:
 
 
 def convert(data_path: str, log: Logger) -> None:
-    """Converts all journals of a data path whose lock the caller holds, as a start without durability. StorageError or
-    StartError: then the journals still have all messages."""
+    """Converts all journals of a locked data path; StorageError or StartError: then these still have all messages."""
     syncer = Syncer()
     try:
         options = Options(data_path=data_path, max_req_timeout=MAX_DELAY)

@@ -94,8 +94,8 @@ class Deferred:
         return None if message is None else (message.deadline, message)
 
     def look(self, begin: int, limit: int, max_bytes: int) -> list[tuple[int, Message]]:
-        """Returns the messages that are due first, from `begin` (monotonic ns) on, each with its due time; bounds as
-        `Queue.look`. StorageError. May yield."""
+        """Returns messages due from `begin` (monotonic ns) on, and when; bounds as `Queue.look`. StorageError. May
+        yield."""
         turns = Turns()
         in_memory = [(each.deadline, each) for each in turns.over([*self]) if each.deadline >= begin]
         first = nsmallest(limit, in_memory, key=itemgetter(0))

@@ -21,8 +21,7 @@ MAX_READ = 256 * 1024  # bytes that are read at a time to be dropped
 
 
 class DiskBackend(Backend):
-    """Owns a disk queue; `set_health` as in `Context`. An ephemeral topic leaves no files at its end: nobody would ever
-    read them."""
+    """Owns a disk queue. That of an ephemeral topic leaves no files, since nobody would ever read them."""
 
     def __init__(
         self, disk_queue: DiskQueue, options: Options, log: Logger, set_health: Callable[[Exception | None], None]
@@ -36,7 +35,6 @@ class DiskBackend(Backend):
         self._changed()
 
     def _changed(self) -> None:
-        """Notes that the disk queue was used: its depth may be another, and operations unsynced."""
         self.count = self.disk_queue.depth
         self.unsynced = True
 

@@ -80,8 +80,7 @@ class History:
 
     def rewind(self, queue: Queue, begin: int, end: int) -> int:
         """Queues the messages from number `begin` to `end` that a channel has finished, before others in its backend,
-        as if they had never been delivered; returns their number. BrokerError("exiting"), or StorageError: not written
-        yet. May yield."""
+        as if never delivered; returns their number. BrokerError("exiting"), StorageError: not written yet. Yields."""
         if queue.closed:
             raise BrokerError("exiting")
         notes = backend_of(queue).notes
@@ -102,8 +101,7 @@ class History:
             return count
 
     def begin_at(self, queue: Queue, begin: int, topic: Queue) -> None:
-        """Rewinds the queue of a channel that the journal does not know yet. When this returns, it also has what its
-        topic has handed over until now. StorageError. May yield."""
+        """Rewinds a queue new to the journal; then it has all that `topic` handed over. StorageError. May yield."""
         journal, topic_notes = self._journal, backend_of(topic).notes
         handed_over = Spans()
         notes = backend_of(queue).notes

@@ -218,8 +218,7 @@ class JournalStore(Store):
                 _receive(queue, messages)
 
     def _move_batch(self, old: DiskQueue, queue: Queue) -> list[Message]:
-        """Returns messages that were moved; StorageError if the journal can't keep them: they are in the disk queue.
-        May yield."""
+        """Returns messages it moved; StorageError: the disk queue has them. May yield."""
         journal = self._journal
         payloads = old.peek_many(IMPORT_BATCH, MAX_BYTES)
         messages = read_messages(payloads, old, self.context.options.longest_delay)

@@ -92,8 +92,7 @@ class Message:
 def new_messages(
     prefix: bytes, suffixes: list[bytes], timestamp: int, bodies: list[bytes], deferred: int = 0
 ) -> list[Message]:
-    """Returns messages just published, one for each suffix of an id. `timestamp` is the wall clock in ns, `deferred`
-    the ns to hold them back."""
+    """Returns new messages, one for each suffix of an id; `timestamp` (wall clock) and `deferred` are in ns."""
     messages = []
     size = -1
     head = b""

@@ -65,8 +65,7 @@ def _sort(queue: Queue) -> bool:
 
 
 def _split(queue: Queue, count: int, turns: Turns) -> tuple[list[Message], list[Message]]:
-    """Returns those of the first `count` messages in memory that are in order, nearly all as a rule, and the others.
-    Yields."""
+    """Returns the first `count` messages in memory: those in order, nearly all as a rule, and the others. Yields."""
     memory = queue.memory
     in_order: list[Message] = []
     others: list[Message] = []

@@ -161,8 +161,7 @@ class Queue:
             self.blocked = False
 
     def release(self, now: int, limit: int, takers: int) -> int:
-        """Queues deferred messages that are due at `now` (monotonic ns): at most `limit` that are in memory, and as
-        many others. Returns their number."""
+        """Queues deferred messages due at `now`: `limit` in memory, and as many others; returns their number."""
         deferred = self.deferred
         if deferred is None:
             return 0

@@ -15,8 +15,7 @@ MAX_BLOCK = 1024  # messages
 
 
 class Schedule:
-    """Numbers of messages by due time (any clock, ns), at first those given, in any order. Iterating yields (due,
-    number), the earliest first."""
+    """Numbers of messages by due time (any clock, ns). Iterating yields (due, number), the earliest first."""
 
     __slots__ = ("_dues", "_firsts", "_length", "_numbers")
 

@@ -38,8 +38,7 @@ class Context:
 
 
 class WriteAhead(Protocol):
-    """A log that has a topic's messages before they are queued. Each method may raise StorageError. `start`, `commit`,
-    and those for channels may yield."""
+    """A log of a topic's messages. Each method may raise StorageError, and may yield, except `append`."""
 
     @property
     def history(self) -> "History": ...  # the messages that can be delivered again
