@@ -367,7 +367,6 @@ class Channel:
         self._wake_others()
 
     def pause(self, paused: bool = True) -> None:
-        """Stops deliveries, or lets them go on."""
         self.paused = paused
         for client in self.clients.values():
             client.wake()

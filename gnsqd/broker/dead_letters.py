@@ -12,7 +12,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.dead_letter_format import DeadLetter, dead_letter_topic
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
-from gnsqd.broker.topic import RETRY_SECONDS, Topic
+from gnsqd.broker.topic import RETRY_SECONDS
 from gnsqd.hub.cooperative import yield_turn
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
@@ -75,9 +75,17 @@ class DeadLetters:
         if not channel.dead_messages:  # it was emptied or deleted
             return None
         moved: list[Message] = []
+        failure: Exception | None = None
         try:
             topic = self._registry.get_topic(dead_letter_topic(channel.topic_name, channel.name))
-            failure = _put_dead_letters(topic, channel, moved)
+            # One by one, to know which are in, and without a yield, so that nobody empties the channel meanwhile.
+            for message, reason, died in channel.dead_messages.look(MAX_BATCH, MAX_BATCH_BYTES):
+                try:
+                    topic.put_messages(topic.new_messages([_dead_letter(channel, message, reason, died).encode()]))
+                except (BrokerError, StorageError) as error:
+                    failure = error
+                    break
+                moved.append(message)
             topic.commit()
         except (BrokerError, StorageError) as error:
             failure = error
@@ -88,15 +96,6 @@ class DeadLetters:
         return failure
 
 
-def _put_dead_letters(topic: Topic, channel: Channel, moved: list[Message]) -> Exception | None:
-    """Puts letters of dead messages one by one, and appends the messages to `moved`; returns the error that ended it.
-    Never yields, so that nobody empties the channel meanwhile."""
-    for message, reason, died in channel.dead_messages.look(MAX_BATCH, MAX_BATCH_BYTES):
-        id, timestamp, attempts = message.id.decode("latin-1"), message.timestamp, message.attempts
-        dead_letter = DeadLetter(id, channel.topic_name, channel.name, timestamp, attempts, reason, died, message.body)
-        try:
-            topic.put_messages(topic.new_messages([dead_letter.encode()]))
-        except (BrokerError, StorageError) as error:
-            return error
-        moved.append(message)
-    return None
+def _dead_letter(channel: Channel, message: Message, reason: str, died: int) -> DeadLetter:
+    id, timestamp, attempts = message.id.decode("latin-1"), message.timestamp, message.attempts
+    return DeadLetter(id, channel.topic_name, channel.name, timestamp, attempts, reason, died, message.body)

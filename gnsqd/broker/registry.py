@@ -53,7 +53,6 @@ class Registry:
         return disk is not None and disk.low
 
     def set_draining(self, draining: bool) -> None:
-        """Lets all topics refuse publishers, or not."""
         self.draining = draining
         for topic in self.topics.values():
             topic.draining = draining

@@ -50,27 +50,21 @@ class Rules(NamedTuple):
         """Returns these rules with changes, written as over HTTP; raises InvalidRule. A new rate without a burst gets a
         hundredth of it, at least 1, so that consumers are woken at most a hundred times a second."""
         rate, burst, ordered = self
-        if "rate" in parameters:
-            try:
-                rate = parse_float(parameters["rate"])
-            except ValueError:
-                rate = -1.0
-            if rate and not MIN_RATE <= rate <= MAX_RATE:
-                raise InvalidRule("rate")
-            rate = int(rate) if rate.is_integer() else rate
-            burst = ceil(rate / 100)
-        if "burst" in parameters:
-            try:
-                burst = parse_int(parameters["burst"])
-            except ValueError:
-                burst = -1
-            if not (rate and 1 <= burst <= MAX_BURST):
-                raise InvalidRule("burst")
-        if "ordered" in parameters:
-            try:
-                ordered = parse_bool(parameters["ordered"])
-            except ValueError:
-                raise InvalidRule("ordered") from None
+        try:
+            if (name := "rate") in parameters:
+                rate = parse_float(parameters[name])
+                if rate and not MIN_RATE <= rate <= MAX_RATE:
+                    raise ValueError
+                rate = int(rate) if rate.is_integer() else rate
+                burst = ceil(rate / 100)
+            if (name := "burst") in parameters:
+                burst = parse_int(parameters[name])
+                if not (rate and 1 <= burst <= MAX_BURST):
+                    raise ValueError
+            if (name := "ordered") in parameters:
+                ordered = parse_bool(parameters[name])
+        except ValueError:
+            raise InvalidRule(name) from None
         return Rules(rate, burst, ordered)
 
 

@@ -45,9 +45,8 @@ class Deferred:
 
     def defer_again(self, message: Message, delay: int) -> None:
         """Holds a message that was in flight back for `delay` ns."""
-        due = monotonic_ns() + delay
-        self.hold(message, due)
-        self.resume_at = max(self.resume_at, due)
+        message.deferred = delay
+        self.defer([message])
 
     def hold(self, message: Message, due: int) -> bool:
         """Holds `message` back until `due`; False if its id is held back already: it is the same message."""

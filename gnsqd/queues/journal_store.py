@@ -143,7 +143,6 @@ class JournalStore(Store):
         self._report(self._journal.commit)
 
     def _report(self, write: Callable[[], None]) -> None:
-        """Writes, and reports success or failure."""
         failed_before = self._journal.failed
         try:
             write()

@@ -65,7 +65,6 @@ class JournalBackend(Backend):
                 self.notes.attempts[message.number] = message.attempts
 
     def put_spans(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Queues the messages with these numbers."""
         runs = self._runs
         for start, end in spans:
             self.count += end - start
@@ -148,7 +147,6 @@ class JournalBackend(Backend):
         return True
 
     def _skip(self, end: int) -> None:
-        """Drops the messages before `end` from the first run."""
         start, run_end = self._runs[0]
         if end < run_end:
             self._runs[0] = (end, run_end)

@@ -40,7 +40,6 @@ class QueueNotes:
         self._held: dict[int, tuple[int, int]] = {}  # attempts and due time; the last of each message
 
     def note_finished_span(self, start: int, end: int) -> None:
-        """Notes that the queue is done with these messages."""
         self.finished.add(start, end)
         for log in self.logs:
             log.add(start, end)
