@@ -4,7 +4,7 @@ Messages in flight and deferred messages do not count, and are not refused when 
 `Bounds.admit` first; with the policy drop-oldest, `Bounds.trim` makes room afterwards. Messages that are too old are
 dropped at delivery, or by `bounds_loop`, which also trims queues to which messages returned.
 
-Everything but the loop is one step, of a bounded number of messages, and does not yield. While a queue is put in
+Each method is one step, of a bounded number of messages, and `enforce` yields only after it. While a queue is put in
 order, nothing of it is dropped.
 """
 
@@ -118,14 +118,13 @@ class Bounds:
         return dropped
 
     def enforce(self) -> bool:
-        """Drops some messages that are beyond the bounds or too old; returns True if it dropped any."""
+        """Drops some messages that are beyond the bounds or too old; True if it dropped any. Then it may yield."""
         queues = [self._queue, *self._channel_queues()]
-        return any(map(_drop_expired, queues)) or self.trim(MAX_STEP // len(queues) + 1)
-
-    def wait_synced(self) -> None:
-        """Calls `Backend.wait_synced` for all queues. May yield."""
-        for queue in (self._queue, *self._channel_queues()):
-            queue.backend.wait_synced()
+        dropped = any(map(_drop_expired, queues)) or self.trim(MAX_STEP // len(queues) + 1)
+        if dropped:
+            for queue in queues:
+                queue.backend.wait_synced()
+        return dropped
 
 
 def _size_of(queue: Queue) -> int:
@@ -184,5 +183,4 @@ def bounds_loop(bounds: Callable[[], Iterable[Bounds]], disk: FreeDisk | None, e
             disk.check()
         for topic_bounds in Turns().over(list(bounds())):
             while not exit.is_set() and topic_bounds.enforce():
-                topic_bounds.wait_synced()
                 yield_turn()

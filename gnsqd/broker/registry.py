@@ -114,8 +114,6 @@ class Registry:
 
         self._environment.spawn(f"delete:{topic.name}", delete)
 
-    # nsqd.dat
-
     def metadata(self, name: str) -> TopicMetadata | None:
         """Returns a topic's entry in nsqd.dat and the file of rules; None if there must be none."""
         topic = self.topics.get(name)

@@ -9,7 +9,7 @@ from time import monotonic_ns
 
 from gnsqd.hub.cooperative import Turns, free
 from gnsqd.queues.message import Message
-from gnsqd.queues.schedule import MessageSchedule
+from gnsqd.queues.schedule import Schedule
 
 
 class Deferred:
@@ -22,7 +22,7 @@ class Deferred:
     def __init__(self) -> None:
         self.resume_at = 0
         self._messages: dict[bytes, Message] = {}
-        self._by_due = MessageSchedule()
+        self._by_due = Schedule(block=list)
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -84,7 +84,7 @@ class Deferred:
 
     def clear(self) -> None:
         free(self._messages.popitem, len(self._messages))
-        self._messages, self._by_due = {}, MessageSchedule()
+        self._messages, self._by_due = {}, Schedule(block=list)
         self.resume_at = 0
 
     def find(self, id: bytes) -> tuple[int, Message] | None:

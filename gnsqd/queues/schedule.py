@@ -6,29 +6,30 @@ They are sorted by due time, in blocks, so that a change moves one block and no 
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from sys import maxsize
 from typing import Any
 
 MAX_BLOCK = 1024  # messages
+NUMBERS = partial(array, "q")
 
 
 class Schedule:
-    """Numbers of messages by due time (any clock, ns). Iterating yields (due, number), the earliest first."""
+    """Numbers of messages by due time (any clock, ns), with `block=list` messages. Iterating yields (due, number), the
+    earliest first."""
 
-    __slots__ = ("_dues", "_firsts", "_length", "_numbers")
+    __slots__ = ("_block", "_dues", "_firsts", "_length", "_numbers")
 
-    def __init__(self, dues: Sequence[int] = (), numbers: Sequence[int] = ()) -> None:
+    def __init__(self, dues: Sequence[int] = (), numbers: Sequence[int] = (), block: Any = NUMBERS) -> None:
+        self._block = block
         order = sorted(range(len(dues)), key=dues.__getitem__)
         blocks = [order[start : start + MAX_BLOCK] for start in range(0, len(order), MAX_BLOCK)]
         self._dues = [array("q", [dues[position] for position in block]) for block in blocks]  # none is empty
         self._numbers = [self._block([numbers[position] for position in block]) for block in blocks]
         self._firsts = array("q", [block[0] for block in self._dues])
         self._length = len(dues)
-
-    def _block(self, items: Iterable[Any]) -> Any:
-        return array("q", items)
 
     def __len__(self) -> int:
         return self._length
@@ -113,12 +114,3 @@ class Schedule:
         for dues, numbers in zip(self._dues[first:], self._numbers[first:], strict=True):
             start = bisect_left(dues, begin)
             yield from zip(dues[start:], numbers[start:], strict=True)
-
-
-class MessageSchedule(Schedule):
-    """Messages in memory by due time, in the place of their numbers."""
-
-    __slots__ = ()
-
-    def _block(self, items: Iterable[Any]) -> Any:
-        return list(items)
