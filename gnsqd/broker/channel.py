@@ -340,7 +340,7 @@ class Channel:
         return count > 0
 
     def _unless_dead(self, messages: list[Message], reason: str) -> list[Message]:
-        """Returns the messages that were not delivered max-attempts times; the others go to the dead-letter topic."""
+        """Returns the messages that were not delivered max-attempts times; the others become dead letters."""
         others = self.dead_messages.add(messages, reason)
         if len(others) < len(messages):
             self._environment.note_dead(self)

@@ -33,9 +33,6 @@ class ChannelNotFound(BrokerError):
 class Draining(BrokerError):
     """Publishers are refused, for now at least: the daemon drains."""
 
-    def __init__(self) -> None:
-        super().__init__("draining")
-
 
 class Topic:
     """Owns one topic's queue, its channels and their pump. It moves nothing before `start`."""
@@ -123,7 +120,7 @@ class Topic:
     def publish(self, bodies: list[bytes], deferred: int = 0) -> None:
         """Puts new messages; errors as `put_messages`, and Draining or OutOfBounds: nothing is put. May yield."""
         if self.draining:
-            raise Draining
+            raise Draining("draining")
         if self.bounds is not None:
             self.bounds.admit(bodies)
         size = MAX_PUT

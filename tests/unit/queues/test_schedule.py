@@ -55,14 +55,6 @@ def compare_with_a_list(steps: list[tuple[int, str]], begin: list[int]) -> None:
         assert (len(tested), tested.first) == (len(expected), expected[0][0] if expected else maxsize)
 
 
-def test_copy_is_independent() -> None:
-    original = Schedule([5, 3], [1, 2])
-    copy = deepcopy(original)
-    original.push(4, 3)
-    assert original.pop_due(9, 9) == [2, 3, 1]
-    assert list(copy) == [(3, 2), (5, 1)]
-
-
 def test_message_takes_about_twenty_bytes() -> None:
     count = 100_000
     times = [number * 7919 % count for number in range(count)]  # in no order

@@ -95,7 +95,7 @@ def test_publisher_hears_ok_only_after_the_commit(world: World, handler: str) ->
     [
         (BrokerError("exiting"), "EXITING"),
         (StorageError("disk full"), "EXITING"),
-        (Draining(), "DRAINING"),
+        (Draining("draining"), "DRAINING"),
         (OutOfBounds("topic t is"), "FULL: topic t is"),
     ],
 )
