@@ -10,6 +10,7 @@ an integer for a bool has its usual meaning (1 is true), and values that it misp
 
 import codecs
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gnsqd import gotext
@@ -64,9 +65,8 @@ def parse_flags(arguments: Sequence[str], options: Table = OPTIONS) -> dict[str,
         try:
             values[option.name] = _parse(option, text, values.get(option.name, option.default))
         except ValueError as error:
-            if option.kind in _NEEDS_NO_VALUE:
-                raise FlagError(f"invalid boolean value {gotext.quote(text)} for -{name}: {error}") from None
-            raise FlagError(f"invalid value {gotext.quote(text)} for flag -{name}: {error}") from None
+            what, of = ("boolean ", "") if option.kind in _NEEDS_NO_VALUE else ("", "flag ")
+            raise FlagError(f"invalid {what}value {gotext.quote(text)} for {of}-{name}: {error}") from None
     return values
 
 
@@ -83,10 +83,9 @@ def _parse(option: Option, text: str, before: Any) -> Any:
             except gotext.NumberError as error:
                 raise ValueError("parse error" if error.reason == "invalid syntax" else error.reason) from None
         case Kind.DURATION | Kind.BOOL:
-            try:
+            with suppress(ValueError):
                 return gotext.parse_bool(text) if option.kind is Kind.BOOL else gotext.parse_duration(text)
-            except ValueError:
-                raise ValueError("parse error") from None
+            raise ValueError("parse error")
         case Kind.STRINGS:
             return [*before, text]
         case Kind.FLOATS:
@@ -121,10 +120,8 @@ _TYPE_WORDS |= dict.fromkeys(_NEEDS_NO_VALUE, "")
 
 
 def _usage(option: Option) -> str:
-    lines = f"  -{option.flag}{_TYPE_WORDS.get(option.kind, ' value')}\n    \t{option.help}"
-    if default := _default_text(option):
-        lines += f" (default {default})"
-    return lines + "\n"
+    default = f" (default {text})" if (text := _default_text(option)) else ""
+    return f"  -{option.flag}{_TYPE_WORDS.get(option.kind, ' value')}\n    \t{option.help}{default}\n"
 
 
 def _default_text(option: Option) -> str:
@@ -224,15 +221,13 @@ _SPECIAL: dict[str, Callable[[str], int]] = {
 
 def _parse_special(config: Mapping[str, Any]) -> dict[str, Any]:
     parsed = dict(config)
-    for key, parse in _SPECIAL.items():
-        if key not in config:
-            continue
+    for key in filter(config.__contains__, _SPECIAL):
         text = gotext.format_value(config[key])
         if key == "tls_min_version" and not text:
             del parsed[key]
             continue
         try:
-            parsed[key] = parse(text)
+            parsed[key] = _SPECIAL[key](text)
         except ValueError:
             raise StartError(f"failed parsing {key} {text}", prefix="") from None
     return parsed

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from decimal import Decimal
 from json.encoder import encode_basestring
 from string import hexdigits
@@ -165,9 +166,9 @@ def format_duration(nanoseconds: int) -> str:
     sign, rest = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
     if rest == 0:
         return "0s"
-    for unit, size in (("ns", 1), ("\u00b5s", 10**3), ("ms", 10**6)):
-        if rest < size * 1000:
-            return f"{sign}{_with_fraction(rest, size)}{unit}"
+    for unit in ("ns", "\u00b5s", "ms"):
+        if rest < _UNITS[unit] * 1000:
+            return f"{sign}{_with_fraction(rest, _UNITS[unit])}{unit}"
     minutes, rest = divmod(rest, 60 * 10**9)
     hours, minutes = divmod(minutes, 60)
     large = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
@@ -300,12 +301,10 @@ def _parse(data: bytes) -> object:
         raise ValueError("exceeded max depth") from None
 
 
-class _Object(list[tuple[str, Any]]):
-    pass
+class _Object(list[tuple[str, Any]]): ...
 
 
-class _Number(str):
-    pass
+class _Number(str): ...
 
 
 _JSON_TYPES: dict[type, str] = {_Object: "object", list: "array", bool: "bool", _Number: "number", str: "string"}
@@ -342,11 +341,9 @@ def _decode(item: object, kind: GoType | Struct, target: str, path: str) -> Any:
             return [_object(element, kind, target, path) for element in item]
         return ["" if element is None else _decode(element, "string", target, path) for element in item]
     if isinstance(item, _Number) and kind in _RANGES:
-        try:
+        with suppress(NumberError):
             if (number := parse_int(item)) in _RANGES[kind]:
                 return number
-        except NumberError:
-            pass
         raise _mismatch(item, target, kind, f"number {item}")
     if kind == "bool" and isinstance(item, bool):
         return item

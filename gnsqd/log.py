@@ -19,10 +19,6 @@ from typing import Self, TextIO
 _CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-def _escape(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode()
-
-
 class Level(enum.IntEnum):
     """Severities, with nsqd's numbers (`/config/log_level` shows them)."""
 
@@ -100,7 +96,8 @@ class Logger:
         if second != self._second:
             self._second = second
             self._date = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(second))
-        text = _CONTROL_CHARACTER.sub(_escape, format % args if args else format)
+        text = format % args if args else format
+        text = _CONTROL_CHARACTER.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
         if stack:
             text = f"{text}\n{stack}"
         self._write(f"{self.prefix}{self._date}.{nanoseconds // 1000:06d} {level.word}: {text}\n")

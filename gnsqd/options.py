@@ -391,8 +391,8 @@ _ACRONYMS = {word.lower(): word for word in ("TCP", "HTTP", "HTTPS", "TLS", "E2E
 def _option(field: "dataclasses.Field[Any]") -> Option:
     words = field.name.split("_")
     named_after = "".join(_ACRONYMS.get(word, word.capitalize()) for word in words)
-    columns: dict[str, Any] = {"flag": "-".join(words), "cfg": field.name, "field": named_after} | dict(field.metadata)
-    return Option(name=field.name, **columns)
+    columns: dict[str, Any] = {"flag": "-".join(words), "cfg": field.name, "field": named_after}
+    return Option(name=field.name, **columns | dict(field.metadata))
 
 
 OPTIONS: tuple[Option, ...] = tuple(_option(field) for field in dataclasses.fields(Options))
@@ -407,8 +407,7 @@ def parse_tls_required(text: str) -> int:
 
 
 def parse_tls_version(text: str) -> int:
-    """Returns a version's number by its name in any case; raises ValueError, also for `ssl3.0`, which the help
-    names."""
+    """Returns a version's number by its name in any case; raises ValueError, also for `ssl3.0` of the help text."""
     if text.lower() not in TLS_VERSIONS:
         raise ValueError(f"unknown tlsVersionOption {quote(text.lower())}")
     return TLS_VERSIONS[text.lower()]

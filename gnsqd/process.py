@@ -63,7 +63,7 @@ def run(
 
 
 def serve(new_daemon: "Callable[[], Daemon]") -> int:
-    """Run the daemon until a signal stops it; returns the exit code. StartError."""
+    """Runs the daemon until a signal stops it; returns the exit code. Raises StartError."""
     _raise_descriptor_limit()
     gevent.config.track_greenlet_tree = False  # where each was spawned: half a kilobyte a greenlet
     daemon = new_daemon()

@@ -57,7 +57,7 @@ class Supervisor:
             self._log.fatal("%s", error)
         else:
             self._note(name)
-            self._log.fatal("greenlet %s died", name, stack=_stack(error))
+            self._log.fatal("greenlet %s died", name, stack="".join(format_exception(error)))
         self._end()
 
     def _note(self, name: str) -> None:
@@ -77,7 +77,7 @@ class Supervisor:
                 report(context, kind, error, traceback)
             elif isinstance(context, _ForClient):
                 self._note(context.name)
-                self._log.error("greenlet %s died", context.name, stack=_stack(error))
+                self._log.error("greenlet %s died", context.name, stack="".join(format_exception(error)))
             else:
                 self._died(context.name if isinstance(context, Greenlet) else "hub", error)
 
@@ -103,7 +103,7 @@ class Daemon(ABC):
         self._exit_requested.set()
 
     def terminate(self) -> None:
-        """Is called for SIGTERM."""
+        """Handles SIGTERM."""
         self.request_exit(0)
 
     def wait(self, timeout: float) -> bool:
@@ -123,7 +123,3 @@ def _start(started: "Greenlet[..., None]", name: str) -> "Greenlet[..., None]":
     started.name = name
     started.start()
     return started
-
-
-def _stack(error: Exception) -> str:
-    return "".join(format_exception(error))

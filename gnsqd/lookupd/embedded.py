@@ -11,9 +11,8 @@ from socket import gethostname
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
 from gnsqd.log import Logger
-from gnsqd.lookupd.client_v1 import Registrant
 from gnsqd.lookupd.nsqlookupd import LookupdServers
-from gnsqd.lookupd.registration_db import PeerInfo
+from gnsqd.lookupd.registration_db import PeerInfo, Registrant
 from gnsqd.options import LookupdOptions, Options
 from gnsqd.shared.version import NSQD_VERSION
 from gnsqd.supervisor import Supervisor

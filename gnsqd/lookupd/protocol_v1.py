@@ -8,6 +8,7 @@ import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from struct import Struct as Format
 from time import monotonic
 
 from gevent import Greenlet
@@ -16,18 +17,21 @@ from gnsqd.broker.environment import Spawn
 from gnsqd.gotext import Struct, decode_object, dumps
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
-from gnsqd.lookupd.client_v1 import ClientV1, CommandRefused, Registrant, StreamEnded
-from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
+from gnsqd.lookupd.registration_db import PeerInfo, Registrant, RegistrationDB
 from gnsqd.net.connection import Connection
 from gnsqd.net.listener import Listener
 from gnsqd.options import SECOND, LookupdOptions
+from gnsqd.shared.errors import NSQError
 from gnsqd.shared.names import TooMany, is_valid_name
 from gnsqd.shared.version import NSQD_VERSION
 
 MAGIC_V1 = b"  V1"
+MAX_LINE = 16384  # bytes, with the line feed
+MAX_REPLIES = 65536  # bytes that are collected
 MAX_BODY = 16384  # bytes of IDENTIFY's JSON
 SEND_TIMEOUT = 60.0  # seconds
 
+_SIZE = Format(">i")
 _SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))  # Go's
 _PEER_INFO = Struct(
     "nsqlookupd.PeerInfo",
@@ -43,6 +47,89 @@ _PEER_INFO = Struct(
 # Unknown to v1.3.0, which therefore accepts any type.
 _TOPOLOGY = [Struct(_PEER_INFO.name, {name: "string"}) for name in ("topology_zone", "topology_region")]
 _REQUIRED = ("broadcast_address", "tcp_port", "http_port", "version")
+
+
+class CommandRefused(NSQError):
+    """A command is refused, and the connection ends; str() is the reply, `cause` follows it in the log."""
+
+    def __init__(self, code: str, text: str, cause: Exception | None = None) -> None:
+        super().__init__(f"{code} {text}")
+        self.cause = cause
+
+
+class StreamEnded(NSQError):
+    """The stream ended; str() is Go's text."""
+
+
+class ClientV1:
+    """Owns a connection, which is read by lines. str() is its remote address.
+
+    Replies have an int32 size and no type. They are collected while commands are at hand, and sent before the
+    connection is read again.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._buffer = b""
+        self._position = 0
+        self._replies = bytearray()
+
+    def __str__(self) -> str:
+        return self.connection.remote_address
+
+    # Reading
+
+    def read(self, size: int) -> bytes:
+        """Reads `size` bytes; raises StreamEnded, or as `Connection.receive`."""
+        while len(self._buffer) - self._position < size:
+            if not self._receive():
+                cut = len(self._buffer) > self._position
+                raise StreamEnded("unexpected EOF" if cut else "EOF")
+        return self._take(size)
+
+    def read_size(self) -> int:
+        """Reads an int32; raises as `read`."""
+        size: int = _SIZE.unpack(self.read(_SIZE.size))[0]
+        return size
+
+    def read_line(self) -> bytes:
+        """Reads a line with its line feed; raises CommandRefused, StreamEnded, or as `read`."""
+        searched = self._position
+        while (end := self._buffer.find(b"\n", searched, self._position + MAX_LINE)) < 0:
+            searched = len(self._buffer)
+            if searched - self._position >= MAX_LINE:
+                raise CommandRefused("E_INVALID", f"command line is longer than {MAX_LINE} bytes")
+            searched -= self._position
+            if not self._receive():
+                raise StreamEnded("EOF")
+        return self._take(end + 1 - self._position)
+
+    def _take(self, size: int) -> bytes:
+        start = self._position
+        self._position += size
+        return self._buffer[start : self._position]
+
+    def _receive(self) -> bool:
+        """Sends the replies and reads more; returns False at the end of the stream. Sets the position to 0."""
+        self.flush()
+        data = self.connection.receive()
+        self._buffer = self._buffer[self._position :] + data
+        self._position = 0
+        return bool(data)
+
+    # Writing
+
+    def reply(self, data: bytes) -> None:
+        """Queues a reply. May send; then raises as `Connection.send`."""
+        self._replies += _SIZE.pack(len(data)) + data
+        if len(self._replies) >= MAX_REPLIES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends the replies; raises as `Connection.send`."""
+        if self._replies:
+            replies, self._replies = bytes(self._replies), bytearray()
+            self.connection.send(replies)
 
 
 @dataclass(eq=False)

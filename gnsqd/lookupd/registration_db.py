@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import InitVar, dataclass, field
 from time import monotonic_ns, time_ns
 
-from gnsqd.gotext import dumps
+from gnsqd.gotext import dumps, format_duration
+from gnsqd.hub.cooperative import Turns
+from gnsqd.log import Logger
 from gnsqd.shared.names import TooMany, is_ephemeral
 
 ALL = "*"
@@ -276,3 +278,49 @@ class RegistrationDB:
         if topic == ALL:
             return list(table)
         return [topic] if topic in table else []
+
+
+class Registrant:
+    """Changes the database for one nsqd, and logs the lines of nsqlookupd."""
+
+    def __init__(self, db: RegistrationDB, peer: PeerInfo, log: Logger) -> None:
+        self._db = db
+        self._log = log
+        self.peer = peer
+        db.clients[peer.id] = peer
+        self._log_change("REGISTER", "client")
+
+    def _log_change(self, what: str, category: str, topic: str = "", channel: str = "") -> None:
+        line = "DB: client(%s) %s category:%s key:%s subkey:%s"
+        self._log.info(line, self.peer.id, what, category, topic, channel)
+
+    def register(self, topic: str, channel: str) -> None:
+        """Registers for a topic, and for a channel of it unless that is ""; raises TooMany."""
+        for registration in self._db.register(self.peer, topic, channel):
+            self._log_change("REGISTER", *registration)
+
+    def unregister(self, topic: str, channel: str) -> None:
+        """Removes a registration; a topic goes with its channels. May yield without a channel."""
+        if channel:
+            if self._db.unregister_channel(self.peer, topic, channel):
+                self._log_change("UNREGISTER", "channel", topic, channel)
+            return
+        for name in Turns().over(self._db.channel_names(topic)):
+            if self._db.remove_from_channel(self.peer, topic, name):
+                line = "client(%s) unexpected UNREGISTER category:channel key:%s subkey:%s"
+                self._log.warn(line, self.peer.id, topic, name)
+        self.unregister_topic(topic)
+
+    def unregister_topic(self, topic: str) -> None:
+        """Removes the registration for a topic, and not for channels that it may still have."""
+        if self._db.unregister_topic(self.peer, topic):
+            self._log_change("UNREGISTER", "topic", topic)
+
+    def ping(self) -> None:
+        """Reports that the nsqd is alive."""
+        self._log.info("CLIENT(%s): pinged (last ping %s)", self.peer.id, format_duration(self.peer.note_update()))
+
+    def disconnect(self) -> None:
+        """Removes the nsqd. May yield."""
+        for registration in Turns().over(self._db.disconnect(self.peer)):
+            self._log_change("UNREGISTER", *registration)

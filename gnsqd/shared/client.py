@@ -13,8 +13,8 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from struct import Struct
-from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self
 
 from gnsqd.shared.errors import reason_of
@@ -29,7 +29,7 @@ _FIN = b"FIN %b\n" % bytes(16)
 _SIZE = Struct(">I")
 _PIECE = 1 << 18  # bytes read at once
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-_NOT_FATAL = ("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED")
+_NOT_FATAL = ("E_FIN_FAILED", "E_REQ_FAILED")
 
 
 class PushedMessage(NamedTuple):
@@ -62,11 +62,8 @@ class Frames(NamedTuple):
 
     def messages(self) -> list[PushedMessage]:
         data, unpack, make, head = self.data, _MESSAGE_HEAD.unpack_from, tuple.__new__, FRAME_HEAD
-        ends = self.edges[1:]
-        return [
-            make(PushedMessage, (*unpack(data, at)[2:], data[at + head : end]))
-            for at, end in zip(self.edges, ends, strict=False)
-        ]
+        spans = pairwise(self.edges)
+        return [make(PushedMessage, (*unpack(data, at)[2:], data[at + head : end])) for at, end in spans]
 
 
 class Upgrade(NamedTuple):
@@ -89,11 +86,10 @@ class Client:
     secret_option = ""  # where a missing secret for AUTH can be given
 
     def __init__(self, sock: socket.socket, name: str, read_timeout: float) -> None:
-        """Uses a connected socket. Call `negotiate` first."""
+        """Uses a connected socket; `negotiate` comes first."""
         self.max_rdy_count = 2500
         self.unfinished: set[bytes] = set()
         self.name = name
-        self._socket = sock
         self._read_timeout = read_timeout
         self._tls = False
         self._is_upgrading = False
@@ -176,7 +172,7 @@ class Client:
         self._send(b"RDY %d\n" % min(count, self.max_rdy_count))
 
     def receive(self, timeout: float) -> list[PushedMessage]:
-        """Returns all messages received, after waiting up to `timeout` seconds for the first."""
+        """Returns all messages received; waits up to `timeout` seconds for the first."""
         return [message for frames in self.receive_frames(timeout) for message in frames.messages()]
 
     def receive_frames(self, timeout: float) -> list[Frames]:
@@ -192,13 +188,9 @@ class Client:
         return frames
 
     def _listen(self) -> None:
-        """Reads as `_read`; raises an error if nothing has come for too long."""
-        if not self._read() and time.monotonic() - self._heard > self._read_timeout:
+        """Reads as `poll`; raises an error if nothing has come for too long."""
+        if not self.poll() and time.monotonic() - self._heard > self._read_timeout:
             self._lost(f"was silent for {self._read_timeout:g} s")
-
-    def poll(self) -> None:
-        """Answers heartbeats, without waiting; received messages are kept for the next `receive`."""
-        self._read()
 
     def finish(self, ids: Iterable[bytes]) -> None:
         """Sends FIN for all of them, in one send."""
@@ -214,10 +206,6 @@ class Client:
     def requeue(self, ids: Iterable[bytes], delay_ms: int = 0) -> None:
         """Sends REQ for all of them, in one send."""
         self._send(b"".join([b"REQ %b %d\n" % (id, delay_ms) for id in ids]))
-
-    def touch(self, ids: Iterable[bytes]) -> None:
-        """Sends TOUCH for all of them, in one send."""
-        self._send(b"".join([b"TOUCH %b\n" % id for id in ids]))
 
     def finish_confirmed(self, *, requeue: Iterable[bytes] = (), within: float | None = None) -> set[bytes]:
         """Closes the connection when the daemon has processed every FIN of it.
@@ -256,7 +244,7 @@ class Client:
         self.publish_joined(topic, b"".join([_SIZE.pack(len(body)) + body for body in bodies]), len(bodies), defer_ms)
 
     def publish_joined(self, topic: str, data: bytes | memoryview, count: int, defer_ms: int) -> None:
-        """As `publish`: `data` has `count` bodies, each behind its size of 4 bytes."""
+        """Publishes as `publish`: `data` has `count` bodies, each behind its size of 4 bytes."""
         if defer_ms:
             self._send(b"".join(_deferred(topic, memoryview(data), defer_ms)))
         elif count == 1:
@@ -274,9 +262,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Frames
@@ -287,7 +273,7 @@ class Client:
             self._lost(f"answered {answer[:100]!r} in place of {expected.decode()}")
 
     def _response(self, deadline: float | None) -> bytes:
-        """The next answer; messages that come before it are kept."""
+        """Returns the next answer; messages that come before it are kept."""
         if deadline is None:
             deadline = time.monotonic() + self._read_timeout
         while not self._responses:
@@ -295,11 +281,12 @@ class Client:
             if left <= 0:
                 self._late()
             self._poll.poll(left * 1000)
-            self._read()
+            self.poll()
         return self._responses.popleft()
 
-    def _read(self) -> bool:
-        """Receives and parses available bytes; returns False if there are none."""
+    def poll(self) -> bool:
+        """Receives available bytes without waiting, and answers heartbeats; messages are kept for the next `receive`.
+        Returns False if there are no bytes."""
         came = self._fill()
         self._take_frames()
         return came
@@ -308,10 +295,7 @@ class Client:
         """Receives available bytes, without waiting; returns False if there are none."""
         size = 0
         try:
-            while True:
-                data = self._socket.recv(_PIECE)
-                if not data:
-                    break
+            while data := self._socket.recv(_PIECE):
                 self._pieces.append(data)
                 size += len(data)
                 if not self._tls:  # which gives one record at a time, and may keep from `poll` what it has decrypted
@@ -426,7 +410,7 @@ class Client:
 
     def _explain(self, error: OSError) -> NoReturn:
         """Raises the error for a failed send; before it closed, the daemon may have sent the reason."""
-        while self._read():
+        while self.poll():
             pass
         self._lost(f"went away: {reason(error)}")
 

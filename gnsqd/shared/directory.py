@@ -92,7 +92,6 @@ class StoredQueue:
         return meta
 
     def read_due_times(self) -> "DueTimesFile":
-        """Calls `read_due_times` for its side file."""
         return read_due_times(self.due_times_path)
 
 
@@ -144,17 +143,12 @@ class DataDirectory:
         return self.listed is None or queue.name in self.listed
 
     def is_paused(self, queue: StoredQueue) -> bool:
-        entry = (self.listed or {}).get(queue.name)
-        return entry is not None and entry.paused
+        return self.listed is not None and queue.name in self.listed and self.listed[queue.name].paused
 
     def select(self, topic: str, channel: str) -> list[StoredQueue]:
         """Returns the queues of that topic and channel, or of all, sorted."""
-        selected = [
-            queue
-            for queue in self.queues.values()
-            if (not topic or queue.topic == topic) and (not channel or queue.channel == channel)
-        ]
-        return sorted(selected, key=lambda queue: (queue.topic, queue.channel))
+        queues = sorted(self.queues.values(), key=lambda queue: (queue.topic, queue.channel))
+        return [queue for queue in queues if topic in ("", queue.topic) and channel in ("", queue.channel)]
 
     def select_journals(self, topic: str) -> list[StoredJournal]:
         """Returns the journal of the topic, or all, sorted."""
@@ -175,9 +169,8 @@ def list_directory(path: str) -> DataDirectory:
     except (StorageError, OSError) as error:
         directory.metadata_error = reason_of(error)
         if not directory.queues and not directory.journals and isinstance(error, FileNotFoundError):
-            raise NotADataDirectory(
-                f"{path} is not a data directory: it has neither {METADATA} nor files of queues"
-            ) from error
+            text = f"{path} is not a data directory: it has neither {METADATA} nor files of queues"
+            raise NotADataDirectory(text) from error
     for listed in (directory.listed or {}).values():
         directory.queues.setdefault(listed.queue, StoredQueue(path, listed.queue))
     directory.temporary.sort()
@@ -191,10 +184,9 @@ def _sort_in(directory: DataDirectory, entry: "os.DirEntry[str]") -> None:
         if parse_temporary_name(name):
             directory.temporary.append(name)
         elif entry.is_file() and (segment := parse_segment_name(name)):
-            topic, number = segment
-            journal = directory.journals.setdefault(topic, StoredJournal(directory.path, topic))
+            journal = directory.journals.setdefault(segment[0], StoredJournal(directory.path, segment[0]))
             with suppress(OSError):  # it has gone meanwhile
-                journal.numbers[number] = entry.stat().st_size
+                journal.numbers[segment[1]] = entry.stat().st_size
         elif not entry.is_file():
             directory.passed_over.append(name)
         elif name != METADATA:
@@ -233,8 +225,8 @@ def _read_metadata(path: str) -> dict[str, Listed]:
         entries = [("", topic), *((_name(channel), channel) for channel in _entries(topic, "channels"))]
         for channel, value in entries:
             listed = Listed(_name(topic), channel, _get(value, "paused") is True)
-            before = listing.get(listed.queue)
-            listing[listed.queue] = listed if before is None or not before.paused else before
+            if listed.paused or listed.queue not in listing or not listing[listed.queue].paused:
+                listing[listed.queue] = listed
     return listing
 
 
@@ -291,8 +283,7 @@ class DueTimesFile:
 
 
 def read_due_times(path: str) -> DueTimesFile:
-    """Reads a file up to its first damage, without payloads; empty without a file. Raises StorageError if that
-    fails."""
+    """Reads a file up to its first damage, without payloads; empty without a file. May raise StorageError."""
     due_times = DueTimesFile()
     try:
         with os.fdopen(open_file(path), "rb", _BUFFER) as file:
@@ -320,14 +311,11 @@ def read_due_times(path: str) -> DueTimesFile:
 
 def read_held(path: str, due_times: DueTimesFile) -> Iterator[tuple[int, bytes]]:
     """Yields position and payload of deferred messages, in the order of the file; raises OSError."""
-    if not due_times.held:
-        return
-    descriptor = open_file(path)
-    try:
-        for position, size in sorted(due_times.held.values()):
-            yield position, os.pread(descriptor, size, position)
-    finally:
-        os.close(descriptor)
+    if due_times.held:
+        with os.fdopen(open_file(path), "rb") as file:
+            for position, size in sorted(due_times.held.values()):
+                file.seek(position)
+                yield position, file.read(size)
 
 
 @dataclass
@@ -356,14 +344,11 @@ class ReadPlan:
             start = self.start(number)
             if queue.numbers[number] >= start + 12:
                 try:
-                    descriptor = open_file(queue.path(number))
+                    with os.fdopen(open_file(queue.path(number)), "rb") as file:
+                        file.seek(start + 4)
+                        return int.from_bytes(file.read(8), "big") / 1e9
                 except OSError:
                     return None
-                try:
-                    stamp = int.from_bytes(os.pread(descriptor, 8, start + 4), "big")
-                finally:
-                    os.close(descriptor)
-                return stamp / 1e9
         return None
 
 

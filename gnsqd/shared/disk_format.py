@@ -61,7 +61,7 @@ class Meta(NamedTuple):
 
     @classmethod
     def parse(cls, text: bytes) -> Self:
-        """Parses a meta file, or its beginning; raises StorageError, with Go's text, if it is invalid."""
+        """Parses a meta file; raises StorageError, with Go's text, if it is invalid."""
         match = _META.match(text)
         if match is None:
             raise StorageError("EOF" if _META_BEGINNING.fullmatch(text) else "expected integer")
@@ -86,7 +86,7 @@ def message_key(payload: bytes) -> bytes:
 
 def read_due_times_entries(file: BinaryIO, position: int, end: int) -> Iterator[tuple[bytes, int, int, int]]:
     """Yields (key, due time in ns, position and size of the payload) of the entries between two positions of a file of
-    due times. StorageError if the last is cut off."""
+    due times; raises StorageError if the last is cut off."""
     while position < end:
         file.seek(position)
         head = file.read(DUE_TIMES_ENTRY.size)
@@ -115,7 +115,6 @@ def meta_file_name(queue: str) -> str:
 
 
 def due_times_file_name(queue: str) -> str:
-    """Returns the name of a file that only gnsqd has (`storage.due_times`)."""
     return f"{queue}.diskqueue.due_times.dat"
 
 
@@ -124,7 +123,7 @@ def data_file_name(queue: str, number: int) -> str:
 
 
 class QueueFile(NamedTuple):
-    """What the name of a disk queue's file specifies. A data file has a `number`, other files have a `kind`, `meta` or
+    """The name of a disk queue's file. A data file has a `number`, other files have a `kind`, `meta` or
     `due_times`; neither if its number is not written as nsqd writes it. `is_bad`: the file was set aside."""
 
     queue: str

@@ -15,8 +15,8 @@ class StatKind(Enum):
 
 
 def _figure(kind: StatKind, metric: str, meaning: str, statsd: str | None = None, default: Any = MISSING) -> Any:
-    """`metric` is the name in Prometheus without prefix and `_total`, `statsd` the name in a push: that of the field if
-    None, and not pushed if empty. A figure that the real nsqd does not have needs a `default`."""
+    """Returns a field. `metric` is the name in Prometheus without prefix and `_total`, `statsd` the name in a push:
+    that of the field if None, and not pushed if empty. A figure that the real nsqd lacks needs a `default`."""
     return field(default=default, metadata={"kind": kind, "metric": metric, "meaning": meaning, "statsd": statsd})
 
 

@@ -5,8 +5,7 @@ import random
 import pytest
 
 from gnsqd.log import Level, Logger
-from gnsqd.lookupd.client_v1 import Registrant
-from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
+from gnsqd.lookupd.registration_db import PeerInfo, Registrant, RegistrationDB
 from gnsqd.shared.names import TooMany
 
 TOPICS = ("t", "u", "e#ephemeral")

@@ -8,8 +8,7 @@ from gevent import spawn
 from gnsqd.hub.cooperative import yield_turn
 from gnsqd.log import Level, Logger
 from gnsqd.lookupd.api import LOOKUPD_ROUTES, LookupdAPI
-from gnsqd.lookupd.client_v1 import Registrant
-from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
+from gnsqd.lookupd.registration_db import PeerInfo, Registrant, RegistrationDB
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.options import LookupdOptions
 from gnsqd.web.debug import Debug
