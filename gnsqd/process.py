@@ -37,8 +37,7 @@ def run(
     arguments: Sequence[str],
     start: Callable[[Mapping[str, Any], Mapping[str, Any]], int],
 ) -> int:
-    """Calls `start` with the values of flags and config file; returns the exit code. `program` is the real daemon's
-    name, and `options` its table."""
+    """Calls `start` with the values of flags and config file; returns the exit code. `program` is the real name."""
     _reserve_standard_descriptors()
     try:
         flags = parse_flags(arguments, options)

@@ -27,8 +27,7 @@ _ZERO = -1  # the bucket of samples that are not positive
 
 @dataclass(frozen=True)
 class Result:
-    """`count` samples in the window; `percentiles` as pairs (quantile, ns) in the order of the option, 0 ns when there
-    are none."""
+    """`count` samples in the window; `percentiles` are (quantile, ns) in the order of the option, 0 ns without any."""
 
     count: int
     percentiles: tuple[tuple[float, int], ...]
@@ -68,10 +67,8 @@ class Sketch:
         values = []
         for quantile in quantiles:
             rank = ceil(quantile * self.count)
-            if rank == self.count:
-                values.append(self._largest)
-            else:
-                values.append(min(_value(buckets[bisect_left(ranks, rank)]), self._largest))
+            is_last = rank == self.count
+            values.append(self._largest if is_last else min(_value(buckets[bisect_left(ranks, rank)]), self._largest))
         return values
 
 

@@ -52,16 +52,15 @@ class Supervisor:
         except Exception as error:
             self._died(name, error)
 
-    def _died(self, name: str, error: Exception) -> None:
+    def _died(self, name: str, error: Exception, for_client: bool = False) -> None:
         if isinstance(error, ListenerBroken):
             self._log.fatal("%s", error)
         else:
-            self._note(name)
-            self._log.fatal("greenlet %s died", name, stack="".join(format_exception(error)))
-        self._end()
-
-    def _note(self, name: str) -> None:
-        self.crashes[name.partition(":")[0]] += 1
+            self.crashes[name.partition(":")[0]] += 1
+            log = self._log.error if for_client else self._log.fatal
+            log("greenlet %s died", name, stack="".join(format_exception(error)))
+        if not for_client:
+            self._end()
 
     def watch(self) -> None:
         """Registers with the hub for errors of greenlets."""
@@ -75,11 +74,9 @@ class Supervisor:
             in_thread = isinstance(context, tuple) and isinstance(context[0], greenlet)
             if in_thread or not isinstance(error, Exception):
                 report(context, kind, error, traceback)
-            elif isinstance(context, _ForClient):
-                self._note(context.name)
-                self._log.error("greenlet %s died", context.name, stack="".join(format_exception(error)))
             else:
-                self._died(context.name if isinstance(context, Greenlet) else "hub", error)
+                name = context.name if isinstance(context, Greenlet) else "hub"
+                self._died(name, error, isinstance(context, _ForClient))
 
         hub.handle_error = handle_error
 

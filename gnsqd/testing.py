@@ -66,8 +66,7 @@ class Daemon:
         self._process: subprocess.Popen[bytes] | Process | None = None
 
     def _reserve_port(self) -> int:
-        """Returns a port that only the daemon gets: it is bound, so Linux assigns it to nobody else, and nobody
-        listens, so the daemon can."""
+        """Returns a bound port, which Linux assigns to nobody else; nobody listens there, so the daemon can."""
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(("127.0.0.1", 0))

@@ -194,9 +194,8 @@ class LookupdAPI:
 
 def _list(names: Collection[str], turns: Turns) -> str:
     """Encodes names as a JSON list. May yield."""
-    pieces = ['","'.join(piece) for piece in turns.over(_pieces(list(names)))]
-    joined = '","'.join(pieces)
-    return f'["{joined}"]' if pieces else "[]"
+    joined = '","'.join('","'.join(piece) for piece in turns.over(_pieces(list(names))))
+    return f'["{joined}"]' if joined else "[]"
 
 
 def _pieces(items: Iterable[T]) -> Iterator[list[T]]:

@@ -134,8 +134,7 @@ class ClientV1:
 
 @dataclass(eq=False)
 class LookupTCPServer:
-    """Owns the clients of one listener. `spawn(name, body)` starts a greenlet for a client; `http_port` is for answers
-    to IDENTIFY."""
+    """Owns the clients of one listener; `http_port` is for answers to IDENTIFY."""
 
     _listener: Listener
     _http_port: int
@@ -251,14 +250,9 @@ class LookupTCPServer:
         return Registrant(self._db, peer, self._log)
 
     def _describe(self) -> bytes:
-        description = {
-            "broadcast_address": self._options.broadcast_address,
-            "hostname": socket.gethostname(),
-            "http_port": self._http_port,
-            "tcp_port": self._listener.port,
-            "version": NSQD_VERSION,
-        }
-        return dumps(description).encode()
+        row: dict[str, object] = {"broadcast_address": self._options.broadcast_address}
+        row |= {"hostname": socket.gethostname(), "http_port": self._http_port, "tcp_port": self._listener.port}
+        return dumps(row | {"version": NSQD_VERSION}).encode()
 
     def _change(self, registrant: Registrant | None, command: str, parameters: list[str]) -> None:
         if registrant is None:

@@ -61,17 +61,13 @@ class PeerInfo:
         self.json = self._encode(self.broadcast_address)
 
     def _encode(self, broadcast_address: str) -> str:
-        return dumps(
-            {
-                "remote_address": self.id,
-                "hostname": self.hostname,
-                "broadcast_address": broadcast_address,
-                "tcp_port": self.tcp_port,
-                "http_port": self.http_port,
-                "version": self.version,
-                **self.topology,
-            }
-        )
+        row: dict[str, object] = {
+            "remote_address": self.id,
+            "hostname": self.hostname,
+            "broadcast_address": broadcast_address,
+        }
+        row |= {"tcp_port": self.tcp_port, "http_port": self.http_port, "version": self.version, **self.topology}
+        return dumps(row)
 
     def json_for(self, host: str) -> str:
         """Returns the fields of /lookup, for an asker that reached nsqlookupd by this host name, "" if unknown."""
@@ -179,8 +175,7 @@ class RegistrationDB:
         return True
 
     def disconnect(self, peer: PeerInfo) -> Iterator[Registration]:
-        """Removes an nsqd; returns its registrations. All names stay. From the first item on, no query finds the
-        nsqd."""
+        """Removes an nsqd; yields its registrations. All names stay; from the first item on, no query finds it."""
         peer.heard = _LONG_AGO
         if self.clients.get(peer.id) is peer:
             del self.clients[peer.id]

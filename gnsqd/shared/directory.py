@@ -380,25 +380,20 @@ def plan_of(queue: StoredQueue, meta: Meta | None, meta_error: str = "") -> Read
 def is_held(path: str) -> bool:
     """Returns True if a running nsqd, or a repair, has locked the directory; False where that cannot be tried. The lock
     is not kept: a daemon may start."""
-    try:
+    with suppress(StorageError):
         descriptor = _open_directory(path)
-    except StorageError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return False
-    finally:
-        os.close(descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return isinstance(error, BlockingIOError)  # else a file system without locks
+        finally:
+            os.close(descriptor)
     return False
 
 
 @contextmanager
 def locked(path: str, instead: str = "") -> Iterator[None]:
-    """Prevents nsqd from starting on the directory inside `with`; raises StorageError if one runs, with the alternative
-    `instead`."""
+    """Prevents nsqd from starting on the directory; raises StorageError if one runs, with the alternative `instead`."""
     descriptor = _open_directory(path)
     try:
         try:

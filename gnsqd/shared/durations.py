@@ -1,5 +1,4 @@
-"""Spans of time as options of gnsqadmin and of Spark give them. The daemon reads Go's form instead (`gnsqd.gotext`):
-it has no days, and no plain numbers."""
+"""Spans of time in options of gnsqadmin and of Spark; the daemon reads Go's form (`gotext`), which has no days."""
 
 import re
 

@@ -6,8 +6,7 @@ class NSQError(Exception):
 
 
 class StartError(NSQError):
-    """The daemon cannot start, and exits with code 1. `line` is the text of the FATAL line: `{prefix} - {text}`, or the
-    text alone when `prefix` is empty (NSQD-COMPAT 1.4)."""
+    """The daemon cannot start, and exits with code 1. `line` is the text of the FATAL line (NSQD-COMPAT 1.4)."""
 
     def __init__(self, text: str, prefix: str = "failed to instantiate nsqd") -> None:
         super().__init__(text)
@@ -28,8 +27,7 @@ class BrokerError(NSQError):
 
 
 class StorageError(NSQError):
-    """Reading or writing below the data path failed. `written` counts the messages of a batch that are in the queue
-    nevertheless."""
+    """Reading or writing below the data path failed; `written` messages of a batch are in the queue nevertheless."""
 
     def __init__(self, text: str, written: int = 0) -> None:
         super().__init__(text)
@@ -45,7 +43,6 @@ class HTTPClientError(NSQError):
 
 
 def reason_of(error: BaseException) -> str:
-    """Returns the system's text of an OSError as Go prints it, such as `permission denied`; for an error without one,
-    its own text."""
+    """Returns the system's text of an OSError as Go prints it, such as `permission denied`, else the error's own."""
     text = getattr(error, "strerror", None) or str(error)
     return text[:1].lower() + text[1:]

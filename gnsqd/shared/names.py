@@ -1,5 +1,4 @@
-"""Rules for topics, channels and their queues: what they may be called (NSQD-COMPAT section 2.3), and how many clients
-may create."""
+"""The names that topics, channels and queues may have (NSQD-COMPAT section 2.3), and how many clients may create."""
 
 import re
 from collections.abc import Collection
