@@ -53,14 +53,12 @@ def parse_flags(arguments: Sequence[str], options: Table = OPTIONS) -> dict[str,
         name, equals, text = name.partition("=")
         option = by_flag.get(name)
         if option is None:
-            if name in ("help", "h"):
-                raise HelpRequested
-            raise FlagError(f"flag provided but not defined: -{name}")
+            raise HelpRequested if name in ("help", "h") else FlagError(f"flag provided but not defined: -{name}")
         if not equals and option.kind in _NEEDS_NO_VALUE:
             text = "true"
+        elif not equals and not rest:
+            raise FlagError(f"flag needs an argument: -{name}")
         elif not equals:
-            if not rest:
-                raise FlagError(f"flag needs an argument: -{name}")
             text = rest.pop(0)
         try:
             values[option.name] = _parse(option, text, values.get(option.name, option.default))
@@ -203,12 +201,9 @@ def combine(flags: Mapping[str, Any], config: Mapping[str, Any], options: Table 
 
     Unknown keys are ignored. Raises StartError or BadValue, each with the text the real daemon has where it has one.
     """
-    config = _parse_special({option.cfg: config[option.cfg] for option in options if option.cfg in config})
-    values = dict(flags)
-    for option in options:
-        if option.cfg and option.cfg in config and option.name not in flags:
-            values[option.name] = _coerce(option, config[option.cfg])
-    return values
+    known = _parse_special({option.cfg: config[option.cfg] for option in options if option.cfg in config})
+    rows = [option for option in options if option.cfg and option.cfg in known and option.name not in flags]
+    return {**flags, **{option.name: _coerce(option, known[option.cfg]) for option in rows}}
 
 
 # These come first and are checked even where a flag overrides them.

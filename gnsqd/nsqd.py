@@ -208,15 +208,9 @@ class NSQD(Daemon):
         http_address = self._listeners["HTTP"].address if "HTTP" in self._listeners else ""
         if not lookupd and (not http_address or http_address.startswith("@")):
             raise StartError("--admin-http-address needs a port or path as --http-address")
-        return PageProcess(
-            options.admin_http_address,
-            http_address,
-            (options.broadcast_address if options.broadcast_address_given else "", options.broadcast_http_port),
-            lookupd,
-            options.http_auth_token_files,
-            options.admin_read_only,
-            self._log,
-        )
+        broadcast = (options.broadcast_address if options.broadcast_address_given else "", options.broadcast_http_port)
+        rights = (options.http_auth_token_files, options.admin_read_only)
+        return PageProcess(options.admin_http_address, http_address, broadcast, lookupd, *rights, self._log)
 
     def _new_topic(self, name: str) -> Topic | None:
         """Returns the topic that a consumer looks for, None if it cannot be created now. May yield."""
@@ -337,18 +331,19 @@ class NSQD(Daemon):
 
     def exit(self) -> int:
         """Flushes everything to disk. What fails by a defect does not keep the rest from being done."""
+        auth, embedded, admin = self._auth, self._embedded, self._admin
         for step in (
             self._health.stop,
             self._service_manager.stopping,
-            *([] if self._auth is None else [self._auth.stop]),
+            auth and auth.stop,
             # a client may connect again as soon as it is closed, and must be refused
             *(listener.close for listener in self._listeners.values()),
-            *([] if self._embedded is None else [self._embedded.stop_accepting]),
-            *([] if self._admin is None else [self._admin.close]),
+            embedded and embedded.stop_accepting,
+            admin and admin.close,
             self._tcp_server.close,
             self._debug.stop,
             *(server.close for server in self._http_servers),
-            *([] if self._embedded is None else [self._embedded.close]),
+            embedded and embedded.close,
             self._drain.stop,
             self._bounds_exit.set,
             self._dead_letters.stop,
@@ -358,7 +353,8 @@ class NSQD(Daemon):
             self._stop_subsystems,
             self._lock.release,
         ):
-            self._supervisor.run("exit", step)
+            if step is not None:
+                self._supervisor.run("exit", step)
         self._log.info("NSQ: bye")
         return self._exit_code
 

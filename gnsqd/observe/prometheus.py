@@ -30,7 +30,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.environment import ClientStats
+from gnsqd.broker.environment import ClientStats, Consumer
 from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import Turns, yield_turn
 from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatField, e2e_latency, metric_fields
@@ -47,14 +47,11 @@ Family = tuple[str, str, str, Iterable[tuple[Labels, float]]]  # name, type, hel
 _SUFFIXES = {"counter": "_total", "info": "_info"}  # of the points' names, by type
 
 
-class ScrapedClient(Protocol):
-    """The part of a TCP client that a scrape uses."""
+class ScrapedClient(Consumer, Protocol):
+    """A TCP client, which may also publish."""
 
     @property
-    def id(self) -> int: ...
-    @property
     def pub_counts(self) -> Mapping[str, int]: ...
-    def stats(self, topic_name: str = "") -> ClientStats: ...
 
 
 class _Thing(NamedTuple):

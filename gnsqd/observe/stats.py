@@ -8,7 +8,7 @@ import gc
 import resource
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import partial
 from math import floor
@@ -74,18 +74,11 @@ _GETTERS: dict[str, Callable[[Any], Any]] = {
 
 
 def _figures(kind: type) -> tuple[StatField, ...]:
-    rows = [(field.name, field.metadata) for field in fields(kind) if field.metadata]
-    return tuple(
-        StatField(
-            name,
-            row["metric"],
-            row["kind"],
-            row["meaning"],
-            _GETTERS.get(name) or attrgetter(name),
-            name if row["statsd"] is None else row["statsd"],
-        )
-        for name, row in rows
-    )
+    figures = []
+    for name, row in ((field.name, field.metadata) for field in fields(kind) if field.metadata):
+        getter, pushed = _GETTERS.get(name) or attrgetter(name), name if row["statsd"] is None else row["statsd"]
+        figures.append(StatField(name, row["metric"], row["kind"], row["meaning"], getter, pushed))
+    return tuple(figures)
 
 
 # In the order of /stats.
@@ -176,13 +169,9 @@ def snapshot(
 ) -> StatsRows:
     """Returns the present state, or that of one topic or of the channels of one name (NSQD-COMPAT 5.3). Yields if there
     is much: the figures of a row are of one moment, those of two rows need not be."""
-    topics: Sequence[Topic]
-    if not topic_name:
-        topics = sorted(registry.topics.values(), key=attrgetter("name"))
-    elif topic_name in registry.topics:
-        topics = [registry.topics[topic_name]]
-    else:
+    if topic_name and topic_name not in registry.topics:
         return StatsRows(None, None)
+    topics = [registry.topics[name] for name in ([topic_name] if topic_name else sorted(registry.topics))]
     turns = Turns()
 
     def client_rows(clients: Iterable[Consumer]) -> list[Row] | None:
@@ -287,20 +276,20 @@ class MemoryStats:
 
     def gc_pause(self, percent: int) -> int:
         """Returns a percentile of the last 256 pauses, in ns; 0 if there were none."""
-        return _percentile(percent, sorted(self._pauses))
+        ordered = sorted(self._pauses)
+        return ordered[min(floor(percent / 100 * len(ordered) + 0.5), len(ordered) - 1)] if ordered else 0
 
     def row(self) -> Row:
         """Returns the `memory` object of /stats."""
         data, resident, peak = _memory_bytes()
-        pauses = sorted(self._pauses)
         return {
             "heap_objects": sys.getallocatedblocks(),
             "heap_idle_bytes": max(data - resident, 0),
             "heap_in_use_bytes": resident,
             "heap_released_bytes": max(peak - resident, 0),
-            "gc_pause_usec_100": _percentile(100, pauses) // 1000,
-            "gc_pause_usec_99": _percentile(99, pauses) // 1000,
-            "gc_pause_usec_95": _percentile(95, pauses) // 1000,
+            "gc_pause_usec_100": self.gc_pause(100) // 1000,
+            "gc_pause_usec_99": self.gc_pause(99) // 1000,
+            "gc_pause_usec_95": self.gc_pause(95) // 1000,
             "next_gc_bytes": 0,
             "gc_total_runs": sum(generation["collections"] for generation in gc.get_stats()),
         }
@@ -317,9 +306,3 @@ def _memory_bytes() -> tuple[int, int, int]:
         return peak, peak, peak
     page = resource.getpagesize()
     return data * page, (resident - shared) * page, peak
-
-
-def _percentile(percent: int, ordered: list[int]) -> int:
-    if not ordered:
-        return 0
-    return ordered[min(floor(percent / 100 * len(ordered) + 0.5), len(ordered) - 1)]

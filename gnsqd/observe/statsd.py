@@ -127,9 +127,8 @@ class Statsd:
         gevent.wait([self._look_up, self._exit], LOOK_UP_SECONDS, 1)
         if not self._look_up.ready():
             return []
-        addresses: list[Any] = self._look_up.get()
-        self._look_up = None
-        return addresses
+        look_up, self._look_up = self._look_up, None
+        return list(look_up.get())
 
     # The lines
 
