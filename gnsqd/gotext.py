@@ -39,9 +39,9 @@ def _quote_character(character: str) -> str:
 
 
 class NumberError(ValueError):
-    """strconv's error; `reason` is `invalid syntax` or `value out of range`."""
+    """strconv's error."""
 
-    def __init__(self, function: str, text: str, reason: str) -> None:
+    def __init__(self, function: str, text: str, reason: str = "invalid syntax") -> None:
         super().__init__(f"strconv.{function}: parsing {quote(text)}: {reason}")
         self.reason = reason
 
@@ -62,7 +62,7 @@ _LITERALS = [
 def parse_int(text: str) -> int:
     """Parses a decimal int64 of the config file."""
     if not _DECIMAL.fullmatch(text):
-        raise NumberError("ParseInt", text, "invalid syntax")
+        raise NumberError("ParseInt", text)
     return _int64(text, text, 10)
 
 
@@ -71,7 +71,7 @@ def parse_int_literal(text: str) -> int:
     for pattern, base in _LITERALS:
         if match := pattern.fullmatch(text):
             return _int64(text, match[1] + match[2].replace("_", ""), base)
-    raise NumberError("ParseInt", text, "invalid syntax")
+    raise NumberError("ParseInt", text)
 
 
 def _int64(text: str, digits: str, base: int) -> int:
@@ -92,7 +92,7 @@ def parse_float(text: str) -> float:
     if _NOT_FINITE.fullmatch(text):
         return float(text)
     if not _FLOAT.fullmatch(text):
-        raise NumberError("ParseFloat", text, "invalid syntax")
+        raise NumberError("ParseFloat", text)
     value = float(text)
     if math.isinf(value):
         raise NumberError("ParseFloat", text, "value out of range")
@@ -105,7 +105,7 @@ _BOOLS |= dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False)
 
 def parse_bool(text: str) -> bool:
     if text not in _BOOLS:
-        raise NumberError("ParseBool", text, "invalid syntax")
+        raise NumberError("ParseBool", text)
     return _BOOLS[text]
 
 
@@ -273,11 +273,10 @@ class Struct(NamedTuple):
 
 
 def decode_object(data: bytes, struct: Struct) -> dict[str, Any]:
-    """Decodes one JSON object into declared fields, by the rules of Go's decoder.
+    """Decodes one JSON object into declared fields, by the rules of Go's decoder; raises ValueError.
 
     Keys match in any case; of several that match, the later one wins. Unknown keys are ignored, null counts as
-    absent (for the whole body and for elements of a list, as an empty object). Raises ValueError for anything that
-    is not JSON, for a value of another type, and for an integer out of range.
+    absent (for the whole body and for elements of a list, as an empty object).
     """
     return _object(_parse(data), struct, "value", "")
 
@@ -369,9 +368,7 @@ _CONTEXTS = {
 
 def _syntax_error(error: json.JSONDecodeError) -> str:
     """Translates an error of Python's parser to Go's text; they differ inside numbers and after a backslash at the end.
-
-    Go takes the end for a space where it can only be an error, so that is what it shows of a cut literal.
-    """
+    Go takes the end for a space where it can only be an error."""
     message, rest = error.msg.partition(": ")[0], error.doc[error.pos :]
     if message.startswith(("Illegal trailing comma", "Invalid \\escape")):
         rest = rest[1:]

@@ -3,6 +3,8 @@
 Publishers avoid a daemon that is not healthy, so without the probe nothing might be written again.
 """
 
+from contextlib import suppress
+
 from gevent.event import Event
 
 from gnsqd.broker.registry import Registry
@@ -41,13 +43,11 @@ class Health:
             if error is None:
                 self._bell.wait()
                 continue
-            try:
+            with suppress(StorageError):
                 self._syncer.run(try_write, self._path, self._data)
-            except StorageError:
-                continue
-            if self._registry.error is error:
-                self._log.info("NSQ: the disk can be written to again")
-                self._registry.error = None
+                if self._registry.error is error:
+                    self._log.info("NSQ: the disk can be written to again")
+                    self._registry.error = None
 
     def stop(self) -> None:
         self._stopped.set()

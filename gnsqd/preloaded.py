@@ -124,11 +124,12 @@ class Preloaded:
         With `on_terminal` the process leads a session, whose terminal is its standard input.
         """
         status, status_end = os.pipe()
+        os.umask(mask := os.umask(0))
         request = {
             "module": command[3],
             "args": list(args),
             "orig_argv": [*command, *args],
-            "umask": _umask(),
+            "umask": mask,
             "cwd": os.fspath(cwd or Path.cwd()),
             "env": dict(os.environ) if env is None else env,
             "on_terminal": on_terminal,
@@ -157,11 +158,6 @@ class Preloaded:
             self._process = subprocess.Popen(command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
         self._parent, self._variables = ours, _python_variables()
         return ours
-
-
-def _umask() -> int:
-    os.umask(mask := os.umask(0))
-    return mask
 
 
 def _python_variables() -> dict[str, str]:

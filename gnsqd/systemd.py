@@ -31,7 +31,6 @@ class ServiceManager:
         self._exiting = False
 
     def ready(self) -> None:
-        """Reports that the daemon serves."""
         self._sent = self._status()
         self._send("READY=1", f"STATUS={self._sent}")
 

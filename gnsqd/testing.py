@@ -98,10 +98,9 @@ class Daemon:
             self._read_addresses()
             if code is None and self.tcp_address and self._answers():
                 return self._read_addresses()  # those of nsqlookupd are logged later
-            if code is not None:
-                raise self._failure(f"exited with code {code}")
-            if time.monotonic() > deadline:
-                raise self._failure(f"did not serve within {START_SECONDS:g} s")
+            if code is not None or time.monotonic() > deadline:
+                what = f"did not serve within {START_SECONDS:g} s" if code is None else f"exited with code {code}"
+                raise self._failure(what)
             time.sleep(_POLL_SECONDS)
 
     def _read_addresses(self) -> None:

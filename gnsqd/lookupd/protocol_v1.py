@@ -62,11 +62,8 @@ class StreamEnded(NSQError):
 
 
 class ClientV1:
-    """Owns a connection, which is read by lines. str() is its remote address.
-
-    Replies have an int32 size and no type. They are collected while commands are at hand, and sent before the
-    connection is read again.
-    """
+    """Owns a connection, which is read by lines; str() is its remote address. Replies have an int32 size and no type.
+    They are collected while commands are at hand, and sent before the connection is read again."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -83,8 +80,7 @@ class ClientV1:
         """Reads `size` bytes; raises StreamEnded, or as `Connection.receive`."""
         while len(self._buffer) - self._position < size:
             if not self._receive():
-                cut = len(self._buffer) > self._position
-                raise StreamEnded("unexpected EOF" if cut else "EOF")
+                raise StreamEnded("unexpected EOF" if len(self._buffer) > self._position else "EOF")
         return self._take(size)
 
     def read_size(self) -> int:

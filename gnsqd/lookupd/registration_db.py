@@ -79,21 +79,18 @@ class PeerInfo:
 
     def note_update(self) -> int:
         """Sets the time of the last update to now; returns the nanoseconds since the one before."""
-        before = self.heard
+        before, self.heard = self.heard, monotonic_ns()
         self.last_update = time_ns()
-        self.heard = monotonic_ns()
         return self.heard - before
 
 
+@dataclass(eq=False, slots=True)
 class Producer:
     """The registration of one nsqd for one topic. `tombstoned_at` is ns since 1970, 0 if it never was."""
 
-    __slots__ = ("_tombstoned", "peer", "tombstoned_at")
-
-    def __init__(self, peer: PeerInfo) -> None:
-        self.peer = peer
-        self.tombstoned_at = 0
-        self._tombstoned = 0
+    peer: PeerInfo
+    tombstoned_at: int = 0
+    _tombstoned: int = 0  # by the monotonic clock
 
     def tombstone(self) -> None:
         """Hides it from lookups of the topic for a while."""
