@@ -1,7 +1,5 @@
 """Reads options from the command line, then the TOML config file, then defaults (NSQD-COMPAT 1.1 and 1.3).
 
-The functions use the table of nsqd's options by default.
-
 The command line has the syntax of Go's flag package and its messages and usage text: `-name` and `--name` are the same;
 a bool flag takes a value only after `=`; the first word that is not a flag ends the flags, and the rest is ignored.
 Values of the file are coerced as in the real daemon, with its messages, except for coercions that cause failures there:
@@ -36,10 +34,8 @@ class BadValue(NSQError):
 
 
 def parse_flags(arguments: Sequence[str], options: Table = OPTIONS) -> dict[str, Any]:
-    """Returns the values of the flags that were given, by the names of their options.
-
-    Raises FlagError, HelpRequested, or BadValue (for a percentile that is not a number).
-    """
+    """Returns the values of the flags that were given, by the names of their options. Raises FlagError, HelpRequested,
+    or BadValue (for a percentile that is not a number)."""
     values: dict[str, Any] = {}
     by_flag = _by_flag(options)
     rest = list(arguments)
@@ -197,10 +193,8 @@ def resolve(flags: Mapping[str, Any], config: Mapping[str, Any]) -> Options:
 
 
 def combine(flags: Mapping[str, Any], config: Mapping[str, Any], options: Table = OPTIONS) -> dict[str, Any]:
-    """Merges flags (as returned by `parse_flags`) and config file; returns the values without defaults.
-
-    Unknown keys are ignored. Raises StartError or BadValue, each with the text the real daemon has where it has one.
-    """
+    """Merges flags and config file, whose unknown keys are ignored; returns the values without defaults. Raises
+    StartError or BadValue, each with the text the real daemon has where it has one."""
     known = _parse_special({option.cfg: config[option.cfg] for option in options if option.cfg in config})
     rows = [option for option in options if option.cfg and option.cfg in known and option.name not in flags]
     return {**flags, **{option.name: _coerce(option, known[option.cfg]) for option in rows}}

@@ -59,13 +59,9 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """One row of the table.
-
-    `name` is the attribute of `Options`, `flag` the command line name, `cfg` the key in the config file and in
-    `/config/`; an empty `flag` or `cfg` means not settable there. `field` is the name that nsqd's messages about bad
-    config values use. A row that leaves these out has forms of its name. `reload` marks options that `PUT /config/:opt`
-    may change, `ours` options that the real nsqd does not have. `choices`, if any, are all valid values.
-    """
+    """One row of the table. A row that leaves out `flag`, `cfg` or `field` has forms of its name; an empty `flag` or
+    `cfg` means not settable there. `field` is the name in nsqd's messages about bad config values. `reload` marks
+    options that `PUT /config/:opt` may change, `ours` options that the real nsqd lacks."""
 
     name: str
     kind: Kind

@@ -77,11 +77,8 @@ def _value(bucket: int) -> int:
 
 
 class Quantile:
-    """The samples of the last `window_time` ns (2 or more), or at least of the last half of it.
-
-    They are in two sketches: when half the time has passed, the older one is dropped and a new one begins
-    (NSQD-COMPAT section 3).
-    """
+    """The samples of the last `window_time` ns (2 or more), or at least of the last half of it, in two sketches: when
+    half the time has passed, the older one is dropped and a new one begins (NSQD-COMPAT section 3)."""
 
     def __init__(self, window_time: int, percentiles: Iterable[float]) -> None:
         self._percentiles = tuple(percentiles)

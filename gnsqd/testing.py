@@ -139,10 +139,8 @@ class Daemon:
 
     def reset(self) -> None:
         """Deletes all topics with their channels and messages, and ends consumers' connections; raises StartFailed.
-
         Connections that only publish stay. Where deleting does not leave an empty daemon, because it has ended, drains
-        or requires a token, another one is started on the same ports.
-        """
+        or requires a token, another one is started on the same ports."""
         try:
             empty = self._process is not None and self._process.poll() is None and self._delete_topics()
         except OSError:

@@ -1,7 +1,4 @@
-"""nsqlookupd as a daemon: its servers, their start and their stop.
-
-`LookupdServers` also serves inside another daemon.
-"""
+"""nsqlookupd as a daemon: its servers, their start and their stop; `LookupdServers` also serve inside gnsqd."""
 
 from collections.abc import Callable
 

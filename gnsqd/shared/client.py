@@ -43,9 +43,7 @@ class PushedMessage(NamedTuple):
 
 class Frames(NamedTuple):
     """Frames of messages, one behind the other in `data`: `edges` has the beginning of each, and the end of the last.
-
-    A frame is int32 size, int32 type, int64 timestamp, uint16 attempts, 16 bytes id, and the body from `FRAME_HEAD` on.
-    """
+    A frame is int32 size, int32 type, int64 timestamp, uint16 attempts, 16 bytes id, and the body."""
 
     data: bytes
     edges: list[int]
@@ -76,11 +74,8 @@ class Upgrade(NamedTuple):
 
 class Client:
     """Owns the connection. Any method may raise by one of the last four methods, which subclasses define; the
-    connection cannot be used any more then.
-
-    `max_rdy_count` is the most that `ready` may ask for; `unfinished` has the ids whose FIN was refused because
-    they had timed out: other consumers get them again.
-    """
+    connection cannot be used any more then. `max_rdy_count` is the most that `ready` may ask for; `unfinished` has the
+    ids whose FIN was refused because they had timed out: other consumers get them again."""
 
     largest_frame = 1 << 30  # bytes
     secret_option = ""  # where a missing secret for AUTH can be given
@@ -208,11 +203,9 @@ class Client:
         self._send(b"".join([b"REQ %b %d\n" % (id, delay_ms) for id in ids]))
 
     def finish_confirmed(self, *, requeue: Iterable[bytes] = (), within: float | None = None) -> set[bytes]:
-        """Closes the connection when the daemon has processed every FIN of it.
-
-        `requeue`, and other messages on their way here, go back to the queue at once. Returns `unfinished`. If this
-        raises, FINs may have been processed or not: after `within` seconds, by default those of every answer.
-        """
+        """Closes the connection when the daemon has processed every FIN of it; returns `unfinished`. `requeue`, and
+        other messages on their way here, go back to the queue at once. If this raises, FINs may have been processed or
+        not: after `within` seconds, by default those of every answer."""
         deadline = None if within is None else time.monotonic() + within
         held = {id for frames in self._frames for id in frames.ids()}
         self._frames.clear()
@@ -237,10 +230,8 @@ class Client:
     # Publishing
 
     def publish(self, topic: str, bodies: Sequence[bytes], defer_ms: int = 0) -> None:
-        """Sends PUB for one message or MPUB for several, with `defer_ms` DPUBs, and waits for the answers.
-
-        A Refused MPUB has published nothing but after a disk error; of DPUBs any number may have been published.
-        """
+        """Sends PUB for one message or MPUB for several, with `defer_ms` DPUBs, and waits for the answers. A refused
+        MPUB has published nothing but after a disk error; of DPUBs any number may have been published."""
         self.publish_joined(topic, b"".join([_SIZE.pack(len(body)) + body for body in bodies]), len(bodies), defer_ms)
 
     def publish_joined(self, topic: str, data: bytes | memoryview, count: int, defer_ms: int) -> None:
@@ -444,9 +435,7 @@ def _deferred(topic: str, data: memoryview, defer_ms: int) -> Iterator[bytes | m
 
 def tls_context(ca: str | None, certificate: str | None, key: str | None, is_verifying: bool) -> ssl.SSLContext:
     """Returns TLS by PEM files: trusts the authorities in `ca`, or else the system's. `certificate` may have its key.
-
-    Raises OSError with a text that names the file, or certificate and key.
-    """
+    Raises OSError with a text that names the file, or certificate and key."""
     files = ca
     try:
         context = ssl.create_default_context(cafile=ca or None)

@@ -268,12 +268,9 @@ def read_file(path: str, most: int) -> bytes:
 
 @dataclass
 class DueTimesFile:
-    """The side file of a queue, in which gnsqd notes when deferred messages are due (data-directory.md, "Delays").
-
-    By attempts and id, as they stand in a payload: `due` has times in ns, of messages in the queue and of deferred
-    ones; `held` the position and size of the payloads of the latter, which the queue may also have. The file was read
-    to `end`, and no further because of `damage`; `size` is its size.
-    """
+    """The side file of a queue, in which gnsqd notes when deferred messages are due (data-directory.md, "Delays"). By
+    attempts and id, as in a payload: `due` has times in ns, of messages in the queue and of deferred ones; `held` the
+    position and size of the payloads of the latter, which the queue may also have. Damage is at `end`."""
 
     due: dict[bytes, int] = field(default_factory=dict)
     held: dict[bytes, tuple[int, int]] = field(default_factory=dict)
@@ -321,11 +318,8 @@ def read_held(path: str, due_times: DueTimesFile) -> Iterator[tuple[int, bytes]]
 @dataclass
 class ReadPlan:
     """The files of a queue with unread messages, as gnsqd reads them when it starts: `numbers`, the first of them from
-    `position` on.
-
-    `meta` is None if it is unusable, for the reason `meta_error`; everything counts as unread then. `missing` are files
-    that meta names and that are not there, as (first, count); `read` are files left from before the read position.
-    """
+    `position` on. If `meta` is unusable, for the reason `meta_error`, everything counts as unread. `missing` are files
+    that meta names and that are not there, as (first, count); `read` are files from before the read position."""
 
     meta: Meta | None = None
     meta_error: str = ""
