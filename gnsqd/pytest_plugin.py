@@ -28,8 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def gnsqd_factory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
-    """Starts a daemon with the flags given, on free ports, with `lookupd=True` also nsqlookupd; all are stopped after
-    the test."""
+    """Starts a daemon with the flags given, with `lookupd=True` also nsqlookupd; all are stopped after the test."""
     daemons: list[Daemon] = []
     request.node.stash[_DAEMONS] = daemons
 

@@ -62,10 +62,8 @@ class EmbeddedLookupd(LookupdServers):
         if self._registrant is None:
             return
         if isinstance(thing, Channel):
-            if thing.exiting:
-                self._registrant.unregister(thing.topic_name, thing.name)
-            else:
-                self._registrant.register(thing.topic_name, thing.name)
+            change = self._registrant.unregister if thing.exiting else self._registrant.register
+            change(thing.topic_name, thing.name)
         elif not thing.exiting:
             self._registrant.register(thing.name, "")
         else:
@@ -74,10 +72,8 @@ class EmbeddedLookupd(LookupdServers):
             self._registrant.unregister_topic(thing.name)
 
     def _provide(self, name: str) -> None:
-        if self._registrant is None:
-            return
-        topic = self._new_topic(name)
-        if topic is not None and not topic.exiting:
+        topic = None if self._registrant is None else self._new_topic(name)
+        if self._registrant is not None and topic is not None and not topic.exiting:
             for channel in ("", *topic.channels):  # which may have been deleted here, and not in the broker
                 self._registrant.register(name, channel)
 

@@ -165,7 +165,9 @@ class Metrics(Collector):
                 yield _family(f"gnsqd_client_{field.metric}", field, clients)
             yield "gnsqd_producer_messages", "counter", "Messages published by the client.", producers
         if self.options.metrics_compat:
-            yield from _memory_of_mixin(self.memory)
+            for key, value in self.memory.row().items():
+                name, kind = ("gc_runs", "unknown") if key == "gc_total_runs" else (key, "gauge")
+                yield _gauge(f"nsq_mem_{name}", f"The {key} of /stats.", value, kind)
             for field in STAT_FIELDS["channel"]:
                 if field.statsd:
                     yield _family(f"nsq_topic_channel_{field.statsd}", field, things["channel"], "unknown")
@@ -214,12 +216,6 @@ def _printable(text: str) -> str:
 
 
 # Names of others
-
-
-def _memory_of_mixin(memory: MemoryStats) -> Iterator[Family]:
-    for key, value in memory.row().items():
-        name, kind = ("gc_runs", "unknown") if key == "gc_total_runs" else (key, "gauge")
-        yield _gauge(f"nsq_mem_{name}", f"The {key} of /stats.", value, kind)
 
 
 def _latencies_of_mixin(things: dict[str, list[_Thing]], percentiles: Sequence[float]) -> Iterator[Family]:

@@ -362,8 +362,8 @@ def plan_of(queue: StoredQueue, meta: Meta | None, meta_error: str = "") -> Read
     if meta is None:
         return ReadPlan(None, meta_error, numbers)
     unread = [number for number in numbers if number >= meta.read_file]
-    plan = ReadPlan(meta, "", unread, read=[number for number in numbers if number < meta.read_file])
-    plan.position = meta.read_pos if unread[:1] == [meta.read_file] else 0
+    position = meta.read_pos if unread[:1] == [meta.read_file] else 0
+    plan = ReadPlan(meta, "", unread, position, read=[number for number in numbers if number < meta.read_file])
     if meta.read_position != meta.write_position:
         first, last = meta.read_file, meta.write_file if meta.write_pos else meta.write_file - 1
         borders = [first - 1, *(number for number in unread if number <= last), last + 1]
