@@ -9,6 +9,7 @@ counted when it began, and changes that come together share one.
 import os
 import re
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from gevent.event import Event
@@ -156,9 +157,7 @@ class MetadataFile:
         self._tried = self._changes
         self._encode_changed()
         rules_changed, self._rules_changed = self._rules_changed, False
-        all_rules: dict[rules.Key, Settings] | None = None
-        if rules_changed:
-            all_rules = {key: settings for of_topic in self._rules.values() for key, settings in of_topic.items()}
+        all_rules = dict(chain.from_iterable(map(dict.items, self._rules.values()))) if rules_changed else None
         try:
             self._syncer.run(self._save, list(self._encoded.values()), all_rules)
             self._written = self._tried
@@ -179,9 +178,7 @@ class MetadataFile:
                 self._encoded.pop(name, None)
             else:
                 self._encoded[name] = _encode_topic(topic)
-                of_topic = {
-                    (name, channel.name): channel.rules for channel in topic.channels if channel.rules is not None
-                }
+                of_topic = {(name, each.name): each.rules for each in topic.channels if each.rules is not None}
             if of_topic != self._rules.pop(name, {}):
                 self._rules_changed = True
             if of_topic:

@@ -74,9 +74,9 @@ class DiskQueue:
         self._write_descriptor = -1
 
         self._unsynced_files: set[int] = set()
-        self._operations = self._synced_operations = 0
         self._saved_pos = self._read_pos  # in the file being read
-        self._saved_operations = 0  # when that was the read position
+        self._operations = self._synced_operations = 0
+        self._saved_operations = 0  # when `_saved_pos` was the read position
         self._unsaved_reads = 0  # records consumed behind it
         self._save_pending = False  # no sync has written it yet
         self._meta_changes = 0  # those the hub made, past a sync that may be under way
@@ -175,7 +175,10 @@ class DiskQueue:
         failure = None
         try:
             if self._write_descriptor < 0:
-                self._open_write_file()
+                self._ensure_meta()
+                path = self._files.path(self._write_file)
+                self._write_descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+                self._log.info("DISKQUEUE(%s): writeOne() opened %s", self.name, path)
             operation = "write"
             records = frame_records(payloads)
             written = os.pwrite(self._write_descriptor, records, self._write_pos)
@@ -199,12 +202,6 @@ class DiskQueue:
             self._note(len(payloads))
         if failure is not None:
             raise failure
-
-    def _open_write_file(self) -> None:
-        self._ensure_meta()
-        path = self._files.path(self._write_file)
-        self._write_descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        self._log.info("DISKQUEUE(%s): writeOne() opened %s", self.name, path)
 
     def _roll(self) -> None:
         """Finishes the write file and goes on in the next one."""

@@ -92,7 +92,9 @@ class Retention:
         room = self.max_bytes - max(self.log.full_size, kept.size)
         for segment in reversed(segments.all[:-1]):
             room -= segment.size
-            if room < 0 or (horizon and _newest(segment, segments) < horizon):
+            if horizon and room >= 0 and not segment.newest:
+                segment.newest = _published(segment.end - 1, segments) or 1
+            if room < 0 or (horizon and segment.newest < horizon):
                 break
             kept = segment
         return kept.first
@@ -138,13 +140,6 @@ class Retention:
             piece.add(max(start, self.begin), stop)
             yield piece
             start = stop
-
-
-def _newest(segment: Segment, segments: Segments) -> int:
-    """Returns when the last message of a segment that does not grow any more was published (wall clock, ns)."""
-    if not segment.newest:
-        segment.newest = _published(segment.end - 1, segments) or 1
-    return segment.newest
 
 
 def _published(number: int, segments: Segments) -> int:
@@ -241,7 +236,7 @@ class Compactor:
             with suppress(StorageError):  # on a full disk, room may be in messages that no queue needs
                 self._commit()  # what is finished is written before its segments go
             if not self._may_compact(group):
-                rewriting.discard()
+                rewriting.file.discard()
                 return False
             with log.syncer.keeping(group[-1].path):
                 copy = rewriting.finish()
@@ -316,7 +311,7 @@ def _live_size(segment: Segment, live: Live, exact: bool, turns: Turns) -> int:
 
 
 class Rewriting:
-    """Owns the copy of the live messages in `group`: `run`, then `finish` or `discard`."""
+    """Owns the copy of the live messages in `group`: `run`, then `finish` or `file.discard`."""
 
     def __init__(self, log: Log, group: list[Segment], live: Live) -> None:
         self._log = log
@@ -324,7 +319,7 @@ class Rewriting:
         self._end = group[-1].end
         self._pieces = live(group[0].first, self._end)
         self._target = Segment(group[-1].path, log.encoder.salt, group[0].first)
-        self._file = AppendedFile(self._target.path, log.open_files)
+        self.file = AppendedFile(self._target.path, log.open_files)
         self._batch = Batch(log.encoder)  # not yet written
         self._turns = Turns(BACKGROUND_SECONDS)
 
@@ -335,11 +330,11 @@ class Rewriting:
             self._write()
             if self._target.count:
                 index = self._log.encoder.continued(self._target.index())
-                self._target.size += self._file.write([index], self._target.size)
-                self._log.syncer.run(sync_path, self._file.path)
-                self._file.close()
+                self._target.size += self.file.write([index], self._target.size)
+                self._log.syncer.run(sync_path, self.file.path)
+                self.file.close()
         except BaseException:
-            self.discard()
+            self.file.discard()
             raise
         finally:
             self._sources.end_reading()
@@ -369,15 +364,12 @@ class Rewriting:
         batch, self._batch = self._batch, Batch(self._log.encoder)
         if batch.puts:
             head = b"" if self._target.size else first_line(self._target.salt)
-            size = self._file.write([head, *batch.puts], self._target.size)
+            size = self.file.write([head, *batch.puts], self._target.size)
             self._target.note_batch(batch, self._target.size + len(head), size)
 
     def finish(self) -> Segment | None:
         """Puts the copy in place; returns its segment, None if nothing was live. StorageError. Never yields."""
         if not self._target.count:
             return None
-        self._file.finish()
+        self.file.finish()
         return self._target
-
-    def discard(self) -> None:
-        self._file.discard()

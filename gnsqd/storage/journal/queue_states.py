@@ -114,7 +114,7 @@ class QueueStates:
     def drop_snapshot(self) -> None:
         """Leaves no file of a snapshot that is not complete."""
         if self.snapshot is not None:
-            self.snapshot.discard()
+            self.snapshot.file.discard()
             self.snapshot = None
 
 
@@ -125,7 +125,7 @@ class Snapshot:
         self.size = SNAPSHOT_HEAD_SIZE  # bytes of the file
         self.complete = False
         self._encoder = encoder
-        self._file = AppendedFile(path, files)
+        self.file = AppendedFile(path, files)
         self._records: list[bytes] = []  # not yet written
         self._count = 0  # of records that are written
         self._notes: list[bytes] = []
@@ -148,13 +148,13 @@ class Snapshot:
                 yield [note]
 
     def advance(self) -> bool:
-        """Makes some of the records; True if that was the rest. StorageError: only `discard` may follow."""
+        """Makes some of the records; True if that was the rest. StorageError: only `file.discard` may follow."""
         self._left = STEP
         for records in self._pieces:
             self._records += records
             self._left -= PIECE + sum(map(len, records))
             if self._left <= 0:
-                self.size += self._file.write(self._records, self.size)
+                self.size += self.file.write(self._records, self.size)
                 self._count += len(self._records)
                 self._records = []
                 return False
@@ -167,11 +167,7 @@ class Snapshot:
 
     def finish(self, next_number: int, next_queue: int) -> tuple[AppendedFile, bytes]:
         """Gives the file its own name; returns it, and what completes it at `size`. Errors as `advance`."""
-        self._file.write([self._encoder.snapshot_head(next_number, next_queue)], 0)
-        self._file.finish()
+        self.file.write([self._encoder.snapshot_head(next_number, next_queue)], 0)
+        self.file.finish()
         rest = [*self._records, *self._notes]
-        return self._file, b"".join([*rest, self._encoder.snapshot_end(self._count + len(rest))])
-
-    def discard(self) -> None:
-        """Leaves no file."""
-        self._file.discard()
+        return self.file, b"".join([*rest, self._encoder.snapshot_end(self._count + len(rest))])

@@ -171,11 +171,7 @@ class Spans:
         return spans
 
     def copy(self) -> "Spans":
-        copy = Spans()
-        copy._starts = [starts[:] for starts in self._starts]
-        copy._ends = [ends[:] for ends in self._ends]
-        copy._firsts = self._firsts[:]
-        return copy
+        return self.between(0, maxsize)
 
     def stretch(self, start: int, limit: int) -> int:
         """Returns where to stop, beyond `start`, so that at most `limit` spans, or one, reach from `start` to there."""

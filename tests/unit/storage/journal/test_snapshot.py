@@ -243,7 +243,7 @@ def test_each_large_copy_has_a_step_of_its_own(tmp_path: Path) -> None:
     while not snapshot.advance():
         copies.append(sum(queue.copies for queue in queues))
     assert copies == [0, 1, 1, 2]  # made between steps of other work
-    snapshot.discard()
+    snapshot.file.discard()
 
 
 def test_what_follows_a_snapshot_is_written_in_steps(tmp_path: Path) -> None:
