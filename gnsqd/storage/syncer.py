@@ -37,21 +37,35 @@ Callback = Callable[[Outcome], object]
 Job = tuple[Callback, Callable[..., Any], tuple[object, ...]]
 
 
-class Threads:
-    """Runs calls by greenlets of the hub that made this, in up to `limit` threads, which start when they are needed.
+class Syncable(Protocol):
+    """A queue that can be synced; `sync_timeout` in ns, the same for all queues of a Syncer."""
 
-    gevent's own pool makes several objects for each call, with a watcher among them: that took 60 µs where this takes
-    19, and an fsync 100."""
+    sync_timeout: int
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._started = 0
-        self._busy = 0
+    def start_sync(self) -> "AsyncResult[StorageError | None]":
+        """Starts to make the queue durable; returns the outcome to wait for. Never yields."""
+
+
+class Syncer:
+    """Owns the threads, the times at which queues are to be synced, and removed files until their blocks are free.
+
+    The threads run calls of greenlets, and start when they are needed. gevent's own pool makes several objects for each
+    call, with a watcher among them: that took 60 µs where this takes 19, and an fsync 100."""
+
+    def __init__(self) -> None:
+        self._started = self._busy = 0  # threads, and calls
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._done: deque[tuple[Callback, Outcome]] = deque()
         self._bell = get_hub().loop.async_()
         self._bell.start(self._call_back)
         self._free = Event()
+        self._deadlines: dict[Syncable, int] = {}  # in order, because all have the same timeout
+        self._noted = Event()
+        # One thread is left to queues that wait for their own sync.
+        self._slots = Semaphore(THREADS - 1)
+        self._stopped = False
+        self._removed: deque[tuple[Callable[[Any], None], object]] = deque()  # what frees their blocks: a call each
+        self._freeing = False
 
     def run(self, function: Callable[..., T], *args: object) -> T:
         """Calls `function(*args)` in a thread; returns its result, raises its error. Yields."""
@@ -64,7 +78,7 @@ class Threads:
 
     def _start(self, report: Callback, function: Callable[..., object], *args: object) -> None:
         """Calls `function(*args)` in a thread, and then, in the hub, `report` with the outcome. Never yields."""
-        if self._busy == self._started < self._limit:
+        if self._busy == self._started < THREADS:
             _thread.start_new_thread(self._work, ())
             self._started += 1
         self._busy += 1
@@ -87,40 +101,6 @@ class Threads:
             if not self._busy:
                 self._free.set()
             report(outcome)
-
-    def close(self) -> None:
-        """Waits for running calls, and ends the threads. Yields."""
-        while self._busy:
-            self._free.clear()
-            self._free.wait()
-        for _ in range(self._started):
-            self._jobs.put(None)
-        self._started = 0
-        self._bell.stop()
-        self._bell.close()
-
-
-class Syncable(Protocol):
-    """A queue that can be synced; `sync_timeout` in ns, the same for all queues of a Syncer."""
-
-    sync_timeout: int
-
-    def start_sync(self) -> "AsyncResult[StorageError | None]":
-        """Starts to make the queue durable; returns the outcome to wait for. Never yields."""
-
-
-class Syncer(Threads):
-    """Owns the threads, the times at which queues are to be synced, and removed files until their blocks are free."""
-
-    def __init__(self) -> None:
-        super().__init__(THREADS)
-        self._deadlines: dict[Syncable, int] = {}  # in order, because all have the same timeout
-        self._noted = Event()
-        # One thread is left to queues that wait for their own sync.
-        self._slots = Semaphore(THREADS - 1)
-        self._stopped = False
-        self._removed: deque[tuple[Callable[[Any], None], object]] = deque()  # what frees their blocks: a call each
-        self._freeing = False
 
     @contextmanager
     def keeping(self, path: str) -> Iterator[None]:
@@ -197,7 +177,14 @@ class Syncer(Threads):
         """Ends syncLoop, waits for running calls and ends the threads. Yields."""
         self._stopped = True
         self._noted.set()
-        self.close()
+        while self._busy:
+            self._free.clear()
+            self._free.wait()
+        for _ in range(self._started):
+            self._jobs.put(None)
+        self._started = 0
+        self._bell.stop()
+        self._bell.close()
 
 
 class GroupCommit:
@@ -263,8 +250,7 @@ class GroupCommit:
             self._bell.clear()
 
     def _gather(self) -> None:
-        """Waits briefly for publishers that waited for the last fsync and are likely to come again: one fsync serves
-        all."""
+        """Waits briefly for publishers of the last fsync, who are likely to come again: one fsync serves all."""
         end = perf_counter() + min(self._seconds * GATHER_SHARE, MAX_GATHER_SECONDS)
         while self._waiting < self._group and perf_counter() < end:
             yield_turn()

@@ -369,8 +369,8 @@ class DiskQueue:
         self._save_pending = True
 
     def wait_synced(self) -> bool:
-        """Returns when at most sync-every operations are not fsynced; False if the disk cannot: this is logged, and the
-        queue goes on. May yield."""
+        """Returns when at most sync-every operations are not fsynced; False if that fails, which is logged. May
+        yield."""
         while self._operations - self._synced_operations > self._sync_every:
             if self._syncs.start().get() is not None:
                 return False

@@ -167,8 +167,8 @@ class DueTimes:
                 raise StorageError(f"{self._path} {error}") from None
 
     def close(self, is_empty: bool) -> bool:
-        """Replaces the file by one with what is still to come, durably, or removes it; there are no hints if the queue
-        is empty. Returns False if that fails. Yields."""
+        """Replaces the file by one with what is still to come, durably, or removes it. No hints are kept if the queue
+        `is_empty`. Returns False if that fails. Yields."""
         if is_empty:
             self._hints.clear()
         if self._compaction is not None:

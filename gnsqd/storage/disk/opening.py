@@ -115,8 +115,7 @@ class QueueFiles:
 
 
 class Opening(NamedTuple):
-    """The positions to start from; `corrected` if they are not those in the meta file. `short_file` ends before the
-    position in meta, `promised_end`."""
+    """The positions to start from; `corrected`: meta has others. `short_file` ends before meta's `promised_end`."""
 
     meta: Meta
     corrected: bool = True

@@ -39,8 +39,7 @@ class RecordReader:
         os.close(self._descriptor)
 
     def feed(self, pos: int, data: bytes) -> None:
-        """Adds `data`, which the file has at `pos` from now on. Reading that keeps up with writing needs no disk
-        then."""
+        """Adds `data`, which the file has at `pos` from now on: what keeps up with writing needs no disk."""
         held = len(self._buffer)
         if not held and len(data) <= BUFFER_SIZE:
             self._buffer = data

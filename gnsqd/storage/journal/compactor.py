@@ -66,8 +66,8 @@ class Retention:
         self.log.max_segment = max(min(self._max_segment, max_bytes // PARTS if max_bytes else maxsize), 1)
 
     def retain(self, max_bytes: int, max_age: int) -> None:
-        """Keeps that much for this topic, whatever the options are, also after a start; of messages from now on if
-        nothing was kept before. StorageError. May yield."""
+        """Keeps that much for this topic, also after a start: if nothing was kept, from now on. StorageError. May
+        yield."""
         begin = self.begin if self.max_bytes else self.log.next_number
         self._set(max_bytes, max_age, begin)
         self.is_own = True
@@ -149,8 +149,8 @@ def _published(number: int, segments: Segments) -> int:
 
 
 class Compactor:
-    """Deletes segments of a log, and copies what is live in others together. `flush(advance)` and `commit()` are those
-    of the `Journal`."""
+    """Deletes segments, and copies what is live in others together. `flush(advance)` and `commit()` are the
+    journal's."""
 
     def __init__(self, retention: Retention, flush: Callable[[bool], None], commit: Callable[[], None]) -> None:
         self._log = retention.log
@@ -222,8 +222,7 @@ class Compactor:
         return self._may_compact()
 
     def _compact_groups(self, begin: float) -> bool:
-        """Compacts, since `begin` (monotonic); False if everything in some segments was finished meanwhile.
-        StorageError."""
+        """Compacts, since `begin` (monotonic); False if all in some segments was finished meanwhile. StorageError."""
         log, live = self._log, self._retention.live
         groups = plan(log.segments.all, live, log.max_segment)
         if not groups:

@@ -95,8 +95,7 @@ class Journal:
         self.log.tail.synced(self.log.tail.position)
 
     def flush(self, advance: bool = False) -> None:
-        """Writes everything; after a StorageError the next call tries again. `advance` also makes a step of a
-        snapshot."""
+        """Writes everything; after a StorageError the next call tries again. `advance`: with a step of a snapshot."""
         self._dirty = False
         if self.closed:
             if self.log.unwritten.first < self.log.next_number:

@@ -119,7 +119,6 @@ class Log:
 
     @property
     def next_path(self) -> str:
-        """Returns the path of the segment that will follow the last."""
         return os.path.join(self.data_path, segment_name(self.topic, self._next_segment))
 
     @property
@@ -128,8 +127,7 @@ class Log:
         return max(self.max_segment, 4 * self._snapshot_size)
 
     def is_full(self, floor: Callable[[], int]) -> bool:
-        """True if a new segment should follow: also early, when nearly nothing of the last one, before `floor()`, is
-        live."""
+        """True if a new segment should follow: also early, when before `floor()` is nearly all of the last one."""
         segment = self.segments.all[-1]
         size = segment.size + self.unwritten.puts_size
         full_size = self.full_size
@@ -175,8 +173,7 @@ class Log:
         return self.tail.file is not None and self.tail.safe >= self.snapshot_end
 
     def delete_before(self, number: int, at_once: bool = False) -> None:
-        """Deletes the oldest segments with no message from `number` on, unless their records of queues are needed;
-        `at_once` as for `Segments.delete`."""
+        """Deletes the oldest segments without messages from `number` on, unless their records of queues are needed."""
         if self.is_snapshot_safe:
             segments = self.segments.all
             while len(segments) > 1 and segments[0].end <= number:
@@ -237,7 +234,7 @@ class Tail:
         self._commits = GroupCommit(f"sync:{log.topic}.journal", self._sync)
 
     def write(self, file: AppendedFile, parts: list[bytes], begin: int, batch: Batch) -> int:
-        """Appends all `parts`, with the messages of `batch`, at `begin` in the file, or nothing; returns their size.
+        """Appends all `parts`, with the messages of `batch`, at `begin`, or nothing; returns their size.
         StorageError."""
         try:
             size = file.write(parts, begin)

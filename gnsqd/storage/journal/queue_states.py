@@ -44,8 +44,8 @@ class NotedQueue(Protocol):
 
 
 class QueueStates:
-    """Owns what is not yet written of the `queues`, by index, and the snapshot of the next segment. It calls
-    `on_dirty()` when there is something to write."""
+    """Owns what is not yet written of the `queues`, by index, and the snapshot; `on_dirty()`: there is something to
+    write."""
 
     def __init__(self, encoder: Encoder, next_index: int, open_files: OpenFiles, on_dirty: Callable[[], None]) -> None:
         self.queues: dict[int, NotedQueue] = {}

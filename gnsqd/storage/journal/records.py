@@ -148,8 +148,7 @@ Mark = tuple[int, int, int, int]  # of a record of messages: first number, count
 
 class Batch:
     """Owns messages that are not written yet, and `lasts`, records behind them and what queues record about them.
-    Messages that follow each other share a record, few enough that damage, which costs the whole record, costs
-    little."""
+    Messages in a row share a record, so few that damage, which costs the whole record, costs little."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.lasts: list[bytes] = []

@@ -94,8 +94,8 @@ class Replay:
         self._snapshot_damaged = False
 
     def read(self, paths: list[str], advance: Callable[[int], None] = lambda size: None) -> None:
-        """Reads all files, in order. StorageError if one can't be read, unless it is the disk that fails: that is
-        damage. `advance` gets the number of bytes read."""
+        """Reads all files, in order; `advance` gets the bytes read. StorageError if one can't be, unless the disk
+        fails: damage."""
         begin = progress = monotonic()
         last = max((at for at, path in enumerate(paths) if _has_records(path)), default=0)
         snapshot = next((at for at in range(last, 0, -1) if _has_snapshot(paths[at])), 0)
@@ -381,8 +381,7 @@ class Replay:
         self._first_number = self._written_end = self.next_number
 
     def _settle(self) -> None:
-        """Adds that the topic has handed over what any channel is done with or was given, and nobody waits for what is
-        lost."""
+        """Adds that the topic handed over what any channel is done with or was given; nobody waits for what is lost."""
         is_known = 0 in self.queues
         topic = self.queues.setdefault(0, ReplayedQueue(self._topic))
         missing = self.present.gaps(0, self.next_number)

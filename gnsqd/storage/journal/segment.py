@@ -117,8 +117,8 @@ class Segment:
         return pairs[start::2], pairs[start + 1 :: 2]
 
     def mark_continued(self) -> None:
-        """Records at its end that another segment follows, with its index. Should that fail, it only goes unnoticed if
-        that is lost, and a start takes longer."""
+        """Records at its end that another segment follows, with its index. If that fails, a start takes longer, and
+        does not notice if that is lost."""
         index = records.Encoder(self.salt).continued(self.index())
         with suppress(OSError):
             descriptor = os.open(self.path, os.O_WRONLY)

@@ -91,8 +91,8 @@ class Spans:
             self._split(block)
 
     def _join(self, block: int, start: int, end: int) -> int:
-        """Moves the spans of `block` that touch this one to the end of the first block with such spans, and drops the
-        blocks between; returns that block."""
+        """Moves the spans of `block` that touch this one to the end of the first such block, which it returns, and
+        drops the blocks between."""
         begin = max(bisect_right(self._firsts, start) - 1, 0)
         if self._ends[begin][-1] < start:
             begin += 1

@@ -7,21 +7,20 @@ from collections.abc import Iterator
 import gevent
 import pytest
 
-from gnsqd.storage.syncer import Threads
+from gnsqd.storage.syncer import THREADS, Syncer
 from unit.storage.greenlets import eventually
 
-LIMIT = 2
 PATIENCE = 10.0  # seconds
 
 
 @pytest.fixture
-def threads() -> Iterator[Threads]:
-    threads = Threads(LIMIT)
+def threads() -> Iterator[Syncer]:
+    threads = Syncer()
     yield threads
-    threads.close()
+    threads.stop()
 
 
-def test_what_a_call_returns_or_raises_comes_back(threads: Threads) -> None:
+def test_what_a_call_returns_or_raises_comes_back(threads: Syncer) -> None:
     assert threads.run(lambda *numbers: (threading.get_ident(), sum(numbers)), 1, 2)[1] == 3
     assert threads.run(threading.get_ident) != threading.get_ident()
     with pytest.raises(ZeroDivisionError):
@@ -31,8 +30,8 @@ def test_what_a_call_returns_or_raises_comes_back(threads: Threads) -> None:
     assert threads.run(int, "5") == 5
 
 
-def test_greenlets_go_on_and_at_most_that_many_calls_are_under_way(threads: Threads) -> None:
-    gates = [threading.Event() for _ in range(LIMIT + 1)]
+def test_greenlets_go_on_and_at_most_that_many_calls_are_under_way(threads: Syncer) -> None:
+    gates = [threading.Event() for _ in range(THREADS + 1)]
     begun: list[int] = []  # in which thread
 
     def pass_gate(gate: threading.Event) -> bool:
@@ -40,18 +39,18 @@ def test_greenlets_go_on_and_at_most_that_many_calls_are_under_way(threads: Thre
         return gate.wait(PATIENCE)
 
     calls = [gevent.spawn(threads.run, pass_gate, gate) for gate in gates]
-    eventually(lambda: len(begun) == LIMIT)
+    eventually(lambda: len(begun) == THREADS)
     gates[1].set()
     assert calls[1].get(timeout=PATIENCE)
-    eventually(lambda: len(begun) == LIMIT + 1)
+    eventually(lambda: len(begun) == THREADS + 1)
     assert not calls[0].ready()
-    gates[0].set()
-    gates[2].set()
+    for gate in gates:
+        gate.set()
     assert all(call.get(timeout=PATIENCE) for call in calls)
-    assert len(set(begun)) == LIMIT
+    assert len(set(begun)) == THREADS
 
 
-def test_whoever_waits_may_be_killed(threads: Threads) -> None:
+def test_whoever_waits_may_be_killed(threads: Syncer) -> None:
     gate = threading.Event()
     victim = gevent.spawn(threads.run, gate.wait, PATIENCE)
     gevent.sleep(0)
@@ -61,7 +60,7 @@ def test_whoever_waits_may_be_killed(threads: Threads) -> None:
 
 
 def test_closing_waits_for_what_is_under_way_and_ends_the_threads() -> None:
-    threads = Threads(LIMIT)
+    threads = Syncer()
     gate = threading.Event()
     begun: set[int] = set()
 
@@ -69,9 +68,9 @@ def test_closing_waits_for_what_is_under_way_and_ends_the_threads() -> None:
         begun.add(threading.get_native_id())
         return gate.wait(PATIENCE)
 
-    calls = [gevent.spawn(threads.run, pass_gate) for _ in range(LIMIT)]
-    eventually(lambda: len(begun) == LIMIT)
-    closing = gevent.spawn(threads.close)
+    calls = [gevent.spawn(threads.run, pass_gate) for _ in range(THREADS)]
+    eventually(lambda: len(begun) == THREADS)
+    closing = gevent.spawn(threads.stop)
     gevent.sleep(0)
     assert not closing.ready()
     gate.set()
