@@ -102,10 +102,8 @@ class Retention:
     def _age(self) -> float:
         """Returns the age of the first message in the last segment, in seconds; 0 if ages do not matter."""
         segments = self.log.segments
-        if not self.max_age or not segments:
-            return 0.0
         with suppress(StorageError):
-            if published := _published(segments.all[-1].first, segments):
+            if self.max_age and segments and (published := _published(segments.all[-1].first, segments)):
                 return (time_ns() - published) / SECOND
         return 0.0
 

@@ -285,31 +285,24 @@ class Tail:
             self._log.syncer.run(sync_files, descriptors, path, self._log.data_path if has_new_files else None)
         except StorageError as error:
             self._log.logger.error("JOURNAL(%s): failed to sync - %s", self._log.topic, error)
-            self._lose(error, retired)
+            self.failed = error
+            self._has_new_files = True
+            self._unsynced += retired
+            self._close_files()
+            lost, self._unconfirmed = self._unconfirmed, []
+            self._log.append_again([puts for _, puts in lost])
             return error
         finally:
             self._syncing = False
         for file in retired:
             file.close()
-        self._confirm(position)
-        return None
-
-    def _confirm(self, position: int) -> None:
         self.safe = position
         self.failed = None
         self._unconfirmed = [each for each in self._unconfirmed if each[0] > position]
         if self.file is not None:
             self._release(self.file)
         self._on_synced()
-
-    def _lose(self, error: StorageError, retired: list[AppendedFile]) -> None:
-        """Has everything that no fsync confirmed written once more, to another file."""
-        self.failed = error
-        self._has_new_files = True
-        self._unsynced += retired
-        self._close_files()
-        lost, self._unconfirmed = self._unconfirmed, []
-        self._log.append_again([puts for _, puts in lost])
+        return None
 
     def close(self) -> None:
         """Writes nothing any more. May yield."""

@@ -10,7 +10,7 @@ import errno
 import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -43,13 +43,12 @@ class ReplayedQueue:
         self.finished.update(spans)
         for start, end in spans:
             for known in (self.attempts, self.due):
-                if known:
-                    if end - start > len(known):
-                        for number in [number for number in known if start <= number < end]:
-                            del known[number]
-                    else:
-                        for number in range(start, end):
-                            known.pop(number, None)
+                span = range(start, end)
+                some: Iterable[int] = span
+                if len(span) > len(known):
+                    some = [number for number in known if number in span]
+                for number in some:
+                    known.pop(number, None)
 
 
 class Damage(NamedTuple):
@@ -305,7 +304,11 @@ class Replay:
             self._spans(type, *records.decode_spans(payload))
         elif type == records.HELD:
             index, entries = records.decode_held(payload)
-            self._held(index, entries)
+            state = self._known().get(index)
+            for number, attempts, due in entries:
+                self._mention(number + 1)
+                if state is not None:
+                    state.attempts[number], state.due[number] = attempts, due
         elif type == records.CONVERTING:
             self.converting = True
         elif type == records.RETENTION:
@@ -350,14 +353,6 @@ class Replay:
             for start, end in spans:
                 for number in range(start, end):
                     state.attempts[number] = min(state.attempts.get(number, 0) + 1, records.MAX_ATTEMPTS)
-
-    def _held(self, index: int, entries: list[tuple[int, int, int]]) -> None:
-        state = self._known().get(index)
-        for number, attempts, due in entries:
-            self._mention(number + 1)
-            if state is not None:
-                state.attempts[number] = attempts
-                state.due[number] = due
 
     def describe_lost(self) -> str:
         """Returns how many messages are lost, and which; it may be fewer where it isn't known what was finished."""
