@@ -119,12 +119,10 @@ def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:
     removed = 0
     errors = []
     for name in names:
-        if not _is_leftover(name, data_files):
-            continue
         path = os.path.join(data_files.data_path, name)
         try:
             with failing_as_go("remove", path):
-                if stat.S_ISREG(os.lstat(path).st_mode):
+                if _is_leftover(name, data_files) and stat.S_ISREG(os.lstat(path).st_mode):
                     os.unlink(path)
                     removed += 1
         except StorageError as error:

@@ -60,7 +60,6 @@ class DiskQueue:
         self._save_every = max(1, options.sync_every)
         self._log = log
         self._syncer = syncer
-
         self._opening = open_queue(self._files, log)
         self._depth, self._read_file, self._read_pos, self._write_file, self._write_pos = self._opening.meta
         self._safe_write_pos = self._write_pos  # the highest write position that meta may have
@@ -72,7 +71,6 @@ class DiskQueue:
         self._head: dict[tuple[int, int], bytes] = {}  # where `peek_head` was last, and what is there
         self._peeked_ends: list[int] = []  # positions behind the records of the last peek_many
         self._write_descriptor = -1
-
         self._unsynced_files: set[int] = set()
         self._saved_pos = self._read_pos  # in the file being read
         self._operations = self._synced_operations = 0
