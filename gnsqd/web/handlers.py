@@ -61,7 +61,8 @@ class API:
     debug: Debug
 
     def pub(self, request: Request) -> str:
-        _check_complete(request, "MSG_TOO_BIG")
+        if request.too_big or request.broken:
+            _check_complete(request, "MSG_TOO_BIG")
         if not request.body:
             raise HTTPError(400, "MSG_EMPTY")
         parameters = parse_query(request.query)

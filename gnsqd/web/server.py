@@ -171,7 +171,7 @@ class HTTPServer:
                 yield_turn()
         if reader.refusal:
             answers.append(reader.refusal)
-        elif interim := reader.take_interim():
+        elif reader.request is not None and (interim := reader.take_interim()):
             answers.append(interim)
         if answers:
             connection.send(b"".join(answers))
