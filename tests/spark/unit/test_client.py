@@ -80,11 +80,10 @@ def test_no_more_are_in_flight_than_requested_and_allowed(nsqd_factory: DaemonFa
         await_counts(nsqd, 5, 5)
 
 
-def test_requeued_and_touched_messages_obey(nsqd: Daemon) -> None:
+def test_requeued_messages_obey(nsqd: Daemon) -> None:
     with connect(nsqd) as client, consumer(nsqd, 1) as reader:
         client.publish("t", [b"x"])
         (message,) = receive(reader, 1)
-        reader.touch([message.id])
         reader.requeue([message.id])
         (again,) = receive(reader, 1)
         assert (again.id, again.attempts) == (message.id, 2)
@@ -348,16 +347,16 @@ def test_what_came_while_the_process_was_stopped_is_received(
 ) -> None:
     """It was stopped behind its first look at the socket, for longer than it would have waited."""
     client, peer = pair
-    look = client._read
+    look = client.poll
 
     def look_and_be_stopped() -> bool:
-        monkeypatch.setattr(client, "_read", look)
+        monkeypatch.setattr(client, "poll", look)
         came = look()
         peer.sendall(pushed(MESSAGES[0]))
         time.sleep(0.02)
         return came
 
-    monkeypatch.setattr(client, "_read", look_and_be_stopped)
+    monkeypatch.setattr(client, "poll", look_and_be_stopped)
     assert client.receive(0.01) == [MESSAGES[0]]
 
 
