@@ -136,9 +136,10 @@ class Decoder:
             self._pieces.append(data)
             self._pieces_length += len(data)
 
-    def end(self, cause: Exception | None = None) -> None:
+    def end(self, cause: str = "") -> None:
         """Notes that no more bytes come, by default because the client has closed the connection."""
-        self._end = cause or NSQError("unexpected EOF" if self.buffered else "EOF")
+        # Not the error itself: with its traceback it would form a cycle with all that the connection had.
+        self._end = NSQError(cause or ("unexpected EOF" if self.buffered else "EOF"))
 
     @property
     def buffered(self) -> int:

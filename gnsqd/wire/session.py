@@ -75,7 +75,9 @@ class Session:
             except WouldYield:
                 return False
             except ClientError as error:
-                self._refuse(error)
+                self._answer_refusal(error)
+                if error.fatal:
+                    raise
                 answer = None
             self._has_executed = True
             if answer is not None:
@@ -100,14 +102,12 @@ class Session:
                 self.decoder.take_back(len(ids) - count)
             self._has_executed = self._has_executed or count > 0
 
-    def _refuse(self, refusal: ClientError) -> None:
-        """Logs and answers a refused command, and raises `refusal` if the connection ends."""
+    def _answer_refusal(self, refusal: ClientError) -> None:
+        """Logs and answers a refused command."""
         if not refusal.quiet:
             cause = f" - {refusal.cause}" if refusal.cause is not None else ""
             self._log.error("[%s] - %s%s", self.client, refusal, cause)
         self._replies.append(refusal.frame)
-        if refusal.fatal:
-            raise refusal
 
     def _is_turn_over(self) -> bool:
         now = monotonic()
@@ -126,10 +126,10 @@ class Session:
                 for topic in uncommitted:
                     topic.commit()
             except StorageError as error:
-                refusal = ClientError("E_PUB_FAILED", f"PUB failed {error}", error)
+                text = f"PUB failed {error}"
                 replies.clear()
-                client.flush([refusal.frame])
-                raise refusal from error
+                client.flush([ClientError("E_PUB_FAILED", text).frame])
+                raise ClientError("E_PUB_FAILED", text, error) from error
         if replies:
             self._replies = []
             client.flush(replies)
@@ -190,7 +190,7 @@ class Session:
         except (OSError, StreamError) as error:
             if self._command is None:
                 raise
-            self.decoder.end(error)
+            self.decoder.end(str(error))
             return True
         if data:
             self.decoder.feed(data)
@@ -209,9 +209,9 @@ class Session:
                 client.connection.handshake(tls, self.decoder.take_rest())
             except (OSError, StreamError) as error:
                 # Unlike the real daemon, no error frame: it would be plain bytes in a stream the client takes for TLS.
-                failure = ClientError("E_IDENTIFY_FAILED", f"IDENTIFY failed {error}", error)
-                self._log.error("[%s] - %s - %s", client, failure, error)
-                raise failure from error
+                text = f"IDENTIFY failed {error}"
+                self._log.error("[%s] - E_IDENTIFY_FAILED %s - %s", client, text, error)
+                raise ClientError("E_IDENTIFY_FAILED", text, error) from error
             client.set_deadlines()
             client.tls = tls
             self.decoder.table = self._commands.table

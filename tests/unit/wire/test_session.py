@@ -169,6 +169,24 @@ def test_client_does_not_keep_a_deleted_topic_to_which_it_published(serve: Calla
     assert dict(served.client.pub_counts) == {"deleted": 4}
 
 
+@pytest.mark.parametrize("data", [b"NOPE\n", b"PUB t\n\0\0\0\5x"])
+def test_session_of_a_client_that_failed_is_freed_at_once(serve: Callable[..., Served], data: bytes) -> None:
+    """No reference cycle, such as of an error and its traceback, keeps it until the next collection."""
+    served = serve()
+    gc.collect()
+    gc.disable()
+    try:
+        loop = served.start("IOLoop")
+        served.theirs.sendall(data)
+        settle()
+        served.client.connection.shutdown()  # so that receiving fails
+        loop.join(10)
+        del served.session
+        assert [each for each in gc.get_objects() if isinstance(each, Session)] == []
+    finally:
+        gc.enable()
+
+
 def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
     serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
