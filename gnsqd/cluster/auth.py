@@ -108,6 +108,10 @@ class State:
     def expired(self) -> bool:
         return monotonic() > self._expires
 
+    def knows(self, topic_name: str, channel_name: str) -> bool:
+        """Returns True if `allows` has allowed these names before; then it does not yield."""
+        return (topic_name, channel_name) in self._allowed
+
     def allows(self, topic_name: str, channel_name: str) -> bool:
         """Returns True if the client may use these names. Yields when it takes long."""
         names = (topic_name, channel_name)

@@ -189,9 +189,9 @@ def expand_prefix(prefix: str, broadcast_address: str, http_port: int) -> str:
 def pack(lines: Iterable[bytes], size: int) -> list[bytes]:
     """Packs the lines into packets of at most `size` bytes; a line longer than that has one of its own."""
     limit = size if size > 0 else DEFAULT_PACKET_SIZE
-    packets = [b""]
+    packets = [bytearray()]
     for line in lines:
         if packets[-1] and len(packets[-1]) + len(line) > limit:
-            packets.append(b"")
+            packets.append(bytearray())
         packets[-1] += line
-    return packets if packets[-1] else []
+    return [bytes(packet) for packet in packets if packet]

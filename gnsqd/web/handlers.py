@@ -7,7 +7,7 @@ The checks of every method come in the real daemon's order, because a client see
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import nan
+from math import inf, nan
 from sys import maxsize
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING
@@ -374,9 +374,7 @@ def _check_complete(request: Request, code: str) -> None:
         raise HTTPError(500, "INTERNAL_ERROR")
 
 
-def _parsed(
-    parse: Callable[[str], int], text: str, code: str, lowest: int = -maxsize - 1, highest: int = maxsize
-) -> int:
+def _parsed(parse: Callable[[str], int], text: str, code: str, lowest: float = -inf, highest: float = inf) -> int:
     """Returns the value of a parameter; raises HTTPError with `code` if it is invalid or out of bounds."""
     try:
         value = parse(text)

@@ -40,12 +40,24 @@ class AuthState(Protocol):
     @property
     def expired(self) -> bool: ...
 
+    def knows(self, topic_name: str, channel_name: str) -> bool: ...  # True if `allows` does not yield
+
     def allows(self, topic_name: str, channel_name: str) -> bool:
         """True if it may consume from the channel; without a channel, if it may publish to the topic."""
 
 
 class ClientV2:
     """Owns one connection's state. Durations are ns; 0 switches a heartbeat or a buffer timeout off."""
+
+    __slots__ = (
+        "_flush_interval", "_flush_timer", "_heartbeat_timer", "_next_flush", "_output", "_output_size",
+        "auth_secret", "auth_state", "channel", "client_id", "connect_time", "connection", "deflate", "delivering",
+        "delivery_msg_timeout", "delivery_sample_rate", "doorbell", "exiting", "finish_count", "heartbeat_due",
+        "heartbeat_interval", "hostname", "id", "identified", "in_flight_count", "locality", "message_count",
+        "msg_timeout", "output_buffer_size", "output_buffer_timeout", "pub_counts", "rank", "ready_count",
+        "remote_address", "remote_ip", "requeue_count", "sample_rate", "snappy", "state", "tls", "topology_region",
+        "topology_zone", "user_agent",
+    )  # fmt: skip
 
     def __init__(self, id: int, sock: socket.socket, remote_address: str, options: Options) -> None:
         self.id = id

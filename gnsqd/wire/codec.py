@@ -65,7 +65,7 @@ class CommandSpec:
         handler: Callable[..., bytes | None],
         code: str = "",
         limits: tuple[int, ...] = (),
-        message_limit: int = 0,
+        message_limit: int | None = None,
         check: Callable[[Any, Any, Any], None] | None = None,
     ) -> None:
         self.name = name
@@ -73,7 +73,8 @@ class CommandSpec:
         self.code = code
         self.limits = limits
         self.limit = min(*limits, 2**31 - 1) if limits else 0
-        self.message_limit = message_limit
+        self.has_messages = message_limit is not None
+        self.message_limit = message_limit or 0
         self.check = check
 
     def refusal(self, text: str, cause: Exception | None = None) -> ClientError:
@@ -236,7 +237,7 @@ class Decoder:
     def complete(self, command: Command) -> bool:
         """Returns True once `command` has what follows its line. ClientError for a bad size, or after `end`."""
         spec = command.spec
-        if not spec.limit or command.bodies:
+        if not spec.limits or command.bodies:
             return True
         size = command.size
         if not size:
@@ -249,7 +250,7 @@ class Decoder:
                 raise spec.bad_size(_int32(self._buffer, start))
             command.size = size
             self._position = start + 4
-        if spec.message_limit:
+        if spec.has_messages:
             command.bodies = self.messages(spec.limit, spec.message_limit) or _NO_BODIES
         elif self._length - self._position >= size or self._has(size):
             start = self._position
@@ -264,7 +265,7 @@ class Decoder:
         spec = command.spec
         if self._end is None:
             return False
-        if command.size and spec.message_limit:
+        if command.size and spec.has_messages:
             raise self.messages_cut_off()
         raise spec.refusal("failed to read {}" if command.size else "failed to read {} size", self._end)
 

@@ -126,6 +126,8 @@ class Commands:
                 state = self._query_permissions(client, command)
             except AuthError as error:
                 raise ClientError("E_AUTH_FAILED", "AUTH failed") from error
+        if not command.may_yield and not state.knows(topic_name, channel_name):
+            raise WouldYield
         if not state.allows(topic_name, channel_name):
             raise ClientError("E_UNAUTHORIZED", f'AUTH failed for {name} on "{topic_name}" "{channel_name}"')
 
@@ -268,7 +270,7 @@ class Commands:
 
     def publish(self, client: ClientV2, command: Command) -> bytes:
         """Executes PUB, DPUB, and MPUB, whose permission was checked before the bodies."""
-        if self._authenticate is not None and not command.spec.message_limit:
+        if self._authenticate is not None and not command.spec.has_messages:
             self._authorize(client, command, command.topic_name)
         topic = self._topics.get(command.topic_name) or self._new_topic(command)
         bodies = command.bodies

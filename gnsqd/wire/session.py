@@ -22,6 +22,7 @@ TURN_SECONDS = 0.004  # for the commands of one client that are there at once
 TLS_HANDSHAKE_SECONDS = 5.0
 
 _DEBUG = Level.DEBUG
+_AFTER_COMMIT = ("FIN", "SUB")  # what they do can't be undone
 _OK = frame(FRAME_TYPE_RESPONSE, b"OK")
 _HEARTBEAT = frame(FRAME_TYPE_RESPONSE, b"_heartbeat_")
 
@@ -63,7 +64,7 @@ class Session:
                 if debugging:
                     line = b" ".join(command.params).decode("utf-8", "replace")
                     self._log.debug("PROTOCOL(V2): [%s] [%s]", self.client, line)
-            if self._uncommitted and not command.spec.limit:
+            if self._uncommitted and command.spec.name in _AFTER_COMMIT:
                 return False  # a publish that can't be kept is refused before a later FIN or SUB takes effect
             try:
                 if command.check is not None:
@@ -176,6 +177,9 @@ class Session:
                 self._upgrade(*command.upgrade)
                 self._command = None
             else:
+                if self._is_turn_over():
+                    yield_turn()
+                    self._turn_end = monotonic() + TURN_SECONDS
                 command.may_yield = True
 
     def _receive(self) -> bool:

@@ -65,6 +65,8 @@ def test_list_has_the_messages_in_the_order_in_which_they_are_due(nsqd: Daemon) 
     assert bodies(nsqd, "&limit=2") == [MINUTE, 2 * MINUTE]
     tomorrow = datetime.fromtimestamp(time.time() + 86400, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     assert bodies(nsqd, f"&limit=2&from={tomorrow}") == [3 * DAY, 40 * DAY]
+    assert bodies(nsqd, "&limit=1&from=0001-01-01T00:00:00Z") == [MINUTE]
+    assert bodies(nsqd, "&from=2300-01-01T00:00:00Z") == []
 
 
 def test_cancelled_message_is_gone(nsqd: Daemon) -> None:

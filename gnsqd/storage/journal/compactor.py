@@ -9,9 +9,12 @@ A journal may have a million scattered live messages. They are gone through in p
 in between, and each byte of a segment is read about once.
 """
 
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
+from operator import attrgetter
 from struct import Struct
 from sys import maxsize
 from time import monotonic, time_ns
@@ -36,6 +39,8 @@ IDLE_TIMES = 20  # as long as it took to find nothing to compact, until that is 
 RETRY_SECONDS = 5.0
 PARTS = 8  # a segment has at most such a part of the retained bytes, and messages of such a part of the time
 _TIMESTAMP = Struct(">8xq")  # of a frame, behind size and type
+
+_first = attrgetter("first")
 
 Live = Callable[[int, int], Iterator[Spans]]  # `Retention.live`
 
@@ -155,7 +160,8 @@ class Compactor:
         self._retention = retention
         self._flush = flush
         self._commit = commit
-        self._floors: dict[int, int] = {}  # by position, rising: the floor, by all that is written before it
+        # Positions, and the first number of the segment that has the floor by all that is written before.
+        self._floors: deque[tuple[int, int]] = deque()
         self._floor = 0  # the last that survives what it is to survive
         self._greenlet: Greenlet[[], bool] | None = None
         self._compact_at = 0.0  # monotonic; earlier is too early
@@ -164,17 +170,20 @@ class Compactor:
     def note_written(self) -> None:
         """Deletes what goes by what queues have noted, as all of that is written; durable, that waits for fsync: after
         a crash the messages of a segment that is gone would otherwise count as lost."""
-        log = self._log
-        if len(log.segments.all) > 1:
-            self._floors[log.tail.position] = self._retention.floor()
+        log, floors = self._log, self._floors
+        segments = log.segments.all
+        if len(segments) > 1:
+            first = segments[max(bisect_right(segments, self._retention.floor(), key=_first) - 1, 0)].first
+            if first != (floors[-1][1] if floors else self._floor):  # a rewind lowers it
+                floors.append((log.tail.position, first))
         if not log.durable:
             self.reclaim()
 
     def reclaim(self) -> None:
         """Deletes the oldest segments in which nothing is kept, as far as that survives what it is to survive."""
         floors = self._floors
-        while floors and (position := next(iter(floors))) <= self._log.tail.safe:
-            self._floor = floors.pop(position)
+        while floors and floors[0][0] <= self._log.tail.safe:
+            self._floor = floors.popleft()[1]
         self._log.delete_before(min(self._floor, self._retention.floor()))
 
     def make_room(self) -> bool:

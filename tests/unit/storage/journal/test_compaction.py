@@ -47,6 +47,17 @@ def test_copy_has_small_records_and_its_sources_are_open_one_by_one(
             assert type != PUT or decode_put(data[start:end])[1] <= MAX_MESSAGES
 
 
+def test_flushes_that_wait_for_an_fsync_are_remembered_by_segment(open_topic: OpenTopic) -> None:
+    topic = open_topic(durable=True)
+    for _ in range(4):
+        topic.put(SEGMENT // BODY)
+        topic.journal.commit()
+    for number in range(1, 1001):
+        topic.finish((number, number + 1))
+        topic.journal.flush()
+    assert len(topic.journal.compactor._floors) <= len(topic.journal.log.segments.all)
+
+
 @pytest.mark.parametrize("durable", [False, True], ids=["process", "disk"])
 def test_full_disk_gets_room_by_what_is_finished_and_goes_on(
     open_topic: OpenTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
