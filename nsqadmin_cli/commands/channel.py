@@ -21,7 +21,7 @@ from nsqadmin_cli.units import plural
     """,
     document=(
         "topic_name",
-        described("(others)", "summed over nodes, paused on any node", ChannelStats),
+        described("(others)", "counts are summed over nodes, paused is of any node", ChannelStats),
         """
         clients  list: node, and the keys of a client in the /stats of nsqd
         nodes    list: address, error (null, or why it has no numbers), channel (the
