@@ -5,7 +5,7 @@ cdef class CommandSpec:
     cdef readonly object check, handler
     cdef readonly tuple limits
     cdef readonly long long limit, message_limit
-    cdef readonly bint has_messages
+    cdef readonly bint has_messages, after_commit
 
 cdef class Command:
     cdef public list params, bodies

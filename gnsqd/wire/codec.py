@@ -57,7 +57,8 @@ class CommandSpec:
     """One row of the table of commands. `handler` executes the command; `check` refuses what is wrong before the body
     is there. Both are called with the owner of the handlers, the client and the command. With `limits`, int32 size and
     a body of that size follow the line: `code` is that of a refused size, which must not exceed any of the limits. With
-    a `message_limit`, the body is int32 count, and for each message int32 size and body."""
+    a `message_limit`, the body is int32 count, and for each message int32 size and body. What an `after_commit` command
+    does can't be undone, so a publish before it that can't be kept is refused first."""
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class CommandSpec:
         limits: tuple[int, ...] = (),
         message_limit: int | None = None,
         check: Callable[[Any, Any, Any], None] | None = None,
+        after_commit: bool = False,
     ) -> None:
         self.name = name
         self.handler = handler
@@ -76,6 +78,7 @@ class CommandSpec:
         self.has_messages = message_limit is not None
         self.message_limit = message_limit or 0
         self.check = check
+        self.after_commit = after_commit
 
     def refusal(self, text: str, cause: Exception | None = None) -> ClientError:
         """Returns the refusal of what follows the line; {} in `text` stands for what that is."""

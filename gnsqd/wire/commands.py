@@ -305,11 +305,13 @@ def command_table(options: Options) -> dict[bytes, CommandSpec]:
     rows = (
         CommandSpec("IDENTIFY", of("IDENTIFY"), "E_BAD_BODY", (*body, MAX_IDENTIFY), check=of("check_identify")),
         CommandSpec("AUTH", of("AUTH"), "E_BAD_BODY", body, check=of("check_auth")),
-        CommandSpec("SUB", of("SUB")),
+        CommandSpec("SUB", of("SUB"), after_commit=True),
         CommandSpec("PUB", of("publish"), "E_BAD_MESSAGE", message, check=of("check_publish")),
         CommandSpec("MPUB", of("publish"), "E_BAD_BODY", body, options.max_msg_size, check=of("check_mpub")),
         CommandSpec("DPUB", of("publish"), "E_BAD_MESSAGE", message, check=of("check_dpub")),
-        *(CommandSpec(name, of(name)) for name in ("RDY", "FIN", "REQ", "TOUCH", "NOP", "CLS")),
+        CommandSpec("RDY", of("RDY")),
+        CommandSpec("FIN", of("FIN"), after_commit=True),
+        *(CommandSpec(name, of(name)) for name in ("REQ", "TOUCH", "NOP", "CLS")),
     )
     return {row.name.encode(): row for row in rows} | {UNKNOWN: CommandSpec("", of("refuse_unknown"))}
 

@@ -22,7 +22,6 @@ TURN_SECONDS = 0.004  # for the commands of one client that are there at once
 TLS_HANDSHAKE_SECONDS = 5.0
 
 _DEBUG = Level.DEBUG
-_AFTER_COMMIT = ("FIN", "SUB")  # what they do can't be undone
 _OK = frame(FRAME_TYPE_RESPONSE, b"OK")
 _HEARTBEAT = frame(FRAME_TYPE_RESPONSE, b"_heartbeat_")
 
@@ -64,8 +63,8 @@ class Session:
                 if debugging:
                     line = b" ".join(command.params).decode("utf-8", "replace")
                     self._log.debug("PROTOCOL(V2): [%s] [%s]", self.client, line)
-            if self._uncommitted and command.spec.name in _AFTER_COMMIT:
-                return False  # a publish that can't be kept is refused before a later FIN or SUB takes effect
+            if self._uncommitted and command.spec.after_commit:
+                return False
             try:
                 if command.check is not None:
                     command.check(self._commands, self.client, command)
@@ -170,17 +169,15 @@ class Session:
             if needs_bytes:
                 if not self._receive():
                     return
-            elif command is None:
-                yield_turn()
-                self._turn_end = monotonic() + TURN_SECONDS
-            elif command.upgrade is not None:
+            elif command is not None and command.upgrade is not None:
                 self._upgrade(*command.upgrade)
                 self._command = None
             else:
-                if self._is_turn_over():
+                if command is None or self._is_turn_over():
                     yield_turn()
                     self._turn_end = monotonic() + TURN_SECONDS
-                command.may_yield = True
+                if command is not None:
+                    command.may_yield = True
 
     def _receive(self) -> bool:
         """Gives the decoder what comes, also the end of the stream. Returns False if it ends between two commands;
