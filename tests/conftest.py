@@ -7,6 +7,7 @@ printed a traceback or did not obey SIGTERM, and shows the logs of its daemons w
 
 import gc
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -27,6 +28,10 @@ _LOG_SHOWN = 20_000  # characters of each log in a failure report
 
 # pytest.fail(), a time-out among them, reaches the waiting test from whatever greenlet raises it.
 Hub.SYSTEM_ERROR = (*Hub.SYSTEM_ERROR, pytest.fail.Exception)
+
+# What a test kills in its own process leaves files open, some 1,000 in all: more than many systems allow by default.
+_soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(_soft, min(_hard, 10_240)), _hard))
 
 # How long one example takes says nothing on a busy machine.
 settings.register_profile("dev", deadline=None, max_examples=30)

@@ -98,6 +98,17 @@ def sockets(daemon: Daemon) -> int:
     return count
 
 
+def opened(directory: Path) -> int:
+    """Returns how many descriptors this process has for the directory and its files."""
+    count = 0
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            count += Path(os.readlink(f"/proc/self/fd/{descriptor}")).is_relative_to(directory)
+        except FileNotFoundError:
+            pass  # that of the listing
+    return count
+
+
 def resident_bytes(daemon: Daemon) -> int:
     match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{daemon.pid}/status").read_text())
     assert match

@@ -14,6 +14,7 @@ from gnsqd.log import Level, Logger
 from gnsqd.shared.errors import StartError
 from gnsqd.storage.directory import CHECK_EVERY, DirLock, FreeDisk, clean_up
 from gnsqd.storage.disk.opening import DataFiles
+from kit.observers import opened
 
 LONGEST = "x" * 64
 TEMPORARY = [
@@ -44,7 +45,6 @@ def log() -> io.StringIO:
 @pytest.mark.parametrize("path", ["", "."])
 def test_lock_leaves_no_file_and_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.chdir(tmp_path)
-    before = len(os.listdir("/dev/fd"))
     for _ in range(3):
         lock = DirLock(path)
         lock.acquire()
@@ -53,7 +53,7 @@ def test_lock_leaves_no_file_and_no_descriptor(tmp_path: Path, monkeypatch: pyte
         lock.release()
         lock.release()
     assert list(tmp_path.iterdir()) == []
-    assert len(os.listdir("/dev/fd")) == before
+    assert opened(tmp_path) == 0
 
 
 # Leftovers

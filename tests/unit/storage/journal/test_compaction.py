@@ -17,9 +17,10 @@ from gnsqd.storage.journal import compactor, maintenance
 from gnsqd.storage.journal.compactor import PIECE
 from gnsqd.storage.journal.records import MAX_MESSAGES, PUT, decode_put, find_records, parse_first_line
 from gnsqd.storage.journal.spans import Spans
+from kit.observers import opened
 from unit.storage.conftest import OpenTopic
 from unit.storage.greenlets import eventually
-from unit.storage.journal.topics import BODY, SEGMENT, opened
+from unit.storage.journal.topics import BODY, SEGMENT
 
 
 def test_copy_has_small_records_and_its_sources_are_open_one_by_one(

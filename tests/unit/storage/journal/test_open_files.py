@@ -13,7 +13,8 @@ from gnsqd.storage.journal import open_files
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import Journals
 from gnsqd.storage.syncer import Syncer
-from unit.storage.journal.topics import frame, journal_options, notes, opened, read_all
+from kit.observers import opened
+from unit.storage.journal.topics import frame, journal_options, notes, read_all
 
 LIMIT = 3
 COUNT = 12

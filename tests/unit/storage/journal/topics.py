@@ -108,17 +108,6 @@ def read_all(journal: Journal, start: int = 1) -> dict[int, bytes]:
     return found
 
 
-def opened(directory: Path) -> int:
-    """How many files in it this process has open."""
-    count = 0
-    for descriptor in os.listdir("/proc/self/fd"):
-        try:
-            count += os.readlink(f"/proc/self/fd/{descriptor}").startswith(f"{directory}/")
-        except FileNotFoundError:
-            pass  # that of the listing
-    return count
-
-
 def failing(code: int) -> Callable[..., NoReturn]:
     """A call of the system that does not work."""
 
