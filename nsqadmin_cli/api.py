@@ -175,7 +175,7 @@ class Producer:
         where = ("a producer", "")
         producer = _object(data, where)
         topics = strings(producer, "topics", where) if "topics" in producer else ()
-        tombstones = tuple(bool(told) for told in _list(producer, "tombstones", where) or ()) if topics else ()
+        tombstones = tuple(map(bool, _list(producer, "tombstones", where) or ())) if topics else ()
         return cls(*scalars(Producer, producer, where), topics, tombstones)  # type: ignore[call-arg]
 
 
@@ -301,12 +301,12 @@ def _list(data: dict[str, Any], key: str, where: Where) -> list[Any] | None:
 def scalars(kind: type, data: object, where: Where = ("the document", "")) -> list[Any]:
     """The values in `data` of the fields of `kind` that are text, numbers or booleans, in their order; ModelError."""
     data, values = _object(data, where), []
-    for name, wanted, default in _fields_of(kind):
+    for name, expected, default in _fields_of(kind):
         value = data.get(name, default)
-        if type(value) is not wanted or (wanted is int and not -_LARGEST < value < _LARGEST):
+        if type(value) is not expected or (expected is int and not -_LARGEST < value < _LARGEST):
             if value is MISSING:
                 raise ModelError(f'{_text(where)} has no "{name}"')
-            raise ModelError(f'"{name}" of {_text(where)} is not {_NAMES[wanted]}')
+            raise ModelError(f'"{name}" of {_text(where)} is not {_NAMES[expected]}')
         values.append(value)
     return values
 
@@ -414,10 +414,10 @@ class Peer:
         headers, _ = self._http.answer(self.address, "GET", "/ping", program=self.program)
         answered = time.time()
         try:
-            told = email.utils.parsedate_to_datetime(headers.get("Date", "")).timestamp()
+            date = email.utils.parsedate_to_datetime(headers.get("Date", "")).timestamp()
         except (ValueError, OverflowError):
             return None
-        return told - answered, told + 1 - asked  # the header has whole seconds
+        return date - answered, date + 1 - asked  # the header has whole seconds
 
 
 class Nsqd(Peer):

@@ -179,10 +179,10 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         waiting = Counter[str]()
         for node in nodes:
             waiting.update({topic.topic_name: topic.depth for topic in node.topics if not topic.channels})
-        told = [f"{plural(waiting[topic], 'message')} in {topic}" for topic in self._topics if waiting[topic]]
-        if not told:
+        losses = [f"{plural(waiting[topic], 'message')} in {topic}" for topic in self._topics if waiting[topic]]
+        if not losses:
             return
-        warning = f"{' and '.join(told)} would be lost with the temporary channel of this command: there is no other."
+        warning = f"{' and '.join(losses)} would be lost with the temporary channel of this command: there is no other."
         Confirm(yes=False, dry_run=False).ask(warning, (), "Take them?", "")
 
     def _find(self) -> None:
@@ -205,12 +205,12 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         """Connect to nodes that have a topic and are not connected to; keep the errors of the others."""
         self.errors = {address: error for address, error in found.items() if isinstance(error, NodeError)}
         keys = [(address, one.topic_name) for address, node in values_of(found).items() for one in node.topics]
-        wanted = [key for key in keys if key[1] in self._topics and key not in self._connected]
-        share = max(1, self._options.window // max(1, len(wanted) + len(self._connected)))
+        missing = [key for key in keys if key[1] in self._topics and key not in self._connected]
+        share = max(1, self._options.window // max(1, len(missing) + len(self._connected)))
         options = replace(self._options, window=share)
         subscribe = partial(Subscription, options=options, timeout=self._cluster.timeout, tls=self._cluster.http.tls)
         for topic in self._topics:
-            nodes = [Nsqd(address, self._cluster.http) for address, name in wanted if name == topic]
+            nodes = [Nsqd(address, self._cluster.http) for address, name in missing if name == topic]
             answers = self._cluster.ask(partial(subscribe, topic=topic), nodes)
             for address, answer in answers.items():
                 if isinstance(answer, NodeError):

@@ -47,8 +47,8 @@ class ClusterContext:
 
     def settings(self) -> dict[str, Any]:
         """The settings that are set, by name: lists, strings, numbers and booleans."""
-        told = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items() if value}
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class Contexts:
 
 def config_path() -> Path:
     """The path of the file, which may not exist."""
-    if told := os.environ.get("GNSQADMIN_CONFIG"):
-        return Path(told)
+    if path := os.environ.get("GNSQADMIN_CONFIG"):
+        return Path(path)
     base = os.environ.get("XDG_CONFIG_HOME", "")
     # A relative path is invalid there and has to be ignored (XDG Base Directory Specification).
     return (Path(base) if os.path.isabs(base) else Path.home() / ".config") / "gnsqadmin" / "config.toml"
@@ -124,7 +124,7 @@ def _context(name: str, table: object, file: Path) -> ClusterContext:
     where = f"{file}: context {printable(name)}"
     if not isinstance(table, dict):
         raise AdminError(f"{where} must be a table")
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in ClusterContext.__slots__:
             raise AdminError(f"{where}: unknown key {printable(repr(key))}")
@@ -135,8 +135,8 @@ def _context(name: str, table: object, file: Path) -> ClusterContext:
             raise AdminError(f"{where}: {key} must be {expected.get(kinds[0], 'a string')}")
         if key == "timeout" and not 0 < value <= 3600:
             raise AdminError(f"{where}: timeout must be more than 0 and at most 3600 seconds")
-        told[key] = tuple(value) if list in kinds else value
-    return ClusterContext(**told)
+        values[key] = tuple(value) if list in kinds else value
+    return ClusterContext(**values)
 
 
 DEFAULT_ADDRESS = "127.0.0.1:4151"
@@ -167,11 +167,11 @@ class ClusterSettings:
         return make_cluster(*self.resolved())
 
 
-def merged(base: ClusterContext, told: ClusterContext) -> ClusterContext:
-    """`base` with all settings of `told`. Addresses of either kind replace those of both kinds."""
-    if told.nsqd_http_address or told.lookupd_http_address:
+def merged(base: ClusterContext, other: ClusterContext) -> ClusterContext:
+    """`base` with all settings of `other`. Addresses of either kind replace those of both kinds."""
+    if other.nsqd_http_address or other.lookupd_http_address:
         base = replace(base, nsqd_http_address=(), lookupd_http_address=())
-    return replace(base, **{name: getattr(told, name) for name in told.settings()})
+    return replace(base, **{name: getattr(other, name) for name in other.settings()})
 
 
 def make_cluster(context: ClusterContext, name: str = "") -> Cluster:
@@ -192,9 +192,9 @@ def take_settings(ctx: click.Context, values: dict[str, Any]) -> ClusterSettings
     given = {name: values.pop(name, None) for name in CLUSTER_PARAMETERS}
 
     def given_by(source: ParameterSource) -> ClusterContext:
-        told = {name: given[name] for name in ClusterContext.__slots__ if ctx.get_parameter_source(name) is source}
-        told |= {name: tuple(map(str, value)) for name, value in told.items() if isinstance(value, tuple)}
-        return ClusterContext(**{name: value for name, value in told.items() if value})
+        settings = {name: given[name] for name in ClusterContext.__slots__ if ctx.get_parameter_source(name) is source}
+        settings |= {name: tuple(map(str, value)) for name, value in settings.items() if isinstance(value, tuple)}
+        return ClusterContext(**{name: value for name, value in settings.items() if value})
 
     by_option = ctx.get_parameter_source("context_name") is ParameterSource.COMMANDLINE
     options, variables = map(given_by, (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT))

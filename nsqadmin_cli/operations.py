@@ -310,12 +310,12 @@ class Work:
         listed = [outcome for outcome in self.lookupds if outcome.result is not Result.ABSENT]
         found: list[Block] = []
         if not operation.is_destructive:
-            found.append(Grid([[Cell(str(one.peer), Tone.NODE), _said(operation.action, one)] for one in there]))
+            found.append(Grid([[Cell(str(one.peer), Tone.NODE), _cell(operation.action, one)] for one in there]))
         elif there:
             found.append(self.table(there))
         if listed:
-            said = [(str(one.peer), _said(self.at_lookupds, one)) for one in listed]
-            found.append(Grid([[Cell(address, Tone.NODE), "nsqlookupd", result] for address, result in said]))
+            results = [(str(one.peer), _cell(self.at_lookupds, one)) for one in listed]
+            found.append(Grid([[Cell(address, Tone.NODE), "nsqlookupd", result] for address, result in results]))
         if absent := len(self.nodes) - len(there):
             others = plural(absent, "other node" if there else "node")
             what = f"the topic {operation.topic}" if operation.action == "create" else "it"
@@ -325,8 +325,8 @@ class Work:
     def table(self, outcomes: Sequence[Outcome[Nsqd]], lookupds: Sequence[Outcome[Lookupd]] | None = None) -> Table:
         """One row for each node: what is lost there, and the result; for CSV, also one for each of `lookupds`."""
         action = self.operation.action
-        rows = [_row(self.losses_of(one), address=str(one.peer), result=_said(action, one)) for one in outcomes]
-        rows += [OutcomeRow(str(one.peer), "nsqlookupd", result=_said(self.at_lookupds, one)) for one in lookupds or ()]
+        rows = [_row(self.losses_of(one), address=str(one.peer), result=_cell(action, one)) for one in outcomes]
+        rows += [OutcomeRow(str(one.peer), "nsqlookupd", result=_cell(self.at_lookupds, one)) for one in lookupds or ()]
         done = sum(outcome.result in (Result.PLANNED, Result.DONE) for outcome in outcomes)
         lost = self.losses()
         kept = lost or (["depth"] if self.operation.is_destructive and outcomes else [])
@@ -410,7 +410,7 @@ def _match_table(works: Sequence[Work]) -> Table:
         errors = [outcome for outcome in work.nodes if outcome.error]
         there = [one for one in work.nodes if not (one.error or one.result is Result.ABSENT)]
         worst = max(there or errors or work.nodes, key=lambda outcome: _BY_NEED.index(outcome.result))
-        result = _said(work.operation.action, worst)
+        result = _cell(work.operation.action, worst)
         if there and errors:
             result = Cell(f"{result.value}, {plural(len(errors), 'node')} failed", Tone.BAD)
         names = {"topic": work.operation.topic, "channel": work.operation.channel, "nodes": len(there)}
@@ -427,13 +427,13 @@ def is_listed(cluster: Cluster, topic: str) -> bool:
     return any(topic in topics for topics in values_of(cluster.ask_lookupds(Lookupd.topics)).values())
 
 
-def _said(action: str, outcome: Outcome[Nsqd] | Outcome[Lookupd]) -> Cell:
+def _cell(action: str, outcome: Outcome[Nsqd] | Outcome[Lookupd]) -> Cell:
     if outcome.error is not None:
         return failed(outcome.error.reason)
     done = _DONE.get(action, "hidden")  # by a tombstone
-    said = {Result.DONE: Cell(done, Tone.GOOD), Result.ALREADY: Cell(_ALREADY.get(action), Tone.FAINT)}
-    said[Result.ABSENT] = Cell("not there", Tone.FAINT)
-    return said.get(outcome.result) or Cell(f"to be {done}", Tone.NOTE)
+    cells = {Result.DONE: Cell(done, Tone.GOOD), Result.ALREADY: Cell(_ALREADY.get(action), Tone.FAINT)}
+    cells[Result.ABSENT] = Cell("not there", Tone.FAINT)
+    return cells.get(outcome.result) or Cell(f"to be {done}", Tone.NOTE)
 
 
 # Decorators of commands that perform an operation, also on all matches of a pattern.

@@ -100,7 +100,7 @@ class Publisher:
                 node.mpub(topic, batch)
 
         deadline = time.monotonic() + self._patience
-        told = False
+        is_reported = False
         while True:
             errors: list[NodeError] = []
             now = time.monotonic()
@@ -117,8 +117,8 @@ class Publisher:
                 self._resting[node.address] = time.monotonic() + _RESTING
             if time.monotonic() >= deadline:
                 raise AdminError("; ".join(map(str, errors)))
-            if not told:
-                told = True
+            if not is_reported:
+                is_reported = True
                 note(f"Warning: {'; '.join(map(str, errors))}; trying again")
             time.sleep(0.5)
 
@@ -161,8 +161,8 @@ def show_published(
     document = {"topic": topic, "messages": total, "bytes": size, "seconds": round(seconds, 3), "nodes": nodes}
     table = table_of(NodeCount, nodes)
     where = f" at {nodes[0].address}" if len(nodes) == 1 else ""
-    told = _summary("Published", total, size, f" to {topic}{where}", seconds)
-    output.show({**document, **(source or {})}, [Line.of(told), *([table] if len(nodes) > 1 else [])], table)
+    summary = _summary("Published", total, size, f" to {topic}{where}", seconds)
+    output.show({**document, **(source or {})}, [Line.of(summary), *([table] if len(nodes) > 1 else [])], table)
 
 
 @dataclass
@@ -191,8 +191,8 @@ class ByTopic:
         doing, seconds = ("Published", seconds) if self.publisher else ("Would publish", 0.0)
         table = table_of(TopicCount, rows)
         tables = [*([detail] if detail and detail.rows else []), *([table] if len(rows) > 1 else [])]
-        told = Line.of(_summary(doing, total, self.bytes, where, seconds))
-        output.show(document, [*tables, told], detail or table)
+        summary = Line.of(_summary(doing, total, self.bytes, where, seconds))
+        output.show(document, [*tables, summary], detail or table)
 
 
 def _summary(doing: str, messages: int, size: int, where: str, seconds: float) -> str:

@@ -73,10 +73,10 @@ class Histogram:
 
     def quantile(self, part: float) -> float:
         """Seconds that the part `part` of the durations does not exceed; 0 if there are none."""
-        wanted = max(1, math.ceil(part * self.count))
+        remaining = max(1, math.ceil(part * self.count))
         for bucket, count in sorted(self._buckets.items()):
-            wanted -= count
-            if wanted <= 0:
+            remaining -= count
+            if remaining <= 0:
                 return min(self.largest, math.exp((bucket + 0.5) * _GROWTH)) / 1e9
         return 0.0
 
@@ -188,8 +188,8 @@ class Load:
                 self._subscriptions.append(subscription)
                 self._selector.register(subscription, selectors.EVENT_READ, subscription)
 
-    def run(self, say: Callable[[Measurements], None]) -> Measurements:
-        """Publish and receive messages; `say` is called some times per second."""
+    def run(self, show: Callable[[Measurements], None]) -> Measurements:
+        """Publish and receive messages; `show` is called some times per second."""
         report = self.report
         plan = self._plan
         cpu, started = time.process_time(), time.monotonic()
@@ -202,7 +202,7 @@ class Load:
                 heard = now
             elif now > heard + _PATIENCE:
                 self._settle(self._under_way)  # they are lost, and no reason not to go on
-            say(report)
+            show(report)
         report.seconds, report.cpu = time.monotonic() - started, time.process_time() - cpu
         received = report.received
         self._stop()
@@ -400,8 +400,8 @@ def bench(
         load.connect()
         from nsqadmin_cli.render.progress import countdown  # what it needs loads slowly
 
-        with countdown(f"load for {plan.seconds:g} s", plan.seconds) as say:
-            measured = load.run(lambda so_far: say(f"{so_far.published:,} published  {so_far.received:,} received"))
+        with countdown(f"load for {plan.seconds:g} s", plan.seconds) as show:
+            measured = load.run(lambda so_far: show(f"{so_far.published:,} published  {so_far.received:,} received"))
     finally:
         left = load.close()
         if durable:  # nsqlookupd keeps such a topic when its last node has deleted it

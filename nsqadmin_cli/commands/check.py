@@ -182,7 +182,7 @@ METRICS = (
     Metric("nodes", "healthy nodes", "Minimum number of nodes that answer and are healthy.", Scope.healthy_nodes, True),
 )
 limit_options: Any = Combined(
-    lambda values: {metric: told for metric in METRICS if (told := values.pop(f"limits_{metric.key}")) is not None},
+    lambda values: {metric: limit for metric in METRICS if (limit := values.pop(f"limits_{metric.key}")) is not None},
     {f"limits_{metric.key}": option(metric.help, Parsed("limits", metric.parse), metric.option) for metric in METRICS},
 )
 
@@ -364,8 +364,8 @@ def _summary(scope: Scope, problems: list[Problem]) -> str:
 
 def _lines(status: Status, summary: str, problems: list[Problem], performance: str) -> Iterator[Block]:
     # A bar is where performance data begins, and nothing from elsewhere may put one there.
-    told = ("NSQ ", Tone.PLAIN), (status.value, _TONES[status]), (f" - {summary.replace('|', '¦')}", Tone.PLAIN)
-    yield Line((*told, (f" | {performance}", Tone.FAINT)))
+    verdict = ("NSQ ", Tone.PLAIN), (status.value, _TONES[status]), (f" - {summary.replace('|', '¦')}", Tone.PLAIN)
+    yield Line((*verdict, (f" | {performance}", Tone.FAINT)))
     for problem in problems[:_SHOWN] if len(problems) > 1 else ():
         text = f" {problem.text.replace('|', '¦')}"
         yield Line(((problem.status.value, _TONES[problem.status]), (text, Tone.PLAIN)))

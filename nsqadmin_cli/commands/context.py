@@ -35,12 +35,12 @@ _FILES = ("tls_ca", "tls_cert", "tls_key", "token_file")
 def list_(output: Output) -> None:
     saved = load_contexts()
     settings = {name: context.settings() for name, context in sorted(saved.contexts.items())}
-    documents = [{"name": name, "current": name == saved.current} | told for name, told in settings.items()]
+    documents = [{"name": name, "current": name == saved.current} | given for name, given in settings.items()]
     columns = Column("name", "context"), Column("current", "current", keep=ALWAYS)
     table = Table((*columns, Column("settings", "settings", keep=ALWAYS)), empty=f"No contexts in {config_path()}.")
-    for name, told in settings.items():
+    for name, given in settings.items():
         words = []  # as one would type them
-        for key, value in told.items():
+        for key, value in given.items():
             values = value if isinstance(value, list) else [f"{value:g}" if isinstance(value, float) else value]
             words += [f"--{key.replace('_', '-')}{'' if value is True else f' {one}'}" for one in values]
         tone, current = (Tone.STRONG, "yes") if name == saved.current else (None, "")

@@ -69,8 +69,8 @@ def copy(
     """
     target = cluster
     if to_nsqds or to_lookupds or to_context:
-        told = ClusterContext(tuple(map(str, to_nsqds)), tuple(map(str, to_lookupds)))
-        target = ClusterSettings(told, context_name=to_context).cluster()
+        context = ClusterContext(tuple(map(str, to_nsqds)), tuple(map(str, to_lookupds)))
+        target = ClusterSettings(context, context_name=to_context).cluster()
     name = destination or topic
     nodes = target.nsqds()
     lookupd_errors = [] if target is cluster else target.lookupd_errors
@@ -151,11 +151,11 @@ def save(
     with ArchiveWriter(file, append=append) as writer:
         errors, interrupted = transfer(cluster, topic, source, "saving", deliver, done, shown=is_shown)
     row.seconds = round(time.monotonic() - started, 3)
-    told = f"Saved {plural(row.messages, 'message')} ({units.size(row.bytes)}) of {topic} to {file}"
+    summary = f"Saved {plural(row.messages, 'message')} ({units.size(row.bytes)}) of {topic} to {file}"
     if file == DASH:
-        note(told)
+        note(summary)
     else:
-        output.show(row, [Line.of(told)], table_of(SavedFile, [row]))
+        output.show(row, [Line.of(summary)], table_of(SavedFile, [row]))
     if interrupted:
         raise KeyboardInterrupt
     return report(errors)
@@ -204,8 +204,8 @@ class _Run(ByTopic):
     last: int = 0
 
     def done(self) -> str:
-        told = f"{plural(self.topics.total(), 'message')} {'published' if self.publisher else 'read'}"
-        return f"{told}, up to line {self.last}; continue with --from-line {self.last + 1}" if self.last else told
+        count = f"{plural(self.topics.total(), 'message')} {'published' if self.publisher else 'read'}"
+        return f"{count}, up to line {self.last}; continue with --from-line {self.last + 1}" if self.last else count
 
     def take(self, topic: str, lines: Sequence[ArchivedLine], file: str, published: Advance) -> None:
         if not topic:

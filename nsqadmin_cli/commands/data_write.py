@@ -66,8 +66,8 @@ def export(
     if file == DASH:
         note(f"{plural(messages, 'message')} of {plural(len(queues), 'queue')}")
     else:
-        told = f"Wrote {plural(messages, 'message')} to" if messages else "No messages;"
-        verdict = Line.of(f"{told} {file}{'' if messages else ' was not written'}.")
+        done = f"Wrote {plural(messages, 'message')} to" if messages else "No messages;"
+        verdict = Line.of(f"{done} {file}{'' if messages else ' was not written'}.")
         document = {"directory": directory, "file": file, "messages": messages, "queues": exported}
         output.show(document, [table_of(Saved, exported, empty="No queues."), verdict])
     lost = {each.queue: plural(each.lost_bytes, "byte") for each in exported if each.lost_bytes}
@@ -269,11 +269,11 @@ def recover_bad(
             lines.flush()
     messages = sum(bad.recovered for bad in files)
     count = plural(messages, "message")
-    told = f"{count} {'is' if messages == 1 else 'are'} back in the queue."
+    summary = f"{count} {'is' if messages == 1 else 'are'} back in the queue."
     if dry_run:
-        told = f"{count} would be recovered. Nothing was done."
+        summary = f"{count} would be recovered. Nothing was done."
     elif target is not None:
-        told = f"Wrote {count} to {target}. No queue was changed."
+        summary = f"Wrote {count} to {target}. No queue was changed."
     if target == DASH and not dry_run:
         note(f"{count} of {plural(len(files), 'file')}")
     else:
@@ -282,5 +282,5 @@ def recover_bad(
         if unknown := sum(bad.unknown for bad in files) * (not everything):
             text = f"It is unknown whether {plural(unknown, 'message')} of files without damage were delivered; --all"
             blocks.append(Line.of(f"{text} recovers them.", Tone.NOTE))
-        output.show(document, [*blocks, *([Line.of(told)] if messages else [])])
+        output.show(document, [*blocks, *([Line.of(summary)] if messages else [])])
     return report([AdminError(f"{bad.file}: {bad.error}") for bad in files if bad.error])

@@ -57,10 +57,10 @@ def _pattern(text: str) -> re.Pattern[bytes]:
 
 
 def _condition(text: str) -> tuple[str, str]:
-    path, equals, wanted = text.partition("=")
+    path, equals, expected = text.partition("=")
     if not path or not equals:
         raise ValueError(f"{printable(repr(text), 100)} is not a condition, expected KEY=VALUE.")
-    return path, wanted
+    return path, expected
 
 
 @command(
@@ -133,15 +133,15 @@ def tail(
     return report(errors)
 
 
-def _has(body: bytes, path: str, wanted: str) -> bool:
-    """Whether the value at `path`, or its text form, is `wanted`."""
+def _has(body: bytes, path: str, expected: str) -> bool:
+    """Whether the value at `path`, or its text form, is `expected`."""
     try:
         found: Any = json.loads(body)
         for name in path.split("."):
             found = found[name]
     except (ValueError, RecursionError, LookupError, TypeError):
         return False
-    return found == wanted or (not isinstance(found, str) and json.dumps(found, ensure_ascii=False) == wanted)
+    return found == expected or (not isinstance(found, str) and json.dumps(found, ensure_ascii=False) == expected)
 
 
 def _printer(output: Output, *, details: bool, as_hex: bool, several: bool) -> Callable[[Sequence[Received]], None]:

@@ -63,7 +63,7 @@ class DataFile(AbstractContextManager["DataFile"]):
         self._max_size = max_msg_size + MIN_RECORD_SIZE
         self._largest = max(_LARGEST, self._max_size)
         self._advance = advance
-        self._told = 0  # position up to which `advance` was called
+        self._reported = 0  # position up to which `advance` was called
         self._buffer = b""
         self._start = 0
 
@@ -72,7 +72,7 @@ class DataFile(AbstractContextManager["DataFile"]):
 
     def read(self, start: int = 0) -> Iterator[Record | Gap]:
         """Everything from `start` on, in order, without gaps; OSError."""
-        position = self._told = min(start, self.size)
+        position = self._reported = min(start, self.size)
         while position < self.size:
             field = self._at(position, LENGTH.size)
             length: int = LENGTH.unpack(field)[0] if len(field) == LENGTH.size else -1
@@ -89,7 +89,7 @@ class DataFile(AbstractContextManager["DataFile"]):
             for found in self._pass(position, length):
                 yield found
                 position = found.end
-        self._tell(self.size)
+        self._report(self.size)
 
     def _pass(self, position: int, length: int) -> Iterator[Record | Gap]:
         """The content at `position`, where nsqd finds damage, up to the next message or the end."""
@@ -158,15 +158,15 @@ class DataFile(AbstractContextManager["DataFile"]):
         """Up to `count` bytes at `position`, fewer at the end of the file."""
         offset = position - self._start
         if offset < 0 or offset + count > len(self._buffer):
-            self._tell(position)
+            self._report(position)
             self._buffer = os.pread(self._descriptor, max(count, _CHUNK), position)
             self._start, offset = position, 0
         return self._buffer[offset : offset + count]
 
-    def _tell(self, position: int) -> None:
-        if self._advance is not None and position > self._told:
-            self._advance(position - self._told)
-            self._told = position
+    def _report(self, position: int) -> None:
+        if self._advance is not None and position > self._reported:
+            self._advance(position - self._reported)
+            self._reported = position
 
 
 @dataclass(slots=True)

@@ -303,9 +303,9 @@ def put_back(queue: StoredQueue, bad: str, payloads: Iterator[bytes], found: Dat
         sync_directory(queue.directory)
         is_empty = meta.read_position == meta.write_position
         reading = (number, 0) if is_empty else meta.read_position
-        told = Meta(meta.depth * (not is_empty) + count, *reading, number, writer.size)
+        repaired = Meta(meta.depth * (not is_empty) + count, *reading, number, writer.size)
         try:
-            replace_file(queue.meta_path, told.format(), bad)
+            replace_file(queue.meta_path, repaired.format(), bad)
         except BaseException:
             os.unlink(path)  # gnsqd would read it even without meta
             raise

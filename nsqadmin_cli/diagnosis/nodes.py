@@ -87,14 +87,14 @@ def _versions(seen: Examination) -> Iterator[Finding]:
 
 def _clocks(seen: Examination) -> Iterator[Finding]:
     """Clocks that differ from this machine's; if all differ alike, this machine's clock is wrong."""
-    told = {address: span for address, span in values_of(seen.clocks).items() if span is not None}
-    wrong = {address: span for address, span in told.items() if span[0] > _SKEW or span[1] < -_SKEW}
+    offsets = {address: span for address, span in values_of(seen.clocks).items() if span is not None}
+    wrong = {address: span for address, span in offsets.items() if span[0] > _SKEW or span[1] < -_SKEW}
     synchronize = "timedatectl set-ntp true"
-    if len(told) > 1 and len(wrong) == len(told):
-        least, most = max(span[0] for span in told.values()), min(span[1] for span in told.values())
+    if len(offsets) > 1 and len(wrong) == len(offsets):
+        least, most = max(span[0] for span in offsets.values()), min(span[1] for span in offsets.values())
         if least <= most:
             text = f"the clock of this machine is {_ahead((-most, -least))} those of all nodes"
-            evidence = f"{plural(len(told), 'node')} agree with each other"
+            evidence = f"{plural(len(offsets), 'node')} agree with each other"
             remedy = Remedy("Synchronize this machine's clock:", synchronize)
             yield Finding(WARNING, "clock-skew", text, (evidence,), (remedy,))
             return
@@ -165,10 +165,10 @@ def _texts(value: object) -> list[str]:
 def _drift(seen: Examination, keys: Sequence[str]) -> Iterator[Finding]:
     """Options of which nodes have different values; nodes without the option do not count."""
     for key in keys:
-        told = {address: options[key] for address, options in values_of(seen.options).items() if key in options}
+        values = {address: options[key] for address, options in values_of(seen.options).items() if key in options}
         if key == LOOKUPDS:
-            told = {one: sorted(_texts(value)) for one, value in told.items() if not seen.has_nsqlookupd(one)}
-        found = grouped((shown(key, value), str(address)) for address, value in told.items())
+            values = {one: sorted(_texts(value)) for one, value in values.items() if not seen.has_nsqlookupd(one)}
+        found = grouped((shown(key, value), str(address)) for address, value in values.items())
         if len(found) > 1:
             severity = WARNING if key == LOOKUPDS else NOTE
             evidence = tuple(f"{text}: {some_of(nodes)}" for text, nodes in sorted(found.items()))

@@ -69,8 +69,8 @@ def countdown(description: str, seconds: float) -> Iterator[Callable[[str], None
 
 def wait(description: str, seconds: float) -> None:
     """Sleep, with a countdown if it takes more than a second."""
-    with countdown(description, seconds) as say:
+    with countdown(description, seconds) as report:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(0.1, left))
-            say("")
+            report("")

@@ -16,9 +16,9 @@ from nsqadmin_cli.web.views import publish_page
 _LONGEST_DEFER = 30 * 86400.0  # seconds
 
 
-def _work(site: Site, told: dict[str, str]) -> Work:
+def _work(site: Site, form: dict[str, str]) -> Work:
     """The plan for the fields of a form; HTTPError, AdminError."""
-    action, topic, channel = told.get("action", ""), told.get("topic", ""), told.get("channel", "")
+    action, topic, channel = form.get("action", ""), form.get("topic", ""), form.get("channel", "")
     create = action in ("create", "create-at-lookupd")
     for text in (topic, *([channel] if channel else [])):
         # What exists may be named in any way by a daemon that is not NSQ's.
@@ -27,24 +27,24 @@ def _work(site: Site, told: dict[str, str]) -> Work:
     if action == "tombstone":
         if not site.cluster.lookupds:
             raise HTTPError(400, "tombstones are kept by nsqlookupd, and none is given")
-        return plan_tombstone(site.cluster, topic, told.get("node", ""), with_delete=bool(told.get("with_delete")))
+        return plan_tombstone(site.cluster, topic, form.get("node", ""), with_delete=bool(form.get("with_delete")))
     if action == "create-at-lookupd":
         if not site.cluster.lookupds:
             raise HTTPError(400, "no nsqlookupd is given")
         return plan_operation(site.cluster, Operation("create", topic, channel, lookupd_only=True))
     if action not in get_args(Action):
         raise HTTPError(400, "unknown action")
-    with_channels = bool(told.get("with_channels")) and not channel and action == "empty"
+    with_channels = bool(form.get("with_channels")) and not channel and action == "empty"
     return plan_operation(site.cluster, Operation(action, topic, channel, with_channels))  # type: ignore[arg-type]
 
 
-def _page(site: Site, told: dict[str, str], work: Work, *, done: bool) -> Page:
+def _page(site: Site, form: dict[str, str], work: Work, *, done: bool) -> Page:
     operation = work.operation
     gone = done and operation.action == "delete" and work.at_lookupds == "delete"
     back = "/" if gone and not operation.channel else address_of(operation.topic)
     if operation.channel and not gone:
         back = address_of(operation.topic, operation.channel)
-    fields = {name: text for name, text in told.items() if name in _FIELDS and text}
+    fields = {name: text for name, text in form.items() if name in _FIELDS and text}
     errors = [*site.cluster.lookupd_errors]
     destructive = operation.is_destructive and bool(work.nodes or work.at_lookupds == "delete")
     failed = any(one.result is Result.FAILED for one in work.nodes)
@@ -75,13 +75,13 @@ def plan(site: Site, request: Request) -> Page:
 
 def act(site: Site, request: Request) -> Response:
     """Do it. A destructive action must have been confirmed: without that, its plan is shown."""
-    told = request.form
-    work = _work(site, told)
-    if (work.operation.is_destructive or told.get("action") == "tombstone") and told.get("confirmed") != "yes":
-        return Response(200, site.render(request, _page(site, told, work, done=False)))
+    form = request.form
+    work = _work(site, form)
+    if (work.operation.is_destructive or form.get("action") == "tombstone") and form.get("confirmed") != "yes":
+        return Response(200, site.render(request, _page(site, form, work, done=False)))
     work.do(site.cluster)
     site.monitor.changed()
-    return Response.redirect(site.keep(_page(site, told, work, done=True)))
+    return Response.redirect(site.keep(_page(site, form, work, done=True)))
 
 
 def done(site: Site, request: Request) -> Page:
@@ -93,10 +93,10 @@ def done(site: Site, request: Request) -> Page:
 
 def publish(site: Site, request: Request) -> Page | Response:
     """Publish one message to one node."""
-    told: dict[str, Any] = request.form
-    topic, body, defer = told.get("topic", ""), told.get("body", ""), told.get("defer", "").strip()
+    form: dict[str, Any] = request.form
+    topic, body, defer = form.get("topic", ""), form.get("body", ""), form.get("defer", "").strip()
     nodes = {str(node): node for node in site.cluster.nsqds()}
-    node: Nsqd | None = nodes.get(told.get("node", "")) or next(iter(nodes.values()), None)
+    node: Nsqd | None = nodes.get(form.get("node", "")) or next(iter(nodes.values()), None)
     body = body.replace("\r\n", "\n")  # which forms make of line ends
     try:
         if not is_valid_name(topic):
@@ -110,7 +110,7 @@ def publish(site: Site, request: Request) -> Page | Response:
             raise AdminError("30 days is the longest delay")
         node.pub(topic, body.encode("utf-8", "surrogateescape"), defer_ms=round(seconds * 1000))
     except (AdminError, ValueError) as error:
-        more = {"node": told.get("node", ""), "body": body, "defer": defer, "result": str(error), "failed": True}
+        more = {"node": form.get("node", ""), "body": body, "defer": defer, "result": str(error), "failed": True}
         return publish_page(list(nodes), topic, **more)
     site.monitor.changed()
     result = f"{plural(1, 'message')} published to {topic} at {node}"

@@ -220,36 +220,36 @@ def _stats_of(
     return topics, channels, errors
 
 
-def _topic(told: JSONObject, node: Node) -> JSONObject:
+def _topic(stats: JSONObject, node: Node) -> JSONObject:
     """A topic of one node."""
-    channels = told.get("channels")
-    name = told["topic_name"]
+    channels = stats.get("channels")
+    name = stats["topic_name"]
     return {
         "node": node.name,
         "hostname": node.entry["hostname"],
         "topic_name": name,
-        "depth": told["depth"],
-        "memory_depth": told["depth"] - told["backend_depth"],
-        "backend_depth": told["backend_depth"],
-        "message_count": told["message_count"],
+        "depth": stats["depth"],
+        "memory_depth": stats["depth"] - stats["backend_depth"],
+        "backend_depth": stats["backend_depth"],
+        "message_count": stats["message_count"],
         "nodes": None,
         "channels": None if channels is None else [_channel(one, name, node) for one in channels],
-        "paused": told["paused"],
-        "e2e_processing_latency": _latency(told.get("e2e_processing_latency")),
+        "paused": stats["paused"],
+        "e2e_processing_latency": _latency(stats.get("e2e_processing_latency")),
     }
 
 
-def _channel(told: JSONObject, topic: str, node: Node) -> JSONObject:
+def _channel(stats: JSONObject, topic: str, node: Node) -> JSONObject:
     """A channel of one node."""
-    made = _empty_channel(node.name, topic, told["channel_name"])
-    made |= {key: told.get(key, 0) for key in _SUMS_OF_CHANNELS}
-    clients = told.get("clients")
+    made = _empty_channel(node.name, topic, stats["channel_name"])
+    made |= {key: stats.get(key, 0) for key in _SUMS_OF_CHANNELS}
+    clients = stats.get("clients")
     return made | {
         "hostname": node.entry["hostname"],
-        "memory_depth": told["depth"] - told["backend_depth"],
+        "memory_depth": stats["depth"] - stats["backend_depth"],
         "clients": None if clients is None else [_client(one, node) for one in clients],
-        "paused": told["paused"],
-        "e2e_processing_latency": _latency(told.get("e2e_processing_latency")),
+        "paused": stats["paused"],
+        "e2e_processing_latency": _latency(stats.get("e2e_processing_latency")),
     }
 
 
@@ -259,18 +259,18 @@ def _empty_channel(node: str, topic: str, name: str) -> JSONObject:
     return made | {"nodes": None, "clients": None, "paused": False, "e2e_processing_latency": None}
 
 
-def _client(told: JSONObject, node: Node) -> JSONObject:
-    seconds = int(time.time()) - told["connect_ts"]
+def _client(data: JSONObject, node: Node) -> JSONObject:
+    seconds = int(time.time()) - data["connect_ts"]
     return (
-        _CLIENT | {key: told[key] for key in _CLIENT if key in told} | {"node": node.name, "connected": seconds * 10**9}
+        _CLIENT | {key: data[key] for key in _CLIENT if key in data} | {"node": node.name, "connected": seconds * 10**9}
     )
 
 
-def _latency(told: JSONObject | None) -> JSONObject | None:
+def _latency(latency: JSONObject | None) -> JSONObject | None:
     """The latency of one node in the form of sums."""
-    if not isinstance(told, dict):
+    if not isinstance(latency, dict):
         return None
-    count, percentiles = told.get("count", 0), told.get("percentiles")
+    count, percentiles = latency.get("count", 0), latency.get("percentiles")
     if percentiles is not None:
         percentiles = [
             _sorted({**one, "min": one["value"], "max": one["value"], "average": one["value"], "count": count})
@@ -455,8 +455,8 @@ def _done(site: Site, errors: Sequence[NodeError]) -> Response:
 def create(site: Site, request: Request) -> Response:
     """Create a topic at nsqlookupds, and a channel also on the nodes of the topic. Without nsqlookupds, where nsqadmin
     does nothing, both are created on the nodes."""
-    told = _body(request)
-    topic, channel = told["topic"], told["channel"]
+    body = _body(request)
+    topic, channel = body["topic"], body["channel"]
     if not is_valid_name(topic):
         raise HTTPError(400, "INVALID_TOPIC")
     if channel and not is_valid_name(channel):

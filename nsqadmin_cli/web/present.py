@@ -72,8 +72,8 @@ class View(NamedTuple):
         """The address of another sorting or page."""
         sorted_by = self.sort if sort is None else sort
         join = "&" if "?" in self.path else "?"
-        told = query(find=self.find, sort=sorted_by, page=page if page > 1 else "")
-        return f"{self.path}{join}{told}" if told else self.path
+        parameters = query(find=self.find, sort=sorted_by, page=page if page > 1 else "")
+        return f"{self.path}{join}{parameters}" if parameters else self.path
 
 
 def html_table(caption: str, table: Table, link: Link = lambda key, row: "", view: View | None = None) -> HTMLTable:

@@ -68,12 +68,12 @@ def _topic_row(topic: TopicStats, flow: Flow | None, finished: float | None) -> 
 
 
 def _view(request: Request) -> View:
-    told = request.query
-    page = told.get("page", "1")
-    names = {name: told[name] for name in ("topic", "channel") if told.get(name)}
+    given = request.query
+    page = given.get("page", "1")
+    names = {name: given[name] for name in ("topic", "channel") if given.get(name)}
     path = f"{request.path}?{query(**names)}" if names else request.path
     return View(
-        path, told.get("find", ""), told.get("sort", ""), int(page) if page.isdecimal() and len(page) < 6 else 1
+        path, given.get("find", ""), given.get("sort", ""), int(page) if page.isdecimal() and len(page) < 6 else 1
     )
 
 
@@ -89,8 +89,8 @@ def _common(site: Site, seen: ClusterSnapshot) -> dict[str, Any]:
 def overview(site: Site, request: Request) -> Page:
     if name := request.query.get("topic"):  # of a topic or channel whose name would be a directory
         return (
-            _channel(site, request, name, told)
-            if (told := request.query.get("channel"))
+            _channel(site, request, name, channel_name)
+            if (channel_name := request.query.get("channel"))
             else _topic(site, request, name)
         )
     seen, view = site.snapshot(request), _view(request)
@@ -164,17 +164,17 @@ def _topic(site: Site, request: Request, name: str) -> Page:
     whole = next((one for one in seen.totals.topics if one.topic_name == name), None)
     if whole is None and listed is None:
         raise _unknown(seen, f"the topic {name}", name, list(seen.topic_shares))
-    told: list[tuple[str, str, str]] = []
+    rows: list[tuple[str, str, str]] = []
     shares = seen.topic_shares.get(name, {})
     hidden: list[str] = []
     if whole is not None:
-        told = facts(Grid.of(stat_tables.topic_facts(whole, shares)))
+        rows = facts(Grid.of(stat_tables.topic_facts(whole, shares)))
         if listed is not None:
             hidden = [str(at) for at in shares if str(at) not in listed.nodes]
     elif listed is not None:
-        told = [("nodes", "no node has it; nsqlookupd still lists it", "note")]
+        rows = [("nodes", "no node has it; nsqlookupd still lists it", "note")]
     if hidden:
-        told.append(("not found", f"nsqlookupd does not send consumers to {', '.join(hidden)}", "note"))
+        rows.append(("not found", f"nsqlookupd does not send consumers to {', '.join(hidden)}", "note"))
     channels = stat_tables.channel_table(seen, watched=True, with_topic=False, only=_keys(whole, name))
     channels.empty = "No channels: messages are queued in the topic until there is one."
 
@@ -189,7 +189,7 @@ def _topic(site: Site, request: Request, name: str) -> Page:
             "title": f"Topic {printable(name, 64)}",
             "topic": name,
             "whole": whole,
-            "facts": told,
+            "facts": rows,
             "flow": _rates(seen, (name, "")),
             "trend": trend_of(site.monitor.trend(name)),
             "nodes_table": html_table("Nodes", nodes, _node_link),
@@ -223,10 +223,10 @@ def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
         raise _unknown(seen, f"the channel {name} in the topic {topic}", name, known)
     shares = seen.channel_shares[topic, name]
     rates = _rates(seen, (topic, name))
-    told = facts(Grid.of(stat_tables.common_facts(found, shares)))
+    rows = facts(Grid.of(stat_tables.common_facts(found, shares)))
     flow = (seen.flows or {}).get((topic, name))
     if flow is not None and (seconds := flow.drain_seconds(backlog(found))):
-        told.append(("empty in", units.duration(seconds), ""))
+        rows.append(("empty in", units.duration(seconds), ""))
     clients = stat_tables.client_table(seen, with_places=False, of=(topic, name))
     clients.empty = "No consumers."
     return Page(
@@ -237,7 +237,7 @@ def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
             "topic": topic,
             "channel": name,
             "whole": found,
-            "facts": told,
+            "facts": rows,
             "flow": rates,
             "trend": trend_of(site.monitor.trend(topic, name)),
             "nodes_table": html_table("Nodes", stat_tables.share_table(seen, shares, found), _node_link),
@@ -265,20 +265,19 @@ def node(site: Site, request: Request) -> Page:
         raise NotFound(f"no node has the address {printable(name)}; known are {_some(map(str, seen.answers))}")
     answer = seen.answers[found]
     alone = ClusterSnapshot({found: answer}, [])
-    rows = stat_tables.node_rows(alone)
-    row = rows[found]
+    row = stat_tables.node_rows(alone)[found]
     if detailed := (site.monitor.node_rows.latest() or {}).get(found):
         row.daemon, row.status = detailed.daemon, detailed.status
         row.listed, row.tombstoned_topics = detailed.listed, detailed.tombstoned_topics
-    told: list[Sequence[Cell | str]] = [["status", row.status]]
+    rows: list[Sequence[Cell | str]] = [["status", row.status]]
     if row.daemon:
-        told.append(["daemon", str(row.daemon)])
+        rows.append(["daemon", str(row.daemon)])
     if not isinstance(answer, NodeError):
-        told += [["nsqd", answer.version], ["up", units.duration(row.uptime_seconds)]]
+        rows += [["nsqd", answer.version], ["up", units.duration(row.uptime_seconds)]]
     if site.cluster.lookupds and row.listed:
-        told.append(["listed", row.listed])
+        rows.append(["listed", row.listed])
     if row.tombstoned_topics:
-        told.append(["tombstoned", Cell(", ".join(row.tombstoned_topics), Tone.NOTE)])
+        rows.append(["tombstoned", Cell(", ".join(row.tombstoned_topics), Tone.NOTE)])
     clients = stat_tables.client_table(alone)
     clients.empty = "No consumers."
     channels = stat_tables.channel_table(alone)
@@ -294,7 +293,7 @@ def node(site: Site, request: Request) -> Page:
             **_common(site, seen),
             "title": f"Node {found}",
             "node": str(found),
-            "facts": facts(Grid(told)),
+            "facts": facts(Grid(rows)),
             "topics": html_table("Topics", stat_tables.topic_table(alone), link),
             "channels": html_table("Channels", channels, link),
             "table": html_table("Consumers", clients, link, _view(request)),
@@ -360,9 +359,9 @@ def doctor(site: Site, request: Request) -> Page:
 
 def peek(site: Site, request: Request) -> Page:
     """The queued messages of a topic or channel, of every node that can show them."""
-    told = request.query
-    topic, channel = told.get("topic", ""), told.get("channel", "")
-    number = told.get("count", "10")
+    given = request.query
+    topic, channel = given.get("topic", ""), given.get("channel", "")
+    number = given.get("count", "10")
     if not topic or not number.isdecimal() or not 0 < int(number[:9]) <= MOST:
         raise HTTPError(400, f"a topic is needed, and a count of 1 to {MOST}")
     answers = site.cluster.ask(lambda one: peek_at(one, topic, channel, int(number)))
@@ -377,9 +376,9 @@ def peek(site: Site, request: Request) -> Page:
             "topic": topic,
             "channel": channel,
             "count": number,
-            "as_hex": told.get("hex", ""),
+            "as_hex": given.get("hex", ""),
             "nodes": [
-                (str(at), one.depth, [_message(each, told.get("hex", "")) for each in one.messages])
+                (str(at), one.depth, [_message(each, given.get("hex", "")) for each in one.messages])
                 for at, one in found.items()
             ],
             "errors": [str(error) for error in errors],

@@ -156,10 +156,8 @@ def test_help_uses_plain_words() -> None:
 def test_comments_and_texts_of_sources_use_plain_words(source: Path) -> None:
     patterns = IN_TESTS if source.is_relative_to(ROOT / "tests") else PATTERNS
     text = source.read_text("utf-8")
-    found = findings_in_source(text, patterns)
-    if not source.is_relative_to(ROOT / "nsqadmin_cli"):  # whose names are yet to be rewritten
-        found += findings_in_names(text, patterns)
-        found += findings_in_docstrings(text) if source.is_relative_to(ROOT / "gnsqd") else []
+    found = [*findings_in_source(text, patterns), *findings_in_names(text, patterns)]
+    found += findings_in_docstrings(text) if source.is_relative_to(ROOT / "gnsqd") else []
     assert found == []
 
 
