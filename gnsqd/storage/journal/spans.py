@@ -7,6 +7,7 @@ numbers can make a million spans: these are kept in blocks, so that a change mov
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from sys import byteorder, maxsize
 
 from gnsqd.shared.errors import StorageError
@@ -25,8 +26,7 @@ class Spans:
         self._firsts = array("q")  # the first start of each block
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        for starts, ends in zip(self._starts, self._ends, strict=True):
-            yield from zip(starts, ends, strict=True)
+        return self._behind(0)
 
     def __len__(self) -> int:
         return sum(map(len, self._starts))
@@ -173,33 +173,25 @@ class Spans:
     def copy(self) -> "Spans":
         return self.between(0, maxsize)
 
+    def _behind(self, start: int) -> Iterator[tuple[int, int]]:
+        """Iterates over the spans that end behind `start`."""
+        for block in range(max(bisect_right(self._firsts, start) - 1, 0), len(self._firsts)):
+            position = bisect_right(self._ends[block], start)
+            yield from zip(self._starts[block][position:], self._ends[block][position:], strict=True)
+
     def stretch(self, start: int, limit: int) -> int:
         """Returns where to stop, beyond `start`, so that at most `limit` spans, or one, reach from `start` to there."""
-        block = max(bisect_right(self._firsts, start) - 1, 0)
-        if block < len(self._firsts):
-            starts = self._starts[block]
-            position = bisect_right(self._ends[block], start) + limit
-            if position < len(starts):
-                return starts[position]
-            if block + 1 < len(self._firsts):
-                return self._firsts[block + 1]
-        return maxsize
+        return next(islice(self._behind(start), limit, None), (maxsize,))[0]
 
     def gaps(self, start: int, end: int) -> "Spans":
         """Returns what is missing from `start` to `end`."""
         missing = Spans()
-        block = max(bisect_right(self._firsts, start) - 1, 0)
-        while start < end and block < len(self._firsts):
-            starts, ends = self._starts[block], self._ends[block]
-            position = bisect_right(ends, start)
-            while start < end and position < len(starts):
-                if start < starts[position]:
-                    missing.add(start, min(starts[position], end))
-                start = ends[position]
-                position += 1
-            block += 1
-        if start < end:
-            missing.add(start, end)
+        for begin, behind in self._behind(start):
+            if begin >= end:
+                break
+            missing.add(start, begin)
+            start = behind
+        missing.add(start, end)
         return missing
 
     def without(self, other: "Spans") -> "Spans":
@@ -217,12 +209,9 @@ class Spans:
 
     def encode(self) -> bytes:
         """Returns the bounds one after the other, big-endian int64."""
-        parts = []
-        for starts, ends in zip(self._starts, self._ends, strict=True):
-            bounds = array("q", bytes(16 * len(starts)))
-            bounds[::2], bounds[1::2] = starts, ends
-            parts.append(encode_bounds(bounds))
-        return b"".join(parts)
+        bounds = array("q", bytes(16 * len(self)))
+        bounds[::2], bounds[1::2] = (array("q", b"".join(blocks)) for blocks in (self._starts, self._ends))
+        return encode_bounds(bounds)
 
     @classmethod
     def decode(cls, data: bytes) -> "Spans":
