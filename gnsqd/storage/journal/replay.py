@@ -10,7 +10,7 @@ import errno
 import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -44,10 +44,7 @@ class ReplayedQueue:
         for start, end in spans:
             for known in (self.attempts, self.due):
                 span = range(start, end)
-                some: Iterable[int] = span
-                if len(span) > len(known):
-                    some = [number for number in known if number in span]
-                for number in some:
+                for number in span if len(span) <= len(known) else [number for number in known if number in span]:
                     known.pop(number, None)
 
 
@@ -65,16 +62,8 @@ class Replay:
     changed unless it `repairs`: then what a kill left unfinished at the end is cut off."""
 
     def __init__(self, topic: str, log: Logger, repairs: bool = True) -> None:
-        self.segments: list[Segment] = []
-        self.queues: dict[int, ReplayedQueue] = {}
-        self.present = Spans()  # messages
-        self.due_numbers = array("q")  # of messages that are not due and that nobody was given yet, rising
-        self.due_times = array("q")  # of these
         self.put_count = self.put_size = 0  # messages in all segments, and their bytes
         self.next_number = self.next_queue = 1
-        self.converting = False  # the disk queues are a copy
-        self.retention: tuple[int, int, int] | None = None  # bytes, ns and first message, if the topic has its own
-        self.damaged = False  # what was finished may be unknown
         self.void: list[Segment] = []  # segments that do not count any more
         self.whole = False  # the last segment by itself records what queues are done with
         self.damages: list[Damage] = []
@@ -84,13 +73,24 @@ class Replay:
         self._repairs = repairs
         self._topic = topic
         self._log = log
-        self._first_number = 1  # of all that counts
-        self._written_end = 1  # every number below was written
         self._continued: Segment | None = None  # the last segment, if it records that another follows
         self._now = time_ns()
-        self._snapshot: dict[int, ReplayedQueue] | None = None  # one that is not complete
         self._snapshot_records = 0
         self._snapshot_damaged = False
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self.segments: list[Segment] = []
+        self.queues: dict[int, ReplayedQueue] = {}
+        self.present = Spans()  # messages
+        self.due_numbers = array("q")  # of messages that are not due and that nobody was given yet, rising
+        self.due_times = array("q")  # of these
+        self.converting = False  # the disk queues are a copy
+        self.retention: tuple[int, int, int] | None = None  # bytes, ns and first message, if the topic has its own
+        self.damaged = False  # what was finished may be unknown
+        self._snapshot: dict[int, ReplayedQueue] | None = None  # one that is not complete
+        self._first_number = self.next_number  # of all that counts
+        self._written_end = self.next_number  # every number below was written
 
     def read(self, paths: list[str], advance: Callable[[int], None] = lambda size: None) -> None:
         """Reads all files, in order; `advance` gets the bytes read. StorageError if one can't be, unless the disk
@@ -160,9 +160,7 @@ class Replay:
                 self._note_damage(Damage(path, begin, end, str(error)))
         if position < len(data):
             rest = Damage(path, position, len(data), "damaged")
-            if self._is_cut_index(segment, data, position) or (
-                is_last and not self._is_complete(segment, data, position)
-            ):
+            if self._is_torn(segment, data, position, is_last):
                 self._cut_off(segment, rest)
             else:
                 self._note_damage(rest)
@@ -196,23 +194,21 @@ class Replay:
         segment.forget_index()
         return True
 
-    def _is_cut_index(self, segment: Segment, data: bytes, position: int) -> bool:
-        """True if all that follows is the begin of an index, behind which a segment has nothing else."""
-        type, size, _ = records.parse_header(data, position, records.mark_of(segment.salt)) or (0, 0, 0)
-        return type == records.CONTINUED and position + records.HEADER.size + size > len(data)
-
-    def _is_complete(self, segment: Segment, data: bytes, position: int) -> bool:
-        """True if a record at the end, which is damaged, has its full size: then no kill has cut it off."""
+    def _is_torn(self, segment: Segment, data: bytes, position: int, is_last: bool) -> bool:
+        """True if a kill has cut off what follows: it lacks its full size, in the last segment or as an index, behind
+        which a segment has nothing else."""
         header = records.parse_header(data, position, records.mark_of(segment.salt))
         if header is None:
-            return False
+            return is_last
         type, size, _ = header
         position += records.HEADER.size
-        if type == records.PUT and position + size <= len(data) and size >= records.PUT_HEAD:
+        if position + size > len(data):
+            return is_last or type == records.CONTINUED
+        if is_last and type == records.PUT and size >= records.PUT_HEAD:
             first, count, _ = records.decode_put(data[position : position + records.PUT_HEAD])
             if first == self._written_end and 0 < count < size:  # or that is where the damage is
                 self._mention(first + count)
-        return position + size <= len(data)
+        return False
 
     def _cut_off(self, segment: Segment, rest: Damage) -> None:
         """Drops what a kill left of the last write."""
@@ -314,6 +310,7 @@ class Replay:
         elif type == records.RETENTION:
             self.retention = records.decode_retention(payload)
         elif type == records.VOID:
+            self.void += self.segments
             self._start_over()
 
     def _known(self) -> dict[int, ReplayedQueue]:
@@ -364,17 +361,6 @@ class Replay:
         text = f"{'up to ' * self.damaged}{count} {'message is' if count == 1 else 'messages are'} lost"
         return f"{text}, no segment has them: numbers {numbers}"
 
-    def _start_over(self) -> None:
-        self.void += self.segments
-        self.segments = []
-        self.queues = {}
-        self.present = Spans()
-        self.due_numbers, self.due_times = array("q"), array("q")
-        self.converting = self.damaged = False
-        self.retention = None
-        self._snapshot = None
-        self._first_number = self._written_end = self.next_number
-
     def _settle(self) -> None:
         """Adds that the topic handed over what any channel is done with or was given; nobody waits for what is lost."""
         is_known = 0 in self.queues
@@ -393,12 +379,9 @@ class Replay:
             state.finish(missing)
             if state.finished.count() > before.count():
                 done = done.without(done.without(before))
-            for number in list(state.attempts):
-                if number in state.finished:
-                    del state.attempts[number]
-            state.due = {
-                number: due for number, due in state.due.items() if due > self._now and number not in state.finished
-            }
+            finished = state.finished
+            state.attempts = {number: count for number, count in state.attempts.items() if number not in finished}
+            state.due = {number: due for number, due in state.due.items() if due > self._now and number not in finished}
         if is_known or not self.damaged:
             self.lost = suspects.without(done)
         self.put_count = sum(segment.count for segment in self.segments)
@@ -412,11 +395,9 @@ class Replay:
 
 def _has_snapshot(path: str) -> bool:
     """True if the segment begins with a whole snapshot."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except OSError:
-        return False
+    data = b""
+    with suppress(OSError), open(path, "rb") as file:
+        data = file.read()
     salt = records.parse_first_line(data)
     if salt is None:
         return False
