@@ -16,7 +16,7 @@ reading goes on with that record.
 import errno
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 from gnsqd.log import Logger
@@ -98,16 +98,13 @@ class QueueFiles:
 
     def read_all(self, number: int, pos: int = 0) -> Iterator[list[bytes]]:
         """Yields the payloads of a file from a position on in batches, as far as they can be read."""
-        with suppress(OSError, StorageError):  # reported when the file is read for good
-            reader = self.open_reader(number)
-            try:
-                end = reader.file_size()
-                while pos < end:
-                    payloads, ends = reader.read(pos, end, 1000, 1 << 20)
-                    yield payloads
-                    pos = ends[-1]
-            finally:
-                reader.close()
+        # Errors are reported when the file is read for good.
+        with suppress(OSError, StorageError), closing(self.open_reader(number)) as reader:
+            end = reader.file_size()
+            while pos < end:
+                payloads, ends = reader.read(pos, end, 1000, 1 << 20)
+                yield payloads
+                pos = ends[-1]
 
     def open_reader(self, number: int) -> RecordReader:
         """Opens a file; raises OSError if that fails."""
@@ -150,12 +147,8 @@ def open_queue(files: QueueFiles, log: Logger) -> Opening:
 def _record_at(files: QueueFiles, meta: Meta) -> int:
     """Returns the read position, moved back to the beginning of its record if it is inside of one."""
     if meta.read_pos and meta.read_position < meta.write_position:
-        with suppress(OSError, StorageError):
-            reader = files.open_reader(meta.read_file)
-            try:
-                return reader.record_at(meta.read_pos)
-            finally:
-                reader.close()
+        with suppress(OSError, StorageError), closing(files.open_reader(meta.read_file)) as reader:
+            return reader.record_at(meta.read_pos)
     return meta.read_pos
 
 
