@@ -89,9 +89,8 @@ def append_file(path: str, data: bytes) -> None:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    written = os.write(descriptor, data)
-    while written < len(data):
-        written += os.write(descriptor, data[written:])
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def write_at(descriptor: int, parts: list[bytes], position: int) -> int:

@@ -9,6 +9,7 @@ counted when it began, and changes that come together share one.
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
 
@@ -234,10 +235,6 @@ class MetadataFile:
 
 
 def _has_content(path: str, data: bytes) -> bool:
-    try:
-        if os.path.getsize(path) == len(data):
-            with open(path, "rb") as file:
-                return file.read() == data
-    except OSError:
-        pass
+    with suppress(OSError), open(path, "rb") as file:
+        return os.path.getsize(path) == len(data) and file.read() == data
     return False
