@@ -200,8 +200,7 @@ class Compactor:
         if self._greenlet is None or self._greenlet.ready():
             self._greenlet = spawn(self._compact)
             self._greenlet.name = f"compact:{self._log.topic}.journal"
-        settled: bool = self._greenlet.get()
-        return settled
+        return bool(self._greenlet.get())
 
     def _compact(self) -> bool:
         if self._closed:

@@ -11,7 +11,7 @@ cdef class Log:
     cdef public long long next_number, snapshot_end
     cdef public Batch unwritten
     cdef public Tail tail
-    cdef object _on_dirty, _current
+    cdef object _on_dirty
     cdef dict _lasting
     cdef list _void, _abandoned, _unmarked
     cdef long long _next_segment, _begin, _snapshot_size, _roll_at, _put_count, _put_size

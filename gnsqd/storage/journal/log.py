@@ -66,8 +66,7 @@ class Log:
         self._lasting: dict[int, bytes] = {}  # by type, the records that each segment has to have
         if replay.retention is not None:
             self._lasting[RETENTION] = self.encoder.retention(*replay.retention)
-        self._current: Segment | None = None  # the last segment, once one was begun
-        self._begin = 0  # its position
+        self._begin = -1  # the position of the last segment, once one was begun
         self._snapshot_size = 0  # bytes, of the last segment
         self._roll_at = MIN_ROLL
         self._is_replay_whole = replay.whole
@@ -112,9 +111,9 @@ class Log:
         if marks := self.unwritten.marks:
             for segment in self.segments.all:
                 segment.cut(marks[0][0])
-        if self._current is not None and self._begin >= self.tail.safe:
-            # Nothing in it is confirmed; otherwise there would be one for each attempt.
-            self._abandoned += self.segments.replace([self._current], None)
+        if self._begin >= self.tail.safe:
+            # Nothing in the last is confirmed; otherwise there would be one for each attempt.
+            self._abandoned += self.segments.replace(self.segments.all[-1:], None)
         self._on_dirty()
 
     @property
@@ -147,7 +146,6 @@ class Log:
         lasting = [self._lasting[type] for type in sorted(self._lasting)]
         self.write(segment, file, b"".join([rest, *lasting]), [])
         self._next_segment += 1
-        self._current = segment
         self.begun = monotonic()
         self._begin, self.snapshot_end, self._snapshot_size = begin, self.tail.position, size + len(rest)
         self.tail.go_on_in(file)
@@ -168,7 +166,7 @@ class Log:
     @property
     def is_snapshot_safe(self) -> bool:
         """False if older segments may be all that survives."""
-        if self._current is None:
+        if self._begin < 0:
             return self._is_replay_whole
         return self.tail.file is not None and self.tail.safe >= self.snapshot_end
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
-from gnsqd.storage.journal.records import REWOUND, SNAPSHOT_HEAD_SIZE, Encoder
+from gnsqd.storage.journal.records import COMPLETE, DELETED, REWOUND, SNAPSHOT_HEAD_SIZE, Encoder
 from gnsqd.storage.journal.spans import Spans
 
 STEP = 256 * 1024  # bytes of records that are made at once, about 5 ms,
@@ -83,7 +83,7 @@ class QueueStates:
         if self.queues.pop(queue.index, None) is not None:
             self.drop_snapshot()
             queue.forget_notes()
-            self.changes.append(self._encoder.deleted(queue.index))
+            self.changes.append(self._encoder.number(DELETED, queue.index))
             self._on_dirty()
 
     def note(self, queue: NotedQueue) -> None:
@@ -170,4 +170,4 @@ class Snapshot:
         self.file.write([self._encoder.snapshot_head(next_number, next_queue)], 0)
         self.file.finish()
         rest = [*self._records, *self._notes]
-        return self.file, b"".join([*rest, self._encoder.snapshot_end(self._count + len(rest))])
+        return self.file, b"".join([*rest, self._encoder.number(COMPLETE, self._count + len(rest))])

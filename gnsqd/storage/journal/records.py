@@ -35,6 +35,7 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from struct import Struct
@@ -115,8 +116,9 @@ class Encoder:
         index = encode_bounds(numbers)
         return self.record(CONTINUED, index + _NUMBER.pack(len(index) + _NUMBER.size))
 
-    def deleted(self, queue: int) -> bytes:
-        return self.record(DELETED, _NUMBER.pack(queue))
+    def number(self, type: int, number: int) -> bytes:
+        """Returns DELETED of that queue, or COMPLETE behind that many records of the queues."""
+        return self.record(type, _NUMBER.pack(number))
 
     def spans(self, type: int, queue: int, spans: Iterable[tuple[int, int]]) -> bytes:
         """Returns FINISHED, TAKEN or REWOUND: start and end of each, in any order."""
@@ -131,10 +133,6 @@ class Encoder:
     def snapshot_head(self, next_number: int, next_queue: int) -> bytes:
         """Returns what a segment has before the records of the queues: SNAPSHOT_HEAD_SIZE bytes."""
         return first_line(self.salt) + self.record(SNAPSHOT, _SNAPSHOT.pack(next_number, next_queue))
-
-    def snapshot_end(self, count: int) -> bytes:
-        """Returns what follows the `count` records of the queues."""
-        return self.record(COMPLETE, _NUMBER.pack(count))
 
 
 def _pack_held(entries: Sequence[tuple[int, int, int]]) -> bytes:
@@ -233,10 +231,6 @@ def size_of(frames: Sequence[bytes]) -> int:
 # Reading: each takes a payload; StorageError if it is something else.
 
 
-def decode_snapshot(payload: bytes) -> tuple[int, int]:
-    return _unpack(_SNAPSHOT, payload)  # type: ignore[return-value]
-
-
 def decode_queue(payload: bytes) -> tuple[int, str, Spans]:
     queue, size = _unpack(_QUEUE, payload)
     end = _QUEUE.size + size
@@ -277,11 +271,6 @@ def decode_index(data: bytes, salt: int) -> "array[int] | None":
     return decode_bounds(payload[: -_NUMBER.size])
 
 
-def decode_put(payload: bytes | memoryview) -> tuple[int, int, int]:
-    """Returns (number of the first, count, due time)."""
-    return _unpack(_PUT, payload)  # type: ignore[return-value]
-
-
 def split_frames(payload: bytes, position: int, skip: int) -> list[bytes]:
     """Returns the frames of a PUT record that begin at `position`, without the first `skip`; StorageError."""
     frames = []
@@ -306,6 +295,10 @@ def _unpack(layout: Struct, payload: bytes | memoryview) -> tuple[int, ...]:
     if len(payload) < layout.size:
         raise StorageError("record too short")
     return layout.unpack_from(payload)
+
+
+decode_snapshot = partial(_unpack, _SNAPSHOT)  # (next number, next queue)
+decode_put = partial(_unpack, _PUT)  # (number of the first, count, due time)
 
 
 def parse_header(data: bytes, position: int, expected_mark: bytes) -> tuple[int, int, int] | None:

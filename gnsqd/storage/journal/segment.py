@@ -38,7 +38,6 @@ class Segment:
         self.newest = 0  # when the last of them was published (wall clock, ns), once somebody has read it
         self._numbers = array("q")
         self._offsets = array("q")
-        self._last = -INDEX_STEP
         self._gaps = array("q")  # spans of numbers that are not in it
         self.due = array("q")  # number and due time of messages with one, for its index
         self.latest_due = 0  # no message in it is due later (wall clock, ns)
@@ -54,10 +53,9 @@ class Segment:
             self.latest_due = max(self.latest_due, due)
             for number in range(first, first + count):
                 self.due.extend((number, due))
-        if offset - self._last >= INDEX_STEP:
+        if not self._offsets or offset - self._offsets[-1] >= INDEX_STEP:
             self._numbers.append(first)
             self._offsets.append(offset)
-            self._last = offset
         self.count += count
         self.end = first + count
 
