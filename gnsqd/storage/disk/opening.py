@@ -50,9 +50,7 @@ class DataFiles:
         numbers = self._numbers.get(queue, [])
         if numbers is not None:
             return sorted(numbers)
-        files = filter(None, map(parse_queue_file, list_names(self.data_path)))
-        of_queue = (file.number for file in files if file.queue == queue and not file.is_bad)
-        return sorted(number for number in of_queue if number is not None)
+        return DataFiles(self.data_path, list_names(self.data_path)).numbers(queue)
 
     def unopened(self) -> dict[str, list[int]]:
         """Returns the listed numbers of data files of all queues that have some and have not been opened."""
