@@ -312,7 +312,7 @@ def _live_size(segment: Segment, live: Live, exact: bool, turns: Turns) -> int:
         if count and not exact:
             return segment.size
         turns.give()
-    return segment.size_of(count)
+    return segment.size * min(count, segment.count) // max(segment.count, 1) + 1 if count else 0
 
 
 class Rewriting:

@@ -8,7 +8,7 @@ cdef class Journal:
     cdef public bint closed
     cdef public object replay, states, retention, compactor
     cdef public Log log
-    cdef object _logger, _on_dirty, _write_failed
+    cdef object _on_dirty, _write_failed
     cdef bint _dirty
 
     cpdef _note_dirty(self)

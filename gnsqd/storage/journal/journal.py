@@ -40,7 +40,6 @@ class Journal:
     ) -> None:
         self.topic = topic
         self.closed = False
-        self._logger = logger
         self._on_dirty = on_dirty
         self._dirty = False
         self._write_failed: StorageError | None = None  # the error of the last write
@@ -58,7 +57,7 @@ class Journal:
 
     def forget_replay(self) -> None:
         """Drops all that the replay found: it has its place."""
-        self.replay = Replay(self.topic, self._logger)
+        self.replay = Replay(self.topic, self.log.logger)
 
     def _note_dirty(self) -> None:
         if not self._dirty and not self.closed:
@@ -191,7 +190,7 @@ class Journal:
             try:
                 self.commit()
             except StorageError as error:
-                self._logger.error("JOURNAL(%s): %s", self.topic, error)
+                log.logger.error("JOURNAL(%s): %s", self.topic, error)
                 segments = segments[::-1]  # what a kill leaves of them then records too little rather than too much
         self.close()
         log.delete_files(segments)

@@ -73,7 +73,8 @@ class Log:
         self._void = replay.void
         self._abandoned: list[Segment] = []  # to be deleted when there is another
         self._unmarked = replay.unindexed  # segments that do not yet record that another follows
-        self._put_count, self._put_size = replay.put_count, replay.put_size
+        self._put_count = sum(segment.count for segment in replay.segments)
+        self._put_size = sum(segment.body_size for segment in replay.segments)
 
     def append(self, frames: Sequence[bytes], due: int = 0) -> int:
         """Appends messages, not to be delivered before `due` (wall clock, ns); returns the number of the first."""

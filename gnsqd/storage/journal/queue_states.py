@@ -95,7 +95,7 @@ class QueueStates:
         """Returns the records before and behind the messages of a write; they also follow a snapshot."""
         notes = [record for queue in self.noted for record in queue.notes(self._encoder, follow is not None)]
         if follow is not None:
-            follow.follow([*self.changes, *notes])
+            follow.notes += [*self.changes, *notes]
         return b"".join(self.changes), notes
 
     def forget_records(self) -> None:
@@ -128,7 +128,7 @@ class Snapshot:
         self.file = AppendedFile(path, files)
         self._records: list[bytes] = []  # not yet written
         self._count = 0  # of records that are written
-        self._notes: list[bytes] = []
+        self.notes: list[bytes] = []  # QUEUE, FINISHED and HELD records of what has changed since it began
         self._left = 0  # of STEP
         self._pieces = self._make(list(queues))
 
@@ -142,8 +142,8 @@ class Snapshot:
             yield self._encoder.queue(queue.index, queue.name, queue.finished)
             for entries in held:
                 yield self._encoder.held(queue.index, entries)
-        while self._notes:
-            notes, self._notes = self._notes, []
+        while self.notes:
+            notes, self.notes = self.notes, []
             for note in notes:
                 yield [note]
 
@@ -161,13 +161,9 @@ class Snapshot:
         self.complete = True
         return True
 
-    def follow(self, notes: Iterable[bytes]) -> None:
-        """Adds QUEUE, FINISHED and HELD records of what has changed since the last of these calls."""
-        self._notes += notes
-
     def finish(self, next_number: int, next_queue: int) -> tuple[AppendedFile, bytes]:
         """Gives the file its own name; returns it, and what completes it at `size`. Errors as `advance`."""
         self.file.write([self._encoder.snapshot_head(next_number, next_queue)], 0)
         self.file.finish()
-        rest = [*self._records, *self._notes]
+        rest = [*self._records, *self.notes]
         return self.file, b"".join([*rest, self._encoder.number(COMPLETE, self._count + len(rest))])

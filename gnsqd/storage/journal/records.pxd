@@ -17,13 +17,11 @@ cdef class Batch:
     cdef long long _frames_first
     cdef Py_ssize_t _frames_size
 
-    @cython.locals(size=Py_ssize_t, full=cython.bint)
+    @cython.locals(frame=bytes, size=Py_ssize_t, full=cython.bint)
     cpdef put(self, long long first, frames, long long due)
     cpdef close_record(self)
     @cython.locals(head=bytes, payload=bytes)
     cdef _add(self, long long first, frames, long long due)
 
-@cython.locals(frame=bytes, size=Py_ssize_t)
-cpdef Py_ssize_t size_of(frames) except -1
 @cython.locals(data="const unsigned char *", begin=Py_ssize_t, end=Py_ssize_t, size=Py_ssize_t, frames=list)
 cpdef list split_frames(bytes payload, Py_ssize_t position, Py_ssize_t skip)

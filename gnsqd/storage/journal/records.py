@@ -167,7 +167,9 @@ class Batch:
 
     def put(self, first: int, frames: Sequence[bytes], due: int) -> int:
         """Adds messages with numbers from `first` on, which follows those before; returns their size in bytes."""
-        size = size_of(frames)
+        size = 0
+        for frame in frames:
+            size += len(frame)
         full = self._frames_size + size > MAX_RECORD or len(self._frames) + len(frames) > MAX_MESSAGES
         if due or full:
             self.close_record()
@@ -220,14 +222,6 @@ class Batch:
         self.puts, self.marks, self.puts_size = puts, marks, offset
 
 
-def size_of(frames: Sequence[bytes]) -> int:
-    """Returns the size of all frames together, in bytes."""
-    size = 0
-    for frame in frames:
-        size += len(frame)
-    return size
-
-
 # Reading: each takes a payload; StorageError if it is something else.
 
 
@@ -264,7 +258,7 @@ def index_size(end: bytes) -> int:
 
 def decode_index(data: bytes, salt: int) -> "array[int] | None":
     """Returns the numbers of the record with an index; None if this is something else."""
-    type, size, crc = parse_header(data, 0, mark_of(salt)) or (0, 0, 0)
+    type, size, crc = parse_header(data, 0, mark_of(salt))
     payload = memoryview(data)[HEADER.size :]  # without a copy of millions of numbers
     if type != CONTINUED or len(payload) != size or not is_whole(type, payload, crc, salt):
         return None
@@ -301,14 +295,12 @@ decode_snapshot = partial(_unpack, _SNAPSHOT)  # (next number, next queue)
 decode_put = partial(_unpack, _PUT)  # (number of the first, count, due time)
 
 
-def parse_header(data: bytes, position: int, expected_mark: bytes) -> tuple[int, int, int] | None:
-    """Returns (type, size of the payload, CRC) of the record there; None if none can begin there."""
+def parse_header(data: bytes, position: int, expected_mark: bytes) -> tuple[int, int, int]:
+    """Returns (type, size of the payload, CRC) of the record there, all 0 if none can begin there."""
     if len(data) < position + HEADER.size:
-        return None
+        return 0, 0, 0
     mark, size, crc, type = HEADER.unpack_from(data, position)
-    if mark != expected_mark or not PUT <= type <= RETENTION:
-        return None
-    return type, size, crc
+    return (type, size, crc) if mark == expected_mark and PUT <= type <= RETENTION else (0, 0, 0)
 
 
 def parse_first_line(data: bytes) -> int | None:
@@ -328,12 +320,11 @@ def find_records(data: bytes, salt: int) -> Iterator[tuple[int, int, int]]:
     mark = mark_of(salt)
     position = FIRST_LINE_SIZE
     while 0 <= position < len(data):
-        header = parse_header(data, position, mark)
-        if header is not None:
-            type, size, crc = header
-            begin = position + HEADER.size
-            if begin + size <= len(data) and is_whole(type, view[begin : begin + size], crc, salt):
-                yield type, begin, begin + size
-                position = begin + size
-                continue
-        position = data.find(mark, position + 1)
+        type, size, crc = parse_header(data, position, mark)
+        begin = position + HEADER.size
+        end = begin + size
+        if type and end <= len(data) and is_whole(type, view[begin:end], crc, salt):
+            yield type, begin, end
+            position = end
+        else:
+            position = data.find(mark, position + 1)

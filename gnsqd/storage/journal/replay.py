@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import compress, islice
 from time import monotonic, time_ns
 from typing import NamedTuple
 
@@ -62,7 +62,6 @@ class Replay:
     changed unless it `repairs`: then what a kill left unfinished at the end is cut off."""
 
     def __init__(self, topic: str, log: Logger, repairs: bool = True) -> None:
-        self.put_count = self.put_size = 0  # messages in all segments, and their bytes
         self.next_number = self.next_queue = 1
         self.void: list[Segment] = []  # segments that do not count any more
         self.whole = False  # the last segment by itself records what queues are done with
@@ -184,25 +183,18 @@ class Replay:
             self._cut(segment.first)
             self.present.update(present)
             self._mention_written(segment.end)
-            numbers, times = segment.due[::2], segment.due[1::2]
-            if min(times, default=self._now) < self._now:
-                late = [position for position, due in enumerate(times) if due > self._now]
-                numbers = array("q", [numbers[position] for position in late])
-                times = array("q", [times[position] for position in late])
-            self.due_numbers += numbers
-            self.due_times += times
+            pending = [due > self._now for due in segment.due[1::2]]
+            self.due_numbers.extend(compress(segment.due[::2], pending))
+            self.due_times.extend(compress(segment.due[1::2], pending))
         segment.forget_index()
         return True
 
     def _is_torn(self, segment: Segment, data: bytes, position: int, is_last: bool) -> bool:
         """True if a kill has cut off what follows: it lacks its full size, in the last segment or as an index, behind
         which a segment has nothing else."""
-        header = records.parse_header(data, position, records.mark_of(segment.salt))
-        if header is None:
-            return is_last
-        type, size, _ = header
+        type, size, _ = records.parse_header(data, position, records.mark_of(segment.salt))
         position += records.HEADER.size
-        if position + size > len(data):
+        if not type or position + size > len(data):
             return is_last or type == records.CONTINUED
         if is_last and type == records.PUT and size >= records.PUT_HEAD:
             first, count, _ = records.decode_put(data[position : position + records.PUT_HEAD])
@@ -384,8 +376,6 @@ class Replay:
             state.due = {number: due for number, due in state.due.items() if due > self._now and number not in finished}
         if is_known or not self.damaged:
             self.lost = suspects.without(done)
-        self.put_count = sum(segment.count for segment in self.segments)
-        self.put_size = sum(segment.body_size for segment in self.segments)
         needed = [segment for segment in self.segments if segment.count or segment is self.segments[-1]]
         self.void += [segment for segment in self.segments if segment not in needed]
         self.segments = needed

@@ -127,10 +127,6 @@ class Segment:
             finally:
                 os.close(descriptor)
 
-    def size_of(self, count: int) -> int:
-        """Returns how many bytes `count` of its messages take, about; 0 exactly when they are none."""
-        return self.size * min(count, self.count) // max(self.count, 1) + 1 if count else 0
-
     def open(self, files: OpenFiles) -> None:
         """Opens it to be read, as long as `files` have room; StorageError."""
         if self._descriptor < 0:
@@ -170,7 +166,7 @@ class Segment:
         chunk, base = b"", position
         while position < self.size and next_number < end:
             begin = position - base + HEADER.size
-            type, size, crc = parse_header(chunk, begin - HEADER.size, self._mark) or (0, 0, 0)
+            type, size, crc = parse_header(chunk, begin - HEADER.size, self._mark)
             record_size = HEADER.size + size
             if begin + size > len(chunk) and position + record_size <= self.size:
                 if frames:

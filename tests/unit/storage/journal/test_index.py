@@ -48,7 +48,6 @@ def found(paths: list[Path], *, repairs: bool) -> dict[str, Any]:
         "segments": [state_of(segment) for segment in replay.segments],
         "present": list(replay.present),
         "due": list(zip(replay.due_numbers, replay.due_times, strict=True)),
-        "sizes": (replay.put_count, replay.put_size),
         "next": (replay.next_number, replay.next_queue),
         "queues": {index: (state.name, list(state.finished)) for index, state in replay.queues.items()},
         "lost": list(replay.lost),

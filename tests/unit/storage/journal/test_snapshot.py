@@ -249,9 +249,9 @@ def test_each_large_copy_has_a_step_of_its_own(tmp_path: Path) -> None:
 def test_what_follows_a_snapshot_is_written_in_steps(tmp_path: Path) -> None:
     snapshot = Snapshot(os.fspath(tmp_path / "segment"), [], Encoder(0), OpenFiles())
     notes = [b"%01000d" % number for number in range(1000)]
-    snapshot.follow(notes[:-1])
+    snapshot.notes += notes[:-1]
     assert not snapshot.advance()
-    snapshot.follow(notes[-1:])
+    snapshot.notes += notes[-1:]
     while not snapshot.advance():
         pass
     file, rest = snapshot.finish(1, 1)
