@@ -13,7 +13,7 @@ from gnsqd.shared.errors import StartError, StorageError, reason_of
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_valid_queue
 from gnsqd.storage import rules
 from gnsqd.storage.disk.opening import DataFiles
-from gnsqd.storage.files import failing_as_go, path_error
+from gnsqd.storage.files import path_error
 from gnsqd.storage.metadata import FILE_NAME
 
 CHECK_EVERY = 1 << 20  # bytes that may come between two looks at the disk
@@ -89,10 +89,8 @@ def find_unserved(data_files: DataFiles) -> list[str]:
     unserved = []
     for queue, numbers in data_files.unopened().items():
         if is_valid_queue(queue) and EPHEMERAL_SUFFIX not in queue:
-            with (
-                suppress(OSError, StorageError),
-                open(os.path.join(data_files.data_path, meta_file_name(queue)), "rb") as file,
-            ):
+            meta_path = os.path.join(data_files.data_path, meta_file_name(queue))
+            with suppress(OSError, StorageError), open(meta_path, "rb") as file:
                 meta = Meta.parse(file.read(200))
                 if meta.read_position == meta.write_position and max(numbers) <= meta.write_file:
                     continue
@@ -121,12 +119,11 @@ def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:
     for name in names:
         path = os.path.join(data_files.data_path, name)
         try:
-            with failing_as_go("remove", path):
-                if _is_leftover(name, data_files) and stat.S_ISREG(os.lstat(path).st_mode):
-                    os.unlink(path)
-                    removed += 1
-        except StorageError as error:
-            errors.append(error)
+            if _is_leftover(name, data_files) and stat.S_ISREG(os.lstat(path).st_mode):
+                os.unlink(path)
+                removed += 1
+        except OSError as error:
+            errors.append(path_error("remove", path, error))
     if removed:
         log.info("NSQ: removed %d files that an nsqd before this one left unfinished or without their queue", removed)
     if errors:

@@ -158,10 +158,9 @@ class DueTimes:
         with file, failing_as_go("read", self._path):
             if file.read(len(DUE_TIMES_FIRST_LINE)) != DUE_TIMES_FIRST_LINE:
                 raise StorageError(f"{self._path} is not a file of due times")
-            position = len(DUE_TIMES_FIRST_LINE)
             self.size = end = os.fstat(file.fileno()).st_size
             try:
-                for key, due, _, size in read_due_times_entries(file, position, end):
+                for key, due, _, size in read_due_times_entries(file, len(DUE_TIMES_FIRST_LINE), end):
                     yield key, due, file.read(size)
             except StorageError as error:
                 raise StorageError(f"{self._path} {error}") from None
