@@ -269,10 +269,8 @@ class Segments:
 
     def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
         """Returns messages as `Segment.read`; (end, [], 0) if there is none in any."""
-        while number < end:
+        while number < end and self.all:
             position = max(bisect_right(self.all, number, key=lambda segment: segment.first) - 1, 0)
-            if position >= len(self.all):
-                break
             segment = self.all[position]
             if segment is not self._reading:
                 self.end_reading()
