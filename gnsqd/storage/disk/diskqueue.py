@@ -168,7 +168,6 @@ class DiskQueue:
         """Appends payloads to the present write file; raises StorageError, and keeps the ones that did fit."""
         if not payloads:
             return
-        operation = "open"
         written = 0
         failure = None
         try:
@@ -177,7 +176,6 @@ class DiskQueue:
                 path = self._files.path(self._write_file)
                 self._write_descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
                 self._log.info("DISKQUEUE(%s): writeOne() opened %s", self.name, path)
-            operation = "write"
             records = frame_records(payloads)
             written = os.pwrite(self._write_descriptor, records, self._write_pos)
             while written < len(records):
@@ -188,10 +186,11 @@ class DiskQueue:
             ends = [end for end in accumulate([4 + len(payload) for payload in payloads]) if end <= written]
             payloads = payloads[: len(ends)]
             written = ends[-1] if ends else 0
-            if self._write_descriptor >= 0:
+            is_open = self._write_descriptor >= 0
+            if is_open:
                 with suppress(OSError):  # should this fail too, the next write goes over the torn record
                     os.ftruncate(self._write_descriptor, self._write_pos + written)
-            text = path_error(operation, self._files.path(self._write_file), error)
+            text = path_error("write" if is_open else "open", self._files.path(self._write_file), error)
             failure = StorageError(text, written=len(ends))
         if payloads:
             self._write_pos += written
