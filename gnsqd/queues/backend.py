@@ -1,6 +1,6 @@
 """The backend of a queue: it keeps the messages that memory has no room for."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from sys import maxsize
 from typing import NamedTuple
 
@@ -98,3 +98,9 @@ class Backend:
     def close(self, messages: list[Message]) -> Left:
         """Keeps `messages`, the rest of the queue, as long as the options promise, and stops. May yield."""
         return Left()
+
+
+def sort_key(backend: Backend) -> Callable[[Message], tuple[int, bytes]]:
+    """Returns the function whose results an ordered queue with this backend is sorted by."""
+    order = backend.order
+    return lambda message: (order(message), message.id)

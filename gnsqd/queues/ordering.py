@@ -9,7 +9,7 @@ from heapq import merge
 from itertools import islice
 
 from gnsqd.hub.cooperative import Turns
-from gnsqd.queues.backend import MAX_STEP
+from gnsqd.queues.backend import MAX_STEP, sort_key
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Queue
 
@@ -66,7 +66,7 @@ def _sort(queue: Queue) -> bool:
 
 def _split(queue: Queue, count: int, turns: Turns) -> tuple[list[Message], list[Message]]:
     """Returns the first `count` messages in memory: those in order, nearly all as a rule, and the others. Yields."""
-    memory = queue.memory
+    memory, key = queue.memory, sort_key(queue.backend)
     in_order: list[Message] = []
     others: list[Message] = []
     last = (0, b"")
@@ -75,9 +75,9 @@ def _split(queue: Queue, count: int, turns: Turns) -> tuple[list[Message], list[
         messages = [*islice(memory, min(count - first, MAX_COPY))]
         memory.rotate(first)
         for message in messages:
-            key = queue.key(message)
-            if key >= last:
-                last = key
+            value = key(message)
+            if value >= last:
+                last = value
                 in_order.append(message)
             else:
                 others.append(message)
@@ -87,11 +87,11 @@ def _split(queue: Queue, count: int, turns: Turns) -> tuple[list[Message], list[
 
 def _merged(queue: Queue, in_order: list[Message], others: list[Message], turns: Turns) -> deque[Message]:
     """Returns a new memory with these messages, sorted. Yields."""
-    runs = [in_order]
+    runs, key = [in_order], sort_key(queue.backend)
     for first in range(0, len(others), MAX_STEP):
-        runs.append(sorted(others[first : first + MAX_STEP], key=queue.key))
+        runs.append(sorted(others[first : first + MAX_STEP], key=key))
         turns.give()
-    merged = merge(*runs, key=queue.key)
+    merged = merge(*runs, key=key)
     ordered = type(queue.memory)()
     count = len(in_order) + len(others)
     while len(ordered) < count:

@@ -18,7 +18,7 @@ from time import time_ns
 from gnsqd.hub.cooperative import free
 from gnsqd.log import Logger
 from gnsqd.options import SECOND, Options
-from gnsqd.queues.backend import Backend, Left
+from gnsqd.queues.backend import Backend, Left, sort_key
 from gnsqd.queues.deferred import Deferred
 from gnsqd.queues.message import FRAME_SURPLUS, Message
 from gnsqd.shared.errors import StorageError
@@ -142,15 +142,11 @@ class Queue:
         if not self.ordered:
             self.put_all(messages, takers)
         elif messages:
-            memory, again = self.memory, messages[:]
-            last = max(map(self.key, messages))
-            while memory and self.key(memory[0]) < last:
+            memory, again, key = self.memory, messages[:], sort_key(self.backend)
+            last = max(map(key, messages))
+            while memory and key(memory[0]) < last:
                 again.append(memory.popleft())
-            memory.extendleft(sorted(again, key=self.key, reverse=True))
-
-    def key(self, message: Message) -> tuple[int, bytes]:
-        """Returns the value that an ordered queue is sorted by."""
-        return self.backend.order(message), message.id
+            memory.extendleft(sorted(again, key=key, reverse=True))
 
     def retry(self) -> None:
         """Tries again to store the messages that the backend refused."""
@@ -271,7 +267,7 @@ class Queue:
         outside, deferred = self.outside(), [] if self.deferred is None else self.deferred.remaining()
         messages = [*self.memory, *outside, *deferred]
         if self.ordered:
-            messages.sort(key=self.key)
+            messages.sort(key=sort_key(self.backend))
         if messages:
             others = f" {len(outside)} in-flight {len(deferred)} deferred" if self.deferred is not None else ""
             self.log.info("%s: flushing %d memory%s messages to backend", self.label, len(self.memory), others)
