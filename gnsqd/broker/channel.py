@@ -19,7 +19,7 @@ from time import monotonic_ns, time_ns
 from gnsqd.broker.dead_letter_format import REQUEUED, TIMED_OUT, is_dead_letter_topic
 from gnsqd.broker.environment import Consumer, Environment
 from gnsqd.broker.in_flight import DeadMessages, InFlight
-from gnsqd.broker.rules import Limiter, Rules
+from gnsqd.broker.rules import MAX_DUE, Limiter, Rules
 from gnsqd.options import TOPOLOGY_AWARE
 from gnsqd.quantile import Quantile
 from gnsqd.queues.backend import Left
@@ -32,8 +32,6 @@ from gnsqd.shared.names import is_ephemeral
 # A consumer gets at most this much in one go, so that a large RDY starves nobody.
 MAX_TAKE = 256
 MAX_TAKE_BYTES = 256 * 1024
-MAX_DUE = 1024  # messages that one step of the queue scan moves
-
 
 _rank = attrgetter("rank")
 
@@ -316,14 +314,9 @@ class Channel:
     def process_due(self, now: int) -> None:
         """Moves some messages that timed out or are due by `now` (monotonic ns), and sets the alarm for the next."""
         self._alarm = maxsize
-        self._process_in_flight(now)
-        self._process_deferred(now)
+        self._time_out(self.in_flight.pop_due(now, MAX_DUE))
+        self._wake(self.queue.release(now, MAX_DUE, len(self._waiting.line)))
         self._wake_at(min(self.in_flight.next_due, self.deferred.next_due))
-
-    def _process_in_flight(self, now: int) -> bool:
-        due = self.in_flight.pop_due(now, MAX_DUE)
-        self._time_out(due)
-        return bool(due)
 
     def _time_out(self, messages: list[Message]) -> None:
         self.timeout_count += len(messages)
@@ -333,11 +326,6 @@ class Channel:
         self._put_again(self._unless_dead(messages, TIMED_OUT))
         for client in clients:
             client.left_flight(1)
-
-    def _process_deferred(self, now: int) -> bool:
-        count = self.queue.release(now, MAX_DUE, len(self._waiting.line))
-        self._wake(count)
-        return count > 0
 
     def _unless_dead(self, messages: list[Message], reason: str) -> list[Message]:
         """Returns the messages that were not delivered max-attempts times; the others become dead letters."""

@@ -24,7 +24,7 @@ from gnsqd.shared.errors import StartError, StorageError
 from gnsqd.shared.names import is_valid_name
 from gnsqd.storage.rules import FILE_NAME, Key, Settings
 
-MAX_DUE = 1024  # messages that one step releases
+MAX_DUE = 1024  # messages that one step moves
 TICK = 0.005  # seconds: at high rates, the timer waits for as many tokens as this brings
 MIN_RATE = 0.001
 MAX_RATE = 1_000_000

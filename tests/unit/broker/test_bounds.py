@@ -80,8 +80,7 @@ def test_what_comes_back_is_never_refused(fakes: Build, policy: str) -> None:
         last = taken
     for message in last:
         channel.requeue(1, message.id, 0)
-    channel._process_in_flight(FAR)
-    channel._process_deferred(FAR)
+    channel.process_due(FAR)
     assert channel.depth == 6
     assert counts(channel) == (0, 0, 0)
     if policy == "reject":
@@ -183,7 +182,7 @@ def test_age_counts_from_publication_while_held_back_too(fakes: Build) -> None:
     publish_old(around, topic, b"old", deferred=MINUTE)
     publish(topic, b"new", deferred=MINUTE)
     assert channel.deferred_count == 2
-    channel._process_deferred(FAR)
+    channel.process_due(FAR)
     assert channel.depth == 2
     assert in_order(channel) == [b"new"]
     assert counts(channel) == (0, 0, 1)
@@ -208,7 +207,7 @@ def test_loop_drops_what_is_too_much_or_too_old(
     exit = Event()
     bounds = [each.bounds for each in (topic, other) if each.bounds]
     loop = around.spawn("boundsLoop", lambda: bounds_loop(lambda: bounds, None, exit))
-    channel._process_in_flight(FAR)
+    channel.process_due(FAR)
     eventually(lambda: channel.depth == 3 and other.depth == 0)
     assert (counts(channel), counts(other)) == ((0, 3, 0), (0, 0, 1))
     exit.set()

@@ -73,8 +73,8 @@ def test_what_the_disk_refuses_stays_in_memory_until_it_takes_it(
         assert around.registry.health == "NOK - no space left on device"
         channel.queue.retry()
         assert channel.queue.blocked
-    assert not channel._process_in_flight(monotonic_ns())
-    assert not channel._process_deferred(monotonic_ns())
+    channel.process_due(monotonic_ns())
+    assert counts(channel) == (4, 2, 0, 0)
     assert channel.queue.blocked
     assert not around.registry.healthy
     channel.put_messages(around.messages(b"meanwhile"))
@@ -188,7 +188,7 @@ def test_consumer_that_gives_a_message_back_goes_to_the_end_of_the_line(
     if how == "REQ":
         channel.requeue(1, message.id, 0)
     else:
-        channel._process_in_flight(monotonic_ns() + MINUTE)
+        channel.process_due(monotonic_ns() + MINUTE)
     assert woken(consumers) == [0, 1, 0]
     channel.put_messages(around.messages(b"y", b"z"))
     assert woken(consumers) == [1, 1, 1]
@@ -233,7 +233,7 @@ def test_message_whose_time_has_passed_is_not_held_back_again_by_the_disk(fakes:
     around = fakes(mem_queue_size=0)
     channel = around.channel()
     channel.put_messages([], around.messages(b"overflow", deferred=MINUTE))
-    assert channel._process_deferred(monotonic_ns() + MINUTE)
+    channel.process_due(monotonic_ns() + MINUTE)
     assert counts(channel) == (1, 1, 0, 0)
     assert bodies_of(take(channel, consumers[0])) == [b"overflow"]
     channel.empty()
@@ -250,7 +250,7 @@ def test_delay_is_never_longer_than_the_longest_that_may_be_asked_for(fakes: Bui
     channel.close()
     channel = around.channel()
     assert take(channel, consumers[0]) == []
-    assert channel._process_deferred(monotonic_ns() + MINUTE)
+    assert channel.queue.release(monotonic_ns() + MINUTE, 1, 0) == 1
 
 
 def test_consumer_goes_on_behind_messages_that_are_not_due(fakes: Build, consumers: Consumers) -> None:

@@ -140,7 +140,7 @@ def compare_with_a_list(around: Fakes, steps: list[tuple[str, int]]) -> None:
             elif step == "requeue":
                 channel.requeue(1, message.id, 0)
             else:
-                assert channel._process_in_flight(monotonic_ns() + 2 * MINUTE)
+                channel.process_due(monotonic_ns() + 2 * MINUTE)
         if not topic.paused:
             eventually(lambda: topic.depth == 0)
             queued += in_topic

@@ -71,7 +71,7 @@ def left_in(directory: Path, syncer: Syncer) -> tuple[dict[str, Counter[bytes]],
 
 
 def bodies_in(channel: Channel) -> Counter[bytes]:
-    channel._process_deferred(FAR)
+    channel.process_due(FAR)
     messages: list[Message] = []
     while batch := channel.take(FakeConsumer(1), 1000, MINUTE, 0):
         messages += batch

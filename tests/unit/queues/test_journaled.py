@@ -73,7 +73,7 @@ class Daemon:
         found: list[Message] = []
         while batch := self.take(name):
             found += batch
-        while channel._process_deferred(FAR):
+        while channel.queue.release(FAR, 1000, 0):
             while batch := self.take(name):
                 found += batch
         return Counter(message.body for message in found)
@@ -132,7 +132,7 @@ def channel(daemon: Daemon, name: str = "c") -> Channel:
 
 def take_both(queue: Channel) -> list[Message]:
     """The only two messages of a channel, wherever they are."""
-    queue._process_deferred(FAR)
+    queue.process_due(FAR)
     found: list[Message] = []
     while len(found) < 2:
         found += queue.take(CONSUMER, 2 - len(found), MINUTE, 0)
@@ -470,7 +470,7 @@ def use_channel(
         expected.clear()
         in_flight.clear()
     elif what == "time out":
-        queue._process_in_flight(FAR)
+        queue.process_due(FAR)
         in_flight.clear()
     elif in_flight:
         message = in_flight.pop(number % len(in_flight))

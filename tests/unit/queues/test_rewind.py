@@ -263,7 +263,7 @@ def test_others_go_on_while_a_rewind_looks_for_messages(
             daemon.topic.publish([b"new"])
             new.add(b"new")
         elif action == "release":
-            queue._process_deferred(FAR)
+            queue.queue.release(FAR, 1000, 0)
             early.extend(message.body for message in queue.take(FakeConsumer(9), 1000, MINUTE, 0))
         elif action == "kill":
             daemon.around.stores.journals.flush_dirty()
