@@ -135,13 +135,11 @@ def runs_of(messages: list[Message]) -> list[tuple[int, int]]:
     start = end = -1
     for message in messages:
         number = message.number
-        if number == end:
-            end += 1
-        else:
+        if number != end:
             if end > start:
                 runs.append((start, end))
             start = number
-            end = number + 1
+        end = number + 1
     if end > start:
         runs.append((start, end))
     return runs

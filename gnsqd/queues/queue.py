@@ -104,18 +104,17 @@ class Queue:
 
         `takers` is how many messages could be taken at once: an ephemeral queue has room for these."""
         memory, backend = self.memory, self.backend
-        room = self.capacity - len(memory)  # less than 0 while the backend refuses messages
-        if self.ordered and backend.count:
-            room = 0  # so that what is in memory is older
-        if len(messages) <= room or not messages:
-            memory.extend(messages)
-            return
+        room = self.capacity - len(memory)
         if not backend.keeps:
             room = max(room, takers - len(memory))
-        room = max(room, 0)
+        if room < 0 or (self.ordered and backend.count):
+            room = 0  # the backend refuses messages, or what is in memory is to be older than what it has
+        if len(messages) <= room:
+            memory.extend(messages)
+            return
         memory.extend(messages[:room])
         if not backend.keeps:
-            self.dropped += max(len(messages) - room, 0)
+            self.dropped += len(messages) - room
             return
         try:
             backend.put(messages[room:])
@@ -210,16 +209,13 @@ class Queue:
 
     def _due_of(self, messages: list[Message], deferred: Deferred) -> list[Message]:
         """Returns which of the messages just read are due; the others are held back."""
-        due = messages
-        for message in messages:
-            if message.deferred:
-                self.held_early = True
-                due = [message for message in messages if not message.deferred]
-                deferred.defer_read([message for message in messages if message.deferred])
-                break
+        early = [message for message in messages if message.deferred]
+        if early:
+            self.held_early = True
+            deferred.defer_read(early)
         if self.backend.unsettled:
             self.backend.finish(messages)
-        return due
+        return [message for message in messages if not message.deferred] if early else messages
 
     def finish(self, messages: list[Message]) -> None:
         """Lets the backend forget messages that were taken."""
