@@ -6,8 +6,7 @@ from gnsqd.queues.queue cimport Queue
 
 cdef class WaitingConsumers:
     cdef public dict line
-    cdef public Py_ssize_t promised
-    cdef set _woken
+    cdef public set woken
     cdef bint _ranked
 
     cpdef Py_ssize_t leave(self, client) except -1
@@ -22,7 +21,7 @@ cdef class Channel:
     cdef public object deferred, latencies, dead_messages, limiter, local_counts, rules, configured_rules
     cdef public Queue queue
     cdef public InFlight in_flight
-    cdef object _environment, _log, _options, _on_last_client
+    cdef object _environment, _options, _on_last_client
     cdef WaitingConsumers _waiting
     cdef long long _alarm
 

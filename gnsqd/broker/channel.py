@@ -38,22 +38,20 @@ _rank = attrgetter("rank")
 
 class WaitingConsumers:
     """Consumers that can take a message but found none, in a line: the front is woken first, or with `ranked` the first
-    of the lowest rank. A consumer that was woken has a message promised until it comes: `promised` is their number."""
+    of the lowest rank. A consumer that was `woken` has a message promised until it comes."""
 
     def __init__(self, ranked: bool) -> None:
-        self.promised = 0
         self.line: dict[Consumer, None] = {}
         self._ranked = ranked
-        self._woken: set[Consumer] = set()
+        self.woken: set[Consumer] = set()
 
     def leave(self, client: Consumer) -> int:
         """Removes `client` from the line; returns how many messages are promised to others: 0 if it was woken."""
         self.line.pop(client, None)
-        if client in self._woken:
-            self._woken.remove(client)
-            self.promised = len(self._woken)
+        if client in self.woken:
+            self.woken.remove(client)
             return 0
-        return self.promised
+        return len(self.woken)
 
     def move_to_end(self, client: Consumer | None) -> None:
         """Moves `client` to the end of the line, if it waits."""
@@ -70,9 +68,8 @@ class WaitingConsumers:
             first.append(client)
         for client in first:
             del self.line[client]
-            self._woken.add(client)
+            self.woken.add(client)
             client.wake()
-        self.promised = len(self._woken)
 
 
 class Channel:
@@ -97,7 +94,6 @@ class Channel:
         self.paused = self.exiting = False
         self.message_count = self.finish_count = self.requeue_count = self.timeout_count = 0
         self._environment = environment
-        self._log = environment.log
         self._options = environment.options
         self._on_last_client = on_last_client
         self.in_flight = InFlight()
@@ -138,7 +134,7 @@ class Channel:
 
     def has_more(self) -> bool:
         """True if a consumer that was not woken may take a message now: one is promised to each woken consumer."""
-        return self._available() > self._waiting.promised
+        return self._available() > len(self._waiting.woken)
 
     def put_messages(self, messages: list[Message], deferred: Sequence[Message] = (), settle: bool = False) -> None:
         """Queues `messages`, and holds each of `deferred` back for the time it asks for. With `settle`, those come from
@@ -194,20 +190,17 @@ class Channel:
             candidates = self._next_messages(window, promised)
             if queue.held_early:
                 self._wake_at(self.deferred.next_due)
-            if not candidates:
+            if candidates:
+                taken = self._note_taken(candidates, client, now, timeout, sample_rate)
+            if not taken and (queue.ttl or not candidates):
                 waiting.line[client] = None
-                if queue.held_early:
-                    waiting.wake(1)  # to go on behind messages that are not due yet
-                return taken
-            taken = self._note_taken(candidates, client, now, timeout, sample_rate)
-            if not taken and queue.ttl:
-                waiting.line[client] = None
-                waiting.wake(1)  # behind what was too old, but not in one turn
+                if candidates or queue.held_early:
+                    waiting.wake(1)  # to go on, but not in one turn, behind messages that are too old or not due yet
                 return taken
         if now + timeout < self._alarm:
             self._wake_at(now + timeout)
         if waiting.line:
-            self._wake(queue.count() - waiting.promised)
+            self._wake(queue.count() - len(waiting.woken))
         return taken
 
     def _next_messages(self, window: int, promised: int) -> list[Message]:
@@ -215,7 +208,7 @@ class Channel:
         depth = self._available() - promised
         if depth <= 0:
             return []
-        others = len(self._waiting.line) + self._waiting.promised
+        others = len(self._waiting.line) + len(self._waiting.woken)
         # Ceiling of an equal share for this client, and everybody who waits or was woken for these messages.
         limit = min(window, (depth + others) // (others + 1), MAX_TAKE)
         return self.queue.take(limit, MAX_TAKE_BYTES)
@@ -252,12 +245,12 @@ class Channel:
 
     def _wake_others(self) -> None:
         """Wakes consumers for the messages that are not promised to any."""
-        self._wake(self.queue.count() - self._waiting.promised)
+        self._wake(self.queue.count() - len(self._waiting.woken))
 
     def _wake(self, count: int) -> None:
         if count > 0 and self._waiting.line and not self.paused and not self.exiting:
             if self.limiter is not None:  # one at a time, so that the others still count for its share
-                count = min(self._available() - self._waiting.promised, 1)
+                count = min(self._available() - len(self._waiting.woken), 1)
             self._waiting.wake(count)
 
     def _on_more(self, count: int, again: bool) -> None:
@@ -291,11 +284,10 @@ class Channel:
         message = self.in_flight.pop(id, client_id)
         self._waiting.move_to_end(self.clients.get(client_id))
         self.requeue_count += 1
-        alive = bool(self._unless_dead([message], REQUEUED))
-        if alive and delay <= 0:
-            self._put_again([message])
-            return
-        if alive:
+        if self._unless_dead([message], REQUEUED):
+            if delay <= 0:
+                self._put_again([message])
+                return
             self.deferred.defer_again(message, delay)
             self._wake_at(self.deferred.next_due)
         if self.limiter is not None:
@@ -387,6 +379,6 @@ class Channel:
         self._environment.wake_at(self, maxsize)
         if self.limiter is not None:
             self.limiter.stop()
-        self._log.info("CHANNEL(%s): %s", self.name, how)
+        self._environment.log.info("CHANNEL(%s): %s", self.name, how)
         for client in list(self.clients.values()):
             client.close()
