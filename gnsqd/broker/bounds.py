@@ -88,19 +88,16 @@ class Bounds:
         queues = self._channel_queues()
         dropped = 0
         if self._max_depth:
-            dropped += self._trim_depth(self._queue, self._max_depth, step)
+            dropped += _drop_oldest(self._queue, min(self._queue.count() - self._max_depth, step))
             for queue in queues:
-                dropped += self._trim_depth(queue, max(self._max_depth - self._queue.count(), 0), step)
+                limit = max(self._max_depth - self._queue.count(), 0)
+                dropped += _drop_oldest(queue, min(queue.count() - limit, step))
         if self._max_bytes:
             dropped += self._trim_bytes(queues)
         return dropped > 0
 
     def _channel_queues(self) -> list[Queue]:
         return [channel.queue for channel in self._channels.values() if not channel.exiting]
-
-    def _trim_depth(self, queue: Queue, limit: int, step: int) -> int:
-        excess = queue.count() - limit
-        return _drop_oldest(queue, min(excess, step)) if excess > 0 else 0
 
     def _trim_bytes(self, queues: list[Queue]) -> int:
         """Drops at most MAX_STEP messages, the largest queue first: one large message may displace many small ones."""
@@ -134,7 +131,7 @@ def _size_of(queue: Queue) -> int:
 
 def _drop_oldest(queue: Queue, count: int, size: int = maxsize) -> int:
     """Drops the oldest messages: `count`, or fewer if these have `size` bytes; returns their number."""
-    if queue.arranging is not None:
+    if count <= 0 or queue.arranging is not None:
         return 0
     memory, backend = queue.memory, queue.backend
     gone: list[Message] = []

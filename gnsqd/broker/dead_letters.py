@@ -80,8 +80,10 @@ class DeadLetters:
             topic = self._registry.get_topic(dead_letter_topic(channel.topic_name, channel.name))
             # One by one, to know which are in, and without a yield, so that nobody empties the channel meanwhile.
             for message, reason, died in channel.dead_messages.look(MAX_BATCH, MAX_BATCH_BYTES):
+                origin = message.id.decode("latin-1"), channel.topic_name, channel.name
+                letter = DeadLetter(*origin, message.timestamp, message.attempts, reason, died, message.body)
                 try:
-                    topic.put_messages(topic.new_messages([_dead_letter(channel, message, reason, died).encode()]))
+                    topic.put_messages(topic.new_messages([letter.encode()]))
                 except (BrokerError, StorageError) as error:
                     failure = error
                     break
@@ -94,8 +96,3 @@ class DeadLetters:
         if failure is not None:
             channel.dead_messages.requeue()
         return failure
-
-
-def _dead_letter(channel: Channel, message: Message, reason: str, died: int) -> DeadLetter:
-    id, timestamp, attempts = message.id.decode("latin-1"), message.timestamp, message.attempts
-    return DeadLetter(id, channel.topic_name, channel.name, timestamp, attempts, reason, died, message.body)

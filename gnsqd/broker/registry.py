@@ -119,13 +119,11 @@ class Registry:
         topic = self.topics.get(name)
         if topic is None or topic.ephemeral or topic.exiting:
             return None
-        channels = [each for each in topic.channels.values() if not each.ephemeral and not each.exiting]
-        listed = [
-            ChannelMetadata(
-                each.name, each.paused, None if each.rules == each.configured_rules else each.rules._asdict()
-            )
-            for each in channels
-        ]
+        listed: list[ChannelMetadata] = []
+        for channel in topic.channels.values():
+            if not channel.ephemeral and not channel.exiting:
+                rules = None if channel.rules == channel.configured_rules else channel.rules._asdict()
+                listed.append(ChannelMetadata(channel.name, channel.paused, rules))
         return TopicMetadata(name, topic.paused, listed)
 
     def load(self, topics: list[TopicMetadata], journaled: Iterable[str] = ()) -> None:
