@@ -278,9 +278,6 @@ class Commands:
             raise WouldYield
         try:
             topic.publish(bodies, command.deferred)
-        except Draining as error:
-            # Not fatal as other failures are: a publisher may also consume on the same connection.
-            raise _publish_failed(command, error, fatal=False, quiet=True) from error
         except (BrokerError, StorageError) as error:
             raise _publish_failed(command, error) from error
         client.pub_counts[topic.name] = client.pub_counts.get(topic.name, 0) + len(bodies)
@@ -316,9 +313,10 @@ def command_table(options: Options) -> dict[bytes, CommandSpec]:
     return {row.name.encode(): row for row in rows} | {UNKNOWN: CommandSpec("", of("refuse_unknown"))}
 
 
-def _publish_failed(command: Command, error: Exception, *, fatal: bool = True, quiet: bool = False) -> ClientError:
+def _publish_failed(command: Command, error: Exception) -> ClientError:
     name = command.params[0].decode()
-    return ClientError(f"E_{name}_FAILED", f"{name} failed {error}", error, fatal=fatal, quiet=quiet)
+    draining = isinstance(error, Draining)  # not fatal: a publisher may also consume on the same connection
+    return ClientError(f"E_{name}_FAILED", f"{name} failed {error}", error, fatal=not draining, quiet=draining)
 
 
 def _require_state(client: ClientV2, name: str, state: int) -> None:

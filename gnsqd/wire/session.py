@@ -126,10 +126,10 @@ class Session:
                 for topic in uncommitted:
                     topic.commit()
             except StorageError as error:
-                text = f"PUB failed {error}"
+                refusal = ClientError("E_PUB_FAILED", f"PUB failed {error}", error)
                 replies.clear()
-                client.flush([ClientError("E_PUB_FAILED", text).frame])
-                raise ClientError("E_PUB_FAILED", text, error) from error
+                client.flush([refusal.frame])
+                raise refusal from error
         if replies:
             self._replies = []
             client.flush(replies)
@@ -231,11 +231,8 @@ class Session:
         except (OSError, StreamError) as error:
             if not client.exiting:
                 self._log.error("PROTOCOL(V2): [%s] messagePump error - %s", client, error)
-            client.close()
-        except BaseException:
-            client.close()
-            raise
         finally:
+            client.close()
             self._log.info("PROTOCOL(V2): [%s] exiting messagePump", client)
 
     def _pump(self) -> None:
