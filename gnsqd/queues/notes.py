@@ -37,7 +37,7 @@ class QueueNotes:
         self._noted = False
         self._finished: list[tuple[int, int]] = []
         self._taken: list[tuple[int, int]] = []
-        self._held: dict[int, tuple[int, int]] = {}  # attempts and due time; the last of each message
+        self._held: dict[int, tuple[int, int, int]] = {}  # number, attempts and due time; the last of each message
 
     def note_finished_span(self, start: int, end: int) -> None:
         self.finished.add(start, end)
@@ -55,7 +55,7 @@ class QueueNotes:
         again = False
         for message in messages:
             if message.attempts:
-                self._held[message.number] = (min(message.attempts + 1, MAX_ATTEMPTS), 0)
+                self._held[message.number] = (message.number, min(message.attempts + 1, MAX_ATTEMPTS), 0)
                 again = True
         if again:
             messages = [message for message in messages if not message.attempts]
@@ -64,7 +64,7 @@ class QueueNotes:
 
     def note_held(self, message: Message, due: int) -> None:
         """Notes that a message is held back until `due` (wall clock, ns); 0 if it is not."""
-        self._held[message.number] = (message.attempts, due)
+        self._held[message.number] = (message.number, message.attempts, due)
         self._note()
 
     def _note(self) -> None:
@@ -81,13 +81,10 @@ class QueueNotes:
         elif self._taken:
             records.append(encoder.spans(TAKEN, self.index, self._taken))
         if self._held:
-            records += encoder.held(self.index, self._held_entries())
+            records += encoder.held(self.index, [*self._held.values()])
         if self._finished:
             records.append(encoder.spans(FINISHED, self.index, self._finished))
         return records
-
-    def _held_entries(self) -> Held:
-        return [(number, attempts, due) for number, (attempts, due) in self._held.items()]
 
     def forget_notes(self) -> None:
         """Drops the notes: they were written, or do not matter any more."""
@@ -116,7 +113,7 @@ class QueueNotes:
                 yield [(n, count, 0) for n, count in rest]
 
         return chain(  # of two entries of a message the later counts
-            [self._held_entries()],
+            [[*self._held.values()]],
             known(),
             ([(each.number, each.attempts, 0) for each in piece if each.attempts] for piece in _pieces(in_memory)),
             ([(each.number, each.attempts, wall + each.deadline) for each in piece] for piece in _pieces(deferred)),

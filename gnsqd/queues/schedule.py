@@ -9,18 +9,20 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 from sys import maxsize
 from typing import Any
 
 MAX_BLOCK = 1024  # messages
 NUMBERS = partial(array, "q")
+_first = itemgetter(0)
 
 
 class Schedule:
     """Numbers of messages by due time (any clock, ns), with `block=list` messages. Iterating yields (due, number), the
     earliest first."""
 
-    __slots__ = ("_block", "_dues", "_firsts", "_length", "_numbers")
+    __slots__ = ("_block", "_dues", "_numbers")
 
     def __init__(self, dues: Sequence[int] = (), numbers: Sequence[int] = (), block: Any = NUMBERS) -> None:
         self._block = block
@@ -28,11 +30,9 @@ class Schedule:
         blocks = [order[start : start + MAX_BLOCK] for start in range(0, len(order), MAX_BLOCK)]
         self._dues = [array("q", [dues[position] for position in block]) for block in blocks]  # none is empty
         self._numbers = [self._block([numbers[position] for position in block]) for block in blocks]
-        self._firsts = array("q", [block[0] for block in self._dues])
-        self._length = len(dues)
 
     def __len__(self) -> int:
-        return self._length
+        return sum(map(len, self._dues))
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return self.from_due(0)
@@ -40,28 +40,24 @@ class Schedule:
     @property
     def first(self) -> int:
         """The earliest due time; maxsize if there is none."""
-        return self._firsts[0] if self._firsts else maxsize
+        return self._dues[0][0] if self._dues else maxsize
 
     def push(self, due: int, number: Any) -> None:
         """Adds `number`, behind all that are due at the same time."""
-        self._length += 1
         if not self._dues or (due >= self._dues[-1][-1] and len(self._dues[-1]) >= MAX_BLOCK):
-            self._firsts.append(due)
             self._dues.append(array("q", (due,)))
             self._numbers.append(self._block((number,)))
             return
-        block = max(bisect_right(self._firsts, due) - 1, 0)
+        block = max(bisect_right(self._dues, due, key=_first) - 1, 0)
         dues, numbers = self._dues[block], self._numbers[block]
         position = bisect_right(dues, due)
         dues.insert(position, due)
         numbers.insert(position, number)
-        self._firsts[block] = dues[0]
         if len(dues) > MAX_BLOCK:
             half = MAX_BLOCK // 2
             for blocks, items in ((self._dues, dues), (self._numbers, numbers)):
                 blocks.insert(block + 1, items[half:])
                 del items[half:]
-            self._firsts.insert(block + 1, self._dues[block + 1][0])
 
     def extend(self, dues: Sequence[int], numbers: Sequence[int]) -> None:
         """Adds each number, as `push`."""
@@ -70,12 +66,12 @@ class Schedule:
                 self.push(due, number)
             return
         both = Schedule([*chain.from_iterable(self._dues), *dues], [*chain.from_iterable(self._numbers), *numbers])
-        self._dues, self._numbers, self._firsts, self._length = both._dues, both._numbers, both._firsts, len(both)
+        self._dues, self._numbers = both._dues, both._numbers
 
     def pop_due(self, now: int, limit: int) -> list[Any]:
         """Removes and returns numbers that are due at `now`, the earliest first, at most `limit`."""
         due: list[Any] = []
-        while self._firsts and self._firsts[0] <= now and len(due) < limit:
+        while self._dues and self._dues[0][0] <= now and len(due) < limit:
             end = bisect_right(self._dues[0], now, 0, min(limit - len(due), len(self._dues[0])))
             due += self._numbers[0][:end]
             self._delete(0, 0, end)
@@ -83,8 +79,8 @@ class Schedule:
 
     def find(self, number: Any, near: int, remove: bool = False) -> int | None:
         """Returns when `number` is due; None if it is not in the schedule. The search begins at the time `near`."""
-        middle = max(bisect_right(self._firsts, near) - 1, 0)
-        for block in sorted(range(len(self._firsts)), key=lambda block: abs(block - middle)):
+        middle = max(bisect_right(self._dues, near, key=_first) - 1, 0)
+        for block in sorted(range(len(self._dues)), key=lambda block: abs(block - middle)):
             if number in self._numbers[block]:
                 position = self._numbers[block].index(number)
                 due: int = self._dues[block][position]
@@ -94,23 +90,20 @@ class Schedule:
         return None
 
     def _delete(self, block: int, start: int, end: int) -> None:
-        self._length -= end - start
         dues, numbers = self._dues[block], self._numbers[block]
         del dues[start:end]
         del numbers[start:end]
-        if dues:
-            self._firsts[block] = dues[0]
-        else:
-            del self._dues[block], self._numbers[block], self._firsts[block]
+        if not dues:
+            del self._dues[block], self._numbers[block]
 
     def count_before(self, end: int) -> int:
         """Returns how many are due earlier than `end`."""
-        block = max(bisect_left(self._firsts, end) - 1, 0)
+        block = max(bisect_left(self._dues, end, key=_first) - 1, 0)
         return sum(map(len, self._dues[:block])) + (bisect_left(self._dues[block], end) if self._dues else 0)
 
     def from_due(self, begin: int) -> Iterator[tuple[int, int]]:
         """Yields as iterating, from the due time `begin` on. The schedule must not change meanwhile."""
-        first = max(bisect_left(self._firsts, begin) - 1, 0)
+        first = max(bisect_left(self._dues, begin, key=_first) - 1, 0)
         for dues, numbers in zip(self._dues[first:], self._numbers[first:], strict=True):
             start = bisect_left(dues, begin)
             yield from zip(dues[start:], numbers[start:], strict=True)
