@@ -144,10 +144,8 @@ class Channel:
             self.queue.put_all(messages, len(self._waiting.line))
             self._wake(len(messages))
         if deferred:
-            if settle:
-                self.deferred.defer_read(list(deferred))
-            else:
-                self.deferred.defer(list(deferred))
+            defer = self.deferred.defer_read if settle else self.deferred.defer
+            defer(list(deferred))
             self._wake_at(self.deferred.next_due)
 
     def _put_again(self, messages: list[Message]) -> None:

@@ -35,7 +35,6 @@ class Doorbell:
             finally:
                 self._waiter = None
                 if timer is not None:
-                    timer.stop()
                     timer.close()
         self._rung = False
 
