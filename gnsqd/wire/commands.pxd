@@ -22,7 +22,6 @@ cdef class Commands:
     cpdef FIN(self, ClientV2 client, Command command)
 
 cdef _require_state(ClientV2 client, str name, int state)
-cdef Channel _subscribed_channel(ClientV2 client, str name)
 cdef str _topic_name(bytes raw, str name)
 @cython.locals(id=bytes)
-cdef bytes _message_id(Command command, str name, Py_ssize_t words)
+cdef tuple _addressed(ClientV2 client, Command command, Py_ssize_t words)

@@ -193,18 +193,16 @@ class Commands:
         client.set_ready_count(count)
 
     def FIN(self, client: ClientV2, command: Command) -> None:
-        channel = _subscribed_channel(client, "FIN")
-        id = _message_id(command, "FIN", 2)
+        channel, id = _addressed(client, command, 2)
         try:
             channel.finish(client.id, id)
         except BrokerError as error:
-            raise _refused("E_FIN_FAILED", "FIN", id, error) from error
+            raise _refused(command, error) from error
         client.finish_count += 1
         client.left_flight(1)
 
     def REQ(self, client: ClientV2, command: Command) -> None:
-        channel = _subscribed_channel(client, "REQ")
-        id = _message_id(command, "REQ", 3)
+        channel, id = _addressed(client, command, 3)
         delay = _number(command.params[2], "REQ could not parse timeout ") * MILLISECOND
         longest = self._options.max_req_timeout
         if delay > longest:
@@ -215,17 +213,16 @@ class Commands:
         try:
             channel.requeue(client.id, id, delay)
         except BrokerError as error:
-            raise _refused("E_REQ_FAILED", "REQ", id, error) from error
+            raise _refused(command, error) from error
         client.requeue_count += 1
         client.left_flight(1)
 
     def TOUCH(self, client: ClientV2, command: Command) -> None:
-        channel = _subscribed_channel(client, "TOUCH")
-        id = _message_id(command, "TOUCH", 2)
+        channel, id = _addressed(client, command, 2)
         try:
             channel.touch(client.id, id, client.msg_timeout)
         except BrokerError as error:
-            raise _refused("E_TOUCH_FAILED", "TOUCH", id, error) from error
+            raise _refused(command, error) from error
 
     def CLS(self, client: ClientV2, command: Command) -> bytes:
         _require_state(client, "CLS", STATE_SUBSCRIBED)
@@ -324,12 +321,6 @@ def _require_state(client: ClientV2, name: str, state: int) -> None:
         raise ClientError("E_INVALID", f"cannot {name} in current state")
 
 
-def _subscribed_channel(client: ClientV2, name: str) -> Channel:
-    if client.channel is None:
-        raise ClientError("E_INVALID", f"cannot {name} in current state")
-    return client.channel
-
-
 def _topic_name(raw: bytes, name: str) -> str:
     topic_name = raw.decode("latin-1")
     if not is_valid_name(topic_name):
@@ -339,13 +330,16 @@ def _topic_name(raw: bytes, name: str) -> str:
     return topic_name
 
 
-def _message_id(command: Command, name: str, words: int) -> bytes:
+def _addressed(client: ClientV2, command: Command, words: int) -> tuple[Channel, bytes]:
+    """Returns the channel and the id of the message that a command of at least that many words is about."""
+    if client.channel is None:
+        raise ClientError("E_INVALID", f"cannot {command.spec.name} in current state")
     if len(command.params) < words:
-        raise ClientError("E_INVALID", f"{name} insufficient number of params")
+        raise ClientError("E_INVALID", f"{command.spec.name} insufficient number of params")
     id = command.params[1]
     if len(id) != MESSAGE_ID_LENGTH:
         raise ClientError("E_INVALID", "invalid message ID")
-    return id
+    return client.channel, id
 
 
 def _number(raw: bytes, error_text: str) -> int:
@@ -360,5 +354,6 @@ def _number(raw: bytes, error_text: str) -> int:
     return int(digits)
 
 
-def _refused(code: str, name: str, id: bytes, error: BrokerError) -> ClientError:
-    return ClientError(code, b"%b %b failed %b" % (name.encode(), id, error.reason.encode()), error, fatal=False)
+def _refused(command: Command, error: BrokerError) -> ClientError:
+    text = b"%b %b failed %b" % (*command.params[:2], error.reason.encode())
+    return ClientError(f"E_{command.spec.name}_FAILED", text, error, fatal=False)
