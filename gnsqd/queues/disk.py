@@ -63,10 +63,9 @@ class DiskBackend(Backend):
         return read_messages(payloads, self.disk_queue, self._longest)
 
     def finish(self, messages: list[Message]) -> None:
-        if self.unsettled:
-            self.disk_queue.advance(self.unsettled)
-            self.unsettled = 0
-            self._changed()
+        self.disk_queue.advance(self.unsettled)
+        self.unsettled = 0
+        self._changed()
 
     def messages(self) -> Iterator[Message]:
         return (message_from_payload(payload) for payloads in self.disk_queue.read_all() for payload in payloads)
