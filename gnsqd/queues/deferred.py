@@ -1,9 +1,8 @@
 """The messages that a channel holds back: those deferred when they were published, and those requeued with a delay."""
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from heapq import merge, nsmallest
-from itertools import accumulate, islice
+from heapq import merge
+from itertools import islice
 from operator import itemgetter
 from time import monotonic_ns
 
@@ -96,10 +95,9 @@ class Deferred:
         """Returns messages due from `begin` (monotonic ns) on, and when; bounds as `Queue.look`. StorageError. May
         yield."""
         turns = Turns()
-        in_memory = [(each.deadline, each) for each in turns.over([*self]) if each.deadline >= begin]
-        first = nsmallest(limit, in_memory, key=itemgetter(0))
+        in_memory = [*islice(self._by_due.from_due(begin), limit)]
         shown: list[tuple[int, Message]] = []
-        for due, message in islice(merge(first, self._stored_from(begin, limit), key=itemgetter(0)), limit):
+        for due, message in islice(merge(in_memory, self._stored_from(begin, limit), key=itemgetter(0)), limit):
             if message is not None:
                 max_bytes -= len(message.frame)
                 if shown and max_bytes < 0:
@@ -112,12 +110,9 @@ class Deferred:
         """Yields due times and messages that only the backend has, None if one cannot be read, as `look`."""
         return ()
 
-    def count_due(self, ends: list[int]) -> list[int]:
-        """Returns how many messages are due earlier than each of `ends` (monotonic ns), which rise. May yield."""
-        counts = [0] * (len(ends) + 1)
-        for message in Turns().over([*self]):
-            counts[bisect_right(ends, message.deadline)] += 1
-        return [*accumulate(counts)][:-1]
+    def count_before(self, end: int) -> int:
+        """Returns how many messages are due earlier than `end` (monotonic ns)."""
+        return self._by_due.count_before(end)
 
     def redelivery_dues(self) -> Iterator[int]:
         """Yields when each message that was delivered before is due (monotonic ns). May switch to other greenlets."""

@@ -341,10 +341,8 @@ class JournalDeferred(Deferred):
     def _read(self, number: int) -> Message | None:
         return next(self._backend.read_spans([(number, number + 1)]), None)
 
-    def count_due(self, ends: list[int]) -> list[int]:
-        in_memory = super().count_due(ends)
-        stored = self._notes.deferred
-        return [count + stored.count_before(end) for count, end in zip(in_memory, ends, strict=True)]
+    def count_before(self, end: int) -> int:
+        return super().count_before(end) + self._notes.deferred.count_before(end)
 
     def redelivery_dues(self) -> Iterator[int]:
         attempts = self._notes.attempts

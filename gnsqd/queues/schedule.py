@@ -101,7 +101,7 @@ class Schedule:
         block = max(bisect_left(self._dues, end, key=_first) - 1, 0)
         return sum(map(len, self._dues[:block])) + (bisect_left(self._dues[block], end) if self._dues else 0)
 
-    def from_due(self, begin: int) -> Iterator[tuple[int, int]]:
+    def from_due(self, begin: int) -> Iterator[tuple[int, Any]]:
         """Yields as iterating, from the due time `begin` on. The schedule must not change meanwhile."""
         first = max(bisect_left(self._dues, begin, key=_first) - 1, 0)
         for dues, numbers in zip(self._dues[first:], self._numbers[first:], strict=True):

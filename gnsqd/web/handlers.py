@@ -270,10 +270,9 @@ class API:
             messages = [self._find_deferred(request)]
         else:
             messages = deferred.look(begin, limit, MAX_PEEK_BYTES)
-        counts = deferred.count_due([now + within for within in DUE_WITHIN])
         return {
             "deferred": len(deferred),
-            "due": [{"within": within, "messages": count} for within, count in zip(DUE_WITHIN, counts, strict=True)],
+            "due": [{"within": within, "messages": deferred.count_before(now + within)} for within in DUE_WITHIN],
             "messages": [_message_row(message, due=clock + due) for due, message in messages],
         }
 
