@@ -24,7 +24,7 @@ from gnsqd.web.routes import (
     NAMES_ERRORS,
     PPROF_ROUTES,
     BadQuery,
-    EncodedJSON,
+    Content,
     HTTPError,
     Route,
     read_parameters,
@@ -77,12 +77,12 @@ class LookupdAPI:
 
     # Queries
 
-    def topics(self, request: Request) -> EncodedJSON:
-        return EncodedJSON(f'{{"topics":{_list(self._db.topics, Turns())}}}')
+    def topics(self, request: Request) -> Content:
+        return Content(f'{{"topics":{_list(self._db.topics, Turns())}}}'.encode())
 
-    def channels(self, request: Request) -> EncodedJSON:
+    def channels(self, request: Request) -> Content:
         topic = required(_parameters(request), "topic")
-        return EncodedJSON(f'{{"channels":{self._channels(topic, Turns())}}}')
+        return Content(f'{{"channels":{self._channels(topic, Turns())}}}'.encode())
 
     def _channels(self, topic: str, turns: Turns) -> str:
         """Returns the channels of a topic; of all topics, where a name may come more than once. May yield."""
@@ -99,7 +99,7 @@ class LookupdAPI:
                 producers.setdefault(id, producer)
         return list(producers.values())
 
-    def lookup(self, request: Request) -> EncodedJSON:
+    def lookup(self, request: Request) -> Content:
         parameters = _parameters(request)
         topic = required(parameters, "topic")
         provide = None if parameters.get("create") == "false" else self._provide
@@ -115,18 +115,18 @@ class LookupdAPI:
             if producer.peer.heard >= oldest and not (producer.tombstoned_at and producer.is_tombstoned(lifetime))
         ]
         channels = self._channels(topic, turns)
-        return EncodedJSON(f'{{"channels":{channels},"producers":[{",".join(producers)}]}}')
+        return Content(f'{{"channels":{channels},"producers":[{",".join(producers)}]}}'.encode())
 
     def _oldest(self) -> int:
         """Returns the oldest last update of an active producer."""
         return monotonic_ns() - self._options.inactive_producer_timeout
 
-    def nodes(self, request: Request) -> EncodedJSON:
+    def nodes(self, request: Request) -> Content:
         turns = Turns()
         host, oldest = _host(request), self._oldest()
         clients = turns.over(list(self._db.clients.values()))
         rows = [self._node(peer, host, turns) for peer in clients if peer.heard >= oldest]
-        return EncodedJSON(f'{{"producers":[{",".join(rows)}]}}')
+        return Content(f'{{"producers":[{",".join(rows)}]}}'.encode())
 
     def _node(self, peer: PeerInfo, host: str, turns: Turns) -> str:
         lifetime = self._options.tombstone_lifetime

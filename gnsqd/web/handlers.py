@@ -31,7 +31,7 @@ from gnsqd.storage.metadata import MetadataFile
 from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
-from gnsqd.web.routes import BOOLS, EncodedJSON, HTTPError, parse_query, read_parameters, required, topic_and_channel
+from gnsqd.web.routes import BOOLS, Content, HTTPError, parse_query, read_parameters, required, topic_and_channel
 from gnsqd.wire.codec import ClientError, Decoder
 
 if TYPE_CHECKING:
@@ -306,12 +306,12 @@ class API:
             "messages": [_message_row(message, on_disk=on_disk) for message, on_disk in messages],
         }
 
-    def get_config(self, request: Request) -> str | EncodedJSON:
+    def get_config(self, request: Request) -> str | Content:
         """Returns strings unchanged, all else as JSON: durations in ns, levels and TLS settings as numbers."""
         value = getattr(self._options, _find_option(request).name)
-        return value if isinstance(value, str) else EncodedJSON(dumps(value))
+        return value if isinstance(value, str) else Content(dumps(value).encode())
 
-    def put_config(self, request: Request) -> str | EncodedJSON:
+    def put_config(self, request: Request) -> str | Content:
         _check_complete(request, "INVALID_VALUE")
         if not 0 < len(request.body) <= MAX_VALUE:
             raise HTTPError(413, "INVALID_VALUE")

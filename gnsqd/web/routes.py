@@ -39,16 +39,10 @@ class BadQuery(ValueError):
 
 
 class Content(NamedTuple):
-    """An answer with its own Content-Type."""
+    """An answer with its own Content-Type; by default, JSON that is encoded already."""
 
     body: bytes
-    content_type: str
-
-
-class EncodedJSON(NamedTuple):
-    """An answer that is JSON already."""
-
-    text: str
+    content_type: str = "application/json; charset=utf-8"
 
 
 class Role(IntEnum):
@@ -205,36 +199,34 @@ class Router:
         try:
             result = handler(request)
         except Exception as error:
-            result = refusal = self._refusal(request, error)
-            status = refusal.status
+            status, code = self._refusal(request, error)
+            result = {"message": code} if route.v1 else code
         if route.logged:
             self._log_request(request, remote_address, status, started)
         return _render_result(request, status, result, route.v1)
 
-    def _refusal(self, request: Request, error: Exception) -> HTTPError:
-        """Returns the answer to a handler's error; errors without a code are logged."""
+    def _refusal(self, request: Request, error: Exception) -> tuple[int, str]:
+        """Returns status and code of a handler's error; errors without a code are logged."""
         match error:
             case HTTPError():
-                # Not `error` itself: with its traceback, which leads back here, it would keep the request and its body
-                # until the garbage collector comes by.
-                return HTTPError(error.status, error.code)
+                return error.status, error.code
             case TopicNotFound():
-                return HTTPError(404, "TOPIC_NOT_FOUND")
+                return 404, "TOPIC_NOT_FOUND"
             case ChannelNotFound():
-                return HTTPError(404, "CHANNEL_NOT_FOUND")
+                return 404, "CHANNEL_NOT_FOUND"
             case MessageNotFound():
-                return HTTPError(404, "MESSAGE_NOT_FOUND")
+                return 404, "MESSAGE_NOT_FOUND"
             case TooMany():
-                return HTTPError(503, error.reason.replace(" ", "_").upper())
+                return 503, error.reason.replace(" ", "_").upper()
             case BadQuery():
                 self._log.error("failed to parse request params - %s", error)
-                return HTTPError(400, "INVALID_REQUEST")
+                return 400, "INVALID_REQUEST"
             case BrokerError() | StorageError():
                 self._log.error("failure in %s - %s", request.path, error)
-                return HTTPError(503, "EXITING") if isinstance(error, BrokerError) else HTTPError(500, "INTERNAL_ERROR")
+                return (503, "EXITING") if isinstance(error, BrokerError) else (500, "INTERNAL_ERROR")
             case _:
                 self._log.error("panic in HTTP handler", stack=format_exc())
-                return HTTPError(500, "INTERNAL_ERROR")
+                return 500, "INTERNAL_ERROR"
 
     def _log_request(self, request: Request, remote_address: str, status: int, started: int) -> None:
         elapsed = format_duration(monotonic_ns() - started)
@@ -253,7 +245,7 @@ class Router:
     def refuse(self, request: Request, remote_address: str, error: HTTPError, headers: bytes) -> bytes:
         """Returns the response to a rejected request; `headers` are whole lines."""
         self._log_request(request, remote_address, error.status, monotonic_ns())
-        return _render_result(request, error.status, error, True, headers)
+        return render(request, error.status, dumps({"message": error.code}).encode(), headers + _V1_JSON)
 
     def _allowed(self, path: str) -> bytes:
         path = self._generalize(path)
@@ -294,20 +286,15 @@ def _redirect(request: Request, path: str) -> bytes:
     return render(request, 301, f'<a href="{link}">Moved Permanently</a>.\n\n'.encode(), headers + _HTML)
 
 
-def _render_result(request: Request, status: int, result: object, v1: bool, headers: bytes = b"") -> bytes:
+def _render_result(request: Request, status: int, result: object, v1: bool) -> bytes:
     if not result and (result is None or isinstance(result, str)):
         return render(request, status, b"", _V1 if v1 else b"")
     if isinstance(result, str):
         # A file name may be any bytes.
         return render(request, status, result.encode("utf-8", "surrogateescape"), _V1_TEXT if v1 else _TEXT)
-    if isinstance(result, HTTPError):
-        if v1:
-            return render(request, status, dumps({"message": result.code}).encode(), headers + _V1_JSON)
-        return render(request, status, result.code.encode("utf-8", "surrogateescape"), _TEXT)
     if isinstance(result, Content):
-        return render(request, status, result.body, b"Content-Type: %s\r\n" % result.content_type.encode())
-    if isinstance(result, EncodedJSON):
-        return render(request, status, result.text.encode(), _V1_JSON)
+        content_type = b"Content-Type: %s\r\n" % result.content_type.encode()
+        return render(request, status, result.body, _V1 + content_type if v1 else content_type)
     return render(request, status, _encode(result), _V1_JSON)
 
 
