@@ -57,10 +57,6 @@ class CommandRefused(NSQError):
         self.cause = cause
 
 
-class StreamEnded(NSQError):
-    """The stream ended; str() is Go's text."""
-
-
 class ClientV1:
     """Owns a connection, which is read by lines; str() is its remote address. Replies have an int32 size and no type.
     They are collected while commands are at hand, and sent before the connection is read again."""
@@ -77,19 +73,14 @@ class ClientV1:
     # Reading
 
     def read(self, size: int) -> bytes:
-        """Reads `size` bytes; raises StreamEnded, or as `Connection.receive`."""
+        """Reads `size` bytes; raises EOFError with Go's text, or as `Connection.receive`."""
         while len(self._buffer) - self._position < size:
             if not self._receive():
-                raise StreamEnded("unexpected EOF" if len(self._buffer) > self._position else "EOF")
+                raise EOFError("unexpected EOF" if len(self._buffer) > self._position else "EOF")
         return self._take(size)
 
-    def read_size(self) -> int:
-        """Reads an int32; raises as `read`."""
-        size: int = _SIZE.unpack(self.read(_SIZE.size))[0]
-        return size
-
     def read_line(self) -> bytes:
-        """Reads a line with its line feed; raises CommandRefused, StreamEnded, or as `read`."""
+        """Reads a line with its line feed; raises CommandRefused, EOFError, or as `read`."""
         searched = self._position
         while (end := self._buffer.find(b"\n", searched, self._position + MAX_LINE)) < 0:
             searched = len(self._buffer)
@@ -97,7 +88,7 @@ class ClientV1:
                 raise CommandRefused("E_INVALID", f"command line is longer than {MAX_LINE} bytes")
             searched -= self._position
             if not self._receive():
-                raise StreamEnded("EOF")
+                raise EOFError("EOF")
         return self._take(end + 1 - self._position)
 
     def _take(self, size: int) -> bytes:
@@ -164,7 +155,7 @@ class LookupTCPServer:
         try:
             if self._read_magic(client):
                 self.IOLoop(client)
-        except (StreamEnded, OSError, CommandRefused) as error:
+        except (EOFError, OSError, CommandRefused) as error:
             self._log.error("client(%s) - %s", client, error)
         finally:
             self._clients.discard(client)
@@ -175,7 +166,7 @@ class LookupTCPServer:
             client.connection.read_deadline = monotonic() + self._options.magic_timeout / SECOND
         try:
             magic = client.read(len(MAGIC_V1))
-        except (StreamEnded, OSError) as error:
+        except (EOFError, OSError) as error:
             self._log.error("failed to read protocol version - %s", error)
             return False
         client.connection.read_deadline = 0.0
@@ -189,7 +180,7 @@ class LookupTCPServer:
         return False
 
     def IOLoop(self, client: ClientV1) -> None:
-        """Executes commands until the client is gone or in error; raises OSError, StreamEnded or CommandRefused."""
+        """Executes commands until the client is gone or in error; raises OSError, EOFError or CommandRefused."""
         registrant: Registrant | None = None
         turns = Turns()
         try:
@@ -225,14 +216,14 @@ class LookupTCPServer:
     def _identify(self, client: ClientV1) -> Registrant:
         step = "read body size"
         try:
-            size = client.read_size()
+            (size,) = _SIZE.unpack(client.read(_SIZE.size))
             step = "read body"
             if not 0 <= size <= MAX_BODY:
                 raise ValueError(f"size {size} is not in [0,{MAX_BODY}]")
             body = client.read(size)
             step = "decode JSON body"
             fields = decode_object(body, _PEER_INFO)
-        except (StreamEnded, OSError, ValueError) as error:
+        except (EOFError, OSError, ValueError) as error:
             raise CommandRefused("E_BAD_BODY", f"IDENTIFY failed to {step}", error) from error
         if not all(fields.get(name) for name in _REQUIRED):
             raise CommandRefused("E_BAD_BODY", "IDENTIFY missing fields")
@@ -260,10 +251,8 @@ class LookupTCPServer:
             raise CommandRefused("E_BAD_TOPIC", f"{command} topic name '{topic}' is not valid")
         if channel and not is_valid_name(channel):
             raise CommandRefused("E_BAD_CHANNEL", f"{command} channel name '{channel}' is not valid")
-        if command == "UNREGISTER":
-            registrant.unregister(topic, channel)
-            return
+        change = registrant.register if command == "REGISTER" else registrant.unregister
         try:
-            registrant.register(topic, channel)
+            change(topic, channel)
         except TooMany as error:
             raise CommandRefused("E_REGISTER_FAILED", f"REGISTER failed {error.reason}") from error

@@ -157,7 +157,7 @@ class RegistrationDB:
         """Removes a registration; returns True if there was one. An ephemeral channel goes with its last producer."""
         removed = self.remove_from_channel(peer, topic, channel)
         if is_ephemeral(channel) and self.channels.get(topic, {}).get(channel) == {}:
-            self._drop_channel(topic, channel)
+            self.delete_channel(topic, channel)
         return removed
 
     def remove_from_channel(self, peer: PeerInfo, topic: str, channel: str) -> bool:
@@ -233,15 +233,21 @@ class RegistrationDB:
     def delete_channels(self, topic: str) -> Iterator[str]:
         """Removes the channels of a topic, or of all, with the registrations for them; returns their names."""
         for name in self.matching(self.channels, topic):
-            for channel in list(self.channels.get(name, ())):
+            for channel in self.channel_names(name):
                 if self.delete_channel(name, channel):
                     yield channel
 
     def delete_channel(self, topic: str, channel: str) -> bool:
         """Removes a channel with the registrations for it; returns True if it existed."""
-        if channel not in self.channels.get(topic, ()):
+        channels = self.channels.get(topic, {})
+        if channel not in channels:
             return False
-        self._drop_channel(topic, channel)
+        peers = channels.pop(channel)
+        for peer in peers.values():
+            del peer.channels[topic, channel]
+        if not channels:
+            del self.channels[topic]
+        self.count -= 1 + len(peers)
         return True
 
     def _drop_topic(self, topic: str) -> None:
@@ -249,15 +255,6 @@ class RegistrationDB:
         for producer in producers.values():
             del producer.peer.topics[topic]
         self.count -= 1 + len(producers)
-
-    def _drop_channel(self, topic: str, channel: str) -> None:
-        channels = self.channels[topic]
-        peers = channels.pop(channel)
-        for peer in peers.values():
-            del peer.channels[topic, channel]
-        if not channels:
-            del self.channels[topic]
-        self.count -= 1 + len(peers)
 
     # Queries
 
