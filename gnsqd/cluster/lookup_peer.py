@@ -16,7 +16,7 @@ from gevent import Greenlet, Timeout
 from gnsqd.gotext import Struct, decode_object, dumps, quote
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
-from gnsqd.net.dial import DialError, Socket, dial_address, reason
+from gnsqd.net.dial import Socket, dial_address, reason
 from gnsqd.shared.errors import NSQError
 
 MAGIC_V1 = b"  V1"
@@ -136,7 +136,7 @@ class LookupPeer:
         self._log.info("LOOKUP connecting to %s", self.address)
         try:
             self._socket = dial_address(self.address, CONNECT_TIMEOUT)
-        except DialError as error:
+        except OSError as error:
             raise LookupdError("", str(error)) from error
         self._identify()
         for topic, channels in self._registrations():

@@ -11,10 +11,6 @@ from gnsqd.net.addresses import HIGHEST_PORT, join_host_port, split_host_port
 from gnsqd.shared.errors import reason_of
 
 
-class DialError(OSError):
-    """Connecting failed; the text has Go's shape."""
-
-
 class Socket(gevent.socket.socket):  # type: ignore[misc]
     """Yields at every receive, unlike gevent's own: a peer that sends endlessly would block the daemon."""
 
@@ -37,13 +33,13 @@ def reason(error: Exception) -> str:
 
 
 def dial(host: str, port: str, timeout: float | None) -> Socket:
-    """Returns a connected socket without a timeout; raises DialError. `timeout` seconds, None for no limit, bound the
-    look-up of the name, and then the connecting: each of several addresses has its share. Yields."""
+    """Returns a connected socket without a timeout; raises OSError in Go's words. `timeout` seconds, None for no limit,
+    bound the look-up of the name, and then the connecting: each of several addresses has its share. Yields."""
     where = f"dial tcp {join_host_port(host, port)}"
     try:
         addresses = _look_up(host, port, timeout)
     except (OSError, ValueError) as error:
-        raise DialError(f"{where}: {reason(error)}") from error
+        raise OSError(f"{where}: {reason(error)}") from error
     failure = OSError("no address")
     for family, kind, protocol, _, address in addresses:
         try:
@@ -51,7 +47,7 @@ def dial(host: str, port: str, timeout: float | None) -> Socket:
         except OSError as error:
             failure = error
     connecting = "" if isinstance(failure, TimeoutError) else "connect: "
-    raise DialError(f"{where}: {connecting}{reason(failure)}") from failure
+    raise OSError(f"{where}: {connecting}{reason(failure)}") from failure
 
 
 def dial_address(address: str, timeout: float | None) -> Socket:
@@ -59,7 +55,7 @@ def dial_address(address: str, timeout: float | None) -> Socket:
     try:
         host, port = split_host_port(address)
     except ValueError as error:
-        raise DialError(f"dial tcp: address {address}: {error}") from error
+        raise OSError(f"dial tcp: address {address}: {error}") from error
     return dial(host, port, timeout)
 
 

@@ -71,7 +71,9 @@ class Listener:
             try:
                 accepted, peer = self._socket.accept()
             except BlockingIOError:
-                self._wait()
+                self._readable.start(self._doorbell.ring)
+                self._doorbell.wait()  # for a client or `close`
+                self._readable.stop()
             except OSError as error:
                 if error.errno in _OUT_OF_RESOURCES:
                     log.warn("%s: temporary Accept() failure - %s", kind, error)
@@ -98,12 +100,6 @@ class Listener:
 
     def fileno(self) -> int:
         return int(self._socket.fileno())
-
-    def _wait(self) -> None:
-        """Waits until a client may have connected, or for `close`. Yields."""
-        self._readable.start(self._doorbell.ring)
-        self._doorbell.wait()
-        self._readable.stop()
 
     def close(self) -> None:
         """Refuses new clients at once: gevent's socket would accept them until a waiting `accept` has returned."""

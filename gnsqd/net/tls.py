@@ -122,7 +122,9 @@ class TLSLayer:
         except SSL.WantReadError:
             pass
         except SSL.Error as error:
-            text = _text(error) if self._is_record() else "tls: first record does not look like a TLS handshake"
+            # Where Go would not read on, OpenSSL has several reasons, by version.
+            is_record = self._begin[:1] in (b"\x15", b"\x16") and self._begin[1:] < b"\x10"
+            text = _text(error) if is_record else "tls: first record does not look like a TLS handshake"
             raise TLSError(text, self._outgoing()) from error
         else:
             self.established = self.pending = True
@@ -134,10 +136,6 @@ class TLSLayer:
             except ValueError as error:
                 raise TLSError("tls: failed to parse client certificate", b"") from error
         return self._outgoing()
-
-    def _is_record(self) -> bool:
-        """Returns True if Go would read on: OpenSSL has several reasons for the opposite, by version."""
-        return self._begin[:1] in (b"\x15", b"\x16") and self._begin[1:] < b"\x10"
 
     def decode(self, data: bytes) -> bytes:
         self.pending = False
@@ -220,14 +218,12 @@ def _text(error: SSL.Error | crypto.Error) -> str:
 def _start_errors(what: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        verb = "read" if isinstance(error, IsADirectoryError) else "open"
-        text = f"{verb} {error.filename}: {reason_of(error)}"
+    except (OSError, ValueError, SSL.Error, crypto.Error) as error:
+        text = _text(error) if isinstance(error, SSL.Error | crypto.Error) else str(error)
+        if isinstance(error, OSError):
+            verb = "read" if isinstance(error, IsADirectoryError) else "open"
+            text = f"{verb} {error.filename}: {reason_of(error)}"
         raise StartError(f"failed to build {what} - {text}") from error
-    except ValueError as error:
-        raise StartError(f"failed to build {what} - {error}") from error
-    except (SSL.Error, crypto.Error) as error:
-        raise StartError(f"failed to build {what} - {_text(error)}") from error
 
 
 @_start_errors("TLS config")

@@ -127,7 +127,7 @@ def test_greenlets_are_shown_by_name_with_their_stacks(gnsqd: Daemon, topic: str
     assert sum(line.startswith("IOLoop:") for line in reading) == 2  # both wait at the same place
     assert re.search(r"^\tgnsqd\.wire\.tcp\.TCPServer\._handle /.*/tcp\.py:\d+$", "\n".join(reading), re.MULTILINE)
     _, block = ask(gnsqd, "GET /debug/pprof/block")
-    place = r"gnsqd\.(hub\.doorbell\.Doorbell\.wait|net\.listener\.Listener\._wait) /"  # the second if compiled
+    place = r"gnsqd\.(hub\.doorbell\.Doorbell\.wait|net\.listener\.Listener\.serve) /"  # the second if compiled
     assert re.search(rf"\n1\ttcpServer\t{place}.*\.py:\d+\n", block)
 
 
