@@ -49,10 +49,6 @@ def _gauge(source: str | Callable[[Any], Any], metric: str, help: str, kind: Sta
 _counter = partial(_gauge, kind=StatKind.COUNTER)
 
 
-def _expired_count(it: Topic | Channel) -> int:
-    return it.queue.expired
-
-
 def _retained_count(topic: Topic) -> int:
     return 0 if topic.write_ahead is None else topic.write_ahead.history.count
 
@@ -113,11 +109,11 @@ _EXPIRED = "Messages dropped because they exceeded the TTL"
 _BOUND_FIELDS: dict[str, tuple[StatField, ...]] = {
     "topic": (
         _counter("queue.rejected", "rejected_messages", "Messages refused because any limit was reached."),
-        _counter(_expired_count, "expired_messages", f"{_EXPIRED}, before any channel had them."),
+        _counter("queue.expired", "expired_messages", f"{_EXPIRED}, before any channel had them."),
     ),
     "channel": (
         _counter("queue.rejected", "rejected_messages", "Messages refused because the channel was full."),
-        _counter(_expired_count, "expired_messages", f"{_EXPIRED}."),
+        _counter("queue.expired", "expired_messages", f"{_EXPIRED}."),
     ),
 }
 

@@ -23,7 +23,7 @@ from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
-from gnsqd.net.addresses import HIGHEST_PORT
+from gnsqd.net.addresses import HIGHEST_PORT, join_host_port
 from gnsqd.observe.stats import STAT_FIELDS, MemoryStats, StatField, e2e_latency
 from gnsqd.options import SECOND, Options
 from gnsqd.shared.statistics import StatKind
@@ -181,8 +181,8 @@ def expand_prefix(prefix: str, broadcast_address: str, http_port: int) -> str:
     """Returns the prefix of all names: `%s` is this daemon; a dot ends it unless it is empty."""
     if not prefix:
         return ""
-    host = f"[{broadcast_address}]" if ":" in broadcast_address else broadcast_address
-    expanded = prefix.replace("%s", f"{host}:{http_port}".replace(".", "_").replace(":", "_"))
+    node = join_host_port(broadcast_address, http_port).replace(".", "_").replace(":", "_")
+    expanded = prefix.replace("%s", node)
     return expanded if expanded.endswith(".") else f"{expanded}."
 
 
