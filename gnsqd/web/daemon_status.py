@@ -18,7 +18,7 @@ from gnsqd.cluster.lookup import Lookup
 from gnsqd.gotext import format_duration
 from gnsqd.hub.cooperative import Turns
 from gnsqd.observe.stats import Row, StatsRows, snapshot
-from gnsqd.options import Options
+from gnsqd.options import SECOND, Options
 from gnsqd.shared.version import NSQD_VERSION, version_string
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
@@ -27,8 +27,6 @@ from gnsqd.wire.tcp import TCPServer
 
 if TYPE_CHECKING:
     from gnsqd.observe.prometheus import Metrics
-
-_SECOND = 1_000_000_000
 
 _TOPIC = "[%(topic_name)-15s] depth: %(depth)-5d be-depth: %(backend_depth)-5d msgs: %(message_count)-8d"
 _CHANNEL = (
@@ -181,12 +179,11 @@ def _rfc3339(seconds: int) -> str:
 
 
 def _latency(row: Row) -> str:
-    values = [percentile["value"] for percentile in row["e2e_processing_latency"]["percentiles"] or []]
-    return ", ".join(map(_nanoseconds, values))
+    return ", ".join(_nanoseconds(one["value"]) for one in row["e2e_processing_latency"]["percentiles"] or [])
 
 
 def _nanoseconds(value: float) -> str:
-    for size, unit in ((_SECOND, "s"), (1_000_000, "ms"), (1_000, "us")):
+    for size, unit in ((SECOND, "s"), (1_000_000, "ms"), (1_000, "us")):
         if value > size:
             return f"{value / size:.1f}{unit}"
     return f"{value:.1f}ns"
@@ -202,5 +199,5 @@ def _client(client: Row) -> str:
         doing = f"msgs: {total:<8} topics: {topics}"
     else:
         doing = _CONSUMER % client
-    connected = max(int(time.time() - client["connect_ts"]), 0) * _SECOND
+    connected = max(int(time.time() - client["connect_ts"]), 0) * SECOND
     return f"[{client['version']} {name:<21}] {doing} connected: {format_duration(connected)}"

@@ -120,11 +120,10 @@ class Debug:
         return "heap profile:\n" + "".join(f"{name} = {value}\n" for name, value in figures.items())
 
     def profile(self, request: Request) -> Content:
-        seconds = DEFAULT_SECONDS
+        seconds = 0
         with suppress(NumberError):
             seconds = parse_int(_parameter(request, "seconds"))
-        if seconds <= 0:
-            seconds = DEFAULT_SECONDS
+        seconds = seconds if seconds > 0 else DEFAULT_SECONDS
         if seconds > MAX_SECONDS:
             raise HTTPError(400, f"profile duration exceeds {MAX_SECONDS} seconds\n")
         if self._profiling:

@@ -6,8 +6,9 @@ The checks of every method come in the real daemon's order, because a client see
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from math import inf, nan
+from math import inf
 from sys import maxsize
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING
@@ -145,14 +146,14 @@ class API:
         self._registry.get_existing_topic(name).queue.empty()
 
     def pause_topic(self, request: Request) -> None:
-        topic = self._find_topic(request)
-        topic.pause()
-        self._metadata_file.persist(topic.name)
+        self._pause(self._find_topic(request))
 
     def unpause_topic(self, request: Request) -> None:
-        topic = self._find_topic(request)
-        topic.pause(False)
-        self._metadata_file.persist(topic.name)
+        self._pause(self._find_topic(request), False)
+
+    def _pause(self, thing: Topic | Channel, paused: bool = True) -> None:
+        thing.pause(paused)
+        self._metadata_file.persist(thing.topic_name if isinstance(thing, Channel) else thing.name)
 
     def peek_topic(self, request: Request) -> dict[str, object]:
         return self._peek(self._find_topic(request).queue, request)
@@ -197,14 +198,10 @@ class API:
         self._find_channel(request).empty()
 
     def pause_channel(self, request: Request) -> None:
-        channel = self._find_channel(request)
-        channel.pause()
-        self._metadata_file.persist(channel.topic_name)
+        self._pause(self._find_channel(request))
 
     def unpause_channel(self, request: Request) -> None:
-        channel = self._find_channel(request)
-        channel.pause(False)
-        self._metadata_file.persist(channel.topic_name)
+        self._pause(self._find_channel(request), False)
 
     def peek_channel(self, request: Request) -> dict[str, object]:
         return self._peek(self._find_channel(request).queue, request)
@@ -255,7 +252,10 @@ class API:
         end = maxsize
         if "until" in parameters:
             end = _parsed(history.position, parameters["until"], "INVALID_ARG_UNTIL")
-        if end < begin or _time(parameters["to"]) > _time(parameters.get("until", "")):
+        is_before = end < begin
+        with suppress(ValueError):  # a point that is no time
+            is_before |= parse_moment(parameters["to"]) > parse_moment(parameters.get("until", ""))
+        if is_before:
             raise HTTPError(400, "UNTIL_BEFORE_TO")
         return topic.get_existing_channel(name), history, begin, end
 
@@ -382,14 +382,6 @@ def _parsed(parse: Callable[[str], int], text: str, code: str, lowest: float = -
     if not lowest <= value <= highest:
         raise HTTPError(400, code)
     return value
-
-
-def _time(point: str) -> float:
-    """Returns a time in ns since 1970; NaN for a point that is not a time."""
-    try:
-        return parse_moment(point)
-    except ValueError:
-        return nan
 
 
 def _limit(parameters: Mapping[str, str]) -> int:

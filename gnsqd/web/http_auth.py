@@ -82,12 +82,8 @@ class Tokens:
         if monotonic() - self._checked >= CHECK_SECONDS:
             self._check()
         digest = sha256(token.strip()).digest()
-        role = Role.ANYBODY
-        for file in self._files:
-            for known in file.digests:
-                if compare_digest(known, digest):
-                    role = max(role, file.role)
-        return role
+        roles = [file.role for file in self._files for known in file.digests if compare_digest(known, digest)]
+        return max(roles, default=Role.ANYBODY)
 
     def _check(self) -> None:
         self._checked = monotonic()

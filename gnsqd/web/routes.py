@@ -148,10 +148,9 @@ _SECRET = ("/config/auth_http_addresses",)  # there may be passwords in these
 
 _V1 = b"X-Nsq-Content-Type: nsq; version=1.0\r\n"
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
-_JSON = b"Content-Type: application/json; charset=utf-8\r\n"
 _HTML = b"Content-Type: text/html; charset=utf-8\r\n"
 _V1_TEXT = _V1 + _TEXT
-_V1_JSON = _V1 + _JSON
+_V1_JSON = _V1 + b"Content-Type: application/json; charset=utf-8\r\n"
 
 
 class Router:
