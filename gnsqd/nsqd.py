@@ -191,7 +191,7 @@ class NSQD(Daemon):
 
         options = self._options
         timeouts = (options.http_client_connect_timeout, options.http_client_request_timeout)
-        http_client = HTTPClient(*timeouts, client_roots, options.tls_min_version, MAX_ANSWER_SIZE)
+        http_client = HTTPClient(*timeouts, MAX_ANSWER_SIZE, client_roots, options.tls_min_version)
         return Auth(options.auth_http_addresses, http_client, options.auth_http_request_method)
 
     def _new_embedded(self) -> "EmbeddedLookupd":

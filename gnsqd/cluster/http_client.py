@@ -24,8 +24,6 @@ from gnsqd.net.addresses import join_host_port
 from gnsqd.net.dial import dial, reason
 from gnsqd.shared.errors import HTTPClientError
 
-MAX_BODY_SIZE = 8 * 1024 * 1024
-
 _ACCEPT = "application/vnd.nsq; version=1.0"
 _USER_AGENT = "Go-http-client/1.1"
 _MAX_REQUESTS = 10  # in a chain of redirects
@@ -45,9 +43,9 @@ class HTTPClient:
 
     connect_timeout: int
     request_timeout: int
+    max_body_size: int
     roots: bytes = b""
     tls_min_version: int = ssl.TLSVersion.TLSv1_2
-    max_body_size: int = MAX_BODY_SIZE
 
     def request(self, url: str, data: bytes | None = None) -> bytes:
         """Sends GET, or POST with JSON; returns the body of the answer. Raises HTTPClientError. Yields."""
@@ -129,10 +127,9 @@ class _Connection(http.client.HTTPConnection):
     """The connection for one request for `url`."""
 
     def __init__(self, url: SplitResult, connect_timeout: float | None, tls_context: Any) -> None:
-        self._port = str((443 if url.scheme == "https" else 80) if url.port is None else url.port)
-        super().__init__(url.hostname or "", int(self._port))
+        port = (443 if url.scheme == "https" else 80) if url.port is None else url.port
+        super().__init__(url.hostname or "", port, connect_timeout)
         self._url = url
-        self._connect_timeout = connect_timeout
         self._tls_context = tls_context
 
     def send_request(self, data: bytes | None) -> None:
@@ -152,7 +149,7 @@ class _Connection(http.client.HTTPConnection):
         self.request("GET" if data is None else "POST", target, data, headers)
 
     def connect(self) -> None:
-        self.sock = dial(self.host, self._port, self._connect_timeout)
+        self.sock = dial(self.host, str(self.port), self.timeout)
         if self._tls_context is not None:
             self.sock = self._tls_context.wrap_socket(
                 self.sock, server_hostname=self.host, do_handshake_on_connect=False

@@ -52,7 +52,7 @@ class Lookup:
             from gnsqd.cluster.http_client import HTTPClient  # imported late, as it loads slowly
 
             timeouts = options.http_client_connect_timeout, options.http_client_request_timeout
-            self._http = HTTPClient(*timeouts, max_body_size=MAX_CHANNELS_BODY)
+            self._http = HTTPClient(*timeouts, MAX_CHANNELS_BODY)
         topology = {"topology_region": options.topology_region, "topology_zone": options.topology_zone}
         for address in [address for address in self._peers if address not in addresses]:
             self._log.info("LOOKUP(%s): removing peer", address)

@@ -28,7 +28,7 @@ GZIP = "Content-Encoding: gzip"
 
 @pytest.fixture
 def client() -> HTTPClient:
-    return HTTPClient(60 * SECOND, 60 * SECOND, max_body_size=LIMIT)
+    return HTTPClient(60 * SECOND, 60 * SECOND, LIMIT)
 
 
 def failure(client: HTTPClient, url: str) -> str:
@@ -119,7 +119,7 @@ def test_request_timeout_covers_everything(
 ) -> None:
     server = StreamServer(("127.0.0.1", 0), lambda sock, _: handle(sock))
     server.start()
-    text = failure(HTTPClient(60 * SECOND, limit), f"{scheme}://127.0.0.1:{server.server_port}/")
+    text = failure(HTTPClient(60 * SECOND, limit, LIMIT), f"{scheme}://127.0.0.1:{server.server_port}/")
     server.stop()
     assert text.endswith(f"context deadline exceeded (Client.Timeout {while_doing})")
 
@@ -143,7 +143,7 @@ def test_servers_certificate_is_verified(tmp_path: Path, root: str, host: str, e
     own = issue("server", intermediate, expired=expired).write(tmp_path / "server", intermediate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*own)
-    client = HTTPClient(60 * SECOND, 60 * SECOND, roots[root].certificate.public_bytes(Encoding.DER))
+    client = HTTPClient(60 * SECOND, 60 * SECOND, LIMIT, roots[root].certificate.public_bytes(Encoding.DER))
     with AuthServer(response("x"), context, host) as server:
         url = f"https://{server.address}/"
         if not why:
@@ -161,6 +161,6 @@ def test_oldest_version_of_tls_is_the_options(tmp_path: Path) -> None:
     with AuthServer(response("x"), context) as server:
         url = f"https://{server.address}/"
         for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_2):
-            assert HTTPClient(60 * SECOND, 60 * SECOND, roots, version).request(url) == b"x"
-        newest = HTTPClient(60 * SECOND, 60 * SECOND, roots, ssl.TLSVersion.TLSv1_3)
+            assert HTTPClient(60 * SECOND, 60 * SECOND, LIMIT, roots, version).request(url) == b"x"
+        newest = HTTPClient(60 * SECOND, 60 * SECOND, LIMIT, roots, ssl.TLSVersion.TLSv1_3)
         assert failure(newest, url) == f'Get "{url}": tls: tlsv1 alert protocol version'
