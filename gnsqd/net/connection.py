@@ -108,18 +108,17 @@ class Connection:
         if self._unread:
             data, self._unread = self._unread, b""
             return data
+        if layer is None:
+            return self._receive()
         while True:
-            if layer is not None and layer.pending:
+            data = b""
+            if layer.pending:
                 yield_turn()
-                data = self._decode(layer, b"")
-            else:
-                data = b"" if layer is not None and layer.ended else self._receive()
-                if not data:
-                    if layer is not None and layer.cut_off:
-                        raise StreamError(layer.cut_off)
-                    return b""
-                if layer is not None:
-                    data = self._decode(layer, data)
+            elif layer.ended or not (data := self._receive()):
+                if layer.cut_off:
+                    raise StreamError(layer.cut_off)
+                return b""
+            data = self._decode(layer, data)
             if data:
                 return data
 

@@ -43,13 +43,10 @@ class Listener:
     def __init__(self, address: str | int, *, tcp_only: bool = False) -> None:
         self._inherited = isinstance(address, int)
         try:
-            if isinstance(address, int):
-                self._socket = socket.socket(fileno=address)
-                self._socket.setblocking(False)
-            else:
-                self._socket = _listen(address, tcp_only)
+            self._socket = socket.socket(fileno=address) if isinstance(address, int) else _listen(address, tcp_only)
         except StartError as error:
             raise StartError(f"listen ({address}) failed - {error}") from error
+        self._socket.setblocking(False)
         self._closed = False
         self._readable = get_hub().loop.io(self._socket.fileno(), _READ)
         self._doorbell = Doorbell()
@@ -159,7 +156,6 @@ def _listen(address: str, tcp_only: bool) -> socket.socket:
             os.unlink(bind_address)
             listener.bind(bind_address)
         listener.listen(_BACKLOG)
-        listener.setblocking(False)
     except OSError as error:
         listener.close()
         reason = reason_of(error) if error.errno else "invalid argument"  # a path that Python finds too long
@@ -169,13 +165,10 @@ def _listen(address: str, tcp_only: bool) -> socket.socket:
 
 def _lacks_port(address: str) -> bool:
     """Returns True if `address` is meant as a host or a port, and not as the path of a unix socket."""
-    if address.lower() == "localhost" or address.isdecimal():
-        return True
-    try:
+    with suppress(ValueError):
         ip_address(address.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        return False
-    return True
+        return True
+    return address.lower() == "localhost" or address.isdecimal()
 
 
 def _is_stale(path: bytes) -> bool:
