@@ -144,8 +144,6 @@ Handler = Callable[[Request], object]
 
 BOOLS = {"true": True, "1": True, "false": False, "0": False}  # in queries
 
-_SECRET = ("/config/auth_http_addresses",)  # there may be passwords in these
-
 _V1 = b"X-Nsq-Content-Type: nsq; version=1.0\r\n"
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 _HTML = b"Content-Type: text/html; charset=utf-8\r\n"
@@ -182,7 +180,7 @@ class Router:
 
     def role(self, request: Request) -> Role:
         """Returns the role that the request's endpoint requires; read for unknown paths."""
-        if request.path in _SECRET:
+        if request.path == "/config/auth_http_addresses":  # there may be passwords in these
             return Role.FULL
         endpoint = self._find(request)
         return Role.READ if endpoint is None else endpoint[0].role
