@@ -46,16 +46,13 @@ class EmbeddedLookupd(LookupdServers):
         provide = self._provide if options.lookup_creates_topics else None
         super().__init__(lookupd_options, log, supervisor, debug, provide)
         self._registrant: Registrant | None = None
+        self.registered_at = ""  # the HTTP address where this gnsqd is listed
         if options.broadcast_tcp_port and options.broadcast_http_port:
             self.db.own = _own_peer(options)
             self._registrant = Registrant(self.db, self.db.own, log)
+            self.registered_at = self.http_address
         else:
             log.error("this nsqd is not registered: it has no TCP port or no HTTP port, and no broadcast port instead")
-
-    @property
-    def registered_at(self) -> str:
-        """The HTTP address where this gnsqd is listed, "" if it is not registered."""
-        return "" if self._registrant is None else self.http_address
 
     def notify(self, thing: Topic | Channel) -> None:
         """Reports that a topic or channel was created or deleted. Never yields."""

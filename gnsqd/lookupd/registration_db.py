@@ -23,6 +23,7 @@ ALL = "*"
 
 Registration = tuple[str, str, str]  # category (client, topic or channel), topic, channel
 
+_IN_LOOKUP = ("hostname", "broadcast_address", "tcp_port", "http_port", "version")
 _LONG_AGO = -(1 << 63)
 
 
@@ -61,13 +62,8 @@ class PeerInfo:
         self.json = self._encode(self.broadcast_address)
 
     def _encode(self, broadcast_address: str) -> str:
-        row: dict[str, object] = {
-            "remote_address": self.id,
-            "hostname": self.hostname,
-            "broadcast_address": broadcast_address,
-        }
-        row |= {"tcp_port": self.tcp_port, "http_port": self.http_port, "version": self.version, **self.topology}
-        return dumps(row)
+        row = {"remote_address": self.id} | {name: getattr(self, name) for name in _IN_LOOKUP} | self.topology
+        return dumps(row | {"broadcast_address": broadcast_address})
 
     def json_for(self, host: str) -> str:
         """Returns the fields of /lookup, for an asker that reached nsqlookupd by this host name, "" if unknown."""
@@ -259,7 +255,6 @@ class RegistrationDB:
     # Queries
 
     def channel_names(self, topic: str) -> list[str]:
-        """Returns the channels of a topic."""
         return list(self.channels.get(topic, ()))
 
     def matching(self, table: Mapping[str, object], topic: str) -> list[str]:
