@@ -14,15 +14,13 @@ from gnsqd.shared.errors import reason_of
 class Socket(gevent.socket.socket):  # type: ignore[misc]
     """Yields at every receive, unlike gevent's own: a peer that sends endlessly would block the daemon."""
 
-    def recv(self, *args: Any) -> bytes:
+    def recv(self, *args: Any) -> Any:
         yield_turn()
-        data: bytes = super().recv(*args)
-        return data
+        return super().recv(*args)
 
-    def recv_into(self, *args: Any) -> int:
+    def recv_into(self, *args: Any) -> Any:
         yield_turn()
-        size: int = super().recv_into(*args)
-        return size
+        return super().recv_into(*args)
 
 
 def reason(error: Exception) -> str:
