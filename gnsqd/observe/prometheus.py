@@ -147,9 +147,8 @@ class Metrics(Collector):
         percentiles = self.options.e2e_processing_latency_percentiles
         topics = [topic for topic in self.registry.topics.values() if self._shows(topic.name)]
         channels = [it for topic in topics for it in topic.channels.values() if self._shows(it.name)]
-        clients: list[_Thing] = []
         if self.options.metrics_clients:
-            clients += self._consumers(channels, turns)
+            clients = list(self._consumers(channels, turns))
             producers = self._producers(turns)
         things = {
             "topic": [_Thing({"topic": it.name}, it, e2e_latency(it)) for it in turns.over(topics)],

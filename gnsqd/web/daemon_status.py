@@ -106,17 +106,11 @@ class Status:
         }
 
     def stats(self, request: Request) -> str | dict[str, object]:
-        parameters = read_parameters(request)
+        registry, parameters = self._registry, read_parameters(request)
+        names = (parameters.get("topic", ""), parameters.get("channel", ""))
         include_clients = BOOLS.get(parameters.get("include_clients", ""), True)
-        stats = snapshot(
-            self._registry,
-            self._tcp_server.producers,
-            parameters.get("topic", ""),
-            parameters.get("channel", ""),
-            include_clients,
-        )
+        stats = snapshot(registry, self._tcp_server.producers, *names, include_clients)
         memory = self._debug.memory.row() if BOOLS.get(parameters.get("include_mem", ""), True) else None
-        registry = self._registry
         if parameters.get("format") != "json":
             uptime = time.monotonic_ns() - self._started
             lines = stats_page(stats, memory, registry.health, registry.start_time, uptime)

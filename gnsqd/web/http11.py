@@ -281,7 +281,6 @@ class RequestReader:
                 self._stop(417)
             request.expects = not request.http10
         self.request = request
-        self._rest = 0
         self._line = None
         if b"transfer-encoding" in headers:
             # Others may see where the body ends differently: HTTP/1.0 knows no encodings.
