@@ -255,4 +255,4 @@ class LookupTCPServer:
         try:
             change(topic, channel)
         except TooMany as error:
-            raise CommandRefused("E_REGISTER_FAILED", f"REGISTER failed {error.reason}") from error
+            raise CommandRefused("E_REGISTER_FAILED", f"REGISTER failed {error}") from error

@@ -18,12 +18,8 @@ class StartError(NSQError):
 
 
 class BrokerError(NSQError):
-    """A topic or channel refuses a request. `reason` is the text that clients get after `failed `, such as `exiting` or
+    """A topic or channel refuses a request. The text is what clients get after `failed `, such as `exiting` or
     `ID not in flight`; it has no code of the wire or of HTTP."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class StorageError(NSQError):

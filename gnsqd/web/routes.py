@@ -214,7 +214,7 @@ class Router:
             case MessageNotFound():
                 return 404, "MESSAGE_NOT_FOUND"
             case TooMany():
-                return 503, error.reason.replace(" ", "_").upper()
+                return 503, str(error).replace(" ", "_").upper()
             case BadQuery():
                 self._log.error("failed to parse request params - %s", error)
                 return 400, "INVALID_REQUEST"

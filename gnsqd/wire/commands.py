@@ -351,5 +351,5 @@ def _number(raw: bytes, error_text: str) -> int:
 
 
 def _refused(command: Command, error: BrokerError) -> ClientError:
-    text = b"%b %b failed %b" % (*command.params[:2], error.reason.encode())
+    text = b"%b %b failed %b" % (*command.params[:2], str(error).encode())
     return ClientError(f"E_{command.spec.name}_FAILED", text, error, fatal=False)
