@@ -51,13 +51,12 @@ class Logger:
         self._stream = sys.stderr if stream is None else stream
         self._second = -1
         self._date = ""
-        self._derived: list[Logger] = []
         self._followers: list[Callable[[Level], object]] = []
 
     def derive(self, prefix: str) -> "Logger":
         """Returns another logger for the same stream, whose level follows this one's."""
         derived = Logger(prefix, self.level, self._stream)
-        self._derived.append(derived)
+        self.follow(derived.set_level)
         return derived
 
     def follow(self, changed: Callable[[Level], object]) -> None:
@@ -65,8 +64,7 @@ class Logger:
         self._followers.append(changed)
 
     def set_level(self, level: Level) -> None:
-        for logger in (self, *self._derived):
-            logger.level = level
+        self.level = level
         for changed in self._followers:
             changed(level)
 
