@@ -92,9 +92,6 @@ class Quantile:
         self._move_window()
         self._current.insert(value)
 
-    def result(self) -> Result:
-        return self.merged([self])
-
     def merged(self, streams: "Iterable[Quantile]") -> Result:
         """Returns the figures of all `streams` together, at the percentiles of this one."""
         samples = Sketch()

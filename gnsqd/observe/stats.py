@@ -57,7 +57,7 @@ def e2e_latency(thing: Topic | Channel) -> Result | None:
     """Returns how long messages took from publication to FIN, in a channel or in all channels of a topic; None if no
     percentiles are configured, or if there is no channel. May yield for a topic."""
     if isinstance(thing, Channel):
-        return None if thing.latencies is None else thing.latencies.result()
+        return None if thing.latencies is None else thing.latencies.merged([thing.latencies])
     streams = [channel.latencies for channel in thing.channels.values() if channel.latencies is not None]
     return streams[0].merged(Turns().over(streams)) if streams else None
 

@@ -115,7 +115,7 @@ def test_figures_come_in_the_order_of_the_option(clock: Clock) -> None:
     stream = Quantile(WINDOW, [0.5, 1.0, 0.99, 0.5])
     for value in (40, 10, 30, 20):
         stream.insert(value)
-    result = stream.result()
+    result = stream.merged([stream])
     assert (result.count, result.percentiles) == (4, ((0.5, 20), (1.0, 40), (0.99, 40), (0.5, 20)))
 
 
@@ -125,16 +125,16 @@ def test_a_sample_leaves_between_half_a_window_and_a_whole_one(clock: Clock) -> 
     stream.insert(7)
     clock.now += 2 * SECOND  # in the second half window
     stream.insert(3)
-    assert shown(stream.result()) == (2, [7])
+    assert shown(stream.merged([stream])) == (2, [7])
     clock.now += 298 * SECOND
-    assert stream.result().count == 2
+    assert stream.merged([stream]).count == 2
     clock.now += 1 * SECOND  # in the third
-    assert shown(stream.result()) == (1, [3])
+    assert shown(stream.merged([stream])) == (1, [3])
     clock.now += 1000 * WINDOW
     stream.insert(4)
-    assert shown(stream.result()) == (1, [4])
+    assert shown(stream.merged([stream])) == (1, [4])
     clock.now += WINDOW
-    assert shown(stream.result()) == (0, [0])
+    assert shown(stream.merged([stream])) == (0, [0])
 
 
 def test_merged_streams_keep_their_own_windows(clock: Clock) -> None:
@@ -146,4 +146,4 @@ def test_merged_streams_keep_their_own_windows(clock: Clock) -> None:
     assert shown(late.merged([early, late])) == (2, [7])
     clock.now += 400 * SECOND
     assert shown(late.merged([early, late])) == (1, [3])
-    assert late.result().count == 1
+    assert late.merged([late]).count == 1
