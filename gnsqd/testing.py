@@ -88,7 +88,12 @@ class Daemon:
             raise
 
     def _start_process(self, log: IO[bytes]) -> "subprocess.Popen[bytes] | Process":
-        return _start(self._command, self._flags, log)
+        """Forks the process if the command is GNSQD and that is possible, else runs the command itself."""
+        if tuple(self._command) == GNSQD and _preloaded().can_start(self._command):
+            with open(os.devnull, "rb") as nothing, suppress(OSError):  # without its parent it starts as any other
+                return _preloaded().start(self._command, self._flags, stdin=nothing, stdout=log, stderr=log)
+        command = [*self._command, *self._flags]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _wait_until_it_serves(self) -> None:
         assert self._process is not None
@@ -215,14 +220,6 @@ def _preloaded() -> "Preloaded":
     from gnsqd.preloaded import Preloaded
 
     return Preloaded("gnsqd")
-
-
-def _start(command: Sequence[str], flags: Sequence[str], log: IO[bytes]) -> "subprocess.Popen[bytes] | Process":
-    """Starts a process: by a fork if the command is GNSQD and that is possible, else by the command itself."""
-    if list(command) == list(GNSQD) and _preloaded().can_start(command):
-        with open(os.devnull, "rb") as nothing, suppress(OSError):  # without its parent it starts as any other
-            return _preloaded().start(command, flags, stdin=nothing, stdout=log, stderr=log)
-    return subprocess.Popen([*command, *flags], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
 @contextmanager
