@@ -207,12 +207,9 @@ class Client:
         other messages on their way here, go back to the queue at once. If this raises, FINs may have been processed or
         not: after `within` seconds, by default those of every answer."""
         deadline = None if within is None else time.monotonic() + within
-        held = {id for frames in self._frames for id in frames.ids()}
-        self._frames.clear()
         self._send(b"RDY 0\nCLS\n")
         self._expect(b"CLOSE_WAIT", deadline)  # commands are processed in order
-        held.update(id for frames in self._frames for id in frames.ids())
-        held.update(requeue)
+        held = {id for frames in self._frames for id in frames.ids()}.union(requeue)
         self._frames.clear()
         try:
             if held:
