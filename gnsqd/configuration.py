@@ -84,14 +84,11 @@ def _parse(option: Option, text: str, before: Any) -> Any:
             return [*before, text]
         case Kind.FLOATS:
             return sorted([*before, *map(_percentile, text.split(","))], reverse=True)
-        case Kind.LOG_LEVEL:
-            return Level.parse(text)
-        case Kind.TLS_REQUIRED:
-            return parse_tls_required(text)
-        case Kind.TLS_VERSION:
-            return parse_tls_version(text) if text else before
+        case Kind.TLS_VERSION if not text:
+            return before
         case _:
-            return text
+            parse = _SPECIAL.get(option.cfg)
+            return parse(text) if parse else text
 
 
 def _percentile(text: str) -> float:

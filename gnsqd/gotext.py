@@ -247,18 +247,14 @@ def _dump(value: object) -> str:
     if isinstance(value, int):
         return int.__repr__(value)
     if isinstance(value, float):
-        return _json_float(value)
+        if not math.isfinite(value):
+            raise ValueError(f"json: unsupported value: {format_float(value)}")
+        return _fixed(value) if value == 0 or 1e-6 <= abs(value) < 1e21 else _scientific(value)
     if isinstance(value, dict):
         return f"{{{','.join([f'{encode_basestring(key)}:{_dump(item)}' for key, item in value.items()])}}}"
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_dump, value))}]"
     raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-def _json_float(value: float) -> str:
-    if not math.isfinite(value):
-        raise ValueError(f"json: unsupported value: {format_float(value)}")
-    return _fixed(value) if value == 0 or 1e-6 <= abs(value) < 1e21 else _scientific(value)
 
 
 # A JSON field may be declared with these, and Struct.

@@ -254,9 +254,8 @@ class NSQD(Daemon):
 
     def _check_exit(self) -> None:
         if self._registry.loading and self._exit_requested.is_set():
-            text = (
-                "asked to exit while messages move from disk queues to journals; the next start goes on with the rest"
-            )
+            text = "asked to exit while messages move from disk queues to journals; the next start goes on with the "
+            text += "rest"
             raise StartError(text, prefix="failed to load metadata")
 
     def _bounds(self) -> list[Bounds]:
@@ -369,10 +368,8 @@ class NSQD(Daemon):
         if left.lost or left.unsynced:
             self._exit_code = self._exit_code or 1
         if left.journaled:
-            text = (
-                "NSQ: %d messages are in journals, which only gnsqd reads; `gnsqadmin data convert %s` moves them to "
-            )
-            text += "disk queues, for any nsqd"
+            text = "NSQ: %d messages are in journals, which only gnsqd reads; `gnsqadmin data convert %s` moves them "
+            text += "to disk queues, for any nsqd"
             self._log.info(text, left.journaled, self._quoted_data_path)
 
     def _stop_subsystems(self) -> None:

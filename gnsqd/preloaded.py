@@ -178,9 +178,7 @@ def _serve(requests: socket.socket, packages: Sequence[str]) -> None:
     gc.freeze()  # else each child's collector writes to all of this memory, which is copied then
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    bell, bell_end = os.pipe()
-    for end in (bell, bell_end):
-        os.set_blocking(end, False)
+    bell, bell_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(bell_end)
     statuses: dict[int, int] = {}
     poll = select.poll()  # descriptors may be above select's limit

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from gnsqd.testing import Daemon
+from gnsqd.testing import SHOWN, Daemon
 
 _DAEMONS = pytest.StashKey[list[Daemon]]()  # of a test
 _SESSION = pytest.StashKey[Daemon]()
-_SHOWN = 4000  # characters of a log
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -98,5 +97,5 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.failed:
         session_daemon = _session_daemon(item)
         for daemon in [*item.stash.get(_DAEMONS, []), *([session_daemon] if session_daemon else [])]:
-            report.sections.append((f"log of gnsqd in {daemon.data_path}", daemon.log()[-_SHOWN:]))
+            report.sections.append((f"log of gnsqd in {daemon.data_path}", daemon.log()[-SHOWN:]))
     return report

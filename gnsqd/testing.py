@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 GNSQD = (sys.executable, "-P", "-m", "gnsqd")
 START_SECONDS = 30.0
 EXIT_SECONDS = 30.0
+SHOWN = 4000  # characters of a log
 
-_SHOWN = 4000  # characters of the log in an error
 _POLL_SECONDS = 0.002
 _LOOKUPD = "[nsqlookupd] "
 _LISTENING = re.compile(rf"^({re.escape(_LOOKUPD)})?.*\b(TCP|HTTP): listening on (\S+)$", re.MULTILINE)
@@ -118,7 +118,7 @@ class Daemon:
         self.lookupd_http_address = addresses.get((_LOOKUPD, "HTTP"), "")
 
     def _failure(self, what: str) -> StartFailed:
-        return StartFailed(f"{' '.join(self._command)} {what}\n{self.log()[-_SHOWN:]}")
+        return StartFailed(f"{' '.join(self._command)} {what}\n{self.log()[-SHOWN:]}")
 
     def _answers(self) -> bool:
         """Returns True for any status: the daemon may require a token. Without HTTP there is only the log."""
