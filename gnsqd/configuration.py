@@ -222,6 +222,8 @@ def _parse_special(config: Mapping[str, Any]) -> dict[str, Any]:
 # The names of types in errors.
 _TARGETS = {Kind.INT: "int64", Kind.DURATION: "time.Duration", Kind.BOOL: "bool", Kind.STRING: "string"}
 _TARGETS |= {Kind.STRINGS: "[]string", Kind.FRACTION: "float64", Kind.FLOATS: "[]float64"}
+_SOURCES = {bool: "bool", int: "int64", float: "float64", str: "string", list: "[]interface {}"}
+_SOURCES |= {dict: "map[string]interface {}"}  # all else are dates and times
 
 
 def _coerce(option: Option, value: object) -> Any:
@@ -260,4 +262,4 @@ def _convert(kind: Kind, value: object) -> Any:
             return [gotext.parse_float(part.strip()) for part in value.split(",")]
         case Kind.FLOATS, list():
             return [_convert(Kind.FRACTION, element) for element in value]
-    raise ValueError(f"invalid {_TARGETS[kind]} value type {gotext.type_name(value)}")
+    raise ValueError(f"invalid {_TARGETS[kind]} value type {_SOURCES.get(type(value), 'time.Time')}")

@@ -214,15 +214,6 @@ def format_value(value: object) -> str:
     return str(value)
 
 
-_TYPES = {bool: "bool", int: "int64", float: "float64", str: "string", list: "[]interface {}"}
-_TYPES |= {dict: "map[string]interface {}"}
-
-
-def type_name(value: object) -> str:
-    """Returns the Go type of a decoded TOML value, as `%T` prints it; other types than these are dates and times."""
-    return _TYPES.get(type(value), "time.Time")
-
-
 _HTML = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026", "\u2028": r"\u2028", "\u2029": r"\u2029"}
 _HTML_CHARACTERS = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 
