@@ -40,28 +40,34 @@ class NotADataDirectory(StorageError):
 
 
 @dataclass
-class StoredQueue:
-    """The files of one queue when they were listed; sizes in bytes. `channel` is empty for the queue of a topic."""
+class StoredFiles:
+    """The numbered files of one name when they were listed, number -> size in bytes."""
 
     directory: str
     name: str
-    numbers: dict[int, int] = field(default_factory=dict)  # data files: number -> size
-    bad: dict[int, int] = field(default_factory=dict)  # the same of files that were set aside
-    has_meta: bool = False
-    due_times_size: int | None = None
-    bad_due_times: bool = False
+    numbers: dict[int, int] = field(default_factory=dict)
 
     @property
     def topic(self) -> str:
         return self.name.partition(":")[0]
 
     @property
-    def channel(self) -> str:
-        return self.name.partition(":")[2]
-
-    @property
     def size(self) -> int:
         return sum(self.numbers.values())
+
+
+@dataclass
+class StoredQueue(StoredFiles):
+    """The files of one queue; `numbers` are its data files. `channel` is empty for the queue of a topic."""
+
+    bad: dict[int, int] = field(default_factory=dict)  # the same of files that were set aside
+    has_meta: bool = False
+    due_times_size: int | None = None
+    bad_due_times: bool = False
+
+    @property
+    def channel(self) -> str:
+        return self.name.partition(":")[2]
 
     def file_name(self, number: int, *, bad: bool = False) -> str:
         return data_file_name(self.name, number) + ".bad" * bad
@@ -80,11 +86,9 @@ class StoredQueue:
     def read_meta(self) -> Meta:
         """Returns the content of the meta file; raises StorageError if it is unusable, OSError if it can't be read."""
         try:
-            text = read_file(self.meta_path, 200)
+            meta = Meta.parse(read_file(self.meta_path, 200))
         except FileNotFoundError:
             raise StorageError("no meta file") from None
-        try:
-            meta = Meta.parse(text)
         except StorageError:
             raise StorageError("the meta file does not hold five numbers") from None
         if meta.read_position > meta.write_position:
@@ -95,20 +99,11 @@ class StoredQueue:
         return read_due_times(self.due_times_path)
 
 
-@dataclass
-class StoredJournal:
-    """The segments of one topic's journal, number -> size in bytes."""
-
-    directory: str
-    topic: str
-    numbers: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def size(self) -> int:
-        return sum(self.numbers.values())
+class StoredJournal(StoredFiles):
+    """The segments of the journal of a topic, which has its name."""
 
     def path(self, number: int) -> str:
-        return os.path.join(self.directory, segment_name(self.topic, number))
+        return os.path.join(self.directory, segment_name(self.name, number))
 
 
 @dataclass(frozen=True)
@@ -337,12 +332,10 @@ class ReadPlan:
         for number in self.numbers:
             start = self.start(number)
             if queue.numbers[number] >= start + 12:
-                try:
-                    with os.fdopen(open_file(queue.path(number)), "rb") as file:
-                        file.seek(start + 4)
-                        return int.from_bytes(file.read(8), "big") / 1e9
-                except OSError:
-                    return None
+                with suppress(OSError), os.fdopen(open_file(queue.path(number)), "rb") as file:
+                    file.seek(start + 4)
+                    return int.from_bytes(file.read(8), "big") / 1e9
+                break
         return None
 
 
