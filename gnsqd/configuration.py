@@ -9,6 +9,7 @@ an integer for a bool has its usual meaning (1 is true), and values that it misp
 import codecs
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 from gnsqd import gotext
@@ -37,7 +38,7 @@ def parse_flags(arguments: Sequence[str], options: Table = OPTIONS) -> dict[str,
     """Returns the values of the flags that were given, by the names of their options. Raises FlagError, HelpRequested,
     or BadValue (for a percentile that is not a number)."""
     values: dict[str, Any] = {}
-    by_flag = _by_flag(options)
+    by_flag = {option.flag: option for option in options if option.flag}
     rest = list(arguments)
     while rest and len(rest[0]) > 1 and rest[0].startswith("-"):
         argument = rest.pop(0)
@@ -62,10 +63,6 @@ def parse_flags(arguments: Sequence[str], options: Table = OPTIONS) -> dict[str,
             what, of = ("boolean ", "") if option.kind in _NEEDS_NO_VALUE else ("", "flag ")
             raise FlagError(f"invalid {what}value {gotext.quote(text)} for {of}-{name}: {error}") from None
     return values
-
-
-def _by_flag(options: Table) -> dict[str, Option]:
-    return {option.flag: option for option in options if option.flag}
 
 
 def _parse(option: Option, text: str, before: Any) -> Any:
@@ -100,7 +97,7 @@ def _percentile(text: str) -> float:
 
 def usage(program: str = "nsqd", options: Table = OPTIONS) -> str:
     """Returns the text of `--help`. `program` is the real daemon's name; flags that it lacks come at the end."""
-    rows = [option for _, option in sorted(_by_flag(options).items())]
+    rows = sorted((option for option in options if option.flag), key=attrgetter("flag"))
     theirs = "".join(_usage(option) for option in rows if not option.ours)
     ours = "".join(_usage(option) for option in rows if option.ours)
     return f"Usage of {program}:\n{theirs}\nFlags of g{program} alone:\n{ours}"
