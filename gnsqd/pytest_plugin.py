@@ -17,8 +17,7 @@ import pytest
 
 from gnsqd.testing import SHOWN, Daemon
 
-_DAEMONS = pytest.StashKey[list[Daemon]]()  # of a test
-_SESSION = pytest.StashKey[Daemon]()
+_DAEMONS = pytest.StashKey[list[Daemon]]()  # of a test, and of the session
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,22 +71,21 @@ def nsq_session(
     """Starts a daemon as `nsq`, on the same ports for the whole session: `reset` after each test that uses it."""
     daemon = Daemon(tmp_path_factory.mktemp("nsq") / "data", nsq_session_flags, lookupd=True)
     daemon.start()
-    request.node.stash[_SESSION] = daemon
+    request.node.stash[_DAEMONS] = [daemon]
     yield daemon
-    del request.node.stash[_SESSION]
+    del request.node.stash[_DAEMONS]
     daemon.kill()
 
 
-def _session_daemon(item: pytest.Item) -> Daemon | None:
+def _session_daemons(item: pytest.Item) -> list[Daemon]:
     """Returns the daemon of `nsq_session`, if this test uses it and it runs."""
-    uses = "nsq_session" in getattr(item, "fixturenames", ())
-    return item.session.stash.get(_SESSION, None) if uses else None
+    return item.session.stash.get(_DAEMONS, []) if "nsq_session" in getattr(item, "fixturenames", ()) else []
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     yield
-    if daemon := _session_daemon(item):
+    for daemon in _session_daemons(item):
         daemon.reset()
 
 
@@ -95,7 +93,6 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        session_daemon = _session_daemon(item)
-        for daemon in [*item.stash.get(_DAEMONS, []), *([session_daemon] if session_daemon else [])]:
+        for daemon in [*item.stash.get(_DAEMONS, []), *_session_daemons(item)]:
             report.sections.append((f"log of gnsqd in {daemon.data_path}", daemon.log()[-SHOWN:]))
     return report
