@@ -349,7 +349,11 @@ class NSQD(Daemon):
             self._lookup.stop,
             self._metadata_file.close,  # before the topics go one by one
             self._close_topics,
-            self._stop_subsystems,
+            partial(self._log.info, "NSQ: stopping subsystems"),
+            self._queue_scan.stop,
+            self._statsd.stop,
+            self._data_path.journals.stop,
+            self._syncer.stop,
             self._lock.release,
         ):
             if step is not None:
@@ -371,10 +375,3 @@ class NSQD(Daemon):
             text = "NSQ: %d messages are in journals, which only gnsqd reads; `gnsqadmin data convert %s` moves them "
             text += "to disk queues, for any nsqd"
             self._log.info(text, left.journaled, self._quoted_data_path)
-
-    def _stop_subsystems(self) -> None:
-        self._log.info("NSQ: stopping subsystems")
-        self._queue_scan.stop()
-        self._statsd.stop()
-        self._data_path.journals.stop()
-        self._syncer.stop()
