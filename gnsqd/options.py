@@ -179,7 +179,6 @@ class Options:
     max_msg_size: int = _row(1024 * 1024, "maximum size of a single message in bytes")
     max_body_size: int = _row(5 * 1024 * 1024, "maximum size of a single command body")
     max_req_timeout: int = _duration(60 * MINUTE, "maximum requeuing timeout for a message")
-    client_timeout: int = _duration(MINUTE, flag="", cfg="")
 
     max_heartbeat_interval: int = _duration(
         MINUTE, "maximum client configurable duration of time between client heartbeats"

@@ -12,7 +12,7 @@ from gnsqd.broker.environment import ClientStats
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.net.connection import Connection
 from gnsqd.net.stream import TLS
-from gnsqd.options import Options
+from gnsqd.options import SECOND, Options
 from gnsqd.queues.message import Message
 
 STATE_INIT = 0
@@ -70,7 +70,7 @@ class ClientV2:
         host = "" if remote_address.startswith("@") else remote_address.rpartition(":")[0].strip("[]")
         self.remote_ip = self.client_id = self.hostname = host
         self.user_agent = ""
-        self.heartbeat_interval = options.client_timeout // 2
+        self.heartbeat_interval = 30 * SECOND
         self.output_buffer_size = DEFAULT_OUTPUT_BUFFER_SIZE
         self.output_buffer_timeout = options.output_buffer_timeout
         self.sample_rate = 0
