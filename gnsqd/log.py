@@ -98,9 +98,7 @@ class Logger:
         text = _CONTROL_CHARACTER.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
         if stack:
             text = f"{text}\n{stack}"
-        self._write(f"{self.prefix}{self._date}.{nanoseconds // 1000:06d} {level.word}: {text}\n")
-
-    def _write(self, line: str) -> None:
+        line = f"{self.prefix}{self._date}.{nanoseconds // 1000:06d} {level.word}: {text}\n"
         if self._stream is None:  # stderr was closed before Python started
             return
         # OSError: closed, full or broken; ValueError: the stream object was closed
