@@ -101,9 +101,8 @@ class Preloaded:
         """Returns True if `command` is `python -P -m PACKAGE` and would have the PYTHON* variables of the parent."""
         return (
             sys.platform == "linux"
-            and list(command[:3]) == [sys.executable, "-P", "-m"]
-            and len(command) == 4
-            and command[3] in self._packages
+            and list(command[:-1]) == [sys.executable, "-P", "-m"]
+            and command[-1] in self._packages
             and (self._parent is None or self._variables == _python_variables())
         )
 
