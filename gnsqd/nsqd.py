@@ -104,12 +104,12 @@ class NSQD(Daemon):
         log.info("gnsqd v%s (%s)", VERSION, lane())
         try:
             self._data_path = DataPath(options, log, self._syncer, self._health.note, self._check_exit)
+            self._registry.attach(self._environment())
+            self._listen(new_tls is not None)
+            self._build_servers(new_tls, client_roots)
+            self._load_metadata()
         except StorageError as error:
             raise StartError(str(error), prefix="failed to load metadata") from error
-        self._registry.attach(self._environment())
-        self._listen(new_tls is not None)
-        self._build_servers(new_tls, client_roots)
-        self._load_metadata()
         self._start_loops()
         self._service_manager.ready()
         if options.dev:
@@ -135,7 +135,10 @@ class NSQD(Daemon):
     def _build_servers(self, new_tls: Callable[[], TLS] | None, client_roots: bytes) -> None:
         options, log, spawn_for_client = self._options, self._log, self._supervisor.spawn_for_client
         if options.embedded_lookupd_tcp_address or options.embedded_lookupd_http_address:
-            self._embedded = self._new_embedded()
+            from gnsqd.lookupd.embedded import EmbeddedLookupd  # most daemons have none
+
+            lookupd_log = log.derive(LookupdOptions().log_prefix)
+            self._embedded = EmbeddedLookupd(options, lookupd_log, self._supervisor, self._debug, self._new_topic)
         if options.admin_http_address:
             self._admin = self._new_admin()
         self._auth = self._open_auth(client_roots) if options.auth_http_addresses else None
@@ -193,12 +196,6 @@ class NSQD(Daemon):
         timeouts = (options.http_client_connect_timeout, options.http_client_request_timeout)
         http_client = HTTPClient(*timeouts, MAX_ANSWER_SIZE, client_roots, options.tls_min_version)
         return Auth(options.auth_http_addresses, http_client, options.auth_http_request_method)
-
-    def _new_embedded(self) -> "EmbeddedLookupd":
-        from gnsqd.lookupd.embedded import EmbeddedLookupd  # most daemons have none
-
-        log = self._log.derive(LookupdOptions().log_prefix)
-        return EmbeddedLookupd(self._options, log, self._supervisor, self._debug, self._new_topic)
 
     def _new_admin(self) -> "PageProcess":
         """Returns the page of nsqlookupd in this process, if this nsqd is registered there, else of this nsqd alone."""
@@ -266,16 +263,13 @@ class NSQD(Daemon):
 
     def _load_metadata(self) -> None:
         is_missing = not os.path.exists(self._metadata_path)
-        try:
-            if is_missing:
-                self._warn_of_older_metadata()
-            topics = self._data_path.end_journals(self._read_metadata())
-            path = os.path.join(self._options.data_path, rules.FILE_NAME)
-            self._rule_book.kept = broker_rules.decode(rules.load_rules(path))
-            self._registry.load(topics, self._data_path.journals.topics)
-            self._rule_book.kept = {}
-        except StorageError as error:
-            raise StartError(str(error), prefix="failed to load metadata") from error
+        if is_missing:
+            self._warn_of_older_metadata()
+        topics = self._data_path.end_journals(self._read_metadata())
+        path = os.path.join(self._options.data_path, rules.FILE_NAME)
+        self._rule_book.kept = broker_rules.decode(rules.load_rules(path))
+        self._registry.load(topics, self._data_path.journals.topics)
+        self._rule_book.kept = {}
         self._warn_of_unserved(is_missing)
         try:
             self._metadata_file.write()
