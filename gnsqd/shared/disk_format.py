@@ -28,11 +28,6 @@ _META = re.compile(rb"([+-]?\d{1,18})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,1
 _META_BEGINNING = re.compile(rb"[+-]?\d*(?:\n\d*(?:,\d*(?:\n\d*,?)?)?)?")
 
 
-def encode_record(timestamp: int, attempts: int, id: bytes, body: bytes) -> bytes:
-    """Returns the payload of a message; `timestamp` in ns, `id` of 16 bytes, `attempts` up to 65535."""
-    return _HEAD.pack(timestamp, attempts, id) + body
-
-
 def decode_record(payload: bytes) -> tuple[int, int, bytes, bytes]:
     """Returns (timestamp in ns, attempts, id, body); raises StorageError if the payload is shorter than 26 bytes."""
     if len(payload) < MIN_RECORD_SIZE:

@@ -17,7 +17,7 @@ import pytest
 from cli.gnsqadmin import document as document_of
 from cli.gnsqadmin import failure, gnsqadmin, ok, plain, rows
 from cli.nodes import at, fill, publish
-from gnsqd.shared.disk_format import encode_record, frame_records
+from gnsqd.shared.disk_format import frame_records
 from interop.test_golden import GOLDEN, expectation
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client
@@ -316,7 +316,7 @@ def make(directory: Path, metadata: object, **files: bytes) -> str:
 
 
 def message(body: bytes = b"hello", number: int = 1) -> bytes:
-    return frame_records([encode_record(1_795_228_294_479_665_042, 1, b"%016x" % number, body)])
+    return frame_records([struct.pack(">qH16s", 1_795_228_294_479_665_042, 1, b"%016x" % number) + body])
 
 
 META = "t.diskqueue.meta.dat"

@@ -12,7 +12,6 @@ import pytest
 
 from cli.gnsqadmin import failure, gnsqadmin, ok
 from cli.test_data_look import TOPIC_T, contents, document, exported, golden, make, message
-from gnsqd.shared.disk_format import decode_record
 from interop.test_golden import GOLDEN, drain, expectation, recorded
 from kit.daemons import StartFailed
 from kit.http_api import ask
@@ -41,9 +40,9 @@ REPAIRS: dict[tuple[str, str], list[bytes]] = {
     ("corrupt_missing", "roll:c"): unread("corrupt_missing"),
     ("writepos_high", "roll:c"): ROLLED,
     ("depth_high", "roll:c"): ROLLED,
-    ("unclean", "u"): [decode_record(payload)[3] for payload in recorded("unclean", "u")],
-    ("nometa", "u"): [decode_record(payload)[3] for payload in recorded("nometa", "u")],
-    ("meta_garbage", "roll:c"): [decode_record(payload)[3] for payload in recorded("meta_garbage", "roll:c")],
+    ("unclean", "u"): [message.body for message in recorded("unclean", "u")],
+    ("nometa", "u"): [message.body for message in recorded("nometa", "u")],
+    ("meta_garbage", "roll:c"): [message.body for message in recorded("meta_garbage", "roll:c")],
 }
 
 

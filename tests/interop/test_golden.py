@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from gnsqd.shared.disk_format import decode_record, encode_record
 from kit.daemons import Daemon, eventually, own_command, run_to_end
 from kit.nsq_client import Client, Message
 from kit.traffic import DaemonFactory, create, finish, post
@@ -56,11 +55,11 @@ def expectation(case: str) -> dict[str, Any]:
     return expected
 
 
-def recorded(case: str, name: str) -> list[bytes]:
-    """The payloads of all records in the data files of a queue, as tests/golden describes them."""
+def recorded(case: str, name: str) -> list[Message]:
+    """The messages of all records in the data files of a queue, as tests/golden describes them."""
     files = expectation(case)["disk"]["queues"][name]["files"]
     records = [record for number in sorted(files) if not number.endswith(".bad") for record in files[number]["records"]]
-    return [encode_record(*as_message(record)) for record in records]
+    return [as_message(record) for record in records]
 
 
 def as_message(entry: dict[str, Any]) -> Message:
@@ -107,7 +106,7 @@ def test_daemon_delivers_what_the_real_nsqd_delivers(gnsqd_factory: DaemonFactor
         depths = state[topic]["channels"][channel] if channel else state[topic]
         assert messages[delivered_as] == []
         assert depths["depth"] == depths["backend_depth"] == 0
-        stored = [Message(*decode_record(payload)) for payload in recorded(case, queue)]
+        stored = recorded(case, queue)
         messages[delivered_as] = [message._replace(attempts=message.attempts + 1) for message in stored]
         depths["depth"] = depths["backend_depth"] = len(stored)
         assert len(stored) == count

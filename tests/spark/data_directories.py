@@ -1,10 +1,11 @@
 """Data directories for tests of `pyspark_nsq_diskqueue`, and what is read from them."""
 
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
-from gnsqd.shared.disk_format import Meta, data_file_name, encode_record, frame_records, meta_file_name
+from gnsqd.shared.disk_format import Meta, data_file_name, frame_records, meta_file_name
 from pyspark_nsq_diskqueue.planning import plan
 from pyspark_nsq_diskqueue.reading import ARROW_SCHEMA, read_task
 
@@ -30,7 +31,8 @@ def values(rows: Rows) -> list[bytes | None]:
 
 
 def payload(number: int, body: bytes = b"", attempts: int = 1) -> bytes:
-    return encode_record(1_795_228_294_000_000_000 + number, attempts, b"%016x" % number, body or b"body %d" % number)
+    head = struct.pack(">qH16s", 1_795_228_294_000_000_000 + number, attempts, b"%016x" % number)
+    return head + (body or b"body %d" % number)
 
 
 def write_file(directory: Path, number: int, *payloads: bytes, queue: str = QUEUE, torn: bytes = b"") -> int:

@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gnsqd.shared.disk_format import data_file_name, encode_record, frame_records
+from gnsqd.shared.disk_format import data_file_name, frame_records
 from pyspark_nsq_diskqueue import reading
 from pyspark_nsq_diskqueue.planning import plan
 from pyspark_nsq_diskqueue.reading import CorruptionError
@@ -207,7 +208,7 @@ def test_a_disk_that_fails_to_read_is_damage(directory: Path, monkeypatch: pytes
 
 
 def test_an_id_that_is_not_text_does_not_hide_the_message(directory: Path) -> None:
-    write_file(directory, 0, encode_record(1, 1, b"\xff" * 16, b"body"), payload(2))
+    write_file(directory, 0, struct.pack(">qH16s", 1, 1, b"\xff" * 16) + b"body", payload(2))
     rows = read(directory)
     assert [(row["message_id"], row["value"]) for row in rows] == [
         ("\\xff" * 16, b"body"),
@@ -235,7 +236,8 @@ def test_damage_never_costs_what_stands_before_it(directory: Path, junk: bytes, 
 @pytest.mark.parametrize("chunk", [1, 3, 4, 5, 33, 100, 1000])
 def test_records_may_end_anywhere_in_a_chunk(directory: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     bodies = [b"x" * (7 * number % 50) for number in range(60)]
-    write_file(directory, 0, *(encode_record(1, 1, b"%016x" % number, body) for number, body in enumerate(bodies)))
+    heads = [struct.pack(">qH16s", 1, 1, b"%016x" % number) for number in range(60)]
+    write_file(directory, 0, *map(bytes.__add__, heads, bodies))
     positions = [row["position"] for row in read(directory)]
     monkeypatch.setattr(reading, "_CHUNK", chunk)
     rows = read(directory)
