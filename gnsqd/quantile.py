@@ -67,13 +67,10 @@ class Sketch:
         values = []
         for quantile in quantiles:
             rank = ceil(quantile * self.count)
-            is_last = rank == self.count
-            values.append(self._largest if is_last else min(_value(buckets[bisect_left(ranks, rank)]), self._largest))
+            bucket = buckets[bisect_left(ranks, rank)]
+            value = 0 if bucket == _ZERO else round(exp(bucket * _LOG_GROWTH) * (1 + ERROR))
+            values.append(self._largest if rank == self.count else min(value, self._largest))
         return values
-
-
-def _value(bucket: int) -> int:
-    return 0 if bucket == _ZERO else round(exp(bucket * _LOG_GROWTH) * (1 + ERROR))
 
 
 class Quantile:
