@@ -21,8 +21,6 @@ from greenlet import greenlet
 from gnsqd.log import Logger
 from gnsqd.net.listener import ListenerBroken
 
-Body = Callable[[], None]
-
 
 class Supervisor:
     """Owns the greenlets that run. `end()` requests the daemon's exit; `crashes` counts the dead by the kind of
@@ -34,18 +32,18 @@ class Supervisor:
         self._end = end
         self._running: set[Greenlet[..., None]] = set()
 
-    def spawn(self, name: str, body: Body) -> "Greenlet[..., None]":
+    def spawn(self, name: str, body: Callable[[], None]) -> "Greenlet[..., None]":
         """Starts a greenlet that the daemon cannot do without."""
         started = _start(Greenlet(body), name)
         self._running.add(started)
         started.rawlink(self._running.discard)
         return started
 
-    def spawn_for_client(self, name: str, body: Body) -> "Greenlet[..., None]":
+    def spawn_for_client(self, name: str, body: Callable[[], None]) -> "Greenlet[..., None]":
         """Starts a greenlet that serves one client; `body` itself ensures that the client is gone when it ends."""
         return _start(_ForClient(body), name)
 
-    def run(self, name: str, body: Body) -> None:
+    def run(self, name: str, body: Callable[[], None]) -> None:
         """Calls `body` here, with the error handling of a greenlet of `spawn`."""
         try:
             body()
