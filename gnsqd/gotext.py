@@ -320,22 +320,21 @@ def _object(parsed: object, struct: Struct, target: str, path: str) -> dict[str,
 
 def _decode(item: object, kind: GoType | Struct, target: str, path: str) -> Any:
     """Decodes the value of a field that is not null."""
-    if isinstance(kind, Struct) or kind == "[]string":
-        if type(item) is not list:
-            raise _mismatch(item, target, f"[]{kind.name}" if isinstance(kind, Struct) else kind)
-        if isinstance(kind, Struct):
-            return [_object(element, kind, target, path) for element in item]
+    declared = f"[]{kind.name}" if isinstance(kind, Struct) else kind
+    if isinstance(kind, Struct) and type(item) is list:
+        return [_object(element, kind, target, path) for element in item]
+    if kind == "[]string" and type(item) is list:
         return ["" if element is None else _decode(element, "string", target, path) for element in item]
-    if isinstance(item, _Number) and kind in _RANGES:
+    if isinstance(item, _Number) and declared in _RANGES:
         with suppress(NumberError):
-            if (number := parse_int(item)) in _RANGES[kind]:
+            if (number := parse_int(item)) in _RANGES[declared]:
                 return number
-        raise _mismatch(item, target, kind, f"number {item}")
+        raise _mismatch(item, target, declared, f"number {item}")
     if kind == "bool" and isinstance(item, bool):
         return item
     if kind == "string" and type(item) is str:
         return re.sub("[\ud800-\udfff]", "\ufffd", item)
-    raise _mismatch(item, target, kind)
+    raise _mismatch(item, target, declared)
 
 
 def _mismatch(item: object, target: str, declared: str, actual: str = "") -> ValueError:
