@@ -149,7 +149,7 @@ class Metrics(Collector):
         channels = [it for topic in topics for it in topic.channels.values() if self._shows(it.name)]
         if self.options.metrics_clients:
             clients = list(self._consumers(channels, turns))
-            producers = self._producers(turns)
+            producers = list(self._producers(turns))
         things = {
             "topic": [_Thing({"topic": it.name}, it, e2e_latency(it)) for it in turns.over(topics)],
             "channel": [_Thing(_channel_labels(it), it, e2e_latency(it)) for it in turns.over(channels)],
@@ -184,15 +184,13 @@ class Metrics(Collector):
             stats = client.stats()
             yield _Thing(_channel_labels(channel) | _client_labels(client.id, stats), stats)
 
-    def _producers(self, turns: Turns) -> list[tuple[Labels, float]]:
-        points: list[tuple[Labels, float]] = []
+    def _producers(self, turns: Turns) -> Iterator[tuple[Labels, float]]:
         for client in turns.over(list(self.clients())):
             if client.pub_counts:
                 labels = _client_labels(client.id, client.stats())
                 for topic_name, count in client.pub_counts.items():
                     if self._shows(topic_name):
-                        points.append(({"topic": topic_name} | labels, count))
-        return points
+                        yield {"topic": topic_name} | labels, count
 
 
 def _channel_labels(channel: Channel) -> Labels:

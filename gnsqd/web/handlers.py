@@ -263,10 +263,7 @@ class API:
         limit = _limit(parameters)
         now, clock = monotonic_ns(), time_ns() - monotonic_ns()
         begin = _parsed(parse_moment, parameters["from"], "INVALID_ARG_FROM") - clock if "from" in parameters else 0
-        if "id" in parameters:
-            messages = [self._find_deferred(request)]
-        else:
-            messages = deferred.look(begin, limit, MAX_PEEK_BYTES)
+        messages = [self._find_deferred(request)] if "id" in parameters else deferred.look(begin, limit, MAX_PEEK_BYTES)
         return {
             "deferred": len(deferred),
             "due": [{"within": within, "messages": deferred.count_before(now + within)} for within in DUE_WITHIN],

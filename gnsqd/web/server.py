@@ -86,13 +86,11 @@ class HTTPServer:
         its answer, unless the client is slow to take it. Yields."""
         self._closed = True
         self._listener.close()
-        for connection in list(self._connections):
-            if connection.is_receiving():
-                connection.shutdown()
-        self._listener.join(CLOSE_SECONDS)
-        for connection in list(self._connections):
-            connection.shutdown()
-        self._listener.join(CLOSE_SECONDS)
+        for all_of_them in (False, True):
+            for connection in list(self._connections):
+                if all_of_them or connection.is_receiving():
+                    connection.shutdown()
+            self._listener.join(CLOSE_SECONDS)
 
     def _handle(self, connection: Connection, sock: socket.socket) -> None:
         try:
