@@ -10,11 +10,7 @@ class StartError(NSQError):
 
     def __init__(self, text: str, prefix: str = "failed to instantiate nsqd") -> None:
         super().__init__(text)
-        self.prefix = prefix
-
-    @property
-    def line(self) -> str:
-        return f"{self.prefix} - {self}" if self.prefix else str(self)
+        self.line = f"{prefix} - {text}" if prefix else text
 
 
 class BrokerError(NSQError):
