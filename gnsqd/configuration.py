@@ -6,7 +6,6 @@ Values of the file are coerced as in the real daemon, with its messages, except 
 an integer for a bool has its usual meaning (1 is true), and values that it misprints or crashes on are refused.
 """
 
-import codecs
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
@@ -138,8 +137,7 @@ def load_file(path: str) -> dict[str, Any]:
 
     try:
         with open(path, "rb") as file:
-            data = file.read()
-        config = tomllib.loads(data.removeprefix(codecs.BOM_UTF8).decode())
+            config = tomllib.loads(file.read().decode("utf-8-sig"))
         _check_integers(config)
         return config
     except OSError as error:
