@@ -250,7 +250,7 @@ class API:
         if "until" in parameters:
             end = _parsed(history.position, parameters["until"], "INVALID_ARG_UNTIL")
         is_before = end < begin
-        with suppress(ValueError):  # a point that is no time
+        with suppress(ValueError):  # a point need not be a time
             is_before |= parse_moment(parameters["to"]) > parse_moment(parameters.get("until", ""))
         if is_before:
             raise HTTPError(400, "UNTIL_BEFORE_TO")
