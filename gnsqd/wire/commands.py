@@ -197,7 +197,7 @@ class Commands:
         try:
             channel.finish(client.id, id)
         except BrokerError as error:
-            raise _refused(command, error) from error
+            raise _refused("E_FIN_FAILED", command, error) from error
         client.finish_count += 1
         client.left_flight(1)
 
@@ -213,7 +213,7 @@ class Commands:
         try:
             channel.requeue(client.id, id, delay)
         except BrokerError as error:
-            raise _refused(command, error) from error
+            raise _refused("E_REQ_FAILED", command, error) from error
         client.requeue_count += 1
         client.left_flight(1)
 
@@ -222,7 +222,7 @@ class Commands:
         try:
             channel.touch(client.id, id, client.msg_timeout)
         except BrokerError as error:
-            raise _refused(command, error) from error
+            raise _refused("E_TOUCH_FAILED", command, error) from error
 
     def CLS(self, client: ClientV2, command: Command) -> bytes:
         _require_state(client, "CLS", STATE_SUBSCRIBED)
@@ -350,6 +350,6 @@ def _number(raw: bytes, error_text: str) -> int:
     return int(digits)
 
 
-def _refused(command: Command, error: BrokerError) -> ClientError:
+def _refused(code: str, command: Command, error: BrokerError) -> ClientError:
     text = b"%b %b failed %b" % (*command.params[:2], str(error).encode())
-    return ClientError(f"E_{command.spec.name}_FAILED", text, error, fatal=False)
+    return ClientError(code, text, error, fatal=False)
