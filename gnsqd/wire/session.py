@@ -126,10 +126,10 @@ class Session:
                 for topic in uncommitted:
                     topic.commit()
             except StorageError as error:
-                refusal = ClientError("E_PUB_FAILED", f"PUB failed {error}", error)
+                text = f"PUB failed {error}"
                 replies.clear()
-                client.flush([refusal.frame])
-                raise refusal from error
+                client.flush([ClientError("E_PUB_FAILED", text).frame])  # a variable would keep the frame
+                raise ClientError("E_PUB_FAILED", text, error) from error
         if replies:
             self._replies = []
             client.flush(replies)
