@@ -8,6 +8,7 @@ queue is copied when its turn comes. What the queues note meanwhile follows them
 message, so the last one counts. The file has another name until it is complete.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -128,7 +129,7 @@ class Snapshot:
         self.file = AppendedFile(path, files)
         self._records: list[bytes] = []  # not yet written
         self._count = 0  # of records that are written
-        self.notes: list[bytes] = []  # QUEUE, FINISHED and HELD records of what has changed since it began
+        self.notes: deque[bytes] = deque()  # QUEUE, FINISHED and HELD records of what has changed since it began
         self._left = 0  # of STEP
         self._pieces = self._make(list(queues))
 
@@ -143,9 +144,7 @@ class Snapshot:
             for entries in held:
                 yield self._encoder.held(queue.index, entries)
         while self.notes:
-            notes, self.notes = self.notes, []
-            for note in notes:
-                yield [note]
+            yield [self.notes.popleft()]
 
     def advance(self) -> bool:
         """Makes some of the records; True if that was the rest. StorageError: only `file.discard` may follow."""

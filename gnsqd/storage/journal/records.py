@@ -38,7 +38,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from operator import itemgetter
-from struct import Struct
+from struct import Struct, pack
 from sys import maxsize
 
 from zlib_ng.zlib_ng import crc32
@@ -70,7 +70,6 @@ MAX_HELD = 1000  # entries in a record
 MAX_SPANS_BYTES = 1 << 16
 MAX_MESSAGES = 32  # in a record
 MAX_RECORD = 32 * 1024  # bytes of the messages in a record, on average, except for a single larger one
-_HELD_ALL = Struct(">" + "qHq" * MAX_HELD)
 
 
 def mark_of(salt: int) -> bytes:
@@ -126,19 +125,13 @@ class Encoder:
 
     def held(self, queue: int, entries: Sequence[tuple[int, int, int]]) -> list[bytes]:
         """Returns records of the entries (number, attempts, due)."""
-        head = _NUMBER.pack(queue)
-        pieces = (entries[first : first + MAX_HELD] for first in range(0, len(entries), MAX_HELD))
-        return [self.record(HELD, head + _pack_held(piece)) for piece in pieces]
+        pieces = [entries[first : first + MAX_HELD] for first in range(0, len(entries), MAX_HELD)]
+        payloads = [pack(f">I{'qHq' * len(piece)}", queue, *chain.from_iterable(piece)) for piece in pieces]
+        return [self.record(HELD, payload) for payload in payloads]
 
     def snapshot_head(self, next_number: int, next_queue: int) -> bytes:
         """Returns what a segment has before the records of the queues: SNAPSHOT_HEAD_SIZE bytes."""
         return first_line(self.salt) + self.record(SNAPSHOT, _SNAPSHOT.pack(next_number, next_queue))
-
-
-def _pack_held(entries: Sequence[tuple[int, int, int]]) -> bytes:
-    if len(entries) == MAX_HELD:
-        return _HELD_ALL.pack(*chain.from_iterable(entries))  # a snapshot may have a million
-    return b"".join([_HELD.pack(*entry) for entry in entries])
 
 
 Mark = tuple[int, int, int, int]  # of a record of messages: first number, count, offset among these records, due time
