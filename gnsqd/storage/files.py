@@ -128,14 +128,12 @@ def rename_file(source: str, target: str) -> None:
         raise StorageError(path_error("rename", f"{source} {target}", error)) from error
 
 
-def replace_file(path: str, data: bytes, durable: bool = True) -> None:
-    """Replaces the file atomically; after a StorageError it is as before, or not yet synced. Unless `durable`, a loss
-    of power may bring the old one back."""
+def replace_file(path: str, data: bytes) -> None:
+    """Replaces the file atomically; after a StorageError it is as before. A loss of power may bring the old one back
+    until its directory is synced."""
     temporary = temporary_path(path)
     write_file(temporary, data, sync=True)
     rename_file(temporary, path)
-    if durable:
-        sync_directory(os.path.dirname(path))
 
 
 def remove_file(path: str) -> None:

@@ -96,6 +96,7 @@ def _array(items: list[str]) -> str:
 def save(path: str, topics: Sequence[TopicMetadata]) -> None:
     """Replaces the file, durably; StorageError."""
     replace_file(path, _encode_file([_encode_topic(topic) for topic in topics]))
+    sync_directory(os.path.dirname(path))
 
 
 class MetadataFile:
@@ -194,10 +195,9 @@ class MetadataFile:
 
     def _replace(self, path: str, data: bytes) -> None:
         """Replaces a file, unless that is its content: a full or read-only disk does not matter then."""
-        durable = self._durable or self._closing
         if not _has_content(path, data):
-            replace_file(path, data, durable)
-        elif durable:  # it may be that this failed before
+            replace_file(path, data)
+        if self._durable or self._closing:  # also with an old content: it may be that this failed before
             sync_directory(os.path.dirname(path))
 
     def persist_loop(self) -> None:
