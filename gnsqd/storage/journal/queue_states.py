@@ -23,25 +23,19 @@ Held = list[tuple[int, int, int]]  # (number, attempts, due or 0) of messages of
 
 
 class NotedQueue(Protocol):
-    """Has what a journal needs of a topic or channel; `index` names it for good."""
+    """Has what a journal needs of a topic or channel; `index` names it for good. Notes are what happened since
+    `forget_notes`; if `total`, each has all that is known of a message."""
 
     index: int
     name: str
     finished: Spans
 
-    def note_finished_span(self, start: int, end: int) -> None: ...
-
-    def notes(self, encoder: Encoder, total: bool) -> list[bytes]:
-        """Returns records of what happened since `forget_notes`; if `total`, with all that is known of a message."""
-
-    def forget_notes(self) -> None: ...
-
     @property
-    def held_count(self) -> int:
-        """Returns the number of messages, about, that `held` has to copy."""
-
-    def held(self) -> Iterator[Held]:
-        """Iterates over all that it holds when this is called, in pieces of MAX_HELD."""
+    def held_count(self) -> int: ...  # messages, about, that `held` has to copy
+    def held(self) -> Iterator[Held]: ...  # all that it holds when this is called, in pieces of MAX_HELD
+    def note_finished_span(self, start: int, end: int) -> None: ...
+    def notes(self, encoder: Encoder, total: bool) -> list[bytes]: ...
+    def forget_notes(self) -> None: ...
 
 
 class QueueStates:
