@@ -57,19 +57,16 @@ class Bounds:
         # Ephemeral channels have their own bound, mem-queue-size, and drop the rest.
         channels = [channel for channel in self._channels.values() if not channel.ephemeral and not channel.exiting]
         if self._max_depth:
-            self._admit_depth(count, channels)
+            depth = self._queue.count() + count  # the channels will also get these
+            limit = f"would hold more than {self._max_depth} messages (--max-channel-depth)"
+            for channel in channels:
+                if depth + channel.queue.count() > self._max_depth:
+                    self._reject(count, channel.queue, f"channel {self._topic}:{channel.name} {limit}")
+            if not channels and depth > self._max_depth:
+                self._reject(count, self._queue, f"topic {self._topic} {limit}")
         if self._max_bytes and self._total([channel.queue for channel in channels], size) > self._max_bytes:
             reason = f"topic {self._topic} would hold more than {self._max_bytes} bytes (--max-topic-bytes)"
             self._reject(count, self._queue, reason)
-
-    def _admit_depth(self, count: int, channels: list[Channel]) -> None:
-        depth = self._queue.count() + count  # the channels will also get these
-        limit = f"would hold more than {self._max_depth} messages (--max-channel-depth)"
-        for channel in channels:
-            if depth + channel.queue.count() > self._max_depth:
-                self._reject(count, channel.queue, f"channel {self._topic}:{channel.name} {limit}")
-        if not channels and depth > self._max_depth:
-            self._reject(count, self._queue, f"topic {self._topic} {limit}")
 
     def _total(self, queues: list[Queue], more: int = 0) -> int:
         """Returns the bytes of all queues; each channel will get what is in the topic, and `more`."""

@@ -28,10 +28,9 @@ cdef class Channel:
     cdef Py_ssize_t _available(self) except -1
     cpdef bint has_more(self) except -1
     cpdef put_messages(self, list messages, deferred=*, bint settle=*)
-    @cython.locals(candidates=list, taken=list, now=cython.longlong, queue=Queue, waiting=WaitingConsumers, promised=Py_ssize_t)
+    @cython.locals(candidates=list, taken=list, now=cython.longlong, queue=Queue, waiting=WaitingConsumers,
+                   promised=Py_ssize_t, depth=Py_ssize_t, limit=Py_ssize_t, others=Py_ssize_t)
     cpdef list take(self, client, Py_ssize_t window, long long timeout, long long sample_rate)
-    @cython.locals(depth=Py_ssize_t, limit=Py_ssize_t, others=Py_ssize_t)
-    cdef list _next_messages(self, Py_ssize_t window, Py_ssize_t promised)
     @cython.locals(chosen=list, taken=list, queue=Queue)
     cdef list _note_taken(self, list messages, client, long long now, long long timeout, long long sample_rate)
     @cython.locals(messages=list)

@@ -185,7 +185,14 @@ class Channel:
         taken: list[Message] = []
         now = monotonic_ns()
         while not taken:
-            candidates = self._next_messages(window, promised)
+            queue.held_early = False
+            candidates = taken
+            depth = self._available() - promised
+            if depth > 0:
+                # Ceiling of an equal share for this client, and everybody who waits or was woken for these messages.
+                others = len(waiting.line) + len(waiting.woken)
+                limit = min(window, (depth + others) // (others + 1), MAX_TAKE)
+                candidates = queue.take(limit, MAX_TAKE_BYTES)
             if queue.held_early:
                 self._wake_at(self.deferred.next_due)
             if candidates:
@@ -200,16 +207,6 @@ class Channel:
         if waiting.line:
             self._wake(queue.count() - len(waiting.woken))
         return taken
-
-    def _next_messages(self, window: int, promised: int) -> list[Message]:
-        self.queue.held_early = False
-        depth = self._available() - promised
-        if depth <= 0:
-            return []
-        others = len(self._waiting.line) + len(self._waiting.woken)
-        # Ceiling of an equal share for this client, and everybody who waits or was woken for these messages.
-        limit = min(window, (depth + others) // (others + 1), MAX_TAKE)
-        return self.queue.take(limit, MAX_TAKE_BYTES)
 
     def _note_taken(
         self, messages: list[Message], client: Consumer, now: int, timeout: int, sample_rate: int
