@@ -9,10 +9,8 @@ cdef class InFlight:
     cdef dict _by_timeout, _touched
     cdef list _heap, _where
 
-    @cython.locals(by_id=dict, message=Message, data="const unsigned char *", before=Py_ssize_t)
+    @cython.locals(by_id=dict, others=dict, message=Message, data="const unsigned char *", before=Py_ssize_t)
     cpdef list push(self, list messages, long long client_id, long long now, long long timeout)
-    @cython.locals(messages=dict)
-    cdef bint _has(self, bytes id) except -1
     @cython.locals(popped=list, id=bytes, messages=dict, message=Message)
     cpdef list pop_run(self, list ids, long long client_id)
     @cython.locals(messages=dict, message=Message)

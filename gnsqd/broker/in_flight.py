@@ -44,7 +44,9 @@ class InFlight:
             by_id = self._by_timeout[timeout] = {}
             self._where.insert(0, by_id)
         if len(self._where) > 2 or self._touched:
-            messages = [message for message in messages if not self._has(message.id)]
+            for others in self._where:
+                if others:
+                    messages = [message for message in messages if message.id not in others]
         before = len(by_id)
         for message in messages:
             data = message.frame
@@ -54,12 +56,6 @@ class InFlight:
         if len(by_id) == before + len(messages):
             return messages
         return [message for message in messages if by_id[message.id] is message]
-
-    def _has(self, id: bytes) -> bool:
-        for messages in self._where:  # noqa: SIM110 (compiled methods have no generators)
-            if id in messages:
-                return True
-        return False
 
     def pop_run(self, ids: list[bytes], client_id: int) -> list[Message]:
         """Removes and returns the messages with these ids, up to the first that is not in flight to `client_id`."""

@@ -23,8 +23,6 @@ def time_of(id: str) -> int:
 class GuidFactory:
     """Owns the daemon's id sequence; `node_id` is 0..1023. `prefix` has the characters that the ids of a tick share."""
 
-    __slots__ = ("_node_id", "_sequence", "_tick", "prefix")
-
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
         self._tick = -1
