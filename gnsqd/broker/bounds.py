@@ -98,13 +98,10 @@ class Bounds:
 
     def _trim_bytes(self, queues: list[Queue]) -> int:
         """Drops at most MAX_STEP messages, the largest queue first: one large message may displace many small ones."""
-        copies = max(len(queues), 1)
+        weighted = [(self._queue, max(len(queues), 1)), *((queue, 1) for queue in queues)]
         dropped = 0
         while dropped < MAX_STEP and (excess := self._total(queues) - self._max_bytes) > 0:
-            queue, weight = self._queue, copies
-            for other in queues:
-                if _size_of(other) > _size_of(queue) * weight:
-                    queue, weight = other, 1
+            queue, weight = max(weighted, key=lambda each: _size_of(each[0]) * each[1])
             number = _drop_oldest(queue, MAX_STEP - dropped, -(-excess // weight))
             if not number:
                 break

@@ -319,11 +319,10 @@ class JournalStore(Store):
 
 def _receive(queue: Queue, messages: list[Message]) -> None:
     """Queues messages that the journal has from a disk queue now."""
-    if queue.deferred is None:
-        queue.put(messages)
-        return
-    ready = [message for message in messages if not message.deferred]
-    queue.deferred.defer([message for message in messages if message.deferred])
+    ready = messages
+    if queue.deferred is not None:
+        ready = [message for message in messages if not message.deferred]
+        queue.deferred.defer([message for message in messages if message.deferred])
     queue.put_all(ready)
     queue.on_more(len(ready), False)
 
