@@ -51,7 +51,7 @@ class DueTimes:
         self.unsynced = False
         self._min_waste = _MIN_WASTE
         self._removals = 0
-        self._compaction: Greenlet[[], bool] | None = None
+        self._compaction: Greenlet[[], None] | None = None
 
     def __len__(self) -> int:
         return len(self._hints)
@@ -99,8 +99,7 @@ class DueTimes:
         entries = [DUE_TIMES_ENTRY.pack(key, self._hints.get(key, 0), 0) for key in keys if self._drop(key)]
         if entries:
             self._append(b"".join(entries))
-            waste = self._waste
-            if waste > max(self.size - waste, self._min_waste):
+            if self._is_wasteful:
                 self._start_compaction()
 
     def _drop(self, key: bytes) -> bool:
@@ -113,6 +112,11 @@ class DueTimes:
     def _waste(self) -> int:
         """Bytes of the file that are of no use."""
         return self.size - self._held_size - DUE_TIMES_ENTRY.size * len(self._hints)
+
+    @property
+    def _is_wasteful(self) -> bool:
+        waste = self._waste
+        return waste > max(self.size - waste, self._min_waste)
 
     def _append(self, entries: bytes) -> bool:
         data = entries if self.size else DUE_TIMES_FIRST_LINE + entries
@@ -176,8 +180,13 @@ class DueTimes:
 
     def _start_compaction(self) -> None:
         if self._compaction is None or self._compaction.ready():
-            self._compaction = spawn(self._rewrite)
+            self._compaction = spawn(self._compact)
             self._compaction.name = f"compact:{self._queue}.due_times"
+
+    def _compact(self) -> None:
+        """Rewrites the file, and once more if most of it is of no use by then. Yields."""
+        while self._rewrite() and self._is_wasteful:
+            pass
 
     def _rewrite(self) -> bool:
         """Works as `close`; also returns False if the file was removed meanwhile. Yields."""
