@@ -19,6 +19,7 @@ _pack_head = Struct(">iiqH").pack
 _FIRST_ATTEMPT = 1
 _SIZE_AND_TYPE = Struct(">ii")
 _ATTEMPTS = Struct(">H")
+_TIMESTAMP = Struct(">q")
 
 _PAYLOAD_AT = 8
 _ATTEMPTS_AT = 16
@@ -60,7 +61,8 @@ class Message:
     @property
     def timestamp(self) -> int:
         """The time of publication (wall clock, ns)."""
-        return int.from_bytes(self.frame[_PAYLOAD_AT:_ATTEMPTS_AT], "big", signed=True)
+        timestamp: int = _TIMESTAMP.unpack_from(self.frame, _PAYLOAD_AT)[0]
+        return timestamp
 
     @property
     def age(self) -> int:
@@ -110,6 +112,6 @@ def new_messages(
 
 def message_from_payload(payload: bytes) -> Message:
     """Returns the message that a disk queue kept as `payload`, which must be at least 26 bytes long."""
+    attempts: int = _ATTEMPTS.unpack_from(payload, 8)[0]
     head = _SIZE_AND_TYPE.pack(4 + len(payload), FRAME_TYPE_MESSAGE)
-    frame = b"".join((head, payload[:8], b"\x00\x01", payload[10:]))
-    return Message(frame, int.from_bytes(payload[8:10], "big"), 0)
+    return Message(b"".join((head, payload[:8], b"\x00\x01", payload[10:])), attempts, 0)
