@@ -195,12 +195,15 @@ class Channel:
                 candidates = queue.take(limit, MAX_TAKE_BYTES)
             if queue.held_early:
                 self._wake_at(self.deferred.next_due)
-            if candidates:
-                taken = self._note_taken(candidates, client, now, timeout, sample_rate)
-            if not taken and (queue.ttl or not candidates):
+            if not candidates:
                 waiting.line[client] = None
-                if candidates or queue.held_early:
-                    waiting.wake(1)  # to go on, but not in one turn, behind messages that are too old or not due yet
+                if queue.held_early:
+                    waiting.wake(1)  # to go on behind messages that are not due yet
+                return taken
+            taken = self._note_taken(candidates, client, now, timeout, sample_rate)
+            if not taken and queue.ttl:
+                waiting.line[client] = None
+                waiting.wake(1)  # behind what was too old, but not in one turn
                 return taken
         if now + timeout < self._alarm:
             self._wake_at(now + timeout)

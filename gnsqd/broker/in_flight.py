@@ -103,10 +103,12 @@ class InFlight:
     @property
     def next_due(self) -> int:
         """A lower bound of all deadlines (monotonic ns); maxsize if nothing is in flight."""
-        dues = [self._heap[0][0]] if self._heap else [maxsize]
+        due = self._heap[0][0] if self._heap else maxsize
         for timeout, messages in self._by_timeout.items():
-            dues += [message.delivered_at + timeout for message in islice(messages.values(), 1)]
-        return min(dues)
+            for message in messages.values():
+                due = min(due, message.delivered_at + timeout)
+                break
+        return due
 
     def pop_due(self, now: int, limit: int) -> list[Message]:
         """Removes and returns at most `limit` messages whose deadline is `now` or earlier."""

@@ -8,7 +8,6 @@ A rewind queues messages that a channel has finished. There may be a million, so
 run in between, and the messages are queued together at the end. What is finished meanwhile is not rewound.
 """
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -175,12 +174,16 @@ class History:
 
     def _number_at(self, time: int, first: int) -> int:
         """Returns the number of the first message published then or later, from `first` on."""
-
-        def is_later(number: int) -> bool:
-            published = self._published(number)
-            return published is None or published >= time
-
-        return bisect_left(range(self._journal.log.next_number), True, first, key=is_later)
+        journal = self._journal
+        end = journal.log.next_number
+        while first < end:
+            middle = (first + end) // 2
+            number, frames, _ = journal.log.read(middle, end)
+            if frames and Message(frames[0], 0, 0).timestamp < time:
+                first = number + 1
+            else:
+                end = middle
+        return first
 
     def _number_of(self, id: str, first: int) -> int:
         published = time_of(id)

@@ -345,8 +345,10 @@ def _addressed(client: ClientV2, command: Command, words: int) -> tuple[Channel,
 def _number(raw: bytes, error_text: str) -> int:
     """Returns the value of decimal digits, 0 if there are none; ClientError, whose text ends with `raw`."""
     digits = raw.lstrip(b"0") or b"0"
-    if not digits.isdigit() or len(digits) > 20:
-        raise ClientError("E_INVALID", error_text.encode() + raw, None if digits.isdigit() else _NO_NUMBER)
+    if not digits.isdigit():
+        raise ClientError("E_INVALID", error_text.encode() + raw, _NO_NUMBER)
+    if len(digits) > 20:
+        raise ClientError("E_INVALID", error_text.encode() + raw)
     return int(digits)
 
 

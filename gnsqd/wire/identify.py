@@ -76,14 +76,18 @@ def apply_settings(client: ClientV2, identify: Identify, options: Options) -> No
         if not client.identified and TOPOLOGY_AWARE in options.experiments:
             _locate(client, options)
 
-    for name, shortest, longest in (
-        ("heartbeat_interval", SECOND, options.max_heartbeat_interval),
-        ("output_buffer_timeout", options.min_output_buffer_timeout, options.max_output_buffer_timeout),
-    ):
-        if (value := getattr(identify, name)) == -1:
-            setattr(client, name, 0)
-        elif value:
-            setattr(client, name, _time(name.replace("_", " "), value, shortest, longest))
+    interval = identify.heartbeat_interval
+    if interval == -1:
+        client.heartbeat_interval = 0
+    elif interval:
+        client.heartbeat_interval = _time("heartbeat interval", interval, SECOND, options.max_heartbeat_interval)
+
+    timeout = identify.output_buffer_timeout
+    if timeout == -1:
+        client.output_buffer_timeout = 0
+    elif timeout:
+        bounds = (options.min_output_buffer_timeout, options.max_output_buffer_timeout)
+        client.output_buffer_timeout = _time("output buffer timeout", timeout, *bounds)
 
     size = identify.output_buffer_size
     if size == -1:

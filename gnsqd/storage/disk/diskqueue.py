@@ -339,9 +339,11 @@ class DiskQueue:
         """Sets the depth to 0 at the tail, where a wrong depth in meta shows."""
         if self._readable() or not self._depth:
             return
-        sign, cause = ("negative", "metadata corruption") if self._depth < 0 else ("positive", "data loss")
-        text = "DISKQUEUE(%s) %s depth at tail (%d), %s, resetting 0..."
-        self._log.error(text, self.name, sign, self._depth, cause)
+        if self._depth < 0:
+            text = "DISKQUEUE(%s) negative depth at tail (%d), metadata corruption, resetting 0..."
+        else:
+            text = "DISKQUEUE(%s) positive depth at tail (%d), data loss, resetting 0..."
+        self._log.error(text, self.name, self._depth)
         self._depth = 0
         self._note(1)
 

@@ -183,9 +183,12 @@ class Replay:
             self._cut(segment.first)
             self.present.update(present)
             self._mention_written(segment.end)
-            pending = [due > self._now for due in segment.due[1::2]]
-            self.due_numbers.extend(compress(segment.due[::2], pending))
-            self.due_times.extend(compress(segment.due[1::2], pending))
+            numbers, times = segment.due[::2], segment.due[1::2]
+            if min(times, default=self._now) < self._now:
+                pending = [due > self._now for due in times]
+                numbers, times = (array("q", compress(each, pending)) for each in (numbers, times))
+            self.due_numbers += numbers
+            self.due_times += times
         segment.forget_index()
         return True
 
