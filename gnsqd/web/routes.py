@@ -197,7 +197,7 @@ class Router:
             result = handler(request)
         except Exception as error:
             status, code = self._refusal(request, error)
-            result = {"message": code} if route.v1 else code
+            result = Content(dumps({"message": code}).encode()) if route.v1 else code
         if route.logged:
             self._log_request(request, remote_address, status, started)
         return _render_result(request, status, result, route.v1)
