@@ -251,9 +251,8 @@ class NSQD(Daemon):
 
     def _check_exit(self) -> None:
         if self._registry.loading and self._exit_requested.is_set():
-            text = "asked to exit while messages move from disk queues to journals; the next start goes on with the "
-            text += "rest"
-            raise StartError(text, prefix="failed to load metadata")
+            text = "asked to exit while messages move from disk queues to journals"
+            raise StartError(f"{text}; the next start goes on with the rest", prefix="failed to load metadata")
 
     def _bounds(self) -> list[Bounds]:
         topics = self._registry.topics.values()

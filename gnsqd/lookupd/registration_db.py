@@ -23,7 +23,6 @@ ALL = "*"
 
 Registration = tuple[str, str, str]  # category (client, topic or channel), topic, channel
 
-_IN_LOOKUP = ("hostname", "broadcast_address", "tcp_port", "http_port", "version")
 _LONG_AGO = -(1 << 63)
 
 
@@ -62,8 +61,13 @@ class PeerInfo:
         self.json = self._encode(self.broadcast_address)
 
     def _encode(self, broadcast_address: str) -> str:
-        row = {"remote_address": self.id} | {name: getattr(self, name) for name in _IN_LOOKUP} | self.topology
-        return dumps(row | {"broadcast_address": broadcast_address})
+        row: dict[str, object] = {
+            "remote_address": self.id,
+            "hostname": self.hostname,
+            "broadcast_address": broadcast_address,
+        }
+        row |= {"tcp_port": self.tcp_port, "http_port": self.http_port, "version": self.version, **self.topology}
+        return dumps(row)
 
     def json_for(self, host: str) -> str:
         """Returns the fields of /lookup, for an asker that reached nsqlookupd by this host name, "" if unknown."""

@@ -14,13 +14,15 @@ from gnsqd.shared.errors import reason_of
 class Socket(gevent.socket.socket):  # type: ignore[misc]
     """Yields at every receive, unlike gevent's own: a peer that sends endlessly would block the daemon."""
 
-    def recv(self, *args: Any) -> Any:
+    def recv(self, *args: Any) -> bytes:
         yield_turn()
-        return super().recv(*args)
+        data: bytes = super().recv(*args)
+        return data
 
-    def recv_into(self, *args: Any) -> Any:
+    def recv_into(self, *args: Any) -> int:
         yield_turn()
-        return super().recv_into(*args)
+        size: int = super().recv_into(*args)
+        return size
 
 
 def reason(error: Exception) -> str:

@@ -107,14 +107,17 @@ class API:
 
     def _split_lines(self, request: Request) -> list[bytes]:
         bodies: list[bytes] = []
+        rest = b""
         for piece in _pieces(request.body, of_lines=True):
-            lines = piece.split(b"\n")
-            if request.too_big or request.broken:
-                lines.pop()  # in the last piece, it is cut off
+            *lines, rest = piece.split(b"\n")
             if max(map(len, lines), default=0) > self._options.max_msg_size:
                 raise HTTPError(413, "MSG_TOO_BIG")
             bodies += filter(None, lines)
         _check_complete(request, "BODY_TOO_BIG")
+        if len(rest) > self._options.max_msg_size:
+            raise HTTPError(413, "MSG_TOO_BIG")
+        if rest:
+            bodies.append(rest)
         return bodies
 
     def _put(self, topic: Topic, bodies: list[bytes], deferred: int) -> None:
