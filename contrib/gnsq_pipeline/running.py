@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -88,7 +89,8 @@ def spark_session(given: SimpleNamespace) -> Iterator[tuple["SparkSession", Stop
         raise PipelineError(("" if session else "Spark did not start: ") + reason(error)) from None
     finally:
         if session is not None and running is None:
-            with contextlib.suppress(Py4JError, OSError):  # of a JVM that a signal has ended as well
+            # A signal may have ended the JVM as well, or end it at this moment: PySpark warns of that.
+            with contextlib.suppress(Py4JError, OSError), warnings.catch_warnings(action="ignore"):
                 session.stop()
 
 

@@ -6,21 +6,15 @@ import re
 import signal
 import struct
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from kit.account import Account, drain, next_body
-from kit.daemons import Daemon, StartFailed, eventually, own_command
+from kit.daemons import Daemon, StartFailed, eventually
 from kit.faulty_gnsqd import Faults, Rule
 from kit.http_api import ask, message
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create
-
-
-@pytest.fixture
-def faults(tmp_path: Path) -> Faults:
-    return Faults(tmp_path / "faults", own_command())
 
 
 @pytest.fixture

@@ -9,16 +9,11 @@ from threading import Thread
 import pytest
 
 from kit.account import drain
-from kit.daemons import Daemon, StartFailed, eventually, own_command
+from kit.daemons import Daemon, StartFailed, eventually
 from kit.faulty_gnsqd import Faults, Rule
 from kit.http_api import ask
 from kit.nsq_client import Client, Message, parse_message, sized
 from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
-
-
-@pytest.fixture
-def faults(tmp_path: Path) -> Faults:
-    return Faults(tmp_path / "faults", own_command())
 
 
 @pytest.fixture

@@ -5,12 +5,11 @@ The test decides how long, by holding fsync calls until it has seen what has to 
 
 import itertools
 import socket
-from pathlib import Path
 
 import pytest
 
 from kit.account import drain, next_body
-from kit.daemons import Daemon, eventually, own_command
+from kit.daemons import Daemon, eventually
 from kit.faulty_gnsqd import Faults
 from kit.http_api import ask
 from kit.nsq_client import HEARTBEAT, RESPONSE, Client
@@ -18,11 +17,6 @@ from kit.traffic import DaemonFactory
 
 IN_MEMORY, SYNC_EVERY = 5, 10
 FLAGS = [f"--mem-queue-size={IN_MEMORY}", f"--sync-every={SYNC_EVERY}", "--sync-timeout=50ms"]
-
-
-@pytest.fixture
-def faults(tmp_path: Path) -> Faults:
-    return Faults(tmp_path / "faults", own_command())
 
 
 @pytest.fixture

@@ -5,16 +5,22 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import click
 import pytest
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
+from gnsq_pipeline import running
 from gnsq_pipeline.errors import reason
 from gnsq_pipeline.options import ADDRESS, DURATION, INSTALL, MOMENT, SETTING, nsq_options, places
-from gnsq_pipeline.running import Stop, _filtered_stderr
+from gnsq_pipeline.running import Stop, _filtered_stderr, spark_session
 
 SOURCE_ERROR = """\
 [STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] \
@@ -179,3 +185,15 @@ def test_what_a_jvm_prints_after_a_signal_is_not_passed_on(capfd: pytest.Capture
         stop.hear(signal.SIGTERM)
         jvm.stdin.write("after it\n")
     assert found + capfd.readouterr().err == "to be seen\n"
+
+
+def test_session_whose_jvm_ends_meanwhile_stops_without_a_warning(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    jvm = Mock(**{"_jsc.stop.side_effect": Py4JError("Answer from Java side is empty")})
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)  # which `stop` sets
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(running, "_start", lambda given: Mock(stop=partial(SparkContext.stop, jvm)))
+    with spark_session(SimpleNamespace(verbose=True)):
+        pass
+    assert list(recwarn) == []
