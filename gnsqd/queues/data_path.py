@@ -14,13 +14,13 @@ from gnsqd.shared.names import is_ephemeral, is_valid_name
 from gnsqd.storage.directory import clean_up
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import list_names
-from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import Journals, find_journals
 from gnsqd.storage.metadata import FILE_NAME, ChannelMetadata, TopicMetadata, load, save
 from gnsqd.storage.syncer import Syncer
 
 if TYPE_CHECKING:
     from gnsqd.queues.journal_store import JournalStore
+    from gnsqd.storage.journal.journal import Journal
 
 CONVERTED_AT_ONCE = 8  # journals; most of it is waiting for fsync
 MAX_DELAY = 1 << 62  # ns
@@ -49,7 +49,7 @@ class DataPath:
             return Store(topic, self.context)
         return self._journal_store(topic, self.journals.open(topic))
 
-    def _journal_store(self, topic: str, journal: Journal) -> "JournalStore":
+    def _journal_store(self, topic: str, journal: "Journal") -> "JournalStore":
         from gnsqd.queues.journal_store import JournalStore  # here, as daemons without --durability do not need it
 
         return JournalStore(topic, self.context, journal)

@@ -7,6 +7,7 @@ milliseconds later.
 import os
 from collections.abc import Callable, Iterable
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from gevent import sleep
 from gevent.event import Event
@@ -16,9 +17,11 @@ from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.shared.disk_format import parse_segment_name
 from gnsqd.shared.errors import StorageError
-from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.open_files import OpenFiles
 from gnsqd.storage.syncer import Syncer
+
+if TYPE_CHECKING:
+    from gnsqd.storage.journal.journal import Journal
 
 FLUSH_SECONDS = 0.005
 RETRY_SECONDS = 1.0
@@ -66,18 +69,20 @@ class Journals:
     def topics(self) -> list[str]:
         return sorted(self._found)
 
-    def open(self, topic: str) -> Journal:
+    def open(self, topic: str) -> "Journal":
         """Returns the journal of a topic, with what is there replayed."""
+        from gnsqd.storage.journal.journal import Journal  # here, as daemons without --durability do not need it
+
         paths = self._found.pop(topic, [])
         journal = Journal(topic, self._options, paths, self._log, self._syncer, self._note, self._open_files)
         self._note_old(journal)
         return journal
 
-    def _note(self, journal: Journal) -> None:
+    def _note(self, journal: "Journal") -> None:
         self._dirty[journal] = None
         self._bell.set()
 
-    def _note_old(self, journal: Journal) -> None:
+    def _note_old(self, journal: "Journal") -> None:
         if len(journal.log.segments) > 1 or journal.retention.expires:
             self._old[journal] = None
             self._old_bell.set()
@@ -116,7 +121,7 @@ class Journals:
                 self._retry(journal)
             turns.give()
 
-    def _retry(self, journal: Journal) -> None:
+    def _retry(self, journal: "Journal") -> None:
         failed_before = journal.failed
         try:
             journal.retry()
