@@ -140,7 +140,9 @@ def compare_with_a_list(around: Fakes, steps: list[tuple[str, int]]) -> None:
             elif step == "requeue":
                 channel.requeue(1, message.id, 0)
             else:
+                before = channel.timeout_count
                 channel.process_due(monotonic_ns() + 2 * MINUTE)
+                assert channel.timeout_count > before
         if not topic.paused:
             eventually(lambda: topic.depth == 0)
             queued += in_topic
