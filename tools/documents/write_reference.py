@@ -78,7 +78,7 @@ def _commands(words: Words) -> str:
     rows = []
     for spec in protocol_commands():
         line, _, *others = by_name[spec.name]
-        tail = "size, count, size and body of each" if spec.message_limit else "size, body" if spec.limit else ""
+        tail = "size, count, size and body of each" if spec.has_messages else "size, body" if spec.limits else ""
         rows.append([line, tail, *others])
     return table(["Line", "Followed by", "State", "What it does", "Answer", "Errors besides `E_INVALID`"], rows)
 
