@@ -1,3 +1,5 @@
+cimport cython
+
 cdef class Polling:
     cdef object _idle
     cdef double _last
@@ -11,17 +13,22 @@ cdef class Connection:
     cdef public str remote_address
     cdef public double read_deadline
     cdef public object write_timeout
-    cdef object _layer, _socket, _hub, _readable, _reader, _timer, _sending
-    cdef bint _armed, _closed, _expired
+    cdef object _layer, _socket, _hub, _readable, _reader, _take, _timer, _sending
+    cdef bint _armed, _closed
     cdef bytes _unread
     cdef str _local_address
     cdef Polling _polling
     cdef double _timer_at
 
+    cpdef feed(self, take)
     cpdef bytes receive(self)
     cdef _decode(self, layer, bytes data)
-    cdef _receive(self)
+    cdef _wait(self, take)
     cpdef _on_readable(self)
+    @cython.locals(data=bytes)
+    cdef _take_input(self, bint expired)
+    cdef bytes _receive(self, bint expired)
+    cdef _watch_deadline(self)
     cdef _start_timer(self)
     cdef _stop_timer(self)
     cpdef _on_timer(self)

@@ -10,6 +10,7 @@ both fail or see the end, and IOLoop then closes.
 
 import os
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from time import monotonic, sleep
@@ -93,34 +94,42 @@ class Connection:
         self._reader: greenlet | None = None
         self._timer: Any = None
         self._timer_at = 0.0
-        self._expired = False
+        self._take: Any = None  # of `feed`, while it waits
         self._closed = False  # on this side
         self._sending = BoundedSemaphore(1)
 
     def is_receiving(self) -> bool:
-        """Returns True while `receive` or `handshake` waits for the client."""
+        """Returns True while `feed`, `receive` or `handshake` waits for the client."""
         return self._reader is not None
 
-    def receive(self) -> bytes:
-        """Returns what the client sent, unwrapped; b"" at its end. TimeoutError past the deadline, OSError, also after
-        `shutdown`, StreamError, also at an end inside a layer's stream. Yields."""
-        layer = self._layer
-        if self._unread:
-            data, self._unread = self._unread, b""
-            return data
-        if layer is None:
-            return self._receive()
+    def feed(self, take: Callable[[bytes], bool]) -> bool:
+        """Calls `take` with what the client sends, unwrapped, until it returns False; then returns True, or False at
+        the end of the stream. What comes while `feed` waits is taken on the hub: `take` must not yield.
+
+        TimeoutError past the deadline, OSError, also after `shutdown`, StreamError, also at an end inside a layer's
+        stream, and what `take` raises. Yields."""
         while True:
-            data = b""
-            if layer.pending:
+            layer = self._layer
+            if self._unread:
+                data, self._unread = self._unread, b""
+            elif layer is not None and layer.pending:
                 yield_turn()
-            elif layer.ended or not (data := self._receive()):
-                if layer.cut_off:
-                    raise StreamError(layer.cut_off)
-                return b""
-            data = self._decode(layer, data)
-            if data:
-                return data
+                data = self._decode(layer, b"")
+            else:
+                more = False if layer is not None and layer.ended else self._wait(take)
+                if more is not None:
+                    if not more and layer is not None and layer.cut_off:
+                        raise StreamError(layer.cut_off)
+                    return more
+                continue
+            if data and not take(data):
+                return True
+
+    def receive(self) -> bytes:
+        """Returns what the client sent, unwrapped; b"" at its end. Errors as `feed`. Yields."""
+        received = [b""]
+        self.feed(received.append)
+        return received[-1]
 
     def _decode(self, layer: Layer, data: bytes) -> bytes:
         try:
@@ -130,39 +139,68 @@ class Connection:
                 self._send_alert(layer.encode(b""))
             raise
 
-    def _receive(self) -> bytes:
-        while True:
-            if not self._armed:
-                self._readable.start(self._on_readable)
-                self._armed = True
-            if self.read_deadline and (self._timer is None or self.read_deadline < self._timer_at):
-                self._start_timer()
-            self._expired = False
-            self._reader = getcurrent()
-            try:
-                self._hub.switch()
-            finally:
-                self._reader = None
-            if self._closed:
-                raise OSError(f"{self._describe('read')}: use of closed network connection")
-            try:
-                return self._socket.recv(RECEIVE_SIZE)
-            except BlockingIOError:
-                # After a stall the deadline may be found out before what came in time.
-                if self._expired:
-                    raise TimeoutError(f"{self._describe('read')}: i/o timeout") from None
-            except OSError as error:
-                raise self._failed("read", error) from error
+    def _wait(self, take: Callable[[bytes], bool]) -> bool | None:
+        """Waits until `take` returns False, or the layer has to be looked at again, which gives None; errors, and other
+        results as `feed`."""
+        if not self._armed:
+            self._readable.start(self._on_readable)
+            self._armed = True
+        self._take = take
+        self._reader = getcurrent()
+        self._watch_deadline()
+        try:
+            more: bool | None = self._hub.switch()
+        finally:
+            self._reader = self._take = None
+        return more
 
     def _on_readable(self) -> None:
         self._polling.note()
-        reader = self._reader
-        if reader is None:
+        if self._reader is None:
             self._readable.stop()
             self._armed = False
         else:
+            self._take_input(False)
+
+    def _take_input(self, expired: bool) -> None:
+        """Lets `take` have what has arrived, and wakes the reader unless more of it can be taken here."""
+        reader, layer = self._reader, self._layer
+        try:
+            data = self._receive(expired)
+            more: bool | None = bool(data)
+            if data:
+                if layer is not None:
+                    data = self._decode(layer, data)
+                if not data or self._take(data):
+                    if layer is None or not (layer.pending or layer.ended):
+                        self._watch_deadline()
+                        return
+                    more = None
+        except BlockingIOError:
+            return
+        except Exception as error:
             self._reader = None
-            reader.switch()
+            reader.throw(error)
+        else:
+            self._reader = None
+            reader.switch(more)
+
+    def _receive(self, expired: bool) -> bytes:
+        if self._closed:
+            raise OSError(f"{self._describe('read')}: use of closed network connection")
+        try:
+            return self._socket.recv(RECEIVE_SIZE)
+        except BlockingIOError:
+            # After a stall the deadline may be found out before what came in time.
+            if expired:
+                raise TimeoutError(f"{self._describe('read')}: i/o timeout") from None
+            raise
+        except OSError as error:
+            raise self._failed("read", error) from error
+
+    def _watch_deadline(self) -> None:
+        if self.read_deadline and (self._timer is None or self.read_deadline < self._timer_at):
+            self._start_timer()
 
     def _start_timer(self) -> None:
         self._stop_timer()
@@ -177,15 +215,12 @@ class Connection:
 
     def _on_timer(self) -> None:
         self._stop_timer()
-        reader = self._reader
-        if reader is None or not self.read_deadline:
+        if self._reader is None or not self.read_deadline:
             return
         if self.read_deadline > monotonic():
             self._start_timer()
         else:
-            self._expired = True
-            self._reader = None
-            reader.switch()
+            self._take_input(True)
 
     def send(self, data: bytes) -> None:
         """Wraps and sends all of `data`; TimeoutError if the client takes nothing for as long as the write timeout, or
@@ -244,7 +279,7 @@ class Connection:
                         self._send(reply)
                     if layer.established:
                         break
-                    data = self._receive()
+                    data = self.receive()
                     if not data:
                         raise OSError("EOF")
                     reply = layer.handshake(data)
