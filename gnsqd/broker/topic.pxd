@@ -22,6 +22,7 @@ cdef class Topic:
 
     @cython.locals(now=cython.longlong, ids=GuidFactory, suffixes=list, messages=list)
     cpdef list new_messages(self, list bodies, long long deferred=*)
+    cpdef bint commits_at_once(self) except -1
     cpdef commit(self)
     @cython.locals(first=Py_ssize_t, size=Py_ssize_t)
     cpdef publish(self, list bodies, long long deferred=*)

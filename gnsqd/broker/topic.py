@@ -134,6 +134,10 @@ class Topic:
                 self.bounds.trim(2 * min(len(bodies), size))
             first += size
 
+    def commits_at_once(self) -> bool:
+        """True if `commit` has nothing to do."""
+        return self.write_ahead is None and not self.queue.backend.unsynced
+
     def commit(self) -> None:
         """Returns when all that was put is as durable as the options promise; StorageError if it is not. May yield."""
         if self.write_ahead is not None:

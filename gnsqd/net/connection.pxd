@@ -15,8 +15,8 @@ cdef class Connection:
     cdef public object write_timeout
     cdef object _layer, _socket, _hub, _readable, _reader, _take, _timer, _sending
     cdef bint _armed, _closed
-    cdef bytes _unread
-    cdef str _local_address
+    cdef bytes _unread, _unsent
+    cdef str _local_address, _write_error
     cdef Polling _polling
     cdef double _timer_at
 
@@ -32,6 +32,9 @@ cdef class Connection:
     cdef _start_timer(self)
     cdef _stop_timer(self)
     cpdef _on_timer(self)
+    cpdef bint is_sending(self) except -1
+    @cython.locals(sent=Py_ssize_t)
+    cpdef bint send_at_once(self, bytes data) except -1
     cpdef send(self, bytes data)
     cdef _send(self, bytes data)
     cdef Py_ssize_t _try_send(self, data) except -1

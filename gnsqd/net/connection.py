@@ -81,7 +81,7 @@ class Connection:
         self.read_deadline = 0.0
         self.write_timeout: float | None = None
         self._layer: Layer | None = None
-        self._unread = b""
+        self._unread = self._unsent = b""
         self._socket = sock
         try:
             self._local_address = format_address(sock.getsockname())
@@ -97,6 +97,7 @@ class Connection:
         self._take: Any = None  # of `feed`, while it waits
         self._closed = False  # on this side
         self._sending = BoundedSemaphore(1)
+        self._write_error = ""
 
     def is_receiving(self) -> bool:
         """Returns True while `feed`, `receive` or `handshake` waits for the client."""
@@ -222,19 +223,37 @@ class Connection:
         else:
             self._take_input(True)
 
+    def is_sending(self) -> bool:
+        """Returns True while somebody waits for the socket to accept more."""
+        return bool(self._sending.locked() or self._unsent)
+
+    def send_at_once(self, data: bytes) -> bool:
+        """Wraps `data`, and sends what the socket accepts now; False if that is not all: the rest comes before what
+        `send` is called with next. Nobody must be sending. Never yields; StreamError."""
+        if self._layer is not None:
+            data = self._layer.encode(data)
+        try:
+            sent = self._try_send(data)
+        except OSError as error:
+            self._write_error = str(error)  # for `send`: the error itself would be a cycle, with its traceback
+            sent = 0
+        if sent == len(data):
+            return True
+        self._unsent = data[sent:]
+        return False
+
     def send(self, data: bytes) -> None:
         """Wraps and sends all of `data`; TimeoutError if the client takes nothing for as long as the write timeout, or
         after that time less than SLOWEST_READER; OSError, StreamError. May yield."""
-        layer = self._layer
-        if not self._sending.locked() and (layer is None or len(data) <= _SLICE):
-            if layer is not None:
-                data = layer.encode(data)
-            sent = self._try_send(data)  # at once, as nearly always
-            if sent < len(data):
-                with self._sending:
-                    self._send_slowly(memoryview(data)[sent:])
-            return
+        if not self.is_sending() and len(data) <= _SLICE:
+            if self.send_at_once(data):  # as nearly always
+                return
+            data = b""
         with self._sending:
+            if self._write_error:
+                raise OSError(self._write_error)
+            unsent, self._unsent = self._unsent, b""
+            self._send(unsent)
             layer = self._layer
             if layer is None:
                 self._send(data)
@@ -245,11 +264,8 @@ class Connection:
                 self._send(layer.encode(data[start : start + _SLICE]))
 
     def _send(self, data: bytes) -> None:
-        sent = self._try_send(data)
-        if sent < len(data):
-            self._send_slowly(memoryview(data)[sent:])
-
-    def _send_slowly(self, rest: memoryview) -> None:
+        """Sends bytes that are wrapped already; errors as `send`. May yield."""
+        rest = memoryview(data)[self._try_send(data) :]
         timeout = self.write_timeout
         error = TimeoutError(f"{self._describe('write')}: i/o timeout")
         end = 0.0 if timeout is None else monotonic() + timeout + len(rest) / SLOWEST_READER

@@ -35,3 +35,5 @@ cdef class ClientV2:
     cpdef send_messages(self, list messages)
     @cython.locals(output=list, data=bytes)
     cpdef flush(self, frames=*)
+    @cython.locals(output=list, data=bytes, connection=Connection)
+    cpdef bint flush_at_once(self, frames) except -1

@@ -187,6 +187,19 @@ class ClientV2:
             self._output_size = 0
             self.connection.send(data)
 
+    def flush_at_once(self, frames: Iterable[bytes]) -> bool:
+        """Sends as `flush`, but only what the socket accepts now; False if that is not all. Then `flush` is to follow,
+        if only with an empty frame. Never yields; StreamError."""
+        output = self._output
+        output += frames
+        connection = self.connection
+        if connection.is_sending():
+            return False
+        data = output[0] if len(output) == 1 else b"".join(output)
+        output.clear()
+        self._output_size = 0
+        return connection.send_at_once(data)
+
     def wait_or_flush(self, timeout: float = -1.0) -> None:
         """Waits for the bell, at most `timeout` seconds if that isn't negative. What is buffered is sent at the next
         tick of a ticker that runs all the time, so at once if one has passed since the last that was used."""

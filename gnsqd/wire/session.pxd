@@ -22,11 +22,15 @@ cdef class Session:
     @cython.locals(ids=list, count=Py_ssize_t)
     cdef _finish_run(self, Channel channel)
     cdef bint _is_turn_over(self) except -1
+    @cython.locals(topic=Topic, replies=list)
+    cpdef bint take(self, bytes data) except -1
+    @cython.locals(client=ClientV2)
+    cdef _note_answered(self)
     @cython.locals(client=ClientV2, topic=Topic, replies=list, uncommitted=dict)
     cpdef commit_and_reply(self)
-    @cython.locals(command=Command, needs_bytes=cython.bint)
     cpdef _serve(self)
-    @cython.locals(data=bytes)
+    @cython.locals(command=Command)
+    cdef _go_on(self)
     cdef bint _receive(self) except -1
     @cython.locals(client=ClientV2, channel=Channel, messages=list, window=cython.longlong, debugging=cython.bint)
     cpdef _pump(self)

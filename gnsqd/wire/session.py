@@ -115,6 +115,25 @@ class Session:
             self._turn_end = now + TURN_SECONDS
         return now > self._turn_end
 
+    def take(self, data: bytes) -> bool:
+        """Executes and answers the commands that `data` completes. Never yields: returns False if IOLoop has to go on,
+        also because the commit or the client's socket may have to wait. Errors as `execute`."""
+        self._turn_end = 0.0
+        self.decoder.feed(data)
+        if not self.execute():
+            return False
+        for topic in self._uncommitted:
+            if not topic.commits_at_once():
+                return False
+        self._uncommitted.clear()
+        if self._replies:
+            replies, self._replies = self._replies, []
+            if not self.client.flush_at_once(replies):
+                self._replies.append(b"")  # for what the socket did not accept
+                return False
+        self._note_answered()
+        return True
+
     def commit_and_reply(self) -> None:
         """Sends the answers of the batch, once what it has published is kept as surely as the options promise. May
         yield; ClientError, which is the only answer then, if that can't be kept; errors as `ClientV2.flush`."""
@@ -133,6 +152,14 @@ class Session:
         if replies:
             self._replies = []
             client.flush(replies)
+        self._note_answered()
+
+    def _note_answered(self) -> None:
+        """Lets what has been executed take effect: the client is alive, and it has its subscription."""
+        client = self.client
+        if self._has_executed:
+            client.set_deadlines()
+            self._has_executed = False
         if client.channel is not client.delivering:
             client.delivering = client.channel
             client.doorbell.ring()
@@ -162,41 +189,40 @@ class Session:
     def _serve(self) -> None:
         while True:
             try:
-                needs_bytes = self.execute()
+                if self.execute() and not self._receive():
+                    return
             finally:
                 self.commit_and_reply()
-            command = self._command
-            if needs_bytes:
-                if not self._receive():
-                    return
-            elif command is not None and command.upgrade is not None:
-                self._upgrade(*command.upgrade)
-                self._command = None
-            else:
-                if command is None or self._is_turn_over():
-                    yield_turn()
-                    self._turn_end = monotonic() + TURN_SECONDS
-                if command is not None:
-                    command.may_yield = True
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Does what `execute` stopped for. Errors as `_upgrade`. Yields."""
+        command = self._command
+        if command is not None and command.upgrade is not None:
+            self._upgrade(*command.upgrade)
+            self._command = None
+            return
+        if self._is_turn_over():
+            yield_turn()
+            self._turn_end = monotonic() + TURN_SECONDS
+        if command is not None:
+            command.may_yield = True
 
     def _receive(self) -> bool:
-        """Gives the decoder what comes, also the end of the stream. Returns False if it ends between two commands;
-        OSError, StreamError if it breaks there. Yields."""
-        if self._has_executed:
-            self.client.set_deadlines()
-            self._has_executed = False
+        """Answers what is executed, and has `take` called with what comes until IOLoop has to go on; gives the decoder
+        the end of the stream. Returns False if it ends between two commands; OSError, StreamError if it breaks there,
+        and errors as `take`. Yields."""
+        self.commit_and_reply()
         self._turn_end = 0.0
         try:
-            data = self.client.connection.receive()
+            if self.client.connection.feed(self.take):
+                return True
         except (OSError, StreamError) as error:
             if self._command is None:
                 raise
             self.decoder.end(str(error))
-            return True
-        if data:
-            self.decoder.feed(data)
-            return True
-        self.decoder.end()
+        else:
+            self.decoder.end()
         return self._command is not None
 
     def _upgrade(self, tls: TLS | None, compression: Layer | None, label: str) -> None:
