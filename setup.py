@@ -38,6 +38,11 @@ def build_requires() -> list[str]:
     return ["Cython>=3.1"] if compiler_works() else []
 
 
+def source_of(module: str) -> str:
+    path = module.replace(".", "/") + ".py"
+    return path if Path(path).exists() else path + "x"
+
+
 def main() -> None:
     from setuptools import Extension, setup
     from setuptools.command.build_ext import build_ext
@@ -85,7 +90,7 @@ def main() -> None:
         ext_modules=[
             Extension(
                 module,
-                [module.replace(".", "/") + ".py"],
+                [source_of(module)],
                 depends=["setup.py"],
                 extra_compile_args=COMPILE_ARGS,
                 optional=True,

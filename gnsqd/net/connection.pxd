@@ -1,5 +1,8 @@
 cimport cython
 
+from gnsqd.net.native cimport monotonic
+
+
 cdef class Polling:
     cdef object _idle
     cdef double _last
