@@ -1,11 +1,12 @@
 cimport cython
 
+from gnsqd.net.endpoint cimport Endpoint
 from gnsqd.net.native cimport monotonic
 
 
 cdef class Polling:
     cdef object _idle
-    cdef double _last
+    cdef double _last, _window
     cdef readonly bint looking
 
     cpdef note(self)
@@ -16,8 +17,9 @@ cdef class Connection:
     cdef public str remote_address
     cdef public double read_deadline
     cdef public object write_timeout
-    cdef object _layer, _socket, _hub, _readable, _reader, _take, _timer, _sending
-    cdef bint _armed, _closed
+    cdef object _layer, _socket, _hub, _reader, _take, _timer, _sending
+    cdef bint _closed
+    cdef Endpoint _endpoint
     cdef bytes _unread, _unsent
     cdef str _local_address, _write_error
     cdef Polling _polling
@@ -30,7 +32,7 @@ cdef class Connection:
     cpdef _on_readable(self)
     @cython.locals(data=bytes)
     cdef _take_input(self, bint expired)
-    cdef bytes _receive(self, bint expired)
+    cdef bytes _receive(self)
     cdef _watch_deadline(self)
     cdef _start_timer(self)
     cdef _stop_timer(self)
@@ -39,5 +41,6 @@ cdef class Connection:
     @cython.locals(sent=Py_ssize_t)
     cpdef bint send_at_once(self, bytes data) except -1
     cpdef send(self, bytes data)
+    @cython.locals(sent=Py_ssize_t)
     cdef _send(self, bytes data)
-    cdef Py_ssize_t _try_send(self, data) except -1
+    cdef Py_ssize_t _try_send(self, bytes data, Py_ssize_t start) except -1

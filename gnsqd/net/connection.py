@@ -25,14 +25,16 @@ from greenlet import getcurrent, greenlet
 
 from gnsqd.hub.cooperative import yield_turn
 from gnsqd.net.addresses import format_address
+from gnsqd.net.endpoint import Endpoint
 from gnsqd.net.stream import TLS, Layer, Stack, StreamError, TLSError
 from gnsqd.shared.errors import reason_of
 
-RECEIVE_SIZE = 65536
 WINDOW = 50e-6  # seconds that the loop polls
 SLOWEST_READER = 4096  # bytes in a second
+_new_endpoint: type[Endpoint] = Endpoint
+with suppress(ImportError):  # where nothing is compiled
+    from gnsqd.net.native import NativeEndpoint as _new_endpoint
 _SLICE = 65536  # bytes wrapped before others get their turn: the slowest compression takes some ms for them
-_READ = 1
 _offer_processor: Any = getattr(os, "sched_yield", partial(sleep, 0))  # not every system has it
 
 
@@ -47,19 +49,20 @@ class Polling:
     def __init__(self) -> None:
         self._idle: Any = get_hub().loop.idle()  # called as long as there is nothing else to do
         self._last = 0.0
+        self._window = WINDOW  # compiled, a number of C
         self.looking = False
 
     def note(self) -> None:
         """Notes that there is input."""
         now = monotonic()
-        if not self.looking and now - self._last < WINDOW:
+        if not self.looking and now - self._last < self._window:
             self.looking = True
             self._idle.start(self._look)
         self._last = now
 
     def _look(self) -> None:
         _offer_processor()
-        if monotonic() - self._last > WINDOW:
+        if monotonic() - self._last > self._window:
             self.looking = False
             self._idle.stop()
 
@@ -76,7 +79,6 @@ class Connection:
     """Owns the socket. `read_deadline` is monotonic seconds, 0 for none; `write_timeout` seconds, None for none."""
 
     def __init__(self, sock: socket.socket, remote_address: str) -> None:
-        sock.setblocking(False)
         self.remote_address = remote_address
         self.read_deadline = 0.0
         self.write_timeout: float | None = None
@@ -89,8 +91,7 @@ class Connection:
             self._local_address = "@"
         self._hub = get_hub()
         self._polling = shared_polling()
-        self._readable = self._hub.loop.io(sock.fileno(), _READ)
-        self._armed = False
+        self._endpoint = _new_endpoint(sock, self._on_readable)
         self._reader: greenlet | None = None
         self._timer: Any = None
         self._timer_at = 0.0
@@ -143,9 +144,7 @@ class Connection:
     def _wait(self, take: Callable[[bytes], bool]) -> bool | None:
         """Waits until `take` returns False, or the layer has to be looked at again, which gives None; errors, and other
         results as `feed`."""
-        if not self._armed:
-            self._readable.start(self._on_readable)
-            self._armed = True
+        self._endpoint.watch()
         self._take = take
         self._reader = getcurrent()
         self._watch_deadline()
@@ -158,17 +157,22 @@ class Connection:
     def _on_readable(self) -> None:
         self._polling.note()
         if self._reader is None:
-            self._readable.stop()
-            self._armed = False
+            self._endpoint.stop()
         else:
             self._take_input(False)
 
     def _take_input(self, expired: bool) -> None:
         """Lets `take` have what has arrived, and wakes the reader unless more of it can be taken here."""
         reader, layer = self._reader, self._layer
+        more: bool | None
         try:
-            data = self._receive(expired)
-            more: bool | None = bool(data)
+            data = self._receive()
+            if data is None:
+                # After a stall the deadline may be found out before what came in time.
+                if expired:
+                    raise TimeoutError(f"{self._describe('read')}: i/o timeout")
+                return
+            more = bool(data)
             if data:
                 if layer is not None:
                     data = self._decode(layer, data)
@@ -177,8 +181,6 @@ class Connection:
                         self._watch_deadline()
                         return
                     more = None
-        except BlockingIOError:
-            return
         except Exception as error:
             self._reader = None
             reader.throw(error)
@@ -186,16 +188,11 @@ class Connection:
             self._reader = None
             reader.switch(more)
 
-    def _receive(self, expired: bool) -> bytes:
+    def _receive(self) -> bytes | None:
         if self._closed:
             raise OSError(f"{self._describe('read')}: use of closed network connection")
         try:
-            return self._socket.recv(RECEIVE_SIZE)
-        except BlockingIOError:
-            # After a stall the deadline may be found out before what came in time.
-            if expired:
-                raise TimeoutError(f"{self._describe('read')}: i/o timeout") from None
-            raise
+            return self._endpoint.receive()
         except OSError as error:
             raise self._failed("read", error) from error
 
@@ -233,7 +230,7 @@ class Connection:
         if self._layer is not None:
             data = self._layer.encode(data)
         try:
-            sent = self._try_send(data)
+            sent = self._try_send(data, 0)
         except OSError as error:
             self._write_error = str(error)  # for `send`: the error itself would be a cycle, with its traceback
             sent = 0
@@ -265,22 +262,19 @@ class Connection:
 
     def _send(self, data: bytes) -> None:
         """Sends bytes that are wrapped already; errors as `send`. May yield."""
-        rest = memoryview(data)[self._try_send(data) :]
+        sent = self._try_send(data, 0)
         timeout = self.write_timeout
         error = TimeoutError(f"{self._describe('write')}: i/o timeout")
-        end = 0.0 if timeout is None else monotonic() + timeout + len(rest) / SLOWEST_READER
-        while rest:
+        end = 0.0 if timeout is None else monotonic() + timeout + (len(data) - sent) / SLOWEST_READER
+        while sent < len(data):
             if end and monotonic() > end:
                 raise error
             wait_write(self._socket.fileno(), timeout, error)
-            rest = rest[self._try_send(rest) :]
+            sent += self._try_send(data, sent)
 
-    def _try_send(self, data: bytes | memoryview) -> int:
-        """Returns the number of bytes of `data` that the socket accepted."""
+    def _try_send(self, data: bytes, start: int) -> int:
         try:
-            return self._socket.send(data)
-        except BlockingIOError:
-            return 0
+            return self._endpoint.send(data, start)
         except OSError as error:
             raise self._failed("write", error) from error
 
@@ -331,7 +325,5 @@ class Connection:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._readable.stop()
-        self._readable.close()
         self._stop_timer()
-        self._socket.close()
+        self._endpoint.close()

@@ -1,6 +1,18 @@
 """What compiled modules do without Python in between: the clocks, whose functions stand in for those of `time`."""
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_SetFromErrno
+from libc.errno cimport EAGAIN, errno
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+
+from gnsqd.net.endpoint cimport Endpoint
+
+cdef extern from "sys/socket.h":
+    int MSG_NOSIGNAL
+    Py_ssize_t recv(int fd, void *buffer, size_t size, int flags)
+    Py_ssize_t send(int fd, const void *data, size_t size, int flags)
+
+cdef char _buffer[65536]  # of all connections, each for a single call
 
 
 cpdef long long time_ns() noexcept:
@@ -19,3 +31,30 @@ cdef inline long long _nanoseconds(int clock) noexcept:
     cdef timespec now
     clock_gettime(clock, &now)
     return <long long>now.tv_sec * 1_000_000_000 + now.tv_nsec
+
+
+cdef class NativeEndpoint(Endpoint):
+    """An endpoint that makes the calls of the system itself."""
+
+    cdef int _fd
+
+    def __init__(self, sock, on_readable):
+        Endpoint.__init__(self, sock, on_readable)
+        self._fd = sock.fileno()
+
+    cpdef bytes receive(self):
+        cdef Py_ssize_t length = recv(self._fd, _buffer, sizeof(_buffer), 0)
+        if length >= 0:
+            return PyBytes_FromStringAndSize(_buffer, length)
+        if errno == EAGAIN:
+            return None
+        PyErr_SetFromErrno(OSError)
+
+    cpdef Py_ssize_t send(self, bytes data, Py_ssize_t start) except -1:
+        cdef const char *begin = data
+        cdef Py_ssize_t length = send(self._fd, begin + start, len(data) - start, MSG_NOSIGNAL)
+        if length < 0:
+            if errno != EAGAIN:
+                PyErr_SetFromErrno(OSError)
+            return 0
+        return length

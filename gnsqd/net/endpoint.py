@@ -1,0 +1,53 @@
+"""A client's socket, non-blocking, and the watcher that calls when there is something to receive.
+
+`native` has the same without Python in between.
+"""
+
+import socket
+from collections.abc import Callable
+
+from gevent import get_hub
+
+RECEIVE_SIZE = 65536
+_READ = 1
+
+
+class Endpoint:
+    """Owns `sock`. While it watches, `on_readable()` is called on the hub whenever there is something to receive."""
+
+    def __init__(self, sock: socket.socket, on_readable: Callable[[], None]) -> None:
+        sock.setblocking(False)
+        self.watches = False
+        self._socket = sock
+        self._on_readable = on_readable
+        self._watcher = get_hub().loop.io(sock.fileno(), _READ)
+
+    def watch(self) -> None:
+        """Begins to watch; has no effect while it does."""
+        if not self.watches:
+            self.watches = True
+            self._watcher.start(self._on_readable)
+
+    def stop(self) -> None:
+        if self.watches:
+            self.watches = False
+            self._watcher.stop()
+
+    def receive(self) -> bytes | None:
+        """Returns what has arrived, b"" at the end of the stream, None if nothing has; OSError."""
+        try:
+            return self._socket.recv(RECEIVE_SIZE)
+        except BlockingIOError:
+            return None
+
+    def send(self, data: bytes, start: int) -> int:
+        """Sends `data` from `start` on; returns how many bytes of it the socket accepted, perhaps 0; OSError."""
+        try:
+            return self._socket.send(memoryview(data)[start:] if start else data)
+        except BlockingIOError:
+            return 0
+
+    def close(self) -> None:
+        self.stop()
+        self._watcher.close()
+        self._socket.close()
