@@ -116,7 +116,7 @@ class ClientV1:
         """Sends the replies; raises as `Connection.send`."""
         if self._replies:
             replies, self._replies = bytes(self._replies), bytearray()
-            self.connection.send(replies)
+            self.connection.send([replies])
 
 
 @dataclass(eq=False)

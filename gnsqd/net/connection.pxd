@@ -15,10 +15,10 @@ cdef class Polling:
 
 cdef class Connection:
     cdef public str remote_address
-    cdef public double read_deadline
-    cdef public object write_timeout
+    cdef public double read_deadline, write_timeout
     cdef object _layer, _socket, _hub, _reader, _take, _timer, _sending
     cdef bint _closed
+    cdef Py_ssize_t _senders
     cdef Endpoint _endpoint
     cdef bytes _unread, _unsent
     cdef str _local_address, _write_error
@@ -38,9 +38,9 @@ cdef class Connection:
     cdef _stop_timer(self)
     cpdef _on_timer(self)
     cpdef bint is_sending(self) except -1
-    @cython.locals(sent=Py_ssize_t)
-    cpdef bint send_at_once(self, bytes data) except -1
-    cpdef send(self, bytes data)
-    @cython.locals(sent=Py_ssize_t)
+    cpdef bint send_at_once(self, list frames) except -1
+    @cython.locals(data=bytes)
+    cpdef send(self, list frames)
+    cdef _send_slowly(self, bytes data)
+    @cython.locals(timeout=double, end=double)
     cdef _send(self, bytes data)
-    cdef Py_ssize_t _try_send(self, bytes data, Py_ssize_t start) except -1

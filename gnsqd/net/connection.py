@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from math import inf
 from time import monotonic, sleep
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -76,12 +77,12 @@ def shared_polling() -> Polling:
 
 
 class Connection:
-    """Owns the socket. `read_deadline` is monotonic seconds, 0 for none; `write_timeout` seconds, None for none."""
+    """Owns the socket. `read_deadline` is monotonic seconds, `write_timeout` seconds; 0 stands for none."""
 
     def __init__(self, sock: socket.socket, remote_address: str) -> None:
         self.remote_address = remote_address
         self.read_deadline = 0.0
-        self.write_timeout: float | None = None
+        self.write_timeout = 0.0
         self._layer: Layer | None = None
         self._unread = self._unsent = b""
         self._socket = sock
@@ -98,6 +99,7 @@ class Connection:
         self._take: Any = None  # of `feed`, while it waits
         self._closed = False  # on this side
         self._sending = BoundedSemaphore(1)
+        self._senders = 0  # that have it, or wait for it
         self._write_error = ""
 
     def is_receiving(self) -> bool:
@@ -137,7 +139,7 @@ class Connection:
         try:
             return layer.decode(data)
         except StreamError:
-            if not self._sending.locked():
+            if not self._senders:
                 self._send_alert(layer.encode(b""))
             raise
 
@@ -221,82 +223,93 @@ class Connection:
             self._take_input(True)
 
     def is_sending(self) -> bool:
-        """Returns True while somebody waits for the socket to accept more."""
-        return bool(self._sending.locked() or self._unsent)
+        """Returns True while somebody waits for the socket to accept more, or has to."""
+        return bool(self._senders or self._unsent or self._write_error)
 
-    def send_at_once(self, data: bytes) -> bool:
-        """Wraps `data`, and sends what the socket accepts now; False if that is not all: the rest comes before what
+    def send_at_once(self, frames: list[bytes]) -> bool:
+        """Wraps `frames`, and sends what the socket accepts now; False if that is not all: the rest comes before what
         `send` is called with next. Nobody must be sending. Never yields; StreamError."""
         if self._layer is not None:
-            data = self._layer.encode(data)
+            frames = [self._layer.encode(b"".join(frames))]
         try:
-            sent = self._try_send(data, 0)
+            self._unsent = self._endpoint.send(frames)
         except OSError as error:
-            self._write_error = str(error)  # for `send`: the error itself would be a cycle, with its traceback
-            sent = 0
-        if sent == len(data):
-            return True
-        self._unsent = data[sent:]
-        return False
+            # For `send`. The error itself would be a cycle, with its traceback.
+            self._write_error = str(self._failed("write", error))
+        return not (self._unsent or self._write_error)
 
-    def send(self, data: bytes) -> None:
-        """Wraps and sends all of `data`; TimeoutError if the client takes nothing for as long as the write timeout, or
+    def send(self, frames: list[bytes]) -> None:
+        """Wraps and sends all `frames`; TimeoutError if the client takes nothing for as long as the write timeout, or
         after that time less than SLOWEST_READER; OSError, StreamError. May yield."""
-        if not self.is_sending() and len(data) <= _SLICE:
-            if self.send_at_once(data):  # as nearly always
-                return
-            data = b""
-        with self._sending:
-            if self._write_error:
-                raise OSError(self._write_error)
-            unsent, self._unsent = self._unsent, b""
+        data = b""
+        if self.is_sending() or self._layer is not None and sum(map(len, frames)) > _SLICE:
+            data = b"".join(frames)
+        elif self.send_at_once(frames):  # as nearly always
+            return
+        self._senders += 1
+        try:
+            with self._sending:
+                self._send_slowly(data)
+        finally:
+            self._senders -= 1
+
+    def _send_slowly(self, data: bytes) -> None:
+        """Wraps and sends `data` after what was sent at once; errors as `send`. Yields."""
+        if self._write_error:
+            raise OSError(self._write_error)
+        unsent, self._unsent = self._unsent, b""
+        if unsent:
             self._send(unsent)
-            layer = self._layer
-            if layer is None:
-                self._send(data)
-                return
-            for start in range(0, max(len(data), 1), _SLICE):
-                if start:
-                    yield_turn()
-                self._send(layer.encode(data[start : start + _SLICE]))
+        layer = self._layer
+        if layer is None:
+            self._send(data)
+            return
+        for start in range(0, max(len(data), 1), _SLICE):
+            if start:
+                yield_turn()
+            self._send(layer.encode(data[start : start + _SLICE]))
 
     def _send(self, data: bytes) -> None:
         """Sends bytes that are wrapped already; errors as `send`. May yield."""
-        sent = self._try_send(data, 0)
+        rest = memoryview(data)
         timeout = self.write_timeout
-        error = TimeoutError(f"{self._describe('write')}: i/o timeout")
-        end = 0.0 if timeout is None else monotonic() + timeout + (len(data) - sent) / SLOWEST_READER
-        while sent < len(data):
-            if end and monotonic() > end:
-                raise error
-            wait_write(self._socket.fileno(), timeout, error)
-            sent += self._try_send(data, sent)
-
-    def _try_send(self, data: bytes, start: int) -> int:
-        try:
-            return self._endpoint.send(data, start)
-        except OSError as error:
-            raise self._failed("write", error) from error
+        end = monotonic() + timeout + len(rest) / SLOWEST_READER if timeout else inf
+        while rest:
+            try:
+                rest = rest[self._socket.send(rest) :]
+            except BlockingIOError:
+                error = TimeoutError(f"{self._describe('write')}: i/o timeout")
+                if monotonic() > end:
+                    raise error
+                wait_write(self._socket.fileno(), timeout or None, error)
+            except OSError as error:
+                raise self._failed("write", error) from error
 
     def handshake(self, layer: TLS, received: bytes) -> None:
         """Lets `layer` shake hands, beginning with what was `received` already, and puts it on; errors as `receive`,
         and all of it within the read deadline. On failure nothing but TLS's own alert is sent. Yields."""
-        with self._sending:
-            try:
-                reply = layer.handshake(received)
-                while True:
-                    if reply:
-                        self._send(reply)
-                    if layer.established:
-                        break
-                    data = self.receive()
-                    if not data:
-                        raise OSError("EOF")
-                    reply = layer.handshake(data)
-            except TLSError as error:
-                self._send_alert(error.alert)
-                raise
-            self.push(layer)
+        self._senders += 1
+        try:
+            with self._sending:
+                self._shake_hands(layer, received)
+        except TLSError as error:
+            self._send_alert(error.alert)
+            raise
+        finally:
+            self._senders -= 1
+
+    def _shake_hands(self, layer: TLS, received: bytes) -> None:
+        reply = layer.handshake(received)
+        while True:
+            if reply:
+                self._send(reply)
+            if layer.established:
+                break
+            data = self.receive()
+            if not data:
+                raise OSError("EOF")
+            reply = layer.handshake(data)
+        self.push(layer)
 
     def _send_alert(self, alert: bytes) -> None:
         """Sends TLS's last word, if there is one and somebody to take it: nobody waits for that."""

@@ -1,3 +1,5 @@
+cimport cython
+
 cdef class Endpoint:
     cdef readonly bint watches
     cdef object _socket, _on_readable, _watcher
@@ -5,5 +7,6 @@ cdef class Endpoint:
     cpdef watch(self)
     cpdef stop(self)
     cpdef bytes receive(self)
-    cpdef Py_ssize_t send(self, bytes data, Py_ssize_t start) except -1
+    @cython.locals(data=bytes)
+    cpdef bytes send(self, list frames)
     cpdef close(self)

@@ -40,12 +40,13 @@ class Endpoint:
         except BlockingIOError:
             return None
 
-    def send(self, data: bytes, start: int) -> int:
-        """Sends `data` from `start` on; returns how many bytes of it the socket accepted, perhaps 0; OSError."""
+    def send(self, frames: list[bytes]) -> bytes:
+        """Sends `frames`; returns the bytes that the socket did not accept, b"" if there are none. OSError."""
+        data = frames[0] if len(frames) == 1 else b"".join(frames)
         try:
-            return self._socket.send(memoryview(data)[start:] if start else data)
+            return data[self._socket.send(data) :]
         except BlockingIOError:
-            return 0
+            return data
 
     def close(self) -> None:
         self.stop()

@@ -1,6 +1,6 @@
 """What compiled modules do without Python in between: the clocks, whose functions stand in for those of `time`."""
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_SetFromErrno
 from libc.errno cimport EAGAIN, errno
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
@@ -50,11 +50,13 @@ cdef class NativeEndpoint(Endpoint):
             return None
         PyErr_SetFromErrno(OSError)
 
-    cpdef Py_ssize_t send(self, bytes data, Py_ssize_t start) except -1:
-        cdef const char *begin = data
-        cdef Py_ssize_t length = send(self._fd, begin + start, len(data) - start, MSG_NOSIGNAL)
-        if length < 0:
+    cpdef bytes send(self, list frames):
+        cdef bytes data = frames[0] if len(frames) == 1 else b"".join(frames)
+        cdef Py_ssize_t sent = send(self._fd, PyBytes_AS_STRING(data), len(data), MSG_NOSIGNAL)
+        if sent == len(data):
+            return b""
+        if sent < 0:
             if errno != EAGAIN:
                 PyErr_SetFromErrno(OSError)
-            return 0
-        return length
+            sent = 0
+        return data[sent:]

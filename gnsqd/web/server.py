@@ -115,7 +115,7 @@ class HTTPServer:
                     raise OSError("unexpected EOF" if received else "EOF")
                 received += data
             if received.startswith(_HTTP_BEGINNINGS):
-                connection.send(_NO_TLS)
+                connection.send([_NO_TLS])
                 raise StreamError("client sent an HTTP request to an HTTPS server")
             connection.handshake(layer, received)
         except (OSError, StreamError) as error:
@@ -125,7 +125,7 @@ class HTTPServer:
         router = self._router if self._for_peer is None else self._for_peer(layer.peer_common_name)
         self._serve_requests(connection, router)
         layer.end()
-        connection.send(b"")  # nothing but TLS's goodbye, without which clients suspect that the end is missing
+        connection.send([b""])  # nothing but TLS's goodbye, without which clients suspect that the end is missing
 
     def _serve_requests(self, connection: Connection, router: Responder) -> None:
         began = 0.0  # the head or the body that is under way
@@ -156,14 +156,14 @@ class HTTPServer:
             answer = router.respond(request, connection.remote_address)
             request.body = b""
             if not isinstance(answer, bytes):
-                connection.send(b"".join(answers))
+                connection.send(answers)
                 self._send_parts(connection, answer)
                 reader.done = True
                 return True
             answers.append(answer)
             size += len(answer)
             if size >= BATCH_BYTES:
-                connection.send(b"".join(answers))
+                connection.send(answers)
                 answers.clear()
                 size = 0
                 yield_turn()
@@ -172,7 +172,7 @@ class HTTPServer:
         elif reader.request is not None and (interim := reader.take_interim()):
             answers.append(interim)
         if answers:
-            connection.send(b"".join(answers))
+            connection.send(answers)
         return bool(requests)
 
     def _send_parts(self, connection: Connection, parts: Generator[bytes]) -> None:
@@ -181,7 +181,7 @@ class HTTPServer:
             for part in parts:
                 if self._closed:
                     break
-                connection.send(part)
+                connection.send([part])
 
     def _linger(self, connection: Connection, sock: socket.socket) -> None:
         """Lets the client read the last answer before what it still sends makes the kernel reset the connection."""

@@ -27,13 +27,14 @@ cdef class ClientV2:
     cdef Py_ssize_t _output_size
 
     cpdef long long window(self) except? -1
+    @cython.locals(seconds=double)
     cpdef set_deadlines(self)
     cpdef set_ready_count(self, long long count)
     cpdef left_flight(self, long long count)
     cpdef wake(self)
     @cython.locals(message=Message, output=list, delivery=bytes, size=Py_ssize_t)
     cpdef send_messages(self, list messages)
-    @cython.locals(output=list, data=bytes)
+    @cython.locals(output=list)
     cpdef flush(self, frames=*)
-    @cython.locals(output=list, data=bytes, connection=Connection)
-    cpdef bint flush_at_once(self, frames) except -1
+    @cython.locals(output=list)
+    cpdef bint flush_at_once(self, list frames) except -1

@@ -118,12 +118,9 @@ class ClientV2:
 
     def set_deadlines(self) -> None:
         """Lets the client send a command within two heartbeats from now, and take what it is sent within one."""
-        if self.heartbeat_interval:
-            self.connection.read_deadline = monotonic() + 2 * self.heartbeat_interval / _NS
-            self.connection.write_timeout = self.heartbeat_interval / _NS
-        else:
-            self.connection.read_deadline = 0.0
-            self.connection.write_timeout = None
+        seconds = self.heartbeat_interval / _NS
+        self.connection.read_deadline = monotonic() + 2 * seconds if seconds else 0.0
+        self.connection.write_timeout = seconds
 
     def _on_heartbeat(self) -> None:
         self.heartbeat_due = True
@@ -182,23 +179,20 @@ class ClientV2:
         output = self._output
         output += frames
         if output:
-            data = output[0] if len(output) == 1 else b"".join(output)
-            output.clear()
+            self._output = []
             self._output_size = 0
-            self.connection.send(data)
+            self.connection.send(output)
 
-    def flush_at_once(self, frames: Iterable[bytes]) -> bool:
+    def flush_at_once(self, frames: list[bytes]) -> bool:
         """Sends as `flush`, but only what the socket accepts now; False if that is not all. Then `flush` is to follow,
         if only with an empty frame. Never yields; StreamError."""
         output = self._output
         output += frames
-        connection = self.connection
-        if connection.is_sending():
+        if self.connection.is_sending():
             return False
-        data = output[0] if len(output) == 1 else b"".join(output)
-        output.clear()
+        self._output = []
         self._output_size = 0
-        return connection.send_at_once(data)
+        return self.connection.send_at_once(output)
 
     def wait_or_flush(self, timeout: float = -1.0) -> None:
         """Waits for the bell, at most `timeout` seconds if that isn't negative. What is buffered is sent at the next

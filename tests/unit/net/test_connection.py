@@ -49,7 +49,7 @@ def test_failed_send_is_worded_as_in_go() -> None:
     theirs.close()
     expected = rf"^write tcp {own_host}:{own_port}->{host}:{port}: write: (broken pipe|connection reset by peer)$"
     with pytest.raises(OSError, match=expected):
-        connection.send(b"x")
+        connection.send([b"x"])
     connection.close()
 
 
@@ -66,11 +66,11 @@ def test_reader_that_takes_a_little_now_and_then_is_given_up(ends: Ends, monkeyp
 
     sipping = spawn(sip)
     started = monotonic()
-    connection.send(bytes(4 << 20))  # at 1.3 MB a second at most
+    connection.send([bytes(4 << 20)])  # at 1.3 MB a second at most
     assert monotonic() - started > connection.write_timeout
     monkeypatch.setattr(gnsqd.net.connection, "SLOWEST_READER", 1 << 30)
     with pytest.raises(TimeoutError, match="^write unix .*: i/o timeout$"):
-        connection.send(bytes(4 << 20))
+        connection.send([bytes(4 << 20)])
     sipping.kill()
 
 
@@ -103,7 +103,7 @@ def test_much_is_wrapped_in_slices_between_which_others_have_their_turn(ends: En
             sleep(0)
 
     watcher = spawn(watch)
-    connection.send(bytes(1 << 20))
+    connection.send([bytes(1 << 20)])
     watcher.kill()
     assert layer.encoded == [65536] * 16
     assert len(seen) > 10
@@ -117,7 +117,7 @@ def test_who_sends_while_the_socket_is_full_comes_after_who_waits(ends: Ends, ha
         connection.push(DeflateLayer(1))
     theirs.setblocking(False)
     first = random.Random(1).randbytes(4 << 20)
-    waiting = spawn(connection.send, first)
+    waiting = spawn(connection.send, [first])
     sleep(0)
     received = [theirs.recv(65536)]  # now there is room
 
@@ -129,7 +129,7 @@ def test_who_sends_while_the_socket_is_full_comes_after_who_waits(ends: Ends, ha
 
     receiving = spawn(receive)
     assert not waiting.ready()
-    connection.send(b"second")
+    connection.send([b"second"])
     waiting.get()
     connection.shutdown()
     receiving.get(timeout=30)
