@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from math import inf
 from time import monotonic, sleep
 from typing import Any
@@ -32,10 +33,10 @@ from gnsqd.shared.errors import reason_of
 
 WINDOW = 50e-6  # seconds that the loop polls
 SLOWEST_READER = 4096  # bytes in a second
-_new_endpoint: type[Endpoint] = Endpoint
-with suppress(ImportError):  # where nothing is compiled
-    from gnsqd.net.native import NativeEndpoint as _new_endpoint
 _SLICE = 65536  # bytes wrapped before others get their turn: the slowest compression takes some ms for them
+_new_endpoint: Any = Endpoint
+with suppress(ImportError):  # where nothing is compiled
+    _new_endpoint = import_module("gnsqd.net.native").NativeEndpoint
 _offer_processor: Any = getattr(os, "sched_yield", partial(sleep, 0))  # not every system has it
 
 
@@ -106,8 +107,8 @@ class Connection:
         """Returns True while `feed`, `receive` or `handshake` waits for the client."""
         return self._reader is not None
 
-    def feed(self, take: Callable[[bytes], bool]) -> bool:
-        """Calls `take` with what the client sends, unwrapped, until it returns False; then returns True, or False at
+    def feed(self, take: Callable[[bytes], bool | None]) -> bool:
+        """Calls `take` with what the client sends, unwrapped, until it returns false; then returns True, or False at
         the end of the stream. What comes while `feed` waits is taken on the hub: `take` must not yield.
 
         TimeoutError past the deadline, OSError, also after `shutdown`, StreamError, also at an end inside a layer's
@@ -132,7 +133,7 @@ class Connection:
     def receive(self) -> bytes:
         """Returns what the client sent, unwrapped; b"" at its end. Errors as `feed`. Yields."""
         received = [b""]
-        self.feed(received.append)
+        self.feed(received.append)  # its result, None, is false
         return received[-1]
 
     def _decode(self, layer: Layer, data: bytes) -> bytes:
@@ -143,7 +144,7 @@ class Connection:
                 self._send_alert(layer.encode(b""))
             raise
 
-    def _wait(self, take: Callable[[bytes], bool]) -> bool | None:
+    def _wait(self, take: Callable[[bytes], bool | None]) -> bool | None:
         """Waits until `take` returns False, or the layer has to be looked at again, which gives None; errors, and other
         results as `feed`."""
         self._endpoint.watch()
@@ -165,7 +166,8 @@ class Connection:
 
     def _take_input(self, expired: bool) -> None:
         """Lets `take` have what has arrived, and wakes the reader unless more of it can be taken here."""
-        reader, layer = self._reader, self._layer
+        reader: Any = self._reader
+        layer = self._layer
         more: bool | None
         try:
             data = self._receive()
@@ -194,7 +196,8 @@ class Connection:
         if self._closed:
             raise OSError(f"{self._describe('read')}: use of closed network connection")
         try:
-            return self._endpoint.receive()
+            received: bytes | None = self._endpoint.receive()
+            return received
         except OSError as error:
             raise self._failed("read", error) from error
 

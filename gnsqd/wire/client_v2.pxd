@@ -4,6 +4,7 @@ from gnsqd.broker.channel cimport Channel
 from gnsqd.hub.doorbell cimport Doorbell
 from gnsqd.queues.message cimport Message
 from gnsqd.net.connection cimport Connection
+from gnsqd.net.native cimport monotonic
 
 cdef double _NS
 

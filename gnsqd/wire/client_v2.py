@@ -186,13 +186,15 @@ class ClientV2:
     def flush_at_once(self, frames: list[bytes]) -> bool:
         """Sends as `flush`, but only what the socket accepts now; False if that is not all. Then `flush` is to follow,
         if only with an empty frame. Never yields; StreamError."""
-        output = self._output
-        output += frames
+        if self._output:
+            frames = self._output + frames
         if self.connection.is_sending():
+            self._output = frames
             return False
-        self._output = []
-        self._output_size = 0
-        return self.connection.send_at_once(output)
+        if self._output:
+            self._output = []
+            self._output_size = 0
+        return self.connection.send_at_once(frames)
 
     def wait_or_flush(self, timeout: float = -1.0) -> None:
         """Waits for the bell, at most `timeout` seconds if that isn't negative. What is buffered is sent at the next

@@ -2,6 +2,7 @@ cimport cython
 
 from gnsqd.broker.channel cimport Channel
 from gnsqd.broker.topic cimport Topic
+from gnsqd.net.native cimport monotonic
 from gnsqd.wire.client_v2 cimport ClientV2
 from gnsqd.wire.codec cimport Command, Decoder
 from gnsqd.wire.commands cimport Commands
@@ -17,12 +18,12 @@ cdef class Session:
     cdef list _replies
     cdef dict _uncommitted
 
-    @cython.locals(decoder=Decoder, channel=Channel, command=Command, debugging=cython.bint, executed=Py_ssize_t)
+    @cython.locals(decoder=Decoder, channel=Channel, command=Command, topic=Topic, debugging=cython.bint, executed=Py_ssize_t)
     cpdef bint execute(self) except -1
     @cython.locals(ids=list, count=Py_ssize_t)
     cdef _finish_run(self, Channel channel)
     cdef bint _is_turn_over(self) except -1
-    @cython.locals(topic=Topic, replies=list)
+    @cython.locals(replies=list)
     cpdef bint take(self, bytes data) except -1
     @cython.locals(client=ClientV2)
     cdef _note_answered(self)

@@ -82,8 +82,10 @@ class Session:
             self._has_executed = True
             if answer is not None:
                 self._replies.append(answer)
-            if command.topic is not None:
-                self._uncommitted[command.topic] = None
+            topic = command.topic
+            if topic is not None:
+                if not topic.commits_at_once():
+                    self._uncommitted[topic] = None
             elif command.upgrade is not None:
                 return False
             self._command = None
@@ -120,12 +122,8 @@ class Session:
         also because the commit or the client's socket may have to wait. Errors as `execute`."""
         self._turn_end = 0.0
         self.decoder.feed(data)
-        if not self.execute():
+        if not self.execute() or self._uncommitted:
             return False
-        for topic in self._uncommitted:
-            if not topic.commits_at_once():
-                return False
-        self._uncommitted.clear()
         if self._replies:
             replies, self._replies = self._replies, []
             if not self.client.flush_at_once(replies):

@@ -187,12 +187,13 @@ def test_session_of_a_client_that_failed_is_freed_at_once(serve: Callable[..., S
         gc.enable()
 
 
+# In the second case, each FIN comes after the commit of the PUB before it.
 @pytest.mark.parametrize("commands", [b"NOP\n" * 6400, (b"PUB u\n\0\0\0\1xFIN 0123456789abcdef\n") * 200])
 def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
     serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, commands: bytes
 ) -> None:
     monkeypatch.setattr(gnsqd.wire.session, "TURN_SECONDS", 1e-6)
-    served = serve()
+    served = serve(Options(mem_queue_size=0))
     seen = set()
 
     def watch() -> None:
