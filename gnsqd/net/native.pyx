@@ -60,3 +60,63 @@ cdef class NativeEndpoint(Endpoint):
                 PyErr_SetFromErrno(OSError)
             sent = 0
         return data[sent:]
+
+
+ctypedef int (*SSLFunction)(void *ssl_or_bio, void *data, int size)
+cdef SSLFunction _bio_read, _bio_write, _ssl_read, _ssl_write
+cdef long (*_bio_get_mem_data)(void *bio, void *pointer)
+
+
+def set_openssl(size_t bio_get_mem_data, size_t bio_read, size_t bio_write, size_t ssl_read, size_t ssl_write):
+    """Sets the addresses of OpenSSL's functions, for NativeRecords."""
+    global _bio_get_mem_data, _bio_read, _bio_write, _ssl_read, _ssl_write
+    _bio_get_mem_data = <long (*)(void *, void *)>bio_get_mem_data
+    _bio_read = <SSLFunction>bio_read
+    _bio_write = <SSLFunction>bio_write
+    _ssl_read = <SSLFunction>ssl_read
+    _ssl_write = <SSLFunction>ssl_write
+
+
+cdef class NativeRecords:
+    """As `tls.Records`, but by the addresses of the session and its BIOs, whose owner must outlive it."""
+
+    cdef readonly int result
+    cdef void *_ssl
+    cdef void *_input
+    cdef void *_output
+
+    def __init__(self, size_t ssl, size_t input, size_t output):
+        self.result = 1
+        self._ssl = <void *>ssl
+        self._input = <void *>input
+        self._output = <void *>output
+
+    cpdef bytes decode(self, bytes data):
+        cdef bytes plain = b""
+        if data:
+            _bio_write(self._input, PyBytes_AS_STRING(data), <int>len(data))
+        while True:
+            self.result = _ssl_read(self._ssl, _buffer, sizeof(_buffer))
+            if self.result <= 0:
+                return plain
+            record = PyBytes_FromStringAndSize(_buffer, self.result)
+            plain = plain + record if plain else record
+            if not _bio_get_mem_data(self._input, NULL):
+                return plain
+
+    cpdef bytes encode(self, bytes data):
+        cdef char *rest = PyBytes_AS_STRING(data)
+        cdef Py_ssize_t size = len(data)
+        cdef int length
+        self.result = 1
+        while size:  # OpenSSL writes one record in a call
+            self.result = _ssl_write(self._ssl, rest, <int>size)
+            if self.result <= 0:
+                return b""
+            rest += self.result
+            size -= self.result
+        encoded = b""
+        while (length := _bio_read(self._output, _buffer, sizeof(_buffer))) > 0:
+            piece = PyBytes_FromStringAndSize(_buffer, length)
+            encoded = encoded + piece if encoded else piece
+        return encoded

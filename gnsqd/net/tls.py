@@ -8,6 +8,7 @@ one table. Facts: NSQD-COMPAT 1.4 (rows 5 to 7), 2.6, 5.3.
 import contextlib
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 from cryptography import x509
@@ -102,8 +103,7 @@ class TLSLayer:
         self._connection = SSL.Connection(context, None)
         self._connection.set_accept_state()
         self._ssl: Any = self._connection._ssl
-        self._input: Any = self._connection._into_ssl
-        self._output: Any = self._connection._from_ssl
+        self._records: Records = _new_records(self._ssl, self._connection._into_ssl, self._connection._from_ssl)
         self._begin = b""  # of what was received: the type of a record and its major version
         self.established = False
         self.pending = False
@@ -125,7 +125,7 @@ class TLSLayer:
             # Where Go would not read on, OpenSSL has several reasons, by version.
             is_record = self._begin[:1] in (b"\x15", b"\x16") and self._begin[1:] < b"\x10"
             text = _text(error) if is_record else "tls: first record does not look like a TLS handshake"
-            raise TLSError(text, self._outgoing()) from error
+            raise TLSError(text, self._records.encode(b"")) from error
         else:
             self.established = self.pending = True
             self.version = _SHOWN_VERSIONS[self._connection.get_protocol_version()]
@@ -135,54 +135,95 @@ class TLSLayer:
                 self.peer_common_name = "" if certificate is None else _common_name(certificate)
             except ValueError as error:
                 raise TLSError("tls: failed to parse client certificate", b"") from error
-        return self._outgoing()
+        return self._records.encode(b"")
 
     def decode(self, data: bytes) -> bytes:
         self.pending = False
-        if data:
-            _lib.BIO_write(self._input, data, len(data))
-        records = []
-        try:
-            while True:
-                length = _lib.SSL_read(self._ssl, _buffer, _PIECE)
-                if length <= 0:
-                    self._connection._raise_ssl_error(self._ssl, length)
-                records.append(_bytes[:length])
-                if not _lib.BIO_get_mem_data(self._input, _NULL):
-                    break
-        except SSL.WantReadError:
-            pass
-        except SSL.ZeroReturnError:  # close_notify
-            self.ended = True
-        except SSL.Error as error:
-            raise StreamError(_text(error)) from error
-        return b"".join(records)
+        plain = self._records.decode(data)
+        if self._records.result <= 0:
+            try:
+                self._connection._raise_ssl_error(self._ssl, self._records.result)
+            except SSL.WantReadError:
+                pass
+            except SSL.ZeroReturnError:  # close_notify
+                self.ended = True
+            except SSL.Error as error:
+                raise StreamError(_text(error)) from error
+        return plain
 
     def encode(self, data: bytes) -> bytes:
         """Encodes as in Layer, with TLS's own records; raises StreamError when our direction is closed. A memory BIO
         keeps the memory of the largest amount it ever held: a Connection encodes 64 KB in one go."""
-        try:
-            while data:  # OpenSSL writes one record in a call
-                length = _lib.SSL_write(self._ssl, data, len(data))
-                if length <= 0:
-                    self._connection._raise_ssl_error(self._ssl, length)
-                data = data[length:]
-        except SSL.Error as error:
-            raise StreamError(_text(error)) from error
-        return self._outgoing()
+        encoded = self._records.encode(data)
+        if self._records.result <= 0:
+            try:
+                self._connection._raise_ssl_error(self._ssl, self._records.result)
+            except SSL.Error as error:
+                raise StreamError(_text(error)) from error
+        return encoded
 
     def end(self) -> None:
         """Closes our direction; the next `encode`, of nothing, returns the alert for the peer."""
         with contextlib.suppress(SSL.Error):  # it is over already
             self._connection.shutdown()
 
-    def _outgoing(self) -> bytes:
-        outgoing = b""
+
+class Records:
+    """Decodes and encodes records on OpenSSL's memory BIOs. After a call `result` is greater than 0, or what the call
+    of OpenSSL that failed has returned, if only because the rest of a record is missing."""
+
+    def __init__(self, ssl: Any, input: Any, output: Any) -> None:
+        self.result = 1
+        self._ssl = ssl
+        self._input = input
+        self._output = output
+
+    def decode(self, data: bytes) -> bytes:
+        if data:
+            _lib.BIO_write(self._input, data, len(data))
+        records = []
+        while True:
+            self.result = _lib.SSL_read(self._ssl, _buffer, _PIECE)
+            if self.result <= 0:
+                break
+            records.append(_bytes[: self.result])
+            if not _lib.BIO_get_mem_data(self._input, _NULL):
+                break
+        return b"".join(records)
+
+    def encode(self, data: bytes) -> bytes:
+        self.result = 1
+        while data:  # OpenSSL writes one record in a call
+            self.result = _lib.SSL_write(self._ssl, data, len(data))
+            if self.result <= 0:
+                return b""
+            data = data[self.result :]
+        encoded = b""
         while (length := _lib.BIO_read(self._output, _buffer, _PIECE)) > 0:
-            outgoing += _bytes[:length]
+            encoded += _bytes[:length]
             if length < _PIECE:
                 break
-        return outgoing
+        return encoded
+
+
+def _address(thing: Any) -> int:
+    return int(_ffi.cast("uintptr_t", thing))
+
+
+def _new_records(ssl: Any, input: Any, output: Any) -> Any:
+    """Returns Records, or what makes the same calls without Python in between where `native` is compiled."""
+    if _native is None:
+        return Records(ssl, input, output)
+    return _native.NativeRecords(*map(_address, (ssl, input, output)))
+
+
+try:
+    _native: Any = import_module("gnsqd.net.native")
+    _openssl: Any = import_module("cryptography.hazmat.bindings._rust")._openssl.lib
+    _functions = ("BIO_get_mem_data", "BIO_read", "BIO_write", "SSL_read", "SSL_write")
+    _native.set_openssl(*(_address(_ffi.addressof(_openssl, name)) for name in _functions))
+except (AttributeError, ImportError, TypeError):  # nothing is compiled, or cryptography hides the addresses
+    _native = None
 
 
 def _common_name(certificate: crypto.X509) -> str:
