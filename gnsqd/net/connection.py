@@ -233,7 +233,7 @@ class Connection:
         """Wraps `frames`, and sends what the socket accepts now; False if that is not all: the rest comes before what
         `send` is called with next. Nobody must be sending. Never yields; StreamError."""
         if self._layer is not None:
-            frames = [self._layer.encode(b"".join(frames))]
+            frames = [self._layer.encode(frames[0] if len(frames) == 1 else b"".join(frames))]
         try:
             self._unsent = self._endpoint.send(frames)
         except OSError as error:

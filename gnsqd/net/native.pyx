@@ -65,56 +65,66 @@ cdef class NativeEndpoint(Endpoint):
 ctypedef int (*SSLFunction)(void *ssl_or_bio, void *data, int size)
 cdef SSLFunction _bio_read, _bio_write, _ssl_read, _ssl_write
 cdef long (*_bio_get_mem_data)(void *bio, void *pointer)
+cdef object _ffi
 
 
-def set_openssl(size_t bio_get_mem_data, size_t bio_read, size_t bio_write, size_t ssl_read, size_t ssl_write):
-    """Sets the addresses of OpenSSL's functions, for NativeRecords."""
-    global _bio_get_mem_data, _bio_read, _bio_write, _ssl_read, _ssl_write
-    _bio_get_mem_data = <long (*)(void *, void *)>bio_get_mem_data
-    _bio_read = <SSLFunction>bio_read
-    _bio_write = <SSLFunction>bio_write
-    _ssl_read = <SSLFunction>ssl_read
-    _ssl_write = <SSLFunction>ssl_write
+def use_openssl(ffi, lib):
+    """Takes the addresses of OpenSSL's functions from cryptography's bindings. AttributeError, TypeError without."""
+    global _bio_get_mem_data, _bio_read, _bio_write, _ffi, _ssl_read, _ssl_write
+    _ffi = ffi
+    _bio_get_mem_data = <long (*)(void *, void *)>_address(ffi.addressof(lib, "BIO_get_mem_data"))
+    _bio_read = <SSLFunction>_address(ffi.addressof(lib, "BIO_read"))
+    _bio_write = <SSLFunction>_address(ffi.addressof(lib, "BIO_write"))
+    _ssl_read = <SSLFunction>_address(ffi.addressof(lib, "SSL_read"))
+    _ssl_write = <SSLFunction>_address(ffi.addressof(lib, "SSL_write"))
+
+
+cdef void *_address(pointer) except NULL:
+    return <void *><size_t>int(_ffi.cast("uintptr_t", pointer))
 
 
 cdef class NativeRecords:
-    """As `tls.Records`, but by the addresses of the session and its BIOs, whose owner must outlive it."""
+    """Decodes and encodes as `tls.Records`, which it replaces."""
 
-    cdef readonly int result
+    cdef public bint pending
+    cdef object _owners
     cdef void *_ssl
     cdef void *_input
     cdef void *_output
 
-    def __init__(self, size_t ssl, size_t input, size_t output):
-        self.result = 1
-        self._ssl = <void *>ssl
-        self._input = <void *>input
-        self._output = <void *>output
+    def __init__(self, ssl, input, output):
+        self._owners = ssl, input, output
+        self._ssl = _address(ssl)
+        self._input = _address(input)
+        self._output = _address(output)
 
-    cpdef bytes decode(self, bytes data):
+    def decode(self, bytes data):
         cdef bytes plain = b""
+        cdef int length
+        self.pending = False
         if data:
             _bio_write(self._input, PyBytes_AS_STRING(data), <int>len(data))
         while True:
-            self.result = _ssl_read(self._ssl, _buffer, sizeof(_buffer))
-            if self.result <= 0:
+            length = _ssl_read(self._ssl, _buffer, sizeof(_buffer))
+            if length <= 0:
+                self.failed(length, True)
                 return plain
-            record = PyBytes_FromStringAndSize(_buffer, self.result)
+            record = PyBytes_FromStringAndSize(_buffer, length)
             plain = plain + record if plain else record
             if not _bio_get_mem_data(self._input, NULL):
                 return plain
 
-    cpdef bytes encode(self, bytes data):
+    def encode(self, bytes data):
         cdef char *rest = PyBytes_AS_STRING(data)
-        cdef Py_ssize_t size = len(data)
+        cdef int size = <int>len(data)
         cdef int length
-        self.result = 1
         while size:  # OpenSSL writes one record in a call
-            self.result = _ssl_write(self._ssl, rest, <int>size)
-            if self.result <= 0:
-                return b""
-            rest += self.result
-            size -= self.result
+            length = _ssl_write(self._ssl, rest, size)
+            if length <= 0:
+                self.failed(length, False)
+                break
+            rest += length
+            size -= length
         encoded = b""
         while (length := _bio_read(self._output, _buffer, sizeof(_buffer))) > 0:
             piece = PyBytes_FromStringAndSize(_buffer, length)

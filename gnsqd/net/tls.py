@@ -8,8 +8,7 @@ one table. Facts: NSQD-COMPAT 1.4 (rows 5 to 7), 2.6, 5.3.
 import contextlib
 import re
 from collections.abc import Iterator
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -92,7 +91,62 @@ _buffer: Any = _ffi.new("char[]", _PIECE)  # of all connections, each for a sing
 _bytes: Any = _ffi.buffer(_buffer)
 
 
-class TLSLayer:
+class Records:
+    """Decodes and encodes records on OpenSSL's memory BIOs, as in Layer. A memory BIO keeps the memory of the largest
+    amount it ever held: a Connection encodes 64 KB in one go."""
+
+    def __init__(self, ssl: Any, input: Any, output: Any) -> None:
+        self.pending = False
+        self._ssl = ssl
+        self._input = input
+        self._output = output
+
+    def failed(self, result: int, reading: bool) -> None:
+        """Is called when SSL_read, or else SSL_write, did not return a number of bytes."""
+
+    def decode(self, data: bytes) -> bytes:
+        self.pending = False
+        if data:
+            _lib.BIO_write(self._input, data, len(data))
+        records = []
+        while True:
+            length = _lib.SSL_read(self._ssl, _buffer, _PIECE)
+            if length <= 0:
+                self.failed(length, True)
+                break
+            records.append(_bytes[:length])
+            if not _lib.BIO_get_mem_data(self._input, _NULL):
+                break
+        return b"".join(records)
+
+    def encode(self, data: bytes) -> bytes:
+        while data:  # OpenSSL writes one record in a call
+            length = _lib.SSL_write(self._ssl, data, len(data))
+            if length <= 0:
+                self.failed(length, False)
+                break
+            data = data[length:]
+        encoded = b""
+        while (length := _lib.BIO_read(self._output, _buffer, _PIECE)) > 0:
+            encoded += _bytes[:length]
+            if length < _PIECE:
+                break
+        return encoded
+
+
+if not TYPE_CHECKING:
+    try:
+        from cryptography.hazmat.bindings._rust import _openssl
+
+        from gnsqd.net.native import NativeRecords as Records
+        from gnsqd.net.native import use_openssl
+
+        use_openssl(_ffi, _openssl.lib)
+    except (AttributeError, ImportError, TypeError):  # nothing is compiled, or cryptography has changed
+        pass
+
+
+class TLSLayer(Records):
     """The server's end of TLS on one connection; `handshake` first, then a Layer like the others. `version`,
     `cipher_suite` (as in /stats) and `peer_common_name` ("" without a client certificate) are known once `established`.
     The bytes that came behind the peer's last handshake message are `pending` then."""
@@ -100,13 +154,11 @@ class TLSLayer:
     cut_off = ""  # clients close without TLS's goodbye
 
     def __init__(self, context: SSL.Context) -> None:
-        self._connection = SSL.Connection(context, None)
+        self._connection: Any = SSL.Connection(context, None)
         self._connection.set_accept_state()
-        self._ssl: Any = self._connection._ssl
-        self._records: Records = _new_records(self._ssl, self._connection._into_ssl, self._connection._from_ssl)
+        super().__init__(self._connection._ssl, self._connection._into_ssl, self._connection._from_ssl)
         self._begin = b""  # of what was received: the type of a record and its major version
         self.established = False
-        self.pending = False
         self.ended = False
         self.version = ""
         self.cipher_suite = ""
@@ -125,7 +177,7 @@ class TLSLayer:
             # Where Go would not read on, OpenSSL has several reasons, by version.
             is_record = self._begin[:1] in (b"\x15", b"\x16") and self._begin[1:] < b"\x10"
             text = _text(error) if is_record else "tls: first record does not look like a TLS handshake"
-            raise TLSError(text, self._records.encode(b"")) from error
+            raise TLSError(text, self.encode(b"")) from error
         else:
             self.established = self.pending = True
             self.version = _SHOWN_VERSIONS[self._connection.get_protocol_version()]
@@ -135,95 +187,23 @@ class TLSLayer:
                 self.peer_common_name = "" if certificate is None else _common_name(certificate)
             except ValueError as error:
                 raise TLSError("tls: failed to parse client certificate", b"") from error
-        return self._records.encode(b"")
+        return self.encode(b"")
 
-    def decode(self, data: bytes) -> bytes:
-        self.pending = False
-        plain = self._records.decode(data)
-        if self._records.result <= 0:
-            try:
-                self._connection._raise_ssl_error(self._ssl, self._records.result)
-            except SSL.WantReadError:
-                pass
-            except SSL.ZeroReturnError:  # close_notify
+    def failed(self, result: int, reading: bool) -> None:
+        """Looks at why SSL_read or SSL_write had this `result`. StreamError, unless there is nothing to read any more,
+        or just now."""
+        try:
+            self._connection._raise_ssl_error(self._connection._ssl, result)
+        except SSL.Error as error:
+            if reading and isinstance(error, SSL.ZeroReturnError):  # close_notify
                 self.ended = True
-            except SSL.Error as error:
+            elif not reading or not isinstance(error, SSL.WantReadError):
                 raise StreamError(_text(error)) from error
-        return plain
-
-    def encode(self, data: bytes) -> bytes:
-        """Encodes as in Layer, with TLS's own records; raises StreamError when our direction is closed. A memory BIO
-        keeps the memory of the largest amount it ever held: a Connection encodes 64 KB in one go."""
-        encoded = self._records.encode(data)
-        if self._records.result <= 0:
-            try:
-                self._connection._raise_ssl_error(self._ssl, self._records.result)
-            except SSL.Error as error:
-                raise StreamError(_text(error)) from error
-        return encoded
 
     def end(self) -> None:
         """Closes our direction; the next `encode`, of nothing, returns the alert for the peer."""
         with contextlib.suppress(SSL.Error):  # it is over already
             self._connection.shutdown()
-
-
-class Records:
-    """Decodes and encodes records on OpenSSL's memory BIOs. After a call `result` is greater than 0, or what the call
-    of OpenSSL that failed has returned, if only because the rest of a record is missing."""
-
-    def __init__(self, ssl: Any, input: Any, output: Any) -> None:
-        self.result = 1
-        self._ssl = ssl
-        self._input = input
-        self._output = output
-
-    def decode(self, data: bytes) -> bytes:
-        if data:
-            _lib.BIO_write(self._input, data, len(data))
-        records = []
-        while True:
-            self.result = _lib.SSL_read(self._ssl, _buffer, _PIECE)
-            if self.result <= 0:
-                break
-            records.append(_bytes[: self.result])
-            if not _lib.BIO_get_mem_data(self._input, _NULL):
-                break
-        return b"".join(records)
-
-    def encode(self, data: bytes) -> bytes:
-        self.result = 1
-        while data:  # OpenSSL writes one record in a call
-            self.result = _lib.SSL_write(self._ssl, data, len(data))
-            if self.result <= 0:
-                return b""
-            data = data[self.result :]
-        encoded = b""
-        while (length := _lib.BIO_read(self._output, _buffer, _PIECE)) > 0:
-            encoded += _bytes[:length]
-            if length < _PIECE:
-                break
-        return encoded
-
-
-def _address(thing: Any) -> int:
-    return int(_ffi.cast("uintptr_t", thing))
-
-
-def _new_records(ssl: Any, input: Any, output: Any) -> Any:
-    """Returns Records, or what makes the same calls without Python in between where `native` is compiled."""
-    if _native is None:
-        return Records(ssl, input, output)
-    return _native.NativeRecords(*map(_address, (ssl, input, output)))
-
-
-try:
-    _native: Any = import_module("gnsqd.net.native")
-    _openssl: Any = import_module("cryptography.hazmat.bindings._rust")._openssl.lib
-    _functions = ("BIO_get_mem_data", "BIO_read", "BIO_write", "SSL_read", "SSL_write")
-    _native.set_openssl(*(_address(_ffi.addressof(_openssl, name)) for name in _functions))
-except (AttributeError, ImportError, TypeError):  # nothing is compiled, or cryptography hides the addresses
-    _native = None
 
 
 def _common_name(certificate: crypto.X509) -> str:
