@@ -245,7 +245,7 @@ class Connection:
         """Wraps and sends all `frames`; TimeoutError if the client takes nothing for as long as the write timeout, or
         after that time less than SLOWEST_READER; OSError, StreamError. May yield."""
         data = b""
-        if self.is_sending() or self._layer is not None and sum(map(len, frames)) > _SLICE:
+        if self.is_sending() or (self._layer is not None and sum(map(len, frames)) > _SLICE):
             data = b"".join(frames)
         elif self.send_at_once(frames):  # as nearly always
             return
@@ -281,10 +281,10 @@ class Connection:
             try:
                 rest = rest[self._socket.send(rest) :]
             except BlockingIOError:
-                error = TimeoutError(f"{self._describe('write')}: i/o timeout")
+                timed_out = TimeoutError(f"{self._describe('write')}: i/o timeout")
                 if monotonic() > end:
-                    raise error
-                wait_write(self._socket.fileno(), timeout or None, error)
+                    raise timed_out from None
+                wait_write(self._socket.fileno(), timeout or None, timed_out)
             except OSError as error:
                 raise self._failed("write", error) from error
 
