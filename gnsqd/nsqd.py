@@ -25,6 +25,7 @@ from gnsqd.broker.topic import Topic
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.health import Health
 from gnsqd.log import Logger
+from gnsqd.net.connection import HAS_NATIVE_SOCKETS
 from gnsqd.net.listener import Listener
 from gnsqd.net.stream import TLS
 from gnsqd.observe.stats import MemoryStats, held
@@ -101,7 +102,7 @@ class NSQD(Daemon):
         self._rule_book.configured = broker_rules.parse_option(options.channel_rules)
         log.info(version_string())
         log.info("ID: %d", options.node_id)
-        log.info("gnsqd v%s (%s)", VERSION, lane())
+        log.info("gnsqd v%s (%s%s)", VERSION, lane(), ", native sockets" if HAS_NATIVE_SOCKETS else "")
         try:
             self._data_path = DataPath(options, log, self._syncer, self._health.note, self._check_exit)
             self._registry.attach(self._environment())

@@ -37,6 +37,7 @@ _SLICE = 65536  # bytes wrapped before others get their turn: the slowest compre
 _new_endpoint: Any = Endpoint
 with suppress(ImportError):  # where nothing is compiled
     _new_endpoint = import_module("gnsqd.net.native").NativeEndpoint
+HAS_NATIVE_SOCKETS = _new_endpoint is not Endpoint
 _offer_processor: Any = getattr(os, "sched_yield", partial(sleep, 0))  # not every system has it
 
 

@@ -29,7 +29,7 @@ ONLY_REAL = {
     r"INFO: DISKQUEUE\(.*\): closing \.\.\. ioLoop": "ours have no ioLoop",
     r"INFO: DISKQUEUE\(.*\): readOne\(\) opened .*": "gnsqd opens a file when it is read",
 }  # fmt: skip
-ONLY_OURS = {r"INFO: gnsqd v.* \((plain|compiled)\)": "which gnsqd it is"}
+ONLY_OURS = {r"INFO: gnsqd v.* \((plain|compiled, native sockets)\)": "which gnsqd it is"}
 ANY_NUMBER = {
     r"INFO: NSQ: persisting topic/channel metadata to PATH/nsqd\.dat": "changes that come together are written once",
     r"INFO: 200 GET /ping \(HTTP\) D": "the kit looks until the daemon serves, and the real one handles signals",

@@ -1,4 +1,4 @@
-"""The layers of the source tree, read from its import statements (and from the cimports of .pxd files).
+"""The layers of the source tree, read from its import statements (and from the cimports of .pxd and .pyx files).
 
 Every import counts, inside a function or under TYPE_CHECKING too: what a module only mentions it still depends on.
 """
@@ -86,18 +86,18 @@ FOR_PAGE = (
 PAGE_IN = {("gnsqd.nsqd", "nsqadmin_cli.web.process")}
 PAGE = "nsqadmin_cli.web"
 
-CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+)?cimport\s+([\w., ]+)", re.MULTILINE)
+CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+)?c?import\s+([\w., ]+)", re.MULTILINE)
 
 Graph = dict[str, set[str]]
 
 
 def modules(top: str) -> dict[str, Path]:
-    """Dotted name -> file of every module and .pxd under the directory `top`."""
+    """Dotted name -> file of every module, .pxd and .pyx under the directory `top`."""
     found = {}
-    for path in sorted([*(ROOT / top).rglob("*.py"), *(ROOT / top).rglob("*.pxd")]):
+    for path in sorted([*(ROOT / top).rglob("*.py"), *(ROOT / top).rglob("*.p[xy][dx]")]):
         parts = path.relative_to(ROOT / top if top in ROOTS else ROOT).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name + (":pxd" if path.suffix == ".pxd" else "")] = path
+        found[name + ("" if path.suffix == ".py" else f":{path.suffix}")] = path
     return found
 
 
@@ -109,7 +109,7 @@ def imports(path: Path, name: str) -> frozenset[str]:
 
 def _imports(path: Path, name: str) -> Iterator[str]:
     text = path.read_text("utf-8")
-    if path.suffix == ".pxd":
+    if path.suffix != ".py":
         for source, names in CIMPORT.findall(text):
             yield from [source] if source else names.replace(" ", "").split(",")
         return
@@ -124,11 +124,11 @@ def _imports(path: Path, name: str) -> Iterator[str]:
 
 
 def graph(*tops: str) -> Graph:
-    """Module -> the modules of these trees that it imports. A .pxd counts with its module."""
+    """Module -> the modules of these trees that it imports. A .pxd or .pyx counts with its module."""
     files = {name: path for top in tops for name, path in modules(top).items()}
     edges: Graph = {}
     for key, path in files.items():
-        name = key.removesuffix(":pxd")
+        name = key.partition(":")[0]
         found = {imported for imported in imports(path, name) if imported in files}
         # `from package import module` names both, and it is the module that is meant.
         found -= {one for one in found if any(other.startswith(f"{one}.") for other in found)}
@@ -280,7 +280,7 @@ def test_readers_and_writers_are_imported_without_gevent_and_most_without_spark(
         name
         for name in modules("contrib") | modules("gnsqd")
         if name.startswith(ON_EXECUTORS)
-        and not name.endswith(":pxd")
+        and ":" not in name
         and (absent == "gevent" or name.split(".")[-1] not in PYSPARK_MODULES)
     ]
     libraries = (absent, "click", "cramjam", "OpenSSL", "prometheus_client", "re2", "rich", "zlib_ng")
