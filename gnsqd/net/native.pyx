@@ -2,7 +2,7 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_SetFromErrno
-from libc.errno cimport EAGAIN, errno
+from libc.errno cimport EAGAIN, EINTR, errno
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 from gnsqd.net.endpoint cimport Endpoint
@@ -46,7 +46,7 @@ cdef class NativeEndpoint(Endpoint):
         cdef Py_ssize_t length = recv(self._fd, _buffer, sizeof(_buffer), 0)
         if length >= 0:
             return PyBytes_FromStringAndSize(_buffer, length)
-        if errno == EAGAIN:
+        if errno in (EAGAIN, EINTR):
             return None
         PyErr_SetFromErrno(OSError)
 
@@ -56,10 +56,14 @@ cdef class NativeEndpoint(Endpoint):
         if sent == len(data):
             return b""
         if sent < 0:
-            if errno != EAGAIN:
+            if errno not in (EAGAIN, EINTR):
                 PyErr_SetFromErrno(OSError)
             sent = 0
         return data[sent:]
+
+    cpdef close(self):
+        self._fd = -1  # the number may soon be another connection's
+        Endpoint.close(self)
 
 
 ctypedef int (*SSLFunction)(void *ssl_or_bio, void *data, int size)
