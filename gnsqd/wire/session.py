@@ -212,6 +212,8 @@ class Session:
         and errors as `take`. Yields."""
         self.commit_and_reply()
         self._turn_end = 0.0
+        if self._command is not None:
+            self._command.may_yield = False  # `take` has to stop for it again
         try:
             if self.client.connection.feed(self.take):
                 return True

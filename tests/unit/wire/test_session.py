@@ -2,7 +2,9 @@
 
 import gc
 import socket
+import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -208,6 +210,47 @@ def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
     eventually(lambda: served.session.decoder.buffered == 0)
     watching.kill()
     assert len(seen) >= 98
+
+
+def test_command_that_waited_before_its_body_came_may_wait_again(serve: Callable[..., Served]) -> None:
+    """The topic of this MPUB is made before the body is there, and then there are too many messages for one step."""
+    served = serve()
+    served.start("IOLoop")
+    body = struct.pack(">i", 3000) + 3000 * b"\0\0\0\1x"
+    served.theirs.sendall(b"MPUB new\n" + struct.pack(">i", len(body)) + body[:100])
+    eventually(lambda: "new" in served.around.registry.topics)
+    settle()
+    served.theirs.sendall(body[100:])
+    eventually(lambda: served.around.registry.topics["new"].message_count == 3000)
+
+
+@pytest.mark.parametrize("delivering", [False, True])
+def test_answer_that_the_socket_does_not_accept_leaves_as_soon_as_it_does(
+    serve: Callable[..., Served], delivering: bool
+) -> None:
+    """Also behind a message that is on its way."""
+    served = serve()
+    topic = served.around.registry.get_topic("t")
+    topic.commit()
+    body = b"x" * (4 << 20)
+    served.client.channel = served.channel(*[body] * delivering, rdy=1)
+    served.start("IOLoop")
+    settle()
+    if not delivering:
+        served.fill()
+    served.theirs.sendall(b"PUB t\n\0\0\0\1x" * 2)
+    eventually(lambda: topic.message_count == 2)
+    settle()
+    served.theirs.setblocking(False)
+    received = bytearray()
+
+    def is_answered() -> bool:
+        with suppress(BlockingIOError):
+            received.extend(served.theirs.recv(1 << 20))
+        return received.endswith(2 * frame(FRAME_TYPE_RESPONSE, b"OK"))
+
+    eventually(is_answered)
+    assert (body in received) == delivering
 
 
 class Granted:
