@@ -291,7 +291,7 @@ class RefusingStore(Store):
         self.write_ahead = Mock(restored_channels=[], **{"commit.side_effect": StorageError("disk full")})
 
 
-@pytest.mark.parametrize("line", [b"SUB t c\n", b"FIN %b\n"])
+@pytest.mark.parametrize("line", [b"", b"SUB t c\n", b"FIN %b\n"])
 def test_command_behind_a_refused_publish_has_no_effect(serve: Callable[..., Served], line: bytes) -> None:
     served = serve()
     around, context = served.around, served.around.stores.context
