@@ -1,6 +1,7 @@
 cimport cython
 
 from gnsqd.broker.in_flight cimport InFlight
+from gnsqd.net.native cimport monotonic_ns, time_ns
 from gnsqd.queues.message cimport Message
 from gnsqd.queues.queue cimport Queue
 
@@ -31,11 +32,11 @@ cdef class Channel:
     @cython.locals(candidates=list, taken=list, now=cython.longlong, queue=Queue, waiting=WaitingConsumers,
                    promised=Py_ssize_t, depth=Py_ssize_t, limit=Py_ssize_t, others=Py_ssize_t)
     cpdef list take(self, client, Py_ssize_t window, long long timeout, long long sample_rate)
-    @cython.locals(chosen=list, taken=list, queue=Queue)
+    @cython.locals(chosen=list, taken=list, queue=Queue, message=Message, count=Py_ssize_t, horizon=cython.longlong)
     cdef list _note_taken(self, list messages, client, long long now, long long timeout, long long sample_rate)
     @cython.locals(messages=list)
     cpdef Py_ssize_t finish_run(self, long long client_id, list ids) except -1
-    @cython.locals(message=Message)
+    @cython.locals(message=Message, now=cython.longlong)
     cdef _note_finished(self, list messages)
     cdef _wake_at(self, long long due)
     cpdef wait(self, client)

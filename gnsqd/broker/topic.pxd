@@ -2,6 +2,7 @@ cimport cython
 
 from gnsqd.broker.channel cimport Channel
 from gnsqd.hub.doorbell cimport Doorbell
+from gnsqd.net.native cimport monotonic, time_ns
 from gnsqd.queues.guid cimport GuidFactory
 from gnsqd.queues.message cimport Message, new_messages
 from gnsqd.queues.queue cimport Queue

@@ -1,5 +1,6 @@
 cimport cython
 
+from gnsqd.net.native cimport time_ns
 from gnsqd.queues.backend cimport Backend
 from gnsqd.queues.message cimport Message, message_from_payload
 
@@ -18,5 +19,5 @@ cdef class DiskBackend(Backend):
 
 @cython.locals(message=Message)
 cpdef write_messages(list messages, disk_queue)
-@cython.locals(message=Message)
+@cython.locals(message=Message, now=cython.longlong)
 cpdef list read_messages(list payloads, disk_queue, longest)

@@ -1,5 +1,6 @@
 cimport cython
 
+from gnsqd.net.native cimport monotonic_ns, time_ns
 from gnsqd.queues.backend cimport Backend
 from gnsqd.queues.message cimport Message
 from gnsqd.queues.notes cimport QueueNotes, runs_of

@@ -143,9 +143,9 @@ class Fakes:
         queue = self.stores.open_store("t").channel_queue(name)
         return Channel("t", name, self.environment, queue, lambda channel: None, on_refused=lambda: None)
 
-    def messages(self, *bodies: bytes, deferred: int = 0, age: int = 0) -> list[Message]:
-        """Messages that were published `age` ns ago."""
-        ids, now = self.environment.ids, time_ns()
+    def messages(self, *bodies: bytes, deferred: int = 0, age: int = 0, now: int = 0) -> list[Message]:
+        """Messages that were published `age` ns ago, or before `now`."""
+        ids, now = self.environment.ids, now or time_ns()
         messages = []
         for body in bodies:
             suffixes = ids.next_suffixes(now, 1)

@@ -104,14 +104,11 @@ def test_oldest_message_comes_next_and_alone(
     steps: list[tuple[str, int]], capacity: int, durability: str, at_one_moment: bool
 ) -> None:
     options = {"mem_queue_size": capacity, "durability": durability}
-    with daemons_of(options) as (daemon,), pytest.MonkeyPatch.context() as patch:
-        if at_one_moment:
-            now = time_ns()
-            patch.setattr("gnsqd.broker.topic.time_ns", lambda: now)
-        compare_with_a_list(daemon.around, steps)
+    with daemons_of(options) as (daemon,):
+        compare_with_a_list(daemon.around, steps, time_ns() if at_one_moment else 0)
 
 
-def compare_with_a_list(around: Fakes, steps: list[tuple[str, int]]) -> None:
+def compare_with_a_list(around: Fakes, steps: list[tuple[str, int]], moment: int) -> None:
     topic = around.registry.get_topic("t")
     channel = topic.get_channel("c")
     topic.set_rules(channel, ORDERED)
@@ -124,7 +121,7 @@ def compare_with_a_list(around: Fakes, steps: list[tuple[str, int]]) -> None:
         if step == "publish":
             in_topic += [b"%d" % number for number in range(count, count + amount)]
             count += amount
-            topic.publish(in_topic[-amount:])
+            topic.put_messages(around.messages(*in_topic[-amount:], now=moment))
             topic.commit()
         elif step == "pause":
             topic.pause(not topic.paused)
