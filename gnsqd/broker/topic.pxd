@@ -21,7 +21,7 @@ cdef class Topic:
     cdef bint _started
     cdef Doorbell _doorbell
 
-    @cython.locals(now=cython.longlong, ids=GuidFactory, suffixes=list, messages=list)
+    @cython.locals(now=cython.longlong)
     cpdef list new_messages(self, list bodies, long long deferred=*)
     cpdef bint commits_at_once(self) except -1
     cpdef commit(self)

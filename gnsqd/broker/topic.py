@@ -75,13 +75,7 @@ class Topic:
     def new_messages(self, bodies: list[bytes], deferred: int = 0) -> list[Message]:
         """Returns messages of this topic, not yet put; `deferred` is the ns to hold them back in every channel."""
         now = time_ns()
-        ids = self._ids
-        suffixes = ids.next_suffixes(now, len(bodies))
-        messages = new_messages(ids.prefix, suffixes, now, bodies, deferred)
-        while len(messages) < len(bodies):
-            suffixes = ids.next_suffixes(now, len(bodies) - len(messages))
-            messages += new_messages(ids.prefix, suffixes, now, bodies[len(messages) :], deferred)
-        return messages
+        return new_messages(self._ids.reserve(now, len(bodies)), now, bodies, deferred)
 
     def put_messages(self, messages: list[Message]) -> None:
         """Queues messages just published; BrokerError("exiting"), or StorageError: those before the failing one stay

@@ -1,17 +1,26 @@
-"""What compiled modules do without Python in between: the clocks, whose functions stand in for those of `time`."""
+"""What compiled modules do without Python in between.
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+The clocks stand in for those of `time`, the other functions for those of `plain`, which describes them.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_SetFromErrno
 from libc.errno cimport EAGAIN, EINTR, errno
+from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 from gnsqd.net.endpoint cimport Endpoint
+from gnsqd.shared import protocol
+
+cdef extern from "arpa/inet.h":
+    unsigned int htonl(unsigned int) noexcept
 
 cdef extern from "sys/socket.h":
     int MSG_NOSIGNAL
     Py_ssize_t recv(int fd, void *buffer, size_t size, int flags)
     Py_ssize_t send(int fd, const void *data, size_t size, int flags)
 
+cdef unsigned int FRAME_TYPE_MESSAGE = protocol.FRAME_TYPE_MESSAGE
 cdef char _buffer[65536]  # of all connections, each for a single call
 
 
@@ -31,6 +40,42 @@ cdef inline long long _nanoseconds(int clock) noexcept:
     cdef timespec now
     clock_gettime(clock, &now)
     return <long long>now.tv_sec * 1_000_000_000 + now.tv_nsec
+
+
+cpdef list new_frames(long long id, long long timestamp, list bodies):
+    cdef unsigned char head[34]
+    cdef unsigned char *to
+    cdef bytes body, frame
+    cdef Py_ssize_t size
+    cdef list frames = []
+    _put_int32(head + 4, FRAME_TYPE_MESSAGE)
+    _put_int32(head + 8, timestamp >> 32)
+    _put_int32(head + 12, timestamp)
+    head[16], head[17] = 0, 1
+    _put_hex(head + 18, 13, id >> 12)
+    for body in bodies:
+        size = PyBytes_GET_SIZE(body)
+        _put_int32(head, 30 + size)
+        _put_hex(head + 31, 3, id)
+        id += 1
+        frame = PyBytes_FromStringAndSize(NULL, 34 + size)
+        to = <unsigned char *>PyBytes_AS_STRING(frame)
+        memcpy(to, head, 34)
+        memcpy(to + 34, PyBytes_AS_STRING(body), size)
+        frames.append(frame)
+    return frames
+
+
+cdef inline void _put_int32(unsigned char *to, long long value) noexcept:
+    cdef unsigned int big_endian = htonl(<unsigned int>value)
+    memcpy(to, &big_endian, 4)
+
+
+cdef inline void _put_hex(unsigned char *to, int digits, long long value) noexcept:
+    while digits:
+        digits -= 1
+        to[digits] = b"0123456789abcdef"[value & 15]
+        value >>= 4
 
 
 cdef class NativeEndpoint(Endpoint):

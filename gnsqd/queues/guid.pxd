@@ -1,12 +1,9 @@
 cimport cython
 
-cdef long long _EPOCH
-cdef long long _SEQUENCE_END
-cdef list _SUFFIXES
+cdef long long _EPOCH, NODE_ID_BITS, SEQUENCE_BITS
 
 cdef class GuidFactory:
     cdef long long _node_id, _tick, _sequence
-    cdef public bytes prefix
 
-    @cython.locals(bits=cython.longlong, tick=cython.longlong, suffixes=list)
-    cpdef list next_suffixes(self, long long now, Py_ssize_t count)
+    @cython.locals(tick=cython.longlong, first=cython.longlong)
+    cpdef long long reserve(self, long long now, Py_ssize_t count) except -1

@@ -1,16 +1,13 @@
 """Message ids (NSQD-COMPAT section 2.7).
 
 An id is 64 bits: 42 of a clock that ticks every 2**20 ns, 10 of the node id, 12 of a sequence within the tick, written
-as 16 lower-case hex characters, of which a tick formats the first thirteen only once. The clock follows the wall clock
-but never goes back, and advances when the ids of a tick are used up. So ids are unique, and nobody waits for one.
+as 16 lower-case hex characters. The clock follows the wall clock but never goes back, and advances when a tick has not
+as many ids left as are needed at once. So ids are unique, and nobody waits for one.
 """
 
 NODE_ID_BITS = 10
 SEQUENCE_BITS = 12
 _EPOCH = 1288834974288
-
-_SEQUENCE_END = 1 << SEQUENCE_BITS
-_SUFFIXES = [b"%03x" % sequence for sequence in range(_SEQUENCE_END)]
 
 
 def time_of(id: str) -> int:
@@ -21,23 +18,20 @@ def time_of(id: str) -> int:
 
 
 class GuidFactory:
-    """Owns the daemon's id sequence; `node_id` is 0..1023. `prefix` has the characters that the ids of a tick share."""
+    """Owns the daemon's id sequence; `node_id` is 0..1023."""
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
         self._tick = -1
-        self._sequence = _SEQUENCE_END
-        self.prefix = b""
+        self._sequence = 0
 
-    def next_suffixes(self, now: int, count: int) -> list[bytes]:
-        """Returns the parts after `prefix` of the next ids, in order: `count` of them, or fewer but at least one if
-        the tick ends. `now` is the wall clock in ns."""
-        bits = NODE_ID_BITS  # compiled, a number of C
+    def reserve(self, now: int, count: int) -> int:
+        """Returns the first of the next `count` ids, at most 4096, which are consecutive numbers of one tick. `now` is
+        the wall clock in ns."""
         tick = (now >> 20) - _EPOCH
-        if tick > self._tick or self._sequence >= _SEQUENCE_END:
+        if tick > self._tick or self._sequence + count > 1 << SEQUENCE_BITS:
             self._tick = max(tick, self._tick + 1)
             self._sequence = 0
-            self.prefix = b"%013x" % (self._tick << bits | self._node_id)
-        suffixes = _SUFFIXES[self._sequence : self._sequence + count]
-        self._sequence += len(suffixes)
-        return suffixes
+        first = (self._tick << NODE_ID_BITS | self._node_id) << SEQUENCE_BITS | self._sequence
+        self._sequence += count
+        return first

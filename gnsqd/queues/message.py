@@ -11,12 +11,11 @@ bytes from the timestamp on.
 from struct import Struct
 from time import monotonic_ns, time_ns
 
+from gnsqd.net.plain import new_frames
 from gnsqd.shared.protocol import FRAME_TYPE_MESSAGE
 
 MAX_ATTEMPTS = 0xFFFF
 
-_pack_head = Struct(">iiqH").pack
-_FIRST_ATTEMPT = 1
 _SIZE_AND_TYPE = Struct(">ii")
 _ATTEMPTS = Struct(">H")
 _TIMESTAMP = Struct(">q")
@@ -26,7 +25,6 @@ _ATTEMPTS_AT = 16
 ID_AT = 18
 BODY_AT = 34
 FRAME_SURPLUS = 4  # bytes that a frame is longer than a record of a disk queue, its length included
-_SIZE_WITHOUT_BODY = 30
 
 
 class Message:
@@ -89,20 +87,13 @@ class Message:
         return self.frame[_PAYLOAD_AT:_ATTEMPTS_AT] + _ATTEMPTS.pack(self.attempts) + self.frame[ID_AT:]
 
 
-def new_messages(
-    prefix: bytes, suffixes: list[bytes], timestamp: int, bodies: list[bytes], deferred: int = 0
-) -> list[Message]:
-    """Returns new messages, one for each suffix of an id; `timestamp` (wall clock) and `deferred` are in ns."""
+def new_messages(id: int, timestamp: int, bodies: list[bytes], deferred: int = 0) -> list[Message]:
+    """Returns new messages, whose ids are consecutive from `id` on, a result of `GuidFactory.reserve`; `timestamp`
+    (wall clock) and `deferred` are in ns."""
     messages = []
-    size = -1
-    head = b""
-    for position, suffix in enumerate(suffixes):
-        body = bodies[position]
-        if len(body) != size:
-            size = len(body)
-            head = _pack_head(_SIZE_WITHOUT_BODY + size, FRAME_TYPE_MESSAGE, timestamp, _FIRST_ATTEMPT) + prefix
+    for frame in new_frames(id, timestamp, bodies):
         message = Message.__new__(Message)
-        message.frame = b"".join((head, suffix, body))
+        message.frame = frame
         message.attempts = 0
         message.deferred = deferred
         message.number = 0

@@ -146,11 +146,7 @@ class Fakes:
     def messages(self, *bodies: bytes, deferred: int = 0, age: int = 0, now: int = 0) -> list[Message]:
         """Messages that were published `age` ns ago, or before `now`."""
         ids, now = self.environment.ids, now or time_ns()
-        messages = []
-        for body in bodies:
-            suffixes = ids.next_suffixes(now, 1)
-            messages += new_messages(ids.prefix, suffixes, now - age, [body], deferred)
-        return messages
+        return [new_messages(ids.reserve(now, 1), now - age, [body], deferred)[0] for body in bodies]
 
 
 Build = Callable[..., Fakes]  # by the fixture `fakes`

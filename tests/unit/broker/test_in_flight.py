@@ -15,7 +15,7 @@ from gnsqd.shared.errors import BrokerError
 
 
 def message(number: int) -> Message:
-    return new_messages(b"", [b"%016x" % number], 0, [b""])[0]
+    return new_messages(number, 0, [b""])[0]
 
 
 def ids(messages: list[Message]) -> list[int]:

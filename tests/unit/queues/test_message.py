@@ -4,6 +4,7 @@ import struct
 
 import pytest
 
+from gnsqd.net.plain import new_frames
 from gnsqd.queues.message import Message, message_from_payload, new_messages
 
 ID = b"18a297cb3cf09000"
@@ -13,7 +14,7 @@ RECORDED = bytes.fromhex("00000023 00000002 18e9eec2f439b671 0001") + ID + b"hel
 
 
 def message(body: bytes = b"hello") -> Message:
-    return new_messages(b"", [ID], TIME, [body])[0]
+    return new_messages(int(ID, 16), TIME, [body])[0]
 
 
 def test_each_delivery_is_the_frame_that_the_real_daemon_sent_with_one_attempt_more() -> None:
@@ -22,6 +23,15 @@ def test_each_delivery_is_the_frame_that_the_real_daemon_sent_with_one_attempt_m
     for attempts in range(1, 5):
         assert made.next_delivery() == RECORDED[:16] + struct.pack(">H", attempts) + RECORDED[18:]
         assert made.attempts == attempts
+
+
+def test_ids_of_messages_published_together_are_consecutive() -> None:
+    bodies = [b"x" * (number % 3) for number in range(0x1000)]
+    made = new_messages(int(ID, 16), TIME, bodies)
+    assert [(each.id, each.timestamp, each.body) for each in made] == [
+        (b"%016x" % (int(ID, 16) + number), TIME, body) for number, body in enumerate(bodies)
+    ]
+    assert [each.frame for each in made] == new_frames(int(ID, 16), TIME, bodies), "the lanes differ"
 
 
 def test_attempts_stop_at_65535() -> None:
@@ -47,7 +57,7 @@ def test_payload_is_time_attempts_id_body_and_brings_the_message_back(body: byte
 
 
 def test_copy_is_the_same_message_never_delivered() -> None:
-    (made,) = new_messages(b"", [ID], TIME, [b"hello"], 5)
+    (made,) = new_messages(int(ID, 16), TIME, [b"hello"], 5)
     made.next_delivery()
     copy = made.copy()
     assert (copy.id, copy.body, copy.attempts, copy.deferred) == (ID, b"hello", 0, 5)

@@ -1,0 +1,25 @@
+"""What modules that are not compiled do instead of calling `native`."""
+
+from struct import Struct
+
+from gnsqd.shared.protocol import FRAME_TYPE_MESSAGE
+
+_pack_head = Struct(">iiqH").pack
+_FIRST_ATTEMPT = 1
+_LAST_DIGITS = [b"%03x" % number for number in range(1 << 12)]
+
+
+def new_frames(id: int, timestamp: int, bodies: list[bytes]) -> list[bytes]:
+    """Returns the frames (`queues.message`) of messages that were never delivered. They have consecutive ids from `id`
+    on, of which only the last three of the 16 digits differ; `timestamp` is the wall clock in ns."""
+    digits = b"%013x" % (id >> 12)
+    first = id & 0xFFF
+    frames = []
+    size = -1
+    head = b""
+    for last_digits, body in zip(_LAST_DIGITS[first : first + len(bodies)], bodies, strict=True):
+        if len(body) != size:
+            size = len(body)
+            head = _pack_head(30 + size, FRAME_TYPE_MESSAGE, timestamp, _FIRST_ATTEMPT) + digits
+        frames.append(b"".join((head, last_digits, body)))
+    return frames
