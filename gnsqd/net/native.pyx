@@ -6,7 +6,7 @@ The clocks stand in for those of `time`, the other functions for those of `plain
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_SetFromErrno
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.string cimport memcpy
+from libc.string cimport memchr, memcpy
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 from gnsqd.net.endpoint cimport Endpoint
@@ -40,6 +40,12 @@ cdef inline long long _nanoseconds(int clock) noexcept:
     cdef timespec now
     clock_gettime(clock, &now)
     return <long long>now.tv_sec * 1_000_000_000 + now.tv_nsec
+
+
+cpdef Py_ssize_t find_line_end(bytes data, Py_ssize_t start) noexcept:
+    cdef const char *first = PyBytes_AS_STRING(data)
+    cdef const char *end = <const char *>memchr(first + start, b"\n", PyBytes_GET_SIZE(data) - start)
+    return -1 if end == NULL else end - first
 
 
 cpdef list new_frames(long long id, long long timestamp, list bodies):

@@ -1,4 +1,4 @@
-"""What modules that are not compiled do instead of calling `native`."""
+"""The functions of `native` for modules that are not compiled."""
 
 from struct import Struct
 
@@ -7,6 +7,11 @@ from gnsqd.shared.protocol import FRAME_TYPE_MESSAGE
 _pack_head = Struct(">iiqH").pack
 _FIRST_ATTEMPT = 1
 _LAST_DIGITS = [b"%03x" % number for number in range(1 << 12)]
+
+
+def find_line_end(data: bytes, start: int) -> int:
+    """Returns where the first line feed is, from `start` on; -1 if there is none."""
+    return data.find(b"\n", start)
 
 
 def new_frames(id: int, timestamp: int, bodies: list[bytes]) -> list[bytes]:

@@ -1,23 +1,25 @@
 cimport cython
 
+from gnsqd.net.native cimport find_line_end
+
 cdef class CommandSpec:
     cdef readonly str name, code
     cdef readonly object check, handler
     cdef readonly tuple limits
     cdef readonly long long limit, message_limit
-    cdef readonly bint has_messages, after_commit
+    cdef readonly bint has_messages, after_commit, publishes
 
 cdef class Command:
     cdef public list params, bodies
     cdef public CommandSpec spec
     cdef public long long size, deferred
-    cdef public bint may_yield
+    cdef public bint checked, may_yield
     cdef public str topic_name
-    cdef public object check, topic, upgrade
+    cdef public object topic, upgrade
 
 cdef list _NO_BODIES
 cdef bytes _FIN
-cdef Py_ssize_t _FIN_LENGTH
+cdef Py_ssize_t _FIN_LENGTH, _MAX_REPEATED, MAX_LINE
 
 @cython.locals(data="const unsigned char *")
 cdef long long _int32(bytes buffer, Py_ssize_t at)
@@ -28,6 +30,8 @@ cdef class Decoder:
     cdef list _pieces, _bodies
     cdef public dict table
     cdef object _end
+    cdef Command _repeated
+    cdef bytes _line
 
     cpdef feed(self, bytes data)
     cdef _join(self)
@@ -37,9 +41,11 @@ cdef class Decoder:
     @cython.locals(buffer=bytes, data="const unsigned char *", start=Py_ssize_t, count=Py_ssize_t, end=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t, character=bytes, column=bytes, ids=list)
     cpdef list finished_ids(self)
     cpdef take_back(self, Py_ssize_t count)
-    @cython.locals(data="const unsigned char *", line=bytes, start=Py_ssize_t, end=Py_ssize_t, params=list, spec=CommandSpec, command=Command)
+    @cython.locals(start=Py_ssize_t, command=Command)
     cpdef Command next_command(self)
-    @cython.locals(spec=CommandSpec, data="const unsigned char *", start=Py_ssize_t, end=Py_ssize_t, size=cython.longlong)
+    @cython.locals(data="const unsigned char *", line=bytes, start=Py_ssize_t, end=Py_ssize_t, params=list, spec=CommandSpec, command=Command)
+    cdef Command _new_command(self)
+    @cython.locals(spec=CommandSpec, data="const unsigned char *", start=Py_ssize_t, end=Py_ssize_t, size=cython.longlong, bodies=list)
     cpdef bint complete(self, Command command) except -1
     @cython.locals(spec=CommandSpec)
     cdef bint _wait(self, Command command) except -1

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
+from gnsqd.net.plain import find_line_end
 from gnsqd.shared.errors import NSQError
 from gnsqd.shared.protocol import FRAME_TYPE_ERROR
 
@@ -25,6 +26,7 @@ _FIN = b"FIN "
 _FIN_LENGTH = len(_FIN) + MESSAGE_ID_LENGTH + 1
 _FIN_COLUMNS = ((_FIN_LENGTH - 1, b"\n"), (0, b"F"), (1, b"I"), (2, b"N"), (3, b" "))
 _MAX_RUN = 512
+_MAX_REPEATED = 128  # bytes of a line that is kept
 
 
 class LineTooLong(NSQError):
@@ -54,16 +56,16 @@ def frame(frame_type: int, data: bytes) -> bytes:
 
 
 class CommandSpec:
-    """One row of the table of commands. `handler` executes the command; `check` refuses what is wrong before the body
-    is there. Both are called with the owner of the handlers, the client and the command. With `limits`, int32 size and
-    a body of that size follow the line: `code` is that of a refused size, which must not exceed any of the limits. With
-    a `message_limit`, the body is int32 count, and for each message int32 size and body. What an `after_commit` command
-    does can't be undone, so a publish before it that can't be kept is refused first."""
+    """One row of the table of commands. `handler` executes the command, and is None if it publishes; `check` refuses
+    what is wrong before the body is there. Both are called with the owner of the handlers, the client and the command.
+    With `limits`, int32 size and a body of that size follow the line: `code` is that of a refused size, which must not
+    exceed any of the limits. With a `message_limit`, the body is int32 count, and for each message int32 size and body.
+    What an `after_commit` command does can't be undone, so a publish before it that can't be kept is refused first."""
 
     def __init__(
         self,
         name: str,
-        handler: Callable[..., bytes | None],
+        handler: Callable[..., bytes | None] | None,
         code: str = "",
         limits: tuple[int, ...] = (),
         message_limit: int | None = None,
@@ -78,6 +80,7 @@ class CommandSpec:
         self.has_messages = message_limit is not None
         self.message_limit = message_limit or 0
         self.check = check
+        self.publishes = handler is None
         self.after_commit = after_commit
 
     def refusal(self, text: str, cause: Exception | None = None) -> ClientError:
@@ -102,9 +105,9 @@ class Command:
     spec: CommandSpec
     size: int
     bodies: list[bytes]
-    check: Callable[..., None] | None  # None once it is done
+    checked: bool
     may_yield: bool  # IOLoop executes it
-    topic_name: str
+    topic_name: str  # "" until the line is checked, and that of the last command if it had the same line
     deferred: int  # ns
     topic: Any  # that it has published to, and that is to be committed
     upgrade: tuple[Any, Any, str] | None  # TLS, compression and its name in the log, if IDENTIFY has agreed on them
@@ -117,7 +120,7 @@ def _int32(buffer: bytes, at: int) -> int:
 
 
 class Decoder:
-    """Decodes what one client sends. `table` has the row of each command; it may be replaced between two commands."""
+    """Decodes what one client sends. `table` has the row of each command; it may be replaced after `take_rest`."""
 
     def __init__(self, table: dict[bytes, CommandSpec]) -> None:
         self.table = table
@@ -130,6 +133,8 @@ class Decoder:
         self._bodies: list[bytes] = []
         self._total = 0
         self._end: Exception | None = None
+        self._repeated: Command | None = None  # the last publish, which often has the same line as the next
+        self._line = b""  # that of `_repeated`, with its end
 
     def feed(self, data: bytes) -> None:
         if self._position == self._length and not self._pieces:
@@ -152,6 +157,7 @@ class Decoder:
 
     def take_rest(self) -> bytes:
         """Removes and returns all bytes not decoded yet: after an upgrade they belong to the upgraded stream."""
+        self._repeated = None
         self._join()
         rest = self._buffer[self._position :]
         self._buffer = b""
@@ -208,15 +214,33 @@ class Decoder:
         self._position -= count * _FIN_LENGTH
 
     def next_command(self) -> Command | None:
-        """Returns the next command, without what follows its line, or None until the line is in. LineTooLong."""
-        if self._position == self._length and not self._pieces:
+        """Returns the next command, without what follows its line, or None until the line is in. It is valid until the
+        next call. LineTooLong."""
+        command = self._repeated
+        if command is not None:
+            command.bodies = _NO_BODIES
+            command.topic = None
+        start = self._position
+        if start == self._length and not self._pieces:
             self._buffer = b""
             self._position = self._length = 0
             return None
-        end = self._buffer.find(b"\n", self._position)
+        if command is not None and self._buffer.startswith(self._line, start):
+            self._position = start + len(self._line)
+        else:
+            command = self._new_command()
+            if command is None:
+                return None
+        command.size = 0
+        command.checked = command.may_yield = False
+        return command
+
+    def _new_command(self) -> Command | None:
+        """Returns the command of the next line; errors and None as `next_command`."""
+        end = find_line_end(self._buffer, self._position)
         if end < 0 and self._pieces:
             self._join()
-            end = self._buffer.find(b"\n", self._position)
+            end = find_line_end(self._buffer, self._position)
         start = self._position
         if (self._length if end < 0 else end) - start >= MAX_LINE:
             raise LineTooLong("bufio: buffer full")
@@ -230,11 +254,12 @@ class Decoder:
         command = Command.__new__(Command)
         command.params = params = line.split(b" ")
         command.spec = spec = self.table.get(params[0]) or self.table[UNKNOWN]
-        command.check = spec.check
-        command.size = 0
         command.bodies = _NO_BODIES
-        command.may_yield = False
+        command.topic_name = ""
         command.topic = command.upgrade = None
+        if spec.publishes and end - start <= _MAX_REPEATED:
+            self._repeated = command
+            self._line = data[start : self._position]
         return command
 
     def complete(self, command: Command) -> bool:
@@ -254,14 +279,19 @@ class Decoder:
             command.size = size
             self._position = start + 4
         if spec.has_messages:
-            command.bodies = self.messages(spec.limit, spec.message_limit) or _NO_BODIES
+            bodies = self.messages(spec.limit, spec.message_limit)
+            if bodies is None:
+                return self._wait(command)
+            command.bodies = bodies
         elif self._length - self._position >= size or self._has(size):
             start = self._position
             end = start + size
             self._position = end
             data = self._buffer
             command.bodies = [data[start:end]]
-        return bool(command.bodies) or self._wait(command)
+        else:
+            return self._wait(command)
+        return True
 
     def _wait(self, command: Command) -> bool:
         """Returns False, as `command` lacks bytes; ClientError if they do not come any more."""

@@ -3,7 +3,7 @@ cimport cython
 from gnsqd.broker.channel cimport Channel
 from gnsqd.broker.topic cimport Topic
 from gnsqd.wire.client_v2 cimport ClientV2
-from gnsqd.wire.codec cimport Command
+from gnsqd.wire.codec cimport Command, CommandSpec
 
 cdef Py_ssize_t MAX_PUT
 
@@ -12,11 +12,14 @@ cdef class Commands:
     cdef object _registry, _options, _log, _new_tls, _authenticate
     cdef dict _topics
 
+    @cython.locals(spec=CommandSpec)
+    cpdef check(self, ClientV2 client, Command command)
+    cpdef bytes execute(self, ClientV2 client, Command command)
     cdef _authorize(self, ClientV2 client, Command command, str topic_name, str channel_name=*)
     @cython.locals(params=list, topic_name=str)
     cpdef check_publish(self, ClientV2 client, Command command)
     @cython.locals(topic=Topic, bodies=list)
-    cpdef publish(self, ClientV2 client, Command command)
+    cpdef bytes publish(self, ClientV2 client, Command command)
     cdef Topic _new_topic(self, Command command)
     @cython.locals(channel=Channel)
     cpdef FIN(self, ClientV2 client, Command command)

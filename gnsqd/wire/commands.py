@@ -64,6 +64,21 @@ class Commands:
         self._new_tls = new_tls
         self._authenticate = authenticate
 
+    def check(self, client: ClientV2, command: Command) -> None:
+        """Refuses what is wrong before the body is there."""
+        spec = command.spec
+        if spec.check is not None:
+            spec.check(self, client, command)
+        elif spec.publishes:  # compiled, this calls from C to C
+            self.check_publish(client, command)
+
+    def execute(self, client: ClientV2, command: Command) -> bytes | None:
+        """Executes a command that is complete; returns the answer, if there is one."""
+        handler = command.spec.handler
+        if handler is None:
+            return self.publish(client, command)
+        return handler(self, client, command)
+
     def check_identify(self, client: ClientV2, command: Command) -> None:
         _require_state(client, "IDENTIFY", STATE_INIT)
 
@@ -240,13 +255,15 @@ class Commands:
         """Does nothing: that a command came shows that the client is alive."""
 
     def check_publish(self, client: ClientV2, command: Command) -> None:
-        params = command.params
-        if len(params) < 2:
-            raise ClientError("E_INVALID", b"%b insufficient number of parameters" % params[0])
-        command.deferred = 0
-        command.topic_name = topic_name = params[1].decode("latin-1")
-        if topic_name not in self._topics:
-            _topic_name(params[1], params[0].decode())
+        if not command.topic_name:
+            params = command.params
+            if len(params) < 2:
+                raise ClientError("E_INVALID", b"%b insufficient number of parameters" % params[0])
+            command.deferred = 0
+            topic_name = params[1].decode("latin-1")
+            if topic_name not in self._topics:
+                _topic_name(params[1], params[0].decode())
+            command.topic_name = topic_name
 
     def check_dpub(self, client: ClientV2, command: Command) -> None:
         params = command.params
@@ -269,7 +286,9 @@ class Commands:
         """Executes PUB, DPUB, and MPUB, whose permission was checked before the bodies."""
         if self._authenticate is not None and not command.spec.has_messages:
             self._authorize(client, command, command.topic_name)
-        topic = self._topics.get(command.topic_name) or self._new_topic(command)
+        topic = self._topics.get(command.topic_name)
+        if topic is None:
+            topic = self._new_topic(command)
         bodies = command.bodies
         if len(bodies) > MAX_PUT and not command.may_yield:
             raise WouldYield
@@ -300,9 +319,9 @@ def command_table(options: Options) -> dict[bytes, CommandSpec]:
         CommandSpec("IDENTIFY", of("IDENTIFY"), "E_BAD_BODY", (*body, MAX_IDENTIFY), check=of("check_identify")),
         CommandSpec("AUTH", of("AUTH"), "E_BAD_BODY", body, check=of("check_auth")),
         CommandSpec("SUB", of("SUB"), after_commit=True),
-        CommandSpec("PUB", of("publish"), "E_BAD_MESSAGE", message, check=of("check_publish")),
-        CommandSpec("MPUB", of("publish"), "E_BAD_BODY", body, options.max_msg_size, check=of("check_mpub")),
-        CommandSpec("DPUB", of("publish"), "E_BAD_MESSAGE", message, check=of("check_dpub")),
+        CommandSpec("PUB", None, "E_BAD_MESSAGE", message),
+        CommandSpec("MPUB", None, "E_BAD_BODY", body, options.max_msg_size, check=of("check_mpub")),
+        CommandSpec("DPUB", None, "E_BAD_MESSAGE", message, check=of("check_dpub")),
         CommandSpec("RDY", of("RDY")),
         CommandSpec("FIN", of("FIN"), after_commit=True),
         *(CommandSpec(name, of(name)) for name in ("REQ", "TOUCH", "NOP", "CLS")),

@@ -66,12 +66,12 @@ class Session:
             if self._uncommitted and command.spec.after_commit:
                 return False
             try:
-                if command.check is not None:
-                    command.check(self._commands, self.client, command)
-                    command.check = None
+                if not command.checked:
+                    self._commands.check(self.client, command)
+                    command.checked = True
                 if not decoder.complete(command):
                     return True
-                answer = command.spec.handler(self._commands, self.client, command)
+                answer = self._commands.execute(self.client, command)
             except WouldYield:
                 return False
             except ClientError as error:

@@ -15,7 +15,7 @@ from gnsqd.options import Options
 from gnsqd.shared.statistics import StatKind
 from gnsqd.web.routes import GENERAL_ERRORS, ROUTES
 from gnsqd.wire.codec import UNKNOWN, CommandSpec
-from gnsqd.wire.commands import Commands, command_table
+from gnsqd.wire.commands import command_table
 from gnsqd.wire.identify import Identify
 
 Words = dict[str, list[str]]  # the cells of each row, by the first word in code of the first one
@@ -48,7 +48,7 @@ def http_errors() -> dict[str, set[str]]:
 def wire_errors() -> set[str]:
     """Every code that an error frame can have."""
     sources = "".join(path.read_text("utf-8") for path in sorted((ROOT / "gnsqd" / "wire").glob("*.py")))
-    names = (spec.name for spec in protocol_commands() if spec.handler == Commands.publish)
+    names = (spec.name for spec in protocol_commands() if spec.publishes)
     return {*re.findall(r'"(E_[A-Z_]+)\b', sources), *(f"E_{name}_FAILED" for name in names)}
 
 

@@ -38,16 +38,7 @@ def test_ids_are_what_the_real_daemon_made_of_the_same_time() -> None:
     assert next_ids(GuidFactory(777), timestamp, 1) == [id]
 
 
-def test_tick_that_is_used_up_goes_on_in_the_next_one() -> None:
-    ids = GuidFactory(7)
-    made = next_ids(ids, NOW, 4096 * 2 + 1)
-    assert len(set(made)) == len(made)
-    assert made == sorted(made)
-    tick = parts(made[0])[0]
-    assert [parts(made[at]) for at in (4095, 4096, 8192)] == [(tick, 7, 4095), (tick + 1, 7, 0), (tick + 2, 7, 0)]
-
-
-def test_ids_reserved_together_are_consecutive_numbers_of_one_tick() -> None:
+def test_ids_needed_at_once_are_consecutive_numbers_of_one_tick() -> None:
     ids = GuidFactory(7)
     first = [parts(b"%016x" % ids.reserve(NOW, count)) for count in (4095, 1, 1, 4096, 2048, 2049)]
     tick = first[0][0]

@@ -115,6 +115,18 @@ def test_body_in_many_pieces_costs_no_more_than_its_length(name: str) -> None:
     assert time.process_time() - began < 5
 
 
+def test_command_with_the_line_of_the_last_one_has_nothing_else_of_it() -> None:
+    decoder = Decoder(TABLE)
+    decoder.feed((b"PUB t\n" + sized(b"x")) * 2)
+    for command in iter(decoder.next_command, None):
+        rest = [command.size, *command.bodies, command.topic, command.checked, command.may_yield]
+        assert rest == [0, None, False, False]
+        assert decoder.complete(command)
+        assert command.bodies == [b"x"]
+        command.checked, command.may_yield, command.topic = True, True, object()
+    assert (command.bodies, command.topic) == ([], None)
+
+
 # Runs of FINs
 
 IDS = [b"%016x" % number for number in range(1200)]
