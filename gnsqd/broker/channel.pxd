@@ -5,6 +5,8 @@ from gnsqd.net.native cimport monotonic_ns, time_ns
 from gnsqd.queues.message cimport Message
 from gnsqd.queues.queue cimport Queue
 
+cdef list _NONE
+
 cdef class WaitingConsumers:
     cdef public dict line
     cdef public set woken
@@ -28,7 +30,7 @@ cdef class Channel:
 
     cdef Py_ssize_t _available(self) except -1
     cpdef bint has_more(self) except -1
-    cpdef put_messages(self, list messages, deferred=*, bint settle=*)
+    cpdef put_messages(self, list messages, list deferred=*, bint settle=*)
     @cython.locals(candidates=list, taken=list, now=cython.longlong, queue=Queue, waiting=WaitingConsumers,
                    promised=Py_ssize_t, depth=Py_ssize_t, limit=Py_ssize_t, others=Py_ssize_t)
     cpdef list take(self, client, Py_ssize_t window, long long timeout, long long sample_rate)

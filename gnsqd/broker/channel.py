@@ -10,7 +10,7 @@ others. Each takes its share of the messages, so that several consumers of a bus
 A channel with rules has a `Limiter`, which lowers how many messages may be taken.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import attrgetter
 from random import random
 from sys import maxsize
@@ -33,6 +33,7 @@ from gnsqd.shared.names import is_ephemeral
 MAX_TAKE = 256
 MAX_TAKE_BYTES = 256 * 1024
 
+_NONE: list[Message] = []
 _rank = attrgetter("rank")
 
 
@@ -136,7 +137,7 @@ class Channel:
         """True if a consumer that was not woken may take a message now: one is promised to each woken consumer."""
         return self._available() > len(self._waiting.woken)
 
-    def put_messages(self, messages: list[Message], deferred: Sequence[Message] = (), settle: bool = False) -> None:
+    def put_messages(self, messages: list[Message], deferred: list[Message] = _NONE, settle: bool = False) -> None:
         """Queues `messages`, and holds each of `deferred` back for the time it asks for. With `settle`, those come from
         a disk queue that forgets them when this returns. The channel must not be `exiting`."""
         self.message_count += len(messages) + len(deferred)
@@ -145,7 +146,7 @@ class Channel:
             self._wake(len(messages))
         if deferred:
             defer = self.deferred.defer_read if settle else self.deferred.defer
-            defer(list(deferred))
+            defer(deferred)
             self._wake_at(self.deferred.next_due)
 
     def _put_again(self, messages: list[Message]) -> None:

@@ -7,7 +7,8 @@ from gnsqd.queues.guid cimport GuidFactory
 from gnsqd.queues.message cimport Message, new_messages
 from gnsqd.queues.queue cimport Queue
 
-cdef Py_ssize_t BODY_AT
+cdef Py_ssize_t BODY_AT, MAX_BATCH
+cdef list _NONE
 
 cdef class Topic:
     cdef public str name
@@ -25,7 +26,7 @@ cdef class Topic:
     cpdef list new_messages(self, list bodies, long long deferred=*)
     cpdef bint commits_at_once(self) except -1
     cpdef commit(self)
-    @cython.locals(first=Py_ssize_t, size=Py_ssize_t)
+    @cython.locals(first=Py_ssize_t, size=Py_ssize_t, part=list)
     cpdef publish(self, list bodies, long long deferred=*)
     @cython.locals(channel=Channel, queue=Queue)
     cdef bint _may_skip_pump(self, Py_ssize_t count) except -1

@@ -25,6 +25,8 @@ MAX_BATCH = 256
 MAX_PUT = 2048
 RETRY_SECONDS = 1.0
 
+_NONE: list[Message] = []
+
 
 class ChannelNotFound(BrokerError):
     """The topic has no channel of that name."""
@@ -123,7 +125,8 @@ class Topic:
             if first:
                 self.commit()
                 yield_turn()
-            self.put_messages(self.new_messages(bodies[first : first + size], deferred))
+            part = bodies[first : first + size] if len(bodies) > size else bodies
+            self.put_messages(self.new_messages(part, deferred))
             if self.bounds is not None:
                 self.bounds.trim(2 * min(len(bodies), size))
             first += size
@@ -247,7 +250,7 @@ class Topic:
     def _hand_over(self, messages: list[Message]) -> None:
         """Gives the messages to every channel, and finishes them here."""
         ready = messages
-        deferred: list[Message] = []
+        deferred = _NONE
         for message in messages:
             if message.deferred:
                 ready = [message for message in messages if not message.deferred]

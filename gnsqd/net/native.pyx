@@ -5,6 +5,8 @@ The clocks stand in for those of `time`, the other functions for those of `plain
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_SetFromErrno
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.ref cimport Py_INCREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.string cimport memchr, memcpy
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
@@ -52,8 +54,8 @@ cpdef list new_frames(long long id, long long timestamp, list bodies):
     cdef unsigned char head[34]
     cdef unsigned char *to
     cdef bytes body, frame
-    cdef Py_ssize_t size
-    cdef list frames = []
+    cdef Py_ssize_t size, position = 0
+    cdef list frames = PyList_New(len(bodies))
     _put_int32(head + 4, FRAME_TYPE_MESSAGE)
     _put_int32(head + 8, timestamp >> 32)
     _put_int32(head + 12, timestamp)
@@ -68,7 +70,9 @@ cpdef list new_frames(long long id, long long timestamp, list bodies):
         to = <unsigned char *>PyBytes_AS_STRING(frame)
         memcpy(to, head, 34)
         memcpy(to + 34, PyBytes_AS_STRING(body), size)
-        frames.append(frame)
+        Py_INCREF(frame)
+        PyList_SET_ITEM(frames, position, frame)
+        position += 1
     return frames
 
 

@@ -11,6 +11,6 @@ cdef class Message:
     cpdef bytes next_delivery(self)
     cpdef bytes payload(self)
 
-@cython.locals(message=Message, messages=list, frame=bytes)
+@cython.locals(message=Message, messages=list, frame=bytes, position=Py_ssize_t)
 cpdef list new_messages(long long id, long long timestamp, list bodies, long long deferred=*)
 cpdef Message message_from_payload(bytes payload)

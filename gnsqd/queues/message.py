@@ -10,6 +10,7 @@ bytes from the timestamp on.
 
 from struct import Struct
 from time import monotonic_ns, time_ns
+from typing import Any
 
 from gnsqd.net.plain import new_frames
 from gnsqd.shared.protocol import FRAME_TYPE_MESSAGE
@@ -90,14 +91,13 @@ class Message:
 def new_messages(id: int, timestamp: int, bodies: list[bytes], deferred: int = 0) -> list[Message]:
     """Returns new messages, whose ids are consecutive from `id` on, a result of `GuidFactory.reserve`; `timestamp`
     (wall clock) and `deferred` are in ns."""
-    messages = []
-    for frame in new_frames(id, timestamp, bodies):
-        message = Message.__new__(Message)
+    messages: list[Any] = new_frames(id, timestamp, bodies)
+    for position, frame in enumerate(messages):
+        messages[position] = message = Message.__new__(Message)
         message.frame = frame
         message.attempts = 0
         message.deferred = deferred
         message.number = 0
-        messages.append(message)
     return messages
 
 
