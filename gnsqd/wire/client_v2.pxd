@@ -8,6 +8,9 @@ from gnsqd.net.native cimport monotonic
 
 cdef double _NS
 
+cdef class PubCount:
+    cdef public long long count
+
 cdef class ClientV2:
     cdef public long long id, heartbeat_interval, output_buffer_timeout, sample_rate, msg_timeout, ready_count
     cdef public long long in_flight_count, message_count, finish_count, requeue_count, delivery_msg_timeout

@@ -46,6 +46,13 @@ class AuthState(Protocol):
         """True if it may consume from the channel; without a channel, if it may publish to the topic."""
 
 
+class PubCount:
+    """The number of messages that a client has published to one topic."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class ClientV2:
     """Owns one connection's state. Durations are ns; 0 switches a heartbeat or a buffer timeout off."""
 
@@ -85,7 +92,7 @@ class ClientV2:
         self.channel: Channel | None = None
         self.ready_count = self.in_flight_count = 0
         self.message_count = self.finish_count = self.requeue_count = 0
-        self.pub_counts: dict[str, int] = {}
+        self.pub_counts: dict[str, PubCount] = {}
 
         # What messagePump works with: the first IDENTIFY sets it, later ones don't reach it (NSQD-COMPAT 2.4).
         self.identified = False
@@ -243,7 +250,7 @@ class ClientV2:
         stats = ClientStats(
             version="V2",
             connect_ts=self.connect_time,
-            pub_counts=[(name, self.pub_counts[name]) for name in names if name in self.pub_counts],
+            pub_counts=[(name, self.pub_counts[name].count) for name in names if name in self.pub_counts],
             **{name: getattr(self, name) for name in _IN_STATS},
         )
         if self.auth_state is not None:

@@ -15,7 +15,7 @@ cdef class Command:
     cdef public long long size, deferred
     cdef public bint checked, may_yield
     cdef public str topic_name
-    cdef public object topic, upgrade
+    cdef public object counter, topic, upgrade
 
 cdef list _NO_BODIES
 cdef bytes _FIN

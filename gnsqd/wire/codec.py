@@ -110,6 +110,7 @@ class Command:
     topic_name: str  # "" until the line is checked, and that of the last command if it had the same line
     deferred: int  # ns
     topic: Any  # that it has published to, and that is to be committed
+    counter: Any  # of what the client has published to the topic; None before the first time
     upgrade: tuple[Any, Any, str] | None  # TLS, compression and its name in the log, if IDENTIFY has agreed on them
 
 
@@ -256,7 +257,7 @@ class Decoder:
         command.spec = spec = self.table.get(params[0]) or self.table[UNKNOWN]
         command.bodies = _NO_BODIES
         command.topic_name = ""
-        command.topic = command.upgrade = None
+        command.topic = command.upgrade = command.counter = None
         if spec.publishes and end - start <= _MAX_REPEATED:
             self._repeated = command
             self._line = data[start : self._position]

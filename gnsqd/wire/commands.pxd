@@ -2,7 +2,7 @@ cimport cython
 
 from gnsqd.broker.channel cimport Channel
 from gnsqd.broker.topic cimport Topic
-from gnsqd.wire.client_v2 cimport ClientV2
+from gnsqd.wire.client_v2 cimport ClientV2, PubCount
 from gnsqd.wire.codec cimport Command, CommandSpec
 
 cdef Py_ssize_t MAX_PUT
@@ -18,7 +18,7 @@ cdef class Commands:
     cdef _authorize(self, ClientV2 client, Command command, str topic_name, str channel_name=*)
     @cython.locals(params=list, topic_name=str)
     cpdef check_publish(self, ClientV2 client, Command command)
-    @cython.locals(topic=Topic, bodies=list)
+    @cython.locals(topic=Topic, bodies=list, counter=PubCount)
     cpdef bytes publish(self, ClientV2 client, Command command)
     cdef Topic _new_topic(self, Command command)
     @cython.locals(channel=Channel)

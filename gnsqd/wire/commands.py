@@ -20,7 +20,7 @@ from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options
 from gnsqd.shared.errors import AuthError, BrokerError, NSQError, StorageError
 from gnsqd.shared.names import check_limit, is_valid_name
 from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
-from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, AuthState, ClientV2
+from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, AuthState, ClientV2, PubCount
 from gnsqd.wire.codec import MESSAGE_ID_LENGTH, UNKNOWN, ClientError, Command, CommandSpec, frame
 from gnsqd.wire.identify import Identify, IdentifyWithTopology, apply_settings, negotiate, parse_identify
 
@@ -296,7 +296,10 @@ class Commands:
             topic.publish(bodies, command.deferred)
         except (BrokerError, StorageError) as error:
             raise _publish_failed(command, error) from error
-        client.pub_counts[topic.name] = client.pub_counts.get(topic.name, 0) + len(bodies)
+        counter = command.counter
+        if counter is None:
+            counter = command.counter = client.pub_counts.setdefault(topic.name, PubCount())
+        counter.count += len(bodies)
         command.topic = topic
         return _OK
 
