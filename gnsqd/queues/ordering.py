@@ -56,7 +56,7 @@ def _sort(queue: Queue) -> bool:
     if count and ends != [memory[0], memory[count - 1]]:
         return False
     later = [memory.pop() for _ in range(len(memory) - count)][::-1]
-    queue.memory = ordered
+    queue.use_memory(ordered)
     queue.ordered = True
     ordered.extend([message for message in later if not message.attempts])
     queue.put_again([message for message in later if message.attempts])

@@ -9,6 +9,7 @@ cdef class Queue:
     cdef public str name, label
     cdef public object deferred, memory, arranging, log, outside, on_refused, on_more
     cdef public Backend backend
+    cdef object _append
     cdef public bint backend_next, blocked, closed, held_early, ordered
     cdef public Py_ssize_t capacity
     cdef public long long dropped, rejected, expired, ttl

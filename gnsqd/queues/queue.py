@@ -31,6 +31,9 @@ class WeighedMemory(deque[Message]):
         super().__init__()
         self.size = 0
 
+    def append(self, message: Message, /) -> None:
+        super().append(self._weighed(message, 1))
+
     def extend(self, messages: Iterable[Message], /) -> None:
         super().extend(self._weighed(message, 1) for message in messages)
 
@@ -65,7 +68,7 @@ class Queue:
         self.name = name
         topic, _, channel = name.partition(":")
         self.label = f"CHANNEL({channel})" if channel else f"TOPIC({topic})"
-        self.memory: deque[Message] = WeighedMemory() if options.max_topic_bytes else deque()
+        self.use_memory(WeighedMemory() if options.max_topic_bytes else deque())
         self.capacity = options.mem_queue_size
         self.backend = backend
         self.backend_next = False  # `take` looks there first; false after it took messages from there
@@ -82,6 +85,11 @@ class Queue:
         self.outside: Callable[[], list[Message]] = list
         self.on_refused: Callable[[], None] = lambda: None
         self.on_more: Callable[[int, bool], None] = lambda count, again: None
+
+    def use_memory(self, memory: deque[Message]) -> None:
+        """Lets `memory` be where messages are queued from now on."""
+        self.memory = memory
+        self._append = memory.append  # looked up once, not for each PUB
 
     def count(self) -> int:
         """Returns the number of queued messages, without deferred ones."""
@@ -110,7 +118,10 @@ class Queue:
         if room < 0 or (self.ordered and backend.count):
             room = 0  # the backend refuses messages, or what is in memory is to be older than what it has
         if len(messages) <= room:
-            memory.extend(messages)
+            if len(messages) == 1:
+                self._append(messages[0])
+            else:
+                memory.extend(messages)
             return
         memory.extend(messages[:room])
         if not backend.keeps:
@@ -244,7 +255,7 @@ class Queue:
     def forget(self) -> None:
         """Drops the messages in memory and the deferred ones, but does not use the backend."""
         free(self.memory.pop, len(self.memory))
-        self.memory = type(self.memory)()
+        self.use_memory(type(self.memory)())
         if self.deferred is not None:
             self.deferred.clear()
         self.blocked = False
