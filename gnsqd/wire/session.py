@@ -124,11 +124,12 @@ class Session:
         self.decoder.feed(data)
         if not self.execute() or self._uncommitted:
             return False
-        if self._replies:
-            replies, self._replies = self._replies, []
+        replies = self._replies
+        if replies:
             if not self.client.flush_at_once(replies):
-                self._replies.append(b"")  # for what the socket did not accept
+                self._replies = [b""]  # for what the socket did not accept
                 return False
+            replies.clear()
         self._note_answered()
         return True
 
