@@ -11,6 +11,7 @@ cdef class Commands:
     cdef readonly dict table, first_table
     cdef object _registry, _options, _log, _new_tls, _authenticate
     cdef dict _topics
+    cdef readonly bint debugging
 
     @cython.locals(spec=CommandSpec)
     cpdef check(self, ClientV2 client, Command command)

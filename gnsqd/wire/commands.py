@@ -14,7 +14,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import MAX_PUT, Draining, Topic
 from gnsqd.gotext import dumps, quote
-from gnsqd.log import Logger
+from gnsqd.log import Level, Logger
 from gnsqd.net.stream import TLS, DeflateLayer, Layer, SnappyLayer
 from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options
 from gnsqd.shared.errors import AuthError, BrokerError, NSQError, StorageError
@@ -63,6 +63,11 @@ class Commands:
         self._log = log
         self._new_tls = new_tls
         self._authenticate = authenticate
+        self._set_level(log.level)
+        log.follow(self._set_level)
+
+    def _set_level(self, level: Level) -> None:
+        self.debugging = level <= Level.DEBUG  # sessions look at it for each command
 
     def check(self, client: ClientV2, command: Command) -> None:
         """Refuses what is wrong before the body is there."""

@@ -10,7 +10,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.topic import RETRY_SECONDS, Topic
 from gnsqd.hub.cooperative import yield_turn
-from gnsqd.log import Level, Logger
+from gnsqd.log import Logger
 from gnsqd.net.stream import TLS, Layer, StreamError
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
@@ -21,7 +21,6 @@ from gnsqd.wire.commands import Commands, WouldYield
 TURN_SECONDS = 0.004  # for the commands of one client that are there at once
 TLS_HANDSHAKE_SECONDS = 5.0
 
-_DEBUG = Level.DEBUG
 _OK = frame(FRAME_TYPE_RESPONSE, b"OK")
 _HEARTBEAT = frame(FRAME_TYPE_RESPONSE, b"_heartbeat_")
 
@@ -49,7 +48,7 @@ class Session:
         stream or comes after a publish that is not committed yet, or because others are to have their turn. ClientError
         after the answer to a command that ends the connection; LineTooLong."""
         decoder = self.decoder
-        debugging = self._log.level <= _DEBUG
+        debugging = self._commands.debugging
         channel = None if debugging else self.client.channel
         executed = 0
         while True:
@@ -274,7 +273,7 @@ class Session:
                 return
             channel = client.delivering
         window = client.window()
-        debugging = self._log.level <= _DEBUG
+        debugging = self._commands.debugging
         if debugging and channel is not None:
             self._log.debug("[%s] state rdy: %4d inflt: %4d", client, client.ready_count, client.in_flight_count)
         if channel is None or window <= 0:
