@@ -31,7 +31,8 @@ cdef class Topic:
     @cython.locals(channel=Channel, queue=Queue)
     cdef bint _may_skip_pump(self, Py_ssize_t count) except -1
     cdef bint _flowing(self) except -1
-    @cython.locals(message=Message, size=cython.longlong)
     cpdef put_messages(self, list messages)
+    @cython.locals(message=Message, size=cython.longlong)
+    cdef _count(self, list messages, int sign)
     @cython.locals(message=Message, channel=Channel, ready=list, deferred=list)
     cdef _hand_over(self, list messages)

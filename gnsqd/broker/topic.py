@@ -86,22 +86,24 @@ class Topic:
             raise BrokerError("exiting")
         if self.write_ahead is not None:
             self.write_ahead.append(messages)
+        self._count(messages, 1)
+        if self._may_skip_pump(len(messages)):
+            self._hand_over(messages)
+            return
         try:
-            if self._may_skip_pump(len(messages)):
-                self._hand_over(messages)
-            else:
-                self._doorbell.ring()
-                self.queue.put(messages, len(messages) if self._flowing() else 0)
+            self._doorbell.ring()
+            self.queue.put(messages, len(messages) if self._flowing() else 0)
         except StorageError as error:
             self._log.error("TOPIC(%s) ERROR: failed to write message to backend - %s", self.name, error)
-            messages = messages[: error.written]
+            self._count(messages[error.written :], -1)
             raise
-        finally:
-            self.message_count += len(messages)
-            size = 0
-            for message in messages:
-                size += len(message.frame)
-            self.message_bytes += size - BODY_AT * len(messages)
+
+    def _count(self, messages: list[Message], sign: int) -> None:
+        size = 0
+        for message in messages:
+            size += len(message.frame)
+        self.message_count += sign * len(messages)
+        self.message_bytes += sign * (size - BODY_AT * len(messages))
 
     def _may_skip_pump(self, count: int) -> bool:
         """True if `count` messages may skip the pump: none is queued here, and the channels have room in memory."""

@@ -228,12 +228,13 @@ class Decoder:
             return None
         if command is not None and self._buffer.startswith(self._line, start):
             self._position = start + len(self._line)
+            command.checked = command.spec.check is None  # then the line alone is checked
         else:
             command = self._new_command()
             if command is None:
                 return None
         command.size = 0
-        command.checked = command.may_yield = False
+        command.may_yield = False
         return command
 
     def _new_command(self) -> Command | None:
@@ -257,6 +258,7 @@ class Decoder:
         command.spec = spec = self.table.get(params[0]) or self.table[UNKNOWN]
         command.bodies = _NO_BODIES
         command.topic_name = ""
+        command.checked = False
         command.topic = command.upgrade = command.counter = None
         if spec.publishes and end - start <= _MAX_REPEATED:
             self._repeated = command

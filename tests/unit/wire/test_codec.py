@@ -119,11 +119,10 @@ def test_command_with_the_line_of_the_last_one_has_nothing_else_of_it() -> None:
     decoder = Decoder(TABLE)
     decoder.feed((b"PUB t\n" + sized(b"x")) * 2)
     for command in iter(decoder.next_command, None):
-        rest = [command.size, *command.bodies, command.topic, command.checked, command.may_yield]
-        assert rest == [0, None, False, False]
+        assert [command.size, *command.bodies, command.topic, command.may_yield] == [0, None, False]
         assert decoder.complete(command)
         assert command.bodies == [b"x"]
-        command.checked, command.may_yield, command.topic = True, True, object()
+        command.may_yield, command.topic = True, object()
     assert (command.bodies, command.topic) == ([], None)
 
 
