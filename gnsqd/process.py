@@ -16,7 +16,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 import gevent
-from gevent.util import print_run_info
 
 from gnsqd import gc_tuning
 from gnsqd.configuration import BadValue, FlagError, HelpRequested, load_file, parse_flags, usage
@@ -86,6 +85,10 @@ def serve(new_daemon: "Callable[[], Daemon]") -> int:
 
 def _dump(number: int, frame: FrameType | None) -> None:
     try:
+        with contextlib.suppress(OSError):
+            os.close(0)  # others may have taken all descriptors, and the import needs one
+        from gevent.util import print_run_info  # loads slowly
+
         gc.unfreeze()  # gevent finds the greenlets among the collector's objects
         print_run_info(file=sys.stderr)
     finally:
