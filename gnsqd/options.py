@@ -5,17 +5,16 @@ them in order of declaration. The parsers of the command line and the config fil
 read them and define nothing themselves. Facts: NSQD-COMPAT 1.2 to 1.4 and 6.3.
 """
 
-import dataclasses
 import enum
 import socket
 import zlib
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from gnsqd.gotext import format_float, parse_bool, quote
 from gnsqd.log import Level
 from gnsqd.shared.errors import StartError
+from gnsqd.shared.record import Record
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND
@@ -57,8 +56,7 @@ class Kind(enum.Enum):
     FRACTION = enum.auto()  # an element of FLOATS
 
 
-@dataclasses.dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One row of the table. A row that leaves out `flag`, `cfg` or `field` has forms of its name; an empty `flag` or
     `cfg` means not settable there. `field` is the name in nsqd's messages about bad config values. `reload` marks
     options that `PUT /config/:opt` may change, `ours` options that the real nsqd lacks."""
@@ -80,10 +78,8 @@ _KINDS = {bool: Kind.BOOL, int: Kind.INT, str: Kind.STRING, list: Kind.STRINGS, 
 
 
 def _row(default: Any, help: str = "", **columns: Any) -> Any:
-    """Returns a field of `Options` with the columns of its row."""
-    factory: Callable[[], Any] = (lambda: list(default)) if isinstance(default, list) else (lambda: default)
-    columns = {"kind": _KINDS.get(type(default)), "default": default, "help": help} | columns
-    return dataclasses.field(default_factory=factory, metadata=columns)
+    """Returns the columns of a row of `Options`."""
+    return {"kind": _KINDS.get(type(default)), "default": default, "help": help} | columns
 
 
 def _limit(what: str, ours: bool = True) -> Any:
@@ -104,8 +100,7 @@ def _default_node_id(hostname: str) -> int:
     return zlib.crc32(md5(hostname.encode(), usedforsecurity=False).digest()) % 1024
 
 
-@dataclasses.dataclass(kw_only=True)
-class Options:
+class Options(Record):
     """The values the daemon runs with: `Options()` holds the defaults, keywords override them."""
 
     version: bool = _row(False, "print version string", cfg="")
@@ -350,8 +345,7 @@ class Options:
         return any(getattr(self, name) for name in BOUNDS)
 
 
-@dataclasses.dataclass(kw_only=True)
-class LookupdOptions:
+class LookupdOptions(Record):
     """The values that nsqlookupd runs with, as `Options`."""
 
     version: bool = _row(False, "print version string", cfg="")
@@ -383,15 +377,22 @@ class LookupdOptions:
 _ACRONYMS = {word.lower(): word for word in ("TCP", "HTTP", "HTTPS", "TLS", "E2E")} | {"nsqlookupd": "NSQLookupd"}
 
 
-def _option(field: "dataclasses.Field[Any]") -> Option:
-    words = field.name.split("_")
+def _option(name: str, columns: dict[str, Any]) -> Option:
+    words = name.split("_")
     named_after = "".join(_ACRONYMS.get(word, word.capitalize()) for word in words)
-    columns: dict[str, Any] = {"flag": "-".join(words), "cfg": field.name, "field": named_after}
-    return Option(name=field.name, **columns | dict(field.metadata))
+    return Option(**{"name": name, "flag": "-".join(words), "cfg": name, "field": named_after} | columns)
 
 
-OPTIONS: tuple[Option, ...] = tuple(_option(field) for field in dataclasses.fields(Options))
-LOOKUPD_OPTIONS: tuple[Option, ...] = tuple(_option(field) for field in dataclasses.fields(LookupdOptions))
+def _rows(table: type[Record]) -> tuple[Option, ...]:
+    """Returns the rows of a table, and replaces them in it by their defaults."""
+    rows = tuple(_option(name, getattr(table, name)) for name in table.names)
+    for row in rows:
+        setattr(table, row.name, row.default)
+    return rows
+
+
+OPTIONS = _rows(Options)
+LOOKUPD_OPTIONS = _rows(LookupdOptions)
 
 
 def parse_tls_required(text: str) -> int:

@@ -13,10 +13,10 @@ Relative-Error Guarantees", PVLDB 12, 2019): samples are counted in buckets whos
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil, exp, log
 from time import monotonic_ns
+from typing import NamedTuple
 
 ERROR = 0.01
 
@@ -25,11 +25,10 @@ _BUCKETS_PER_E = 1 / _LOG_GROWTH
 _ZERO = -1  # the bucket of samples that are not positive
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """`count` samples in the window; `percentiles` are (quantile, ns) in the order of the option, 0 ns without any."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # not the method of tuples
     percentiles: tuple[tuple[float, int], ...]
 
 

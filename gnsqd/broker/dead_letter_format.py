@@ -8,8 +8,7 @@ Nothing here needs gevent: other programs also read dead letters.
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, MAX_NAME_LENGTH, is_ephemeral, is_valid_name
@@ -36,8 +35,7 @@ def is_dead_letter_topic(name: str) -> bool:
     return name.removesuffix(EPHEMERAL_SUFFIX).endswith(_SUFFIX)
 
 
-@dataclass(frozen=True)
-class DeadLetter:
+class DeadLetter(NamedTuple):
     """The content of a dead letter: id, topic, channel, time of publication and attempts of the message; the reason and
     time of its death; its body. Times are wall clock in ns."""
 
@@ -72,4 +70,4 @@ class DeadLetter:
         return cls(**{name: values[name] for name in _HEADER}, body=body)
 
 
-_HEADER = {field.name: field.type for field in fields(DeadLetter)[:-1]}  # in order, with their types
+_HEADER = {name: kind for name, kind in DeadLetter.__annotations__.items() if name != "body"}  # in order

@@ -1,8 +1,7 @@
 """The interfaces that topics and channels need from the rest of the daemon."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from gevent import Greenlet
 
@@ -11,13 +10,13 @@ from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.queues.guid import GuidFactory
 from gnsqd.queues.store import Store
+from gnsqd.shared.record import Record
 from gnsqd.storage.directory import FreeDisk
 
 Spawn = Callable[[str, Callable[[], None]], "Greenlet[..., None]"]
 
 
-@dataclass(frozen=True)
-class Environment:
+class Environment(NamedTuple):
     """The callables and objects that every topic and channel gets. `notify`, `note_dead` and `wake_at` never yield."""
 
     options: Options
@@ -27,14 +26,13 @@ class Environment:
     notify: Callable[[Any, bool], None]  # a topic or channel came or went; True: nsqd.dat must have it
     channels_to_precreate: Callable[[str], list[str]]  # of a topic: the names that nsqlookupd knows; may yield
     spawn: Spawn  # starts a greenlet whose death by a bug ends the daemon
+    rules: RuleBook
     free_disk: FreeDisk | None = None  # with a bound for it
     note_dead: Callable[[Any], None] = lambda channel: None  # the channel has dead letters
     wake_at: Callable[[Any, int], None] = lambda channel, due: None  # sets its alarm, as `QueueScan.wake_at`
-    rules: RuleBook = field(default_factory=RuleBook)
 
 
-@dataclass
-class ClientStats:
+class ClientStats(Record):
     """One client as /stats shows it; the fields are the JSON keys of NSQD-COMPAT section 5.3, in order."""
 
     client_id: str
@@ -57,7 +55,7 @@ class ClientStats:
     auth_identity_url: str = ""
     topology_zone: str | None = None  # unless there are zones and regions
     topology_region: str | None = None
-    pub_counts: list[tuple[str, int]] = field(default_factory=list)
+    pub_counts: Sequence[tuple[str, int]] = ()
     tls: bool = False
     tls_cipher_suite: str = ""
     tls_version: str = ""

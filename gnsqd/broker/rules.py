@@ -9,7 +9,6 @@ times out comes again before all others. If it is requeued with a delay, they wa
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from math import ceil
 from time import monotonic_ns
 from typing import Any, NamedTuple
@@ -101,12 +100,12 @@ def decode(settings_by_channel: Mapping[Key, Settings]) -> dict[Key, Rules]:
     return rules
 
 
-@dataclass
 class RuleBook:
     """The rules of new channels: `kept`, from the file of rules, while the daemon loads; else `configured`."""
 
-    configured: dict[Key, Rules] = field(default_factory=dict)
-    kept: dict[Key, Rules] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.configured: dict[Key, Rules] = {}
+        self.kept: dict[Key, Rules] = {}
 
 
 class Limiter:

@@ -8,8 +8,8 @@ is too long together with its connection.
 import struct
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic
+from typing import NamedTuple
 
 from gevent import Greenlet, Timeout
 
@@ -44,8 +44,7 @@ class LookupdError(NSQError):
         self.ended = ended
 
 
-@dataclass(frozen=True)
-class LookupdInfo:
+class LookupdInfo(NamedTuple):
     """An nsqlookupd's description of itself."""
 
     tcp_port: int = 0

@@ -5,7 +5,6 @@ topic may have thousands of them. Names of topics and channels need no escapes i
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from time import monotonic_ns
@@ -17,6 +16,7 @@ from gnsqd.lookupd.registration_db import PeerInfo, Producer, RegistrationDB
 from gnsqd.net.addresses import split_host_port
 from gnsqd.options import LookupdOptions
 from gnsqd.shared.names import is_valid_name
+from gnsqd.shared.record import Record
 from gnsqd.shared.version import NSQD_VERSION
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
@@ -58,8 +58,7 @@ T = TypeVar("T")
 _NEVER = -6795364578871345152  # Go's zero time, as UnixNano shows it
 
 
-@dataclass(eq=False)
-class LookupdAPI:
+class LookupdAPI(Record):
     """The endpoints of one nsqlookupd; `debug` has those of pprof. `provide(topic)`, which may yield, is called for a
     topic that is looked up and has no producer, except with `create=false` in the query."""
 

@@ -6,7 +6,6 @@ bytes of JSON. Every error ends the connection, after it was sent as a reply.
 
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from struct import Struct as Format
 from time import monotonic
@@ -23,6 +22,7 @@ from gnsqd.net.listener import Listener
 from gnsqd.options import SECOND, LookupdOptions
 from gnsqd.shared.errors import NSQError
 from gnsqd.shared.names import TooMany, is_valid_name
+from gnsqd.shared.record import Record
 from gnsqd.shared.version import NSQD_VERSION
 
 MAGIC_V1 = b"  V1"
@@ -119,8 +119,7 @@ class ClientV1:
             self.connection.send([replies])
 
 
-@dataclass(eq=False)
-class LookupTCPServer:
+class LookupTCPServer(Record):
     """Owns the clients of one listener; `http_port` is for answers to IDENTIFY."""
 
     _listener: Listener

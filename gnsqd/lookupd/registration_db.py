@@ -11,13 +11,13 @@ the caller yields to other greenlets in between, which may change the same names
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import InitVar, dataclass, field
 from time import monotonic_ns, time_ns
 
 from gnsqd.gotext import dumps, format_duration
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.shared.names import TooMany, is_ephemeral
+from gnsqd.shared.record import Record
 
 ALL = "*"
 
@@ -26,8 +26,7 @@ Registration = tuple[str, str, str]  # category (client, topic or channel), topi
 _LONG_AGO = -(1 << 63)
 
 
-@dataclass(eq=False, repr=False, slots=True)
-class PeerInfo:
+class PeerInfo(Record):
     """One nsqd, as it described itself.
 
     id           the remote address of its connection
@@ -44,20 +43,17 @@ class PeerInfo:
     tcp_port: int = 0
     http_port: int = 0
     version: str = ""
-    topology_zone: InitVar[str | None] = None
-    topology_region: InitVar[str | None] = None
+    topology_zone: str | None = None
+    topology_region: str | None = None
     follows_host: bool = False
-    topology: dict[str, str] = field(init=False)
-    json: str = field(init=False)
-    topics: dict[str, "Producer"] = field(default_factory=dict, init=False)
-    channels: dict[tuple[str, str], None] = field(default_factory=dict, init=False)
-    last_update: int = field(default_factory=time_ns, init=False)
-    heard: int = field(default_factory=monotonic_ns, init=False)
 
-    def __post_init__(self, topology_zone: str | None, topology_region: str | None) -> None:
-        has_topology = topology_zone is not None or topology_region is not None
-        topology = {"topology_zone": topology_zone or "", "topology_region": topology_region or ""}
-        self.topology = topology if has_topology else {}
+    def __post_init__(self) -> None:
+        self.topics: dict[str, Producer] = {}
+        self.channels: dict[tuple[str, str], None] = {}
+        self.last_update = time_ns()
+        self.heard = monotonic_ns()
+        topology = {"topology_zone": self.topology_zone or "", "topology_region": self.topology_region or ""}
+        self.topology = {} if self.topology_zone is None and self.topology_region is None else topology
         self.json = self._encode(self.broadcast_address)
 
     def _encode(self, broadcast_address: str) -> str:
@@ -84,13 +80,15 @@ class PeerInfo:
         return self.heard - before
 
 
-@dataclass(eq=False, slots=True)
 class Producer:
     """The registration of one nsqd for one topic. `tombstoned_at` is ns since 1970, 0 if it never was."""
 
-    peer: PeerInfo
-    tombstoned_at: int = 0
-    _tombstoned: int = 0  # by the monotonic clock
+    __slots__ = ("_tombstoned", "peer", "tombstoned_at")
+
+    def __init__(self, peer: PeerInfo) -> None:
+        self.peer = peer
+        self.tombstoned_at = 0
+        self._tombstoned = 0  # by the monotonic clock
 
     def tombstone(self) -> None:
         """Hides it from lookups of the topic for a while."""

@@ -9,12 +9,12 @@ import resource
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from math import floor
 from operator import attrgetter
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import ClientStats, Consumer
@@ -26,8 +26,7 @@ from gnsqd.quantile import Result
 from gnsqd.shared.statistics import ChannelFigures, StatKind, TopicFigures
 
 
-@dataclass(frozen=True)
-class StatField:
+class StatField(NamedTuple):
     """One number. `name` is its key in /stats, `metric` its name in Prometheus without prefix and `_total`, `statsd`
     its name in a push to statsd, "" for one that isn't pushed."""
 
@@ -145,11 +144,9 @@ Row = dict[str, Any]
 
 _OMITTED_WHEN_UNSET = ("authed", "auth_identity", "auth_identity_url", "pub_counts")
 _LOCAL_COUNTS = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
-_CLIENT_KEYS = tuple(field.name for field in fields(ClientStats))
 
 
-@dataclass(frozen=True)
-class StatsRows:
+class StatsRows(NamedTuple):
     """Topics and producers as /stats shows them: rows whose keys are in its order. None shows as null."""
 
     topics: list[Row] | None
@@ -214,7 +211,7 @@ def _latency_row(latency: Result | None) -> Row:
 
 def client_row(stats: ClientStats) -> Row:
     row = {}
-    for key in _CLIENT_KEYS:
+    for key in stats.names:
         value = getattr(stats, key)
         if value or (value is not None and key not in _OMITTED_WHEN_UNSET):
             row[key] = value

@@ -1,8 +1,7 @@
 """The store of a topic: makes the queues of the topic and its channels."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gnsqd.log import Logger
 from gnsqd.options import Options
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from gnsqd.queues.history import History
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(NamedTuple):
     """Common objects of all stores. `set_health(error)` is called after writes of messages; None if it succeeded.
     `check_exit()` raises StartError if the daemon is asked to exit while it loads."""
 

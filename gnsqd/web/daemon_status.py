@@ -6,7 +6,6 @@ The text form of /stats is the real daemon's to the byte (NSQD-COMPAT 5.3), from
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from gnsqd.gotext import format_duration
 from gnsqd.hub.cooperative import Turns
 from gnsqd.observe.stats import Row, StatsRows, snapshot
 from gnsqd.options import SECOND, Options
+from gnsqd.shared.record import Record
 from gnsqd.shared.version import NSQD_VERSION, version_string
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
@@ -39,8 +39,7 @@ _CONSUMER = (
 )
 
 
-@dataclass(eq=False)
-class Status:
+class Status(Record):
     """The endpoints about one daemon. `http_port` is -1 on a unix socket; `exiting()` is True if its exit has begun."""
 
     _options: Options

@@ -7,7 +7,6 @@ The checks of every method come in the real daemon's order, because a client see
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from math import inf
 from sys import maxsize
 from time import monotonic_ns, time_ns
@@ -28,6 +27,7 @@ from gnsqd.queues.moment import MessageNotFound, parse_moment
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.shared.names import check_limit, is_ephemeral, is_valid_name
+from gnsqd.shared.record import Record
 from gnsqd.storage.metadata import MetadataFile
 from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
@@ -49,8 +49,7 @@ _PIECE = 65536
 _BY_KEY = {option.cfg: option for option in OPTIONS if option.cfg}
 
 
-@dataclass(eq=False)
-class API:
+class API(Record):
     """The endpoints of one daemon. `status` and `debug` have those of the daemon itself."""
 
     _options: Options

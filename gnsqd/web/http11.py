@@ -14,7 +14,6 @@ several lines, and a head with different line ends. Lines may end with line feed
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
 from re import Pattern
@@ -56,32 +55,31 @@ _CHUNK_END = regex(rb"\r\n")
 _TRAILER = regex(rb"(?:%b:%b)?\r\n" % (_TOKEN, _TEXT))
 
 
-@dataclass(eq=False, repr=False, slots=True)
 class Request:
     """One request. `headers` has lower-case names, the values of repeated ones joined by commas."""
 
-    method: str = ""
-    target: str = ""  # path and query as they came
-    path: str = ""  # decoded
-    query: str = ""
-    headers: dict[bytes, bytes] = field(default_factory=dict)
-    http10: bool = False
-    limit: int = 0
-    body: bytes = b""
-    received: int = 0
-    announced: bool = False  # the body's length was in the head
-    keep_alive: bool = True
-    expects: bool = False  # the client sends the body after "100 Continue"
-    buffer: bytearray | None = None  # collects a body that comes in more than one piece
-    too_big: bool = False  # the body is longer than its route allows, and `body` its beginning
-    broken: bool = False  # the body ended or went wrong too early
+    def __init__(self) -> None:
+        self.method = self.query = ""
+        self.target = ""  # path and query as they came
+        self.path = ""  # decoded
+        self.headers: dict[bytes, bytes] = {}
+        self.http10 = False
+        self.limit = self.received = 0
+        self.body = b""
+        self.announced = False  # the body's length was in the head
+        self.keep_alive = True
+        self.expects = False  # the client sends the body after "100 Continue"
+        self.buffer: bytearray | None = None  # collects a body that comes in more than one piece
+        self.too_big = False  # the body is longer than its route allows, and `body` its beginning
+        self.broken = False  # the body ended or went wrong too early
 
     def with_body(self, body: bytes) -> "Request":
         """Returns the same request with another body of the same length."""
-        return Request(
-            self.method, self.target, self.path, self.query, self.headers, self.http10, self.limit, body, self.received,
-            self.announced,
-        )  # fmt: skip
+        other = Request()
+        other.method, other.target, other.path, other.query = self.method, self.target, self.path, self.query
+        other.headers, other.http10, other.limit = self.headers, self.http10, self.limit
+        other.body, other.received, other.announced = body, self.received, self.announced
+        return other
 
 
 class _Stop(Exception):

@@ -1,7 +1,6 @@
 """The table of endpoints, and the way from a request to its row and back to a response (NSQD-COMPAT 5.1)."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from itertools import islice
@@ -22,6 +21,7 @@ from gnsqd.log import Logger
 from gnsqd.queues.moment import MessageNotFound
 from gnsqd.shared.errors import BrokerError, NSQError, StorageError
 from gnsqd.shared.names import TooMany, is_valid_name
+from gnsqd.shared.record import Record
 from gnsqd.web.http11 import Request, render
 
 
@@ -53,8 +53,7 @@ class Role(IntEnum):
     FULL = 2
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(Record):
     """One endpoint. `/:opt` at the end of `path` stands for any one word; `handler` is a method of the API or, dotted,
     of one of its parts; `v1` adds X-Nsq-Content-Type and makes errors `{"message":"CODE"}`; `body` names the option
     that limits the body it reads, if it reads one; `errors` are those besides GENERAL_ERRORS. Handlers return text,

@@ -8,7 +8,6 @@ begun has a deadline, and so has the handshake of TLS, which has none in Go's se
 import socket
 from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Protocol
@@ -22,6 +21,7 @@ from gnsqd.net.connection import Connection
 from gnsqd.net.listener import Listener
 from gnsqd.net.stream import TLS, StreamError
 from gnsqd.options import SECOND
+from gnsqd.shared.record import Record
 from gnsqd.web.http11 import Request, RequestReader
 
 REQUEST_TIMEOUT = 60.0  # seconds for a head, and as many for a body, which has more for what has arrived:
@@ -48,8 +48,7 @@ class Responder(Protocol):
     def respond(self, request: Request, remote_address: str) -> Answer: ...  # may yield
 
 
-@dataclass(eq=False)
-class HTTPServer:
+class HTTPServer(Record):
     """Owns the listener and its connections, whose `idle_timeout` is ns; 0 stands for any time, and for any number.
     `spawn(name, body)` starts a greenlet; with `new_tls`, which makes a layer for one connection, it is HTTPS.
     `for_peer`, if there is one, returns the responder for clients whose certificate has that common name. `kind` is its

@@ -1,9 +1,8 @@
 """IDENTIFY: a client's description and requested settings, and the answer (NSQD-COMPAT section 2.4)."""
 
-from dataclasses import asdict, dataclass, fields
-
 from gnsqd.gotext import GoType, Struct, decode_object, dumps, format_value
 from gnsqd.options import MILLISECOND, SECOND, TOPOLOGY_AWARE, Options
+from gnsqd.shared.record import Record
 from gnsqd.shared.version import NSQD_VERSION
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.codec import ClientError
@@ -11,8 +10,7 @@ from gnsqd.wire.codec import ClientError
 DEFAULT_DEFLATE_LEVEL = 6
 
 
-@dataclass
-class Identify:
+class Identify(Record):
     """The body of an IDENTIFY; what it leaves out is empty, 0 or false. Times are ms."""
 
     client_id: str = ""
@@ -33,12 +31,11 @@ class Identify:
         """Returns what the real daemon logs."""
         shown = [
             f"{_LABELS.get(name) or name.title().replace('_', '')}:{format_value(value)}"
-            for name, value in asdict(self).items()
+            for name, value in vars(self).items()
         ]
         return f"{{{' '.join(shown)}}}"
 
 
-@dataclass
 class IdentifyWithTopology(Identify):
     """Adds the fields that nsq's development branch has."""
 
@@ -50,7 +47,7 @@ _TYPES: dict[type, GoType] = {str: "string", bool: "bool", int: "int"}
 
 
 def _struct(kind: type[Identify]) -> Struct:
-    types = {field.name: _TYPES[type(field.default)] for field in fields(kind)}
+    types = {name: _TYPES[type(getattr(kind, name))] for name in kind.names}
     return Struct("nsqd.identifyDataV2", types | {"sample_rate": "int32"})
 
 

@@ -5,7 +5,6 @@ options` runs it; a test compares."""
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from pathlib import Path
 
 from documents.marks import DOCS, ROOT, cells, part, replaced, table
@@ -90,7 +89,7 @@ def _wire_errors(words: Words) -> str:
 
 def _settings(words: Words) -> str:
     kinds = {str: "text", int: "int", bool: "bool"}
-    rows = [[f"`{field.name}`", kinds[type(field.default)], words[field.name][2]] for field in fields(Identify)]
+    rows = [[f"`{name}`", kinds[type(getattr(Identify, name))], words[name][2]] for name in Identify.names]
     return table(["Key", "Type", ""], rows)
 
 
@@ -145,7 +144,7 @@ TABLES: dict[str, dict[str, Callable[[Words], str]]] = {
     "statistics.md": {
         "topics": _statistics("topic"),
         "channels": _statistics("channel"),
-        "clients": _keys([field.name for field in fields(ClientStats)]),
+        "clients": _keys(ClientStats.names),
         "memory": _keys(MemoryStats().row()),
     },
     "metrics.md": {

@@ -2,7 +2,7 @@
 that are kept in a list, callables that note their arguments. And a consumer that only takes notes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from io import StringIO
 from pathlib import Path
@@ -16,6 +16,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.dead_letters import DeadLetters
 from gnsqd.broker.environment import ClientStats, Environment
 from gnsqd.broker.registry import Registry
+from gnsqd.broker.rules import RuleBook
 from gnsqd.broker.topic import Topic
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
@@ -103,7 +104,7 @@ class Fakes:
 
     def __post_init__(self) -> None:
         self.logger = Logger("", Level.DEBUG, self.log)
-        self.options = replace(self.options, data_path=str(self.data_path))
+        self.options = Options(**vars(self.options) | {"data_path": str(self.data_path)})
         set_health = partial(setattr, self.registry, "error")
         self.stores = DataPath(self.options, self.logger, self.syncer, set_health, lambda: self.check_exit())
         self.dead_letters = DeadLetters(self.registry, self.logger, self.spawn)
@@ -115,6 +116,7 @@ class Fakes:
             notify=self._notify,
             channels_to_precreate=self._channels_to_precreate,
             spawn=self.spawn,
+            rules=RuleBook(),
             note_dead=self.dead_letters.note,
         )
         self.registry.attach(self.environment)

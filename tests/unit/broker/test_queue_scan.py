@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,7 +53,7 @@ class Scan(QueueScan):
 @contextmanager
 def scanning(around: Fakes) -> Iterator[Scan]:
     scan = Scan(around)
-    around.environment = replace(around.environment, wake_at=scan.wake_at)
+    around.environment = around.environment._replace(wake_at=scan.wake_at)
     around.registry.attach(around.environment)
     scan.start()
     try:

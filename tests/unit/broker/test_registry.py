@@ -1,6 +1,5 @@
 """All topics: made once, with the channels that nsqlookupd knows, and without needless work."""
 
-import dataclasses
 import os
 import threading
 from itertools import count
@@ -69,7 +68,7 @@ def test_slow_nsqlookupd_keeps_messages_waiting_but_no_publisher(fakes: Build) -
         answered.wait()
         return ["known"]
 
-    around.registry.attach(dataclasses.replace(around.environment, channels_to_precreate=channels))
+    around.registry.attach(around.environment._replace(channels_to_precreate=channels))
     names = [f"t{number}" for number in range(20)]
     started = monotonic()
     for name in names:

@@ -1,6 +1,5 @@
 """What nsqlookupd receives about a live broker, what that does not wait for, and the channels it returns."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -31,8 +30,7 @@ class Daemon:
         self.registry: Registry = self.fakes.registry
         self.lookup = Lookup(self.registry, self.options, self.fakes.logger, self.fakes.spawn)
         self.registry.attach(
-            dataclasses.replace(
-                self.fakes.environment,
+            self.fakes.environment._replace(
                 notify=lambda thing, persist: self.lookup.notify(thing),
                 channels_to_precreate=self.lookup.channels_to_precreate,
             )

@@ -1,7 +1,6 @@
 """A registry of its own for each test."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import gevent
@@ -23,7 +22,7 @@ def registry(options: Options, tmp_path: Path) -> Iterator[Registry]:
     """It follows what a test changes in `options`."""
     syncer = Syncer()
     fakes = Fakes(tmp_path, options, syncer)
-    fakes.registry.attach(replace(fakes.environment, options=options))
+    fakes.registry.attach(fakes.environment._replace(options=options))
     yield fakes.registry
     gevent.killall(fakes.greenlets)
     syncer.stop()

@@ -1,12 +1,12 @@
 """The /metrics page, read with prometheus-client's parsers; test_dashboards has the names and labels of all series."""
 
 import math
-from dataclasses import replace
 from itertools import count, pairwise
 
 import gevent
 import pytest
 
+from gnsqd.broker.environment import ClientStats
 from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import TURN_SECONDS
 from gnsqd.observe.prometheus import Metrics
@@ -155,7 +155,8 @@ def test_latencies_show_in_seconds_where_percentiles_are_configured(
 def test_clients_show_only_where_asked_for(
     registry: Registry, options: Options, metrics: Metrics, clients: list[ShownClient]
 ) -> None:
-    consumer, producer = ShownClient(1), ShownClient(2, replace(STATS, remote_address="6.7.8.9:10"), {"t": 3, "u": 4})
+    shown = ClientStats(**vars(STATS) | {"remote_address": "6.7.8.9:10"})
+    consumer, producer = ShownClient(1), ShownClient(2, shown, {"t": 3, "u": 4})
     registry.get_topic("t").get_channel("c").add_client(consumer)
     clients += [consumer, producer]
     assert not names_with(scrape(metrics), "gnsqd_client_") | names_with(scrape(metrics), "gnsqd_producer_")
@@ -187,7 +188,8 @@ def test_whatever_clients_call_themselves_the_page_can_be_read(
     channel = registry.get_topic("t").get_channel("c")
     names = ['"\\', "a\nb", "é\u2028\r", "\ud800\udcff", "\x00", "}"]
     for number, name in enumerate(names):
-        channel.add_client(ShownClient(number, replace(STATS, client_id=name, hostname=name, remote_address="@")))
+        shown = vars(STATS) | {"client_id": name, "hostname": name, "remote_address": "@"}
+        channel.add_client(ShownClient(number, ClientStats(**shown)))
     found = scrape(metrics, accept)
     assert [dict(its)["client_id"] for name, its in found if name == "gnsqd_client_ready"] == [
         "??" if name == "\ud800\udcff" else name for name in names

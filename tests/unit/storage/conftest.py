@@ -3,7 +3,6 @@
 import io
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def open_queue(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Itera
     ) -> DiskQueue:
         defaults: dict[str, Any] = dict(max_bytes_per_file=1 << 20, max_msg_size=1000, sync_timeout=3600 * 10**9)
         min_size = settings.pop("min_msg_size", 0)
-        options = replace(Options(), **defaults | settings)
+        options = Options(**defaults | settings)
         options.max_msg_size -= min_size
         log = Logger("", Level.DEBUG, log_stream)
         queue = DiskQueue(name, options, data_files or list_data_files(data_path), log, syncer, min_size)

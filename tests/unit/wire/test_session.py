@@ -5,7 +5,6 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -295,7 +294,7 @@ class RefusingStore(Store):
 def test_command_behind_a_refused_publish_has_no_effect(serve: Callable[..., Served], line: bytes) -> None:
     served = serve()
     around, context = served.around, served.around.stores.context
-    around.registry.attach(replace(around.environment, open_store=lambda name: RefusingStore(name, context)))
+    around.registry.attach(around.environment._replace(open_store=lambda name: RefusingStore(name, context)))
     topic = around.registry.get_topic("t")
     served.client.channel = channel = served.channel(b"y", rdy=1)
     (message,) = channel.take(served.client, 1, MINUTE, 0)
