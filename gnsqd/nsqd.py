@@ -25,12 +25,12 @@ from gnsqd.broker.topic import Topic
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.health import Health
 from gnsqd.log import Logger
+from gnsqd.net.addresses import join_host_port
 from gnsqd.net.connection import HAS_NATIVE_SOCKETS
 from gnsqd.net.listener import Listener
 from gnsqd.net.stream import TLS
-from gnsqd.observe.stats import MemoryStats, held
-from gnsqd.observe.statsd import Statsd
-from gnsqd.options import TLS_REQUIRED, LookupdOptions, Options, validate, validate_after_tls
+from gnsqd.observe.memory import MemoryStats
+from gnsqd.options import TLS_REQUIRED, LookupdOptions, Options, expand_prefix, validate, validate_after_tls
 from gnsqd.queues.data_path import DataPath
 from gnsqd.queues.guid import GuidFactory
 from gnsqd.shared.errors import BrokerError, StartError, StorageError
@@ -52,6 +52,7 @@ from gnsqd.wire.tcp import TCPServer
 if TYPE_CHECKING:
     from gnsqd.cluster.auth import Auth
     from gnsqd.lookupd.embedded import EmbeddedLookupd
+    from gnsqd.observe.statsd import Statsd
     from nsqadmin_cli.web.process import PageProcess
 
 
@@ -81,12 +82,12 @@ class NSQD(Daemon):
         self._quoted_data_path = shlex.quote(options.data_path or ".")
         self._health = Health(self._registry, options.max_msg_size, self._metadata_path, self._syncer, log)
         self._memory = MemoryStats()
-        self._debug = Debug(partial(held, self._registry), self._memory, self._supervisor.crashes)
+        self._debug = Debug(self._registry.held, self._memory, self._supervisor.crashes)
         self._queue_scan = QueueScan(options.queue_scan_worker_pool_max, log, self._spawn)
         self._lookup = Lookup(self._registry, options, log, self._spawn)
         self._embedded: EmbeddedLookupd | None = None
         self._admin: PageProcess | None = None
-        self._statsd = Statsd(self._registry, options, self._memory, log, self._spawn)
+        self._statsd: Statsd | None = None
         self._service_manager = ServiceManager(self._registry, self._drain, log)
 
     # Start
@@ -126,9 +127,11 @@ class NSQD(Daemon):
             self._listeners["HTTP"] = Listener(options.http_address)
         if has_tls and options.https_address:
             self._listeners["HTTPS"] = Listener(options.https_address, tcp_only=True)
-        # /config shows what is registered with nsqlookupd
+        # /config shows what is registered with nsqlookupd, and the expanded prefix
         options.broadcast_tcp_port = options.broadcast_tcp_port or max(self._port("TCP"), 0)
         options.broadcast_http_port = options.broadcast_http_port or max(self._port("HTTP"), 0)
+        node = join_host_port(options.broadcast_address, options.broadcast_http_port)
+        options.statsd_prefix = expand_prefix(options.statsd_prefix, node)
 
     def _port(self, kind: str) -> int:
         return self._listeners[kind].port if kind in self._listeners else 0
@@ -186,7 +189,11 @@ class NSQD(Daemon):
         if self._options.max_attempts:
             self._dead_letters.start()
         self._lookup.connect()
-        self._statsd.start()
+        if self._options.statsd_address:
+            from gnsqd.observe.statsd import Statsd  # loads slowly
+
+            self._statsd = Statsd(self._registry, self._options, self._memory, self._log, self._spawn)
+            self._statsd.start()
         self._spawn("reportLoop", self._service_manager.report_loop)
 
     def _open_auth(self, client_roots: bytes) -> "Auth":
@@ -345,7 +352,7 @@ class NSQD(Daemon):
             self._close_topics,
             partial(self._log.info, "NSQ: stopping subsystems"),
             self._queue_scan.stop,
-            self._statsd.stop,
+            self._statsd and self._statsd.stop,
             self._data_path.journals.stop,
             self._syncer.stop,
             self._lock.release,

@@ -402,6 +402,12 @@ def parse_tls_required(text: str) -> int:
     return TLS_REQUIRED if parse_bool(text.lower()) else TLS_NOT_REQUIRED
 
 
+def expand_prefix(prefix: str, node: str) -> str:
+    """Returns the prefix of statsd's names, in which `%s` is the address `node`; a dot ends it unless it is empty."""
+    expanded = prefix.replace("%s", node.replace(".", "_").replace(":", "_"))
+    return expanded if not expanded or expanded.endswith(".") else f"{expanded}."
+
+
 def parse_tls_version(text: str) -> int:
     """Returns a version's number by its name in any case; raises ValueError, also for `ssl3.0` of the help text."""
     if text.lower() not in TLS_VERSIONS:

@@ -1,5 +1,6 @@
 """All topics of the daemon, their entries in nsqd.dat, and the daemon's health."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from time import time
 from typing import TypeVar
@@ -8,7 +9,7 @@ from gevent.pool import Pool
 
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.topic import Topic
-from gnsqd.hub.cooperative import yield_turn
+from gnsqd.hub.cooperative import Turns, yield_turn
 from gnsqd.queues.backend import Left
 from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.shared.names import is_ephemeral, is_valid_name
@@ -125,6 +126,20 @@ class Registry:
                 rules = None if channel.rules == channel.configured_rules else channel.rules._asdict()
                 listed.append(ChannelMetadata(channel.name, channel.paused, rules))
         return TopicMetadata(name, topic.paused, listed)
+
+    def held(self) -> dict[str, int]:
+        """Counts topics, channels and messages in memory. Yields."""
+        counts = Counter(topics=0, channels=0, messages_in_memory=0, in_flight=0, deferred=0)
+        turns = Turns()
+        for topic in turns.over(list(self.topics.values())):
+            counts["topics"] += 1
+            counts["messages_in_memory"] += topic.depth - topic.queue.backend.count
+            for channel in turns.over(list(topic.channels.values())):
+                counts["channels"] += 1
+                counts["messages_in_memory"] += channel.depth - channel.queue.backend.count
+                counts["in_flight"] += len(channel.in_flight)
+                counts["deferred"] += channel.deferred_count
+        return dict(counts)
 
     def load(self, topics: list[TopicMetadata], journaled: Iterable[str] = ()) -> None:
         """Creates the topics and channels of nsqd.dat, and topics of journals. Skips invalid names."""

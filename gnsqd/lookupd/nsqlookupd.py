@@ -9,7 +9,7 @@ from gnsqd.lookupd.api import LOOKUPD_ROUTES, LookupdAPI
 from gnsqd.lookupd.protocol_v1 import LookupTCPServer
 from gnsqd.lookupd.registration_db import RegistrationDB
 from gnsqd.net.listener import Listener
-from gnsqd.observe.stats import MemoryStats
+from gnsqd.observe.memory import MemoryStats
 from gnsqd.options import LookupdOptions
 from gnsqd.shared.errors import StartError
 from gnsqd.shared.version import version_string

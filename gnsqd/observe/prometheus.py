@@ -33,7 +33,8 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import ClientStats, Consumer
 from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import Turns, yield_turn
-from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatField, e2e_latency, metric_fields
+from gnsqd.observe.memory import MemoryStats
+from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, StatField, e2e_latency, metric_fields
 from gnsqd.options import SECOND, Options
 from gnsqd.quantile import Result
 from gnsqd.shared.names import is_ephemeral

@@ -23,8 +23,9 @@ from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
-from gnsqd.net.addresses import HIGHEST_PORT, join_host_port
-from gnsqd.observe.stats import STAT_FIELDS, MemoryStats, StatField, e2e_latency
+from gnsqd.net.addresses import HIGHEST_PORT
+from gnsqd.observe.memory import MemoryStats
+from gnsqd.observe.stats import STAT_FIELDS, StatField, e2e_latency
 from gnsqd.options import SECOND, Options
 from gnsqd.shared.statistics import StatKind
 
@@ -42,7 +43,7 @@ _FIELDS: dict[type, list[StatField]] = {
 
 
 class Statsd:
-    """Owns the counts of the last push, and `statsdLoop`. Without a statsd-address nothing happens."""
+    """Owns the counts of the last push, and `statsdLoop`."""
 
     def __init__(self, registry: Registry, options: Options, memory: MemoryStats, log: Logger, spawn: Spawn) -> None:
         self._registry = registry
@@ -56,12 +57,8 @@ class Statsd:
         self._counts: dict[Name, int] = {}
 
     def start(self) -> None:
-        """Starts the loop; the first push comes after one interval. Expands the prefix in the options."""
-        options = self._options
-        node = (options.broadcast_address, options.broadcast_http_port)
-        options.statsd_prefix = expand_prefix(options.statsd_prefix, *node)
-        if options.statsd_address:
-            self._loop = self._spawn("statsdLoop", self.statsdLoop)
+        """Starts the loop; the first push comes after one interval."""
+        self._loop = self._spawn("statsdLoop", self.statsdLoop)
 
     def stop(self) -> None:
         """Sends the rest of a push that has begun, and ends the loop. Yields."""
@@ -175,15 +172,6 @@ def _look_up(host: str, port: str) -> list[Any]:
         return list(gevent.socket.getaddrinfo(host, port, type=SOCK_DGRAM))
     except (OSError, ValueError):
         return []
-
-
-def expand_prefix(prefix: str, broadcast_address: str, http_port: int) -> str:
-    """Returns the prefix of all names: `%s` is this daemon; a dot ends it unless it is empty."""
-    if not prefix:
-        return ""
-    node = join_host_port(broadcast_address, http_port).replace(".", "_").replace(":", "_")
-    expanded = prefix.replace("%s", node)
-    return expanded if expanded.endswith(".") else f"{expanded}."
 
 
 def pack(lines: Iterable[bytes], size: int) -> list[bytes]:

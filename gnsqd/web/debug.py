@@ -26,7 +26,7 @@ from greenlet import getcurrent
 from gnsqd import gc_tuning
 from gnsqd.gotext import NumberError, parse_int
 from gnsqd.hub.cooperative import Turns
-from gnsqd.observe.stats import MemoryStats
+from gnsqd.observe.memory import MemoryStats
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import BadQuery, Content, HTTPError, parse_query
 

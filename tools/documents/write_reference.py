@@ -9,7 +9,8 @@ from pathlib import Path
 
 from documents.marks import DOCS, ROOT, cells, part, replaced, table
 from gnsqd.broker.environment import ClientStats
-from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatField, metric_fields
+from gnsqd.observe.memory import MemoryStats
+from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, StatField, metric_fields
 from gnsqd.options import Options
 from gnsqd.shared.statistics import StatKind
 from gnsqd.web.routes import GENERAL_ERRORS, ROUTES

@@ -9,7 +9,7 @@ from gnsqd.hub.cooperative import yield_turn
 from gnsqd.log import Level, Logger
 from gnsqd.lookupd.api import LOOKUPD_ROUTES, LookupdAPI
 from gnsqd.lookupd.registration_db import PeerInfo, Registrant, RegistrationDB
-from gnsqd.observe.stats import MemoryStats
+from gnsqd.observe.memory import MemoryStats
 from gnsqd.options import LookupdOptions
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import RequestReader

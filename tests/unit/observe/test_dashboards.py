@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from gnsqd.broker.registry import Registry
+from gnsqd.observe.memory import MemoryStats
 from gnsqd.observe.prometheus import Metrics
-from gnsqd.observe.stats import MemoryStats
 from gnsqd.options import OPTIONS, Options
 from kit.exposition import OPENMETRICS, families
 from pyspark_nsq.progress import Metrics as PipelineMetrics

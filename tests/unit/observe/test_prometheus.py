@@ -9,8 +9,8 @@ import pytest
 from gnsqd.broker.environment import ClientStats
 from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import TURN_SECONDS
+from gnsqd.observe.memory import MemoryStats
 from gnsqd.observe.prometheus import Metrics
-from gnsqd.observe.stats import MemoryStats
 from gnsqd.options import Options
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.version import NSQD_VERSION, VERSION, lane

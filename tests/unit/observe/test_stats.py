@@ -9,7 +9,8 @@ import gevent
 import pytest
 
 from gnsqd.broker.registry import Registry
-from gnsqd.observe.stats import MemoryStats, snapshot
+from gnsqd.observe.memory import MemoryStats
+from gnsqd.observe.stats import snapshot
 from unit.observe.clients import ShownClient
 
 

@@ -18,9 +18,9 @@ from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import yield_turn
 from gnsqd.log import Level, Logger
 from gnsqd.observe import statsd as module
-from gnsqd.observe.stats import MemoryStats
-from gnsqd.observe.statsd import Statsd, expand_prefix, pack
-from gnsqd.options import MILLISECOND, Options
+from gnsqd.observe.memory import MemoryStats
+from gnsqd.observe.statsd import Statsd, pack
+from gnsqd.options import MILLISECOND, Options, expand_prefix
 from kit.daemons import DEADLINE
 
 Start = Callable[[Options], Statsd]
@@ -207,7 +207,7 @@ def test_reading_many_topics_lets_others_have_their_turns(
 
 
 def test_prefix_may_have_percent_signs() -> None:
-    assert expand_prefix("100%%s%", "a.b", 1) == "100%a_b_1%."
+    assert expand_prefix("100%%s%", "a.b:1") == "100%a_b_1%."
 
 
 @given(

@@ -12,7 +12,7 @@ import pytest
 from gevent import Greenlet
 from gevent.event import Event
 
-from gnsqd.observe.stats import MemoryStats
+from gnsqd.observe.memory import MemoryStats
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import Content

@@ -4,7 +4,6 @@ outside. All else about them is in behaviour/test_http."""
 import io
 import time
 from collections.abc import Callable
-from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +14,7 @@ from gnsqd.broker.bounds import OutOfBounds
 from gnsqd.broker.registry import Registry, TopicNotFound
 from gnsqd.broker.topic import ChannelNotFound, Draining
 from gnsqd.log import Level, Logger
-from gnsqd.observe.stats import MemoryStats, held
+from gnsqd.observe.memory import MemoryStats
 from gnsqd.options import Options
 from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.web.daemon_status import Status
@@ -56,7 +55,7 @@ class World:
         registry.topics["t"] = cast(Any, self.topic)
         self.registry = registry
         log = Logger("", Level.INFO, self.log)
-        debug = Debug(partial(held, registry), MemoryStats(), {})
+        debug = Debug(registry.held, MemoryStats(), {})
         drain = cast(Any, Thing(self.calls))
         tcp_server = cast(Any, SimpleNamespace(port=4150, clients={}, producers=list))
         metadata_file = cast(Any, Thing(self.calls))

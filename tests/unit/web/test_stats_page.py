@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gnsqd.observe.stats import Row, StatsRows
-from gnsqd.web.daemon_status import stats_page
+from gnsqd.web.stats_page import stats_page
 
 START = 1_795_227_806  # 2026-11-21T02:23:26Z
 
