@@ -6,12 +6,10 @@ Parsers raise ValueError with the text Go's error has. Text that was not valid U
 
 import json
 import math
-import re
+import re  # whose functions compile a pattern when it is first used
 from collections.abc import Mapping
 from contextlib import suppress
-from decimal import Decimal
 from json.encoder import encode_basestring
-from string import hexdigits
 from typing import Any, Literal, NamedTuple
 
 _ESCAPES = {
@@ -49,19 +47,19 @@ class NumberError(ValueError):
 _INT64 = range(-(1 << 63), 1 << 63)
 _RANGES = {"int": _INT64, "int32": range(-(1 << 31), 1 << 31)}
 
-_DECIMAL = re.compile(r"[+-]?[0-9]+")
+_DECIMAL = r"[+-]?[0-9]+"
 # The literal forms that flags take: underscores between digits, base by prefix, a leading zero is octal.
 _LITERALS = [
-    (re.compile(r"([+-]?)0[xX]((?:_?[0-9a-fA-F])+)"), 16),
-    (re.compile(r"([+-]?)0[bB]((?:_?[01])+)"), 2),
-    (re.compile(r"([+-]?)0[oO]?((?:_?[0-7])+)"), 8),
-    (re.compile(r"([+-]?)(0|[1-9](?:_?[0-9])*)"), 10),
+    (r"([+-]?)0[xX]((?:_?[0-9a-fA-F])+)", 16),
+    (r"([+-]?)0[bB]((?:_?[01])+)", 2),
+    (r"([+-]?)0[oO]?((?:_?[0-7])+)", 8),
+    (r"([+-]?)(0|[1-9](?:_?[0-9])*)", 10),
 ]
 
 
 def parse_int(text: str) -> int:
     """Parses a decimal int64 of the config file."""
-    if not _DECIMAL.fullmatch(text):
+    if not re.fullmatch(_DECIMAL, text):
         raise NumberError("ParseInt", text)
     return _int64(text, text, 10)
 
@@ -69,7 +67,7 @@ def parse_int(text: str) -> int:
 def parse_int_literal(text: str) -> int:
     """Parses an int64 in the syntax of Go's literals, as flags accept it: `0x10`, `1_000`, `010` (octal)."""
     for pattern, base in _LITERALS:
-        if match := pattern.fullmatch(text):
+        if match := re.fullmatch(pattern, text):
             return _int64(text, match[1] + match[2].replace("_", ""), base)
     raise NumberError("ParseInt", text)
 
@@ -83,15 +81,15 @@ def _int64(text: str, digits: str, base: int) -> int:
 
 
 _DIGITS = "[0-9](?:_?[0-9])*"
-_FLOAT = re.compile(rf"[+-]?(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?")
-_NOT_FINITE = re.compile(r"[+-]?(?:inf|infinity)|nan", re.IGNORECASE)
+_FLOAT = rf"[+-]?(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?"
+_NOT_FINITE = r"(?i:[+-]?(?:inf|infinity)|nan)"
 
 
 def parse_float(text: str) -> float:
     """Parses a decimal float64. Go's hexadecimal floats are not supported."""
-    if _NOT_FINITE.fullmatch(text):
+    if re.fullmatch(_NOT_FINITE, text):
         return float(text)
-    if not _FLOAT.fullmatch(text):
+    if not re.fullmatch(_FLOAT, text):
         raise NumberError("ParseFloat", text)
     value = float(text)
     if math.isinf(value):
@@ -111,7 +109,7 @@ def parse_bool(text: str) -> bool:
 
 _UNITS = {"ns": 1, "us": 10**3, "\u00b5s": 10**3, "\u03bcs": 10**3, "ms": 10**6, "s": 10**9}
 _UNITS |= {"m": 60 * 10**9, "h": 3600 * 10**9}
-_DURATION_PART = re.compile(r"(?=[0-9.])([0-9]*)\.?([0-9]*)([^0-9.]*)")
+_DURATION_PART = r"(?=[0-9.])([0-9]*)\.?([0-9]*)([^0-9.]*)"
 
 
 def parse_duration(text: str) -> int:
@@ -124,7 +122,7 @@ def parse_duration(text: str) -> int:
         raise invalid
     total = 0
     while rest:
-        part = _DURATION_PART.match(rest)
+        part = re.match(_DURATION_PART, rest)
         if part is None or not (part[1] or part[2]) or int(part[1] or 0) > 1 << 63:
             raise invalid
         if not part[3]:
@@ -194,11 +192,18 @@ def format_float(value: float) -> str:
 
 
 def _fixed(value: float) -> str:
-    return format(Decimal(repr(value)), "f").removesuffix(".0")
+    text = repr(value)
+    return (format(_decimal(text), "f") if "e" in text else text).removesuffix(".0")
 
 
 def _scientific(value: float) -> str:
-    return format(Decimal(repr(value)).normalize(), "e")
+    return format(_decimal(repr(value)).normalize(), "e")
+
+
+def _decimal(text: str) -> Any:
+    from decimal import Decimal  # loads slowly, and is seldom needed
+
+    return Decimal(text)
 
 
 def format_value(value: object) -> str:
@@ -359,7 +364,7 @@ def _syntax_error(error: json.JSONDecodeError) -> str:
     if message.startswith(("Illegal trailing comma", "Invalid \\escape")):
         rest = rest[1:]
     if message == "Invalid \\uXXXX escape":
-        rest = rest[1:].lstrip(hexdigits) or " " * (len(rest) < 5)
+        rest = rest[1:].lstrip("0123456789abcdefABCDEF") or " " * (len(rest) < 5)
     elif not message.startswith("Invalid"):
         rest = rest.lstrip(" \t\r\n")
     context = _CONTEXTS.get(message, "looking for beginning of value")

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Self, TextIO
 
 # Those of ASCII and of Latin-1, and Unicode's two separators of lines.
-_CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROL_CHARACTER = "[\x00-\x1f\x7f-\x9f\u2028\u2029]"
 
 
 class Level(enum.IntEnum):
@@ -95,7 +95,8 @@ class Logger:
             self._second = second
             self._date = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(second))
         text = format % args if args else format
-        text = _CONTROL_CHARACTER.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+        if not text.isprintable():
+            text = re.sub(_CONTROL_CHARACTER, lambda match: match[0].encode("unicode_escape").decode(), text)
         if stack:
             text = f"{text}\n{stack}"
         line = f"{self.prefix}{self._date}.{nanoseconds // 1000:06d} {level.word}: {text}\n"

@@ -6,7 +6,6 @@ unlock. Every long-lived greenlet is spawned here, by name; if one dies of a def
 """
 
 import os
-import shlex
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -79,7 +78,6 @@ class NSQD(Daemon):
         self._bounds_exit = Event()
         self._dead_letters = DeadLetters(self._registry, log, self._spawn)
         self._terminating = False
-        self._quoted_data_path = shlex.quote(options.data_path or ".")
         self._health = Health(self._registry, options.max_msg_size, self._metadata_path, self._syncer, log)
         self._memory = MemoryStats()
         self._debug = Debug(self._registry.held, self._memory, self._supervisor.crashes)
@@ -295,6 +293,12 @@ class NSQD(Daemon):
                 text += "names of the other files"
                 self._log.warn(text, self._metadata_path, self._quoted_data_path)
             raise
+
+    @property
+    def _quoted_data_path(self) -> str:
+        from shlex import quote  # few need it
+
+        return quote(self._options.data_path or ".")
 
     def _warn_of_unserved(self, is_missing: bool) -> None:
         """Logs which topics and channels have messages and are not in nsqd.dat."""

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from time import time
 from typing import TypeVar
 
-from gevent.pool import Pool
+from gevent import joinall, spawn
+from gevent.lock import Semaphore
 
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.topic import Topic
@@ -169,10 +170,12 @@ class Registry:
     def close(self) -> Left:
         """Closes all topics, several at a time: most of the time is fsync's. None is created afterwards. May yield."""
         self._exiting = True
-        pool = Pool(CLOSERS)
+        slots = Semaphore(CLOSERS)
         closing = []
         for topic in list(self.topics.values()):
-            closing.append(pool.spawn(lambda topic: Left() if topic.exiting else topic.close(), topic))
+            slots.acquire()
+            closing.append(spawn(lambda topic: Left() if topic.exiting else topic.close(), topic))
             closing[-1].name = f"close:{topic.name}"
-        pool.join()
+            closing[-1].rawlink(lambda _: slots.release())
+        joinall(closing)
         return Left.sum([greenlet.get() for greenlet in closing])

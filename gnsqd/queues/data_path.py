@@ -4,8 +4,6 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gevent.pool import Pool
-
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.queues.store import Context, Store
@@ -59,6 +57,8 @@ class DataPath:
         StartError if one could not be converted, and StorageError. May yield."""
         if self.context.options.durability != "none" or not self.journals.topics:
             return topics
+        from gevent.pool import Pool  # few have journals to convert
+
         known = {topic.name: topic for topic in topics}
         names = filter(is_valid_name, self.journals.topics)
         Pool(CONVERTED_AT_ONCE).map(lambda name: self._end_journal(name, known), names)

@@ -19,13 +19,14 @@ MAX_RECORD_SIZE = 2**31 - 1  # bytes, as the length is an int32
 LENGTH = Struct(">i")
 DUE_TIMES_FIRST_LINE = b"gnsqd due times 1\n"
 DUE_TIMES_ENTRY = Struct(">18sqi")  # attempts and id, due time in ns, size of the payload that follows
-_SEGMENT = re.compile(r"(.+)\.journal\.([0-9]{6,})\.dat")
-_QUEUE_FILE = re.compile(r"(.+)\.diskqueue\.(?:([0-9]{6,})|(meta|due_times))\.dat(\.bad)?", re.DOTALL)
-_TEMPORARY = re.compile(r"(.+\.dat)\.[0-9]+\.tmp", re.DOTALL)
+# Patterns are compiled when they are first used, by the functions of re.
+_SEGMENT = r"(.+)\.journal\.([0-9]{6,})\.dat"
+_QUEUE_FILE = r"(?s)(.+)\.diskqueue\.(?:([0-9]{6,})|(meta|due_times))\.dat(\.bad)?"
+_TEMPORARY = r"(?s)(.+\.dat)\.[0-9]+\.tmp"
 _HEAD = Struct(">qH16s")
 # A meta file that was cut short in its last number cannot be distinguished from a whole one; nsqd also accepts it.
-_META = re.compile(rb"([+-]?\d{1,18})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})(?:\n|\Z)")
-_META_BEGINNING = re.compile(rb"[+-]?\d*(?:\n\d*(?:,\d*(?:\n\d*,?)?)?)?")
+_META = rb"([+-]?\d{1,18})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})(?:\n|\Z)"
+_META_BEGINNING = rb"[+-]?\d*(?:\n\d*(?:,\d*(?:\n\d*,?)?)?)?"
 
 
 def decode_record(payload: bytes) -> tuple[int, int, bytes, bytes]:
@@ -57,9 +58,9 @@ class Meta(NamedTuple):
     @classmethod
     def parse(cls, text: bytes) -> Self:
         """Parses a meta file; raises StorageError, with Go's text, if it is invalid."""
-        match = _META.match(text)
+        match = re.match(_META, text)
         if match is None:
-            raise StorageError("EOF" if _META_BEGINNING.fullmatch(text) else "expected integer")
+            raise StorageError("EOF" if re.fullmatch(_META_BEGINNING, text) else "expected integer")
         return cls(*map(int, match.groups()))
 
     @property
@@ -99,7 +100,7 @@ def segment_name(topic: str, number: int) -> str:
 
 def parse_segment_name(name: str) -> tuple[str, int] | None:
     """Returns (topic, number); None if `name` is not that of a segment."""
-    match = _SEGMENT.fullmatch(name)
+    match = re.fullmatch(_SEGMENT, name)
     if match is None or name != segment_name(match[1], int(match[2])):
         return None
     return (match[1], int(match[2])) if is_valid_name(match[1]) and not is_ephemeral(match[1]) else None
@@ -129,7 +130,7 @@ class QueueFile(NamedTuple):
 
 def parse_queue_file(name: str) -> QueueFile | None:
     """Returns None if `name` is not the name of a disk queue's file."""
-    match = _QUEUE_FILE.fullmatch(name)
+    match = re.fullmatch(_QUEUE_FILE, name)
     if match is None:
         return None
     queue, digits, kind, bad = match.groups()
@@ -140,5 +141,5 @@ def parse_queue_file(name: str) -> QueueFile | None:
 def parse_temporary_name(name: str) -> str:
     """Returns the name of the file that the temporary file `name` was to replace, or had before it was removed; empty
     if `name` is not the name of a temporary file."""
-    match = _TEMPORARY.fullmatch(name)
+    match = re.fullmatch(_TEMPORARY, name)
     return match[1] if match else ""

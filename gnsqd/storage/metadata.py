@@ -26,7 +26,7 @@ from gnsqd.storage.syncer import Syncer
 
 FILE_NAME = "nsqd.dat"
 RETRY_SECONDS = 1.0  # until a write that failed is tried again
-_OLDER_NAME = re.compile(r"nsqd\.[0-9]+\.dat")
+_OLDER_NAME = r"nsqd\.[0-9]+\.dat"
 
 
 class ChannelMetadata(NamedTuple):
@@ -72,7 +72,7 @@ def find_older(data_path: str) -> list[str]:
     """Returns the metadata files of nsqd before v1.0, `nsqd.{worker id}.dat`, of the same format; StorageError."""
     directory = data_path or "."
     with failing_as_go("open", directory), os.scandir(directory) as entries:
-        return sorted(entry.name for entry in entries if _OLDER_NAME.fullmatch(entry.name) and entry.is_file())
+        return sorted(entry.name for entry in entries if re.fullmatch(_OLDER_NAME, entry.name) and entry.is_file())
 
 
 def _encode_file(topics: list[str]) -> bytes:

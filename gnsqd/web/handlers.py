@@ -4,7 +4,7 @@ The checks of every method come in the real daemon's order, because a client see
 5.2); publishing therefore creates the topic before it looks at the messages.
 """
 
-from base64 import b64encode
+from binascii import b2a_base64
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from math import inf
@@ -391,7 +391,7 @@ def _message_row(message: Message, **more: object) -> dict[str, object]:
     try:
         text = shown.decode()
     except UnicodeDecodeError:
-        encoded = b64encode(shown).decode()
+        encoded = b2a_base64(shown, newline=False).decode()
     return {
         "id": message.id.decode("ascii", "backslashreplace"),
         "timestamp": message.timestamp,

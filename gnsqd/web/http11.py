@@ -20,7 +20,6 @@ from re import Pattern
 from re import compile as regex
 from time import gmtime, strftime, time
 from typing import NoReturn
-from urllib.parse import unquote
 
 MAX_HEADER_LINES = 1000
 MAX_HEAD = 65536  # bytes
@@ -322,6 +321,8 @@ class RequestReader:
         if "%" in path:
             if _BAD_ESCAPE.search(path):
                 self._stop(400)
+            from urllib.parse import unquote  # loads slowly, and few paths need it
+
             path = unquote(path)
         request.path = path
 

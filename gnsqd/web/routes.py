@@ -10,8 +10,6 @@ from re import compile as regex
 from time import monotonic_ns
 from traceback import format_exc
 from typing import NamedTuple
-from urllib.parse import quote as quote_path
-from urllib.parse import unquote_plus
 
 from gnsqd.broker.registry import TopicNotFound
 from gnsqd.broker.topic import ChannelNotFound
@@ -274,6 +272,8 @@ _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", 
 
 
 def _redirect(request: Request, path: str) -> bytes:
+    from urllib.parse import quote as quote_path  # loads slowly, and few are redirected
+
     location = quote_path(path, safe=_UNQUOTED) + (f"?{request.query}" if request.query else "")
     headers = b"Location: %s\r\n" % location.encode()
     if request.method != "GET":
@@ -346,6 +346,8 @@ def parse_query(query: str) -> Mapping[str, str]:
             bad = _BAD_ESCAPE.search(name) or _BAD_ESCAPE.search(value)
             if bad is not None:
                 raise BadQuery(f"invalid URL escape {quote(bad[0])}")
+            from urllib.parse import unquote_plus  # loads slowly, and few queries need it
+
             name, value = unquote_plus(name), unquote_plus(value)
         parameters.setdefault(name, value)
     return parameters
