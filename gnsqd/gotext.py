@@ -220,7 +220,7 @@ def format_value(value: object) -> str:
 
 
 _HTML = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026", "\u2028": r"\u2028", "\u2029": r"\u2029"}
-_HTML_CHARACTERS = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
+_HTML_CHARACTERS = "[<>&\u2028\u2029\ud800-\udfff]"
 
 
 def dumps(value: object) -> str:
@@ -230,7 +230,7 @@ def dumps(value: object) -> str:
     Raises TypeError for other types, ValueError for NaN and infinities.
     """
     # these characters occur in strings only
-    return _HTML_CHARACTERS.sub(lambda match: _HTML.get(match[0], r"\ufffd"), _dump(value))
+    return re.sub(_HTML_CHARACTERS, lambda match: _HTML.get(match[0], r"\ufffd"), _dump(value))
 
 
 def _dump(value: object) -> str:

@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
-import gevent
-
 from gnsqd import gc_tuning
 from gnsqd.configuration import BadValue, FlagError, HelpRequested, load_file, parse_flags, usage
 from gnsqd.log import Level, Logger
@@ -44,7 +42,9 @@ def run(
             _write(sys.stdout, f"{version_string(program)}\n")
             return 0
         path = flags.get("config")
-        return start(flags, load_file(path) if path else {})
+        config = load_file(path) if path else {}
+        gc.disable()  # until everything is imported: next to none of it is garbage
+        return start(flags, config)
     except HelpRequested:
         _write(sys.stderr, usage(program, options))
         return 0
@@ -62,6 +62,10 @@ def run(
 
 def serve(new_daemon: "Callable[[], Daemon]") -> int:
     """Runs the daemon until a signal stops it; returns the exit code. Raises StartError."""
+    import gevent  # here, as --version and --help do not need it
+
+    gc.freeze()
+    gc.enable()
     _raise_descriptor_limit()
     gevent.config.track_greenlet_tree = False  # where each was spawned: half a kilobyte a greenlet
     daemon = new_daemon()
