@@ -68,6 +68,7 @@ def serve(new_daemon: "Callable[[], Daemon]") -> int:
     gc.enable()
     _raise_descriptor_limit()
     gevent.config.track_greenlet_tree = False  # where each was spawned: half a kilobyte a greenlet
+    gevent.config.format_context = "builtins.repr"  # that of pprint loads slowly
     daemon = new_daemon()
     for number in (signal.SIGINT, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup holds

@@ -13,7 +13,6 @@ import socket
 import stat
 from collections.abc import Callable
 from contextlib import suppress
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 from gevent import Greenlet, get_hub, joinall, sleep
@@ -165,6 +164,8 @@ def _listen(address: str, tcp_only: bool) -> socket.socket:
 
 def _lacks_port(address: str) -> bool:
     """Returns True if `address` is meant as a host or a port, and not as the path of a unix socket."""
+    from ipaddress import ip_address
+
     with suppress(ValueError):
         ip_address(address.removeprefix("[").removesuffix("]"))
         return True
@@ -182,21 +183,29 @@ def _is_stale(path: bytes) -> bool:
 
 def _resolve(host: str, port: int) -> tuple[int, Any, str]:
     """Returns family and address to bind, and the text for them in Go's errors."""
-    try:
-        ip = ip_address(host) if host else None
-    except ValueError:
-        return _look_up(host, port)
-    if isinstance(ip, IPv6Address) and ip.ipv4_mapped:
-        ip = ip.ipv4_mapped
-    if ip is None or ip.is_unspecified:
-        shown = f"tcp :{port}" if ip is None else f"tcp 0.0.0.0:{port}"
-        if socket.has_dualstack_ipv6():
-            return socket.AF_INET6, ("::", port), shown
-        return socket.AF_INET, ("0.0.0.0", port), shown
-    if isinstance(ip, IPv4Address):
-        return socket.AF_INET, (str(ip), port), f"tcp {ip}:{port}"
-    unscoped, _, zone = str(ip).partition("%")
-    return socket.AF_INET6, (unscoped, port, 0, _zone_index(zone)), f"tcp [{ip}]:{port}"
+    if host and not _is_ipv4(host):
+        from ipaddress import IPv6Address  # loads slowly
+
+        try:
+            ip = IPv6Address(host)
+        except ValueError:
+            return _look_up(host, port)
+        if ip.ipv4_mapped is None and not ip.is_unspecified:
+            unscoped, _, zone = str(ip).partition("%")
+            return socket.AF_INET6, (unscoped, port, 0, _zone_index(zone)), f"tcp [{ip}]:{port}"
+        host = str(ip.ipv4_mapped or "0.0.0.0")
+    shown = f"tcp {host}:{port}"
+    if host not in ("", "0.0.0.0"):
+        return socket.AF_INET, (host, port), shown
+    if socket.has_dualstack_ipv6():
+        return socket.AF_INET6, ("::", port), shown
+    return socket.AF_INET, ("0.0.0.0", port), shown
+
+
+def _is_ipv4(host: str) -> bool:
+    with suppress(OSError, ValueError):  # ValueError: it has characters that no C string has
+        return bool(socket.inet_pton(socket.AF_INET, host))
+    return False
 
 
 def _look_up(host: str, port: int) -> tuple[int, Any, str]:

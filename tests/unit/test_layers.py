@@ -297,8 +297,9 @@ def test_daemon_starts_without_what_only_some_daemons_need() -> None:
     blocked = ("prometheus_client", "OpenSSL", "urllib3", "click", "rich")
     run_without(blocked, "import gnsqd.__main__, gnsqd.nsqd")
     for modules, rare in (("gnsqd.nsqd", RARE), ("gnsqd.nsqd, nsqadmin_cli.web.process", OF_THE_PAGE)):
-        loaded = f"import {modules}; print(*[name for name in {rare} if name in sys.modules])"
-        assert run_without((), loaded) == "\n"
+        loaded = f"print(*[name for name in {rare} if name in sys.modules])"
+        made = f"serve(lambda: [gevent.get_hub(), {loaded}, sys.exit()])"
+        assert run_without((), f"import gevent, {modules}; from gnsqd.process import serve; {made}") == "\n"
 
 
 @pytest.mark.parametrize("module", SHARED)
