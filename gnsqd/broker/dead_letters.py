@@ -10,10 +10,9 @@ from gevent.event import Event
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.dead_letter_format import DeadLetter, dead_letter_topic
-from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import RETRY_SECONDS
-from gnsqd.hub.cooperative import yield_turn
+from gnsqd.hub.cooperative import Spawn, yield_turn
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.queues.message import Message

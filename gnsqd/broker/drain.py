@@ -14,11 +14,10 @@ from typing import NamedTuple
 from gevent import Greenlet, sleep
 
 from gnsqd.broker.dead_letter_format import is_dead_letter_topic
-from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.gotext import format_duration
-from gnsqd.hub.cooperative import Turns
+from gnsqd.hub.cooperative import Spawn, Turns
 from gnsqd.log import Logger
 from gnsqd.options import SECOND
 

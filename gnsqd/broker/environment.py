@@ -3,17 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from gevent import Greenlet
-
 from gnsqd.broker.rules import RuleBook
+from gnsqd.hub.cooperative import Spawn
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.queues.guid import GuidFactory
 from gnsqd.queues.store import Store
 from gnsqd.shared.record import Record
 from gnsqd.storage.directory import FreeDisk
-
-Spawn = Callable[[str, Callable[[], None]], "Greenlet[..., None]"]
 
 
 class Environment(NamedTuple):

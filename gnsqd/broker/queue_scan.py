@@ -15,8 +15,7 @@ from gevent import Greenlet
 from gevent.queue import SimpleQueue
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.environment import Spawn
-from gnsqd.hub.cooperative import Turns
+from gnsqd.hub.cooperative import Spawn, Turns
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.options import SECOND

@@ -12,7 +12,7 @@ from gnsqd.broker.environment import Environment
 from gnsqd.broker.topic import Topic
 from gnsqd.hub.cooperative import Turns, yield_turn
 from gnsqd.queues.backend import Left
-from gnsqd.shared.errors import BrokerError, StorageError
+from gnsqd.shared.errors import BrokerError, NotFound, StorageError
 from gnsqd.shared.names import is_ephemeral, is_valid_name
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
 
@@ -21,8 +21,8 @@ T = TypeVar("T", TopicMetadata, ChannelMetadata)
 CLOSERS = 8  # topics that are closed at a time; each has some files open meanwhile
 
 
-class TopicNotFound(BrokerError):
-    """There is no topic of that name."""
+class TopicNotFound(NotFound):
+    what = "TOPIC"
 
 
 class Registry:

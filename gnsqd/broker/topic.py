@@ -18,7 +18,7 @@ from gnsqd.queues.backend import Left
 from gnsqd.queues.message import BODY_AT, Message, new_messages
 from gnsqd.queues.ordering import set_ordered
 from gnsqd.queues.queue import Queue
-from gnsqd.shared.errors import BrokerError, StorageError
+from gnsqd.shared.errors import BrokerError, NotFound, StorageError
 from gnsqd.shared.names import is_ephemeral
 
 MAX_BATCH = 256
@@ -28,8 +28,8 @@ RETRY_SECONDS = 1.0
 _NONE: list[Message] = []
 
 
-class ChannelNotFound(BrokerError):
-    """The topic has no channel of that name."""
+class ChannelNotFound(NotFound):
+    what = "CHANNEL"
 
 
 class Draining(BrokerError):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from gevent import Greenlet, joinall, killall
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
 from gnsqd.cluster.lookup_peer import LookupdInfo, LookupPeer
+from gnsqd.hub.cooperative import Spawn
 from gnsqd.log import Logger
 from gnsqd.net.addresses import join_host_port
 from gnsqd.options import Options

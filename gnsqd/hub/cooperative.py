@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import TypeVar
 
-from gevent import sleep, spawn
+from gevent import Greenlet, sleep, spawn
 
 TURN_SECONDS = 0.0005
 BACKGROUND_SECONDS = 0.003  # a turn of what has to keep up with publishers
@@ -12,6 +12,7 @@ FREED_AT_ONCE = 64  # objects
 _ONCE_AROUND = 1e-6
 
 T = TypeVar("T")
+Spawn = Callable[[str, Callable[[], None]], "Greenlet[..., None]"]  # starts a greenlet by its name
 
 
 def yield_turn() -> None:

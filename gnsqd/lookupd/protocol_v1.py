@@ -12,9 +12,8 @@ from time import monotonic
 
 from gevent import Greenlet
 
-from gnsqd.broker.environment import Spawn
 from gnsqd.gotext import Struct, decode_object, dumps
-from gnsqd.hub.cooperative import Turns
+from gnsqd.hub.cooperative import Spawn, Turns
 from gnsqd.log import Logger
 from gnsqd.lookupd.registration_db import PeerInfo, Registrant, RegistrationDB
 from gnsqd.net.connection import Connection

@@ -18,10 +18,9 @@ from gevent import Greenlet
 from gevent.event import Event
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
-from gnsqd.hub.cooperative import Turns
+from gnsqd.hub.cooperative import Spawn, Turns
 from gnsqd.log import Logger
 from gnsqd.net.addresses import HIGHEST_PORT
 from gnsqd.observe.memory import MemoryStats

@@ -5,7 +5,7 @@ from time import time_ns
 
 from gnsqd.gotext import parse_duration
 from gnsqd.options import SECOND
-from gnsqd.shared.errors import BrokerError
+from gnsqd.shared.errors import NotFound
 
 _DAY = 86400 * SECOND
 # Patterns are compiled when they are first used, by the functions of re.
@@ -14,8 +14,8 @@ _AGO = r"(?s)-(?:([0-9]{1,9})d)?(.*)"
 _RFC_3339 = r"(?ai)\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:[0-5]\d)"
 
 
-class MessageNotFound(BrokerError):
-    """No message that can be delivered again has this id."""
+class MessageNotFound(NotFound):
+    what = "MESSAGE"
 
 
 def parse_moment(text: str) -> int:

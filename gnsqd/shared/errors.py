@@ -18,6 +18,12 @@ class BrokerError(NSQError):
     `ID not in flight`; it has no code of the wire or of HTTP."""
 
 
+class NotFound(BrokerError):
+    """There is no such thing; subclasses specify `what`: TOPIC, CHANNEL or MESSAGE."""
+
+    what: str
+
+
 class StorageError(NSQError):
     """Reading or writing below the data path failed; `written` messages of a batch are in the queue nevertheless."""
 

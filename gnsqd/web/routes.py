@@ -11,13 +11,10 @@ from time import monotonic_ns
 from traceback import format_exc
 from typing import NamedTuple
 
-from gnsqd.broker.registry import TopicNotFound
-from gnsqd.broker.topic import ChannelNotFound
 from gnsqd.gotext import dumps, format_duration, quote
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
-from gnsqd.queues.moment import MessageNotFound
-from gnsqd.shared.errors import BrokerError, NSQError, StorageError
+from gnsqd.shared.errors import BrokerError, NotFound, NSQError, StorageError
 from gnsqd.shared.names import TooMany, is_valid_name
 from gnsqd.shared.record import Record
 from gnsqd.web.http11 import Request, render
@@ -204,12 +201,8 @@ class Router:
         match error:
             case HTTPError():
                 return error.status, error.code
-            case TopicNotFound():
-                return 404, "TOPIC_NOT_FOUND"
-            case ChannelNotFound():
-                return 404, "CHANNEL_NOT_FOUND"
-            case MessageNotFound():
-                return 404, "MESSAGE_NOT_FOUND"
+            case NotFound():
+                return 404, f"{error.what}_NOT_FOUND"
             case TooMany():
                 return 503, str(error).replace(" ", "_").upper()
             case BadQuery():

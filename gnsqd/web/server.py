@@ -14,8 +14,7 @@ from typing import Protocol
 
 from gevent import Greenlet, Timeout
 
-from gnsqd.broker.environment import Spawn
-from gnsqd.hub.cooperative import yield_turn
+from gnsqd.hub.cooperative import Spawn, yield_turn
 from gnsqd.log import Logger
 from gnsqd.net.connection import Connection
 from gnsqd.net.listener import Listener

@@ -7,9 +7,8 @@ client's channel, and sends heartbeats. What a command does is in `commands`.
 from time import monotonic
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.environment import Spawn
 from gnsqd.broker.topic import RETRY_SECONDS, Topic
-from gnsqd.hub.cooperative import yield_turn
+from gnsqd.hub.cooperative import Spawn, yield_turn
 from gnsqd.log import Logger
 from gnsqd.net.stream import TLS, Layer, StreamError
 from gnsqd.shared.errors import StorageError

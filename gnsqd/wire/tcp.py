@@ -6,7 +6,7 @@ from time import monotonic
 
 from gevent import Greenlet
 
-from gnsqd.broker.environment import Spawn
+from gnsqd.hub.cooperative import Spawn
 from gnsqd.log import Logger
 from gnsqd.net.listener import Listener
 from gnsqd.net.stream import StreamError

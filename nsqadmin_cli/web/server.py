@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from socket import socket
 from time import monotonic
 
-from gnsqd.broker.environment import Spawn
+from gnsqd.hub.cooperative import Spawn
 from gnsqd.log import Logger
 from gnsqd.net.connection import Connection
 from gnsqd.net.listener import Listener
