@@ -5,10 +5,9 @@ import time
 from contextlib import ExitStack
 from statistics import median
 
-from benchmarks.clients import drain, publish
 from benchmarks.lanes import cpu_seconds, resident
-from benchmarks.programs import ON_CHANNEL, holding
-from benchmarks.queues import CHANNEL, TOPIC, connections, create_channel, fill, wait_for_channel
+from benchmarks.programs import ON_CHANNEL, drain, fill, holding, publish
+from benchmarks.queues import CHANNEL, TOPIC, create_channel, wait_for_channel
 from benchmarks.row import KILOBYTES, MEGABYTES, MILLISECONDS, Load, Measurement, procedure
 from kit.daemons import Daemon
 from kit.nsq_client import Client
@@ -60,13 +59,12 @@ def peaks(daemon: Daemon, load: Load, body_size: int) -> Measurement:
     found = [resident(daemon, "VmHWM")]
     fill(daemon, count // 2, body_size)
     post(daemon, f"/topic/pause?topic={TOPIC}")
-    publish(daemon.tcp_address, TOPIC, count - count // 2, body_size)
+    publish(daemon, count - count // 2, body_size)
     found.append(resident(daemon, "VmHWM"))
     post(daemon, f"/topic/unpause?topic={TOPIC}")
     wait_for_channel(daemon, depth=count)
-    opened = connections()
-    drain(daemon.tcp_address, TOPIC, CHANNEL, count, body_size, rdy=RDY, connections=opened, until=count)
-    wait_for_channel(daemon, in_flight_count=0)
+    drain(daemon, count, RDY)
+    wait_for_channel(daemon, depth=0, in_flight_count=0)
     found.append(resident(daemon, "VmHWM"))
     return Measurement(parts=dict(zip(PEAKS, (each / 1e6 for each in found), strict=True)))
 

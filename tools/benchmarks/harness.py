@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.lanes import BenchmarkError, Lane
-from benchmarks.queues import fill
+from benchmarks.programs import fill
 from benchmarks.row import RATE, Load, Measurement, RanDry, Row, write_topics
 
 # A figure this close to what the load reaches with the sink depends on the load as much as on the daemon.

@@ -3,6 +3,7 @@ load generator in tests/peers/load, which prints JSON."""
 
 import contextlib
 import json
+import math
 import re
 import resource
 import subprocess
@@ -11,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.lanes import BenchmarkError, cpu_seconds
-from benchmarks.queues import BODY_SIZE, CHANNEL, SETTLE_SECONDS, TOPIC
+from benchmarks.queues import BODY_SIZE, CHANNEL, SETTLE_SECONDS, TOPIC, connections, create_channel, wait_for_channel
 from kit.daemons import PEERS, Daemon
 
 GENERATOR = PEERS / "load"
 ON_CHANNEL = f"-channel={CHANNEL}"
+MPUB_BYTES = 4_000_000  # of a backlog; nsqd takes 5 MiB by default
 
 # The line all of nsq's bench programs close with; the duration is Go's (302.9ms, 15.2s, 1m0.5s).
 RESULT = re.compile(r"duration: (?:(\d+)m)?([\d.]+)(m?)s - .* - ([\d.]+)ops/s - ")
@@ -72,6 +74,30 @@ def generate(daemon: Daemon, mode: str, seconds: float, *flags: str) -> Loaded:
         finally:
             alarm.cancel()
     return replace(parse(line), before=before, after=after)
+
+
+def generate_all(daemon: Daemon, count: int, *flags: str) -> Loaded:
+    """Moves `count` messages, in SETTLE_SECONDS at most."""
+    return generate(daemon, "move", SETTLE_SECONDS, f"-count={count}", *flags)
+
+
+def publish(daemon: Daemon, count: int, body_size: int = BODY_SIZE) -> None:
+    """By MPUBs without a remainder."""
+    batch = math.gcd(count, max(MPUB_BYTES // body_size, 1))
+    generate_all(daemon, count, "-publishers=1", f"-batch={batch}", f"-size={body_size}")
+
+
+def fill(daemon: Daemon, count: int, body_size: int = BODY_SIZE) -> None:
+    """Publishes `count` messages and waits until all of them are in the channel."""
+    create_channel(daemon)
+    publish(daemon, count, body_size)
+    wait_for_channel(daemon, depth=count)
+
+
+def drain(daemon: Daemon, count: int, rdy: int, *flags: str, seconds: float = SETTLE_SECONDS) -> Loaded:
+    """Finishes `count` messages, or those of `seconds`, over as many connections as nsq's bench programs open."""
+    to = [ON_CHANNEL, f"-consumers={connections()}", f"-rdy={rdy}", f"-count={count}"]
+    return generate(daemon, "move", seconds, *to, *flags)
 
 
 def generator(daemon: Daemon, mode: str, *flags: str) -> list[str]:

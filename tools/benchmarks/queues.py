@@ -1,10 +1,9 @@
-"""The topic and the channel that the rows load: made, filled, looked at."""
+"""The topic and the channel that the rows load: made and looked at."""
 
 import mmap
 import os
 from typing import Any
 
-from benchmarks.clients import publish
 from benchmarks.row import FASTEST
 from kit.daemons import Daemon, eventually
 from kit.traffic import create
@@ -48,13 +47,6 @@ def fetch_memory(seconds: float, at_once: int) -> None:
     with mmap.mmap(-1, size) as memory:
         for page in range(0, size, mmap.PAGESIZE):
             memory[page] = 1
-
-
-def fill(daemon: Daemon, count: int, body_size: int = BODY_SIZE) -> None:
-    """Publishes `count` messages and waits until all of them are in the channel."""
-    create_channel(daemon)
-    publish(daemon.tcp_address, TOPIC, count, body_size)
-    wait_for_channel(daemon, depth=count)
 
 
 def wait_for_channel(daemon: Daemon, **figures: int) -> None:

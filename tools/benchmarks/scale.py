@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from benchmarks import queues
 from benchmarks.footprint import cpu_share
 from benchmarks.lanes import cpu_seconds, resident
-from benchmarks.programs import ON_CHANNEL, Loaded, generate, holding
-from benchmarks.queues import CHANNEL, SETTLE_SECONDS, TOPIC
+from benchmarks.programs import ON_CHANNEL, fill, generate_all, holding
+from benchmarks.queues import CHANNEL, TOPIC
 from benchmarks.row import MEGABYTES, MICROSECONDS, PERCENT, Load, Measurement, Row
 from kit.daemons import Daemon
 
@@ -81,10 +81,6 @@ def numbered(name: str, count: int) -> list[str]:
     return [name] if count == 1 else [f"{name}{number}" for number in range(count)]
 
 
-def generate_all(daemon: Daemon, count: int, *flags: str) -> Loaded:
-    return generate(daemon, "move", SETTLE_SECONDS, f"-count={count}", *flags)
-
-
 def to_topics(daemon: Daemon, count: int, messages: int) -> tuple[int, float]:
     loaded = generate_all(daemon, messages, "-publishers=1", "-window=100", f"-topics={count}")
     queues.wait_for_topic(daemon, numbered(TOPIC, count)[-1])
@@ -127,7 +123,7 @@ def with_connections(daemon: Daemon, count: int) -> Iterator[None]:
 @contextlib.contextmanager
 def with_in_flight(daemon: Daemon, count: int) -> Iterator[None]:
     """They are all another consumer's."""
-    queues.fill(daemon, count)
+    fill(daemon, count)
     with holding(daemon, ON_CHANNEL, "-consumers=1", f"-rdy={count}", f"-count={count}"):
         yield
 

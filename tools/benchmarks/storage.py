@@ -3,48 +3,26 @@
 import time
 
 from benchmarks import queues
-from benchmarks.clients import drain
 from benchmarks.lanes import BenchmarkError, cpu_seconds
-from benchmarks.queues import BODY_SIZE, CHANNEL, TOPIC
+from benchmarks.programs import drain, fill
+from benchmarks.queues import CHANNEL, TOPIC
 from benchmarks.row import Load, Measurement, procedure
+from benchmarks.throughput import but_last_windows, consumed
 from kit.daemons import Daemon
 from kit.traffic import post
-
-# The consumer must not be what is measured.
-MAX_BUSY = 0.5
 
 
 @procedure
 def drainer(daemon: Daemon, load: Load, rdy: int) -> Measurement:
-    """All that is stored goes to as many connections as nsq's bench programs open.
-
-    The last windows are left out of the rate: less than an output buffer's load waits up to output-buffer-timeout for
-    the next tick, which is not a speed.
-    """
+    """The load generator takes a backlog from disk."""
     if (depth := queues.channel_stats(daemon)["backend_depth"]) != load.stored:
         raise BenchmarkError(f"{depth} messages on disk instead of {load.stored}")
-    until = max(load.stored - 2 * rdy * queues.connections(), 1)
-    before = cpu_seconds(daemon)
-    drained = drain(
-        daemon.tcp_address,
-        TOPIC,
-        CHANNEL,
-        load.stored,
-        BODY_SIZE,
-        rdy=rdy,
-        connections=queues.connections(),
-        until=until,
-    )
-    queues.wait_for_channel(daemon, in_flight_count=0)
-    spent = cpu_seconds(daemon) - before
-    if drained.busy > MAX_BUSY:
-        raise BenchmarkError(f"the consumer was busy {drained.busy:.0%} of the time")
-    return Measurement(drained.messages / drained.seconds, load.stored, spent)
+    return consumed(drain(daemon, but_last_windows(load, rdy), rdy))
 
 
 def drain_rewound(daemon: Daemon, load: Load) -> Measurement:
     """As `drainer`, in a daemon with retention after all was finished, and the channel rewound."""
-    queues.fill(daemon, load.stored)
+    fill(daemon, load.stored)
     channel = f"topic={TOPIC}&channel={CHANNEL}"
     if daemon.http("GET", f"/channel/rewind?{channel}&to=first")[0] == 200:
         post(daemon, f"/channel/empty?{channel}")
@@ -67,7 +45,7 @@ def start(daemon: Daemon) -> Measurement:
 
 def clean_exit(daemon: Daemon, load: Load) -> Measurement:
     """With as many messages in memory as are stored elsewhere."""
-    queues.fill(daemon, load.stored)
+    fill(daemon, load.stored)
     if (depth := queues.channel_stats(daemon)["backend_depth"]) != 0:
         raise BenchmarkError(f"{depth} messages on disk already")
     return end(daemon)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from benchmarks import queues
 from benchmarks.lanes import cpu_seconds
-from benchmarks.programs import ON_CHANNEL, Loaded, bench_program, generate
-from benchmarks.queues import CHANNEL, SETTLE_SECONDS
+from benchmarks.programs import ON_CHANNEL, Loaded, bench_program, drain, fill, generate
+from benchmarks.queues import CHANNEL
 from benchmarks.row import Load, Measurement, RanDry, procedure
 from kit.daemons import Daemon
 
@@ -23,7 +23,7 @@ def writer(daemon: Daemon, load: Load, batch_size: int) -> Measurement:
 @procedure
 def reader(daemon: Daemon, load: Load, rdy: int) -> Measurement:
     """bench_reader takes from a backlog in memory that outlasts it; RanDry if it did not."""
-    queues.fill(daemon, load.backlog)
+    fill(daemon, load.backlog)
     before = cpu_seconds(daemon)
     found = bench_program(daemon, "bench_reader", load.seconds, f"--channel={CHANNEL}", f"--rdy={rdy}")
     # More than every connection's window left: the queue never was empty.
@@ -62,16 +62,16 @@ def published(daemon: Daemon, before: float, rate: float, messages: int, load_se
 
 @procedure
 def consumer(daemon: Daemon, load: Load, rdy: int, *flags: str) -> Measurement:
-    """The load generator takes what is stored, from memory, until only the last windows are left or time is up."""
-    queues.create_channel(daemon)
-    # Published by it too, for bodies that compress like real ones.
-    to = ["-publishers=1", "-batch=200", f"-count={load.stored}"]
-    filled = generate(daemon, "move", SETTLE_SECONDS, *to).published
-    queues.wait_for_channel(daemon, depth=filled)
+    """The load generator takes a backlog from memory, for `load.seconds` at most."""
+    fill(daemon, load.stored)
     on_disk = queues.channel_stats(daemon)["backend_depth"]
-    until = max(filled - 2 * rdy * queues.connections(), 1)
-    to = [ON_CHANNEL, f"-consumers={queues.connections()}", f"-rdy={rdy}", f"-count={until}"]
-    return consumed(generate(daemon, "move", load.seconds, *to, *flags), on_disk)
+    return consumed(drain(daemon, but_last_windows(load, rdy), rdy, *flags, seconds=load.seconds), on_disk)
+
+
+def but_last_windows(load: Load, rdy: int) -> int:
+    """How much of what is stored is measured: less than an output buffer's load waits up to output-buffer-timeout for
+    the next tick, which is not a speed."""
+    return max(load.stored - 2 * rdy * queues.connections(), 1)
 
 
 def consumed(loaded: Loaded, on_disk: int = 0) -> Measurement:
