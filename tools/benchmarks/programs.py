@@ -134,7 +134,7 @@ def holding(daemon: Daemon, *flags: str) -> Iterator[Loaded]:
 
 @contextlib.contextmanager
 def neighbour(daemon: Daemon, *flags: str) -> Iterator[None]:
-    """Publishes without end meanwhile; BenchmarkError if that stops."""
+    """Moves messages without end meanwhile; BenchmarkError if that stops."""
     with started(generator(daemon, "move", "-for=1h", *flags)) as process:
         yield
         if process.poll() is not None:
