@@ -1,7 +1,7 @@
 """The result as a document, which is also the JSON file, and its table for a terminal and in Markdown.
 
-contrib/docs/performance.md has such a table; tools/documents/performance.py makes the README's ratios and the figure
-from it.
+contrib/docs/performance.md has such a table; tools/documents/write_performance.py makes the README's ratios and the
+figure from it.
 """
 
 import math

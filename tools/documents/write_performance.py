@@ -1,5 +1,5 @@
-"""Writes the six ratios of the README and their figure, contrib/docs/speed.svg, from the table of performance.md, which
-is pasted from `make bench FLAGS="--markdown"`. `make options` runs it; a test compares."""
+"""Writes the ratios of the README and their figure, contrib/docs/speed.svg, from the table of performance.md, which is
+pasted from `make bench FLAGS="--markdown"`. `make options` runs it; a test compares."""
 
 from collections.abc import Iterator
 from html import escape
@@ -10,13 +10,25 @@ from documents.marks import DOCS, ROOT, cells, part, replaced, table
 # The rows of the README by their titles in the table, and what they are called there.
 SHOWN = {
     "PUB one by one": "PUB, one by one",
+    "bench_writer, batch 1": "MPUB of 1 (bench_writer)",
+    "MPUB 20": "MPUB of 20",
     "MPUB 200": "MPUB of 200",
     "consume, RDY 2500": "consume",
+    "publish (MPUB 20) and consume at once": "publish and consume",
     "publish (MPUB 20) to 4 channels and consume at once, deliveries": "publish and consume, 4 channels",
+    "16 publishers (PUB) and 16 consumers at once": "16 publishers, 16 consumers",
     "HTTP /pub, 8 connections": "HTTP `/pub`",
+    "HTTP /mpub 20, 8 connections": "HTTP `/mpub` of 20",
+    "PUB one by one, TLS": "PUB over TLS",
     "MPUB 20, TLS": "MPUB of 20 over TLS",
+    "publisher to consumer, 100 messages a second, p99": "100 messages a second",
+    "publisher to consumer, 1,000 messages a second, p99": "1,000 messages a second",
+    "PUB round trip, alone, p99": "round trip of a PUB, p99",
+    "restart, no backlog": "start",
 }
-LANES = {"gnsqd compiled": "compiled", "gnsqd plain": "plain Python"}
+PACED = "messages a second"  # in the title of a row whose rate is given
+LANE = "gnsqd compiled"
+COLUMNS = ("rate", "CPU time per message")
 
 # The picture: sizes in pixels, colours that can be read on white and on black.
 WIDTH = 600
@@ -24,38 +36,39 @@ LEFT = 250  # of the bars
 LONGEST = 300  # bar
 TOP = 34
 BAR = 13
-GROUP = 38
+GROUP = 34
 TEXT = "#767676"
-COLOURS = {"gnsqd compiled": "#2f81f7", "gnsqd plain": "#c77700"}
+COLOURS = dict(zip(COLUMNS, ("#2f81f7", "#c77700"), strict=True))
 
-Ratios = dict[tuple[str, str], float]
+Ratios = dict[str, tuple[float, float]]  # of a row, those of COLUMNS; 0 if there is none
 
 
 def measured(page: str) -> Ratios:
-    """The median of each row and lane, of speeds relative to nsqd."""
+    """Returns the medians of each row, relative to nsqd. The rate of a time is its inverse."""
     found = {}
-    row = ""
-    for title, _, lane, _, ratio, *_ in cells(part(page, "speed")):
-        row = title or row
-        if lane in LANES and row in SHOWN:
-            found[row, lane] = float(ratio.split()[0])
+    row = unit = ""
+    for title, its_unit, lane, _, ratio, _, cpu_ratio, *_ in cells(part(page, "speed")):
+        row, unit = (title, its_unit) if title else (row, unit)
+        if lane == LANE and row in SHOWN:
+            rate, cpu = (float(cell.split()[0]) if cell else 0.0 for cell in (ratio, cpu_ratio))
+            found[row] = 0.0 if PACED in row else 1 / rate if unit.startswith("ms") else rate, cpu
     return found
 
 
 def readme(ratios: Ratios) -> str:
-    rows = [[title, *(f"{ratios[row, lane]:.2f}" for lane in LANES)] for row, title in SHOWN.items()]
-    return table(["", *LANES.values()], rows, "|---" + "|---:" * len(LANES) + "|")
+    rows = [[title, *(f"{value:.2f}" if value else "" for value in ratios[row])] for row, title in SHOWN.items()]
+    return table(["", *COLUMNS], rows, "|---" + "|---:" * len(COLUMNS) + "|")
 
 
 def figure(ratios: Ratios) -> str:
-    """Of each row a bar per lane, beside a line at 1, which is nsqd."""
+    """Returns an SVG: a bar for each row and column, and a line at 1, which is nsqd."""
     height = TOP + GROUP * len(SHOWN)
-    unit = round(LONGEST / max(ratios.values()))  # from 0 to 1
+    unit = round(LONGEST / max(map(max, ratios.values())))  # from 0 to 1
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
             f'font-family="system-ui, sans-serif" font-size="14" fill="{TEXT}" role="img">',
-            "<title>Throughput of gnsqd relative to nsqd</title>",
+            "<title>Rate and CPU time per message of gnsqd, relative to nsqd</title>",
             *_legend(unit),
             *(line for number, row in enumerate(SHOWN) for line in _bars(ratios, row, TOP + GROUP * number, unit)),
             f'<path d="M{LEFT + unit} {TOP - 8}V{height}" stroke="{TEXT}" stroke-dasharray="4 3"/>',
@@ -66,22 +79,23 @@ def figure(ratios: Ratios) -> str:
 
 def _legend(unit: int) -> Iterator[str]:
     yield f'<text x="{LEFT + unit}" y="18" text-anchor="middle">nsqd = 1</text>'
-    left = LEFT + unit + 100
-    for number, (lane, name) in enumerate(LANES.items()):  # in the corner, where no bar is long
-        top = TOP + GROUP * (len(SHOWN) - 1) + 20 * (number - 1)
-        yield f'<rect x="{left}" y="{top}" width="{BAR}" height="{BAR}" fill="{COLOURS[lane]}"/>'
+    left = WIDTH - 190
+    for number, name in enumerate(COLUMNS):  # beside the paced rows, where no bar is long
+        top = TOP + GROUP * (len(SHOWN) - 4) + 20 * number
+        yield f'<rect x="{left}" y="{top}" width="{BAR}" height="{BAR}" fill="{COLOURS[name]}"/>'
         yield f'<text x="{left + BAR + 6}" y="{top + BAR - 1}">{name}</text>'
 
 
 def _bars(ratios: Ratios, row: str, top: int, unit: int) -> Iterator[str]:
     title = escape(SHOWN[row].replace("`", ""))
     yield f'<text x="{LEFT - 10}" y="{top + BAR + 5}" text-anchor="end">{title}</text>'
-    for number, lane in enumerate(LANES):
+    for number, (column, value) in enumerate(zip(COLUMNS, ratios[row], strict=True)):
         height = top + (BAR + 1) * number
-        width = round(unit * ratios[row, lane])
-        yield f'<rect x="{LEFT}" y="{height}" width="{width}" height="{BAR}" fill="{COLOURS[lane]}"/>'
-        left = LEFT + max(width, unit if width > 0.65 * unit else 0) + 6  # the line is not written over
-        yield f'<text x="{left}" y="{height + BAR - 2}" font-size="12">{ratios[row, lane]:.2f}</text>'
+        width = round(unit * value)
+        if value:
+            yield f'<rect x="{LEFT}" y="{height}" width="{width}" height="{BAR}" fill="{COLOURS[column]}"/>'
+            left = LEFT + max(width, unit if width > 0.65 * unit else 0) + 6  # the line is not written over
+            yield f'<text x="{left}" y="{height + BAR - 2}" font-size="12">{value:.2f}</text>'
 
 
 def pages() -> dict[Path, str]:
