@@ -64,9 +64,8 @@ def test_daemons_are_compared_turn_by_turn(run: Run) -> None:
         pairs = zip(base, ours, strict=True)
         ratios = [first / own if name == "restart" else own / first for first, own in pairs]  # less time is faster
         assert lane["ratio"] == {"median": median(ratios), "low": min(ratios), "high": max(ratios)}
-        assert re.search(
-            rf"^{row['title']} +{row['unit']}.* nsqd .*\n +{list(row['lanes'])[1]} ", done.stdout, re.MULTILINE
-        )
+        first = rf"\| {row['title']} \| {row['unit']}.* \| nsqd \| .*"
+        assert re.search(rf"^{first}\n\|  \|  \| {list(row['lanes'])[1]} \| ", done.stdout, re.MULTILINE)
     assert "MB, less is better" in done.stdout
     writer = rows["writer-20"]
     assert min(min(counts) for counts in figures(writer, "messages")) > 1000

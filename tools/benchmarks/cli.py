@@ -1,4 +1,4 @@
-"""The command line: which lanes and rows, how often, how long, and in what form the result comes."""
+"""The command line: which lanes and rows, how often and how long."""
 
 import argparse
 import fnmatch
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     failures.append(error)
         failures += [line for result in results for line in result.beyond_limits()]
         if results:
-            print((report.markdown if arguments.markdown else report.text)(results, load))
+            print(report.markdown(results, load))
             if arguments.json:
                 text = json.dumps(report.document(results, load), indent=2)
                 arguments.json.write_text(f"{text}\n", encoding="utf-8")
@@ -83,7 +83,6 @@ def parser() -> argparse.ArgumentParser:
     add("--rows", nargs="+", default=[], metavar="PATTERN", help=f"those called so, like '*-consume', of {usual} (all "
         f"of these), {others}")  # fmt: skip
     add("--json", type=Path, metavar="FILE", help="write every run to FILE")
-    add("--markdown", action="store_true", help="print the table in Markdown")
     add("--plot", type=Path, metavar="FILE", help="draw the rows scale-* to FILE, a PNG; needs matplotlib")
     add("--real", default=str(PEERS / "nsqd"), metavar="CMD", help="the real nsqd (%(default)s)")
     add("--compiled", default=".venv/bin/gnsqd", metavar="CMD", help="ours, compiled (%(default)s)")

@@ -1,4 +1,4 @@
-"""The result as a document, which is also the JSON file, and its table for a terminal and in Markdown.
+"""The result as a document, which is also the JSON file, and its table in Markdown.
 
 contrib/docs/performance.md has such a table; tools/documents/write_performance.py makes the README's ratios and the
 figure from it.
@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.harness import NEAR_LIMIT, RowResult, Spread
 from benchmarks.queues import BODY_SIZE
 from benchmarks.row import Load
+from documents.marks import table
 
 HEADINGS = (
     "row",
@@ -61,17 +62,9 @@ def _lane(result: RowResult, lane: str) -> dict[str, Any]:
     }
 
 
-def text(results: Sequence[RowResult], load: Load) -> str:
-    lines = cells(results)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rows = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([*rows, "", *notes(results, load)])
-
-
 def markdown(results: Sequence[RowResult], load: Load) -> str:
     heading, *lines = cells(results)
-    lines = [heading, ("---",) * len(heading), *lines]
-    return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), "", *notes(results, load)])
+    return "\n".join([table(heading, lines), *notes(results, load)])
 
 
 def cells(results: Sequence[RowResult]) -> list[tuple[str, ...]]:

@@ -1,5 +1,5 @@
-"""Writes the ratios of the README and their figure, contrib/docs/speed.svg, from the table of performance.md, which is
-pasted from `make bench FLAGS="--markdown"`. `make options` runs it; a test compares."""
+"""Writes the ratios of the README and their figure, contrib/docs/speed.svg, from the table of performance.md, which
+is pasted from `make bench`. `make options` runs it; a test compares."""
 
 from collections.abc import Iterator
 from html import escape
