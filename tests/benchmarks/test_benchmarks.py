@@ -125,14 +125,6 @@ def test_rows_that_run_apart_give_a_line_for_each_figure(run: Run) -> None:
 
 @pytest.mark.peer
 @pytest.mark.slow
-def test_a_row_starts_again_with_twice_the_backlog_for_all_when_somebody_took_all(run: Run) -> None:
-    rows, done = run("reader-2500", flags=("--supply=10000",))
-    assert "the row starts again with 4000\n" in done.stderr
-    assert [len(values) for values in figures(rows["reader-2500"])] == [2, 2]
-
-
-@pytest.mark.peer
-@pytest.mark.slow
 def test_a_row_that_fails_does_not_take_the_others_along(run: Run) -> None:
     small = shlex.join([*own_command(), "--max-msg-size=100"])
     flags = ("--runs=1", f"--compiled={small}", f"--plain={small}")

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         lanes = find_lanes(arguments)
         with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
             certificate = issue("localhost").write(Path(directory) / "server")
-            load = Load(arguments.seconds, arguments.supply, arguments.backlog, certificate)
+            load = Load(arguments.seconds, arguments.backlog, certificate)
             sink = Lane.parse("sink", f"{GENERATOR} sink")
             harness = Harness(lanes, sink, arguments.runs, load, Path(directory), print_progress)
             for row in rows:
@@ -76,8 +76,6 @@ def parser() -> argparse.ArgumentParser:
     add("--runs", type=positive, default=5, metavar="N", help="of each row and daemon (%(default)s)")
     add("--seconds", type=seconds, default=3, metavar="N", help="that bench programs run (%(default)s)")
     add("--backlog", type=positive, default=1_000_000, metavar="N", help="messages that a backlog has (%(default)s)")
-    add("--supply", type=positive, default=1_000_000, metavar="N", help="messages prepared for a second of consuming; "
-        "doubled for the whole row when some lane turns out to be faster (%(default)s)")  # fmt: skip
     usual = ", ".join(row.name for row in ROWS if not row.apart)
     others = ", ".join(row.name for row in ROWS if row.apart)
     add("--rows", nargs="+", default=[], metavar="PATTERN", help=f"those called so, like '*-consume', of {usual} (all "

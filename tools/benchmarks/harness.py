@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.lanes import BenchmarkError, Lane
 from benchmarks.programs import fill
-from benchmarks.row import RATE, Load, Measurement, RanDry, Row, write_topics
+from benchmarks.row import RATE, Load, Measurement, Row, write_topics
 
 # A figure this close to what the load reaches with the sink depends on the load as much as on the daemon.
 NEAR_LIMIT = 0.8
@@ -111,15 +111,9 @@ class Harness:
 
     def run(self, row: Row) -> list[RowResult]:
         """Every lane `turns` times, and once the sink if the row requires that; BenchmarkError if a daemon or a client
-        fails. A row of which somebody took the whole backlog starts again with twice as much, for all lanes."""
-        load = self.load
-        while True:
-            try:
-                compared = self._comparisons(row)
-                return [result for part, lanes in compared for result in self._turns(part, lanes, load).split()]
-            except RanDry as error:
-                load = replace(load, supply=load.supply * 2)
-                self.report(f"{error}; the row starts again with {load.backlog}")
+        fails."""
+        compared = self._comparisons(row)
+        return [result for part, lanes in compared for result in self._turns(part, lanes).split()]
 
     def _comparisons(self, row: Row) -> list[tuple[Row, Sequence[Lane]]]:
         """The row with its lanes, or a row for each gnsqd, which is compared with itself."""
@@ -134,17 +128,17 @@ class Harness:
             if lane.is_ours
         ]
 
-    def _turns(self, row: Row, lanes: Sequence[Lane], load: Load) -> RowResult:
+    def _turns(self, row: Row, lanes: Sequence[Lane]) -> RowResult:
         runs: dict[str, list[Measurement]] = {lane.name: [] for lane in lanes}
         limit = None
         for turn in range(1, self.turns + 1):
             for lane in lanes:
-                runs[lane.name].append(self._measure(row, lane, load, turn))
+                runs[lane.name].append(self._measure(row, lane, turn))
             if turn == 1 and row.sink:
-                limit = self._measure(row, self.sink, load, turn)
+                limit = self._measure(row, self.sink, turn)
         return RowResult(row, runs, limit)
 
-    def _measure(self, row: Row, lane: Lane, load: Load, turn: int) -> Measurement:
+    def _measure(self, row: Row, lane: Lane, turn: int) -> Measurement:
         prepare: Callable[[Path], object] | None = None
         if row.stored:
             # Links are enough: a daemon deletes and replaces these files, and appends only to what overflows.
@@ -153,10 +147,8 @@ class Harness:
             topics, channels = row.topics
             prepare = partial(write_topics, topics=topics, channels=channels)
         try:
-            with lane.running(*row.flags_of(lane, load), prepare=prepare) as daemon:
-                measurement = row.measure(daemon, load)
-        except RanDry:
-            raise
+            with lane.running(*row.flags_of(lane, self.load), prepare=prepare) as daemon:
+                measurement = row.measure(daemon, self.load)
         except (AssertionError, BenchmarkError) as error:  # the former from the test kit
             raise BenchmarkError(f"{row.title}, {lane.name}: {error}") from error
         units = row.parts or {"": row.unit}

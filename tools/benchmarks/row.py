@@ -7,28 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Concatenate, ParamSpec
 
-from benchmarks.lanes import BenchmarkError, Lane
+from benchmarks.lanes import Lane
 from kit.daemons import Daemon
 
 FASTEST = 2_500_000  # messages per second, more than any daemon takes
 
 
-class RanDry(BenchmarkError):
-    """The consumer took everything there was, so its rate is the backlog's and not the daemon's."""
-
-
 @dataclass(frozen=True)
 class Load:
-    """How long to load the daemon, how many messages to prepare for each second of consuming, how many are stored."""
+    """How long to load the daemon, and how many messages a backlog has."""
 
     seconds: float
-    supply: int
     stored: int
     certificate: tuple[str, str] = ("", "")  # for TLS: files of the certificate and its key
-
-    @property
-    def backlog(self) -> int:
-        return int(self.seconds * self.supply)
 
 
 @dataclass(frozen=True)
@@ -147,10 +138,6 @@ def write_topics(data_path: Path, topics: Sequence[str], channels: Sequence[str]
 
 def all_that_comes(load: Load) -> int:
     return int(load.seconds * FASTEST)
-
-
-def backlog(load: Load) -> int:
-    return load.backlog
 
 
 def stored(load: Load) -> int:

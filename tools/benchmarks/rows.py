@@ -32,7 +32,6 @@ from benchmarks.row import (
     TIMED,
     Row,
     all_that_comes,
-    backlog,
     nothing,
     stored,
 )
@@ -53,7 +52,7 @@ THROUGHPUT = (
     moving("writer-1", "bench_writer, batch 1", writer(1)),
     moving("writer-20", "bench_writer, batch 20", writer(20)),
     moving("writer-200", "bench_writer, batch 200", writer(200)),
-    Row("reader-2500", "bench_reader, RDY 2500", reader(2500), backlog),
+    Row("reader-2500", "bench_reader, RDY 2500", reader(2500), all_that_comes),
     # the load generator
     moving("pub", "PUB one by one", publisher()),
     moving("pub-pipelined", "PUB, 100 unanswered", publisher("-window=100")),
@@ -121,8 +120,8 @@ LATENCY = (
 )
 
 FOOTPRINT = (
-    Row("sharing", "4 equal consumers of a backlog: the worst served behind the best", sharing, backlog, SHARE),
-    Row("stalling", "3 consumers of a backlog: what a stalled fourth costs them", stalling, backlog, SHARE),
+    Row("sharing", "4 equal consumers of a backlog: the worst served behind the best", sharing, all_that_comes, SHARE),
+    Row("stalling", "3 consumers of a backlog: what a stalled fourth costs them", stalling, all_that_comes, SHARE),
     Row("idle-memory", "resident memory after the start", idle_memory, unit=MEGABYTES),
     Row("message-memory", "resident memory per 100,000 messages", message_memory, stored, MEGABYTES),
     Row("connection-memory", "resident memory per idle consumer", connection_memory, unit=KILOBYTES),

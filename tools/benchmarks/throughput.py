@@ -4,11 +4,13 @@ the measurement nothing."""
 from collections.abc import Sequence
 
 from benchmarks import queues
-from benchmarks.lanes import cpu_seconds
+from benchmarks.lanes import BenchmarkError, cpu_seconds
 from benchmarks.programs import ON_CHANNEL, Loaded, bench_program, drain, fill, generate
 from benchmarks.queues import CHANNEL
-from benchmarks.row import Load, Measurement, RanDry, procedure
+from benchmarks.row import Load, Measurement, procedure
 from kit.daemons import Daemon
+
+READ = 2_000_000  # messages per second, more than bench_reader takes
 
 
 @procedure
@@ -22,13 +24,14 @@ def writer(daemon: Daemon, load: Load, batch_size: int) -> Measurement:
 
 @procedure
 def reader(daemon: Daemon, load: Load, rdy: int) -> Measurement:
-    """bench_reader takes from a backlog in memory that outlasts it; RanDry if it did not."""
-    fill(daemon, load.backlog)
+    """bench_reader takes from a backlog in memory that outlasts it; BenchmarkError if it did not."""
+    backlog = int(load.seconds * READ)
+    fill(daemon, backlog)
     before = cpu_seconds(daemon)
     found = bench_program(daemon, "bench_reader", load.seconds, f"--channel={CHANNEL}", f"--rdy={rdy}")
     # More than every connection's window left: the queue never was empty.
-    if load.backlog - found[1] <= rdy * queues.connections():
-        raise RanDry(f"bench_reader took {found[1]} of {load.backlog} messages")
+    if backlog - found[1] <= rdy * queues.connections():
+        raise BenchmarkError(f"bench_reader took {found[1]} of {backlog} messages")
     return published(daemon, before, *found)
 
 
