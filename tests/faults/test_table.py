@@ -27,9 +27,8 @@ def rows(lines: list[str]) -> list[dict[str, str]]:
 
 
 def table(document: str) -> list[str]:
-    return (
-        (ROOT / document).read_text().partition("<!-- faults -->\n")[2].partition("<!-- /faults -->\n")[0].splitlines()
-    )
+    _, _, rest = (ROOT / document).read_text().partition("<!-- faults -->\n")
+    return rest.partition("<!-- end of faults -->\n")[0].splitlines()
 
 
 @pytest.mark.parametrize(

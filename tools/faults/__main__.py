@@ -10,17 +10,14 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
+from documents.marks import DOCS, ROOT, cells, replaced, table
 from faults.changes import Rewound, Ruled
 from faults.injection import Outcome, fill_disk, kill, lose_power, repeat, set_clock, stand_still
 from faults.ledger import Receipts
 from kit.daemons import PEERS, own_command
 
-DOCUMENT = Path(__file__).parents[2] / "contrib" / "docs" / "reliability.md"
-README = Path(__file__).parents[2] / "README.md"
-BEGIN, END = "<!-- faults -->\n", "<!-- /faults -->\n"
 COLUMNS = ("fault", "daemon", "options", "times", "acknowledged", "lost", "duplicated", "slowest recovery")
 
 SYNCED = ("--mem-queue-size=0", "--sync-every=1")  # what can be had of nsqd
@@ -48,11 +45,11 @@ ROWS = (
 )
 
 
+HEAD = table(COLUMNS, [], "|---" * 3 + "|---:" * 5 + "|")
+
+
 def line(cells: Sequence[object]) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-HEAD = [line(COLUMNS), line(["---"] * 3 + ["---:"] * 5)]
+    return f"| {' | '.join(map(str, cells))} |\n"
 
 
 def cases() -> list[tuple[Row, str, tuple[str, ...]]]:
@@ -66,15 +63,14 @@ def cases() -> list[tuple[Row, str, tuple[str, ...]]]:
     ]
 
 
-def excerpt(lines: Sequence[str]) -> list[str]:
+def excerpt(lines: str) -> str:
     """What the README has of the table: what kills and losses of power cost gnsqd, by durability."""
-    rows = [row.strip("| ").split(" | ") for row in lines]
-    shown = [line(("option", "after SIGKILL", "after a loss of power")), line(["---"] * 3)]
+    shown = []
     for options in ("default", "`--durability=process`", "`--durability=disk`"):
-        found = [cells for fault in ROWS[:2] for cells in rows if cells[:3] == [fault.fault, "gnsqd", options]]
+        found = [row for fault in ROWS[:2] for row in cells(lines) if row[:3] == [fault.fault, "gnsqd", options]]
         name = "none, as nsqd" if options == "default" else options
-        shown.append(line((name, *(lost(*map(int, cells[3:6])) for cells in found))))
-    return shown
+        shown.append((name, *(lost(*map(int, row[3:6])) for row in found)))
+    return table(("option", "after SIGKILL", "after a loss of power"), shown)
 
 
 def lost(times: int, acknowledged: int, count: int) -> str:
@@ -82,13 +78,10 @@ def lost(times: int, acknowledged: int, count: int) -> str:
     return f"{count / acknowledged / 2:.0%} lost" if count else f"nothing lost, {times} times"
 
 
-def write(lines: Sequence[str]) -> None:
-    """Put the table between the markers of the documents."""
-    for document, rows in ((DOCUMENT, lines), (README, excerpt(lines))):
-        table = "".join(f"{row}\n" for row in rows)
-        before, begin, rest = document.read_text().partition(BEGIN)
-        _, end, after = rest.partition(END)
-        document.write_text(f"{before}{begin}{table}{end}{after}")
+def write(lines: str) -> None:
+    """Put the table between the marks of the documents."""
+    for document, text in ((DOCS / "reliability.md", lines), (ROOT / "README.md", excerpt(lines))):
+        document.write_text(replaced(document.read_text("utf-8"), "faults", text), "utf-8")
 
 
 def promised(row: Row, name: str, flags: tuple[str, ...]) -> bool:
@@ -116,26 +109,26 @@ def main() -> int:
     kinds = (Rewound if arguments.rewinds else Receipts, Ruled if arguments.changes else Receipts)
     more = {"kinds": kinds} if arguments.rewinds or arguments.changes else {}
     commands = {"nsqd": [os.fspath(PEERS / "nsqd")], "gnsqd": own_command()}
-    lines = list(HEAD)
-    sys.stdout.writelines(f"{row}\n" for row in lines)
+    lines = [HEAD]
+    sys.stdout.write(HEAD)
     wrong = []
     for row, name, flags in cases():
-        cells = (row.fault, name, f"`{' '.join(flags)}`" if flags else "default")
-        if not re.search(arguments.rows, line(cells)) or (more and not (row is KILL and promised(row, name, flags))):
+        case = (row.fault, name, f"`{' '.join(flags)}`" if flags else "default")
+        if not re.search(arguments.rows, line(case)) or (more and not (row is KILL and promised(row, name, flags))):
             continue
         times = arguments.times or (row.times if promised(row, name, flags) else -(-row.times // 5))
         outcome = row.run(commands[name], times, *flags, *arguments.flags, seed=arguments.seed, **more)
         cost = (outcome.acknowledged, outcome.lost, outcome.duplicated, f"{outcome.recovery_seconds:.2f} s")
         beside = [", ".join(f"{count} {what}" for what, count in outcome.changes)] if more else []
-        lines.append(line((*cells, times, *cost, *beside)))
-        sys.stdout.write(f"{lines[-1]}\n")
+        lines.append(line((*case, times, *cost, *beside)))
+        sys.stdout.write(lines[-1])
         sys.stdout.flush()
         found = list(outcome.wrong)
         if (outcome.lost or outcome.early or (more and outcome.duplicated)) and promised(row, name, flags):
             found.append(f"{outcome.early} came early")
-        wrong += [f"{lines[-1]} and {each}, with seed {arguments.seed}" for each in found]
+        wrong += [f"{lines[-1].rstrip()} and {each}, with seed {arguments.seed}" for each in found]
     if not (arguments.rows or arguments.flags or more):
-        write(lines)
+        write("".join(lines))
     if wrong:
         sys.stderr.writelines(f"although it is promised: {row}\n" for row in wrong)
     return 1 if wrong else 0
