@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 from functools import partial
 
-from benchmarks.lanes import cpu_seconds
+from benchmarks.footprint import cpu_share
 from faults.attacks.figures import Attack, Figure, Setting, attempts, running
 from kit.nsq_client import Client
 
@@ -43,9 +43,7 @@ def time_out(number: int, command: list[str], setting: Setting) -> list[Figure]:
             late = 1000 * lateness(consumers)
             publisher.join()
             time.sleep(1.0)
-            before, began = cpu_seconds(daemon), time.monotonic()
-            time.sleep(setting.seconds(REST))
-            rests.append(100 * (cpu_seconds(daemon) - before) / (time.monotonic() - began))
+            rests.append(100 * cpu_share(daemon, setting.seconds(REST)))
             return late
 
     return [

@@ -1,6 +1,5 @@
 """What an attack results in, how large it is, and the daemon that it is made on."""
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -8,6 +7,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.row import write_topics
 from kit.daemons import DEADLINE, Daemon, free_port, last_flag
 
 ATTEMPTS = 3
@@ -63,11 +63,8 @@ def running(command: list[str], *flags: str, topics: int = 0, channels: int = 1)
     with tempfile.TemporaryDirectory(prefix="gnsqd-attacks-") as directory:
         addressed = [flag.format(f"127.0.0.1:{free_port()}") for flag in flags]
         daemon = Daemon(command, Path(directory) / "data", "--max-heartbeat-interval=1h", *addressed)
-        daemon.data_path.mkdir()
-        if topics:
-            inner = [{"name": f"c{number}", "paused": False} for number in range(channels)]
-            stored = [{"channels": inner, "name": f"t{number}", "paused": False} for number in range(topics)]
-            (daemon.data_path / "nsqd.dat").write_text(json.dumps({"topics": stored, "version": "1.3.0"}))
+        names = [f"t{number}" for number in range(topics)]
+        write_topics(daemon.data_path, names, [f"c{number}" for number in range(channels)])
         try:
             yield daemon.start()
         finally:
