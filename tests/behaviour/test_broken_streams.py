@@ -1,15 +1,13 @@
 """Compressed streams: what snappy's framing allows, broken ones, and bombs (NSQD-COMPAT 2.6)."""
 
-import re
 import struct
 import zlib
-from pathlib import Path
 
 import pytest
 
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import ERROR, RESPONSE, Client, Frame, split_frames
-from kit.observers import GoodClients
+from kit.observers import GoodClients, resident_bytes
 from kit.traffic import DaemonFactory
 from kit.upgraded_client import SNAPPY_BLOCK, SNAPPY_IDENTIFIER, UpgradedClient, best_chunk, chunk, tls_client_context
 
@@ -128,13 +126,6 @@ def test_last_block_of_deflate_ends_the_connection(nsqd: Daemon) -> None:
 # Bombs
 
 
-def peak_memory(daemon: Daemon) -> int:
-    """Bytes of RAM that the daemon had at most, ever."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{daemon.pid}/status").read_text())
-    assert found
-    return int(found[1]) * 1024
-
-
 def deflate_zeros() -> bytes:
     """1 GiB, in blocks of which none needs another."""
     compress = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -163,17 +154,17 @@ def test_identify_may_be_repeated_without_end_and_costs_no_memory(gnsqd_factory:
     gnsqd = gnsqd_factory()
     assert gnsqd.http("PUT", "/config/log_level", b"error")[0] == 200
     with Client(gnsqd.tcp_address) as client:
-        before = peak_memory(gnsqd)
+        before = resident_bytes(gnsqd, "VmHWM")
         for number in range(1000):
             client.identify(feature_negotiation=True, user_agent=f"{number}".ljust(16000), hostname="h" * 16000)
-    assert peak_memory(gnsqd) < before + (8 << 20), "what is kept of each would be 32 MB"
+    assert resident_bytes(gnsqd, "VmHWM") < before + (8 << 20), "what is kept of each would be 32 MB"
 
 
 @pytest.mark.parametrize("compression", ZEROS)
 def test_bomb_is_cut_off_at_the_limits(nsqd_factory: DaemonFactory, compression: str) -> None:
     daemon = nsqd_factory()
     good = GoodClients(daemon)
-    before = peak_memory(daemon)
+    before = resident_bytes(daemon, "VmHWM")
     bomb = ZEROS[compression]()
     for head, answers in BOMBS:
         with UpgradedClient(daemon.tcp_address, None, **{compression: True}) as client:
@@ -182,6 +173,6 @@ def test_bomb_is_cut_off_at_the_limits(nsqd_factory: DaemonFactory, compression:
             send_raw(client, bomb)
             frames = [data for _, data in split_frames(client.recv_until_closed())]
             assert frames in (answers, []), frames  # with input unread, the close may take the answer with it
-    assert peak_memory(daemon) < before + (48 << 20)
+    assert resident_bytes(daemon, "VmHWM") < before + (48 << 20)
     good.stop()
     assert good.slowest < 3

@@ -3,26 +3,18 @@
 `make bench-memory` measures the same with more and larger messages, the real nsqd beside it.
 """
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from kit.daemons import Daemon
 from kit.nsq_client import Client, mpub_body
+from kit.observers import resident_bytes
 from kit.traffic import create, post, wait_for
 
 MB = 1_000_000
 MPUB_BYTES = 4 << 20
 WINDOW = 100  # messages in flight
-
-
-def peak(daemon: Daemon) -> int:
-    """The most that was resident until now."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{daemon.pid}/status").read_text())
-    assert found
-    return int(found[1]) * 1024
 
 
 def publish(daemon: Daemon, count: int, size: int) -> None:
@@ -55,11 +47,11 @@ def test_memory_stays_bounded_while_a_backlog_is_filled_and_drained(
     publish(gnsqd, count // 2, size)
     post(gnsqd, "/topic/unpause?topic=t")
     wait_for(gnsqd, "t", "c", depth=count)
-    assert peak(gnsqd) < limit
+    assert resident_bytes(gnsqd, "VmHWM") < limit
     with Client(gnsqd.tcp_address) as client:
         client.identify(heartbeat_interval=60_000)
         client.subscribe("t", "c", WINDOW)
         for first in range(0, count, WINDOW):
             client.send(b"".join(b"FIN %b\n" % client.message().id for _ in range(min(WINDOW, count - first))))
         wait_for(gnsqd, "t", "c", depth=0, in_flight_count=0)
-    assert peak(gnsqd) < limit
+    assert resident_bytes(gnsqd, "VmHWM") < limit

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from kit.daemons import Daemon
+from kit.lookupds import Lookupd
 from kit.nsq_client import HEARTBEAT, MESSAGE, Client
 
 GOOD = "good-topic"
@@ -109,7 +110,8 @@ def opened(directory: Path) -> int:
     return count
 
 
-def resident_bytes(daemon: Daemon) -> int:
-    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{daemon.pid}/status").read_text())
+def resident_bytes(daemon: Daemon | Lookupd, field: str = "VmRSS") -> int:
+    """Returns the resident memory (proc(5), status): VmRSS is now, VmHWM the most until now."""
+    match = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{daemon.pid}/status").read_text())
     assert match
     return int(match[1]) * 1024

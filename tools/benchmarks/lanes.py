@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from kit.daemons import Daemon
 
@@ -73,21 +72,7 @@ def is_ours(daemon: Daemon) -> bool:
     return daemon.http("GET", "/metrics")[0] == 200
 
 
-class Process(Protocol):
-    @property
-    def pid(self) -> int: ...
-
-
-def cpu_seconds(daemon: Process) -> float:
+def cpu_seconds(daemon: Daemon) -> float:
     """User and system time of all threads that `daemon` has, so far (/proc/PID/task/TID/schedstat)."""
     threads = Path(f"/proc/{daemon.pid}/task").glob("*/schedstat")
     return sum(int(thread.read_text(encoding="utf-8").split()[0]) for thread in threads) / 1e9
-
-
-def resident(daemon: Process, field: str = "VmRSS") -> int:
-    """Bytes of resident memory (proc(5), status): VmRSS is now, VmHWM the most so far."""
-    status = Path(f"/proc/{daemon.pid}/status").read_text(encoding="utf-8")
-    found = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)
-    if found is None:
-        raise BenchmarkError(f"no {field} in /proc/{daemon.pid}/status")
-    return int(found[1]) * 1024

@@ -11,11 +11,12 @@ from contextlib import ExitStack
 from itertools import cycle, islice
 from pathlib import Path
 
-from benchmarks.lanes import DIRECTORY_PREFIX, is_ours, resident
+from benchmarks.lanes import DIRECTORY_PREFIX, is_ours
 from benchmarks.latency import get_times, percentile
 from benchmarks.row import MEGABYTES, MILLISECONDS, Load, Measurement
 from kit.daemons import Daemon, eventually, interpreter
 from kit.lookupds import IDENTITY, REAL_COMMAND, Lookupd, Nsqd
+from kit.observers import resident_bytes
 
 GROUP = 10  # nsqds that share a topic
 PING_SECONDS = 15.0  # of nsqd
@@ -34,14 +35,14 @@ def many_nsqds(daemon: Daemon, load: Load) -> Measurement:
         Lookupd(command, Path(directory)) as lookupd,
         ExitStack() as stack,
     ):
-        memory = [resident(lookupd)]
+        memory = [resident_bytes(lookupd)]
         nsqds = [
             stack.enter_context(Nsqd(lookupd, {**IDENTITY, "broadcast_address": f"nsqd-{number}.example.com"}))
             for number in range(load.stored // 200)
         ]
         for number, nsqd in enumerate(nsqds):
             nsqd.register("all", f"group-{number // GROUP} c", f"own-{number}")
-        memory.append(resident(lookupd))
+        memory.append(resident_bytes(lookupd))
         stop = threading.Event()
         pinging = threading.Thread(target=ping, args=(nsqds, stop))
         pinging.start()
@@ -50,7 +51,7 @@ def many_nsqds(daemon: Daemon, load: Load) -> Measurement:
         finally:
             stop.set()
             pinging.join()
-        memory.append(resident(lookupd))
+        memory.append(resident_bytes(lookupd))
         stack.close()
         eventually(lambda: lookupd.producers() == [], "all gone")
     figures = [size / 1e6 for size in memory] + [percentile(each, part) for each in times for part in (50, 99)]

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from benchmarks import queues
 from benchmarks.footprint import cpu_share
-from benchmarks.lanes import cpu_seconds, resident
+from benchmarks.lanes import cpu_seconds
 from benchmarks.programs import ON_CHANNEL, fill, generate_all, holding
 from benchmarks.queues import CHANNEL, TOPIC
 from benchmarks.row import MEGABYTES, MICROSECONDS, PERCENT, Load, Measurement, Row
 from kit.daemons import Daemon
+from kit.observers import resident_bytes
 
 REST_SECONDS = 0.5
 FIGURES = {"cost": MICROSECONDS, "rest": PERCENT, "memory": MEGABYTES}
@@ -54,7 +55,7 @@ class Dimension:
         def measure(daemon: Daemon, load: Load) -> Measurement:
             with self.present(daemon, count):
                 rest = min(cpu_share(daemon, REST_SECONDS) for _ in range(2))
-                memory = resident(daemon)
+                memory = resident_bytes(daemon)
                 moved, spent = self.work(daemon, count, messages(load))
             parts = dict(zip(FIGURES, (spent / moved * 1e6, 100 * rest, memory / 1e6), strict=True))
             return Measurement(parts=parts)

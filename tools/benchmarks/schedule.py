@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from benchmarks.lanes import resident
 from benchmarks.latency import percentile
 from benchmarks.queues import BODY_SIZE, CHANNEL, TOPIC, create_channel, wait_for_channel
 from benchmarks.row import MEGABYTES, MILLISECONDS, SECONDS, Load, Measurement
 from benchmarks.storage import end, start
 from kit.daemons import Daemon
 from kit.nsq_client import Client, sized
+from kit.observers import resident_bytes
 
 HOUR = 3_600_000  # ms
 WINDOW = 1000  # unanswered commands
@@ -32,14 +32,14 @@ FIGURES = {
 def many_deferred(daemon: Daemon, load: Load) -> Measurement:
     """As many as a stored backlog has."""
     create_channel(daemon)
-    empty = resident(daemon)
+    empty = resident_bytes(daemon)
     choose = random.Random(1)
     publish(daemon, (choose.randrange(12 * HOUR, 24 * HOUR) for _ in range(load.stored)))
     wait_for_channel(daemon, deferred_count=load.stored)
-    full = resident(daemon)
+    full = resident_bytes(daemon)
     late = list(lateness(daemon, int(RATE * load.seconds)))
     exited, started = end(daemon).value, start(daemon).value
-    memory = [size / 1e6 for size in (empty, full, resident(daemon))]
+    memory = [size / 1e6 for size in (empty, full, resident_bytes(daemon))]
     figures = [*memory, *(1000 * percentile(late, part) for part in (50, 99, 100)), exited, started]
     return Measurement(parts=dict(zip(FIGURES, figures, strict=True)))
 
