@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             certificate = issue("localhost").write(Path(directory) / "server")
             load = Load(arguments.seconds, arguments.backlog, certificate)
             sink = Lane.parse("sink", f"{GENERATOR} sink")
-            harness = Harness(lanes, sink, arguments.runs, load, Path(directory), print_progress)
+            harness = Harness(lanes, sink, arguments.runs, load, print_progress)
             for row in rows:
                 try:
                     results += harness.run(row)

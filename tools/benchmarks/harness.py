@@ -4,16 +4,12 @@ Each run has a fresh daemon. Ratios are taken pair by pair, within one turn, for
 load also runs with the sink, a daemon that does no work: the result is the most that this load can show.
 """
 
-import os
-import shutil
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from benchmarks.lanes import BenchmarkError, Lane
-from benchmarks.programs import fill
 from benchmarks.row import RATE, Load, Measurement, Row, write_topics
 
 # A figure this close to what the load reaches with the sink depends on the load as much as on the daemon.
@@ -100,13 +96,12 @@ class RowResult:
 
 @dataclass
 class Harness:
-    """Measures rows; what it needs on disk is below `directory`. `report` reports progress."""
+    """Measures rows; `report` reports progress."""
 
     lanes: Sequence[Lane]
     sink: Lane
     turns: int
     load: Load
-    directory: Path
     report: Callable[[str], None]
 
     def run(self, row: Row) -> list[RowResult]:
@@ -139,13 +134,7 @@ class Harness:
         return RowResult(row, runs, limit)
 
     def _measure(self, row: Row, lane: Lane, turn: int) -> Measurement:
-        prepare: Callable[[Path], object] | None = None
-        if row.stored:
-            # Links are enough: a daemon deletes and replaces these files, and appends only to what overflows.
-            prepare = partial(shutil.copytree, self._backlog(lane), copy_function=os.link)
-        elif row.topics:
-            topics, channels = row.topics
-            prepare = partial(write_topics, topics=topics, channels=channels)
+        prepare = partial(write_topics, topics=row.topics[0], channels=row.topics[1]) if row.topics else None
         try:
             with lane.running(*row.flags_of(lane, self.load), prepare=prepare) as daemon:
                 measurement = row.measure(daemon, self.load)
@@ -156,15 +145,3 @@ class Harness:
         shown = ", ".join(f"{part} {figures[part]:{unit.form}} {unit.name}".lstrip() for part, unit in units.items())
         self.report(f"{row.title}, turn {turn}/{self.turns}, {lane.name}: {shown}")
         return measurement
-
-    def _backlog(self, lane: Lane) -> Path:
-        """The data path as the lane's daemon leaves it at a clean exit, with every message in the channel's disk queue;
-        made once."""
-        path = self.directory / lane.name
-        if not path.exists():
-            with lane.running("--mem-queue-size=0") as daemon:
-                fill(daemon, self.load.stored)
-                if (code := daemon.terminate()) != 0:
-                    raise BenchmarkError(f"{lane.name} exited with {code}:\n{daemon.log()}")
-                shutil.move(daemon.data_path, path)
-        return path

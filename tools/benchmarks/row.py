@@ -106,7 +106,6 @@ class Row:
     measure: Procedure
     mem_queue_size: Callable[[Load], int] | None = None  # None is nsqd's default
     unit: Unit = RATE
-    stored: bool = False  # the daemon starts with a backlog on disk
     in_memory: bool = True  # nothing of what is measured should be on disk
     sink: bool = False  # the load's own limit is worth knowing: it is also run against the sink
     tls: bool = False

@@ -40,7 +40,7 @@ from benchmarks.schedule import FIGURES as SCHEDULE
 from benchmarks.schedule import many_deferred
 from benchmarks.scrape import FORMATS, PROMISED, TOPICS, UNITS, scraping
 from benchmarks.starts import STARTS, fixture
-from benchmarks.storage import clean_exit, drain_rewound, drainer, restart
+from benchmarks.storage import clean_exit, drain_all, drain_rewound, restart, with_backlog
 from benchmarks.throughput import both, consumer, publisher, reader, writer
 
 moving = partial(Row, mem_queue_size=all_that_comes, sink=True)
@@ -87,10 +87,10 @@ DISK = (
     on_disk("disk-writer-1", "bench_writer, batch 1, to disk", writer(1), nothing),
     on_disk("disk-writer-20", "bench_writer, batch 20, to disk", writer(20), nothing),
     on_disk("disk-writer-200", "bench_writer, batch 200, to disk", writer(200), nothing),
-    on_disk("drain", "drain the backlog from disk, RDY 2500", drainer(2500), stored=True),
+    on_disk("drain", "drain the backlog from disk, RDY 2500", with_backlog(drain_all)),
     Row("exit", "clean exit with the backlog in memory", clean_exit, stored, SECONDS),
     taking("restart-empty", "restart, no backlog", restart),
-    taking("restart", "restart with the backlog on disk", restart, stored=True),
+    taking("restart", "restart with the backlog on disk", with_backlog(restart)),
 )
 
 by_durability = partial(Row, variants=BY_DURABILITY)

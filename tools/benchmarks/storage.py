@@ -6,28 +6,38 @@ from benchmarks import queues
 from benchmarks.lanes import BenchmarkError, cpu_seconds
 from benchmarks.programs import drain, fill
 from benchmarks.queues import CHANNEL, TOPIC
-from benchmarks.row import Load, Measurement, procedure
+from benchmarks.row import Load, Measurement, Procedure, procedure
 from benchmarks.throughput import but_last_windows, consumed
 from kit.daemons import Daemon
 from kit.traffic import post
 
+RDY = 2500
 
-@procedure
-def drainer(daemon: Daemon, load: Load, rdy: int) -> Measurement:
+
+def drain_all(daemon: Daemon, load: Load) -> Measurement:
     """The load generator takes a backlog from disk."""
     if (depth := queues.channel_stats(daemon)["backend_depth"]) != load.stored:
         raise BenchmarkError(f"{depth} messages on disk instead of {load.stored}")
-    return consumed(drain(daemon, but_last_windows(load, rdy), rdy))
+    return consumed(drain(daemon, but_last_windows(load, RDY), RDY))
+
+
+@procedure
+def with_backlog(daemon: Daemon, load: Load, measure: Procedure) -> Measurement:
+    """Starts the daemon again with a backlog in the channel's disk queue, and measures that one."""
+    daemon.restart("--mem-queue-size=0")
+    fill(daemon, load.stored)
+    daemon.restart("--mem-queue-size=10000")  # nsqd's default
+    return measure(daemon, load)
 
 
 def drain_rewound(daemon: Daemon, load: Load) -> Measurement:
-    """As `drainer`, in a daemon with retention after all was finished, and the channel rewound."""
+    """As `drain_all`, in a daemon with retention after all was finished, and the channel rewound."""
     fill(daemon, load.stored)
     channel = f"topic={TOPIC}&channel={CHANNEL}"
     if daemon.http("GET", f"/channel/rewind?{channel}&to=first")[0] == 200:
         post(daemon, f"/channel/empty?{channel}")
         post(daemon, f"/channel/rewind?{channel}&to=first")
-    return drainer(2500)(daemon, load)
+    return drain_all(daemon, load)
 
 
 def restart(daemon: Daemon, load: Load) -> Measurement:
