@@ -132,6 +132,12 @@ def run_tool(module: str, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
+def exit_on_signals() -> None:
+    """Exits the tool on SIGINT and SIGTERM, in the background too, so that all it has started ends with it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+
+
 def export_source_tree() -> None:
     """Let child processes import our packages where this one does, when those are source trees and not installed."""
     parents = []

@@ -7,7 +7,6 @@ import argparse
 import os
 import random
 import re
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from documents.marks import DOCS, ROOT, cells, replaced, table
 from faults.changes import Rewound, Ruled
 from faults.injection import Outcome, fill_disk, kill, lose_power, repeat, set_clock, stand_still
 from faults.ledger import Receipts
-from kit.daemons import PEERS, own_command
+from kit.daemons import PEERS, exit_on_signals, own_command
 
 COLUMNS = ("fault", "daemon", "options", "times", "acknowledged", "lost", "duplicated", "slowest recovery")
 
@@ -103,9 +102,7 @@ def main() -> int:
     parser.add_argument("--changes", action="store_true", help=f"messages are cancelled, rules changed, {only}")
     parser.add_argument("flags", nargs="*", help="more options for the daemons, behind --; nothing is written then")
     arguments = parser.parse_args()
-    # All that was started ends with it, in the background too.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    exit_on_signals()
     kinds = (Rewound if arguments.rewinds else Receipts, Ruled if arguments.changes else Receipts)
     more = {"kinds": kinds} if arguments.rewinds or arguments.changes else {}
     commands = {"nsqd": [os.fspath(PEERS / "nsqd")], "gnsqd": own_command()}

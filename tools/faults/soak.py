@@ -11,7 +11,6 @@ import argparse
 import os
 import random
 import re
-import signal
 import sys
 import tempfile
 import time
@@ -25,7 +24,7 @@ from typing import NamedTuple
 from faults.mixed_load import MixedLoad
 from faults.tally import Tally
 from kit.certificates import issue
-from kit.daemons import DEADLINE, Daemon, eventually, own_command
+from kit.daemons import DEADLINE, Daemon, eventually, exit_on_signals, own_command
 from kit.observers import resident_bytes
 from kit.traffic import create, post
 
@@ -252,8 +251,7 @@ def main() -> int:
     parser.add_argument("flags", nargs="*", help="more options for the daemon, behind --")
     asked = parser.parse_args()
     flags = [*FLAGS, *([f"--durability={asked.durability}"] if asked.durability else []), *asked.flags]
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    exit_on_signals()
     report(f"seed {asked.seed}, {asked.minutes:g} minutes: {' '.join([*own_command(), *flags])}")
     with tempfile.TemporaryDirectory(prefix="gnsqd-soak-") as directory:
         cert, key = issue("server").write(Path(directory) / "server")

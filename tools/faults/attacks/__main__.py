@@ -9,14 +9,13 @@ import argparse
 import os
 import re
 import resource
-import signal
 import sys
 from math import isfinite
 from statistics import median
 
 from faults.attacks import crowds, floods, freezes, hostile
 from faults.attacks.figures import Setting
-from kit.daemons import PEERS, own_command
+from kit.daemons import PEERS, exit_on_signals, own_command
 
 ATTACKS = (*freezes.ATTACKS, *floods.ATTACKS, *hostile.ATTACKS, *crowds.ATTACKS)
 
@@ -39,9 +38,7 @@ def main() -> int:
     if arguments.list:
         sys.stdout.writelines(f"{attack.name}\n" for attack in chosen)
         return 0
-    # All that was started ends with it, in the background too.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    exit_on_signals()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # some open thousands of connections
     setting = Setting(arguments.scale, arguments.beside, arguments.limit)

@@ -3,12 +3,11 @@
 import argparse
 import re
 import shutil
-import signal
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from kit.daemons import exit_on_signals
 from spark.faults.scenarios import ROWS, SHORT, play
 
 HEAD = "| | times | published | rows | distinct ids | lost | duplicated | starts |\n| --- |" + " ---: |" * 7
@@ -21,9 +20,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, help="that many faults instead of the row's own number")
     parser.add_argument("--keep", action="store_true", help="keep the files of each row")
     arguments = parser.parse_args()
-    # All that was started ends with it, in the background too.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    exit_on_signals()
     start = time.monotonic()
     wrong = []
     print(HEAD, flush=True)
