@@ -10,6 +10,7 @@ import importlib.util
 import itertools
 import json
 import os
+import resource
 import secrets
 import select
 import shlex
@@ -136,6 +137,12 @@ def exit_on_signals() -> None:
     """Exits the tool on SIGINT and SIGTERM, in the background too, so that all it has started ends with it."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
+
+
+def raise_file_limit() -> None:
+    """Raises the limit of open files as far as allowed, for thousands of connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def export_source_tree() -> None:

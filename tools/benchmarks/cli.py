@@ -4,7 +4,6 @@ import argparse
 import fnmatch
 import json
 import math
-import resource
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -17,15 +16,14 @@ from benchmarks.programs import GENERATOR
 from benchmarks.row import Load, Row
 from benchmarks.rows import ROWS
 from kit.certificates import issue
-from kit.daemons import PEERS
+from kit.daemons import PEERS, raise_file_limit
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0, 1 with a line on stderr for each comparison that is not possible or figure that is more than
     promised, 130 on Ctrl-C. What other rows have measured is not lost with one that fails."""
     arguments = parser().parse_args(argv)
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # some rows open thousands of connections
+    raise_file_limit()
     results: list[RowResult] = []
     failures: list[object] = []
     try:

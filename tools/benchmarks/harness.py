@@ -7,10 +7,9 @@ load also runs with the sink, a daemon that does no work: the result is the most
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from benchmarks.lanes import BenchmarkError, Lane
-from benchmarks.row import RATE, Load, Measurement, Row, write_topics
+from benchmarks.row import RATE, Load, Measurement, Row
 
 # A figure this close to what the load reaches with the sink depends on the load as much as on the daemon.
 NEAR_LIMIT = 0.8
@@ -134,9 +133,8 @@ class Harness:
         return RowResult(row, runs, limit)
 
     def _measure(self, row: Row, lane: Lane, turn: int) -> Measurement:
-        prepare = partial(write_topics, topics=row.topics[0], channels=row.topics[1]) if row.topics else None
         try:
-            with lane.running(*row.flags_of(lane, self.load), prepare=prepare) as daemon:
+            with lane.running(*row.flags_of(lane, self.load), prepare=row.prepare) as daemon:
                 measurement = row.measure(daemon, self.load)
         except (AssertionError, BenchmarkError) as error:  # the former from the test kit
             raise BenchmarkError(f"{row.title}, {lane.name}: {error}") from error

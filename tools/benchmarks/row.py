@@ -113,7 +113,7 @@ class Row:
     parts: dict[str, Unit] = field(default_factory=dict)  # the figures, where there are several: a line each
     flags: tuple[str, ...] = ()  # of the daemon
     our_flags: tuple[str, ...] = ()  # of gnsqd, besides
-    topics: tuple[Sequence[str], Sequence[str]] | None = None  # the daemon starts with these, and channels of each
+    prepare: Callable[[Path], object] | None = None  # makes the data path that the daemon starts with
     limits: dict[str, float] = field(default_factory=dict)  # of parts, which gnsqd promises
     apart: bool = False  # runs only if a pattern is given
 
@@ -141,7 +141,3 @@ def all_that_comes(load: Load) -> int:
 
 def stored(load: Load) -> int:
     return load.stored
-
-
-def nothing(load: Load) -> int:
-    return 0

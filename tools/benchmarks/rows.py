@@ -32,13 +32,13 @@ from benchmarks.row import (
     TIMED,
     Row,
     all_that_comes,
-    nothing,
     stored,
+    write_topics,
 )
 from benchmarks.scale import SCALE
 from benchmarks.schedule import FIGURES as SCHEDULE
 from benchmarks.schedule import many_deferred
-from benchmarks.scrape import FORMATS, PROMISED, TOPICS, UNITS, scraping
+from benchmarks.scrape import CHANNELS, FORMATS, PROMISED, TOPICS, UNITS, scraping
 from benchmarks.starts import STARTS, fixture
 from benchmarks.storage import clean_exit, drain_all, drain_rewound, restart, with_backlog
 from benchmarks.throughput import both, consumer, publisher, reader, writer
@@ -79,18 +79,17 @@ THROUGHPUT = (
     consuming("snappy-consume", "consume, RDY 2500, snappy", consumer(2500, "-snappy")),
 )
 
-on_disk = partial(Row, in_memory=False)
-taking = partial(Row, mem_queue_size=None, unit=SECONDS, in_memory=False)
+on_disk = partial(Row, in_memory=False, flags=("--mem-queue-size=0",))
 
 DISK = (
     # Each message is written twice: the topic's disk queue and the channel's.
-    on_disk("disk-writer-1", "bench_writer, batch 1, to disk", writer(1), nothing),
-    on_disk("disk-writer-20", "bench_writer, batch 20, to disk", writer(20), nothing),
-    on_disk("disk-writer-200", "bench_writer, batch 200, to disk", writer(200), nothing),
+    on_disk("disk-writer-1", "bench_writer, batch 1, to disk", writer(1)),
+    on_disk("disk-writer-20", "bench_writer, batch 20, to disk", writer(20)),
+    on_disk("disk-writer-200", "bench_writer, batch 200, to disk", writer(200)),
     on_disk("drain", "drain the backlog from disk, RDY 2500", with_backlog(drain_all)),
     Row("exit", "clean exit with the backlog in memory", clean_exit, stored, SECONDS),
-    taking("restart-empty", "restart, no backlog", restart),
-    taking("restart", "restart with the backlog on disk", with_backlog(restart)),
+    Row("restart-empty", "restart, no backlog", restart, unit=SECONDS),
+    on_disk("restart", "restart with the backlog on disk", with_backlog(restart), unit=SECONDS),
 )
 
 by_durability = partial(Row, variants=BY_DURABILITY)
@@ -102,8 +101,7 @@ DURABILITY = (
                   all_that_comes),
     Row("mpub-200-retention", "publish (MPUB 200) and consume at once, retention", both(0, 0, "-batch=200"),
         all_that_comes, variants=(*BY_RETENTION, FULL_RETENTION)),
-    on_disk("rewind", "drain the backlog, retention: finished and rewound", drain_rewound, nothing,
-            variants=BY_RETENTION),
+    on_disk("rewind", "drain the backlog, retention: finished and rewound", drain_rewound, variants=BY_RETENTION),
 )
 
 timing = partial(Row, parts=TIMED)
@@ -138,8 +136,8 @@ APART = (
     apart("create-ephemeral", "creating ephemeral channels with consumers", creation("ephemeral"), parts=CREATED),
     apart("schedule", "deferred messages", many_deferred, parts=SCHEDULE, flags=("--max-req-timeout=24h",),
           our_flags=("--durability=process",)),
-    *(apart(f"scrape-{form}", f"/metrics, {form}", scraping(accept), variants=OURS, parts=UNITS, topics=TOPICS,
-            limits=PROMISED)
+    *(apart(f"scrape-{form}", f"/metrics, {form}", scraping(accept), variants=OURS, parts=UNITS, limits=PROMISED,
+            prepare=partial(write_topics, topics=TOPICS, channels=CHANNELS))
       for form, accept in FORMATS.items()),
     apart("lookupd", "nsqlookupd with many nsqds", many_nsqds, parts=LOOKUPD),
     *(apart(f"instructions-{name}", f"instructions, {name}", instructions(name), stored, INSTRUCTIONS, tls=True,

@@ -8,13 +8,14 @@ so all of them take a known time: less than 15 minutes for three daemons.
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks import queues
 from benchmarks.footprint import cpu_share
 from benchmarks.lanes import cpu_seconds
 from benchmarks.programs import ON_CHANNEL, fill, generate_all, holding
 from benchmarks.queues import CHANNEL, TOPIC
-from benchmarks.row import MEGABYTES, MICROSECONDS, PERCENT, Load, Measurement, Row
+from benchmarks.row import MEGABYTES, MICROSECONDS, PERCENT, Load, Measurement, Row, write_topics
 from kit.daemons import Daemon
 from kit.observers import resident_bytes
 
@@ -67,7 +68,7 @@ class Dimension:
             mem_queue_size,
             parts=FIGURES,
             flags=(f"--max-rdy-count={max(MILLION)}", "--msg-timeout=15m"),
-            topics=(topics, channels),
+            prepare=partial(write_topics, topics=topics, channels=channels),
             apart=True,
         )
 

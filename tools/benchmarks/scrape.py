@@ -22,7 +22,8 @@ FORMATS = {
     "text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
 }
 SCRAPES = 20
-TOPICS = ([f"topic{number}" for number in range(1000)], [f"channel{number}" for number in range(3)])
+TOPICS = [f"topic{number}" for number in range(1000)]
+CHANNELS = [f"channel{number}" for number in range(3)]
 FIGURES = ("alone", "beside PUBs", "PUB p50", "PUB p99", "beside scrapes PUB p50", "beside scrapes PUB p99")
 UNITS = dict.fromkeys(FIGURES, MILLISECONDS)
 PROMISED = {"alone": 250.0, "beside scrapes PUB p99": 10.0}  # ms

@@ -24,7 +24,6 @@ def drain_all(daemon: Daemon, load: Load) -> Measurement:
 @procedure
 def with_backlog(daemon: Daemon, load: Load, measure: Procedure) -> Measurement:
     """Starts the daemon again with a backlog in the channel's disk queue, and measures that one."""
-    daemon.restart("--mem-queue-size=0")
     fill(daemon, load.stored)
     daemon.restart("--mem-queue-size=10000")  # nsqd's default
     return measure(daemon, load)

@@ -79,11 +79,9 @@ def figure(ratios: Ratios) -> str:
 
 def _legend(unit: int) -> Iterator[str]:
     yield f'<text x="{LEFT + unit}" y="18" text-anchor="middle">nsqd = 1</text>'
-    left = WIDTH - 190
     for number, name in enumerate(COLUMNS):  # beside the paced rows, where no bar is long
         top = TOP + GROUP * (len(SHOWN) - 4) + 20 * number
-        yield f'<rect x="{left}" y="{top}" width="{BAR}" height="{BAR}" fill="{COLOURS[name]}"/>'
-        yield f'<text x="{left + BAR + 6}" y="{top + BAR - 1}">{name}</text>'
+        yield f'<text x="{WIDTH - 170}" y="{top}" fill="{COLOURS[name]}">{name}</text>'
 
 
 def _bars(ratios: Ratios, row: str, top: int, unit: int) -> Iterator[str]:

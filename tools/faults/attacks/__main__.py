@@ -8,14 +8,13 @@ is what `$GNSQD_BIN` has, else the installed gnsqd.
 import argparse
 import os
 import re
-import resource
 import sys
 from math import isfinite
 from statistics import median
 
 from faults.attacks import crowds, floods, freezes, hostile
 from faults.attacks.figures import Setting
-from kit.daemons import PEERS, exit_on_signals, own_command
+from kit.daemons import PEERS, exit_on_signals, own_command, raise_file_limit
 
 ATTACKS = (*freezes.ATTACKS, *floods.ATTACKS, *hostile.ATTACKS, *crowds.ATTACKS)
 
@@ -39,8 +38,7 @@ def main() -> int:
         sys.stdout.writelines(f"{attack.name}\n" for attack in chosen)
         return 0
     exit_on_signals()
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # some open thousands of connections
+    raise_file_limit()
     setting = Setting(arguments.scale, arguments.beside, arguments.limit)
     commands = {"gnsqd": own_command(), "nsqd": [os.fspath(PEERS / "nsqd")]}
     print_row("attack", "daemon", "figure", "value", "limit", "holds")
