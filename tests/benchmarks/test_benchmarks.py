@@ -135,6 +135,15 @@ def test_a_row_that_fails_does_not_take_the_others_along(run: Run) -> None:
 
 @pytest.mark.peer
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_server_without_work_is_measured_where_it_serves(run: Run) -> None:
+    rows, _ = run("both-16", "http-mpub", "idle-memory", flags=("--runs=1", "--floor"))
+    assert [list(row["lanes"])[2:] for row in rows.values()] == [["floor"], ["floor"], []]
+    assert all(run["messages"] > 0 for name in ("both-16", "http-mpub") for run in rows[name]["lanes"]["floor"]["runs"])
+
+
+@pytest.mark.peer
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
 def test_instructions_of_a_command_are_counted(run: Run) -> None:
     rows, _ = run("instructions-pub", "instructions-mpub-20", flags=("--runs=1",))

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import report
+from benchmarks import floor, report
 from benchmarks.harness import Harness, RowResult
 from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError, Lane
 from benchmarks.programs import GENERATOR
@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             certificate = issue("localhost").write(Path(directory) / "server")
             load = Load(arguments.seconds, arguments.backlog, certificate)
             sink = Lane.parse("sink", f"{GENERATOR} sink")
-            harness = Harness(lanes, sink, arguments.runs, load, print_progress)
+            alone = floor.compiled(Path(directory)) if arguments.floor else None
+            harness = Harness(lanes, sink, alone, arguments.runs, load, print_progress)
             for row in rows:
                 try:
                     results += harness.run(row)
@@ -78,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
     others = ", ".join(row.name for row in ROWS if row.apart)
     add("--rows", nargs="+", default=[], metavar="PATTERN", help=f"those called so, like '*-consume', of {usual} (all "
         f"of these), {others}")  # fmt: skip
+    add("--floor", action="store_true", help="also a server without work on gevent's loop, for rows that it can serve")
     add("--json", type=Path, metavar="FILE", help="write every run to FILE")
     add("--plot", type=Path, metavar="FILE", help="draw the rows scale-* to FILE, a PNG; needs matplotlib")
     add("--real", default=str(PEERS / "nsqd"), metavar="CMD", help="the real nsqd (%(default)s)")

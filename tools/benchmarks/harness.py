@@ -99,6 +99,7 @@ class Harness:
 
     lanes: Sequence[Lane]
     sink: Lane
+    floor: Lane | None
     turns: int
     load: Load
     report: Callable[[str], None]
@@ -110,16 +111,17 @@ class Harness:
         return [result for part, lanes in compared for result in self._turns(part, lanes).split()]
 
     def _comparisons(self, row: Row) -> list[tuple[Row, Sequence[Lane]]]:
-        """The row with its lanes, or a row for each gnsqd, which is compared with itself."""
+        """The row with its lanes, or a row for each of ours, which is compared with itself."""
+        lanes = [*self.lanes, self.floor] if self.floor and row.floor else self.lanes
         if not row.variants:
-            return [(row, self.lanes)]
+            return [(row, lanes)]
         return [
             (
                 replace(row, name=f"{row.name}-{lane.name.split()[-1]}"),
                 [lane.with_flags(*variant) for variant in row.variants],
             )
-            for lane in self.lanes
-            if lane.is_ours
+            for lane in lanes
+            if lane.is_ours or lane is self.floor
         ]
 
     def _turns(self, row: Row, lanes: Sequence[Lane]) -> RowResult:

@@ -43,7 +43,8 @@ def instructions(running: Daemon, load: Load, name: str) -> Measurement:
         counts = Path(directory, "callgrind")
         pipes = f"--vgdb-prefix={directory}/vgdb"  # SIGKILL leaves them behind
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}", pipes]
-        command += [*interpreter(running.command), "-P", "-m", "gnsqd"]
+        # valgrind does not follow a script into its interpreter
+        command += running.command if "-P" in running.command else [*interpreter(running.command), "-P", "-m", "gnsqd"]
         with Daemon(command, Path(directory, "data"), *running.flags) as daemon:
             create_channel(daemon)
             http = "{}:{}".format(*daemon.http_address)

@@ -108,6 +108,7 @@ class Row:
     unit: Unit = RATE
     in_memory: bool = True  # nothing of what is measured should be on disk
     sink: bool = False  # the load's own limit is worth knowing: it is also run against the sink
+    floor: bool = False  # --floor adds a lane: the server of floor.c knows what the row needs
     tls: bool = False
     variants: tuple[Variant, ...] = ()  # of each gnsqd one row, which compares it with itself by these flags
     parts: dict[str, Unit] = field(default_factory=dict)  # the figures, where there are several: a line each

@@ -43,7 +43,8 @@ from benchmarks.starts import STARTS, fixture
 from benchmarks.storage import clean_exit, drain_all, drain_rewound, restart, with_backlog
 from benchmarks.throughput import both, consumer, publisher, reader, writer
 
-moving = partial(Row, mem_queue_size=all_that_comes, sink=True)
+moving = partial(Row, mem_queue_size=all_that_comes, sink=True, floor=True)
+upgraded = partial(moving, floor=False)
 consuming = partial(Row, mem_queue_size=stored, sink=True)
 
 # fmt: off
@@ -66,16 +67,16 @@ THROUGHPUT = (
     consuming("consume-2500", "consume, RDY 2500", consumer(2500)),
     moving("both", "publish (MPUB 20) and consume at once", both(0, 0, "-batch=20")),
     moving("channels-4", "publish (MPUB 20) to 4 channels and consume at once, deliveries",
-           both(0, 4, "-batch=20", "-channels=4")),
+           both(0, 4, "-batch=20", "-channels=4"), floor=False),
     moving("both-16", "16 publishers (PUB) and 16 consumers at once", both(16, 16)),
     moving("http-pub", "HTTP /pub, 8 connections", publisher(http=8)),
     moving("http-mpub", "HTTP /mpub 20, 8 connections", publisher("-batch=20", http=8)),
-    moving("tls-pub", "PUB one by one, TLS", publisher("-tls"), tls=True),
-    moving("tls-mpub-20", "MPUB 20, TLS", publisher("-batch=20", "-tls"), tls=True),
+    upgraded("tls-pub", "PUB one by one, TLS", publisher("-tls"), tls=True),
+    upgraded("tls-mpub-20", "MPUB 20, TLS", publisher("-batch=20", "-tls"), tls=True),
     consuming("tls-consume", "consume, RDY 2500, TLS", consumer(2500, "-tls"), tls=True),
-    moving("deflate-mpub-20", "MPUB 20, deflate", publisher("-batch=20", "-deflate")),
+    upgraded("deflate-mpub-20", "MPUB 20, deflate", publisher("-batch=20", "-deflate")),
     consuming("deflate-consume", "consume, RDY 2500, deflate", consumer(2500, "-deflate")),
-    moving("snappy-mpub-20", "MPUB 20, snappy", publisher("-batch=20", "-snappy")),
+    upgraded("snappy-mpub-20", "MPUB 20, snappy", publisher("-batch=20", "-snappy")),
     consuming("snappy-consume", "consume, RDY 2500, snappy", consumer(2500, "-snappy")),
 )
 
@@ -141,7 +142,7 @@ APART = (
       for form, accept in FORMATS.items()),
     apart("lookupd", "nsqlookupd with many nsqds", many_nsqds, parts=LOOKUPD),
     *(apart(f"instructions-{name}", f"instructions, {name}", instructions(name), stored, INSTRUCTIONS, tls=True,
-            variants=OURS)
+            variants=OURS, floor=not name.startswith("tls"))
       for name in LOADS),
 )
 
