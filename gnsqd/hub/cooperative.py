@@ -6,6 +6,8 @@ from typing import TypeVar
 
 from gevent import Greenlet, sleep, spawn
 
+from gnsqd.shared.errors import NSQError
+
 TURN_SECONDS = 0.0005
 BACKGROUND_SECONDS = 0.003  # a turn of what has to keep up with publishers
 FREED_AT_ONCE = 64  # objects
@@ -13,6 +15,10 @@ _ONCE_AROUND = 1e-6
 
 T = TypeVar("T")
 Spawn = Callable[[str, Callable[[], None]], "Greenlet[..., None]"]  # starts a greenlet by its name
+
+
+class WouldYield(NSQError):
+    """The command or request cannot be executed without a yield, and nothing of it has been."""
 
 
 def yield_turn() -> None:

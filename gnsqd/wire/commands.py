@@ -14,10 +14,11 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import MAX_PUT, Draining, Topic
 from gnsqd.gotext import dumps, quote
+from gnsqd.hub.cooperative import WouldYield
 from gnsqd.log import Level, Logger
 from gnsqd.net.stream import TLS, DeflateLayer, Layer, SnappyLayer
 from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options
-from gnsqd.shared.errors import AuthError, BrokerError, NSQError, StorageError
+from gnsqd.shared.errors import AuthError, BrokerError, StorageError
 from gnsqd.shared.names import check_limit, is_valid_name
 from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
 from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, AuthState, ClientV2, PubCount
@@ -34,10 +35,6 @@ _NO_NUMBER = ValueError("failed to convert to Base10")
 # Is called with the client's IP ("" on a unix socket), whether it uses TLS, the common name of its certificate (""
 # without one), and its secret; raises AuthError. Yields.
 Authenticate = Callable[[str, bool, str, bytes], AuthState]
-
-
-class WouldYield(NSQError):
-    """The command can't be executed without a yield, and nothing of it has been."""
 
 
 class Commands:

@@ -8,14 +8,14 @@ from time import monotonic
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import RETRY_SECONDS, Topic
-from gnsqd.hub.cooperative import Spawn, yield_turn
+from gnsqd.hub.cooperative import Spawn, WouldYield, yield_turn
 from gnsqd.log import Logger
 from gnsqd.net.stream import TLS, Layer, StreamError
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.codec import ClientError, Command, Decoder, LineTooLong, frame
-from gnsqd.wire.commands import Commands, WouldYield
+from gnsqd.wire.commands import Commands
 
 TURN_SECONDS = 0.004  # for the commands of one client that are there at once
 TLS_HANDSHAKE_SECONDS = 5.0

@@ -23,7 +23,7 @@ class PageServer(HTTPServer):
     """Serves `application`."""
 
     def __init__(self, listener: Listener, application: Application, log: Logger, spawn: Spawn) -> None:
-        super().__init__(listener, application, IDLE_TIMEOUT, MAX_CONNECTIONS, log, spawn, _kind="ADMIN")
+        super().__init__(listener, application, IDLE_TIMEOUT, MAX_CONNECTIONS, log, spawn, kind="ADMIN")
         self._application = application
         self._room = Room(MOST_BODIES)
         self._left = monotonic()
