@@ -25,6 +25,7 @@ cdef class Topic:
     @cython.locals(now=cython.longlong)
     cpdef list new_messages(self, list bodies, long long deferred=*)
     cpdef bint commits_at_once(self) except -1
+    cpdef bint publishes_at_once(self, Py_ssize_t count) except -1
     cpdef commit(self)
     @cython.locals(first=Py_ssize_t, size=Py_ssize_t, part=list)
     cpdef publish(self, list bodies, long long deferred=*)

@@ -137,6 +137,10 @@ class Topic:
         """True if `commit` has nothing to do."""
         return self.write_ahead is None and not self.queue.backend.unsynced
 
+    def publishes_at_once(self, count: int) -> bool:
+        """True if `publish` and `commit` have nothing to wait for with that many messages."""
+        return count <= MAX_PUT and self.commits_at_once() and self.queue.has_room(count)
+
     def commit(self) -> None:
         """Returns when all that was put is as durable as the options promise; StorageError if it is not. May yield."""
         if self.write_ahead is not None:

@@ -19,7 +19,7 @@ from gnsqd.broker.rules import InvalidRule, Rules
 from gnsqd.broker.topic import Draining, Topic
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.gotext import decode_strings, dumps, parse_duration, parse_int
-from gnsqd.hub.cooperative import yield_turn
+from gnsqd.hub.cooperative import WouldYield, yield_turn
 from gnsqd.log import Level, Logger
 from gnsqd.options import MILLISECOND, MINUTE, OPTIONS, Kind, Option, Options
 from gnsqd.queues.message import Message
@@ -66,8 +66,8 @@ class API(Record):
         if not request.body:
             raise HTTPError(400, "MSG_EMPTY")
         parameters = parse_query(request.query)
-        topic = self._get_topic(parameters)
-        self._put(topic, [request.body], self._parse_defer(parameters))
+        topic = self._get_topic(request, parameters)
+        self._put(request, topic, [request.body], self._parse_defer(parameters))
         return "OK"
 
     def _parse_defer(self, parameters: Mapping[str, str]) -> int:
@@ -80,10 +80,12 @@ class API(Record):
         if request.too_big and request.announced:
             raise HTTPError(413, "BODY_TOO_BIG")
         parameters = parse_query(request.query)
-        topic = self._get_topic(parameters)
+        if not request.may_yield and (len(request.body) > _PIECE or parameters.get("binary", "false") not in BOOLS):
+            raise WouldYield
+        topic = self._get_topic(request, parameters)
         deferred = self._parse_defer(parameters)
         bodies = self._split_binary(request) if self._is_binary(parameters) else self._split_lines(request)
-        self._put(topic, bodies, deferred)
+        self._put(request, topic, bodies, deferred)
         return "OK"
 
     def _is_binary(self, parameters: Mapping[str, str]) -> bool:
@@ -119,7 +121,9 @@ class API(Record):
             bodies.append(rest)
         return bodies
 
-    def _put(self, topic: Topic, bodies: list[bytes], deferred: int) -> None:
+    def _put(self, request: Request, topic: Topic, bodies: list[bytes], deferred: int) -> None:
+        if not request.may_yield and not topic.publishes_at_once(len(bodies)):
+            raise WouldYield
         try:
             topic.publish(bodies, deferred)
             topic.commit()
@@ -131,7 +135,7 @@ class API(Record):
             raise HTTPError(503, "EXITING") from error
 
     def create_topic(self, request: Request) -> None:
-        self._get_topic(parse_query(request.query))
+        self._get_topic(request, parse_query(request.query))
         self._metadata_file.wait()
 
     def delete_topic(self, request: Request) -> None:
@@ -324,10 +328,12 @@ class API(Record):
         self._lookup.connect()
         return self.get_config(request)
 
-    def _get_topic(self, parameters: Mapping[str, str]) -> Topic:
+    def _get_topic(self, request: Request, parameters: Mapping[str, str]) -> Topic:
         topic = self._registry.topics.get(parameters.get("topic", ""))
         if topic is not None:
             return topic
+        if not request.may_yield:
+            raise WouldYield
         name = required(parameters, "topic")
         if not is_valid_name(name):
             raise HTTPError(400, "INVALID_TOPIC")
@@ -419,7 +425,7 @@ def _pieces(body: bytes, of_lines: bool) -> Iterator[bytes]:
         if first:
             yield_turn()
         end = first + _PIECE
-        if of_lines:
+        if of_lines and end < len(body):
             end = body.rfind(b"\n", first, end) + 1 or body.find(b"\n", end) + 1 or len(body)
         yield body[first:end]
         first = end

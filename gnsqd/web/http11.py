@@ -71,6 +71,7 @@ class Request:
         self.buffer: bytearray | None = None  # collects a body that comes in more than one piece
         self.too_big = False  # the body is longer than its route allows, and `body` its beginning
         self.broken = False  # the body ended or went wrong too early
+        self.may_yield = True  # its handler; False on the hub
 
     def with_body(self, body: bytes) -> "Request":
         """Returns the same request with another body of the same length."""
@@ -174,11 +175,12 @@ class RequestReader:
         """True if nothing of a next request has arrived."""
         return self.request is None and not self._buffer
 
-    def take_interim(self) -> bytes:
-        """Returns the bytes to send before the client sends the rest of the request."""
+    def take_reply(self) -> bytes:
+        """Returns what is to be sent after the answers, once: the refusal, or what lets the client send a body."""
+        reply, self.refusal = self.refusal, b""
         request = self.request
-        if request is None or not request.expects or request.received:
-            return b""
+        if reply or request is None or not request.expects or request.received:
+            return reply
         request.expects = False
         return CONTINUE
 

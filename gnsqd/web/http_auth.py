@@ -48,7 +48,7 @@ class Guard:
         return self._router.body_limit(request) if self._role(request) >= self._router.role(request) else 0
 
     def respond(self, request: Request, remote_address: str) -> bytes:
-        """Returns the response. May yield."""
+        """Returns the response; yields, and raises WouldYield, as the router does."""
         role = self._role(request)
         if role >= self._router.role(request):
             return self._router.respond(request, remote_address)

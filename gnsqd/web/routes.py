@@ -12,7 +12,7 @@ from traceback import format_exc
 from typing import NamedTuple
 
 from gnsqd.gotext import dumps, format_duration, quote
-from gnsqd.hub.cooperative import Turns
+from gnsqd.hub.cooperative import Turns, WouldYield
 from gnsqd.log import Logger
 from gnsqd.shared.errors import BrokerError, NotFound, NSQError, StorageError
 from gnsqd.shared.names import TooMany, is_valid_name
@@ -51,8 +51,9 @@ class Role(IntEnum):
 class Route(Record):
     """One endpoint. `/:opt` at the end of `path` stands for any one word; `handler` is a method of the API or, dotted,
     of one of its parts; `v1` adds X-Nsq-Content-Type and makes errors `{"message":"CODE"}`; `body` names the option
-    that limits the body it reads, if it reads one; `errors` are those besides GENERAL_ERRORS. Handlers return text,
-    None for an empty answer, Content, or a value to be encoded as JSON."""
+    that limits the body it reads, if it reads one; `on_hub` is True if the handler raises WouldYield for a request that
+    may not yield; `errors` are those besides GENERAL_ERRORS. Handlers return text, None for an empty answer, Content,
+    or a value to be encoded as JSON."""
 
     method: str
     path: str
@@ -60,6 +61,7 @@ class Route(Record):
     v1: bool = True
     body: str = ""
     logged: bool = True
+    on_hub: bool = False
     role: Role = Role.FULL
     errors: str = ""
 
@@ -104,8 +106,8 @@ ROUTES = (
     Route("GET", "/info", "status.info", role=Role.READ),
     Route("GET", "/stats", "status.stats", role=Role.READ),
     Route("GET", "/metrics", "status.metrics", v1=False, role=Role.READ),
-    Route("POST", "/pub", "pub", body="max_msg_size", logged=False, errors=f"400 MSG_EMPTY, {_PUB}"),
-    Route("POST", "/mpub", "mpub", body="max_body_size", logged=False, errors=_MPUB),
+    Route("POST", "/pub", "pub", body="max_msg_size", logged=False, on_hub=True, errors=f"400 MSG_EMPTY, {_PUB}"),
+    Route("POST", "/mpub", "mpub", body="max_body_size", logged=False, on_hub=True, errors=_MPUB),
     Route("POST", "/topic/create", "create_topic", errors=_NEW_TOPIC),
     Route("POST", "/topic/delete", "delete_topic", errors=_TOPIC),
     Route("POST", "/topic/empty", "empty_topic", errors=f"{_TOPIC}, 400 INVALID_TOPIC"),
@@ -180,8 +182,10 @@ class Router:
         return Role.READ if endpoint is None else endpoint[0].role
 
     def respond(self, request: Request, remote_address: str) -> bytes:
-        """Returns the response, also to errors of handlers. May yield."""
+        """Returns the response, also to errors of handlers. May yield if the request does; else raises WouldYield."""
         endpoint = self._find(request)
+        if not request.may_yield and (endpoint is None or not endpoint[0].on_hub):
+            raise WouldYield
         if endpoint is None:
             return self._respond_unrouted(request, remote_address)
         route, handler = endpoint
@@ -189,6 +193,8 @@ class Router:
         status = 200
         try:
             result = handler(request)
+        except WouldYield:
+            raise
         except Exception as error:
             status, code = self._refusal(request, error)
             result = Content(dumps({"message": code}).encode()) if route.v1 else code

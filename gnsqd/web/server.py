@@ -1,6 +1,8 @@
 """The HTTP server, with TLS or without: a listening socket, and one greenlet for every connection.
 
-Receiving goes through the hub, and a long batch of answers yields, so that no client starves the others. Between
+Receiving goes through the hub, where requests that cannot yield are also answered; the others, and those that come
+after one of these, are answered in the greenlet. A long batch of answers yields, so that no client starves the others.
+Between
 requests a connection may idle for any time, as with Go's server, unless --http-idle-timeout is set; a request that has
 begun has a deadline, and so has the handshake of TLS, which has none in Go's server.
 """
@@ -14,7 +16,7 @@ from typing import Protocol
 
 from gevent import Greenlet, Timeout
 
-from gnsqd.hub.cooperative import Spawn, yield_turn
+from gnsqd.hub.cooperative import Spawn, WouldYield, yield_turn
 from gnsqd.log import Logger
 from gnsqd.net.connection import Connection
 from gnsqd.net.listener import Listener
@@ -29,7 +31,8 @@ HANDSHAKE_TIMEOUT = 10.0
 SEND_TIMEOUT = 60.0
 LINGER_SECONDS = 0.5
 CLOSE_SECONDS = 1.0  # for answers under way at exit
-BATCH_BYTES = 16384  # of answers, before others get their turn
+BATCH_BYTES = 16384  # of answers, before others get their turn,
+TURN_SECONDS = 0.004  # or when the requests that are there at once have taken as long
 
 _HTTP_BEGINNINGS = (b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO")  # Go's
 _RECORD_HEADER = 5  # bytes
@@ -44,30 +47,41 @@ class Responder(Protocol):
     """Answers requests: a Router, or its replacement."""
 
     def body_limit(self, request: Request) -> int: ...
-    def respond(self, request: Request, remote_address: str) -> Answer: ...  # may yield
+
+    def respond(self, request: Request, remote_address: str) -> Answer:
+        """Returns the response. May yield if the request does; else raises WouldYield before anything has changed."""
 
 
-class HTTPServer(Record):
+class HTTPServer:
     """Owns the listener and its connections, whose `idle_timeout` is ns; 0 stands for any time, and for any number.
     `spawn(name, body)` starts a greenlet; with `new_tls`, which makes a layer for one connection, it is HTTPS.
     `for_peer`, if there is one, returns the responder for clients whose certificate has that common name. `kind` is its
     name in the log."""
 
-    _listener: Listener
-    _router: Responder
-    _idle_timeout: int
-    _max_connections: int
-    _log: Logger
-    _spawn: Spawn
-    _new_tls: Callable[[], TLS] | None = None
-    _for_peer: Callable[[str], Responder] | None = None
-    _kind: str = ""  # HTTP or HTTPS
-
-    def __post_init__(self) -> None:
-        self._kind = self._kind or ("HTTP" if self._new_tls is None else "HTTPS")
-        self._closed = False
+    def __init__(
+        self,
+        listener: Listener,
+        router: Responder,
+        idle_timeout: int,
+        max_connections: int,
+        log: Logger,
+        spawn: Spawn,
+        new_tls: Callable[[], TLS] | None = None,
+        for_peer: Callable[[str], Responder] | None = None,
+        kind: str = "",
+    ) -> None:
+        self._listener = listener
+        self._router = router
+        self.idle_timeout = idle_timeout
+        self._max_connections = max_connections
+        self._log = log
+        self._spawn = spawn
+        self._new_tls = new_tls
+        self._for_peer = for_peer
+        self._kind = kind or ("HTTP" if new_tls is None else "HTTPS")
+        self.closed = False
         self._connections: set[Connection] = set()
-        self._heads: dict[bytes, Request] = {}
+        self.heads: dict[bytes, Request] = {}
 
     def serve(self) -> None:
         """Accepts connections until `close`; raises ListenerBroken if the listener breaks."""
@@ -82,7 +96,7 @@ class HTTPServer(Record):
     def close(self) -> None:
         """Stops accepting, ends the connections, and returns when they are gone; a request being answered still gets
         its answer, unless the client is slow to take it. Yields."""
-        self._closed = True
+        self.closed = True
         self._listener.close()
         for all_of_them in (False, True):
             for connection in list(self._connections):
@@ -117,7 +131,7 @@ class HTTPServer(Record):
                 raise StreamError("client sent an HTTP request to an HTTPS server")
             connection.handshake(layer, received)
         except (OSError, StreamError) as error:
-            if not self._closed:
+            if not self.closed:
                 self._log.warn("http: TLS handshake error from %s: %s", connection.remote_address, error)
             return
         router = self._router if self._for_peer is None else self._for_peer(layer.peer_common_name)
@@ -126,60 +140,7 @@ class HTTPServer(Record):
         connection.send([b""])  # nothing but TLS's goodbye, without which clients suspect that the end is missing
 
     def _serve_requests(self, connection: Connection, router: Responder) -> None:
-        began = 0.0  # the head or the body that is under way
-        request: Request | None = None  # whose body it is
-        idle = True
-        reader = RequestReader(router.body_limit, self._heads)
-        while not (reader.done or self._closed):
-            if idle:
-                began, request = 0.0, None
-                connection.read_deadline = monotonic() + self._idle_timeout / SECOND if self._idle_timeout else 0.0
-            # A connection that waits keeps no body, and no token.
-            answered = self._respond(connection, reader, router, connection.receive())
-            idle = reader.idle
-            if not idle:
-                if answered or not began or request is not reader.request:
-                    began, request = monotonic(), reader.request
-                received = 0 if request is None else request.received
-                connection.read_deadline = began + REQUEST_TIMEOUT + received / SLOWEST_BODY
-
-    def _respond(self, connection: Connection, reader: RequestReader, router: Responder, data: bytes) -> bool:
-        """Answers the requests that `data` completes, b"" at the end of the stream; returns True if there were any."""
-        requests = reader.feed(data) if data else reader.feed_eof()
-        answers: list[bytes] = []
-        size = 0
-        for request in requests:
-            if self._closed:
-                break
-            answer = router.respond(request, connection.remote_address)
-            request.body = b""
-            if not isinstance(answer, bytes):
-                connection.send(answers)
-                self._send_parts(connection, answer)
-                reader.done = True
-                return True
-            answers.append(answer)
-            size += len(answer)
-            if size >= BATCH_BYTES:
-                connection.send(answers)
-                answers.clear()
-                size = 0
-                yield_turn()
-        if reader.refusal:
-            answers.append(reader.refusal)
-        elif reader.request is not None and (interim := reader.take_interim()):
-            answers.append(interim)
-        if answers:
-            connection.send(answers)
-        return bool(requests)
-
-    def _send_parts(self, connection: Connection, parts: Generator[bytes]) -> None:
-        """Sends `parts` until the daemon exits."""
-        with closing(parts):
-            for part in parts:
-                if self._closed:
-                    break
-                connection.send([part])
+        HTTPSession(self, connection, router).serve()
 
     def _linger(self, connection: Connection, sock: socket.socket) -> None:
         """Lets the client read the last answer before what it still sends makes the kernel reset the connection."""
@@ -188,3 +149,119 @@ class HTTPServer(Record):
         with Timeout(LINGER_SECONDS, False):
             while connection.receive():
                 pass
+
+
+class HTTPSession:
+    """The requests of one connection, and their answers."""
+
+    def __init__(self, server: HTTPServer, connection: Connection, responder: Responder) -> None:
+        self._server = server
+        self._connection = connection
+        self._responder = responder
+        self._reader = RequestReader(responder.body_limit, server.heads)
+        self._requests: list[Request] = []  # complete, and not answered yet
+        self._answers: list[bytes] = []  # not sent yet
+        self._parts: Generator[bytes] | None = None  # of the last answer
+        self._turn_end = 0.0  # 0 before the first look at the clock
+        self._is_turn_over = False
+        self._began = 0.0  # the head or the body that is under way
+        self._request: Request | None = None  # whose body it is
+
+    def serve(self) -> None:
+        """Serves the connection up to its last answer; errors as `Connection.feed` and `send`. Yields."""
+        self._set_deadline(False)
+        while not (self._reader.done or self._server.closed):
+            if not self._connection.feed(self.take):
+                self._requests = self._reader.feed_eof()
+            self._go_on()
+            while not self._execute(True):
+                self._go_on()
+            self._send()
+            self._set_deadline(True)
+
+    def take(self, data: bytes) -> bool:
+        """Answers the requests that `data` completes. Never yields: returns False if `serve` has to go on."""
+        self._turn_end = 0.0
+        requests = self._requests = self._reader.feed(data)
+        completes = bool(requests)
+        if not self._execute(False):
+            return False
+        if self._answers:
+            answers, self._answers = self._answers, []
+            if not self._connection.send_at_once(answers):
+                self._answers.append(b"")  # for what the socket did not accept
+                return False
+        # A connection that waits keeps no body, and no token.
+        self._set_deadline(completes)
+        return not self._reader.done
+
+    def _execute(self, may_yield: bool) -> bool:
+        """Answers the requests that are complete. Returns False if `_go_on` is to be called first: because others are
+        to have their turn, an answer has parts, or the next request may yield and is not allowed to."""
+        requests = self._requests
+        size = 0
+        while requests and not self._server.closed:
+            if size and (size >= BATCH_BYTES or self._has_used_turn()):
+                self._is_turn_over = True
+                return False
+            request = requests[0]
+            request.may_yield = may_yield
+            try:
+                answer = self._responder.respond(request, self._connection.remote_address)
+            except WouldYield:
+                return False
+            del requests[0]
+            request.body = b""
+            if not isinstance(answer, bytes):
+                self._parts = answer
+                return False
+            self._answers.append(answer)
+            size += len(answer)
+        if more := self._reader.take_reply():
+            self._answers.append(more)
+        return True
+
+    def _has_used_turn(self) -> bool:
+        now = monotonic()
+        if not self._turn_end:
+            self._turn_end = now + TURN_SECONDS
+        return now > self._turn_end
+
+    def _go_on(self) -> None:
+        """Sends the answers, and does what `take` or `_execute` stopped for. Yields; errors as `Connection.send`."""
+        self._send()
+        if self._parts is not None:
+            self._send_parts(self._parts)
+            self._reader.done = True
+            self._requests.clear()
+        if self._is_turn_over:
+            yield_turn()
+            self._turn_end, self._is_turn_over = 0.0, False
+
+    def _send(self) -> None:
+        if self._answers:
+            answers, self._answers = self._answers, []
+            self._connection.send(answers)
+
+    def _send_parts(self, parts: Generator[bytes]) -> None:
+        """Sends `parts` until the daemon exits."""
+        with closing(parts):
+            for part in parts:
+                if self._server.closed:
+                    break
+                self._connection.send([part])
+
+    def _set_deadline(self, answered: bool) -> None:
+        """Limits the time until more arrives, or the next request if nothing of it is there. A head or a body begins
+        when the client has been `answered`, or when the other ends."""
+        reader, connection = self._reader, self._connection
+        if reader.idle:
+            idle_timeout = self._server.idle_timeout
+            self._began, self._request = 0.0, None
+            connection.read_deadline = monotonic() + idle_timeout / SECOND if idle_timeout else 0.0
+            return
+        request = reader.request
+        if answered or not self._began or request is not self._request:
+            self._began, self._request = monotonic(), request
+        received = 0 if request is None else request.received
+        connection.read_deadline = self._began + REQUEST_TIMEOUT + received / SLOWEST_BODY

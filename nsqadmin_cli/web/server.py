@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from socket import socket
 from time import monotonic
 
-from gnsqd.hub.cooperative import Spawn
+from gnsqd.hub.cooperative import Spawn, WouldYield
 from gnsqd.log import Logger
 from gnsqd.net.connection import Connection
 from gnsqd.net.listener import Listener
@@ -77,6 +77,8 @@ class Visitor:
         return limit
 
     def respond(self, request: Request, remote_address: str) -> Answer:
+        if not request.may_yield:
+            raise WouldYield
         try:
             return self._responder.respond(request, remote_address)
         finally:

@@ -80,15 +80,15 @@ def test_chunked_body_without_end_is_answered_once_it_is_far_over_the_limit() ->
 
 def test_continue_is_sent_once_and_only_while_the_body_is_awaited() -> None:
     under_test = reader()
-    assert under_test.take_interim() == b""
+    assert under_test.take_reply() == b""
     under_test.feed(head(b"Expect: 100-Continue", b"Content-Length: 5"))
-    assert [under_test.take_interim(), under_test.take_interim()] == [CONTINUE, b""]
+    assert [under_test.take_reply(), under_test.take_reply()] == [CONTINUE, b""]
     (request,) = under_test.feed(b"hello" + head(b"Expect: 100-continue", b"Content-Length: 5") + b"h")
     assert request.body == b"hello"
-    assert under_test.take_interim() == b""
+    assert under_test.take_reply() == b""
     under_test = reader()
     under_test.feed(head(b"Expect: 100-continue", b"Content-Length: 5", line=b"POST /pub HTTP/1.0"))
-    assert under_test.take_interim() == b""
+    assert under_test.take_reply() == b""
 
 
 # Any bytes
@@ -172,6 +172,6 @@ def test_requests_are_the_same_whether_their_heads_are_known_or_not(streams: lis
                 if not under_test.done:
                     found = under_test.feed(piece)
                     requests += [(everything(one), one.body) for one in found]
-                    under_test.take_interim()
+                    under_test.take_reply()
             seen_by_both.append((requests, under_test.done, under_test.idle))
         assert seen_by_both[0] == seen_by_both[1]
