@@ -160,7 +160,7 @@ class RequestReader:
 
     def feed_eof(self) -> list[Request]:
         """Ends the stream: returns the request that was truncated in its body, if any."""
-        if not (self.idle or self.done):
+        if not (self.is_idle() or self.done):
             with suppress(_Stop):
                 self._malformed()
         self.done = True
@@ -170,9 +170,8 @@ class RequestReader:
         ready, self._ready = self._ready, []
         return ready
 
-    @property
-    def idle(self) -> bool:
-        """True if nothing of a next request has arrived."""
+    def is_idle(self) -> bool:
+        """Returns True if nothing of a next request has arrived."""
         return self.request is None and not self._buffer
 
     def take_reply(self) -> bytes:
@@ -293,12 +292,13 @@ class RequestReader:
             length = headers[b"content-length"]
             if not _LENGTH.fullmatch(length):
                 self._stop(400)
-            self._rest = int(length)
+            size = int(length)
             request.announced = True
             request.limit = self._body_limit(request)
-            request.too_big = self._rest > request.limit
-            if request.too_big and (self._rest > DISCARD_LIMIT or request.expects):
+            request.too_big = size > request.limit
+            if request.too_big and (size > DISCARD_LIMIT or request.expects):
                 self._answer_now(request)
+            self._rest = size
         if not self._rest and self._line is None:
             self._finish(request)
 
@@ -361,7 +361,7 @@ class RequestReader:
         request.received += len(data)
         if len(data) > room:
             request.too_big = True
-            if request.received > request.limit + DISCARD_LIMIT:
+            if request.received - request.limit > DISCARD_LIMIT:
                 self._answer_now(request)
             data = data[: max(room, 0)]
         if not request.body:

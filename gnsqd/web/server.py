@@ -217,8 +217,9 @@ class HTTPSession:
                 return False
             self._answers.append(answer)
             size += len(answer)
-        if more := self._reader.take_reply():
-            self._answers.append(more)
+        reply = self._reader.take_reply()
+        if reply:
+            self._answers.append(reply)
         return True
 
     def _has_used_turn(self) -> bool:
@@ -255,7 +256,7 @@ class HTTPSession:
         """Limits the time until more arrives, or the next request if nothing of it is there. A head or a body begins
         when the client has been `answered`, or when the other ends."""
         reader, connection = self._reader, self._connection
-        if reader.idle:
+        if reader.is_idle():
             idle_timeout = self._server.idle_timeout
             self._began, self._request = 0.0, None
             connection.read_deadline = monotonic() + idle_timeout / SECOND if idle_timeout else 0.0

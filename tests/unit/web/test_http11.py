@@ -173,5 +173,5 @@ def test_requests_are_the_same_whether_their_heads_are_known_or_not(streams: lis
                     found = under_test.feed(piece)
                     requests += [(everything(one), one.body) for one in found]
                     under_test.take_reply()
-            seen_by_both.append((requests, under_test.done, under_test.idle))
+            seen_by_both.append((requests, under_test.done, under_test.is_idle()))
         assert seen_by_both[0] == seen_by_both[1]
