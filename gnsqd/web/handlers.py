@@ -5,8 +5,9 @@ The checks of every method come in the real daemon's order, because a client see
 """
 
 from binascii import b2a_base64
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from io import BytesIO
 from math import inf
 from sys import maxsize
 from time import monotonic_ns, time_ns
@@ -80,16 +81,16 @@ class API(Record):
         if request.too_big and request.announced:
             raise HTTPError(413, "BODY_TOO_BIG")
         parameters = parse_query(request.query)
-        if not request.may_yield and (len(request.body) > _PIECE or parameters.get("binary", "false") not in BOOLS):
+        binary = parameters.get("binary", "false")
+        if not request.may_yield and (len(request.body) > _PIECE or binary not in BOOLS):
             raise WouldYield
         topic = self._get_topic(request, parameters)
         deferred = self._parse_defer(parameters)
-        bodies = self._split_binary(request) if self._is_binary(parameters) else self._split_lines(request)
+        bodies = self._split_binary(request) if self._is_binary(binary) else self._split_lines(request)
         self._put(request, topic, bodies, deferred)
         return "OK"
 
-    def _is_binary(self, parameters: Mapping[str, str]) -> bool:
-        value = parameters.get("binary", "false")
+    def _is_binary(self, value: str) -> bool:
         if value not in BOOLS:
             self._log.warn("deprecated value '%s' used for /mpub binary param", value)
         return BOOLS.get(value, True)
@@ -97,8 +98,10 @@ class API(Record):
     def _split_binary(self, request: Request) -> list[bytes]:
         decoder = Decoder({})
         try:
-            for piece in _pieces(request.body, of_lines=False):
-                decoder.feed(piece)
+            for start in range(0, len(request.body), _PIECE):
+                if start:
+                    yield_turn()
+                decoder.feed(request.body[start : start + _PIECE])
                 bodies = decoder.messages(self._options.max_body_size, self._options.max_msg_size)
                 if bodies is not None:
                     return bodies
@@ -108,17 +111,21 @@ class API(Record):
 
     def _split_lines(self, request: Request) -> list[bytes]:
         bodies: list[bytes] = []
-        rest = b""
-        for piece in _pieces(request.body, of_lines=True):
-            *lines, rest = piece.split(b"\n")
-            if max(map(len, lines), default=0) > self._options.max_msg_size:
+        longest = self._options.max_msg_size
+        size = 0
+        for line in BytesIO(request.body):
+            if size > _PIECE:
+                yield_turn()
+                size = 0
+            size += len(line)
+            body = line.removesuffix(b"\n")
+            if len(body) == len(line):  # the last one, which may be only a part of itself
+                _check_complete(request, "BODY_TOO_BIG")
+            if len(body) > longest:
                 raise HTTPError(413, "MSG_TOO_BIG")
-            bodies += filter(None, lines)
+            if body:
+                bodies.append(body)
         _check_complete(request, "BODY_TOO_BIG")
-        if len(rest) > self._options.max_msg_size:
-            raise HTTPError(413, "MSG_TOO_BIG")
-        if rest:
-            bodies.append(rest)
         return bodies
 
     def _put(self, request: Request, topic: Topic, bodies: list[bytes], deferred: int) -> None:
@@ -415,17 +422,3 @@ def _find_option(request: Request) -> Option:
     if key not in _BY_KEY:
         raise HTTPError(400, "INVALID_OPTION")
     return _BY_KEY[key]
-
-
-def _pieces(body: bytes, of_lines: bool) -> Iterator[bytes]:
-    """Yields a body in pieces, and to other greenlets in between: it may hold a million messages. A piece `of_lines`
-    ends with a line, and is longer where that line is. Linear, whatever the lines."""
-    first = 0
-    while first < len(body):
-        if first:
-            yield_turn()
-        end = first + _PIECE
-        if of_lines and end < len(body):
-            end = body.rfind(b"\n", first, end) + 1 or body.find(b"\n", end) + 1 or len(body)
-        yield body[first:end]
-        first = end

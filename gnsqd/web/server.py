@@ -22,7 +22,6 @@ from gnsqd.net.connection import Connection
 from gnsqd.net.listener import Listener
 from gnsqd.net.stream import TLS, StreamError
 from gnsqd.options import SECOND
-from gnsqd.shared.record import Record
 from gnsqd.web.http11 import Request, RequestReader
 
 REQUEST_TIMEOUT = 60.0  # seconds for a head, and as many for a body, which has more for what has arrived:
