@@ -1,3 +1,8 @@
+cimport cython
+
+from gnsqd.net.native cimport time_ns
+
+
 cdef class Request:
     cdef public str method, target, path, query
     cdef public dict headers
@@ -21,9 +26,14 @@ cdef class RequestReader:
     cdef list _ready
     cdef bint _progress
 
+    @cython.locals(last=Request, body=bytes, size=Py_ssize_t, position=Py_ssize_t, before=Py_ssize_t)
     cpdef list feed(self, bytes data)
+    @cython.locals(known=Request, head=bytes, start=Py_ssize_t, end=Py_ssize_t, body_end=Py_ssize_t)
     cdef bytes _take_known(self, bytes data)
     cpdef list feed_eof(self)
     cdef list _take_ready(self)
     cpdef bint is_idle(self) except -1
     cpdef bytes take_reply(self)
+
+
+cpdef bytes render(Request request, int status, bytes body, bytes headers=*)

@@ -18,7 +18,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from re import Pattern
 from re import compile as regex
-from time import gmtime, strftime, time
+from time import gmtime, strftime, time_ns
 from typing import NoReturn
 
 MAX_HEADER_LINES = 1000
@@ -113,9 +113,11 @@ class RequestReader:
     def feed(self, data: bytes) -> list[Request]:
         """Returns the requests that `data` completes, in order."""
         last = self._last
-        if last is not None and len(data) == len(self._last_head) + last.received and data.startswith(self._last_head):
-            last.body = data[len(self._last_head) :]
-            return [last]
+        if last is not None and len(data) == len(self._last_head) + last.received:
+            body = data.removeprefix(self._last_head)
+            if len(body) == last.received:
+                last.body = body
+                return [last]
         self._progress = False
         size = len(data)
         if self._buffer:
@@ -384,7 +386,8 @@ _CONNECTION = [[b"Connection: close\r\n\r\n", b"\r\n"], [b"\r\n", b"Connection: 
 def render(request: Request, status: int, body: bytes, headers: bytes = b"") -> bytes:
     """Returns a response, to HEAD without the body: `headers` are whole lines, to which the general ones are added."""
     make = _render if len(body) > MAX_REPEATED else _render_again
-    return make(int(time()), request.http10, request.keep_alive, request.method == "HEAD", status, headers, body)
+    second = time_ns() // 1_000_000_000
+    return make(second, request.http10, request.keep_alive, request.method == "HEAD", status, headers, body)
 
 
 def render_beginning(request: Request, headers: bytes) -> bytes:

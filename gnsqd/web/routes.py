@@ -137,6 +137,7 @@ ROUTES = (
 )
 
 Handler = Callable[[Request], object]
+_NO_ROWS: dict[str, tuple[Route, Handler]] = {}
 
 BOOLS = {"true": True, "1": True, "false": False, "0": False}  # in queries
 
@@ -162,7 +163,7 @@ class Router:
         self._open_ended = {route.path.removesuffix(":opt") for route in routes if route.path.endswith("/:opt")}
 
     def _find(self, request: Request) -> tuple[Route, Handler] | None:
-        rows = self._endpoints.get(request.method, {})
+        rows = self._endpoints.get(request.method, _NO_ROWS)
         return rows.get(request.path) or rows.get(self._generalize(request.path))
 
     def _generalize(self, path: str) -> str:
@@ -204,22 +205,20 @@ class Router:
 
     def _refusal(self, request: Request, error: Exception) -> tuple[int, str]:
         """Returns status and code of a handler's error; errors without a code are logged."""
-        match error:
-            case HTTPError():
-                return error.status, error.code
-            case NotFound():
-                return 404, f"{error.what}_NOT_FOUND"
-            case TooMany():
-                return 503, str(error).replace(" ", "_").upper()
-            case BadQuery():
-                self._log.error("failed to parse request params - %s", error)
-                return 400, "INVALID_REQUEST"
-            case BrokerError() | StorageError():
-                self._log.error("failure in %s - %s", request.path, error)
-                return (503, "EXITING") if isinstance(error, BrokerError) else (500, "INTERNAL_ERROR")
-            case _:
-                self._log.error("panic in HTTP handler", stack=format_exc())
-                return 500, "INTERNAL_ERROR"
+        if isinstance(error, HTTPError):
+            return error.status, error.code
+        if isinstance(error, NotFound):
+            return 404, f"{error.what}_NOT_FOUND"
+        if isinstance(error, TooMany):
+            return 503, str(error).replace(" ", "_").upper()
+        if isinstance(error, BadQuery):
+            self._log.error("failed to parse request params - %s", error)
+            return 400, "INVALID_REQUEST"
+        if isinstance(error, BrokerError | StorageError):
+            self._log.error("failure in %s - %s", request.path, error)
+            return (503, "EXITING") if isinstance(error, BrokerError) else (500, "INTERNAL_ERROR")
+        self._log.error("panic in HTTP handler", stack=format_exc())
+        return 500, "INTERNAL_ERROR"
 
     def _log_request(self, request: Request, remote_address: str, status: int, started: int) -> None:
         elapsed = format_duration(monotonic_ns() - started)
