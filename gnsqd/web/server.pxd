@@ -15,7 +15,7 @@ cdef class HTTPSession:
     cdef bint _is_turn_over
 
     cpdef serve(self)
-    @cython.locals(requests=list, answers=list)
+    @cython.locals(answers=list, answered=cython.bint)
     cpdef bint take(self, bytes data) except -1
     @cython.locals(requests=list, size=Py_ssize_t, request=Request, reply=bytes)
     cdef bint _execute(self, bint may_yield) except -1

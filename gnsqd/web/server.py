@@ -1,10 +1,9 @@
 """The HTTP server, with TLS or without: a listening socket, and one greenlet for every connection.
 
-Receiving goes through the hub, where requests that cannot yield are also answered; the others, and those that come
-after one of these, are answered in the greenlet. A long batch of answers yields, so that no client starves the others.
-Between
-requests a connection may idle for any time, as with Go's server, unless --http-idle-timeout is set; a request that has
-begun has a deadline, and so has the handshake of TLS, which has none in Go's server.
+Receiving goes through the hub, where requests that cannot yield are also answered; the others, and what comes after
+them, are left to the greenlet. A long batch of answers yields, so that no client starves the others. Between requests a
+connection may idle for any time, as with Go's server, unless --http-idle-timeout is set; a request that has begun has a
+deadline, and so has the handshake of TLS, which has none in Go's server.
 """
 
 import socket
@@ -181,8 +180,8 @@ class HTTPSession:
     def take(self, data: bytes) -> bool:
         """Answers the requests that `data` completes. Never yields: returns False if `serve` has to go on."""
         self._turn_end = 0.0
-        requests = self._requests = self._reader.feed(data)
-        completes = bool(requests)
+        self._requests = self._reader.feed(data)
+        answered = bool(self._requests)
         if not self._execute(False):
             return False
         if self._answers:
@@ -191,7 +190,7 @@ class HTTPSession:
                 self._answers.append(b"")  # for what the socket did not accept
                 return False
         # A connection that waits keeps no body, and no token.
-        self._set_deadline(completes)
+        self._set_deadline(answered)
         return not self._reader.done
 
     def _execute(self, may_yield: bool) -> bool:
