@@ -7,7 +7,6 @@ The parent is a fresh interpreter, so the threads, locks and greenlets of the pr
 """
 
 import atexit
-import ctypes
 import fcntl
 import gc
 import importlib
@@ -37,7 +36,6 @@ _REQUEST_SECONDS = 1.0  # a command takes to send its own
 _IDLE_SECONDS = 300.0
 _IDLE_MS = 10_000  # between looks for a reason to end
 _STOP_MS = 100  # between looks at the clients
-_PR_SET_PDEATHSIG = 1
 _VARIABLES = ("PYTHONDEVMODE", "PYTHONHASHSEED", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONWARNINGS")
 
 
@@ -252,13 +250,14 @@ class _Parent:
             data, fds, _, _ = socket.recv_fds(source, _REQUEST_SIZE, 4)
         if not data:
             return bool(self._path)
-        connection = source if self._path else socket.socket(fileno=fds.pop())
+        *streams, last = fds
+        connection = source if self._path else socket.socket(fileno=last)
         request = marshal.loads(data)
         pid = os.fork()
         if pid == 0:
             self._close(connection)
-            _become(request, fds)
-        for fd in fds:
+            _become(request, streams, last)
+        for fd in fds if self._path else streams:
             os.close(fd)
         self._forks[connection.fileno()] = _Fork(pid, connection, request["client"])
         self._poll.register(connection, select.POLLIN)
@@ -291,7 +290,7 @@ def _is_stopped(pid: int) -> bool:
     return False
 
 
-def _become(request: dict[str, Any], streams: list[int]) -> NoReturn:
+def _become(request: dict[str, Any], streams: list[int], pipe: int) -> NoReturn:
     for number, fd in enumerate(streams):
         os.dup2(fd, number)
     for fd in set(streams) - {0, 1, 2}:
@@ -305,7 +304,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> NoReturn:
     os.chdir(request["cwd"])
     os.umask(request["umask"])
     if request["client"]:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _end_with_client(pipe)
         _set_title(f"NSQ daemon of process {request['client']}")
     encoding, _, errors = os.environ.get("PYTHONIOENCODING", "utf-8").partition(":")
     sys.stdin = os.fdopen(0, encoding=encoding, errors=errors or None, closefd=False)
@@ -321,6 +320,13 @@ def _become(request: dict[str, Any], streams: list[int]) -> NoReturn:
             raise
         code = end.code
     _end(code)
+
+
+def _end_with_client(pipe: int) -> None:
+    """Lets the kernel send SIGKILL to this process when the other end of the pipe is closed (fcntl(2), F_SETSIG)."""
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)
 
 
 def _set_title(title: str) -> None:

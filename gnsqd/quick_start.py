@@ -173,9 +173,9 @@ def request(module: str, arguments: "Sequence[str]", command: "Sequence[str]") -
 def _ask(connection: _socket.socket, package: str) -> None:
     """Lets the parent fork a child that runs `package`; raises OSError."""
     data = marshal.dumps(request(package, sys.argv[1:], sys.orig_argv))
-    streams = struct.pack("3i", 0, 1, 2)
+    descriptors = struct.pack("4i", 0, 1, 2, os.pipe()[0])  # the other end stays open as long as this process runs
     connection.settimeout(_ANSWER_SECONDS)
-    connection.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+    connection.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptors)])
     if not connection.recv(16):
         raise ConnectionError
 
@@ -193,7 +193,7 @@ def _stand_for_fork(connection: _socket.socket, blocked: set[int]) -> int:
     poll.poll()
     try:
         code = int(connection.recv(16))
-    except (OSError, ValueError):  # the parent was killed, and so was the fork
+    except (OSError, ValueError):  # the parent was killed
         code = -_signal.SIGKILL
     if code < 0:
         if -code in _FORWARDED:
