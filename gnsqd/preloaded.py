@@ -193,8 +193,8 @@ class _Parent:
     def serve(self) -> None:
         """Forks a child for each request until this process is to end."""
         while self._forks or not self._is_superfluous():
-            has_client = any(fork.client for fork in self._forks.values())
-            ready = [source for source, _ in self._poll.poll(_STOP_MS if has_client else _IDLE_MS)]
+            timeout = _STOP_MS if any(fork.client for fork in self._forks.values()) else _IDLE_MS
+            ready = [source for source, _ in self._poll.poll(timeout)]
             if self._bell in ready:
                 os.read(self._bell, 4096)
                 self._report()
@@ -203,7 +203,8 @@ class _Parent:
             if self._requests.fileno() in ready and not self._accept():  # last: the ports of what was killed are free
                 break
             for fork in self._forks.values():
-                self._stop_with_client(fork)
+                if fork.client:
+                    _stop_with_client(fork)
         for fork in self._forks.values():
             if fork.is_running:
                 os.kill(fork.pid, signal.SIGTERM)
@@ -212,8 +213,7 @@ class _Parent:
         if not self._path:
             return False
         is_idle = time.monotonic() - self._used > _IDLE_SECONDS
-        is_current = self._path.endswith(quick_start.checksum_of_installation())
-        return is_idle or not is_current or not os.path.exists(self._path)
+        return is_idle or not os.path.exists(self._path) or not self._path.endswith(quick_start.installation())
 
     def _report(self) -> None:
         """Sends the exit codes of the forks that have ended."""
@@ -276,18 +276,14 @@ class _Parent:
         for fd in (self._bell, self._bell_end, *self._locks, *(sock.detach() for sock in sockets)):
             os.close(fd)
 
-    def _stop_with_client(self, fork: _Fork) -> None:
-        """Stops a fork whose client is stopped, and continues it with the client."""
-        if fork.client and fork.is_running and fork.is_stopped != _is_stopped(fork.client):
-            fork.is_stopped = not fork.is_stopped
-            os.kill(fork.pid, signal.SIGSTOP if fork.is_stopped else signal.SIGCONT)
 
-
-def _is_stopped(pid: int) -> bool:
-    """Returns True after SIGSTOP or SIGTSTP (proc(5), stat, 3)."""
-    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b") ")[2].startswith(b"T")
-    return False
+def _stop_with_client(fork: _Fork) -> None:
+    """Stops a fork whose client is stopped, and continues it with the client (proc(5), stat, 3)."""
+    with suppress(OSError), open(f"/proc/{fork.client}/stat", "rb") as file:
+        is_stopped = file.read().rpartition(b") ")[2].startswith(b"T")
+        if is_stopped != fork.is_stopped and fork.is_running:
+            os.kill(fork.pid, signal.SIGSTOP if is_stopped else signal.SIGCONT)
+            fork.is_stopped = is_stopped
 
 
 def _become(request: dict[str, Any], streams: list[int], pipe: int) -> NoReturn:
@@ -304,7 +300,9 @@ def _become(request: dict[str, Any], streams: list[int], pipe: int) -> NoReturn:
     os.chdir(request["cwd"])
     os.umask(request["umask"])
     if request["client"]:
-        _end_with_client(pipe)
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())  # the kernel sends it SIGKILL when the other end is closed
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)
         _set_title(f"NSQ daemon of process {request['client']}")
     encoding, _, errors = os.environ.get("PYTHONIOENCODING", "utf-8").partition(":")
     sys.stdin = os.fdopen(0, encoding=encoding, errors=errors or None, closefd=False)
@@ -320,13 +318,6 @@ def _become(request: dict[str, Any], streams: list[int], pipe: int) -> NoReturn:
             raise
         code = end.code
     _end(code)
-
-
-def _end_with_client(pipe: int) -> None:
-    """Lets the kernel send SIGKILL to this process when the other end of the pipe is closed (fcntl(2), F_SETSIG)."""
-    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)
 
 
 def _set_title(title: str) -> None:
@@ -351,10 +342,9 @@ def _end(code: int) -> NoReturn:
 
 def _listen(path: str, lock: int) -> socket.socket:
     """Detaches this process from the command that started it; returns a socket for the requests of others."""
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2 and fd != lock:
-            with suppress(OSError):  # the one of this list
-                os.close(fd)
+    for fd in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, lock}:
+        with suppress(OSError):  # the one of this list
+            os.close(fd)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     Path(path).unlink(missing_ok=True)
     listener.bind(path)

@@ -63,7 +63,7 @@ def _run_as_fork(package: str) -> None:
     try:
         if connection.fileno() < 3 or any("/fd/" in argument for argument in sys.argv):
             return  # a standard stream is closed, or descriptors are used that the fork does not have
-        path = f"{_private_directory()}/{_checksum(_context())}{checksum_of_installation()}"
+        path = f"{_private_directory()}/{_context()}{installation()}"
         if connection.connect_ex(path) != 0:
             return _start_parent(path)
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _FORWARDED)
@@ -90,20 +90,15 @@ def _private_directory() -> str:
     return path
 
 
-def _context() -> list[object]:
-    """Returns what this process has inherited and a fork of another cannot be given."""
-    root = os.stat("/")
-    facts: list[object] = [sys.executable, _interpreter_options(), root.st_dev, root.st_ino]
+def _context() -> str:
+    """Returns a checksum of what this process has inherited and a fork of another cannot be given."""
+    facts: list[object] = [sys.executable, _interpreter_options(), os.stat("/")[1:3]]
     facts += [os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)]
     facts += [line for line in _read("status").splitlines() if line.startswith(_STATUS)]
     facts += map(_read, _FILES)
     facts += [os.readlink(f"/proc/self/ns/{name}") for name in sorted(os.listdir("/proc/self/ns"))]
     facts += sorted(item for item in os.environ.items() if item[0].startswith(_VARIABLES))
-    return facts
-
-
-def _checksum(facts: object) -> str:
-    return f"{zlib.crc32(repr(facts).encode()):08x}"
+    return _checksum(facts)
 
 
 def _interpreter_options() -> list[str]:
@@ -118,7 +113,11 @@ def _read(name: str) -> str:
         return ""
 
 
-def checksum_of_installation() -> str:
+def _checksum(facts: object) -> str:
+    return f"{zlib.crc32(repr(facts).encode()):08x}"
+
+
+def installation() -> str:
     """Returns a checksum of the files of this package, and of the directories where others are installed."""
     times = [os.stat(path).st_mtime_ns for path in sys.path if path.endswith("-packages")]
     directories = [os.path.dirname(__file__)]
