@@ -253,17 +253,20 @@ class _Parent:
         *streams, last = fds
         connection = source if self._path else socket.socket(fileno=last)
         request = marshal.loads(data)
-        pid = os.fork()
+        pid = -1
+        with suppress(OSError):  # of too many processes: without an answer the command runs the daemon itself
+            pid = os.fork()
         if pid == 0:
             self._close(connection)
             _become(request, streams, last)
         for fd in fds if self._path else streams:
             os.close(fd)
-        self._forks[connection.fileno()] = _Fork(pid, connection, request["client"])
-        self._poll.register(connection, select.POLLIN)
-        self._used = time.monotonic()
-        with suppress(OSError):
-            connection.send(b"%d" % pid)
+        if pid > 0:
+            self._forks[connection.fileno()] = _Fork(pid, connection, request["client"])
+            self._poll.register(connection, select.POLLIN)
+            self._used = time.monotonic()
+            with suppress(OSError):
+                connection.send(b"%d" % pid)
         return True
 
     def _close(self, connection: socket.socket) -> None:
