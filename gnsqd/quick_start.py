@@ -92,8 +92,9 @@ def _private_directory() -> str:
 
 def _context() -> str:
     """Returns a checksum of what this process has inherited and a fork of another cannot be given."""
+    stats = _read("stat").rpartition(")")[2].split()
     facts: list[object] = [sys.executable, _interpreter_options(), os.stat("/")[1:3]]
-    facts += [os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)]
+    facts += [stats[16], *stats[37:39]]  # nice, rt_priority and policy (proc(5))
     facts += [line for line in _read("status").splitlines() if line.startswith(_STATUS)]
     facts += map(_read, _FILES)
     facts += [os.readlink(f"/proc/self/ns/{name}") for name in sorted(os.listdir("/proc/self/ns"))]
@@ -107,7 +108,7 @@ def _interpreter_options() -> list[str]:
 
 def _read(name: str) -> str:
     try:
-        with open(f"/proc/self/{name}") as file:
+        with open(f"/proc/self/{name}", errors="replace") as file:
             return file.read()
     except OSError:  # without a security module there is no label
         return ""
