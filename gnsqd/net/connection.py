@@ -232,14 +232,14 @@ class Connection:
 
     def send_at_once(self, frames: list[bytes]) -> bool:
         """Wraps `frames`, and sends what the socket accepts now; False if that is not all: the rest comes before what
-        `send` is called with next. Nobody must be sending. Never yields; StreamError."""
-        if self._layer is not None:
-            frames = [self._layer.encode(frames[0] if len(frames) == 1 else b"".join(frames))]
+        `send` is called with next, or that raises the error. Nobody must be sending. Never yields."""
         try:
+            if self._layer is not None:
+                frames = [self._layer.encode(frames[0] if len(frames) == 1 else b"".join(frames))]
             self._unsent = self._endpoint.send(frames)
-        except OSError as error:
-            # For `send`. The error itself would be a cycle, with its traceback.
-            self._write_error = str(self._failed("write", error))
+        except (OSError, StreamError) as error:
+            # The error itself would be a cycle, with its traceback.
+            self._write_error = str(self._failed("write", error) if isinstance(error, OSError) else error)
         return not (self._unsent or self._write_error)
 
     def send(self, frames: list[bytes]) -> None:

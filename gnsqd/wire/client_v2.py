@@ -192,7 +192,7 @@ class ClientV2:
 
     def flush_at_once(self, frames: list[bytes]) -> bool:
         """Sends as `flush`, but only what the socket accepts now; False if that is not all. Then `flush` is to follow,
-        if only with an empty frame. Never yields; StreamError."""
+        if only with an empty frame. Never yields."""
         if self._output:
             frames = self._output + frames
         if self.connection.is_sending():

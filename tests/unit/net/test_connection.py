@@ -7,15 +7,23 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from time import monotonic
+from unittest.mock import Mock
 
 import pytest
 from gevent import sleep, spawn
 
 import gnsqd.net.connection
 from gnsqd.net.connection import Connection
-from gnsqd.net.stream import DeflateLayer
+from gnsqd.net.endpoint import Endpoint
+from gnsqd.net.stream import DeflateLayer, StreamError
 
 Ends = tuple[Connection, socket.socket]
+
+
+@pytest.fixture(autouse=True, params=dict.fromkeys((Endpoint, gnsqd.net.connection._new_endpoint)))
+def _endpoint(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where modules are compiled, these tests also run without the one in C."""
+    monkeypatch.setattr(gnsqd.net.connection, "_new_endpoint", request.param)
 
 
 @pytest.fixture
@@ -108,6 +116,17 @@ def test_much_is_wrapped_in_slices_between_which_others_have_their_turn(ends: En
     assert layer.encoded == [65536] * 16
     assert len(seen) > 10
     assert theirs.recv(100) == bytes(16)
+
+
+def test_nothing_is_sent_after_what_a_layer_failed_to_wrap(ends: Ends) -> None:
+    connection, theirs = ends
+    layer = Mock(Recorder, encode=Mock(side_effect=[StreamError("broken"), b"x"]))
+    connection.push(layer)
+    assert not connection.send_at_once([b"one"])
+    with pytest.raises(OSError, match="^broken$"):
+        connection.send([b"two"])
+    connection.shutdown()
+    assert theirs.recv(100) == b""
 
 
 @pytest.mark.parametrize("has_layer", [False, True])
