@@ -18,7 +18,7 @@ WORKERS := 3
 PYTEST = $(CACHING) GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest -n $(WORKERS) --dist=worksteal
 
 .PHONY: help run check test test-all test-plain test-spark test-old-spark peers bench bench-memory bench-scale spark-faults
-.PHONY: spark-bench spark-example faults attacks differential soak mutants docs options screens release-check lint types format clean
+.PHONY: spark-bench spark-example faults attacks differential soak fuzz mutants docs options screens release-check lint types format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -121,6 +121,11 @@ differential: $(PEERS) ## random sessions with gnsqd and the real nsqd
 soak: ## an hour of mixed load
 	@.ci/install .venv dev
 	@PYTHONPATH=tests:tools .venv/bin/python -m faults.soak $(FLAGS)
+
+# Calls that fail, and input that is cut, damaged and invalid, with each client in Python and in C: FLAGS="--seconds=3600".
+fuzz: ## broken input and failing calls for the native sockets, under AddressSanitizer
+	@.ci/install .venv dev
+	@.ci/fuzz .venv/bin/python $(FLAGS)
 
 # Breaks the daemon in one place after the other, and lists which tests notice: FLAGS="--count=300 --seed=1".
 mutants: $(PEERS) ## which tests notice a broken line: an hour or two
