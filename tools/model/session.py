@@ -7,6 +7,8 @@ steps.
 import json
 import random
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from http.client import HTTPException
 from typing import Any
 
 from kit.nsq_client import mpub_body, sized
@@ -21,6 +23,10 @@ LATER = (60_000, 3_600_000)  # ms; delays that end after every session
 UNKNOWN = Held((UNKNOWN_ID,) * 2, b"")
 AT_ONCE = {"output_buffer_size": -1, "output_buffer_timeout": -1}
 FIELDS = ({"heartbeat_interval": -1}, {"heartbeat_interval": 60000}, {"msg_timeout": 900000}, {"unknown": None})
+
+
+class Impossible(Exception):
+    """The state does not allow this step."""
 
 
 class Session(Player):
@@ -43,12 +49,16 @@ class Session(Player):
         try:
             for self.number in steps:
                 self.chance = random.Random(f"{self.seed} {self.number}")
-                while not self.chance.choice(KINDS)(self):
-                    pass
+                self._step()
                 self.rest()
             self._end()
-        except (TimeoutError, ConnectionError, json.JSONDecodeError) as error:
+        except (TimeoutError, ConnectionError, HTTPException, json.JSONDecodeError) as error:
             raise Difference(f"{self.trace[-1]}: {error!r}", "?", "?") from error
+
+    def _step(self) -> None:
+        while True:
+            with suppress(Impossible):
+                return self.chance.choice(KINDS)(self)
 
     def _end(self) -> None:
         self.note("the end")
@@ -72,9 +82,11 @@ class Session(Player):
 
     # Choices
 
-    def _connection(self, *states: str) -> Connection | None:
+    def _connection(self, *states: str) -> Connection:
         found = [connection for connection in self.connections if not states or connection.window.state in states]
-        return self.chance.choice(found) if found else None
+        if not found:
+            raise Impossible
+        return self.chance.choice(found)
 
     def _body(self) -> bytes:
         self._bodies += 1
@@ -86,24 +98,26 @@ class Session(Player):
 
     # Connections
 
-    def connect(self) -> bool:
+    def connect(self) -> None:
         if len(self.connections) >= 6:
-            return False
+            raise Impossible
         self._made += 1
         links = [Link(side.daemon.tcp_address, self.patience) for side in self.sides]
         connection = Connection(links, self._made)
         self.connections.append(connection)
         if self.chance.random() < 0.15:
             self.note(f"{connection}: connect")
-            return True
-        connection.lazy = False
-        return self._identify(connection)
+        else:
+            connection.lazy = False
+            self._identify(connection)
 
-    def identify_again(self) -> bool:
+    def identify_again(self) -> None:
         connection = self._connection(INIT)
-        return connection is not None and not connection.lazy and self._identify(connection)
+        if connection.lazy:
+            raise Impossible
+        self._identify(connection)
 
-    def _identify(self, connection: Connection) -> bool:
+    def _identify(self, connection: Connection) -> None:
         fields: dict[str, Any] = {**AT_ONCE, "feature_negotiation": self.chance.random() < 0.3}
         for name in self.chance.sample(("client_id", "hostname", "user_agent"), self.chance.randrange(4)):
             fields[name] = f"{name} {self._made}"
@@ -111,24 +125,18 @@ class Session(Player):
             fields |= self.chance.choice(FIELDS)
         self.note(f"{connection}: IDENTIFY {fields}")
         self.talk(connection, b"IDENTIFY\n" + sized(json.dumps(fields).encode()))
-        return True
 
-    def disconnect(self) -> bool:
+    def disconnect(self) -> None:
         connection = self._connection()
-        if connection is None:
-            return False
         reset = self.chance.random() < 0.5
         self.note(f"{connection}: {'reset' if reset else 'close'}")
         if reset:
             for link in connection.links:
                 link.reset()
         self.lose(connection)
-        return True
 
-    def bad_command(self) -> bool:
+    def bad_command(self) -> None:
         connection = self._connection()
-        if connection is None:
-            return False
         state = connection.window.state
         topic, channel = self.chance.choice(self._topics), self.chance.choice(self._channels)
         line, body, cut = bad_arguments.command(self.chance, topic, channel, state != INIT, state == CLOSING)
@@ -143,23 +151,20 @@ class Session(Player):
             self.talk(connection, data)
         else:
             self.talk(connection, data + FENCE, 2)
-        return True
 
     # Publishing
 
-    def pub(self) -> bool:
-        return self._publish("PUB", None, [self._body()])
+    def pub(self) -> None:
+        self._publish("PUB", None, [self._body()])
 
-    def mpub(self) -> bool:
-        return self._publish("MPUB", None, [self._body() for _ in range(self.chance.randrange(1, 6))])
+    def mpub(self) -> None:
+        self._publish("MPUB", None, [self._body() for _ in range(self.chance.randrange(1, 6))])
 
-    def dpub(self) -> bool:
-        return self._publish("DPUB", self._delay(), [self._body()])
+    def dpub(self) -> None:
+        self._publish("DPUB", self._delay(), [self._body()])
 
-    def _publish(self, verb: str, delay: int | None, bodies: list[bytes]) -> bool:
+    def _publish(self, verb: str, delay: int | None, bodies: list[bytes]) -> None:
         connection = self._connection()
-        if connection is None:
-            return False
         topic = self.chance.choice(self._topics)
         line = f"{verb} {topic}" + (f" {delay}" if delay is not None else "")
         self.note(f"{connection}: {line}, {[body[:20] for body in bodies]}")
@@ -171,26 +176,20 @@ class Session(Player):
             data = data[cut:]
         if self.talk(connection, data)[0].data == b"OK":
             self.queues.publish(topic, len(bodies), bool(delay))
-        return True
 
     # Consuming
 
-    def sub(self) -> bool:
+    def sub(self) -> None:
         connection = self._connection(INIT)
-        if connection is None:
-            return False
         topic, channel = self.chance.choice(self._topics), self.chance.choice(self._channels)
         self.note(f"{connection}: SUB {topic} {channel}")
         if self.talk(connection, f"SUB {topic} {channel}\n".encode())[0].data == b"OK":
             window = connection.window
             window.topic, window.channel, window.state = topic, channel, SUBSCRIBED
             self.queues.channel(topic, channel).clients += 1
-        return True
 
-    def rdy(self) -> bool:
+    def rdy(self) -> None:
         connection = self._connection(SUBSCRIBED, CLOSING)
-        if connection is None:
-            return False
         window = connection.window
         count = self.chance.choice((0, 1, 1, 2, 3, 5, 50))
         if connection.lazy:
@@ -198,39 +197,36 @@ class Session(Player):
         others = [other.window for other in self.connections if other is not connection]
         place = (window.topic, window.channel)
         if count and any(other.ready and place == (other.topic, other.channel) for other in others):
-            return False
+            raise Impossible
         line = f"RDY {count}"
         if self.chance.random() < 0.1:
             line = {0: "RDY ", 1: "RDY"}.get(count, f"RDY 0{count}")
         self.note(f"{connection}: {line}")
         if self.send(connection, [line.encode()] * 2) and window.state == SUBSCRIBED:
             window.ready = count
-        return True
 
-    def fin(self) -> bool:
-        return self._answer(b"FIN %b")
+    def fin(self) -> None:
+        self._answer(b"FIN %b")
 
-    def touch(self) -> bool:
-        return self._answer(b"TOUCH %b")
+    def touch(self) -> None:
+        self._answer(b"TOUCH %b")
 
-    def req(self) -> bool:
+    def req(self) -> None:
         delay = 0 if self.chance.random() < 0.6 else self.chance.choice((*LATER, 99_999_999))
-        return self._answer(b"REQ %%b %d" % delay, delay)
+        self._answer(b"REQ %%b %d" % delay, delay)
 
-    def _answer(self, command: bytes, delay: int = 0) -> bool:
+    def _answer(self, command: bytes, delay: int = 0) -> None:
         """To a message in flight; sometimes to one that is not, or that another has."""
         connection = self._connection(SUBSCRIBED, CLOSING)
-        if connection is None:
-            return False
         foreign = ""
         if self.chance.random() < 0.85:
             messages = connection.held
         else:
-            other = self._connection(SUBSCRIBED, CLOSING) or connection
+            other = self._connection(SUBSCRIBED, CLOSING)
             foreign = " of another topic" * (other.window.topic != connection.window.topic)
             messages = other.held[:2] if foreign else [*connection.dropped[-3:], *other.held[:2], UNKNOWN]
         if not messages:
-            return False
+            raise Impossible
         held = messages[0] if self.chance.random() < 0.7 else self.chance.choice(messages)
         self.note(f"{connection}: {(command % held.body[:20]).decode()}{foreign}")
         if self.send(connection, [command % id for id in held.ids]) and held in connection.held and command[:1] != b"T":
@@ -243,30 +239,24 @@ class Session(Player):
             if command[:1] == b"R":
                 channel.deferred += delay > 0
                 channel.depth += delay == 0
-        return True
 
-    def cls(self) -> bool:
+    def cls(self) -> None:
         connection = self._connection(SUBSCRIBED)
-        if connection is None:
-            return False
         self.note(f"{connection}: CLS")
         if self.talk(connection, b"CLS\n")[0].data == b"CLOSE_WAIT":
             connection.window.state = CLOSING
             connection.window.ready = 0
-        return True
 
-    def nop(self) -> bool:
+    def nop(self) -> None:
         connection = self._connection(SUBSCRIBED, CLOSING)
-        if connection is None:
-            return False
         self.note(f"{connection}: NOP")
-        return self.send(connection, [b"NOP"] * 2)
+        self.send(connection, [b"NOP"] * 2)
 
-    def strange(self) -> bool:
+    def strange(self) -> None:
         """What is explained."""
         connection = self._connection(INIT, SUBSCRIBED)
-        if connection is None or self.chance.random() < 0.9:
-            return False
+        if self.chance.random() < 0.9:
+            raise Impossible
         topic = self.chance.choice(self._topics)
         if connection.window.state == SUBSCRIBED:
             self.note(f"{connection}: RDY {1 << 64}")
@@ -278,7 +268,6 @@ class Session(Player):
             self.note(f"{connection}: MPUB {topic} with messages beyond its body")
             body = mpub_body(*[b"x" * 1000] * 5)
             self.talk(connection, b"MPUB %b\n" % topic.encode() + bad_arguments.int32(4000) + body)
-        return True
 
     # HTTP
 
@@ -287,7 +276,7 @@ class Session(Player):
         self.compare("answers", ours, real)
         return ours
 
-    def topic_act(self) -> bool:
+    def topic_act(self) -> None:
         act = self.chance.choice(("create", "create", "empty", "pause", "unpause", "unpause", "delete"))
         name = self.chance.choice(self._topics)
         self.note(f"/topic/{act} {name}")
@@ -299,25 +288,22 @@ class Session(Player):
                 self._drop_topic(name)
             elif act != "create":
                 topic.paused = act == "pause"
-        return True
 
-    def channel_act(self) -> bool:
+    def channel_act(self) -> None:
         act = self.chance.choice(("create",) * 4 + ("empty", "pause", "unpause", "unpause", "delete"))
         topic, name = self.chance.choice(self._topics), self.chance.choice(self._channels)
         if act == "empty" and self._may_refill(topic, name):
-            return False
+            raise Impossible
         self.note(f"/channel/{act} {topic} {name}")
         answer = self.request(f"POST /channel/{act}?topic={topic}&channel={name}".replace("#", "%23"), b"")
-        if answer.status != 200:
-            return True
-        channel = self.queues.channel(topic, name)
-        if act == "empty":
-            self._empty(topic, channel)
-        elif act == "delete":
-            self._drop_channel(topic, name)
-        elif act != "create":
-            channel.paused = act == "pause"
-        return True
+        if answer.status == 200:
+            channel = self.queues.channel(topic, name)
+            if act == "empty":
+                self._empty(topic, channel)
+            elif act == "delete":
+                self._drop_channel(topic, name)
+            elif act != "create":
+                channel.paused = act == "pause"
 
     def _may_refill(self, topic: str, name: str) -> bool:
         """Whether it is undetermined what is in flight after "empty": nsqd's Channel.Empty makes the consumers ready
@@ -348,15 +334,14 @@ class Session(Player):
             if (connection.window.topic, connection.window.channel) == (topic, name):
                 self.talk(connection, b"")
 
-    def http_pub(self) -> bool:
+    def http_pub(self) -> None:
         topic, delay = self.chance.choice(self._topics), self._delay()
         what = f"POST /pub?topic={topic}" + f"&defer={delay}" * (delay > 0 or self.chance.random() < 0.3)
         self.note(what)
         if self.request(what.replace("#", "%23"), self._body()).status == 200:
             self.queues.publish(topic, 1, delay > 0)
-        return True
 
-    def http_mpub(self) -> bool:
+    def http_mpub(self) -> None:
         topic, bodies = self.chance.choice(self._topics), [self._body() for _ in range(self.chance.randrange(1, 6))]
         what, body = f"POST /mpub?topic={topic}", b"\n".join(bodies)
         if self.chance.random() < 0.5:
@@ -366,26 +351,23 @@ class Session(Player):
         self.note(f"{what} of {len(bodies)}")
         if self.request(what.replace("#", "%23"), body).status == 200:
             self.queues.publish(topic, len(bodies))
-        return True
 
-    def bad_request(self) -> bool:
+    def bad_request(self) -> None:
         topic, channel = self.chance.choice(self._topics), self.chance.choice(self._channels)
         what, body = bad_arguments.request(self.chance, topic, channel)
         self.note(f"{what} {(body or b'')[:40]!r}")
         self.request(what, body)
-        return True
 
-    def look(self) -> bool:
+    def look(self) -> None:
         """/stats with the clients; the connections that are about to end may be seen for a while."""
         topic, channel = self.chance.choice(self._topics), self.chance.choice(("", "", *self._channels))
         what = f"GET /stats?format={self.chance.choice(('json', 'json', 'text'))}&topic={topic}&channel={channel}"
         what = what.replace("#", "%23").removesuffix("&channel=") + "&include_mem=false"
         self.note(what)
         self.eventually(lambda: [shown(answer.body) for answer in self.ask(what)], "the statistics of clients")
-        return True
 
 
-WEIGHTS: dict[Callable[[Session], bool], int] = {
+WEIGHTS: dict[Callable[[Session], None], int] = {
     Session.connect: 8,
     Session.identify_again: 1,
     Session.disconnect: 1,

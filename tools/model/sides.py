@@ -7,12 +7,12 @@ has come for a while, with `TimeoutError`.
 import json
 import re
 import socket
-import struct
 from contextlib import suppress
+from http.client import HTTPConnection
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from kit.daemons import Address, Daemon, is_readable, open_socket
+from kit.daemons import Address, Daemon, is_readable
 from kit.nsq_client import HEARTBEAT, RESPONSE, Client, Frame
 
 PATIENCE = 10.0  # seconds
@@ -21,28 +21,6 @@ NAMELESS = re.compile(
     r"(?m)^nsqd v.*|^start_time .*|^uptime .*|:\d+ +|(?<=connected: ).*"
     r'|"(remote_address|connect_ts)":[^,]+,|"start_time":\d+'
 )
-
-LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-KIND = re.compile(rb"\r\ncontent-type: *([^\r]*)", re.IGNORECASE)
-LAST = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
-
-
-def connect(address: Address, patience: float) -> socket.socket:
-    sock = open_socket(address, patience)
-    # The kernel's own time limit: Python's would cost a poll() for each call.
-    sock.settimeout(None)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", *divmod(int(patience * 1e6), 1_000_000)))
-    return sock
-
-
-def receive(sock: socket.socket) -> bytes:
-    """b"" at the end of the connection, which may be a reset."""
-    try:
-        return sock.recv(65536)
-    except BlockingIOError:
-        raise TimeoutError("nothing comes") from None
-    except ConnectionError:
-        return b""
 
 
 class Link(Client):
@@ -95,61 +73,22 @@ class Web:
     """One HTTP connection, kept. `send` and `answer` are apart, so that two daemons can be asked at a time."""
 
     def __init__(self, address: Address) -> None:
-        self._address = address
-        self._sock = connect(address, PATIENCE)
-        self._buffer = b""
+        assert isinstance(address, tuple)
+        self._connection = HTTPConnection(*address, timeout=PATIENCE)
+        self.close = self._connection.close
 
     def send(self, what: str, body: bytes | None = None) -> None:
         """`what` is method and target, such as `GET /ping`."""
-        length = "" if body is None else f"Content-Length: {len(body)}\r\n"
-        try:
-            self._sock.sendall(f"{what} HTTP/1.1\r\nHost: x\r\n{length}\r\n".encode() + (body or b""))
-        except ConnectionError:
-            pass  # shown by what is read
+        method, target = what.split(" ", 1)
+        self._connection.request(method, target, body)
 
     def answer(self) -> Answer:
-        while (end := self._buffer.find(b"\r\n\r\n")) < 0:
-            self._more()
-        head = self._buffer[: end + 2]
-        self._buffer = self._buffer[end + 4 :]
-        length = LENGTH.search(head)
-        body = self._take(int(length[1])) if length else self._chunks()
-        kind = KIND.search(head)
-        if LAST.search(head):
-            self._sock.close()
-            self._sock = connect(self._address, PATIENCE)
-        return Answer(int(head[9:12]), kind[1].decode() if kind else "", body)
+        response = self._connection.getresponse()
+        return Answer(response.status, response.getheader("Content-Type", ""), response.read())
 
     def ask(self, what: str, body: bytes | None = None) -> Answer:
         self.send(what, body)
         return self.answer()
-
-    def _more(self) -> None:
-        data = receive(self._sock)
-        if not data:
-            raise ConnectionError(f"closed by the daemon; unread: {self._buffer!r}")
-        self._buffer += data
-
-    def _take(self, size: int) -> bytes:
-        while len(self._buffer) < size:
-            self._more()
-        data, self._buffer = self._buffer[:size], self._buffer[size:]
-        return data
-
-    def _chunks(self) -> bytes:
-        chunks = []
-        while True:
-            while (end := self._buffer.find(b"\r\n")) < 0:
-                self._more()
-            size = int(self._buffer[:end], 16)
-            self._buffer = self._buffer[end + 2 :]
-            chunks.append(self._take(size))
-            self._take(2)
-            if not size:
-                return b"".join(chunks)
-
-    def close(self) -> None:
-        self._sock.close()
 
 
 class Side:
