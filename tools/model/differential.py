@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,7 +110,7 @@ def arena(directory: Path, nsqd: Path) -> Iterator[Arena]:
             pair = stack.enter_context(running_pair(directory / name, nsqd, *LIMITS, *flags))
             sides = (Side("gnsqd", pair.ours), Side("nsqd", pair.real))
             for side in sides:
-                stack.enter_context(side)
+                stack.enter_context(closing(side))
                 assert side.web.ask("PUT /config/log_level", b"error").status == 200
             pairs.append(sides)
         yield Arena(*pairs)

@@ -1,7 +1,7 @@
 """What a session expects of a daemon at rest: how many messages are where, and who gets the next ones."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from model.sides import Stats
 
@@ -109,10 +109,7 @@ class Queues:
             topic.name: (
                 topic.depth,
                 topic.paused,
-                {
-                    channel.name: (channel.depth, channel.in_flight, channel.deferred, channel.clients, channel.paused)
-                    for channel in topic.channels.values()
-                },
+                {channel.name: astuple(channel)[1:] for channel in topic.channels.values()},
             )
             for topic in self.topics.values()
         }

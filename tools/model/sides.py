@@ -9,8 +9,8 @@ import re
 import socket
 from contextlib import suppress
 from http.client import HTTPConnection
-from types import TracebackType
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import NamedTuple
 
 from kit.daemons import Address, Daemon, is_readable
 from kit.nsq_client import HEARTBEAT, RESPONSE, Client, Frame
@@ -92,45 +92,31 @@ class Web:
 
 
 class Side:
-    """A daemon and the connection for HTTP that all sessions share; `with` ends the connection."""
+    """A daemon and the connection for HTTP that all sessions share."""
 
     def __init__(self, name: str, daemon: Daemon) -> None:
         self.name = name
         self.daemon = daemon
         self.web = Web(daemon.http_address)
 
-    def __enter__(self) -> "Side":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self.web.close()
 
 
+OF_CHANNEL = itemgetter("depth", "in_flight_count", "deferred_count", "client_count", "paused")
 Stats = dict[str, tuple[int, bool, dict[str, tuple[int, int, int, int, bool]]]]
 
 
 def counts(text: bytes) -> Stats:
     """What `/stats?format=json` has of each topic: depth, paused and the channels; of each channel depth, in flight,
     deferred, clients and paused. `text` begins behind `"topics":`."""
-    topics: list[dict[str, Any]] = json.loads(b'{"topics":' + text)["topics"] or []
     return {
         topic["topic_name"]: (
             topic["depth"],
             topic["paused"],
-            {
-                channel["channel_name"]: (
-                    channel["depth"],
-                    channel["in_flight_count"],
-                    channel["deferred_count"],
-                    channel["client_count"],
-                    channel["paused"],
-                )
-                for channel in topic["channels"] or []
-            },
+            {channel["channel_name"]: OF_CHANNEL(channel) for channel in topic["channels"] or []},
         )
-        for topic in topics
+        for topic in json.loads(b'{"topics":' + text)["topics"] or []
     }
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -132,22 +133,11 @@ def create_channels(daemon: Daemon, topics: int) -> None:
         list(threads.map(lambda number: create(daemon, f"t{number}", "c"), range(min(topics, 300))))
 
 
-def mpub(daemon: Daemon, count: int) -> None:
-    publish(daemon, count, b"x", count)
-
-
-def post_lines(daemon: Daemon, count: int) -> None:
-    post(daemon, "/mpub?topic=t", b"x\n" * count)
-
-
-def leave(_: Daemon, registrant: Nsqd) -> None:
-    registrant.close()
-
-
 EMPTY_TOPIC, DELETE_TOPIC = request(f"/topic/empty?{PLACE}"), request(f"/topic/delete?{PLACE}")
 ORDER = request(f"/channel/rules?{PLACE}&ordered=true")
 REWIND = request(f"/channel/rewind?{PLACE}&to=first")
 CREATE_FROM = request("/channel/create?topic=t&channel=past&from=first")
+MPUB = partial(publish, body=b"x", batch=1_000_000)
 JOURNAL, RETENTION = "--durability=process", "--retention-bytes=4000000000"
 ON_DISK, IN_MEMORY = "--mem-queue-size=0", "--mem-queue-size=3000000"
 GIB = 1024
@@ -195,7 +185,13 @@ ATTACKS = (
     freeze("cancel, ordered, 500,000 requeued, journal", 500_000, requeued_in_order, cancel, JOURNAL),
     freeze("40 views of the page, 3,000 topics", 3_000, with_channel, view_pages, PAGE, topics=True),
     freeze("channel/create, 10,000 topics", 10_000, with_channel, create_channels, real=True, topics=True),
-    freeze("MPUB, 1,000,000 tiny messages", 1_000_000, with_channel, mpub, ON_DISK, real=True),
-    freeze("/mpub, 2,600,000 lines", 2_600_000, with_channel, post_lines, real=True),
-    freeze("registrant leaves, 200,000 topics", 200_000, registrant, leave, *EMBEDDED),
+    freeze("MPUB, 1,000,000 tiny messages", 1_000_000, with_channel, MPUB, ON_DISK, real=True),
+    freeze(
+        "/mpub, 2,600,000 lines",
+        2_600_000,
+        with_channel,
+        lambda daemon, count: post(daemon, "/mpub?topic=t", b"x\n" * count),
+        real=True,
+    ),
+    freeze("registrant leaves, 200,000 topics", 200_000, registrant, lambda _, nsqd: nsqd.close(), *EMBEDDED),
 )
