@@ -11,18 +11,17 @@ from time import monotonic
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from gnsqd.net.stream import DeflateLayer, SnappyLayer
+from gnsqd.net.stream import DeflateLayer
 from gnsqd.shared.errors import NSQError
 from kit.nsq_client import HEARTBEAT, MESSAGE, parse_message, sized
 from kit.upgraded_client import tls_client_context
 
 ANSWERS = (b"REQ ID 0\n", b"TOUCH ID\nFIN ID\n", b"FIN ID\nTOUCH ID\n", b"FIN ID\n")  # to a message, by its CRC
-COMPRESSIONS = {"deflate": lambda: DeflateLayer(6), "snappy": SnappyLayer}
 GOODBYE = b""  # among commands: the end of our direction of TLS
 
 
 class TLSClient:
-    """The client's end of TLS, as a layer, which has output after each `decode`, too."""
+    """The client's end of TLS, as a layer, which may have to send something after each `decode`."""
 
     pending = False
 
@@ -50,8 +49,8 @@ class TLSClient:
 
 
 class Script(NamedTuple):
-    """What a client does, however that is cut: it puts on `layers`, sends `commands`, and, if it waits for
-    `deliveries`, answers messages; then it ends its direction."""
+    """What a client does, however that is cut: it puts `layers` on, sends `commands`, answers messages if it waits for
+    `deliveries`, and ends its direction."""
 
     magic: bytes
     layers: list[str]
@@ -63,44 +62,38 @@ class Client:
     """`chance` cuts and stalls; `pieces` are numbers of bytes to send or receive at once."""
 
     def __init__(self, sock: socket.socket, script: Script, chance: random.Random, pieces: tuple[int, ...]) -> None:
-        self.sock = sock
-        self.script = script
+        self.sock, self.script, self._chance, self._pieces = sock, script, chance, pieces
         self.frames: list[tuple[int, bytes]] = []  # without ids
         self.deliveries: list[tuple[bytes, int, int]] = []  # the beginnings and CRCs of bodies, and attempts
         self.ended = False
         self.active_at = monotonic()
         self.tls: TLSClient | None = None
-        self._chance = chance
-        self._pieces = pieces
-        self._commands = iter(script.commands)
         self._layers: list[Any] = []
-        wanted = {"tls_v1" if name.startswith("tls") else name: True for name in script.layers}
+        self._commands = iter(script.commands)
+        wanted = {name.replace("tls1.2", "tls_v1").replace("tls1.3", "tls_v1"): True for name in script.layers}
         body = json.dumps({"feature_negotiation": True, "output_buffer_timeout": 25, **wanted}).encode()
-        self._unsent = bytearray(script.magic + b"IDENTIFY\n" + sized(body))
-        self._unread = b""
+        self._unsent, self._unread = bytearray(script.magic + b"IDENTIFY\n" + sized(body)), b""
         self._sends = True
         sock.setblocking(False)
 
     def step(self) -> None:
         """Sends some, and receives some."""
-        if self._sends:
-            try:
+        try:
+            if self._sends:
                 self._send()
-            except BlockingIOError:
-                pass
-            except OSError:  # what was sent before can still be received
-                self._sends = False
-        if self._chance.random() < 0.8:
-            try:
+        except OSError as error:  # what was sent before can still be received
+            self._sends = isinstance(error, BlockingIOError)
+        try:
+            if self._chance.random() < 0.8:
                 data = self.sock.recv(self._chance.choice(self._pieces))
                 self.active_at = monotonic()
                 self._take(data)
                 if not data:
                     self.end()
-            except BlockingIOError:
-                pass
-            except (OSError, NSQError):  # SSLError is an OSError
-                self.end()
+        except BlockingIOError:
+            pass
+        except (OSError, NSQError):  # SSLError is an OSError
+            self.end()
 
     def _send(self) -> None:
         if not self._unsent and (not self.script.layers or len(self.frames) > len(self.script.layers)):
@@ -111,8 +104,8 @@ class Client:
             elif command is not None:
                 self._write(command)
             elif len(self.deliveries) >= self.script.deliveries:
-                self.sock.shutdown(socket.SHUT_WR)
                 self._sends = False
+                self.sock.shutdown(socket.SHUT_WR)
         if self._unsent:
             del self._unsent[: self.sock.send(self._unsent[: self._chance.choice(self._pieces)])]
             self.active_at = monotonic()
@@ -146,14 +139,12 @@ class Client:
         elif data != HEARTBEAT:
             self.frames.append((kind, re.sub(b"[0-9a-f]{16}", b"ID", data)))
             if len(self.frames) <= len(self.script.layers):
-                self._put_on(self.script.layers[len(self.frames) - 1])
-
-    def _put_on(self, name: str) -> None:
-        if name.startswith("tls"):
-            self.tls = TLSClient(name)
-        self._layers.append(self.tls if self.tls and not self._layers else COMPRESSIONS[name]())
-        data, self._unread = self._unread, b""
-        self._take(data, len(self._layers) - 1)
+                name = self.script.layers[len(self._layers)]
+                if name != "deflate":
+                    self.tls = TLSClient(name)
+                self._layers.append(self.tls if name != "deflate" else DeflateLayer(6))
+                data, self._unread = self._unread, b""
+                self._take(data, len(self._layers) - 1)
 
     def damage(self) -> None:
         """Changes, removes, repeats or inserts bytes of what is to be sent."""
