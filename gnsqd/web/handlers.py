@@ -28,7 +28,6 @@ from gnsqd.queues.moment import MessageNotFound, parse_moment
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.shared.names import check_limit, is_ephemeral, is_valid_name
-from gnsqd.shared.record import Record
 from gnsqd.storage.metadata import MetadataFile
 from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
@@ -50,16 +49,26 @@ _PIECE = 65536
 _BY_KEY = {option.cfg: option for option in OPTIONS if option.cfg}
 
 
-class API(Record):
+class API:
     """The endpoints of one daemon. `status` and `debug` have those of the daemon itself."""
 
-    _options: Options
-    _registry: Registry
-    _log: Logger
-    _metadata_file: MetadataFile
-    _lookup: Lookup
-    status: Status
-    debug: Debug
+    def __init__(
+        self,
+        options: Options,
+        registry: Registry,
+        log: Logger,
+        metadata_file: MetadataFile,
+        lookup: Lookup,
+        status: Status,
+        debug: Debug,
+    ) -> None:
+        self._options = options
+        self._registry = registry
+        self._log = log
+        self._metadata_file = metadata_file
+        self._lookup = lookup
+        self.status = status
+        self.debug = debug
 
     def pub(self, request: Request) -> str:
         if request.too_big or request.broken:
