@@ -1,14 +1,12 @@
-"""What compiled modules do without Python in between.
-
-The clocks stand in for those of `time`, the other functions for those of `plain`, which describes them.
-"""
+"""What compiled modules do without Python in between: the clocks stand in for those of `time`, and the functions for
+messages for those of `plain`, which describes them."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_SetFromErrno
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_INCREF
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.string cimport memchr, memcpy
+from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 from gnsqd.net.endpoint cimport Endpoint
@@ -22,8 +20,8 @@ cdef extern from "sys/socket.h":
     Py_ssize_t recv(int fd, void *buffer, size_t size, int flags)
     Py_ssize_t send(int fd, const void *data, size_t size, int flags)
 
-cdef unsigned int FRAME_TYPE_MESSAGE = protocol.FRAME_TYPE_MESSAGE
 cdef char _buffer[65536]  # of all connections, each for a single call
+cdef unsigned int FRAME_TYPE_MESSAGE = protocol.FRAME_TYPE_MESSAGE
 
 
 cpdef long long time_ns() noexcept:
@@ -42,50 +40,6 @@ cdef inline long long _nanoseconds(int clock) noexcept:
     cdef timespec now
     clock_gettime(clock, &now)
     return <long long>now.tv_sec * 1_000_000_000 + now.tv_nsec
-
-
-cpdef Py_ssize_t find_line_end(bytes data, Py_ssize_t start) noexcept:
-    cdef const char *first = PyBytes_AS_STRING(data)
-    cdef const char *end = <const char *>memchr(first + start, b"\n", PyBytes_GET_SIZE(data) - start)
-    return -1 if end == NULL else end - first
-
-
-cpdef list new_frames(long long id, long long timestamp, list bodies):
-    cdef unsigned char head[34]
-    cdef unsigned char *to
-    cdef bytes body, frame
-    cdef Py_ssize_t size, position = 0
-    cdef list frames = PyList_New(len(bodies))
-    _put_int32(head + 4, FRAME_TYPE_MESSAGE)
-    _put_int32(head + 8, timestamp >> 32)
-    _put_int32(head + 12, timestamp)
-    head[16], head[17] = 0, 1
-    _put_hex(head + 18, 13, id >> 12)
-    for body in bodies:
-        size = PyBytes_GET_SIZE(body)
-        _put_int32(head, 30 + size)
-        _put_hex(head + 31, 3, id)
-        id += 1
-        frame = PyBytes_FromStringAndSize(NULL, 34 + size)
-        to = <unsigned char *>PyBytes_AS_STRING(frame)
-        memcpy(to, head, 34)
-        memcpy(to + 34, PyBytes_AS_STRING(body), size)
-        Py_INCREF(frame)
-        PyList_SET_ITEM(frames, position, frame)
-        position += 1
-    return frames
-
-
-cdef inline void _put_int32(unsigned char *to, long long value) noexcept:
-    cdef unsigned int big_endian = htonl(<unsigned int>value)
-    memcpy(to, &big_endian, 4)
-
-
-cdef inline void _put_hex(unsigned char *to, int digits, long long value) noexcept:
-    while digits:
-        digits -= 1
-        to[digits] = b"0123456789abcdef"[value & 15]
-        value >>= 4
 
 
 cdef class NativeEndpoint(Endpoint):
@@ -189,3 +143,41 @@ cdef class NativeRecords:
             piece = PyBytes_FromStringAndSize(_buffer, length)
             encoded = encoded + piece if encoded else piece
         return encoded
+
+
+cpdef list new_frames(long long id, long long timestamp, list bodies):
+    cdef unsigned char head[34]
+    cdef unsigned char *to
+    cdef bytes body, frame
+    cdef Py_ssize_t size, position = 0
+    cdef list frames = PyList_New(len(bodies))
+    _put_int32(head + 4, FRAME_TYPE_MESSAGE)
+    _put_int32(head + 8, timestamp >> 32)
+    _put_int32(head + 12, timestamp)
+    head[16], head[17] = 0, 1
+    _put_hex(head + 18, 13, id >> 12)
+    for body in bodies:
+        size = PyBytes_GET_SIZE(body)
+        _put_int32(head, 30 + size)
+        _put_hex(head + 31, 3, id)
+        id += 1
+        frame = PyBytes_FromStringAndSize(NULL, 34 + size)
+        to = <unsigned char *>PyBytes_AS_STRING(frame)
+        memcpy(to, head, 34)
+        memcpy(to + 34, PyBytes_AS_STRING(body), size)
+        Py_INCREF(frame)
+        PyList_SET_ITEM(frames, position, frame)
+        position += 1
+    return frames
+
+
+cdef inline void _put_int32(unsigned char *to, long long value) noexcept:
+    cdef unsigned int big_endian = htonl(<unsigned int>value)
+    memcpy(to, &big_endian, 4)
+
+
+cdef inline void _put_hex(unsigned char *to, int digits, long long value) noexcept:
+    while digits:
+        digits -= 1
+        to[digits] = b"0123456789abcdef"[value & 15]
+        value >>= 4

@@ -9,11 +9,6 @@ _FIRST_ATTEMPT = 1
 _LAST_DIGITS = [b"%03x" % number for number in range(1 << 12)]
 
 
-def find_line_end(data: bytes, start: int) -> int:
-    """Returns where the first line feed is, from `start` on; -1 if there is none."""
-    return data.find(b"\n", start)
-
-
 def new_frames(id: int, timestamp: int, bodies: list[bytes]) -> list[bytes]:
     """Returns the frames (`queues.message`) of messages that were never delivered. They have consecutive ids from `id`
     on, of which only the last three of the 16 digits differ; `timestamp` is the wall clock in ns."""

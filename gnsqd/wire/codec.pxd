@@ -1,7 +1,5 @@
 cimport cython
 
-from gnsqd.net.native cimport find_line_end
-
 cdef class CommandSpec:
     cdef readonly str name, code
     cdef readonly object check, handler

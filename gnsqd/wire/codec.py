@@ -12,7 +12,6 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
-from gnsqd.net.plain import find_line_end
 from gnsqd.shared.errors import NSQError
 from gnsqd.shared.protocol import FRAME_TYPE_ERROR
 
@@ -239,10 +238,10 @@ class Decoder:
 
     def _new_command(self) -> Command | None:
         """Returns the command of the next line; errors and None as `next_command`."""
-        end = find_line_end(self._buffer, self._position)
+        end = self._buffer.find(b"\n", self._position)
         if end < 0 and self._pieces:
             self._join()
-            end = find_line_end(self._buffer, self._position)
+            end = self._buffer.find(b"\n", self._position)
         start = self._position
         if (self._length if end < 0 else end) - start >= MAX_LINE:
             raise LineTooLong("bufio: buffer full")
