@@ -32,7 +32,7 @@ _FORWARDED: tuple[int, ...] = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, 
 _FORWARDED += (_signal.SIGUSR1, _signal.SIGUSR2, _signal.SIGCONT)
 _ANSWER_SECONDS = 5.0
 
-_STATUS = ("Cap", "Cpus_", "Gid", "Groups", "Mems_", "NoNewPrivs", "Seccomp", "SigBlk", "SigIgn", "Uid")
+_STATUS = ("Cap", "Cpus_", "Gid", "Groups", "Mems_", "NoNewPrivs", "Seccomp", "SigBlk", "Uid")
 _FILES = ("attr/current", "cgroup", "limits", "oom_score_adj", "personality")
 _VARIABLES = ("GEVENT", "GLIBC", "LANG", "LC_", "LD_", "MALLOC", "OPENSSL", "PYTHON")  # are read as a process starts
 _MANAGED = ("LISTEN_FDS", "NOTIFY_SOCKET")  # a service manager knows its service by the pid
@@ -95,6 +95,7 @@ def _context() -> str:
     stats = _read("stat").rpartition(")")[2].split()
     facts: list[object] = [sys.executable, _interpreter_options(), os.stat("/")[1:3]]
     facts += [stats[16], *stats[37:39]]  # nice, rt_priority and policy (proc(5))
+    facts += [number for number in range(1, 32) if _signal.getsignal(number) == _signal.SIG_IGN]  # glibc ignores 32
     facts += [line for line in _read("status").splitlines() if line.startswith(_STATUS)]
     facts += map(_read, _FILES)
     facts += [os.readlink(f"/proc/self/ns/{name}") for name in sorted(os.listdir("/proc/self/ns"))]
