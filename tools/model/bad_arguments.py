@@ -59,35 +59,19 @@ ANYWHERE = [
     *(Command(b"MPUB T", sized(int32(2) + sized(b"x") + sized(b"y"))[:size], True) for size in range(18)),
 ]
 
+BAD_SETTINGS: dict[str, tuple[object, ...]] = {
+    "heartbeat_interval": (999, 60001, -2, 1.5, "1000"),
+    "output_buffer_size": (63, 65537, -2),
+    "output_buffer_timeout": (24, 30001),
+    "sample_rate": (100, -1, 1 << 31),
+    "msg_timeout": (999, 900001, -1),
+    "client_id": (1,),
+    "feature_negotiation": (1,),
+}
 BAD_IDENTIFY = [
-    b"{",
-    b"[]",
-    b'""',
-    *(
-        json.dumps(fields).encode()
-        for fields in (
-            {"heartbeat_interval": 999},
-            {"heartbeat_interval": 60001},
-            {"heartbeat_interval": -2},
-            {"heartbeat_interval": 1.5},
-            {"heartbeat_interval": "1000"},
-            {"output_buffer_size": 63},
-            {"output_buffer_size": 65537},
-            {"output_buffer_size": -2},
-            {"output_buffer_timeout": 24},
-            {"output_buffer_timeout": 30001},
-            {"output_buffer_timeout": 24, "output_buffer_size": 63},
-            {"sample_rate": 100},
-            {"sample_rate": -1},
-            {"sample_rate": 1 << 31},
-            {"msg_timeout": 999},
-            {"msg_timeout": 900001},
-            {"msg_timeout": -1},
-            {"client_id": 1},
-            {"feature_negotiation": 1},
-            {"feature_negotiation": True, "snappy": True, "deflate": True},
-        )
-    ),
+    *(b"{", b"[]", b'""', b'{"output_buffer_timeout":24,"output_buffer_size":63}'),
+    b'{"feature_negotiation":true,"snappy":true,"deflate":true}',
+    *(json.dumps({name: value}).encode() for name, values in BAD_SETTINGS.items() for value in values),
 ]
 
 # Refused before SUB.

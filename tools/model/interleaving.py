@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from kit.daemons import Daemon, eventually, own_command
@@ -357,19 +358,10 @@ class Run:
         ) and not any(channel.missing() for topic in self._topics.values() for channel in topic.channels.values())
 
 
-WEIGHTS = {
-    Run._publish: 300,
-    Run._read: 200,
-    Run._answer: 400,
-    Run._sync: 60,
-    Run._rdy: 20,
-    Run._come: 10,
-    Run._go: 6,
-    Run._delete: 3,
-    Run._pause: 6,
-    Run._restart: 1,
-}
-KINDS = [kind for kind, weight in WEIGHTS.items() for _ in range(weight)]
+WEIGHTS = dict(
+    _publish=300, _read=200, _answer=400, _sync=60, _rdy=20, _come=10, _go=6, _delete=3, _pause=6, _restart=1,
+)  # fmt: skip
+KINDS: list[Callable[[Run], None]] = [getattr(Run, name) for name, weight in WEIGHTS.items() for _ in range(weight)]
 
 
 def main() -> int:

@@ -367,27 +367,11 @@ class Session(Player):
         self.eventually(lambda: [shown(answer.body) for answer in self.ask(what)], "the statistics of clients")
 
 
-WEIGHTS: dict[Callable[[Session], None], int] = {
-    Session.connect: 8,
-    Session.identify_again: 1,
-    Session.disconnect: 1,
-    Session.bad_command: 4,
-    Session.pub: 12,
-    Session.mpub: 6,
-    Session.dpub: 3,
-    Session.sub: 10,
-    Session.rdy: 14,
-    Session.fin: 28,
-    Session.touch: 5,
-    Session.req: 14,
-    Session.cls: 1,
-    Session.nop: 1,
-    Session.strange: 1,
-    Session.topic_act: 6,
-    Session.channel_act: 8,
-    Session.http_pub: 4,
-    Session.http_mpub: 3,
-    Session.bad_request: 4,
-    Session.look: 4,
-}
-KINDS = [kind for kind, weight in WEIGHTS.items() for _ in range(weight)]
+WEIGHTS = dict(
+    connect=8, identify_again=1, disconnect=1, bad_command=4, pub=12, mpub=6, dpub=3, sub=10, rdy=14, fin=28,
+    touch=5, req=14, cls=1, nop=1, strange=1, topic_act=6, channel_act=8, http_pub=4, http_mpub=3,
+    bad_request=4, look=4,
+)  # fmt: skip
+KINDS: list[Callable[[Session], None]] = [
+    getattr(Session, name) for name, weight in WEIGHTS.items() for _ in range(weight)
+]
