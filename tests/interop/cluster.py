@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.lookupds import Lookupd
@@ -45,9 +44,7 @@ class Program:
     def __enter__(self) -> "Program":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait(DEADLINE)
 

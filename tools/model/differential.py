@@ -141,12 +141,6 @@ def play(nsqd: Path, seed: int, steps: int, first: int = 0, stride: int = 1, eno
     raise AssertionError
 
 
-def play_one(nsqd: Path, session: str, steps: Collection[int]) -> None:
-    """Show what is done; Difference."""
-    with tempfile.TemporaryDirectory() as directory, arena(Path(directory), nsqd) as ring:
-        sys.stdout.writelines(f"{line}\n" for line in ring.play(session, steps))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="model.differential", description=__doc__)
     parser.add_argument("--steps", type=int, default=20_000)
@@ -158,7 +152,8 @@ def main() -> int:
     nsqd = PEERS / "nsqd"
     if arguments.session:
         only = map(int, arguments.only.split(",")) if arguments.only else range(STEPS)
-        play_one(nsqd, arguments.session, list(only))
+        with tempfile.TemporaryDirectory() as directory, arena(Path(directory), nsqd) as ring:
+            sys.stdout.writelines(f"{line}\n" for line in ring.play(arguments.session, list(only)))
         return 0
     begin = time.monotonic()
     jobs = arguments.jobs

@@ -4,32 +4,22 @@ A session ends at such a step, because from there on the two are in different st
 """
 
 import re
-from typing import NamedTuple
 
-
-class Explained(NamedTuple):
-    """`step`, `ours` and `real` are found in what was sent and in what came."""
-
-    reason: str
-    step: str
-    ours: str
-    real: str
-
-
+# The reason, and what is found in the step, in our answer and in the real one.
 EXPLAINED = [
-    Explained(
+    (
         "a number that 64 bits do not hold is refused; nsqd takes what is left of it (NSQD-COMPAT 0.1 item 18)",
         r"(RDY|REQ \w+|DPUB \S+) \d{20,}",
         r"E_INVALID",
         r"",
     ),
-    Explained(
+    (
         "the messages of an MPUB end where its body ends; nsqd reads on (item 24)",
         r"MPUB .* beyond its body",
         r"E_BAD_BODY",
         r"OK",
     ),
-    Explained(
+    (
         "no two messages of the daemon have one id; in nsqd it may also be that of a message of this topic (item 12)",
         r"(FIN|REQ|TOUCH) .* of another topic",
         r"_FAILED \w+ ID failed ID not in flight",
@@ -40,7 +30,7 @@ EXPLAINED = [
 
 def reason(step: str, ours: str, real: str) -> str:
     """Why these answers to `step` differ; "" when nothing explains it."""
-    for row in EXPLAINED:
-        if re.search(row.step, step) and re.search(row.ours, ours) and re.search(row.real, real):
-            return row.reason
+    for text, *patterns in EXPLAINED:
+        if all(map(re.search, patterns, (step, ours, real))):
+            return text
     return ""

@@ -7,7 +7,6 @@ its depth. Nothing waits: what is not there at once is not there.
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import Self
 
 import pytest
@@ -120,9 +119,7 @@ class FakeClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _mine(self) -> list[bytes]:

@@ -4,7 +4,6 @@ import json
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 import pyarrow.parquet as pq
@@ -70,9 +69,7 @@ class Publisher:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._thread.join()
         self.disconnect()

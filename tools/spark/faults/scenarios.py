@@ -136,28 +136,19 @@ def fill_disk(stage: Stage) -> None:
 
 
 KILLS = 10
+SEALED = inject("sealed, before FIN")
+OTHERS = tuple(inject(point) for point in IN_TASK if point not in SEAL_TO_FIN)
 
 ROWS = (
     Row("driver killed, at any moment", (kill_driver,), 2 * KILLS),
     Row(f"driver killed at each of {len(POINTS)} points", tuple(inject(point) for point in POINTS), 1),
     *(Row(f"executor killed: {point}", (inject(point),), KILLS, cluster=True) for point in SEAL_TO_FIN),
-    Row(
-        "executor killed at each of the other points of a task",
-        tuple(inject(point) for point in IN_TASK if point not in SEAL_TO_FIN),
-        3,
-        cluster=True,
-    ),
+    Row("executor killed at each of the other points of a task", OTHERS, 3, cluster=True),
     Row("Python worker killed: sealed, before FIN", (inject("sealed, before FIN", "worker"),), KILLS),
     Row("nsqd restarted", (restart_nsqd,), KILLS),
     Row(f"nsqlookupd gone for {LOOKUPD_AWAY:.0f} s", (lookupd_gone,), 5, lookupd=True),
     Row("spool in an object store: driver killed, at any moment", (kill_driver,), KILLS, bucket=True),
-    Row(
-        "spool in an object store: executor killed: sealed, before FIN",
-        (inject("sealed, before FIN"),),
-        KILLS,
-        cluster=True,
-        bucket=True,
-    ),
+    Row("spool in an object store: executor killed: sealed, before FIN", (SEALED,), KILLS, cluster=True, bucket=True),
     Row("disk of the spool full for 5 s", (fill_disk,), 5, small_disk=True),
     Row("without spool: driver killed, at any moment", (kill_driver,), KILLS, spool=False),
     Row("without spool: executor killed after its first FINs", (inject("half of the FINs sent"),), KILLS, False, True),
@@ -165,7 +156,7 @@ ROWS = (
 SHORT = (
     Row(
         "driver killed twice, nsqd restarted, disk of the spool full for 5 s",
-        (inject("sealed, before FIN"), restart_nsqd, fill_disk, inject("before commit")),
+        (SEALED, restart_nsqd, fill_disk, inject("before commit")),
         1,
         small_disk=True,
     ),
