@@ -102,7 +102,7 @@ class Records:
         self._output = output
 
     def failed(self, result: int, reading: bool) -> None:
-        """Is called when SSL_read, or else SSL_write, did not return a number of bytes."""
+        """Handles that SSL_read, or else SSL_write, has not returned a number of bytes."""
 
     def decode(self, data: bytes) -> bytes:
         self.pending = False
