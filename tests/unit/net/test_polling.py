@@ -5,7 +5,7 @@ import time
 import gevent
 import pytest
 
-from gnsqd.net.connection import WINDOW, Polling, shared_polling
+from gnsqd.net.connection import WINDOW, Polling
 
 DEADLINE = 30.0
 
@@ -22,12 +22,6 @@ def make_look(polling: Polling) -> None:
         polling.note()
 
 
-def test_quick_input_keeps_the_loop_awake(polling: Polling) -> None:
-    polling.note()
-    assert not polling.looking, "one input is not enough"
-    make_look(polling)
-
-
 def test_slow_input_does_not(polling: Polling) -> None:
     for _ in range(3):
         polling.note()
@@ -35,7 +29,9 @@ def test_slow_input_does_not(polling: Polling) -> None:
         time.sleep(2 * WINDOW)
 
 
-def test_the_loop_sleeps_when_no_more_comes(polling: Polling) -> None:
+def test_quick_input_keeps_the_loop_awake_until_no_more_comes(polling: Polling) -> None:
+    polling.note()
+    assert not polling.looking, "one input is not enough"
     make_look(polling)
     with gevent.Timeout(DEADLINE):
         while polling.looking:
@@ -54,9 +50,3 @@ def test_others_get_their_turn_meanwhile(polling: Polling) -> None:
         polling.note()
         gevent.sleep(0)
     done.get()
-
-
-def test_all_connections_of_a_hub_share_one() -> None:
-    assert shared_polling() is shared_polling()
-    other = gevent.get_hub().threadpool.apply(shared_polling)
-    assert other is not shared_polling()
