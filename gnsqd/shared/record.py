@@ -27,4 +27,4 @@ class Record:
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        """Is called when all values are set."""
+        """Completes the object when all values are set."""

@@ -17,8 +17,10 @@ import socket
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
@@ -27,13 +29,17 @@ from unittest.mock import patch
 from zlib import crc32
 
 from cryptography.hazmat.bindings._rust import _openssl
-from gevent import get_hub, joinall, sleep
+from gevent import Greenlet, get_hub, joinall, sleep
 
 from fuzz.client import GOODBYE, Client, Script
+from gnsqd.broker.environment import Environment
+from gnsqd.broker.registry import Registry
 from gnsqd.log import Level, Logger
 from gnsqd.net import connection, tls
 from gnsqd.net.endpoint import Endpoint
 from gnsqd.options import Options
+from gnsqd.queues.data_path import DataPath
+from gnsqd.queues.guid import GuidFactory
 from gnsqd.shared.errors import BrokerError
 from gnsqd.storage.syncer import Syncer
 from gnsqd.wire import session
@@ -42,7 +48,6 @@ from gnsqd.wire.tcp import TCPServer
 from kit.certificates import issue
 from kit.nsq_client import ERROR, mpub_body, sized
 from model.bad_arguments import NO_ID, command
-from unit.broker.fakes import Fakes
 
 PATIENCE, ROUGH_PATIENCE = 50.0, 0.3  # seconds without progress
 TOPIC, CHANNEL, WILD = b"t#ephemeral", b"c#ephemeral", b"w#ephemeral"
@@ -97,13 +102,10 @@ def scripts(chance: random.Random) -> list[Script]:
         usual += [b"FIN " + NO_ID + b"\n", b"RDY 5\n"] * subscribes
         wild.append(chance.choice((bad.line + b"\n" + bad.body, bytes(flipped), body, GOODBYE, *usual * 20)))
     wild[-1] = wild[-1][: chance.choice((-1, 5, 1000, None))]
-    bodies = rest = [b"%d " % number + bytes(chance.choice(sizes)) for number in range(chance.randrange(1, most))]
-    publishes = []
-    while rest:
-        batch, rest = rest[: (count := chance.choice((1, 1, 20)))], rest[count:]
-        publishes.append(b"MPUB %b\n%b" % (TOPIC, sized(mpub_body(*batch))))
-        if count == 1:
-            publishes[-1] = b"PUB %b\n%b" % (TOPIC, sized(*batch))
+    bodies = [b"%d " % number + bytes(chance.choice(sizes)) for number in range(chance.randrange(1, most))]
+    singles = chance.randrange(len(bodies))
+    publishes = [b"PUB %b\n%b" % (TOPIC, sized(body)) for body in bodies[:singles]]
+    publishes.append(b"MPUB %b\n%b" % (TOPIC, sized(mpub_body(*bodies[singles:]))))
     consume = [b"SUB %b %b\n" % (TOPIC, CHANNEL), b"RDY %d\n" % chance.choice((1, 3, 50))]
     deliveries = sum(1 if crc32(body) % 4 else 2 for body in bodies)
     magic = b"  V2" if chance.random() < 0.95 else chance.randbytes(4)
@@ -120,28 +122,43 @@ class World:
     def __init__(self, directory: Path) -> None:
         self._library = load_failing(os.environ["GNSQD_FAILING"])
         cert, key = issue("server").write(directory / "server")
-        self._directory = directory
-        self._options = Options(tls_cert=cert, tls_key=key, max_msg_size=400_000, max_rdy_count=50, magic_timeout=0)
+        self._options = Options(
+            tls_cert=cert,
+            tls_key=key,
+            max_msg_size=400_000,
+            max_rdy_count=50,
+            magic_timeout=0,
+            data_path=str(directory),
+        )
         self._lanes = [
             (endpoint, partial(module.TLSLayer, module.build_context(self._options)))
             for endpoint, module in ((Endpoint, python_tls()), (connection._new_endpoint, tls))
         ]
         session.TLS_HANDSHAKE_SECONDS = 600.0  # the machine may be busy
         self.injected = ctypes.c_uint.in_dll(self._library, "injected")
-        self._syncer = Syncer()
+        self._log = Logger("", Level.FATAL, StringIO())
+        self._greenlets: list[Greenlet[..., None]] = []
+        stores = DataPath(self._options, self._log, Syncer(), lambda error: None)
+        functions: Any = (stores.open_store, lambda *_: None, lambda name: [], self._spawn)
+        self._environment = Environment(self._options, self._log, GuidFactory(0), *functions)
         self._errors: list[str] = []
         get_hub().handle_error = lambda context, kind, error, trace: self._errors.append(f"{context}: {error!r}")
+
+    def _spawn(self, name: str, body: Callable[[], None]) -> "Greenlet[..., None]":
+        self._greenlets.append(Greenlet.spawn(body))
+        return self._greenlets[-1]
 
     def play(self, scripts: list[Script], seed: str, is_native: bool, is_rough: bool) -> list[Client]:
         """Finding. Returns the clients, which have ended."""
         chance = random.Random(seed)
         endpoint, new_tls = self._lanes[is_native]
         connection._new_endpoint = endpoint
-        fakes = Fakes(self._directory, self._options, self._syncer)
-        log = Logger("", Level.ERROR, fakes.log)
+        self._greenlets.clear()
+        registry = Registry()
+        registry.attach(self._environment)
         listener: Any = SimpleNamespace(port=-1)
-        commands = Commands(fakes.registry, self._options, log, new_tls)
-        server = TCPServer(listener, commands, self._options, log, fakes.spawn)
+        commands = Commands(registry, self._options, self._log, new_tls)
+        server = TCPServer(listener, commands, self._options, self._log, self._spawn)
         harmless, fatal = chance.choice(SHARES)
         self._library.fail(chance.getrandbits(32), harmless * is_native, fatal * is_rough)
         is_failing = (ctypes.c_bool * 65536).in_dll(self._library, "is_failing")
@@ -157,7 +174,7 @@ class World:
             is_failing[ours.fileno()] = is_native
             server._spawn_client(ours, f"127.0.0.1:{number}")
         self._drive(clients, server, chance, is_rough)
-        self._end(fakes, server)
+        self._end(registry, server)
         return clients
 
     def _drive(self, clients: list[Client], server: TCPServer, chance: random.Random, is_rough: bool) -> None:
@@ -182,20 +199,20 @@ class World:
                             client.sock.shutdown((socket.SHUT_RD, socket.SHUT_WR)[how - 1])
                     case 3 if served:
                         chance.choice(served).close()
-                    case _ if client.tls:  # elsewhere damage changes what is said
+                    case _ if client.tls:  # elsewhere damage changes the commands
                         client.damage()
             sleep(0)
 
-    def _end(self, fakes: Fakes, server: TCPServer) -> None:
+    def _end(self, registry: Registry, server: TCPServer) -> None:
         """Finding, unless all that belongs to the clients ends."""
         deadline = monotonic() + PATIENCE
         while server.clients and monotonic() < deadline:
             sleep(0.0005)
-        for name in list(fakes.registry.topics):
+        for name in list(registry.topics):
             with suppress(BrokerError):  # its last client has left
-                fakes.registry.delete_existing_topic(name)
-        joinall(fakes.greenlets, PATIENCE)
-        wrong = [(each, each.exception) for each in fakes.greenlets if not each.dead or each.exception]
+                registry.delete_existing_topic(name)
+        joinall(self._greenlets, PATIENCE)
+        wrong = [(each, each.exception) for each in self._greenlets if not each.dead or each.exception]
         if wrong or self._errors:
             raise Finding(f"{wrong} {self._errors}")
 

@@ -70,8 +70,8 @@ class Client:
         self.tls: TLSClient | None = None
         self._layers: list[Any] = []
         self._commands = iter(script.commands)
-        wanted = {name.replace("tls1.2", "tls_v1").replace("tls1.3", "tls_v1"): True for name in script.layers}
-        body = json.dumps({"feature_negotiation": True, "output_buffer_timeout": 25, **wanted}).encode()
+        layers = {name.replace("tls1.2", "tls_v1").replace("tls1.3", "tls_v1"): True for name in script.layers}
+        body = json.dumps({"feature_negotiation": True, "output_buffer_timeout": 25, **layers}).encode()
         self._unsent, self._unread = bytearray(script.magic + b"IDENTIFY\n" + sized(body)), b""
         self._sends = True
         sock.setblocking(False)
