@@ -43,6 +43,7 @@ from gnsqd.systemd import ServiceManager
 from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import API
+from gnsqd.web.publishing import Publishing
 from gnsqd.web.routes import Router, TLSRequired
 from gnsqd.web.server import HTTPServer
 from gnsqd.wire.commands import Commands
@@ -149,7 +150,8 @@ class NSQD(Daemon):
         self._tcp_server = TCPServer(self._listeners["TCP"], commands, options, log, spawn_for_client)
         parts = (self._registry, self._drain, self._debug, self._tcp_server, self._lookup)
         status = Status(options, *parts, self._port("HTTP"), self._exit_requested.is_set)
-        api = API(options, self._registry, log, self._metadata_file, self._lookup, status, self._debug)
+        publishing = Publishing(options, self._registry, log)
+        api = API(options, self._registry, log, self._metadata_file, self._lookup, publishing, status, self._debug)
         router = Router(api, options, log)
         guard = None
         if options.http_auth_token_files or options.http_auth_common_names:

@@ -1,39 +1,44 @@
-"""The handlers of ROUTES for publishing, topics, channels and options: one method per endpoint.
+"""The handlers of ROUTES for topics, channels and options: one method per endpoint.
 
 The checks of every method come in the real daemon's order, because a client sees the first that fails (NSQD-COMPAT
-5.2); publishing therefore creates the topic before it looks at the messages.
+5.2).
 """
 
 from binascii import b2a_base64
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from io import BytesIO
-from math import inf
 from sys import maxsize
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING
 
-from gnsqd.broker.bounds import OutOfBounds
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.rules import InvalidRule, Rules
-from gnsqd.broker.topic import Draining, Topic
+from gnsqd.broker.topic import Topic
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.gotext import decode_strings, dumps, parse_duration, parse_int
-from gnsqd.hub.cooperative import WouldYield, yield_turn
 from gnsqd.log import Level, Logger
-from gnsqd.options import MILLISECOND, MINUTE, OPTIONS, Kind, Option, Options
+from gnsqd.options import MINUTE, OPTIONS, Kind, Option, Options
 from gnsqd.queues.message import Message
 from gnsqd.queues.moment import MessageNotFound, parse_moment
 from gnsqd.queues.queue import Queue
-from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.shared.names import check_limit, is_ephemeral, is_valid_name
+from gnsqd.shared.record import Record
 from gnsqd.storage.metadata import MetadataFile
 from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
-from gnsqd.web.routes import BOOLS, Content, HTTPError, parse_query, read_parameters, required, topic_and_channel
-from gnsqd.wire.codec import ClientError, Decoder
+from gnsqd.web.publishing import Publishing
+from gnsqd.web.routes import (
+    Content,
+    HTTPError,
+    check_complete,
+    parse_query,
+    parsed,
+    read_parameters,
+    required,
+    topic_and_channel,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from gnsqd.queues.history import History
@@ -49,109 +54,21 @@ _PIECE = 65536
 _BY_KEY = {option.cfg: option for option in OPTIONS if option.cfg}
 
 
-class API:
-    """The endpoints of one daemon. `status` and `debug` have those of the daemon itself."""
+class API(Record):
+    """The endpoints of one daemon. `publishing` has those that publish, `status` and `debug` those of the daemon
+    itself."""
 
-    def __init__(
-        self,
-        options: Options,
-        registry: Registry,
-        log: Logger,
-        metadata_file: MetadataFile,
-        lookup: Lookup,
-        status: Status,
-        debug: Debug,
-    ) -> None:
-        self._options = options
-        self._registry = registry
-        self._log = log
-        self._metadata_file = metadata_file
-        self._lookup = lookup
-        self.status = status
-        self.debug = debug
-
-    def pub(self, request: Request) -> str:
-        if request.too_big or request.broken:
-            _check_complete(request, "MSG_TOO_BIG")
-        if not request.body:
-            raise HTTPError(400, "MSG_EMPTY")
-        parameters = parse_query(request.query)
-        topic = self._get_topic(request, parameters)
-        self._put(request, topic, [request.body], self._parse_defer(parameters))
-        return "OK"
-
-    def _parse_defer(self, parameters: Mapping[str, str]) -> int:
-        if "defer" not in parameters:
-            return 0
-        longest = self._options.longest_defer // MILLISECOND
-        return _parsed(parse_int, parameters["defer"], "INVALID_DEFER", 0, longest) * MILLISECOND
-
-    def mpub(self, request: Request) -> str:
-        if request.too_big and request.announced:
-            raise HTTPError(413, "BODY_TOO_BIG")
-        parameters = parse_query(request.query)
-        binary = parameters.get("binary", "false")
-        if not request.may_yield and (len(request.body) > _PIECE or binary not in BOOLS):
-            raise WouldYield
-        topic = self._get_topic(request, parameters)
-        deferred = self._parse_defer(parameters)
-        bodies = self._split_binary(request) if self._is_binary(binary) else self._split_lines(request)
-        self._put(request, topic, bodies, deferred)
-        return "OK"
-
-    def _is_binary(self, value: str) -> bool:
-        if value not in BOOLS:
-            self._log.warn("deprecated value '%s' used for /mpub binary param", value)
-        return BOOLS.get(value, True)
-
-    def _split_binary(self, request: Request) -> list[bytes]:
-        decoder = Decoder({})
-        try:
-            for start in range(0, len(request.body), _PIECE):
-                if start:
-                    yield_turn()
-                decoder.feed(request.body[start : start + _PIECE])
-                bodies = decoder.messages(self._options.max_body_size, self._options.max_msg_size)
-                if bodies is not None:
-                    return bodies
-            raise decoder.messages_cut_off()
-        except ClientError as error:
-            raise HTTPError(413, error.code.removeprefix("E_")) from error
-
-    def _split_lines(self, request: Request) -> list[bytes]:
-        bodies: list[bytes] = []
-        longest = self._options.max_msg_size
-        size = 0
-        for line in BytesIO(request.body):
-            if size > _PIECE:
-                yield_turn()
-                size = 0
-            size += len(line)
-            body = line.removesuffix(b"\n")
-            if len(body) == len(line):  # the last one, which may be only a part of itself
-                _check_complete(request, "BODY_TOO_BIG")
-            if len(body) > longest:
-                raise HTTPError(413, "MSG_TOO_BIG")
-            if body:
-                bodies.append(body)
-        _check_complete(request, "BODY_TOO_BIG")
-        return bodies
-
-    def _put(self, request: Request, topic: Topic, bodies: list[bytes], deferred: int) -> None:
-        if not request.may_yield and not topic.publishes_at_once(len(bodies)):
-            raise WouldYield
-        try:
-            topic.publish(bodies, deferred)
-            topic.commit()
-        except Draining as error:
-            raise HTTPError(503, "DRAINING") from error
-        except OutOfBounds as error:
-            raise HTTPError(503, f"FULL: {error}") from error
-        except (BrokerError, StorageError) as error:
-            raise HTTPError(503, "EXITING") from error
+    _options: Options
+    _registry: Registry
+    _log: Logger
+    _metadata_file: MetadataFile
+    _lookup: Lookup
+    publishing: Publishing
+    status: Status
+    debug: Debug
 
     def create_topic(self, request: Request) -> None:
-        self._get_topic(request, parse_query(request.query))
+        self.publishing.get_topic(request, parse_query(request.query))
         self._metadata_file.wait()
 
     def delete_topic(self, request: Request) -> None:
@@ -191,9 +108,9 @@ class API:
     def set_retention(self, request: Request) -> dict[str, object]:
         history = _history(self._find_topic(request))
         parameters = read_parameters(request)
-        max_bytes = _parsed(parse_int, required(parameters, "bytes"), "INVALID_ARG_BYTES", 0)
+        max_bytes = parsed(parse_int, required(parameters, "bytes"), "INVALID_ARG_BYTES", 0)
         longest = maxsize if max_bytes else 0
-        max_age = _parsed(parse_duration, parameters.get("time", "0"), "INVALID_ARG_TIME", 0, longest)
+        max_age = parsed(parse_duration, parameters.get("time", "0"), "INVALID_ARG_TIME", 0, longest)
         history.retention.retain(max_bytes, max_age)
         return self.get_retention(request)
 
@@ -202,7 +119,7 @@ class API:
         check_limit(name, topic.channels, self._options.max_channels, "channels")
         parameters = read_parameters(request)
         if "from" in parameters:
-            begin = _parsed(_retained(topic, name).position, parameters["from"], "INVALID_ARG_FROM")
+            begin = parsed(_retained(topic, name).position, parameters["from"], "INVALID_ARG_FROM")
             if name in topic.channels or not topic.create_channel(name, begin):
                 raise HTTPError(400, "CHANNEL_EXISTS")
         topic.get_channel(name)
@@ -267,10 +184,10 @@ class API:
         topic.get_existing_channel(name)
         history = _retained(topic, name)
         parameters = read_parameters(request)
-        begin = _parsed(history.position, required(parameters, "to"), "INVALID_ARG_TO")
+        begin = parsed(history.position, required(parameters, "to"), "INVALID_ARG_TO")
         end = maxsize
         if "until" in parameters:
-            end = _parsed(history.position, parameters["until"], "INVALID_ARG_UNTIL")
+            end = parsed(history.position, parameters["until"], "INVALID_ARG_UNTIL")
         is_before = end < begin
         with suppress(ValueError):  # a point need not be a time
             is_before |= parse_moment(parameters["to"]) > parse_moment(parameters.get("until", ""))
@@ -284,7 +201,7 @@ class API:
         parameters = parse_query(request.query)
         limit = _limit(parameters)
         now, clock = monotonic_ns(), time_ns() - monotonic_ns()
-        begin = _parsed(parse_moment, parameters["from"], "INVALID_ARG_FROM") - clock if "from" in parameters else 0
+        begin = parsed(parse_moment, parameters["from"], "INVALID_ARG_FROM") - clock if "from" in parameters else 0
         messages = [self._find_deferred(request)] if "id" in parameters else deferred.look(begin, limit, MAX_PEEK_BYTES)
         return {
             "deferred": len(deferred),
@@ -328,7 +245,7 @@ class API:
         return value if isinstance(value, str) else Content(dumps(value).encode())
 
     def put_config(self, request: Request) -> str | Content:
-        _check_complete(request, "INVALID_VALUE")
+        check_complete(request, "INVALID_VALUE")
         if not 0 < len(request.body) <= MAX_VALUE:
             raise HTTPError(413, "INVALID_VALUE")
         option = _find_option(request)
@@ -343,18 +260,6 @@ class API:
         self._log.set_level(self._options.log_level)
         self._lookup.connect()
         return self.get_config(request)
-
-    def _get_topic(self, request: Request, parameters: Mapping[str, str]) -> Topic:
-        topic = self._registry.topics.get(parameters.get("topic", ""))
-        if topic is not None:
-            return topic
-        if not request.may_yield:
-            raise WouldYield
-        name = required(parameters, "topic")
-        if not is_valid_name(name):
-            raise HTTPError(400, "INVALID_TOPIC")
-        check_limit(name, self._registry.topics, self._options.max_topics, "topics")
-        return self._registry.get_topic(name)
 
     def _find_topic(self, request: Request) -> Topic:
         return self._registry.get_existing_topic(required(read_parameters(request), "topic"))
@@ -383,27 +288,8 @@ def _retained(topic: Topic, channel_name: str) -> "History":
     return history
 
 
-def _check_complete(request: Request, code: str) -> None:
-    """Raises HTTPError, with `code` for a body that is too big."""
-    if request.too_big:
-        raise HTTPError(413, code)
-    if request.broken:
-        raise HTTPError(500, "INTERNAL_ERROR")
-
-
-def _parsed(parse: Callable[[str], int], text: str, code: str, lowest: float = -inf, highest: float = inf) -> int:
-    """Returns the value of a parameter; raises HTTPError with `code` if it is invalid or out of bounds."""
-    try:
-        value = parse(text)
-    except ValueError as error:
-        raise HTTPError(400, code) from error
-    if not lowest <= value <= highest:
-        raise HTTPError(400, code)
-    return value
-
-
 def _limit(parameters: Mapping[str, str]) -> int:
-    return _parsed(parse_int, parameters.get("limit", str(DEFAULT_PEEK)), "INVALID_LIMIT", 1, MAX_PEEK)
+    return parsed(parse_int, parameters.get("limit", str(DEFAULT_PEEK)), "INVALID_LIMIT", 1, MAX_PEEK)
 
 
 def _message_row(message: Message, **more: object) -> dict[str, object]:

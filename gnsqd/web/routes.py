@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from functools import lru_cache
 from itertools import islice
+from math import inf
 from operator import attrgetter
 from posixpath import basename, normpath
 from re import compile as regex
@@ -74,8 +75,9 @@ GENERAL_ERRORS = (
 NAMES_ERRORS = "400 MISSING_ARG_TOPIC, 400 INVALID_ARG_TOPIC, 400 MISSING_ARG_CHANNEL, 400 INVALID_ARG_CHANNEL"
 _TOPIC = "400 MISSING_ARG_TOPIC, 404 TOPIC_NOT_FOUND"
 _NEW_TOPIC = "400 MISSING_ARG_TOPIC, 400 INVALID_TOPIC, 503 TOO_MANY_TOPICS"
-_PUB = f"{_NEW_TOPIC}, 400 INVALID_DEFER, 413 MSG_TOO_BIG, 503 DRAINING, 503 FULL, 503 EXITING"
-_MPUB = f"{_PUB}, 413 BODY_TOO_BIG, 413 BAD_BODY, 413 BAD_MESSAGE"
+_PUBLISH = f"{_NEW_TOPIC}, 400 INVALID_DEFER, 413 MSG_TOO_BIG, 503 DRAINING, 503 FULL, 503 EXITING"
+_PUB = f"400 MSG_EMPTY, {_PUBLISH}"
+_MPUB = f"{_PUBLISH}, 413 BODY_TOO_BIG, 413 BAD_BODY, 413 BAD_MESSAGE"
 _CHANNEL = f"{NAMES_ERRORS}, 404 TOPIC_NOT_FOUND, 404 CHANNEL_NOT_FOUND"
 _RETAINED = "400 NO_JOURNAL, 400 NO_RETENTION, 400 CHANNEL_EPHEMERAL, 404 MESSAGE_NOT_FOUND"
 _CREATE = (
@@ -106,8 +108,8 @@ ROUTES = (
     Route("GET", "/info", "status.info", role=Role.READ),
     Route("GET", "/stats", "status.stats", role=Role.READ),
     Route("GET", "/metrics", "status.metrics", v1=False, role=Role.READ),
-    Route("POST", "/pub", "pub", body="max_msg_size", logged=False, on_hub=True, errors=f"400 MSG_EMPTY, {_PUB}"),
-    Route("POST", "/mpub", "mpub", body="max_body_size", logged=False, on_hub=True, errors=_MPUB),
+    Route("POST", "/pub", "publishing.pub", body="max_msg_size", logged=False, on_hub=True, errors=_PUB),
+    Route("POST", "/mpub", "publishing.mpub", body="max_body_size", logged=False, on_hub=True, errors=_MPUB),
     Route("POST", "/topic/create", "create_topic", errors=_NEW_TOPIC),
     Route("POST", "/topic/delete", "delete_topic", errors=_TOPIC),
     Route("POST", "/topic/empty", "empty_topic", errors=f"{_TOPIC}, 400 INVALID_TOPIC"),
@@ -372,3 +374,22 @@ def topic_and_channel(parameters: Mapping[str, str]) -> tuple[str, str]:
         if not is_valid_name(required(parameters, name)):
             raise HTTPError(400, f"INVALID_ARG_{name.upper()}")
     return parameters["topic"], parameters["channel"]
+
+
+def check_complete(request: Request, code: str) -> None:
+    """Raises HTTPError, with `code` for a body that is too big."""
+    if request.too_big:
+        raise HTTPError(413, code)
+    if request.broken:
+        raise HTTPError(500, "INTERNAL_ERROR")
+
+
+def parsed(parse: Callable[[str], int], text: str, code: str, lowest: float = -inf, highest: float = inf) -> int:
+    """Returns the value of a parameter; raises HTTPError with `code` if it is invalid or out of bounds."""
+    try:
+        value = parse(text)
+    except ValueError as error:
+        raise HTTPError(400, code) from error
+    if not lowest <= value <= highest:
+        raise HTTPError(400, code)
+    return value

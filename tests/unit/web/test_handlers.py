@@ -21,6 +21,7 @@ from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import API
 from gnsqd.web.http11 import Request
+from gnsqd.web.publishing import Publishing
 from gnsqd.web.routes import HTTPError
 
 
@@ -61,7 +62,8 @@ class World:
         metadata_file = cast(Any, Thing(self.calls))
         lookup = cast(Any, Thing(self.calls))
         status = Status(self.options, registry, drain, debug, tcp_server, lookup, -1, lambda: self.exiting)
-        self.api = API(self.options, registry, log, metadata_file, lookup, status, debug)
+        publishing = Publishing(self.options, registry, log)
+        self.api = API(self.options, registry, log, metadata_file, lookup, publishing, status, debug)
 
     def ask(self, handler: str, query: str = "topic=t&channel=c", body: bytes = b"") -> object:
         request = Request()
@@ -81,13 +83,13 @@ def refusal(world: World, handler: str, body: bytes = b"", query: str = "topic=t
     return caught.value.status, caught.value.code
 
 
-@pytest.mark.parametrize("handler", ["pub", "mpub"])
+@pytest.mark.parametrize("handler", ["publishing.pub", "publishing.mpub"])
 def test_publisher_hears_ok_only_after_the_commit(world: World, handler: str) -> None:
     assert world.ask(handler, body=b"hello") == "OK"
     assert world.calls == ["publish", "commit"]
 
 
-@pytest.mark.parametrize("handler", ["pub", "mpub"])
+@pytest.mark.parametrize("handler", ["publishing.pub", "publishing.mpub"])
 @pytest.mark.parametrize("step", ["publish", "commit"])
 @pytest.mark.parametrize(
     "error, code",
@@ -149,10 +151,10 @@ def test_topic_or_channel_that_goes_away_meanwhile_is_not_found(world: World, mo
 @pytest.mark.parametrize("body", [b"x" * (24 << 20), b"x\n" * (1 << 20)], ids=["one line", "many lines"])
 def test_text_is_split_in_linear_time_and_in_turns(world: World, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
     turns: list[None] = []
-    monkeypatch.setattr("gnsqd.web.handlers.yield_turn", lambda: turns.append(None))
+    monkeypatch.setattr("gnsqd.web.publishing.yield_turn", lambda: turns.append(None))
     world.options.max_msg_size = len(body)
     began = time.thread_time()
-    assert world.ask("mpub", body=body) == "OK"
+    assert world.ask("publishing.mpub", body=body) == "OK"
     assert time.thread_time() - began < 3  # a hundred times what it takes: in quadratic time it would be ten seconds
     assert len(turns) >= min(body.count(b"\n"), len(body) // 65536 - 1)
 

@@ -3,9 +3,8 @@ cimport cython
 from gnsqd.web.http11 cimport Request
 
 
-cdef class API:
-    cdef object _options, _registry, _log, _metadata_file, _lookup
-    cdef public object status, debug
+cdef class Publishing:
+    cdef object _options, _registry, _log
 
     cpdef pub(self, Request request)
     cdef long long _parse_defer(self, dict parameters) except? -1
@@ -14,4 +13,4 @@ cdef class API:
     @cython.locals(longest=Py_ssize_t, size=Py_ssize_t, line=bytes, body=bytes, bodies=list)
     cdef list _split_lines(self, Request request)
     cdef _put(self, Request request, topic, list bodies, long long deferred)
-    cdef _get_topic(self, Request request, dict parameters)
+    cpdef get_topic(self, Request request, dict parameters)
