@@ -139,7 +139,8 @@ class Topic:
 
     def publishes_at_once(self, count: int) -> bool:
         """True if `publish` and `commit` have nothing to wait for with that many messages."""
-        return count <= MAX_PUT and self.commits_at_once() and self.queue.has_room(count)
+        # What the bounds drop from the disk is to be committed.
+        return count <= MAX_PUT and self.bounds is None and self.commits_at_once() and self.queue.has_room(count)
 
     def commit(self) -> None:
         """Returns when all that was put is as durable as the options promise; StorageError if it is not. May yield."""

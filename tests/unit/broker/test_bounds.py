@@ -57,11 +57,14 @@ def enforce(topic: Topic) -> None:
     assert topic.bounds is not None
     while topic.bounds.enforce():
         pass
+    topic.commit()
+    assert not topic.publishes_at_once(1)
 
 
 def test_without_bounds_nothing_is_there_to_look_after_them(fakes: Build) -> None:
     topic, _ = topic_with(fakes(**DROP), "c")
-    assert topic.bounds is None
+    topic.commit()
+    assert (topic.bounds, topic.publishes_at_once(1)) == (None, True)
     assert type(topic.queue.memory) is deque
 
 
