@@ -7,6 +7,7 @@ from gnsqd.net.connection cimport Connection
 from gnsqd.net.native cimport monotonic
 
 cdef double _NS
+cdef Py_ssize_t _AT_ONCE
 
 cdef class PubCount:
     cdef public long long count

@@ -21,6 +21,7 @@ STATE_CLOSING = 4  # after CLS: nothing more is sent, what is in flight may stil
 
 DEFAULT_OUTPUT_BUFFER_SIZE = 16384
 
+_AT_ONCE = 65536  # bytes of the output buffer: to wrap more takes too long
 _NS = 1e9
 # What ClientStats calls as a client does.
 _IN_STATS = (
@@ -191,11 +192,11 @@ class ClientV2:
             self.connection.send(output)
 
     def flush_at_once(self, frames: list[bytes]) -> bool:
-        """Sends as `flush`, but only what the socket accepts now; False if that is not all. Then `flush` is to follow,
-        if only with an empty frame. Never yields."""
+        """Sends as `flush`, but only what the socket accepts now, and nothing of very much; False if that is not all.
+        Then `flush` is to follow, if only with an empty frame. Never yields."""
         if self._output:
             frames = self._output + frames
-        if self.connection.is_sending():
+        if self.connection.is_sending() or self._output_size > _AT_ONCE:
             self._output = frames
             return False
         if self._output:

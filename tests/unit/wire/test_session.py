@@ -252,6 +252,16 @@ def test_answer_that_the_socket_does_not_accept_leaves_as_soon_as_it_does(
     assert (body in received) == delivering
 
 
+def test_very_much_output_does_not_leave_in_one_go(serve: Callable[..., Served]) -> None:
+    served = serve()
+    client = served.client
+    client.output_buffer_size = 1 << 20
+    client.send_messages(served.around.messages(b"x" * 70_000))
+    assert not client.flush_at_once([b""])
+    client.flush()
+    assert client.flush_at_once([b""])
+
+
 class Granted:
     identity = identity_url = ""
     permission_count = 1
