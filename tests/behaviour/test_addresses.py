@@ -285,9 +285,7 @@ def test_longest_path(nsqd_factory: DaemonFactory, daemon_command: list[str], tm
     assert found == f"listen ({path}s) failed - listen unix {path}s: bind: invalid argument"
 
 
-def test_path_that_is_taken_is_left_alone(
-    nsqd_factory: DaemonFactory, daemon_command: list[str], tmp_path: Path
-) -> None:
+def test_path_that_is_taken_stays(nsqd_factory: DaemonFactory, daemon_command: list[str], tmp_path: Path) -> None:
     file, bound, link, running = (tmp_path / name for name in ("file", "bound", "link", "running"))
     file.write_text("no socket")
     link.symlink_to(bound)

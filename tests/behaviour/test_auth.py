@@ -524,9 +524,7 @@ def test_server_may_be_asked_over_https(module_factory: DaemonFactory, root: str
     assert len(https.requests) == 1
 
 
-def test_server_can_ask_for_https(
-    module_factory: DaemonFactory, root: str, https: AuthServer, server: AuthServer
-) -> None:
+def test_server_asks_for_https(module_factory: DaemonFactory, root: str, https: AuthServer, server: AuthServer) -> None:
     https.reset(grant(EVERYTHING))
     server.reset(response(f'{{"message":"TLS_REQUIRED","https_port":{https.port}}}', "403 Forbidden"))
     nsqd = module_factory(f"--auth-http-address={server.address}", root)
@@ -551,9 +549,7 @@ def test_client_may_upgrade_after_auth(
     assert [(target["tls"], target["common_name"]) for target in asked] == [("false", ""), ("true", "")]
 
 
-def test_client_on_a_unix_socket_has_no_address(
-    module_factory: DaemonFactory, server: AuthServer, tmp_path: Path
-) -> None:
+def test_unix_client_has_no_address(module_factory: DaemonFactory, server: AuthServer, tmp_path: Path) -> None:
     paths = [f"--{kind}-address={tmp_path}/{kind}" for kind in ("tcp", "http")]
     nsqd = module_factory(*paths, f"--auth-http-address={server.address}")
     assert [frame.type for frame in ask(nsqd, AUTH)] == [RESPONSE]

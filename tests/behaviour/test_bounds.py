@@ -102,9 +102,7 @@ def test_ephemeral_channel_refuses_nobody(gnsqd_factory: DaemonFactory) -> None:
 
 @durability
 @memory
-def test_full_channel_makes_room_by_dropping_the_oldest(
-    gnsqd_factory: DaemonFactory, durability: str, memory: str
-) -> None:
+def test_full_channel_drops_the_oldest(gnsqd_factory: DaemonFactory, durability: str, memory: str) -> None:
     nsqd = gnsqd_factory("--max-channel-depth=5", DROP, durability, memory)
     create(nsqd, "t", "c")
     create(nsqd, "nobody")
@@ -146,7 +144,7 @@ def test_full_topic_refuses_publishers_until_there_is_room(gnsqd_factory: Daemon
 
 
 @durability
-def test_full_topic_makes_room_by_dropping_the_oldest(gnsqd_factory: DaemonFactory, durability: str) -> None:
+def test_full_topic_drops_the_oldest(gnsqd_factory: DaemonFactory, durability: str) -> None:
     nsqd = gnsqd_factory("--max-topic-bytes=1000", DROP, durability)
     create(nsqd, "t", "c")
     for number in range(15):

@@ -291,9 +291,7 @@ def test_metadata_that_cannot_be_loaded_is_fatal(run: Run, tmp_path: Path, conte
         (["--auth-http-request-method=PUT"], "post or get"),
     ],
 )
-def test_value_that_gnsqd_cannot_run_with_is_one_fatal_line_and_exit_1(
-    run_own: Run, flags: list[str], limit: str
-) -> None:
+def test_value_gnsqd_cannot_run_with_is_one_fatal_line_and_exit_1(run_own: Run, flags: list[str], limit: str) -> None:
     """With the first ones the real daemon crashes or hangs later."""
     result = run_own("--log-level=fatal", *flags)
     name = flags[0].partition("=")[0]

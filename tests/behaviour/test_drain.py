@@ -199,9 +199,7 @@ def test_state_of_a_drain_is_reported(gnsqd_factory: DaemonFactory) -> None:
     assert nsqd.wait() == 0
 
 
-def test_probes_distinguish_a_daemon_that_works_from_one_to_send_messages_to(
-    gnsqd_factory: DaemonFactory,
-) -> None:
+def test_probes_distinguish_a_daemon_that_works_from_one_to_send_messages_to(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=40")
     for path in ("/healthz", "/readyz"):
         status, headers, body = nsqd.http("GET", path)

@@ -55,9 +55,7 @@ def figures(nsqd: Daemon, topic: str) -> list[str]:
     return re.findall(r"msgs: \d+ +e2e%: (.*)$", ask(nsqd, f"GET /stats?topic={topic}")[1], re.MULTILINE)
 
 
-def test_zeros_while_nothing_was_finished_and_nothing_for_a_topic_without_channels(
-    nsqd_factory: DaemonFactory,
-) -> None:
+def test_zeros_while_nothing_was_finished_and_nothing_for_a_topic_without_channels(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory(f"{FLAG}=0.5,1.0", f"{FLAG}=0.99")
     create(nsqd, "bare")
     create(nsqd, "t", "c")

@@ -177,9 +177,7 @@ PATHS = ["GET /ping", "GET /info", "GET /stats", "GET /nope", "GET //ping", "POS
 
 
 @pytest.mark.parametrize("value", ["false", "tcp-https", "true"])
-def test_tls_required_closes_plain_http_only_when_it_is_true(
-    nsqd_factory: DaemonFactory, files: Files, value: str
-) -> None:
+def test_tls_required_closes_plain_http_only_when_true(nsqd_factory: DaemonFactory, files: Files, value: str) -> None:
     nsqd = nsqd_factory(*files.flags, f"--tls-required={value}")
     assert request(nsqd, client_context(files), "GET /ping")[2] == b"OK"
     if value != "true":
@@ -239,10 +237,7 @@ def test_without_a_certificate_there_is_no_https(nsqd_factory: DaemonFactory) ->
 
 def test_exit_closes_the_listener_and_its_connections(nsqd_factory: DaemonFactory, files: Files) -> None:
     nsqd = nsqd_factory(*files.flags)
-    with (
-        connect(nsqd, client_context(files)) as idle,
-        open_socket(https_address(nsqd), DEADLINE) as stuck,
-    ):
+    with connect(nsqd, client_context(files)) as idle, open_socket(https_address(nsqd), DEADLINE) as stuck:
         idle.sendall(head("GET /ping"))
         assert idle.recv(65536).endswith(b"OK")
         stuck.sendall(HELLO)

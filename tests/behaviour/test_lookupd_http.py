@@ -13,15 +13,7 @@ import pytest
 
 from kit.daemons import address_of, eventually
 from kit.http_api import Answer, head, message, read_all, split_responses, whole_answer
-from kit.lookupds import (
-    IDENTITY,
-    Lookupd,
-    LookupdPair,
-    Nsqd,
-    lists_sorted,
-    normal,
-    own_lookupd_command,
-)
+from kit.lookupds import IDENTITY, Lookupd, LookupdPair, Nsqd, lists_sorted, normal, own_lookupd_command
 
 pytestmark = pytest.mark.peer
 

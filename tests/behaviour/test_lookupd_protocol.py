@@ -228,10 +228,7 @@ def test_registrations_beyond_the_limit_are_refused_and_nothing_is_lost(tmp_path
 
 
 def test_client_without_magic_is_disconnected(tmp_path: Path) -> None:
-    with (
-        Lookupd(own_lookupd_command(), tmp_path / "ours", "--magic-timeout=1s") as lookupd,
-        Nsqd(lookupd) as nsqd,
-    ):
+    with Lookupd(own_lookupd_command(), tmp_path / "ours", "--magic-timeout=1s") as lookupd, Nsqd(lookupd) as nsqd:
         with lookupd.connect() as sock:
             assert read_all(sock) == b""
         assert "ERROR: failed to read protocol version - read tcp 127.0.0.1:" in lookupd.log()

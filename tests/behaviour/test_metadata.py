@@ -34,10 +34,7 @@ def on_disk(nsqd: Daemon) -> Topics:
 def alive(nsqd: Daemon) -> Topics:
     """What the daemon has."""
     return {
-        topic["topic_name"]: (
-            topic["paused"],
-            {entry["channel_name"]: entry["paused"] for entry in topic["channels"]},
-        )
+        topic["topic_name"]: (topic["paused"], {entry["channel_name"]: entry["paused"] for entry in topic["channels"]})
         for topic in nsqd.stats()["topics"]
     }
 

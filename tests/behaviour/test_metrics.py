@@ -57,9 +57,7 @@ def test_page_has_the_clients_and_latencies_of_the_daemon(gnsqd_factory: DaemonF
 # Channels
 
 
-def test_messages_that_a_full_ephemeral_topic_or_channel_drops_are_counted(
-    gnsqd_factory: DaemonFactory,
-) -> None:
+def test_messages_that_a_full_ephemeral_topic_or_channel_drops_are_counted(gnsqd_factory: DaemonFactory) -> None:
     daemon = gnsqd_factory("--mem-queue-size=2")
     with Client(daemon.tcp_address) as publisher, Client(daemon.tcp_address) as consumer:
         publisher.publish("t#ephemeral", *[b"x"] * 5)
@@ -160,10 +158,7 @@ def bytes_of(daemon: Daemon, pattern: str) -> int:
 
 @pytest.mark.parametrize(
     "flags, topic_files, channel_files",
-    [
-        ([], "t.diskqueue.*", "t:c.diskqueue.*"),
-        (["--durability=process"], "t.journal.*", "t:c.*"),
-    ],
+    [([], "t.diskqueue.*", "t:c.diskqueue.*"), (["--durability=process"], "t.journal.*", "t:c.*")],
 )
 def test_bytes_on_disk_are_those_of_the_files(
     gnsqd_factory: DaemonFactory, flags: list[str], topic_files: str, channel_files: str

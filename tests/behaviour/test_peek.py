@@ -133,9 +133,7 @@ def test_ten_messages_come_unless_more_are_asked_for(gnsqd: Daemon) -> None:
     assert len(peek(gnsqd, limit=1000)["messages"]) == 12
 
 
-REFUSED = {
-    "POST /channel/peek?topic=t&channel=c": (405, "METHOD_NOT_ALLOWED"),
-} | {
+REFUSED = {"POST /channel/peek?topic=t&channel=c": (405, "METHOD_NOT_ALLOWED")} | {
     f"GET /{where}&limit={limit}": (400, "INVALID_LIMIT")
     for where in ("channel/peek?topic=t&channel=c", "topic/peek?topic=t")
     for limit in ("0", "-1", "1001", "x", "", "1.5", "99999999999999999999")

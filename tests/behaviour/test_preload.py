@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,8 @@ SCRIPT = f"#!{sys.executable}\nimport sys\nfrom gnsqd.quick_start import gnsqd\n
 def processes(title: bytes) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
+        with suppress(OSError):  # it has ended
             found += [int(path.parent.name)] if title in path.read_bytes() else []
-        except OSError:  # it has ended
-            pass
     return found
 
 
@@ -117,9 +116,8 @@ def test_fork_has_what_the_command_has(command: str, tmp_path: Path, monkeypatch
     hours = [time.strftime("from stdin %Y/%m/%d %H:", time.gmtime(time.time() + 3600 * 9 + more)) for more in (0, 60)]
     with Daemon(["sh", "-c", script, command], tmp_path / "data", "--data-path=.") as daemon:
         fork, process = (Path(f"/proc/{pid}") for pid in (fork_of(daemon), daemon.pid))
-        assert [(fork / name).read_text() == (process / name).read_text() for name in ("limits", "cgroup")] == [
-            True
-        ] * 2
+        for name in ("limits", "cgroup"):
+            assert (fork / name).read_text() == (process / name).read_text()
         assert "\nUmask:\t0077\n" in (fork / "status").read_text()
         arguments = daemon.http("GET", "/debug/pprof/cmdline")[2]
         assert arguments == (process / "cmdline").read_bytes().rstrip(b"\0")

@@ -177,9 +177,7 @@ CUT_OFF: list[tuple[bytes, list[bytes]]] = [
 
 
 @pytest.mark.parametrize("sent, answers", CUT_OFF)
-def test_stream_that_ends_inside_a_command_gets_what_is_missing(
-    client: Client, sent: bytes, answers: list[bytes]
-) -> None:
+def test_stream_that_ends_in_a_command_gets_what_is_missing(client: Client, sent: bytes, answers: list[bytes]) -> None:
     client.send(sent)
     client.sock.shutdown(socket.SHUT_WR)
     assert split_frames(client.recv_until_closed()) == frames(*answers)
@@ -205,16 +203,6 @@ def test_magic_and_commands_may_come_byte_by_byte(nsqd: Daemon, topic: str) -> N
             client.send(bytes([byte]))
         assert [client.response(), client.response()] == [b"OK", b"OK"]
     assert nsqd.stats(topic)["topics"][0]["message_count"] == 3
-
-
-def test_line_may_be_16384_bytes_long_and_no_longer(nsqd: Daemon, topic: str) -> None:
-    command = f"SUB {topic} c ".encode()
-    with Client(nsqd.tcp_address) as client:
-        client.send(command.ljust(16383, b"x") + b"\n")
-        assert client.response() == b"OK"
-    with Client(nsqd.tcp_address) as client:
-        client.send(command.ljust(16384, b"x") + b"\n")
-        assert client.recv_until_closed() == b""
 
 
 @pytest.mark.parametrize(("bad", "error"), [(b"x" * 16384, []), (b"FIN\n", [invalid_state("FIN")])])
@@ -362,9 +350,7 @@ def test_cls_stops_delivery_and_lets_what_is_in_flight_be_finished(client: Clien
     assert client.nothing_arrives(0.3)
 
 
-def test_failing_disk_is_named_and_shown_by_ping_until_a_write_succeeds(
-    nsqd_factory: DaemonFactory, topic: str
-) -> None:
+def test_failing_disk_is_named_and_shown_by_ping_until_a_write_works(nsqd_factory: DaemonFactory, topic: str) -> None:
     nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1")  # a file for each message
     with Client(nsqd.tcp_address) as client:
         client.publish(topic, b"before")

@@ -255,9 +255,7 @@ def test_ephemeral_topics_and_channels_can_be_left_out(nsqd_factory: DaemonFacto
     assert things == {"topic.kept", "topic.kept.channel.d", "mem"}
 
 
-def test_packets_are_spread_over_the_interval_but_its_last_second(
-    nsqd_factory: DaemonFactory, receiver: Receiver
-) -> None:
+def test_packets_are_spread_over_interval_but_its_last_second(nsqd_factory: DaemonFactory, receiver: Receiver) -> None:
     nsqd = nsqd_factory(receiver.flag, LONG, "--statsd-prefix=", "--statsd-udp-packet-size=1")
     create(nsqd, "t", "c")
     while len(push := receiver.push(MEMORY_END)) != 21:

@@ -108,9 +108,7 @@ def test_paused_channel_keeps_its_messages_while_others_get_theirs(
 # Emptying
 
 
-def test_emptied_topic_drops_what_no_channel_has_yet(
-    nsqd: Daemon, client: Client, consumer: Client, topic: str
-) -> None:
+def test_emptied_topic_drops_what_no_channel_has(nsqd: Daemon, client: Client, consumer: Client, topic: str) -> None:
     consumer.subscribe(topic, "c")
     client.publish(topic, b"in the channel")
     settles(nsqd, topic, "c", depth=1)
@@ -190,9 +188,7 @@ def test_deleted_topic_takes_its_channels_consumers_and_files_with_it(nsqd_facto
         assert (found["message_count"], found["paused"], found["channels"]) == (1, False, [])
 
 
-def test_ephemeral_channel_goes_with_its_last_client(
-    nsqd: Daemon, client: Client, consumer: Client, topic: str
-) -> None:
+def test_ephemeral_channel_goes_with_last_client(nsqd: Daemon, client: Client, consumer: Client, topic: str) -> None:
     client.subscribe(topic, "c#ephemeral")
     consumer.subscribe(topic, "c#ephemeral")
     client.close()
@@ -228,9 +224,7 @@ def test_consumer_may_come_back_to_an_ephemeral_channel_at_once(gnsqd: Daemon, t
 # Memory and disk
 
 
-def test_what_exceeds_the_memory_queue_goes_to_disk_and_all_is_delivered(
-    nsqd_factory: DaemonFactory, topic: str
-) -> None:
+def test_what_exceeds_memory_goes_to_disk_and_all_is_delivered(nsqd_factory: DaemonFactory, topic: str) -> None:
     nsqd = nsqd_factory("--mem-queue-size=10", "--max-bytes-per-file=4000")
     expected = [b"%d" % number for number in range(1000)]
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:

@@ -238,8 +238,7 @@ def test_messages_that_nsqd_set_aside_come_back_once(nsqd_factory: DaemonFactory
 def test_recovered_messages_follow_queued_messages(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     directory = golden("rolled", tmp_path)
     shutil.copy(
-        GOLDEN / "corrupt_size" / "data" / "roll:c.diskqueue.000001.dat",
-        directory / "roll:c.diskqueue.000009.dat.bad",
+        GOLDEN / "corrupt_size" / "data" / "roll:c.diskqueue.000001.dat", directory / "roll:c.diskqueue.000009.dat.bad"
     )
     found = document("recover-bad", str(directory), "--all", "--channel=c")
     assert [(each["recovered"], each["delivered"]) for each in found["files"]] == [(16, 13)]

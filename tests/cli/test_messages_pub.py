@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.gnsqadmin import COMMAND, FakeNode, Terminal, document, environment, failure, http_answer, ok
-from cli.nodes import DOWN, Cluster, address, at
+from cli.nodes import DOWN, address, at
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.traffic import DaemonFactory, create, post, take, wait_for
 
@@ -71,12 +71,6 @@ def test_several_nodes_take_turns(nsqd_factory: DaemonFactory) -> None:
     out = ok("pub", "t", "x", "--repeat", "8000", "-o", "csv", *at(*nodes))
     assert out == "node,messages\n" + "".join(sorted(f"{address(node)},4000\n" for node in nodes))
     assert [count(node) for node in nodes] == [4000, 4000]
-
-
-@pytest.mark.peer
-def test_nodes_are_found_by_nsqlookupd(cluster: Cluster) -> None:
-    ok("pub", "t", "x", cluster.flag)
-    assert sum(map(count, cluster.nodes)) == 1
 
 
 def test_a_node_that_is_down_is_left_out_and_one_that_drains_is_named(gnsqd: Daemon) -> None:

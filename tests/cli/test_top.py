@@ -229,13 +229,7 @@ def test_a_node_without_clients_is_trouble_though_others_have_some() -> None:
 
 @pytest.mark.parametrize(
     "depth, flow, drain",
-    [
-        (0, Flow(), ""),
-        (100, Flow(10, 30), "5s"),
-        (100, Flow(10, 10), "never"),
-        (5, Flow(0, 90), "<1s"),
-        (9, None, ""),
-    ],
+    [(0, Flow(), ""), (100, Flow(10, 30), "5s"), (100, Flow(10, 10), "never"), (5, Flow(0, 90), "<1s"), (9, None, "")],
 )
 def test_drain_time_is_shown_as_a_duration(depth: int, flow: Flow | None, drain: str) -> None:
     flows = {("t", "c"): flow} if flow else {}

@@ -39,9 +39,7 @@ def test_other_texts_are_refused_as_durations(text: str) -> None:
         (units.latency, {0: "0ns", 8.5e-7: "850ns", 0.0123: "12.3ms", 4.56: "4.56s", 0.9996: "1s", 75: "1m 15s"}),
     ],
 )  # fmt: skip
-def test_numbers_are_shown_as_people_and_programs_read_them(
-    shown: Callable[[Any], str], texts: dict[float, str]
-) -> None:
+def test_numbers_are_shown_as_people_and_programs_read(shown: Callable[[Any], str], texts: dict[float, str]) -> None:
     assert {value: shown(value) for value in texts} == texts
 
 

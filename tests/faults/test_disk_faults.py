@@ -143,9 +143,7 @@ def roll_files(account: Account) -> None:
 
 
 @pytest.mark.parametrize("renamed", [True, False])
-def test_unreadable_file_is_set_aside_or_passed_over(
-    nsqd_factory: DaemonFactory, faults: Faults, renamed: bool
-) -> None:
+def test_unreadable_file_is_set_aside_or_skipped(nsqd_factory: DaemonFactory, faults: Faults, renamed: bool) -> None:
     nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1000")
     account = Account(nsqd, "t")
     roll_files(account)

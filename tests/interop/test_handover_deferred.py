@@ -128,9 +128,7 @@ def test_what_the_real_nsqd_delivered_in_between_is_not_held_back(start_first: D
 
 @gnsqd_first
 @defer_flags
-def test_due_times_outlive_a_real_nsqd_that_delivers_nothing(
-    start_first: DaemonFactory, flags: tuple[str, ...]
-) -> None:
+def test_due_times_outlive_real_nsqd_that_delivers_nothing(start_first: DaemonFactory, flags: tuple[str, ...]) -> None:
     nsqd = start_first(*flags)
     defer(nsqd)
     short = b"2000"

@@ -160,9 +160,7 @@ def test_lying_nsqlookupds_delay_neither_publishers_nor_metadata_nor_others(
         assert nsqd.terminate() == 0
 
 
-def test_addresses_change_while_the_daemon_runs(
-    nsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]
-) -> None:
+def test_addresses_change_while_daemon_runs(nsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]) -> None:
     one, two = start_lookupd(), start_lookupd()
     nsqd = nsqd_factory(one.flag)
     create(nsqd, "t")
@@ -189,9 +187,7 @@ def test_addresses_change_while_the_daemon_runs(
     eventually(lambda: two.producers() == [])
 
 
-def test_daemon_that_drains_stays_registered_for_consumers_to_find(
-    gnsqd_factory: DaemonFactory, lookupd: Lookupd
-) -> None:
+def test_draining_daemon_stays_registered_for_consumers_to_find(gnsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
     gnsqd = gnsqd_factory(lookupd.flag, "--broadcast-address=127.0.0.1")
     post(gnsqd, "/pub?topic=t", b"x")
     post(gnsqd, "/drain")

@@ -18,13 +18,7 @@ from kit.daemons import DEADLINE, PEERS, Daemon, eventually, free_port, own_comm
 from kit.nsq_client import sized
 
 REAL_COMMAND = [str(PEERS / "nsqlookupd")]
-IDENTITY: dict[str, object] = {
-    "broadcast_address": "b",
-    "hostname": "h",
-    "http_port": 2,
-    "tcp_port": 1,
-    "version": "v",
-}
+IDENTITY: dict[str, object] = {"broadcast_address": "b", "hostname": "h", "http_port": 2, "tcp_port": 1, "version": "v"}
 
 
 def handles_signals(http_address: str) -> bool:

@@ -76,9 +76,7 @@ def test_every_reader_finds_each_event_once_in_its_partition(spark: "SparkSessio
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["after the sink's commit", "before it"])
-def test_a_batch_that_a_crash_interrupted_is_archived_once(
-    spark: "SparkSession", tmp_path: Path, committed: bool
-) -> None:
+def test_batch_a_crash_interrupted_is_archived_once(spark: "SparkSession", tmp_path: Path, committed: bool) -> None:
     directory = tmp_path / "archive"
     archive(spark, directory, EVENTS, 2)
     for log in ("_checkpoint/commits", *([] if committed else ["_spark_metadata"])):

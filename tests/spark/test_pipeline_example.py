@@ -87,13 +87,7 @@ def test_a_million_events_are_archived_rolled_up_and_replayed(
             channel = daemon.channel_stats(topic, "archive")
             assert (channel["depth"], channel["in_flight_count"], channel["deferred_count"]) == (0, 0, 0)
     (stream,) = run("spool", "list", archive, "--json").rows
-    shown = {
-        "topics": "orders,clicks",
-        "channel": "archive",
-        "batches": 3,
-        "messages": EVENTS,
-        "committed_batch": 3,
-    }
+    shown = {"topics": "orders,clicks", "channel": "archive", "batches": 3, "messages": EVENTS, "committed_batch": 3}
     assert shown.items() <= stream.items()
 
     by_topic: Counter[str] = Counter()

@@ -43,19 +43,6 @@ def test_time_is_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.getvalue() == "2023/11/15 03:43:20.012345 INFO: x\n"
 
 
-def test_lines_below_the_level_are_dropped_and_the_level_can_change() -> None:
-    stream = io.StringIO()
-    log = Logger("", Level.WARN, stream)
-    names = ["DEBUG", "INFO", "WARNING", "ERROR", "FATAL"]
-    for level, shown in ((Level.WARN, names[2:]), (Level.DEBUG, names), (Level.FATAL, names[4:])):
-        log.level = level
-        stream.seek(0)
-        stream.truncate()
-        for method in (log.debug, log.info, log.warn, log.error, log.fatal):
-            method("x")
-        assert re.findall(r" ([A-Z]+): x\n", stream.getvalue()) == shown
-
-
 def test_level_names_in_any_case() -> None:
     assert [Level.parse(name) for name in ("debug", "Info", "WARN", "error", "fatal")] == list(Level)
     for name in ("trace", "warning", "", "2"):

@@ -11,7 +11,7 @@ import pytest
 from documentation.writers import load_writer
 from gnsqd import options
 from gnsqd.configuration import BadValue, combine, load_file, resolve
-from gnsqd.options import LOOKUPD_OPTIONS, OPTIONS, LookupdOptions, Options
+from gnsqd.options import LOOKUPD_OPTIONS, OPTIONS, Options
 from gnsqd.shared.errors import StartError
 
 ROOT = Path(__file__).parents[2]
@@ -109,22 +109,16 @@ def test_page_of_options_is_what_the_table_gives(writer: ModuleType, daemon: str
     assert sorted(shown) == sorted(option.flag for option in options if option.flag)
 
 
-def test_example_config_file_of_nsqlookupd_holds_every_key_with_its_default() -> None:
-    config = load_file(str(CONTRIB / "nsqlookupd.cfg.example"))
-    assert set(config) == {option.cfg for option in LOOKUPD_OPTIONS if option.cfg} - {"broadcast_address"}
-    assert vars(LookupdOptions(**combine({}, config, LOOKUPD_OPTIONS))) == vars(LookupdOptions())
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_example_config_file_holds_every_key_with_its_default(writer: ModuleType, daemon: str) -> None:
+    options, config = writer.DAEMONS[daemon][0], load_file(str(writer.example(daemon)))
+    assert set(config) == {option.cfg for option in options} - {"", "id", "broadcast_address"}  # the host decides these
+    assert combine({}, config, options) == {option.name: option.default for option in options if option.cfg in config}
 
 
 def test_keys_of_nsqd_mean_nothing_to_nsqlookupd() -> None:
     config = {"tls_required": "bogus", "mem_queue_size": "x", "tcp_address": "a"}
     assert combine({}, config, LOOKUPD_OPTIONS) == {"tcp_address": "a"}
-
-
-def test_example_config_file_holds_every_key_with_its_default() -> None:
-    config = load_file(str(CONTRIB / "nsqd.cfg.example"))
-    keys = {option.cfg for option in OPTIONS if option.cfg}
-    assert set(config) == keys - {"id", "broadcast_address"}  # these depend on the host
-    assert vars(resolve({}, config)) == vars(Options())
 
 
 def test_values_left_out_of_the_example_are_shown_in_it(tmp_path: Path) -> None:

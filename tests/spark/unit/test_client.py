@@ -122,9 +122,7 @@ def tls_factory(nsqd_factory: DaemonFactory, files: Files) -> DaemonFactory:
 
 
 @pytest.mark.parametrize("secured", [False, True], ids=["plain", "tls"])
-def test_finish_confirmed_gives_back_what_was_not_finished(
-    tls_factory: DaemonFactory, files: Files, secured: bool
-) -> None:
+def test_finish_confirmed_gives_back_the_rest(tls_factory: DaemonFactory, files: Files, secured: bool) -> None:
     nsqd = tls_factory()
     with connect(nsqd) as publisher, consumer(nsqd, 100, tls(files) if secured else PLAIN) as client:
         publisher.publish("t", [b"%d" % number for number in range(100)])

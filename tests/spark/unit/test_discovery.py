@@ -130,9 +130,7 @@ def test_a_silent_nsqlookupd_is_not_waited_for_longer_than_given() -> None:
     "more, ports",
     [({}, (4151, 4161)), ({"nsq.nsqd.http.tls": "on"}, (4152, 4162)), ({"nsq.nsqd.http.addresses": "c:2,b:1"}, (1, 2))],
 )
-def test_configured_nsqds_have_http_one_port_above_tcp_unless_given(
-    more: dict[str, str], ports: tuple[int, int]
-) -> None:
+def test_configured_nsqds_have_http_one_above_tcp_unless_given(more: dict[str, str], ports: tuple[int, int]) -> None:
     b, other = Nsqd("b:4150", ("b", 4150), ("b", ports[0])), Nsqd("c:4160", ("c", 4160), ("c", ports[1]))
     assert find_nsqds(settings(**{"nsq.nsqd.tcp.addresses": "c:4160,b:4150"} | more), "t") == [b, other]
     assert find_nsqds(settings(**{"nsq.nsqd.tcp.addresses": "[::1]:4160"}))[0].name == "[::1]:4160"

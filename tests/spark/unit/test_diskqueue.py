@@ -17,16 +17,7 @@ from gnsqd.shared.disk_format import data_file_name, frame_records
 from pyspark_nsq_diskqueue import reading
 from pyspark_nsq_diskqueue.planning import plan
 from pyspark_nsq_diskqueue.reading import CorruptionError
-from spark.data_directories import (
-    MAX_MSG_SIZE,
-    QUEUE,
-    RECORD,
-    payload,
-    read,
-    values,
-    write_file,
-    write_meta,
-)
+from spark.data_directories import MAX_MSG_SIZE, QUEUE, RECORD, payload, read, values, write_file, write_meta
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/data"))

@@ -20,16 +20,7 @@ from pyspark_nsq_diskqueue import reading
 from pyspark_nsq_diskqueue.options import DiskqueueSettings, parse
 from pyspark_nsq_diskqueue.planning import DataDirectoryError, plan
 from pyspark_nsq_diskqueue.reading import CorruptionError
-from spark.data_directories import (
-    MAX_MSG_SIZE,
-    QUEUE,
-    RECORD,
-    payload,
-    read,
-    values,
-    write_file,
-    write_meta,
-)
+from spark.data_directories import MAX_MSG_SIZE, QUEUE, RECORD, payload, read, values, write_file, write_meta
 
 # What a daemon does meanwhile
 

@@ -74,11 +74,7 @@ def test_rows_go_by_topic_and_delay() -> None:
         topic=["a", "b", "a", "a", "b"],
         defer_ms=pa.array([0, None, None, 500, 0], pa.int64()),
     )
-    assert batches(rows, Settings()) == [
-        batch("a", [b"1", b"3"]),
-        batch("b", [b"2", b"5"]),
-        batch("a", [b"4"], 500),
-    ]
+    assert batches(rows, Settings()) == [batch("a", [b"1", b"3"]), batch("b", [b"2", b"5"]), batch("a", [b"4"], 500)]
 
 
 def test_the_option_topic_prevails_over_the_column() -> None:
@@ -102,7 +98,7 @@ def test_each_row_that_is_not_a_message_is_reported() -> None:
             batches(rows, Settings())
 
 
-def test_invalid_rows_can_be_skipped_or_go_to_a_topic_for_them_with_their_reason(
+def test_invalid_rows_can_be_skipped_or_go_to_a_topic_for_them_with_reasons(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rows = frame(value=VALUES, topic=TOPICS, defer_ms=DELAYS)

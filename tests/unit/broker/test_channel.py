@@ -204,28 +204,6 @@ def test_consumers_share_what_comes_equally(shared: tuple[Fakes, Channel], consu
     assert [len(take(channel, consumer)) for consumer in consumers] == [3, 3, 3]
 
 
-def test_consumer_that_was_given_nothing_of_a_sample_is_woken_for_what_comes_next(
-    fakes: Build, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gnsqd.broker.channel.random", lambda: 0.999)
-    around = fakes()
-    channel = around.channel()
-    channel.put_messages(around.messages(b"left out"))
-    assert take(channel, consumers[0], sample_rate=50) == []
-    assert counts(channel) == (0, 0, 0, 0)
-    channel.put_messages(around.messages(b"next"))
-    assert consumers[0].woken == 1
-
-
-def test_sample_rate_is_a_percentage(fakes: Build, consumers: Consumers) -> None:
-    around = fakes()
-    channel = around.channel()
-    channel.put_messages(around.messages(*[b"x"] * 10_000))
-    while channel.depth:
-        take(channel, consumers[0], sample_rate=30)
-    assert 2700 < len(channel.in_flight) < 3300  # six deviations and more
-
-
 # Due times
 
 

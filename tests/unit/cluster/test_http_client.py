@@ -69,9 +69,7 @@ def test_bomb_is_not_decompressed(client: HTTPClient, http: HTTP) -> None:
 @pytest.mark.parametrize(
     ("body", "why"), [(b"no gzip", "gzip: invalid header"), (gzip.compress(b"x" * 99, mtime=0)[:-9], "unexpected EOF")]
 )
-def test_body_that_is_not_compressed_as_it_says_is_refused(
-    client: HTTPClient, http: HTTP, body: bytes, why: str
-) -> None:
+def test_body_not_compressed_as_it_says_is_refused(client: HTTPClient, http: HTTP, body: bytes, why: str) -> None:
     assert failure(client, f"http://{http(response(body, '200 OK', GZIP)).address}/") == why
 
 

@@ -213,9 +213,7 @@ def test_bad_answer_only_warns(answer: bytes, text: str, ours: Daemon, lookupd: 
     "broadcast_address, http_port",
     [("a b", 1), ("no..host", 1), ("127.0.0.1", 99_999), ("::1", -1), ("[", 1), ("a]", 1), ("/", 1), ("u@:p", 1)],
 )
-def test_address_that_cannot_be_only_warns(
-    broadcast_address: str, http_port: int, ours: Daemon, lookupd: Lookupd
-) -> None:
+def test_impossible_address_only_warns(broadcast_address: str, http_port: int, ours: Daemon, lookupd: Lookupd) -> None:
     server = lookupd(lambda line: [info(broadcast_address=broadcast_address, http_port=http_port)])
     connected(ours, server)
     ours.registry.get_topic("t")

@@ -68,9 +68,7 @@ def test_answers_are_logged_and_those_to_other_commands_may_be_anything(lookupd:
 @pytest.mark.parametrize("body", [
     b"E_INVALID", b"", b"[]", b'{"http_port":"4161"}', b'{"http_port":1.5}', b"\xff", b"[" * 900, b'{"version":"\\n"}',
 ])  # fmt: skip
-def test_answer_to_identify_that_makes_no_sense_ends_the_connection(
-    body: bytes, lookupd: Lookupd, peer: MakePeer
-) -> None:
+def test_answer_to_identify_without_sense_ends_the_connection(body: bytes, lookupd: Lookupd, peer: MakePeer) -> None:
     server = lookupd(lambda line: [answer(body)])
     client = peer(server.address)
     assert failure(client)[0] == "parsing response"
@@ -78,8 +76,7 @@ def test_answer_to_identify_that_makes_no_sense_ends_the_connection(
 
 
 @pytest.mark.parametrize(
-    "size, limit, max_body_size",
-    [(1001, 1000, 1000), (2**31 - 1, 1000, 1000), (-1, 1000, 1000), (16385, 16384, 2**31)],
+    "size, limit, max_body_size", [(1001, 1000, 1000), (2**31 - 1, 1000, 1000), (-1, 1000, 1000), (16385, 16384, 2**31)]
 )
 def test_answer_of_impossible_size_is_refused(
     size: int, limit: int, max_body_size: int, lookupd: Lookupd, peer: MakePeer

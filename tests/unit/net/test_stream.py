@@ -127,13 +127,6 @@ def test_what_was_encoded_so_far_is_decoded_whatever_the_split(
         assert b"".join(received) == body
 
 
-def test_deflate_ends_with_the_last_block() -> None:
-    layer = DeflateLayer(6)
-    assert layer.decode(raw_deflate(b"NOP\n", finish=True) + b"whatever") == b"NOP\n"
-    assert (layer.ended, layer.pending) == (True, False)
-    assert layer.decode(b"whatever") == b""
-
-
 @layers
 def test_damaged_streams_raise_nothing_but_stream_errors(make_layer: Callable[[], Layer]) -> None:
     raw = make_layer().encode(b"".join(b'{"id": %d}' % number for number in range(2000)))

@@ -14,9 +14,7 @@ from gnsqd.observe.stats import snapshot
 from unit.observe.clients import ShownClient
 
 
-def test_others_have_turns_and_may_change_everything_meanwhile(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_have_turns_and_may_change_all_meanwhile(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     clients = {number: ShownClient(number) for number in range(5)}
     for topic_number in range(4):
         for channel_name in "abc":

@@ -91,9 +91,7 @@ def next_counts(receiver: Receiver, condition: Callable[[dict[str, int]], bool])
     return found
 
 
-def test_counters_of_a_topic_that_a_push_missed_start_at_zero(
-    registry: Registry, receiver: Receiver, start: Start
-) -> None:
+def test_counters_of_a_topic_a_push_missed_start_at_zero(registry: Registry, receiver: Receiver, start: Start) -> None:
     registry.get_topic("t").publish([b"abc", b"de"])
     registry.get_topic("other").publish([b""])
     start(options_for(receiver.address))

@@ -362,9 +362,7 @@ def test_import_that_fails_after_its_put_keeps_no_segments_and_doubles_nothing(
         assert again.take_all(name) == Counter([b"old", b"later"])
 
 
-def test_nothing_comes_back_after_a_failed_fsync(
-    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_comes_back_after_failed_fsync(tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither what was finished nor a channel that was deleted, though nothing is published any more."""
     first = Daemon(tmp_path / "a", syncer, {"durability": "disk"})
     for name in ("c", "gone"):

@@ -159,9 +159,7 @@ def test_text_is_split_in_linear_time_and_in_turns(world: World, monkeypatch: py
     assert len(turns) >= min(body.count(b"\n"), len(body) // 65536 - 1)
 
 
-def test_others_have_turns_between_the_lines_of_the_text_of_stats(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_have_turns_between_the_lines_of_stats(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[None] = []
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
     monkeypatch.setattr("gnsqd.hub.cooperative.yield_turn", lambda: turns.append(None))

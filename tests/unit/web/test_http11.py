@@ -5,14 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsqd.web.http11 import (
-    CONTINUE,
-    MAX_HEADS,
-    MAX_KNOWN_HEAD,
-    MAX_SILENCE,
-    Request,
-    RequestReader,
-)
+from gnsqd.web.http11 import CONTINUE, MAX_HEADS, MAX_KNOWN_HEAD, MAX_SILENCE, Request, RequestReader
 
 LIMIT = 100
 

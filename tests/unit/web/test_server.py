@@ -317,12 +317,7 @@ def client_hello() -> bytes:
 
 @pytest.mark.parametrize(
     "beginning, drips",
-    [
-        (b"", False),
-        (b"GE", False),
-        (client_hello(), False),
-        (b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc", True),
-    ],
+    [(b"", False), (b"GE", False), (client_hello(), False), (b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc", True)],
     ids=["nothing", "HTTP", "hello", "drop by drop"],
 )
 def test_client_that_stalls_in_the_handshake_is_disconnected(

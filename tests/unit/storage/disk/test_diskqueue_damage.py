@@ -206,9 +206,7 @@ def test_damaged_length_does_not_pass_for_one_of_a_larger_message(
     assert (tmp_path / "q.diskqueue.000000.dat.bad").read_bytes() == content
 
 
-def test_damage_in_the_write_file_moves_writing_on(
-    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints
-) -> None:
+def test_damage_in_write_file_moves_writing_on(open_queue: OpenQueue, tmp_path: Path, complaints: Complaints) -> None:
     content = record(b"1") + b"\xff\xff\xff\xff" + record(b"lost")
     write_queue(tmp_path, f"3\n0,0\n0,{len(content)}\n", content)
     queue = open_queue()
@@ -222,9 +220,7 @@ def test_damage_in_the_write_file_moves_writing_on(
     assert "positive depth at tail (3), data loss" in complaints()[-1]
 
 
-def test_missing_files_are_passed_over_in_one_line(
-    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints
-) -> None:
+def test_missing_files_are_skipped_in_one_line(open_queue: OpenQueue, tmp_path: Path, complaints: Complaints) -> None:
     write_queue(tmp_path, "9\n0,0\n987654321,0\n", record(b"1"), None, None, record(b"2"))
     queue = open_queue()
     assert drain(queue) == [b"1", b"2"]

@@ -226,9 +226,7 @@ def test_new_file_numbers_come_with_positions_that_are_safe(open_queue: OpenQueu
     assert (tmp_path / META).read_text() == "1\n1,0\n1,10\n"
 
 
-def test_stop_waits_for_syncs_of_deleted_queues(
-    open_queue: OpenQueue, tmp_path: Path, syncer: Syncer, disk: Disk
-) -> None:
+def test_stop_awaits_syncs_of_deleted_queues(open_queue: OpenQueue, tmp_path: Path, syncer: Syncer, disk: Disk) -> None:
     queues = [open_queue(f"q{i}") for i in range(4)]
     disk.hold()
     for queue in queues:

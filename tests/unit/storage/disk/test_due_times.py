@@ -269,9 +269,7 @@ def test_entries_before_a_broken_one_count(path: Path, due_times: DueTimes) -> N
     assert due_times.pop(ID, 0) == due
 
 
-def test_closed_queue_has_the_file_as_long_as_there_is_something_to_hold_back(
-    open_queue: OpenQueue, path: Path
-) -> None:
+def test_closed_queue_has_the_file_as_long_as_something_is_held_back(open_queue: OpenQueue, path: Path) -> None:
     due = time_ns() + HOUR
     queue = open_queue()
     queue.put_many([payload(0, ID)])
@@ -329,9 +327,7 @@ def test_what_cannot_be_put_back_stops_nothing_and_waits_for_the_next_start(
 
 
 @pytest.mark.parametrize("drop", [DiskQueue.empty, DiskQueue.delete])
-def test_emptied_queue_forgets_its_due_times(
-    open_queue: OpenQueue, path: Path, drop: Callable[[DiskQueue], None]
-) -> None:
+def test_emptied_queue_forgets_due_times(open_queue: OpenQueue, path: Path, drop: Callable[[DiskQueue], None]) -> None:
     path.write_bytes(FIRST_LINE + entry(0, ID, time_ns() + HOUR))
     queue = open_queue()
     assert queue.due_times
