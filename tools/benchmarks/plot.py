@@ -32,9 +32,7 @@ def draw(results: Sequence[RowResult], path: Path) -> None:
             points = {count: by_name.get(f"{dimension.row(count).name}-{name}") for count in dimension.counts}
             measured = {count: result for count, result in points.items() if result}
             for lane in COLOURS:
-                values = {
-                    count: result.figure(lane).median for count, result in measured.items() if lane in result.runs
-                }
+                values = {count: each.figure(lane).median for count, each in measured.items() if lane in each.runs}
                 panel.plot(list(values), list(values.values()), "o-", ms=3, label=lane, color=COLOURS[lane])
             panel.set_xscale("log")
             panel.set_ylim(bottom=0)

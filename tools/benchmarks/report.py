@@ -17,16 +17,8 @@ from benchmarks.queues import BODY_SIZE
 from benchmarks.row import Load
 from documents.marks import table
 
-HEADINGS = (
-    "row",
-    "unit",
-    "daemon",
-    "median (range)",
-    "ratio (range)",
-    "CPU s per million messages",
-    "ratio (range)",
-    "of the clients",
-)
+_FIGURES = "median (range), ratio (range), CPU s per million messages, ratio (range), of the clients"
+HEADINGS = ("row", "unit", "daemon", *_FIGURES.split(", "))
 COLUMNS = 125  # of a line of text in a document
 
 
@@ -90,9 +82,7 @@ def _lines(result: RowResult) -> Iterator[tuple[str, ...]]:
         )
     if limit := result.limit:
         ratio = unit.ratio(limit.value, result.figure(first).median)
-        own, clients = (
-            "" if value is None else f"{value:.2f}" for value in (limit.cpu_per_million, limit.load_per_million)
-        )
+        own, clients = ("" if cpu is None else f"{cpu:.2f}" for cpu in (limit.cpu_per_million, limit.load_per_million))
         yield "", "", "sink", f"{limit.value:{unit.form}}", f"{ratio:.2f}", own, "", clients
 
 

@@ -5,36 +5,14 @@ Bodies have 200 bytes unless the row differs. Nearly all rows of the load genera
 
 from functools import partial
 
+from benchmarks import row
 from benchmarks.fairness import sharing, stalling
-from benchmarks.footprint import (
-    CREATED,
-    PEAKS,
-    connection_memory,
-    creation,
-    idle_memory,
-    message_memory,
-    peaks,
-)
+from benchmarks.footprint import CREATED, PEAKS, connection_memory, creation, idle_memory, message_memory, peaks
 from benchmarks.instructions import LOADS, instructions
 from benchmarks.latency import end_to_end, trip, trip_beside_neighbour, trip_to_topics
 from benchmarks.lookupd import FIGURES as LOOKUPD
 from benchmarks.lookupd import many_nsqds
-from benchmarks.row import (
-    BY_DURABILITY,
-    BY_RETENTION,
-    FULL_RETENTION,
-    INSTRUCTIONS,
-    KILOBYTES,
-    MEGABYTES,
-    OURS,
-    SECONDS,
-    SHARE,
-    TIMED,
-    Row,
-    all_that_comes,
-    stored,
-    write_topics,
-)
+from benchmarks.row import OURS, SHARE, TIMED, Row, all_that_comes, stored, write_topics
 from benchmarks.scale import SCALE
 from benchmarks.schedule import FIGURES as SCHEDULE
 from benchmarks.schedule import many_deferred
@@ -88,12 +66,12 @@ DISK = (
     on_disk("disk-writer-20", "bench_writer, batch 20, to disk", writer(20)),
     on_disk("disk-writer-200", "bench_writer, batch 200, to disk", writer(200)),
     on_disk("drain", "drain the backlog from disk, RDY 2500", with_backlog(drain_all)),
-    Row("exit", "clean exit with the backlog in memory", clean_exit, stored, SECONDS),
-    Row("restart-empty", "restart, no backlog", restart, unit=SECONDS),
-    on_disk("restart", "restart with the backlog on disk", with_backlog(restart), unit=SECONDS),
+    Row("exit", "clean exit with the backlog in memory", clean_exit, stored, row.SECONDS),
+    Row("restart-empty", "restart, no backlog", restart, unit=row.SECONDS),
+    on_disk("restart", "restart with the backlog on disk", with_backlog(restart), unit=row.SECONDS),
 )
 
-by_durability = partial(Row, variants=BY_DURABILITY)
+by_durability = partial(Row, variants=row.BY_DURABILITY)
 
 DURABILITY = (
     by_durability("pub-durability", "PUB one by one, durability", publisher(), all_that_comes),
@@ -101,8 +79,8 @@ DURABILITY = (
     by_durability("both-durability", "publish (MPUB 20) and consume at once, durability", both(0, 0, "-batch=20"),
                   all_that_comes),
     Row("mpub-200-retention", "publish (MPUB 200) and consume at once, retention", both(0, 0, "-batch=200"),
-        all_that_comes, variants=(*BY_RETENTION, FULL_RETENTION)),
-    on_disk("rewind", "drain the backlog, retention: finished and rewound", drain_rewound, variants=BY_RETENTION),
+        all_that_comes, variants=(*row.BY_RETENTION, row.FULL_RETENTION)),
+    on_disk("rewind", "drain the backlog, retention: finished and rewound", drain_rewound, variants=row.BY_RETENTION),
 )
 
 timing = partial(Row, parts=TIMED)
@@ -121,9 +99,9 @@ LATENCY = (
 FOOTPRINT = (
     Row("sharing", "4 equal consumers of a backlog: the worst served behind the best", sharing, all_that_comes, SHARE),
     Row("stalling", "3 consumers of a backlog: what a stalled fourth costs them", stalling, all_that_comes, SHARE),
-    Row("idle-memory", "resident memory after the start", idle_memory, unit=MEGABYTES),
-    Row("message-memory", "resident memory per 100,000 messages", message_memory, stored, MEGABYTES),
-    Row("connection-memory", "resident memory per idle consumer", connection_memory, unit=KILOBYTES),
+    Row("idle-memory", "resident memory after the start", idle_memory, unit=row.MEGABYTES),
+    Row("message-memory", "resident memory per 100,000 messages", message_memory, stored, row.MEGABYTES),
+    Row("connection-memory", "resident memory per idle consumer", connection_memory, unit=row.KILOBYTES),
     Row("fixture", "start of a test's daemon", fixture, parts=STARTS),
 )
 
@@ -141,7 +119,7 @@ APART = (
             prepare=partial(write_topics, topics=TOPICS, channels=CHANNELS))
       for form, accept in FORMATS.items()),
     apart("lookupd", "nsqlookupd with many nsqds", many_nsqds, parts=LOOKUPD),
-    *(apart(f"instructions-{name}", f"instructions, {name}", instructions(name), stored, INSTRUCTIONS, tls=True,
+    *(apart(f"instructions-{name}", f"instructions, {name}", instructions(name), stored, row.INSTRUCTIONS, tls=True,
             variants=OURS, floor=not name.startswith("tls"))
       for name in LOADS),
 )

@@ -27,10 +27,7 @@ OURS = """
 """
 
 # Options with a default from the host: its description on the page, and an example for the file.
-_HOST = {
-    "node_id": ("hash of the host name", 1),
-    "broadcast_address": ("host name", "nsqd-1.example.com"),
-}
+_HOST = {"node_id": ("hash of the host name", 1), "broadcast_address": ("host name", "nsqd-1.example.com")}
 _TYPES = {
     Kind.INT: "int",
     Kind.DURATION: "duration",

@@ -151,8 +151,6 @@ TABLES: dict[str, dict[str, Callable[[Words], str]]] = {
     "metrics.md": {
         "series": _series(metric, _LABELS, of=Options(max_attempts=1)),
         "exporter": _series(lambda level, field: f"nsq_{level}_{field.name}", _PAUSED, typed=False),
-        "mixin": _series(
-            lambda _, field: f"nsq_topic_channel_{field.statsd}", {"channel": "topic, channel"}, typed=False
-        ),
+        "mixin": _series(lambda _, its: f"nsq_topic_channel_{its.statsd}", {"channel": "topic, channel"}, typed=False),
     },
 }

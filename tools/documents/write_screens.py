@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
@@ -147,9 +147,8 @@ def shown(picture: Picture, nodes: list[Daemon]) -> str:
     ours = {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "GNSQADMIN_CONFIG": "/nonexistent/config.toml"}
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", picture.lines, picture.columns, 0, 0))
-    process = subprocess.Popen(
-        command, stdin=slave, stdout=slave, stderr=slave, env=kept | ours, start_new_session=True
-    )
+    terminal: Any = dict.fromkeys(("stdin", "stdout", "stderr"), slave)
+    process = subprocess.Popen(command, **terminal, env=kept | ours, start_new_session=True)
     os.close(slave)
 
     def printed(seconds: float = SECONDS, until: str = "") -> str:

@@ -92,9 +92,7 @@ def promised(row: Row, name: str, flags: tuple[str, ...]) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="faults", description=__doc__)
-    parser.add_argument(
-        "--rows", default="", help="only rows that this regular expression finds; nothing is written then"
-    )
+    parser.add_argument("--rows", default="", help="only rows that this expression finds; nothing is written then")
     parser.add_argument("--times", type=int, help="that many faults each")
     parser.add_argument("--seed", type=int, default=random.getrandbits(32), help="of what clients and faults do")
     only = "only beside kills with --durability; nothing is written then"

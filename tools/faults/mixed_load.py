@@ -143,10 +143,8 @@ class MixedLoad:
         """Topics and channels stand still for a while."""
         while not self._stopping.wait(chance.uniform(0.5, 5)):
             tally = chance.choice(self._tallies)
-            channel = chance.choice(list(tally.channels))
-            what, query = chance.choice(
-                [("topic", f"topic={tally.topic}"), ("channel", f"topic={tally.topic}&channel={channel}")]
-            )
+            topic, channel = f"topic={tally.topic}", chance.choice(list(tally.channels))
+            what, query = chance.choice([("topic", topic), ("channel", f"{topic}&channel={channel}")])
             post(self._daemon, f"/{what}/pause?{query}")
             self._stopping.wait(chance.uniform(0.2, 3))
             post(self._daemon, f"/{what}/unpause?{query}")

@@ -75,9 +75,7 @@ def compare(samples: Sequence[Sample]) -> list[Row]:
     """The second to fifth tenth of the time with the last."""
     count = len(samples)
     early, late = samples[count // 10 : max(count // 2, 1)], samples[9 * count // 10 :]
-    memory, files, greenlets = (
-        (median(row[column] for row in early), median(row[column] for row in late)) for column in (1, 2, 3)
-    )
+    memory, files, greenlets = ((median(r[at] for r in early), median(r[at] for r in late)) for at in (1, 2, 3))
     return [
         Row("resident memory, MB", *memory, max(memory[0] * MEMORY_GROWTH, memory[0] + MEMORY_SLACK)),
         Row("open files", *files, files[0] + COMING_AND_GOING),
@@ -255,9 +253,8 @@ def main() -> int:
     report(f"seed {asked.seed}, {asked.minutes:g} minutes: {' '.join([*own_command(), *flags])}")
     with tempfile.TemporaryDirectory(prefix="gnsqd-soak-") as directory:
         cert, key = issue("server").write(Path(directory) / "server")
-        with Daemon(
-            own_command(), Path(directory) / "data", *flags, f"--tls-cert={cert}", f"--tls-key={key}"
-        ) as daemon:
+        flags += [f"--tls-cert={cert}", f"--tls-key={key}"]
+        with Daemon(own_command(), Path(directory) / "data", *flags) as daemon:
             soak = Soak(daemon, asked.seed)
             soak.run(asked.minutes * 60, asked.interval)
             if daemon.running:

@@ -122,14 +122,8 @@ class World:
     def __init__(self, directory: Path) -> None:
         self._library = load_failing(os.environ["GNSQD_FAILING"])
         cert, key = issue("server").write(directory / "server")
-        self._options = Options(
-            tls_cert=cert,
-            tls_key=key,
-            max_msg_size=400_000,
-            max_rdy_count=50,
-            magic_timeout=0,
-            data_path=str(directory),
-        )
+        limits: Any = {"max_msg_size": 400_000, "max_rdy_count": 50, "magic_timeout": 0}
+        self._options = Options(tls_cert=cert, tls_key=key, data_path=str(directory), **limits)
         self._lanes = [
             (endpoint, partial(module.TLSLayer, module.build_context(self._options)))
             for endpoint, module in ((Endpoint, python_tls()), (connection._new_endpoint, tls))

@@ -60,7 +60,7 @@ class Publisher:
 class Subscriber:
     """One consumer; see `reference.Consumer`."""
 
-    def __init__(self, daemon: Daemon, topic_name: str, topic: Topic, channel_name: str) -> None:
+    def __init__(self, daemon: Daemon, name: str, topic: Topic, channel_name: str) -> None:
         self.topic, self.channel_name = topic, channel_name
         self.channel = topic.channels[channel_name]
         self.fences = 0
@@ -72,9 +72,7 @@ class Subscriber:
         self._refused = b""
         self.closed = False
         self._link = Link(daemon.tcp_address)
-        self._link.send(
-            b"IDENTIFY\n" + sized(b'{"output_buffer_size":-1}') + f"SUB {topic_name} {channel_name}\n".encode()
-        )
+        self._link.send(b"IDENTIFY\n" + sized(b'{"output_buffer_size":-1}') + f"SUB {name} {channel_name}\n".encode())
         for _ in range(2):
             frame = self._link.next_frame()
             assert frame is not None, "closed"

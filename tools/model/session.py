@@ -372,6 +372,4 @@ WEIGHTS = dict(
     touch=5, req=14, cls=1, nop=1, strange=1, topic_act=6, channel_act=8, http_pub=4, http_mpub=3,
     bad_request=4, look=4,
 )  # fmt: skip
-KINDS: list[Callable[[Session], None]] = [
-    getattr(Session, name) for name, weight in WEIGHTS.items() for _ in range(weight)
-]
+KINDS: list[Callable[[Session], None]] = [getattr(Session, name) for name, n in WEIGHTS.items() for _ in range(n)]

@@ -42,16 +42,12 @@ def copy(root: Path, to: Path) -> Path:
 
 def pytest(tree: Path, *arguments: str, timeout: float | None = None, calls: Path | None = None) -> str:
     """What pytest prints for the tree; "" if it does not end in time."""
-    path = [tree, tree / "contrib", Path(__file__).parents[1]]
+    path = os.pathsep.join(map(str, [tree, tree / "contrib", Path(__file__).parents[1]]))
+    variables = {"PYTHONPATH": path, "COLUMNS": "10000", DIRECTORY: str(calls or "")}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "pytest", "-p", "no:cacheprovider", "--tb=no", "-W", "ignore", *arguments],
         cwd=tree,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, path)),
-            "COLUMNS": "10000",
-            DIRECTORY: str(calls or ""),
-        },
+        env=os.environ | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _COMPARISONS = (ast.Eq, ast.NotEq), (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)
-COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    one: other for pair in _COMPARISONS for one, other in (pair, pair[::-1])
-}
-ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
-    one: other for pair in ((ast.Add, ast.Sub), (ast.Mult, ast.FloorDiv)) for one, other in (pair, pair[::-1])
-}
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {a: b for one in _COMPARISONS for a, b in (one, one[::-1])}
+_ARITHMETIC = (ast.Add, ast.Sub), (ast.Mult, ast.FloorDiv)
+ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {a: b for one in _ARITHMETIC for a, b in (one, one[::-1])}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -41,9 +38,8 @@ def sample(root: Path, areas: list[str], count: int, seed: int) -> list[Mutant]:
     chosen: list[Mutant] = []
     for area in areas:
         found = [each for path in sorted((root / area).rglob("*.py")) for each in mutants(root, area, path)]
-        chosen += sorted(
-            random.Random(seed).sample(found, count // len(areas)), key=lambda each: (each.path, each.line)
-        )
+        few = random.Random(seed).sample(found, count // len(areas))
+        chosen += sorted(few, key=lambda each: (each.path, each.line))
     return chosen
 
 

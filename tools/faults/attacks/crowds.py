@@ -74,6 +74,5 @@ def lateness(consumers: list[Client]) -> float:
     return latest
 
 
-ATTACKS = tuple(
-    Attack(f"time-outs in {number:,} channels", partial(time_out, number), real=True) for number in (100, 1_000, 10_000)
-)
+COUNTS = (100, 1_000, 10_000)
+ATTACKS = tuple(Attack(f"time-outs in {count:,} channels", partial(time_out, count), real=True) for count in COUNTS)

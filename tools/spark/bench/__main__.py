@@ -31,9 +31,7 @@ def main() -> None:
     from spark.bench.ceiling import CeilingSource
 
     spark.dataSource.register(CeilingSource)
-    print(
-        "| rows per second | daemon | median | range | of the ceiling |\n| --- | --- | ---: | ---: | ---: |", flush=True
-    )
+    print("| rows per second | daemon | median | range | of the ceiling |\n|---|---|---:|---:|---:|", flush=True)
     for row in ROWS:
         if arguments.rows and row.key not in arguments.rows:
             continue

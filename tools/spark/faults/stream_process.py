@@ -61,11 +61,7 @@ class StreamProcess:
     ends before it should. `deaths` counts that. `prefix` stands before its command."""
 
     def __init__(
-        self,
-        directory: Path,
-        options: Mapping[str, str],
-        master: str,
-        prefix: Callable[[Sequence[str]], list[str]],
+        self, directory: Path, options: Mapping[str, str], master: str, prefix: Callable[[Sequence[str]], list[str]]
     ) -> None:
         self.job = directory / "job"
         self.deaths = 0
