@@ -21,6 +21,8 @@ from re import compile as regex
 from time import gmtime, strftime, time_ns
 from typing import NoReturn
 
+from gnsqd.gotext import unescape
+
 MAX_HEADER_LINES = 1000
 MAX_HEAD = 65536  # bytes
 MAX_SILENCE = 65536  # bytes that bring neither a request nor a body any further: part of a head, chunk sizes, trailers
@@ -325,9 +327,7 @@ class RequestReader:
         if "%" in path:
             if _BAD_ESCAPE.search(path):
                 self._stop(400)
-            from urllib.parse import unquote  # loads slowly, and few paths need it
-
-            path = unquote(path)
+            path = unescape(path)
         request.path = path
 
     def _read_body(self, data: bytes, start: int) -> int:

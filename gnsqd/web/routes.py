@@ -12,7 +12,7 @@ from time import monotonic_ns
 from traceback import format_exc
 from typing import NamedTuple
 
-from gnsqd.gotext import dumps, format_duration, quote
+from gnsqd.gotext import dumps, format_duration, quote, unescape
 from gnsqd.hub.cooperative import Turns, WouldYield
 from gnsqd.log import Logger
 from gnsqd.shared.errors import BrokerError, NotFound, NSQError, StorageError
@@ -267,14 +267,13 @@ def _fold(path: str) -> str:
     return normpath("/" + path.lstrip("/")).lower()
 
 
-_UNQUOTED = "$&+,/:;=@"  # in paths, by Go
+_UNQUOTED = b"$&+,/:;=@-._~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"  # in paths, by Go
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'": "&#39;"})  # in HTML, by Go
 
 
 def _redirect(request: Request, path: str) -> bytes:
-    from urllib.parse import quote as quote_path  # loads slowly, and few are redirected
-
-    location = quote_path(path, safe=_UNQUOTED) + (f"?{request.query}" if request.query else "")
+    location = "".join(chr(byte) if byte in _UNQUOTED else f"%{byte:02X}" for byte in path.encode())
+    location += f"?{request.query}" if request.query else ""
     headers = b"Location: %s\r\n" % location.encode()
     if request.method != "GET":
         return render(request, 307, b"", headers)
@@ -346,9 +345,7 @@ def parse_query(query: str) -> Mapping[str, str]:
             bad = _BAD_ESCAPE.search(name) or _BAD_ESCAPE.search(value)
             if bad is not None:
                 raise BadQuery(f"invalid URL escape {quote(bad[0])}")
-            from urllib.parse import unquote_plus  # loads slowly, and few queries need it
-
-            name, value = unquote_plus(name), unquote_plus(value)
+            name, value = unescape(name.replace("+", " ")), unescape(value.replace("+", " "))
         parameters.setdefault(name, value)
     return parameters
 

@@ -66,7 +66,7 @@ def test_served_clients_go_on_and_the_others_follow(nsqd_factory: DaemonFactory)
     idle.identify(heartbeat_interval=1000)
     with no_more_descriptors(nsqd):
         # What is open is written to.
-        assert ask("POST", "/pub?topic=opened", b"more") == (200, "OK")
+        assert ask("POST", "/pub?topic=open%65d", b"more") == (200, "OK")
         opened.acknowledged.append(b"more")
         # What is not can't be.
         assert ask("POST", "/pub?topic=unopened", b"refused") == (503, message("EXITING"))
