@@ -213,7 +213,9 @@ class _Parent:
         if not self._path:
             return False
         is_idle = time.monotonic() - self._used > _IDLE_SECONDS
-        return is_idle or not os.path.exists(self._path) or not self._path.endswith(quick_start.installation())
+        with suppress(OSError):  # the package was removed
+            return is_idle or not os.path.exists(self._path) or not self._path.endswith(quick_start.installation())
+        return True
 
     def _report(self) -> None:
         """Sends the exit codes of the forks that have ended."""

@@ -91,14 +91,14 @@ def _private_directory() -> str:
 
 
 def _context() -> str:
-    """Returns a checksum of what this process has inherited and a fork of another cannot be given."""
-    stats = _read("stat").rpartition(")")[2].split()
+    """Returns a checksum of what this process has inherited and a fork of another cannot be given; OSError."""
     facts: list[object] = [sys.executable, _interpreter_options(), os.stat("/")[1:3]]
+    facts += [os.readlink(f"/proc/self/ns/{name}") for name in sorted(os.listdir("/proc/self/ns"))]
+    stats = _read("stat").rpartition(")")[2].split()
     facts += [stats[16], *stats[37:39]]  # nice, rt_priority and policy (proc(5))
     facts += [number for number in range(1, 32) if _signal.getsignal(number) == _signal.SIG_IGN]  # glibc ignores 32
     facts += [line for line in _read("status").splitlines() if line.startswith(_STATUS)]
     facts += map(_read, _FILES)
-    facts += [os.readlink(f"/proc/self/ns/{name}") for name in sorted(os.listdir("/proc/self/ns"))]
     facts += sorted(item for item in os.environ.items() if item[0].startswith(_VARIABLES))
     return _checksum(facts)
 
