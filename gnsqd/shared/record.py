@@ -10,7 +10,7 @@ from typing import Any, ClassVar, dataclass_transform
 @dataclass_transform()
 class Record:
     """Values that may change. A subclass declares the name and type of each, and a default or none; lists are copied.
-    The constructor raises AttributeError if a value is missing, TypeError if there is one too many."""
+    The constructor raises AttributeError if a value is missing, TypeError for a name that is not declared."""
 
     names: ClassVar[tuple[str, ...]] = ()  # in order
 
