@@ -18,7 +18,6 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from kit.daemons import PEERS, fast_directory
 from kit.pairs import running_pair
@@ -34,6 +33,7 @@ LONG_ENOUGH = 30.0  # seconds, to look for the fewest steps that show a differen
 QUICK = 0.3  # seconds; what has not come then does not come, when a difference is looked into
 
 Sides = tuple[Side, Side]
+Outcome = tuple[int, list[str], Counter[str]]  # steps, differences in words, and explained ones
 
 
 class Arena:
@@ -116,14 +116,6 @@ def arena(directory: Path, nsqd: Path) -> Iterator[Arena]:
         yield Arena(*pairs)
 
 
-class Outcome(NamedTuple):
-    """`differences` in words."""
-
-    steps: int
-    differences: list[str]
-    explained: Counter[str]
-
-
 def play(nsqd: Path, seed: int, steps: int, first: int = 0, stride: int = 1, enough: int = 1) -> Outcome:
     """That many steps, of the sessions `first`, `first + stride` and so on, or that many differences."""
     differences = []
@@ -137,7 +129,7 @@ def play(nsqd: Path, seed: int, steps: int, first: int = 0, stride: int = 1, eno
             except Difference as error:
                 differences.append("\n".join((str(error), *error.__notes__)))
             if ring.steps >= steps or len(differences) >= enough:
-                return Outcome(ring.steps, differences, ring.explained)
+                return ring.steps, differences, ring.explained
     raise AssertionError
 
 
@@ -160,15 +152,14 @@ def main() -> int:
     with ProcessPoolExecutor(jobs) as pool:
         share = -(-arguments.steps // jobs)
         futures = [pool.submit(play, nsqd, arguments.seed, share, job, jobs, ENOUGH) for job in range(jobs)]
-        outcomes = [future.result() for future in futures]
+        counts, found, reasons = zip(*[future.result() for future in futures], strict=True)
     seconds = time.monotonic() - begin
-    steps = sum(outcome.steps for outcome in outcomes)
-    differences = [text for outcome in outcomes for text in outcome.differences]
+    steps, differences = sum(counts), [text for texts in found for text in texts]
     lines = [f"{text}\n" for text in differences]
     lines.append(
         f"seed {arguments.seed}: {steps} steps, {steps / seconds:.0f} a second, {len(differences)} unexplained"
     )
-    explained = sum((outcome.explained for outcome in outcomes), Counter[str]())
+    explained = sum(reasons, Counter[str]())
     lines += [f"{count} explained: {reason}" for reason, count in explained.items()]
     sys.stdout.writelines(f"{line}\n" for line in lines)
     return 1 if differences else 0

@@ -39,26 +39,27 @@ class Link(Client):
 
     def next_frame(self) -> Frame | None:
         """None when the daemon has closed."""
+        with suppress(ConnectionError):
+            while self._polled is None:
+                self._read()
         frame, self._polled = self._polled, None
-        try:
-            while frame is None and (frame := self.frame()) == (RESPONSE, HEARTBEAT):
-                self.send(b"NOP\n")
-                frame = None
-        except ConnectionError:
-            pass
         return frame
 
     def poll(self) -> bool:
         """Whether `next_frame` would come back at once."""
         try:
             while self._polled is None and (self.buffer or is_readable(self.sock, 0)):
-                if (frame := self.frame()) == (RESPONSE, HEARTBEAT):
-                    self.send(b"NOP\n")
-                else:
-                    self._polled = frame
+                self._read()
         except ConnectionError:
             return True
         return self._polled is not None
+
+    def _read(self) -> None:
+        frame = self.frame()
+        if frame == (RESPONSE, HEARTBEAT):
+            self.send(b"NOP\n")
+        else:
+            self._polled = frame
 
 
 class Answer(NamedTuple):

@@ -92,8 +92,5 @@ def _instead(node: ast.AST) -> Iterator[str]:
 
 
 def _is_text(*nodes: ast.expr) -> bool:
-    return any(isinstance(node, ast.JoinedStr | ast.Constant) and not _is_int(node) for node in nodes)
-
-
-def _is_int(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, int)
+    kinds = [type(node.value) for node in nodes if isinstance(node, ast.Constant)]
+    return any(isinstance(node, ast.JoinedStr) for node in nodes) or not {*kinds} <= {int, bool}

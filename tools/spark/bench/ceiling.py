@@ -6,14 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-    WriterCommitMessage,
-)
+from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
 from pyspark_nsq.columns import SCHEMA_DDL, Messages, rows_of
@@ -22,14 +15,14 @@ BATCH = 10_000  # rows
 
 
 @dataclass
-class Share(InputPartition):
+class Share(datasource.InputPartition):
     """The rows of one task."""
 
     rows: int
     size: int
 
 
-class CeilingSource(DataSource):
+class CeilingSource(datasource.DataSource):
     """Options: `rows` in all, `size` of a body in bytes, `tasks`; others are passed over."""
 
     @classmethod
@@ -39,24 +32,24 @@ class CeilingSource(DataSource):
     def schema(self) -> str:
         return SCHEMA_DDL
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> datasource.DataSourceReader:
         return CeilingReader(self.options)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:  # noqa: N802
         return CeilingStream(self.options)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceArrowWriter:
         return CeilingWriter()
 
 
-class CeilingReader(DataSourceReader):
+class CeilingReader(datasource.DataSourceReader):
     def __init__(self, options: Any) -> None:
         self._rows, self._size, self._tasks = (int(options[name]) for name in ("rows", "size", "tasks"))
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> Sequence[datasource.InputPartition]:
         return [Share(self._rows // self._tasks, self._size) for _ in range(self._tasks)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
         columns = {
             "value": pa.array([b"%0*d" % (partition.size, row) for row in range(BATCH)], pa.binary()),
@@ -70,7 +63,7 @@ class CeilingReader(DataSourceReader):
             yield batch.slice(0, partition.rows - begin)
 
 
-class CeilingStream(CeilingReader, DataSourceStreamReader):
+class CeilingStream(CeilingReader, datasource.DataSourceStreamReader):
     """One batch of all rows."""
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
@@ -79,12 +72,12 @@ class CeilingStream(CeilingReader, DataSourceStreamReader):
     def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802
         return {"batch": 1}
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # type: ignore[override]
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[datasource.InputPartition]:  # type: ignore[override]
         return CeilingReader.partitions(self)
 
 
-class CeilingWriter(DataSourceArrowWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+class CeilingWriter(datasource.DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> datasource.WriterCommitMessage:
         for _ in iterator:
             pass
-        return WriterCommitMessage()
+        return datasource.WriterCommitMessage()
