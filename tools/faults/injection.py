@@ -95,12 +95,8 @@ def kill(command: list[str], directory: Path, flags: Sequence[str]) -> tuple[Dae
         daemon.kill()
         if chance.random() < 0.3:
             addresses = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
-            process = subprocess.Popen(
-                [*command, *addresses, f"--data-path={daemon.data_path}", *flags],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+            arguments, null = [*command, *addresses, f"--data-path={daemon.data_path}", *flags], subprocess.DEVNULL
+            process = subprocess.Popen(arguments, stdin=null, stdout=null, stderr=null)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(chance.uniform(0.2, 1.0))
             process.kill()

@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partialmethod
 from http.client import HTTPException
 from typing import Any
 
@@ -154,17 +155,10 @@ class Session(Player):
 
     # Publishing
 
-    def pub(self) -> None:
-        self._publish("PUB", None, [self._body()])
-
-    def mpub(self) -> None:
-        self._publish("MPUB", None, [self._body() for _ in range(self.chance.randrange(1, 6))])
-
-    def dpub(self) -> None:
-        self._publish("DPUB", self._delay(), [self._body()])
-
-    def _publish(self, verb: str, delay: int | None, bodies: list[bytes]) -> None:
+    def _publish(self, verb: str, most: int = 1) -> None:
         connection = self._connection()
+        bodies = [self._body() for _ in range(self.chance.randrange(most) + 1)]
+        delay = self._delay() if verb == "DPUB" else None
         topic = self.chance.choice(self._topics)
         line = f"{verb} {topic}" + (f" {delay}" if delay is not None else "")
         self.note(f"{connection}: {line}, {[body[:20] for body in bodies]}")
@@ -176,6 +170,10 @@ class Session(Player):
             data = data[cut:]
         if self.talk(connection, data)[0].data == b"OK":
             self.queues.publish(topic, len(bodies), bool(delay))
+
+    pub = partialmethod(_publish, "PUB")
+    mpub = partialmethod(_publish, "MPUB", 5)
+    dpub = partialmethod(_publish, "DPUB")
 
     # Consuming
 
@@ -205,12 +203,6 @@ class Session(Player):
         if self.send(connection, [line.encode()] * 2) and window.state == SUBSCRIBED:
             window.ready = count
 
-    def fin(self) -> None:
-        self._answer(b"FIN %b")
-
-    def touch(self) -> None:
-        self._answer(b"TOUCH %b")
-
     def req(self) -> None:
         delay = 0 if self.chance.random() < 0.6 else self.chance.choice((*LATER, 99_999_999))
         self._answer(b"REQ %%b %d" % delay, delay)
@@ -239,6 +231,9 @@ class Session(Player):
             if command[:1] == b"R":
                 channel.deferred += delay > 0
                 channel.depth += delay == 0
+
+    fin = partialmethod(_answer, b"FIN %b")
+    touch = partialmethod(_answer, b"TOUCH %b")
 
     def cls(self) -> None:
         connection = self._connection(SUBSCRIBED)
