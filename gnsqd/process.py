@@ -58,6 +58,8 @@ def run(
         # with the real daemon's own prefix, whatever log-prefix is
         Logger(f"[{program}] ", Level.FATAL).fatal("%s", error.line)
         return 1
+    finally:
+        gc.enable()
 
 
 def serve(new_daemon: "Callable[[], Daemon]") -> int:
