@@ -37,7 +37,7 @@ def _quote_character(character: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Returns the text of a URL in which each `%` begins an escape; those that are not UTF-8 are replaced.
+    """Returns the text of a URL in which each `%` begins an escape; U+FFFD replaces invalid UTF-8.
 
     Works without urllib, which loads slowly, and cannot be loaded when there are no descriptors left."""
     return re.sub("(?:%..)+", lambda run: bytes.fromhex(run[0].replace("%", "")).decode(errors="replace"), text)

@@ -55,8 +55,7 @@ _BY_KEY = {option.cfg: option for option in OPTIONS if option.cfg}
 
 
 class API(Record):
-    """The endpoints of one daemon. `publishing` has those that publish, `status` and `debug` those of the daemon
-    itself."""
+    """The endpoints of one daemon. Further ones are in `publishing`, `status` and `debug`."""
 
     _options: Options
     _registry: Registry

@@ -111,9 +111,7 @@ bodies = st.lists(st.binary(max_size=300) | st.integers(1, 200_000).map(lambda n
 @layers
 @settings(max_examples=50, deadline=None)
 @given(bodies=bodies, seed=st.integers(0, 2**32))
-def test_what_was_encoded_so_far_is_decoded_whatever_the_split(
-    make_layer: Callable[[], Layer], bodies: list[bytes], seed: int
-) -> None:
+def test_what_is_encoded_so_far_is_decoded(make_layer: Callable[[], Layer], bodies: list[bytes], seed: int) -> None:
     sender, receiver = make_layer(), make_layer()
     randomness = random.Random(seed)
     assert sender.encode(b"") == b""

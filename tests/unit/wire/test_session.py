@@ -98,9 +98,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
         served.stop()
 
 
-def test_client_that_ends_while_its_heartbeat_waits_for_room_takes_no_more_messages(
-    serve: Callable[..., Served],
-) -> None:
+def test_client_that_ends_while_its_heartbeat_waits_takes_no_message(serve: Callable[..., Served]) -> None:
     served = serve()
     channel = served.channel(b"x", rdy=1)
     served.fill()
@@ -224,9 +222,7 @@ def test_command_that_waited_before_its_body_came_may_wait_again(serve: Callable
 
 
 @pytest.mark.parametrize("delivering", [False, True])
-def test_answer_that_the_socket_does_not_accept_leaves_as_soon_as_it_does(
-    serve: Callable[..., Served], delivering: bool
-) -> None:
+def test_answer_waits_for_room_in_the_socket(serve: Callable[..., Served], delivering: bool) -> None:
     """Also behind a message that is on its way."""
     served = serve()
     topic = served.around.registry.get_topic("t")
@@ -254,8 +250,7 @@ def test_answer_that_the_socket_does_not_accept_leaves_as_soon_as_it_does(
 
 def test_very_much_output_does_not_leave_in_one_go(serve: Callable[..., Served]) -> None:
     served = serve()
-    client = served.client
-    client.output_buffer_size = 1 << 20
+    (client := served.client).output_buffer_size = 1 << 20
     client.send_messages(served.around.messages(b"x" * 70_000))
     assert not client.flush_at_once([b""])
     client.flush()
@@ -274,9 +269,7 @@ class Granted:
         return True
 
 
-def test_answers_leave_before_an_auth_server_is_asked_whose_time_is_not_the_clients(
-    serve: Callable[..., Served],
-) -> None:
+def test_answers_leave_before_an_auth_server_takes_its_own_time(serve: Callable[..., Served]) -> None:
     received: list[bytes] = []
 
     def authenticate(remote_ip: str, tls: bool, common_name: str, secret: bytes) -> Granted:
