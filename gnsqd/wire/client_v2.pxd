@@ -24,7 +24,7 @@ cdef class ClientV2:
     cdef public Py_ssize_t output_buffer_size
     cdef public bytes auth_secret
     cdef public Channel channel, delivering
-    cdef public dict pub_counts
+    cdef public dict counters
     cdef object _flush_timer, _heartbeat_timer
     cdef double _flush_interval, _next_flush
     cdef public Doorbell doorbell

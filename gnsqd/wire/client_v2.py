@@ -58,13 +58,13 @@ class ClientV2:
     """Owns one connection's state. Durations are ns; 0 switches a heartbeat or a buffer timeout off."""
 
     __slots__ = (
-        "_flush_interval", "_flush_timer", "_heartbeat_timer", "_next_flush", "_output", "_output_size",
-        "auth_secret", "auth_state", "channel", "client_id", "connect_time", "connection", "deflate", "delivering",
+        "_flush_interval", "_flush_timer", "_heartbeat_timer", "_next_flush", "_output", "_output_size", "auth_secret",
+        "auth_state", "channel", "client_id", "connect_time", "connection", "counters", "deflate", "delivering",
         "delivery_msg_timeout", "delivery_sample_rate", "doorbell", "exiting", "finish_count", "heartbeat_due",
         "heartbeat_interval", "hostname", "id", "identified", "in_flight_count", "locality", "message_count",
-        "msg_timeout", "output_buffer_size", "output_buffer_timeout", "pub_counts", "rank", "ready_count",
-        "remote_address", "remote_ip", "requeue_count", "sample_rate", "snappy", "state", "tls", "topology_region",
-        "topology_zone", "user_agent",
+        "msg_timeout", "output_buffer_size", "output_buffer_timeout", "rank", "ready_count", "remote_address",
+        "remote_ip", "requeue_count", "sample_rate", "snappy", "state", "tls", "topology_region", "topology_zone",
+        "user_agent",
     )  # fmt: skip
 
     def __init__(self, id: int, sock: socket.socket, remote_address: str, options: Options) -> None:
@@ -93,7 +93,7 @@ class ClientV2:
         self.channel: Channel | None = None
         self.ready_count = self.in_flight_count = 0
         self.message_count = self.finish_count = self.requeue_count = 0
-        self.pub_counts: dict[str, PubCount] = {}
+        self.counters: dict[str, PubCount] = {}  # by topic
 
         # What messagePump works with: the first IDENTIFY sets it, later ones don't reach it (NSQD-COMPAT 2.4).
         self.identified = False
@@ -111,6 +111,11 @@ class ClientV2:
 
     def __str__(self) -> str:
         return self.remote_address
+
+    @property
+    def pub_counts(self) -> dict[str, int]:
+        """The number of messages that it has published, by topic."""
+        return {name: counter.count for name, counter in self.counters.items()}
 
     def start_tickers(self) -> None:
         """Starts the timers of heartbeats and buffer flushes, at the configured intervals."""
@@ -247,11 +252,11 @@ class ClientV2:
 
     def stats(self, topic_name: str = "") -> ClientStats:
         """Returns what /stats shows; of its publishing only one topic, `topic_name` if given."""
-        names = [topic_name] if topic_name else list(self.pub_counts)[:1]
+        names = [topic_name] if topic_name else list(self.counters)[:1]
         stats = ClientStats(
             version="V2",
             connect_ts=self.connect_time,
-            pub_counts=[(name, self.pub_counts[name].count) for name in names if name in self.pub_counts],
+            pub_counts=[(name, self.counters[name].count) for name in names if name in self.counters],
             **{name: getattr(self, name) for name in _IN_STATS},
         )
         if self.auth_state is not None:

@@ -300,7 +300,7 @@ class Commands:
             raise _publish_failed(command, error) from error
         counter = command.counter
         if counter is None:
-            counter = command.counter = client.pub_counts.setdefault(topic.name, PubCount())
+            counter = command.counter = client.counters.setdefault(topic.name, PubCount())
         counter.count += len(bodies)
         command.topic = topic
         return _OK

@@ -33,7 +33,7 @@ class TCPServer:
 
     def producers(self) -> list[ClientV2]:
         """Returns the clients that have published."""
-        return [client for client in self.clients.values() if client.pub_counts]
+        return [client for client in self.clients.values() if client.counters]
 
     def serve(self) -> None:
         """Accepts clients until `close`. ListenerBroken if the listener breaks."""

@@ -165,7 +165,7 @@ def test_client_does_not_keep_a_deleted_topic_to_which_it_published(serve: Calla
     gc.collect()
     left = [thing for thing in gc.get_objects() if isinstance(thing, Topic) and thing.name == "deleted"]
     assert left == []
-    assert {name: counter.count for name, counter in served.client.pub_counts.items()} == {"deleted": 4}
+    assert served.client.pub_counts == {"deleted": 4}
 
 
 @pytest.mark.parametrize("data", [b"NOPE\n", b"PUB t\n\0\0\0\5x"])
