@@ -19,7 +19,7 @@ class Endpoint:
         sock.setblocking(False)
         self.watches = False
         self._socket = sock
-        self._on_readable = on_readable
+        self._on_readable: Callable[[], None] | None = on_readable
         self._watcher = get_hub().loop.io(sock.fileno(), _READ)
 
     def watch(self) -> None:
@@ -51,4 +51,5 @@ class Endpoint:
     def close(self) -> None:
         self.stop()
         self._watcher.close()
+        self._on_readable = None  # else it and its owner would form a cycle
         self._socket.close()

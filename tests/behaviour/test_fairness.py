@@ -117,7 +117,7 @@ def test_equal_consumers_of_a_backlog_get_about_as_much_each(gnsqd_factory: Daem
         for consumer in consumers:
             consumer.subscribe("t", "c", MAX_RDY)
         counts = [0] * 4
-        while sum(counts) < 50_000:
+        while sum(counts) < 90_000:
             for number, consumer in enumerate(consumers):
                 if is_readable(consumer.sock, 0):
                     counts[number] += finish_what_came(consumer)
