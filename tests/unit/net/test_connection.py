@@ -1,5 +1,6 @@
 """A client's socket: deadlines (NSQD-COMPAT 2.1), layers, and errors in Go's words."""
 
+import gc
 import random
 import socket
 import struct
@@ -45,6 +46,17 @@ def test_read_deadline_that_passes_while_nobody_reads_counts_no_more_once_it_is_
     connection.read_deadline = monotonic() + 30
     theirs.send(b"two")
     assert connection.receive() == b"two"
+
+
+def test_closed_connection_is_freed_at_once() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        gc.collect()
+        gc.disable()
+        Connection(ours, "peer").close()
+        left = [each for each in gc.get_objects() if isinstance(each, Connection)]
+        gc.enable()
+    assert left == []
 
 
 def test_failed_send_is_worded_as_in_go() -> None:
