@@ -147,7 +147,7 @@ def health(image: Image, *checks: str) -> int:
 
 
 def test_its_steps_make_a_daemon_that_is_healthy_until_it_stops(image: Image, daemon: Daemon) -> None:
-    assert "(compiled)" in daemon.log()
+    assert "(compiled, native sockets)" in daemon.log()
     assert (image.root / "data" / "nsqd.dat").exists(), "the volume is not its data path"
     check = f"{daemon.http_address[1]}/healthz"
     assert health(image, check) == 0
