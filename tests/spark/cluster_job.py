@@ -19,7 +19,7 @@ def main(arguments: dict[str, Any]) -> None:
     assert not any(importlib.util.find_spec(name) for name in ("numpy", "pandas"))
     spark = SparkSession.builder.getOrCreate()
     wait_for_executors(spark, 2)
-    print("rows", spark.read.format("nsq_diskqueue").load(arguments["path"]).count(), flush=True)
+    say(f"rows {spark.read.format('nsq_diskqueue').load(arguments['path']).count()}")
     batch = {name: value for name, value in arguments["source"].items() if name != "maxMessagesPerTrigger"}
     peeked = spark.read.format("nsq").options(**batch, peek="true").load().select("value")
     peeked.write.format("nsq").options(**arguments["sink"], topic="peeked").mode("append").save()
@@ -29,8 +29,14 @@ def main(arguments: dict[str, Any]) -> None:
     query.awaitTermination()
     progress = query.lastProgress
     assert progress is not None
-    print("batches", progress.batchId + 1, flush=True)
+    say(f"batches {progress.batchId + 1}")
     spark.stop()
+
+
+def say(line: str) -> None:
+    """Prints a line in one write: Spark does not buffer the output, and its log goes to the same file."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def wait_for_executors(spark: SparkSession, minimum: int) -> None:
@@ -38,7 +44,7 @@ def wait_for_executors(spark: SparkSession, minimum: int) -> None:
     while True:
         pids = spark.sparkContext.parallelize(range(8), 8).map(lambda _: os.getppid()).distinct().collect()
         if len(pids) >= minimum:
-            print("executors", len(pids), flush=True)
+            say(f"executors {len(pids)}")
             return
 
 
