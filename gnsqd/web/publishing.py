@@ -55,6 +55,8 @@ class Publishing:
         if not request.may_yield and (len(request.body) > _PIECE or binary not in BOOLS):
             raise WouldYield
         topic = self.get_topic(request, parameters)
+        if not request.may_yield and not topic.publishes_at_once(1):
+            raise WouldYield  # before the body is split, as it would be again
         deferred = self._parse_defer(parameters)
         bodies = self._split_binary(request) if self._is_binary(binary) else self._split_lines(request)
         self._put(request, topic, bodies, deferred)
