@@ -16,7 +16,6 @@ cdef class Command:
     cdef public object counter, topic, upgrade
 
 cdef list _NO_BODIES
-cdef bytes _FIN
 cdef Py_ssize_t _FIN_LENGTH, _MAX_REPEATED, MAX_LINE
 
 @cython.locals(data="const unsigned char *")
@@ -36,7 +35,7 @@ cdef class Decoder:
     cdef bint _has(self, Py_ssize_t count) except -1
     @cython.locals(data="const unsigned char *", start=Py_ssize_t)
     cpdef bytes magic(self)
-    @cython.locals(buffer=bytes, data="const unsigned char *", start=Py_ssize_t, count=Py_ssize_t, end=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t, character=bytes, column=bytes, ids=list)
+    @cython.locals(data="const unsigned char *", start=Py_ssize_t, end=Py_ssize_t, at=Py_ssize_t, ids=list)
     cpdef list finished_ids(self)
     cpdef take_back(self, Py_ssize_t count)
     @cython.locals(start=Py_ssize_t, command=Command)
