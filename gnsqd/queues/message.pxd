@@ -2,12 +2,15 @@ cimport cython
 
 from gnsqd.net.native cimport new_frames
 
+cdef long long _MAX_ATTEMPTS
+
 cdef class Message:
     cdef public bytes frame
     cdef public long long attempts, deferred, number, client_id, delivered_at, deadline
 
     @cython.locals(message=Message)
     cpdef Message copy(self)
+    @cython.locals(attempts=cython.longlong)
     cpdef bytes next_delivery(self)
     cpdef bytes payload(self)
 

@@ -15,7 +15,7 @@ from typing import Any
 from gnsqd.net.plain import new_frames
 from gnsqd.shared.protocol import FRAME_TYPE_MESSAGE
 
-MAX_ATTEMPTS = 0xFFFF
+_MAX_ATTEMPTS = 0xFFFF
 
 _SIZE_AND_TYPE = Struct(">ii")
 _ATTEMPTS = Struct(">H")
@@ -76,7 +76,7 @@ class Message:
     def next_delivery(self) -> bytes:
         """Counts one more attempt and returns the frame with that number. Attempts stop at 65535."""
         attempts = self.attempts
-        if attempts < MAX_ATTEMPTS:
+        if attempts < _MAX_ATTEMPTS:
             attempts += 1
             self.attempts = attempts
         if attempts == 1:

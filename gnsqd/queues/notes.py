@@ -7,12 +7,12 @@ from itertools import chain, islice, starmap
 from time import monotonic_ns, time_ns
 from typing import TypeVar
 
-from gnsqd.queues.message import MAX_ATTEMPTS, Message
+from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Queue
 from gnsqd.queues.schedule import Schedule
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.queue_states import Held
-from gnsqd.storage.journal.records import FINISHED, MAX_HELD, TAKEN, Encoder
+from gnsqd.storage.journal.records import FINISHED, MAX_ATTEMPTS, MAX_HELD, TAKEN, Encoder
 from gnsqd.storage.journal.spans import Spans
 
 T = TypeVar("T")
