@@ -11,6 +11,7 @@ from itertools import islice
 from sys import maxsize
 from time import time_ns
 
+from gnsqd.net.plain import new_by_id
 from gnsqd.queues.message import BODY_AT, ID_AT, Message
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError
@@ -26,7 +27,7 @@ class InFlight:
 
     def __init__(self) -> None:
         self._by_timeout: dict[int, dict[bytes, Message]] = {}
-        self._touched: dict[bytes, Message] = {}
+        self._touched: dict[bytes, Message] = new_by_id()
         self._heap: list[tuple[int, bytes]] = []
         self._where: list[dict[bytes, Message]] = [self._touched]
 
@@ -41,12 +42,11 @@ class InFlight:
         """Adds messages sent to `client_id` at `now`; returns them without the ones whose ids are in flight already."""
         by_id = self._by_timeout.get(timeout)
         if by_id is None:
-            by_id = self._by_timeout[timeout] = {}
+            by_id = self._by_timeout[timeout] = new_by_id()
             self._where.insert(0, by_id)
-        if len(self._where) > 2 or self._touched:
-            for others in self._where:
-                if others:
-                    messages = [message for message in messages if message.id not in others]
+        for others in self._where:
+            if others and others is not by_id:
+                messages = [message for message in messages if others.get(message.id) is None]
         before = len(by_id)
         for message in messages:
             data = message.frame
@@ -55,7 +55,7 @@ class InFlight:
             message.delivered_at = now
         if len(by_id) == before + len(messages):
             return messages
-        return [message for message in messages if by_id[message.id] is message]
+        return [message for message in messages if by_id.get(message.id) is message]
 
     def pop_run(self, ids: list[bytes], client_id: int) -> list[Message]:
         """Removes and returns the messages with these ids, up to the first that is not in flight to `client_id`."""
@@ -69,8 +69,7 @@ class InFlight:
                 break
             if message.client_id != client_id:
                 break
-            del messages[id]
-            popped.append(message)
+            popped.append(messages.pop(id))
         return popped
 
     def pop(self, id: bytes, client_id: int) -> Message:
@@ -80,8 +79,7 @@ class InFlight:
             if message is not None:
                 if message.client_id != client_id:
                     raise BrokerError("client does not own message")
-                del messages[id]
-                return message
+                return messages.pop(id)
         raise BrokerError("ID not in flight")
 
     def pop_abandoned(self, clients: Container[int]) -> list[Message]:
@@ -93,7 +91,7 @@ class InFlight:
         message = self.pop(id, client_id)
         deadline = min(deadline, message.delivered_at + max_timeout)
         message.deadline = deadline
-        self._touched[id] = message
+        self._touched.setdefault(id, message)
         heappush(self._heap, (deadline, id))
         if len(self._heap) > 2 * len(self._touched) + _SWEEP_FROM:
             self._heap = [(touched.deadline, touched.id) for touched in self._touched.values()]
@@ -120,7 +118,7 @@ class InFlight:
                     break
                 due.append(message)
             for message in due[first:]:
-                del messages[message.id]
+                messages.pop(message.id)
             if not messages:
                 del self._by_timeout[timeout]
                 self._where = [*self._by_timeout.values(), self._touched]

@@ -1,10 +1,12 @@
-"""What compiled modules do without Python in between: the clocks stand in for those of `time`, and the functions for
-messages for those of `plain`, which describes them."""
+"""What compiled modules do without Python in between: the clocks stand in for those of `time`, and what is for messages
+for that of `plain`, which describes it."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_SetFromErrno
 from cpython.list cimport PyList_New, PyList_SET_ITEM
-from cpython.ref cimport Py_INCREF
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
@@ -181,3 +183,114 @@ cdef inline void _put_hex(unsigned char *to, int digits, long long value) noexce
         digits -= 1
         to[digits] = b"0123456789abcdef"[value & 15]
         value >>= 4
+
+
+cpdef MessagesById new_by_id():
+    return MessagesById()
+
+
+cdef Py_ssize_t LEAST_ROOM = 64  # a power of two
+
+
+cdef class MessagesById:
+    """A dict as `plain.new_by_id` returns. Messages are none of the garbage collector's objects, so neither is this."""
+
+    def __dealloc__(self):
+        cdef Py_ssize_t number
+        for number in range(self._first, self._end):
+            if self._entries[number].message:
+                Py_DECREF(<object>self._entries[number].message)
+        PyMem_Free(self._entries)
+        PyMem_Free(self._slots)
+
+    def __len__(self):
+        return self._length
+
+    def values(self):
+        cdef Py_ssize_t number = self._first
+        while number < self._end:
+            if self._entries[number].message:
+                yield <object>self._entries[number].message
+            number += 1
+
+    cpdef get(self, bytes id):
+        cdef Entry *entry = self._find(id)
+        return None if entry is NULL else <object>entry.message
+
+    cpdef pop(self, bytes id):
+        cdef Entry *entry = self._find(id)
+        if entry is NULL:
+            raise KeyError(id)
+        message = <object>entry.message
+        Py_DECREF(message)
+        entry.message = NULL
+        self._length -= 1
+        while self._first < self._end and self._entries[self._first].message is NULL:
+            self._first += 1
+        if not self._length and self._room > LEAST_ROOM:
+            PyMem_Free(self._entries)
+            PyMem_Free(self._slots)
+            self._entries, self._slots = NULL, NULL
+            self._room = self._first = self._end = 0
+        return message
+
+    cpdef setdefault(self, bytes id, message):
+        cdef Entry *entry = self._find(id)
+        if entry is not NULL:
+            return <object>entry.message
+        if self._end == self._room:
+            self._make_room(max(LEAST_ROOM, 2 * self._room if 2 * self._length > self._room else self._room))
+        entry = &self._entries[self._end]
+        memcpy(entry, PyBytes_AS_STRING(id), 16)
+        Py_INCREF(message)
+        entry.message = <PyObject *>message
+        self._end += 1
+        self._length += 1
+        self._enter(entry, self._end)
+        return message
+
+    cdef Entry *_find(self, bytes id) noexcept:
+        cdef Entry wanted
+        cdef Entry *entry
+        cdef Py_ssize_t slot
+        if not self._length or PyBytes_GET_SIZE(id) != 16:
+            return NULL
+        memcpy(&wanted, PyBytes_AS_STRING(id), 16)
+        slot = self._hash(&wanted)
+        while self._slots[slot]:
+            entry = &self._entries[self._slots[slot] - 1]
+            if entry.low == wanted.low and entry.high == wanted.high and entry.message:
+                return entry
+            slot = (slot + 1) & (2 * self._room - 1)
+        return NULL
+
+    cdef inline Py_ssize_t _hash(self, Entry *entry) noexcept:
+        # Bits go up only in a product, and the digits that differ most are the uppermost.
+        cdef unsigned long long mixed = entry.high * 0x9E3779B97F4A7C15ULL ^ entry.low
+        mixed = (mixed ^ mixed >> 32) * 0xC2B2AE3D27D4EB4FULL
+        return <Py_ssize_t>(mixed >> 32) & (2 * self._room - 1)
+
+    cdef inline void _enter(self, Entry *entry, Py_ssize_t number) noexcept:
+        cdef Py_ssize_t slot = self._hash(entry)
+        while self._slots[slot]:
+            slot = (slot + 1) & (2 * self._room - 1)
+        self._slots[slot] = <int>number
+
+    cdef _make_room(self, Py_ssize_t room):
+        """Leaves out what was removed. MemoryError."""
+        cdef int *slots = <int *>PyMem_Calloc(2 * room, sizeof(int))
+        cdef Entry *entries = <Entry *>PyMem_Realloc(self._entries, room * sizeof(Entry))
+        cdef Py_ssize_t number, end = 0
+        if entries is not NULL:
+            self._entries = entries
+        if entries is NULL or slots is NULL:
+            PyMem_Free(slots)
+            raise MemoryError
+        PyMem_Free(self._slots)
+        self._slots, self._room = slots, room
+        for number in range(self._first, self._end):
+            if entries[number].message:
+                entries[end] = entries[number]
+                end += 1
+                self._enter(&entries[end - 1], end)
+        self._first, self._end = 0, end

@@ -1,6 +1,7 @@
 """Messages in flight and deferred: by id, by owner, by deadline. The model is a plain dict, sorted when asked."""
 
 import tracemalloc
+from random import Random
 from sys import maxsize
 from typing import NamedTuple
 
@@ -85,6 +86,20 @@ def test_any_history_leaves_what_a_plain_dict_would(history: list[tuple[str, int
         assert len(in_flight) == len(model)
         assert sorted(ids(list(in_flight))) == sorted(model)
         assert in_flight.next_due <= min((entry.deadline for entry in model.values()), default=maxsize)
+
+
+def test_thousands_finished_in_any_order_leave_the_others_in_the_order_of_delivery() -> None:
+    in_flight, model, random = InFlight(), list[int](), Random(1)
+    for now, count in enumerate([100, 3000, 3000, 10, 100, 0, 1]):
+        delivered = range(1000 * now, 1000 * now + count)
+        fresh = [number for number in delivered if number not in model]
+        assert ids(in_flight.push([message(number) for number in delivered], 7, now, 10)) == fresh
+        model += fresh
+        finished = random.sample(model, len(model) * 9 // 10 if count else len(model))
+        assert ids(in_flight.pop_run([b"%016x" % number for number in finished], 7)) == finished
+        model = [number for number in model if number not in finished]
+        assert ids(list(in_flight)) == model
+    assert in_flight.next_due == 16
 
 
 def test_message_touched_again_and_again_costs_no_more_memory_for_it() -> None:
