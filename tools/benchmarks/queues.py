@@ -13,7 +13,7 @@ CHANNEL = "ch"
 BODY_SIZE = 200
 SETTLE_SECONDS = 60.0
 MEMORY_PER_MESSAGE = 400  # bytes, more than any daemon takes for a body of BODY_SIZE
-MOST_COMMANDS = 30_000  # a second, on one connection
+MOST_COMMANDS = 50_000  # a second, on one connection
 
 
 def connections() -> int:
