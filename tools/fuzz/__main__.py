@@ -34,6 +34,7 @@ from gevent import Greenlet, get_hub, joinall, sleep
 from fuzz.client import GOODBYE, Client, Script
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.registry import Registry
+from gnsqd.broker.rules import RuleBook
 from gnsqd.log import Level, Logger
 from gnsqd.net import connection, tls
 from gnsqd.net.endpoint import Endpoint
@@ -133,8 +134,16 @@ class World:
         self._log = Logger("", Level.FATAL, StringIO())
         self._greenlets: list[Greenlet[..., None]] = []
         stores = DataPath(self._options, self._log, Syncer(), lambda error: None)
-        functions: Any = (stores.open_store, lambda *_: None, lambda name: [], self._spawn)
-        self._environment = Environment(self._options, self._log, GuidFactory(0), *functions)
+        self._environment = Environment(
+            options=self._options,
+            log=self._log,
+            ids=GuidFactory(0),
+            open_store=stores.open_store,
+            notify=lambda thing, persist: None,
+            channels_to_precreate=lambda topic_name: [],
+            spawn=self._spawn,
+            rules=RuleBook(),
+        )
         self._errors: list[str] = []
         get_hub().handle_error = lambda context, kind, error, trace: self._errors.append(f"{context}: {error!r}")
 
