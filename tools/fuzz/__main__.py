@@ -160,7 +160,8 @@ class World:
         registry = Registry()
         registry.attach(self._environment)
         listener: Any = SimpleNamespace(port=-1)
-        commands = Commands(registry, self._options, self._log, new_tls)
+        log = Logger("", Level.FATAL, StringIO())  # which tells the commands of its level as long as it lives
+        commands = Commands(registry, self._options, log, new_tls)
         server = TCPServer(listener, commands, self._options, self._log, self._spawn)
         harmless, fatal = chance.choice(SHARES)
         self._library.fail(chance.getrandbits(32), harmless * is_native, fatal * is_rough)
