@@ -382,6 +382,8 @@ class Replay:
         needed = [segment for segment in self.segments if segment.count or segment is self.segments[-1]]
         self.void += [segment for segment in self.segments if segment not in needed]
         self.segments = needed
+        if needed and not needed[-1].count:  # it goes on behind messages that no segment may have any more
+            needed[-1].first = needed[-1].end = self.next_number
         damaged = {damage.path for damage in self.damages}
         self.unindexed = [each for each in self.unindexed if each in needed[:-1] and each.path not in damaged]
 

@@ -449,6 +449,16 @@ def test_restarts_do_not_prolong_the_life_of_messages(tmp_path: Path, syncer: Sy
     raise AssertionError("it is still retained")
 
 
+def test_kill_of_a_daemon_that_retains_nothing_any_more_leaves_nothing_to_do(finished: Daemon) -> None:
+    daemon = finished.after_kill(retention_time=1)
+    journal_of(daemon).compactor.compact()
+    assert history(daemon).count == 0
+    again = daemon.after_kill()
+    assert not journal_of(again).retention.expires, "it would be looked at once a second"
+    again.registry.close()
+    assert not list(again.directory.glob("*.journal.*"))
+
+
 # Bytes, and ns.
 RETENTIONS = [(0, 0), (1 << 30, 0), (40_000, 0), (1 << 30, MINUTE), (1 << 30, 1_000_000)]
 OPERATIONS = st.lists(
