@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from time import time_ns
 
 import pytest
 from gevent import sleep, spawn
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gnsqd.broker.rules import Rules
@@ -16,9 +17,11 @@ from gnsqd.hub import cooperative
 from gnsqd.queues.history import History
 from gnsqd.queues.journaled import deferred_of
 from gnsqd.queues.message import Message
+from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.storage.journal import queue_states, segment
 from gnsqd.storage.journal.open_files import AppendedFile
+from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, bodies_of, publish, settle
 from unit.queues.test_journaled import FAR, Daemon, channel, daemons_of
@@ -449,6 +452,13 @@ def test_restarts_do_not_prolong_the_life_of_messages(tmp_path: Path, syncer: Sy
     raise AssertionError("it is still retained")
 
 
+def test_messages_too_old_when_a_rewind_begins_do_not_come_again(finished: Daemon) -> None:
+    again = finished.after_kill(retention_time=1)
+    assert history(again).count == 3, "the last segment is kept until another follows"
+    assert rewind(again) == history(again).count == 0
+    assert not consume(again)
+
+
 def test_kill_of_a_daemon_that_retains_nothing_any_more_leaves_nothing_to_do(finished: Daemon) -> None:
     daemon = finished.after_kill(retention_time=1)
     journal_of(daemon).compactor.compact()
@@ -475,9 +485,25 @@ OPERATIONS = st.lists(
 )
 
 
+class SeenHistory(History):
+    """Notes the first message retained when a rewind looks: what it writes before may begin a segment, so that others
+    go."""
+
+    seen = 0
+
+    def _done(self, queue: Queue, begin: int, end: int) -> Spans:
+        self.seen = self.retention.begin
+        return super()._done(queue, begin, end)
+
+
 def run_model(daemon: Daemon, operations: list[tuple[str, int]]) -> Iterator[Daemon]:
-    """Each daemon after the first one; a body is the number of its message in the journal."""
+    """Each daemon after the first one; a body is the number of its message in the journal.
+
+    What a daemon did not retain any more may come again after a kill: if a segment still has it, because of another
+    message in it, the next daemon may have room for it. Otherwise that knows that it is absent."""
     unfinished: dict[str, set[int]] = {"c": set()}
+    published = [0]  # no later than that (wall clock, ns), by number
+    gone = 1  # messages from this one on were retained whenever a daemon was killed
     channel(daemon)
     for operation, amount in operations:
         end = journal_of(daemon).log.next_number
@@ -485,6 +511,7 @@ def run_model(daemon: Daemon, operations: list[tuple[str, int]]) -> Iterator[Dae
         name = sorted(unfinished)[amount % len(unfinished)]
         if operation in ("publish", "defer"):
             delay = MINUTE if operation == "defer" else 0
+            published += [time_ns()] * amount
             publish(daemon.topic, *(b"%0200d" % number for number in range(end, end + amount)), deferred=delay)
             for numbers in unfinished.values():
                 numbers.update(range(end, end + amount))
@@ -504,16 +531,23 @@ def run_model(daemon: Daemon, operations: list[tuple[str, int]]) -> Iterator[Dae
                 unfinished[name].remove(int(message.body))
         elif operation in ("rewind", "until", "create"):
             daemon.flush()
-            begin = journal_of(daemon).retention.begin
+            retention, topic, queue = journal_of(daemon).retention, daemon.topic, channel(daemon, name).queue
+            absent = retention.absent.copy()
+            assert absent.ceiling <= gone
+            begin = seen = max(retention.begin, 1)
             start, stop = (point, end) if operation != "until" else (0, point)
-            since = set(range(max(begin, start, 1), stop))
             if operation == "create":
                 name = f"c{len(unfinished)}"
                 unfinished[name] = set()
-                daemon.topic.create_channel(name, start)
-                assert channel(daemon, name).depth + channel(daemon, name).deferred_count == len(since)
+                topic.create_channel(name, start)
+                rewound = channel(daemon, name).depth + channel(daemon, name).deferred_count
             else:
-                assert rewind(daemon, name, start, stop) == len(since - unfinished[name])
+                looking = SeenHistory(journal_of(daemon))
+                rewound = looking.rewind(queue, start, stop)
+                seen = max(looking.seen, 1)
+                assert seen == begin or (retention.max_age and published[begin] < time_ns() - retention.max_age)
+            since = {number for number in range(max(seen, start), stop) if number not in absent}
+            assert rewound == len(since - unfinished[name])
             unfinished[name] |= since
         elif operation == "retain":
             journal = journal_of(daemon)
@@ -526,12 +560,20 @@ def run_model(daemon: Daemon, operations: list[tuple[str, int]]) -> Iterator[Dae
         elif operation == "compact":
             journal_of(daemon).compactor.compact()
         else:
-            daemon = daemon.after_kill()
+            killed, daemon = daemon, daemon.after_kill()
+            gone = max(gone, min(journal_of(killed).retention.begin, end))
             yield daemon
     for name, numbers in unfinished.items():
         assert Counter(int(body) for body in daemon.take_all(name).elements()) == Counter(numbers)
 
 
+# What exceeded the bytes before a kill may be within them afterwards; what a rewind begins with may be too old by then.
+ROOM = [("defer", 1), *[("publish", 40), ("finish", 60)] * 8, *[("compact", 0)] * 2, ("kill", 0), ("rewind", 0)]
+TOO_OLD = [("defer", 1), ("cancel", 2), ("retain", 4), ("kill", 0), ("rewind", 0)]
+
+
+@example(ROOM, 40_000, 2000, 1)
+@example(TOO_OLD, 1 << 30, 2000, 1)
 @given(OPERATIONS, st.sampled_from([1 << 30, 40_000]), st.sampled_from([2000, 1 << 20]), st.sampled_from([1, 10000]))
 def test_nothing_is_lost_and_nothing_older_comes(
     operations: list[tuple[str, int]], bound: int, segment: int, memory: int
