@@ -22,8 +22,8 @@ from gnsqd.queues.message import Message
 from gnsqd.queues.moment import MessageNotFound, parse_moment
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError
+from gnsqd.shared.journal.spans import Spans
 from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.spans import Spans
 
 FOREVER = float("inf")  # seconds
 _NEAR = SECOND // 10  # between when the id of a message was made and when it was published

@@ -24,10 +24,10 @@ from gnsqd.queues.notes import QueueNotes
 from gnsqd.queues.queue import Queue
 from gnsqd.queues.store import Context, Store
 from gnsqd.shared.errors import StorageError
+from gnsqd.shared.journal.spans import Spans
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.spans import Spans
 
 IMPORT_BATCH = 1000  # messages
 MAX_BYTES = 1 << 20  # in one step
@@ -58,24 +58,17 @@ class JournalStore(Store):
         """Queues the messages that a replay found, for the topic and its channels."""
         journal = self._journal
         replay = journal.replay
-        topic_state = replay.queues[0]
-        own = backend_of(self.queue)
-        own.restore(topic_state, topic_state.finished.gaps(0, journal.log.next_number))
-        journal.states.add(own.notes, 0)
-        latest = {state.name: index for index, state in sorted(replay.queues.items())}
-        for index, state in replay.queues.items():
-            if index and index == latest[state.name]:  # damage may have hit that an older one was deleted
-                queue = self.new_queue(state.name)
-                backend = backend_of(queue)
+        for index, state, left in replay.unread():
+            queue = self.new_queue(state.name) if index else self.queue
+            backend = backend_of(queue)
+            if index:
                 backend.notes.index = index
-                left = topic_state.finished.without(state.finished)
-                numbers, times = replay.due_of(left.without(Spans.of(state.due)))
-                numbers.extend(state.due.keys())
-                times.extend(state.due.values())
-                backend.restore(state, left.without(Spans.of(numbers)))
+                numbers, times = replay.due_of(state, left)
+                left = left.without(Spans.of(numbers))
                 deferred_of(queue).hold_until(times, numbers)
-                journal.states.add(backend.notes, index)
                 self._restored[state.name.rpartition(":")[2]] = queue
+            backend.restore(state, left)
+            journal.states.add(backend.notes, index)
 
     @property
     def history(self) -> History:

@@ -24,10 +24,10 @@ from gnsqd.queues.notes import QueueNotes, runs_of
 from gnsqd.queues.queue import Queue
 from gnsqd.queues.schedule import Schedule
 from gnsqd.shared.errors import StorageError
+from gnsqd.shared.journal.replay import ReplayedQueue
+from gnsqd.shared.journal.spans import Spans
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.queue_states import NotedQueue
-from gnsqd.storage.journal.replay import ReplayedQueue
-from gnsqd.storage.journal.spans import Spans
 
 MAX_READS = 16  # of the journal in one step, where messages are scattered
 

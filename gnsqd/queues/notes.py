@@ -10,10 +10,10 @@ from typing import TypeVar
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Queue
 from gnsqd.queues.schedule import Schedule
+from gnsqd.shared.journal.records import FINISHED, MAX_ATTEMPTS, MAX_HELD, TAKEN, Encoder
+from gnsqd.shared.journal.spans import Spans
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.queue_states import Held
-from gnsqd.storage.journal.records import FINISHED, MAX_ATTEMPTS, MAX_HELD, TAKEN, Encoder
-from gnsqd.storage.journal.spans import Spans
 
 T = TypeVar("T")
 

@@ -1,5 +1,8 @@
 """The bases of everything gnsqd raises on purpose; each layer derives its own from these."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class NSQError(Exception):
     """The base of errors that are raised on purpose, as opposed to a defect; str() is the text for people."""
@@ -44,3 +47,17 @@ def reason_of(error: BaseException) -> str:
     """Returns the system's text of an OSError as Go prints it, such as `permission denied`, else the error's own."""
     text = getattr(error, "strerror", None) or str(error)
     return text[:1].lower() + text[1:]
+
+
+def path_error(operation: str, path: str, error: OSError) -> str:
+    """Returns a text such as `open /data/x: no such file or directory`."""
+    return f"{operation} {path}: {reason_of(error)}"
+
+
+@contextmanager
+def failing_as_go(operation: str, path: str) -> Iterator[None]:
+    """Turns an OSError into a StorageError."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(path_error(operation, path, error)) from error

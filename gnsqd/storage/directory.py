@@ -9,11 +9,10 @@ from contextlib import suppress
 
 from gnsqd.log import Logger
 from gnsqd.shared.disk_format import Meta, meta_file_name, parse_queue_file, parse_segment_name, parse_temporary_name
-from gnsqd.shared.errors import StartError, StorageError, reason_of
+from gnsqd.shared.errors import StartError, StorageError, path_error, reason_of
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_valid_queue
 from gnsqd.storage import rules
 from gnsqd.storage.disk.opening import DataFiles
-from gnsqd.storage.files import path_error
 from gnsqd.storage.metadata import FILE_NAME
 
 CHECK_EVERY = 1 << 20  # bytes that may come between two looks at the disk

@@ -7,27 +7,13 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from gnsqd.shared.errors import StorageError, reason_of
+from gnsqd.shared.errors import StorageError, failing_as_go, path_error
 
 # Errors of file systems that cannot sync a directory. Not EROFS: a failing disk is remounted read-only.
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY)
 _F_FULLFSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)  # of macOS
 _NO_FULLFSYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY)  # some file systems
 MAX_PARTS = 1024  # that Linux and macOS write at once (IOV_MAX)
-
-
-def path_error(operation: str, path: str, error: OSError) -> str:
-    """Returns a text such as `open /data/x: no such file or directory`."""
-    return f"{operation} {path}: {reason_of(error)}"
-
-
-@contextmanager
-def failing_as_go(operation: str, path: str) -> Iterator[None]:
-    """Turns an OSError into a StorageError."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(path_error(operation, path, error)) from error
 
 
 def list_names(directory: str) -> list[str]:

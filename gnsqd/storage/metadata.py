@@ -17,10 +17,10 @@ from gevent.event import Event
 
 from gnsqd.gotext import Struct, decode_object
 from gnsqd.log import Logger
-from gnsqd.shared.errors import StorageError
+from gnsqd.shared.errors import StorageError, failing_as_go, path_error
 from gnsqd.shared.version import NSQD_VERSION
 from gnsqd.storage import rules
-from gnsqd.storage.files import failing_as_go, path_error, remove_file, replace_file, sync_directory
+from gnsqd.storage.files import remove_file, replace_file, sync_directory
 from gnsqd.storage.rules import Settings, encode_rules
 from gnsqd.storage.syncer import Syncer
 

@@ -5,8 +5,7 @@ import json
 from collections.abc import Mapping
 
 from gnsqd.gotext import dumps
-from gnsqd.shared.errors import StorageError
-from gnsqd.storage.files import path_error
+from gnsqd.shared.errors import StorageError, path_error
 
 FILE_NAME = "gnsqd.rules.dat"
 

@@ -4,14 +4,12 @@ Only gnsqd writes journals, with --durability.
 """
 
 import enum
-import io
 import os
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gnsqd.log import Level, Logger
 from gnsqd.shared.directory import (
     METADATA,
     DataDirectory,
@@ -23,7 +21,7 @@ from gnsqd.shared.directory import (
 )
 from gnsqd.shared.disk_format import MIN_RECORD_SIZE, due_times_file_name, message_key, meta_file_name, segment_name
 from gnsqd.shared.errors import StorageError
-from gnsqd.storage.journal.replay import Replay
+from gnsqd.shared.journal.replay import Replay
 from nsqadmin_cli.datadir.records import Gap, Record, describe_missing, first_unread, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import Advance
@@ -275,7 +273,7 @@ def count_messages(journal: StoredJournal) -> dict[str, int]:
     segment lists all queues, so the others are read only if a kill truncated it; messages lost to damage count."""
     numbers = sorted(journal.numbers)
     replay = _replay(journal, numbers[-1:], complete=False)
-    return _counts(journal, replay if replay.whole else _replay(journal, numbers))
+    return _counts(replay if replay.whole else _replay(journal, numbers))
 
 
 def check_journals(
@@ -285,7 +283,7 @@ def check_journals(
     reports = []
     for journal in found.select_journals(topic):
         replay = _replay(journal, sorted(journal.numbers), advance)
-        report = JournalReport(journal, _counts(journal, replay))
+        report = JournalReport(journal, _counts(replay))
         report.findings += _judge(report, replay, running)
         if channel:
             report.queues = {name: count for name, count in report.queues.items() if name.endswith(f":{channel}")}
@@ -297,7 +295,7 @@ def _replay(
     journal: StoredJournal, numbers: list[int], advance: Advance = lambda size: None, *, complete: bool = True
 ) -> Replay:
     """The content of these segments, which are all if `complete`; AdminError."""
-    replay = Replay(journal.topic, Logger("", Level.FATAL, io.StringIO()), repairs=False)
+    replay = Replay(journal.topic, checks=True)
     if not complete:
         replay.present.add(1, _BEHIND_ALL)  # or what other segments have would pass for lost
     try:
@@ -307,13 +305,8 @@ def _replay(
     return replay
 
 
-def _counts(journal: StoredJournal, replay: Replay) -> dict[str, int]:
-    handed_over = replay.queues[0].finished
-    counts = {journal.topic: handed_over.gaps(0, replay.next_number).count()}
-    for index, state in replay.queues.items():
-        if index:
-            counts[state.name] = handed_over.without(state.finished).count()
-    return counts
+def _counts(replay: Replay) -> dict[str, int]:
+    return {state.name: numbers.count() for _, state, numbers in replay.unread()}
 
 
 def _judge(report: JournalReport, replay: Replay, running: bool) -> Iterator[Finding]:

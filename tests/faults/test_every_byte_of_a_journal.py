@@ -14,7 +14,7 @@ from gnsqd.options import Options
 from gnsqd.queues.journal_store import JournalStore
 from gnsqd.queues.journaled import backend_of, deferred_of
 from gnsqd.queues.message import Message
-from gnsqd.storage.journal.replay import Replay
+from gnsqd.shared.journal.replay import Replay
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, settle
 
@@ -123,7 +123,7 @@ def everything_read(directory: Path) -> str:
     """What `data verify` reports of the journal, as a log."""
     log = StringIO()
     paths = sorted(directory.glob("t.journal.*.dat"))
-    Replay("t", Logger("", Level.DEBUG, log), repairs=False).read([str(path) for path in paths])
+    Replay("t", Logger("", Level.DEBUG, log), checks=True).read([str(path) for path in paths])
     return log.getvalue()
 
 

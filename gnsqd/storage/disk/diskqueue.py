@@ -26,11 +26,11 @@ from gevent.event import AsyncResult
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.shared.disk_format import MAX_RECORD_SIZE, MIN_RECORD_SIZE, Meta, frame_records, message_key
-from gnsqd.shared.errors import StorageError
+from gnsqd.shared.errors import StorageError, path_error
 from gnsqd.storage.disk.due_times import DueTimes
 from gnsqd.storage.disk.opening import SHORTAGES, DataFiles, QueueFiles, open_queue
 from gnsqd.storage.disk.reader import RecordReader
-from gnsqd.storage.files import path_error, rename_file, sync_path, temporary_path, write_file
+from gnsqd.storage.files import rename_file, sync_path, temporary_path, write_file
 from gnsqd.storage.syncer import GroupCommit, Syncer
 
 PUT_BACK_BATCH = 256  # messages

@@ -24,8 +24,8 @@ from gevent import Greenlet, spawn
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.shared.disk_format import DUE_TIMES_ENTRY, DUE_TIMES_FIRST_LINE, message_key, read_due_times_entries
-from gnsqd.shared.errors import StorageError
-from gnsqd.storage.files import append_file, failing_as_go, rename_file, sync_path, temporary_path
+from gnsqd.shared.errors import StorageError, failing_as_go
+from gnsqd.storage.files import append_file, rename_file, sync_path, temporary_path
 from gnsqd.storage.syncer import Syncer
 
 _ATTEMPTS = Struct(">H")

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from gnsqd.log import Logger
 from gnsqd.shared.disk_format import Meta, data_file_name, due_times_file_name, meta_file_name, parse_queue_file
-from gnsqd.shared.errors import StorageError
+from gnsqd.shared.errors import StorageError, failing_as_go, path_error
 from gnsqd.storage.disk.reader import RecordReader
-from gnsqd.storage.files import failing_as_go, list_names, path_error
+from gnsqd.storage.files import list_names
 
 # Not the files' fault: trying again later may help.
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})

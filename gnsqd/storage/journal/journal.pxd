@@ -1,7 +1,7 @@
 cimport cython
 
 from gnsqd.storage.journal.log cimport Log
-from gnsqd.storage.journal.records cimport Batch
+from gnsqd.shared.journal.records cimport Batch
 
 cdef class Journal:
     cdef public str topic

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.shared.errors import StorageError
+from gnsqd.shared.journal.records import CONVERTING, VOID, Batch
+from gnsqd.shared.journal.replay import Replay
 from gnsqd.storage.journal.compactor import Compactor, Retention
 from gnsqd.storage.journal.log import Log
 from gnsqd.storage.journal.open_files import OpenFiles
 from gnsqd.storage.journal.queue_states import QueueStates
-from gnsqd.storage.journal.records import CONVERTING, VOID, Batch
-from gnsqd.storage.journal.replay import Replay
 from gnsqd.storage.syncer import Syncer
 
 
@@ -43,7 +43,7 @@ class Journal:
         self._on_dirty = on_dirty
         self._dirty = False
         self._write_failed: StorageError | None = None  # the error of the last write
-        self.replay = Replay(topic, logger)
+        self.replay = Replay(topic, logger, repairs=True)
         self.replay.read([path for _, path in paths])
         next_segment = max((number for number, _ in paths), default=-1) + 1
         self.log = Log(
@@ -57,7 +57,7 @@ class Journal:
 
     def forget_replay(self) -> None:
         """Drops all that the replay found: it has its place."""
-        self.replay = Replay(self.topic, self.log.logger)
+        self.replay = Replay(self.topic, self.log.logger, repairs=True)
 
     def _note_dirty(self) -> None:
         if not self._dirty and not self.closed:

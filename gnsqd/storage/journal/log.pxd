@@ -1,6 +1,6 @@
 cimport cython
 
-from gnsqd.storage.journal.records cimport Batch, Encoder
+from gnsqd.shared.journal.records cimport Batch, Encoder
 
 cdef class Log:
     cdef public str topic, data_path

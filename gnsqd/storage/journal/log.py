@@ -14,12 +14,13 @@ from time import monotonic
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.shared.disk_format import segment_name
-from gnsqd.shared.errors import StorageError
-from gnsqd.storage.files import failing_as_go, sync_directory, sync_files, sync_path
+from gnsqd.shared.errors import StorageError, failing_as_go
+from gnsqd.shared.journal.records import RETENTION, Batch, Encoder, Mark
+from gnsqd.shared.journal.replay import Replay
+from gnsqd.shared.journal.segment import Segment
+from gnsqd.storage.files import sync_directory, sync_files, sync_path
 from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
-from gnsqd.storage.journal.records import RETENTION, Batch, Encoder, Mark
-from gnsqd.storage.journal.replay import Replay
-from gnsqd.storage.journal.segment import Segment, Segments
+from gnsqd.storage.journal.segments import Segments, mark_continued
 from gnsqd.storage.syncer import GroupCommit, Syncer
 
 MAX_SEGMENT = 64 * 1024 * 1024  # bytes
@@ -161,7 +162,7 @@ class Log:
         """Has segments record that another follows, as the last one survives what it is to survive."""
         for segment in self._unmarked:
             if segment in self.segments.all:
-                segment.mark_continued()
+                mark_continued(segment)
         self._unmarked = []
 
     @property

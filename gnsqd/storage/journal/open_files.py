@@ -10,8 +10,8 @@ import resource
 from contextlib import suppress
 from typing import Protocol
 
-from gnsqd.shared.errors import StorageError
-from gnsqd.storage.files import failing_as_go, rename_file, temporary_path, write_at
+from gnsqd.shared.errors import StorageError, failing_as_go
+from gnsqd.storage.files import rename_file, temporary_path, write_at
 
 SHARE = 4  # of all descriptors that the process may have, journals get 1 / SHARE
 MOST = 256

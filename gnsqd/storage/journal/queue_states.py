@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
+from gnsqd.shared.journal.records import COMPLETE, DELETED, REWOUND, SNAPSHOT_HEAD_SIZE, Encoder
+from gnsqd.shared.journal.spans import Spans
 from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
-from gnsqd.storage.journal.records import COMPLETE, DELETED, REWOUND, SNAPSHOT_HEAD_SIZE, Encoder
-from gnsqd.storage.journal.spans import Spans
 
 STEP = 256 * 1024  # bytes of records that are made at once, about 5 ms,
 PIECE = 1024  # where a look at up to 1,000 messages counts as that many, and a copy of what is known of one as a byte

@@ -19,7 +19,7 @@ from gnsqd.queues.journaled import deferred_of
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError, StorageError
-from gnsqd.storage.journal import queue_states, segment
+from gnsqd.storage.journal import queue_states, segments
 from gnsqd.storage.journal.open_files import AppendedFile
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
@@ -224,7 +224,7 @@ class Steps:
 def scattered(tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> tuple[Daemon, list[Message]]:
     """20 messages published, of which each second is finished, after 10 deferred ones, all cancelled; those in flight.
     A step looks at two."""
-    monkeypatch.setattr(segment, "PIECE", 2)
+    monkeypatch.setattr(segments, "PIECE", 2)
     daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"mem_queue_size": 5})
     channel(daemon)
     publish(daemon.topic, *(b"later%d" % number for number in range(10)), deferred=MINUTE)
@@ -353,7 +353,7 @@ def test_messages_are_not_lost_to_retention_while_a_rewind_looks_for_them(
     tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     options = {"retention_bytes": 20_000, "max_bytes_per_file": 2000}
-    monkeypatch.setattr(segment, "PIECE", 2)
+    monkeypatch.setattr(segments, "PIECE", 2)
     daemon = Daemon(tmp_path / "a", syncer, options)
     channel(daemon)
     publish(daemon.topic, *(b"%03d" % number * 20 for number in range(100)))

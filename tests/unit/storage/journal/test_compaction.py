@@ -13,10 +13,10 @@ import gevent
 import pytest
 
 from gnsqd.hub import cooperative
+from gnsqd.shared.journal.records import MAX_MESSAGES, PUT, decode_put, find_records, parse_first_line
+from gnsqd.shared.journal.spans import Spans
 from gnsqd.storage.journal import compactor, maintenance
 from gnsqd.storage.journal.compactor import PIECE
-from gnsqd.storage.journal.records import MAX_MESSAGES, PUT, decode_put, find_records, parse_first_line
-from gnsqd.storage.journal.spans import Spans
 from kit.observers import opened
 from unit.storage.conftest import OpenTopic
 from unit.storage.greenlets import eventually

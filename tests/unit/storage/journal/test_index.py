@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gnsqd.log import Level, Logger
-from gnsqd.storage.journal.records import CONTINUED, Encoder, find_records, parse_first_line
-from gnsqd.storage.journal.replay import Replay
-from gnsqd.storage.journal.segment import Segment, read_index
+from gnsqd.shared.journal.records import CONTINUED, Encoder, find_records, parse_first_line
+from gnsqd.shared.journal.replay import Replay
+from gnsqd.shared.journal.segment import Segment, read_index
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE
 from unit.queues.test_journaled import Daemon, channel
@@ -40,9 +40,9 @@ def lay_out(directory: Path, syncer: Syncer) -> list[Path]:
     return sorted(directory.glob("t.journal.*"))
 
 
-def found(paths: list[Path], *, repairs: bool) -> dict[str, Any]:
+def found(paths: list[Path], *, checks: bool) -> dict[str, Any]:
     log = io.StringIO()
-    replay = Replay("t", Logger("", Level.DEBUG, log), repairs=repairs)
+    replay = Replay("t", Logger("", Level.DEBUG, log), checks=checks)
     replay.read([str(path) for path in paths])
     return {
         "segments": [state_of(segment) for segment in replay.segments],
@@ -90,7 +90,7 @@ def test_messages_of_a_copy_whose_sources_a_kill_left_count_once(tmp_path: Path,
     for name in before - copies:
         shutil.copy(tmp_path / "b" / name, daemon.directory)
     paths = sorted(daemon.directory.glob("t.journal.*"))
-    assert found(paths, repairs=True) == found(paths, repairs=False)
+    assert found(paths, checks=False) == found(paths, checks=True)
     again = Daemon(daemon.directory, syncer, SMALL)
     assert channel(again).deferred_count == 25
     assert again.take_all("c") == Counter(b"message %d" % number for number in range(0, 200, 8))
@@ -118,11 +118,11 @@ def test_gap_at_the_end_of_a_segment_has_no_messages(end: int) -> None:
 def test_start_finds_what_reading_everything_finds(tmp_path: Path, syncer: Syncer, old: tuple[int, ...]) -> None:
     paths = lay_out(tmp_path, syncer)
     assert len(paths) > 4
-    whole = found(paths, repairs=False)
+    whole = found(paths, checks=True)
     assert whole["due"]
     for position in old:
         without_index(paths[position])
-    quick = found(paths, repairs=True)
+    quick = found(paths, checks=False)
     if old:
         for result in (whole, quick):
             result["segments"] = [state[:4] + state[5:] for state in result["segments"]]
@@ -156,7 +156,7 @@ def test_missing_index_is_written(tmp_path: Path, syncer: Syncer, durability: st
         daemon.topic.commit()
     daemon.kill()
     paths = sorted((tmp_path / "a").glob("t.journal.*"))
-    whole = found(paths, repairs=True)
+    whole = found(paths, checks=False)
     for path in paths[1:4]:
         without_index(path)
         if not has_old:
@@ -167,4 +167,4 @@ def test_missing_index_is_written(tmp_path: Path, syncer: Syncer, durability: st
     assert channel(again).deferred_count == 40
     again.registry.close()
     assert all(read_index(str(path)) for path in paths[1:4])
-    assert found(paths, repairs=True)["due"] == whole["due"]
+    assert found(paths, checks=False)["due"] == whole["due"]

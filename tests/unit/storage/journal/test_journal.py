@@ -12,10 +12,10 @@ import pytest
 from gnsqd.queues.message import Message
 from gnsqd.queues.notes import QueueNotes
 from gnsqd.shared.errors import StorageError
+from gnsqd.shared.journal.records import FINISHED, Encoder
 from gnsqd.storage.journal import log
 from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.records import FINISHED, Encoder
-from gnsqd.storage.journal.segment import Segments
+from gnsqd.storage.journal.segments import Segments
 from unit.storage.conftest import OpenTopic
 from unit.storage.journal.topics import failing, frame, read_all
 

@@ -13,9 +13,10 @@ import pytest
 from gnsqd.queues.journaled import backend_of
 from gnsqd.queues.message import Message
 from gnsqd.shared.directory import list_directory
+from gnsqd.shared.journal.records import MAX_MESSAGES
+from gnsqd.shared.journal.segment import Segment
 from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.records import MAX_MESSAGES
-from gnsqd.storage.journal.segment import Segment, Segments
+from gnsqd.storage.journal.segments import Segments
 from gnsqd.storage.syncer import Syncer
 from nsqadmin_cli.datadir.checking import Severity, check_journals
 from unit.queues.test_journaled import Daemon, channel

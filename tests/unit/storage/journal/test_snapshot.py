@@ -13,12 +13,12 @@ from gnsqd.queues.message import Message
 from gnsqd.queues.notes import QueueNotes
 from gnsqd.shared.disk_format import parse_segment_name
 from gnsqd.shared.errors import StorageError
-from gnsqd.storage.journal import records
+from gnsqd.shared.journal import records
+from gnsqd.shared.journal.records import Encoder
+from gnsqd.shared.journal.spans import Spans
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.open_files import OpenFiles
 from gnsqd.storage.journal.queue_states import STEP, Held, Snapshot
-from gnsqd.storage.journal.records import Encoder
-from gnsqd.storage.journal.spans import Spans
 from unit.storage.conftest import OpenTopic
 from unit.storage.journal.topics import Topic, failing, frame, notes
 

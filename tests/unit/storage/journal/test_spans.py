@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsqd.storage.journal import spans as spans_module
-from gnsqd.storage.journal.spans import MAX_BLOCK, Spans
+from gnsqd.shared.journal import spans as spans_module
+from gnsqd.shared.journal.spans import MAX_BLOCK, Spans
 
 bounds = st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted)
 

@@ -41,10 +41,13 @@ from operator import itemgetter
 from struct import Struct, pack
 from sys import maxsize
 
-from zlib_ng.zlib_ng import crc32
-
 from gnsqd.shared.errors import StorageError
-from gnsqd.storage.journal.spans import Spans, decode_bounds, encode_bounds
+from gnsqd.shared.journal.spans import Spans, decode_bounds, encode_bounds
+
+try:
+    from zlib_ng.zlib_ng import crc32  # many times as fast
+except ImportError:  # executors of Spark have the standard library alone
+    from zlib import crc32
 
 FIRST_LINE_SIZE = 25
 _FIRST_LINE = re.compile(rb"gnsqd journal 1 ([0-9a-f]{8})\n")

@@ -1,4 +1,4 @@
-"""Reads a journal when a daemon starts: which messages there are, and what each queue has done with them.
+"""Reads a journal, as a daemon does when it starts: which messages there are, and what each queue has done with them.
 
 Every segment is read from the oldest on. The newest begins with a snapshot, so what is missing of older ones costs
 nothing but the messages that were in them, and of what older ones record of queues nothing is decoded. Damage never
@@ -10,24 +10,39 @@ import errno
 import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import compress, islice
 from time import monotonic, time_ns
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from gnsqd.log import Logger
-from gnsqd.shared.errors import StorageError
-from gnsqd.storage.files import path_error
-from gnsqd.storage.journal import records
-from gnsqd.storage.journal.segment import Segment, read_index
-from gnsqd.storage.journal.spans import Spans
+from gnsqd.shared.errors import StorageError, path_error
+from gnsqd.shared.journal import records
+from gnsqd.shared.journal.segment import Segment, read_index
+from gnsqd.shared.journal.spans import Spans
 
 PROGRESS_SECONDS = 5.0
 MAX_RANGES = 5  # of numbers that a line names
 _IN_SNAPSHOT = (records.QUEUE, records.FINISHED, records.HELD, records.REWOUND)
 _BEFORE_SNAPSHOT = (records.PUT, records.VOID, records.CONTINUED)  # what counts of the segments before a whole one
+
+
+class Log(Protocol):
+    """Takes what a daemon logs of a replay, in the form of its logger."""
+
+    def info(self, format: str, *args: object) -> None: ...
+    def warn(self, format: str, *args: object) -> None: ...
+    def error(self, format: str, *args: object) -> None: ...
+
+
+class NoLog:
+    """Drops it, where the attributes of the replay say enough."""
+
+    def info(self, format: str, *args: object) -> None:
+        pass
+
+    warn = error = info
 
 
 @dataclass
@@ -59,9 +74,10 @@ class Damage(NamedTuple):
 
 class Replay:
     """Reads segments into `segments`, `queues` by number, and the rest of what a journal goes on from. Nothing is
-    changed unless it `repairs`: then what a kill left unfinished at the end is cut off."""
+    changed unless it `repairs`: then what a kill left unfinished at the end is cut off. If it `checks`, it reads also
+    what an index replaces."""
 
-    def __init__(self, topic: str, log: Logger, repairs: bool = True) -> None:
+    def __init__(self, topic: str, log: Log | None = None, *, repairs: bool = False, checks: bool = False) -> None:
         self.next_number = self.next_queue = 1
         self.void: list[Segment] = []  # segments that do not count any more
         self.whole = False  # the last segment by itself records what queues are done with
@@ -70,8 +86,9 @@ class Replay:
         self.torn: Damage | None = None
         self.unindexed: list[Segment] = []  # undamaged, with another behind them: a kill came before their index
         self._repairs = repairs
+        self._checks = checks
         self._topic = topic
-        self._log = log
+        self._log = log or NoLog()
         self._continued: Segment | None = None  # the last segment, if it records that another follows
         self._now = time_ns()
         self._snapshot_records = 0
@@ -124,7 +141,7 @@ class Replay:
 
     def _read_segment(self, path: str, is_last: bool, before_snapshot: bool) -> int:
         """Returns the size of the file; OSError."""
-        if before_snapshot and self._repairs and self._read_index(path):
+        if before_snapshot and not self._checks and self._read_index(path):
             return self.segments[-1].size
         with open(path, "rb") as file:
             data = file.read()
@@ -255,14 +272,25 @@ class Replay:
             position = bisect_left(self.due_numbers, first)
             del self.due_numbers[position:], self.due_times[position:]
 
-    def due_of(self, spans: Spans) -> tuple["array[int]", "array[int]"]:
-        """Returns the numbers and due times of the messages of `spans` that have one."""
+    def unread(self) -> Iterator[tuple[int, ReplayedQueue, Spans]]:
+        """Iterates over number and state of each queue, the topic first, with the messages that it still has."""
+        handed_over = self.queues[0].finished
+        yield 0, self.queues[0], handed_over.gaps(0, self.next_number)
+        latest = {state.name: index for index, state in sorted(self.queues.items())}
+        for index, state in self.queues.items():
+            if index and index == latest[state.name]:  # damage may have hit that an older one was deleted
+                yield index, state, handed_over.without(state.finished)
+
+    def due_of(self, state: ReplayedQueue, spans: Spans) -> tuple["array[int]", "array[int]"]:
+        """Returns the numbers and due times of the messages of a queue, among `spans`, that are not due."""
         numbers, times = array("q"), array("q")
-        for start, end in spans:
+        for start, end in spans.without(Spans.of(state.due)):
             first = bisect_left(self.due_numbers, start)
             last = bisect_left(self.due_numbers, end, first)
             numbers += self.due_numbers[first:last]
             times += self.due_times[first:last]
+        numbers.extend(state.due.keys())
+        times.extend(state.due.values())
         return numbers, times
 
     def _mention(self, end: int) -> None:

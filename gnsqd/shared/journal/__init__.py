@@ -1,0 +1,1 @@
+"""What is in the journal of a topic, for those who write it, and for those who only read it."""

@@ -1,0 +1,144 @@
+"""The segments of a journal as those have them who write it: which there are, and how they are read and deleted."""
+
+import os
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from copy import copy
+
+from gnsqd.log import Logger
+from gnsqd.shared.errors import StorageError, path_error
+from gnsqd.shared.journal import records
+from gnsqd.shared.journal.segment import Segment
+from gnsqd.shared.journal.spans import Spans
+from gnsqd.storage.files import write_at
+from gnsqd.storage.journal.open_files import OpenFiles
+
+PIECE = 1000  # messages, or spans of them, that one step looks at
+
+
+def mark_continued(segment: Segment) -> None:
+    """Has a segment record at its end that another follows, with its index. If that fails, a start takes longer, and
+    does not notice if that is lost."""
+    index = records.Encoder(segment.salt).continued(segment.index())
+    with suppress(OSError):
+        descriptor = os.open(segment.path, os.O_WRONLY)
+        try:
+            segment.size += write_at(descriptor, [index], segment.size)
+        except OSError:
+            os.ftruncate(descriptor, segment.size)
+        finally:
+            os.close(descriptor)
+
+
+def _remove(segment: Segment, unlink: Callable[[str], None]) -> None:
+    """Deletes the file, by `unlink`; StorageError."""
+    segment.close()
+    try:
+        unlink(segment.path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        with suppress(OSError):
+            os.truncate(segment.path, 0)  # the rest has no meaning
+        raise StorageError(path_error("remove", segment.path, error)) from error
+
+
+class Segments:
+    """Owns the list of all segments, the oldest first. One of them may be open for reading, as long as `open_files`
+    have room. `unlink` deletes files, and may free their blocks later."""
+
+    def __init__(
+        self,
+        topic: str,
+        segments: list[Segment],
+        log: Logger,
+        open_files: OpenFiles,
+        unlink: Callable[[str], None] = os.unlink,
+    ) -> None:
+        self._topic = topic
+        self._unlink = unlink
+        self.all = segments
+        self._log = log
+        self._open_files = open_files
+        self._reading: Segment | None = None
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def reader(self, group: Sequence[Segment]) -> "Segments":
+        """Returns some of them once more, with descriptors of their own."""
+        copies = [copy(segment) for segment in group]
+        for segment in copies:
+            segment._descriptor = -1
+        return Segments(self._topic, copies, self._log, self._open_files)
+
+    def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
+        """Returns messages as `Segment.read`; (end, [], 0) if there is none in any."""
+        while number < end and self.all:
+            position = max(bisect_right(self.all, number, key=lambda segment: segment.first) - 1, 0)
+            segment = self.all[position]
+            if segment is not self._reading:
+                self.end_reading()
+                self._reading = segment
+            segment.open(self._open_files.open)
+            self._open_files.use(segment)
+            start, frames, due = segment.read(number, end)
+            if frames:
+                return start, frames, due
+            if position + 1 == len(self.all):
+                break
+            number = max(number, self.all[position + 1].first)
+        return end, [], 0
+
+    def pieces(self, among: Spans, time: int) -> "Iterator[tuple[Spans, array[int], array[int]]]":
+        """Iterates over some messages in pieces of at most PIECE spans, each with the numbers of those due later than
+        `time` (wall clock, ns), and their due times; not all where an index can't be read. A piece has at most PIECE of
+        these. Segments may come and go between two pieces."""
+        start, end = among.begin, among.ceiling
+        indexed: Segment | None = None
+        of_segment = due_times = array("q")
+        while start < end:
+            stop = min(among.stretch(start, PIECE), end)
+            numbers, times = array("q"), array("q")
+            segment = next((segment for segment in self.all if segment.end > start), None)
+            if segment is not None:
+                stop = min(stop, segment.end)
+                if segment.latest_due > time:
+                    stop = min(stop, start + PIECE)
+                    if segment is not indexed:
+                        of_segment, due_times = segment.due_times()
+                        indexed = segment
+                    for begin, behind in among.between(start, stop):
+                        first = bisect_left(of_segment, begin)
+                        for position in range(first, bisect_left(of_segment, behind, first)):
+                            if due_times[position] > time:
+                                numbers.append(of_segment[position])
+                                times.append(due_times[position])
+            yield among.between(start, stop), numbers, times
+            start = stop
+
+    def end_reading(self) -> None:
+        if self._reading is not None:
+            self._open_files.hold(self._reading)
+            self._reading.close()
+            self._reading = None
+
+    def replace(self, group: list[Segment], by: Segment | None) -> list[Segment]:
+        """Replaces neighbours by `by`, which took the file of the last of them; returns the segments to be deleted."""
+        position = self.all.index(group[0])
+        if self._reading in group:
+            self.end_reading()
+        self.all[position : position + len(group)] = [] if by is None else [by]
+        return group if by is None else group[:-1]
+
+    def delete(self, segments: Sequence[Segment], at_once: bool = False) -> None:
+        """Deletes the files, in the list or not, and logs what can't be; `at_once`: also their blocks are free then."""
+        for segment in segments:
+            if segment is self._reading:
+                self.end_reading()
+            try:
+                _remove(segment, os.unlink if at_once else self._unlink)
+            except StorageError as error:
+                self._log.error("JOURNAL(%s): %s", self._topic, error)
