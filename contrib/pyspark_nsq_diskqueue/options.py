@@ -53,16 +53,18 @@ class DiskqueueSettings:
     paths: tuple[str, ...] = option("paths", ValueKind("list", _paths, ()), READ,
         "several paths, in JSON; set by `load([path, ...])`")
     messages: str = option("messages", _choice(UNREAD, ALL), READ,
-        "unread: messages after the read position of each queue, as nsqd reads them; all: all messages in the data "
-        "files", UNREAD)
+        "unread: messages after the read position of each queue, as nsqd reads them, and of journals those that a "
+        "channel has not finished, or the topic not passed on; all: all messages in the data files, and in journals "
+        "each message once, without channel", UNREAD)
     topics: tuple[str, ...] = option("topic", TOPICS, READ, "only these topics, separated by commas")
     channels: tuple[str, ...] = option("channel", TOPICS._replace(name="channels"), READ,
-        "only channels with these names, separated by commas")
+        "only channels with these names, separated by commas; not for all messages of a journal")
     corruption: str = option("corruption", _choice(FAIL, COLUMN, SKIP), READ,
         "how to handle a damaged or missing file: an error, a row with the column `corruption`, or nothing; "
-        "after a damaged record, the rest of the file is not read, as with nsqd", FAIL)
+        "after a damaged record, the rest of the file is not read, as with nsqd, except for journals", FAIL)
     max_msg_size: int = option("maxMsgSize", SIZE, READ,
-        "maximum size of a body, nsqd's --max-msg-size; larger bodies are treated as damage", "1048576")
+        "maximum size of a body, nsqd's --max-msg-size; larger bodies are treated as damage, except in journals",
+        "1048576")
     # fmt: on
 
     @property

@@ -5,6 +5,8 @@ would when it starts: from the read position in the meta file to the real end, o
 meta file. What is listed here stays: a task reads up to the size that its file had now, so that a task that runs again
 gives the same rows, whatever a daemon adds meanwhile.
 
+Of a journal each segment with messages to be read is a task (`journals`).
+
 Files are opened for reading only, and no lock is kept; a warning is logged if a daemon holds the directory's lock.
 """
 
@@ -18,9 +20,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gnsqd.shared.directory import NotADataDirectory, ReadPlan, StoredQueue, is_held, list_directory, plan_of
-from gnsqd.shared.disk_format import Meta, due_times_file_name, parse_queue_file
+from gnsqd.shared.disk_format import Meta, due_times_file_name, parse_queue_file, parse_segment_name
 from gnsqd.shared.errors import StorageError, reason_of
 from pyspark_nsq.errors import NsqSourceError
+from pyspark_nsq_diskqueue.journals import SegmentPlan, plan_journal, replay_journals
 
 _BAD = ".bad"
 _ATTEMPTS = 5
@@ -39,7 +42,8 @@ class FileTask:
     `end` is where the file ended when it was listed, `promised` how far it goes at least, according to meta. A piece of
     a record at the end, from `unfinished_from` on, is being written, or was when the daemon was killed. `missing` is
     how many files are not there, of which this is the first. `due_times` is the path of the queue's side file, if that
-    is also to be read; `is_due_times` if that file itself is to be read.
+    is also to be read; `is_due_times` if that file itself is to be read. For a segment of a journal, `segment` is what
+    to read of it, and `queue` the topic.
     """
 
     directory: str
@@ -52,6 +56,7 @@ class FileTask:
     missing: int = 0
     due_times: str | None = None
     is_due_times: bool = False
+    segment: SegmentPlan | None = None
 
     @property
     def path(self) -> str:
@@ -84,9 +89,8 @@ def plan(
     found: dict[str, FileTask] = {}
     try:
         for directory, names in itertools.chain.from_iterable(map(_expand, paths)):
-            for task in _plan_directory(directory, everything):
-                chosen = _choose(task, names)
-                if chosen and _is_any_of(task.topic, topics) and _is_any_of(task.channel, channels):
+            for task in _plan_directory(directory, everything, topics, channels):
+                if chosen := _choose(task, names):
                     found.setdefault(os.path.realpath(task.path), chosen)
     except StorageError as error:
         raise DataDirectoryError(str(error)) from error
@@ -140,7 +144,7 @@ def _is_data_directory(path: str) -> bool:
 def _is_of_queue(name: str) -> bool:
     """Whether a file belongs to a queue, also if it was set aside."""
     file = parse_queue_file(name)
-    return file is not None and (file.number is not None or file.kind != "")
+    return parse_segment_name(name) is not None or (file is not None and (file.number is not None or file.kind != ""))
 
 
 def _read_meta(queue: StoredQueue) -> Meta | None:
@@ -153,7 +157,9 @@ def _read_meta(queue: StoredQueue) -> Meta | None:
         raise DataDirectoryError(f"cannot read {queue.meta_path}: {reason_of(error)}") from error
 
 
-def _plan_directory(directory: str, everything: bool) -> Iterator[FileTask]:
+def _plan_directory(
+    directory: str, everything: bool, topics: Collection[str], channels: Collection[str]
+) -> Iterator[FileTask]:
     names = list(list_directory(directory).queues)
     if is_held(directory):
         _log.warning(
@@ -166,14 +172,22 @@ def _plan_directory(directory: str, everything: bool) -> Iterator[FileTask]:
             time.sleep(_PAUSE)
         # In this order: a running daemon writes records first and then meta, so no file seems to be too short.
         metas = {name: _read_meta(StoredQueue(directory, name)) for name in names}
-        queues = list_directory(directory).queues
+        found = list_directory(directory)
         # It also reads and deletes files; then meta soon has it.
-        listed = {name: queues.get(name, StoredQueue(directory, name)) for name in names}
+        listed = {name: found.queues.get(name, StoredQueue(directory, name)) for name in names}
         plans = [(queue, plan_of(queue, metas[name])) for name, queue in listed.items()]
-        if not any(plan.missing for _, plan in plans):
+        replays = replay_journals(found, topics)
+        if replays is not None and not any(plan.missing for _, plan in plans):
             break
+    if replays is None:
+        raise DataDirectoryError(f"the journals in {directory} change too fast to be read; the daemon must be stopped")
+    for topic, replay in replays.items():
+        for segment in plan_journal(found.journals[topic], replay, everything, channels):
+            yield FileTask(directory, topic, os.path.basename(segment.path), end=segment.end, segment=segment)
     for queue, plan in plans:
-        yield from _plan_queue(queue, plan, everything)
+        is_copy = queue.topic in replays and replays[queue.topic].converting
+        if _is_any_of(queue.topic, topics) and _is_any_of(queue.channel or None, channels) and not is_copy:
+            yield from _plan_queue(queue, plan, everything)
 
 
 def _plan_queue(queue: StoredQueue, plan: ReadPlan, everything: bool) -> Iterator[FileTask]:

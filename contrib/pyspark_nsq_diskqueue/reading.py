@@ -4,22 +4,38 @@ The columns begin with those of `format("nsq")`, so that what works on its frame
 a message comes from; here that is the data directory.
 
 A damaged record costs the rest of its file, as it costs nsqd (NSQD-COMPAT 4.6), and is reported in nsqd's words. What
-becomes of damage is an option: an error, a row without a message whose column `corruption` describes it, or nothing.
+becomes of damage is an option: an error, a row without a message whose column `corruption` describes it, or nothing. In
+a journal, what follows the damage is read, as gnsqd does.
 """
 
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gnsqd.shared.client import FRAME_HEAD
 from gnsqd.shared.directory import DueTimesFile, open_file, read_due_times, read_held
 from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, frame_records, message_key
 from gnsqd.shared.errors import StorageError, reason_of
+from gnsqd.shared.journal.records import (
+    FIRST_LINE_SIZE,
+    HEADER,
+    PUT,
+    PUT_HEAD,
+    decode_put,
+    find_records,
+    parse_first_line,
+    split_frames,
+)
+from gnsqd.shared.journal.spans import Spans
 from pyspark_nsq.columns import ARROW_SCHEMA as MESSAGE_SCHEMA
 from pyspark_nsq.columns import MOMENT, SCHEMA_DDL, batch_of, columns_of, cut, moments
 from pyspark_nsq.errors import NsqSourceError
+from pyspark_nsq_diskqueue.journals import JournalQueue, SegmentPlan, were_finished
 from pyspark_nsq_diskqueue.options import COLUMN, SKIP
 from pyspark_nsq_diskqueue.planning import DataDirectoryError, FileTask
 
@@ -52,31 +68,36 @@ def read_task(
 
     `read_at` reads as os.pread does.
     """
-    try:
-        yield from _read(task, max_msg_size + MIN_RECORD_SIZE, read_at)
-    except _Damage as damage:
-        if corruption == COLUMN:
-            columns = {"position": pa.array([damage.position], pa.int64()), "corruption": pa.array([str(damage)])}
+    for found in _find(task, max_msg_size + MIN_RECORD_SIZE, read_at):
+        if isinstance(found, pa.RecordBatch):
+            yield found
+        elif corruption == COLUMN:
+            columns = {"position": pa.array([found.position], pa.int64()), "corruption": pa.array([str(found)])}
             yield _batch(task, columns)
         elif corruption != SKIP:
             raise CorruptionError(
-                f"{task.path} at {damage.position}: {damage}. `gnsqadmin data verify {task.directory}` shows what can "
+                f"{task.path} at {found.position}: {found}. `gnsqadmin data verify {task.directory}` shows what can "
                 f"be saved; with the option corruption = {COLUMN!r} or {SKIP!r} the rest is read without"
-            ) from None
+            )
 
 
-def _read(task: FileTask, max_size: int, read_at: ReadAt) -> Iterator[pa.RecordBatch]:
+def _find(task: FileTask, max_size: int, read_at: ReadAt) -> Iterator[pa.RecordBatch | _Damage]:
     if not os.path.isdir(task.directory):
         raise DataDirectoryError(f"{task.directory} is not there: driver and executors must find it at the same path")
     others = task.missing - 1
     missing = _Damage(0, f"missing, and so are {others} files behind it" if others > 0 else "missing")
     try:
         if task.missing:
-            raise missing
-        yield from _read_held(task) if task.is_due_times else _read_records(task, max_size, read_at)
+            yield missing
+        elif task.segment is not None:
+            yield from _read_segment(task, task.segment, read_at)
+        else:
+            yield from _read_held(task) if task.is_due_times else _read_records(task, max_size, read_at)
+    except _Damage as damage:
+        yield damage
     except FileNotFoundError:
         if not task.was_read_meanwhile():
-            raise missing from None
+            yield missing
     except OSError as error:
         raise DataDirectoryError(f"cannot read {task.path}: {reason_of(error)}") from error
     except StorageError as error:
@@ -185,6 +206,91 @@ def _message_rows(
     if any(dues):
         columns["due"] = moments(pa.array(dues, pa.int64()))
     return _batch(task, columns)
+
+
+class _Rows:
+    """Collects messages of a journal that a queue has."""
+
+    def __init__(self, task: FileTask, queue: JournalQueue) -> None:
+        self._task = replace(task, queue=queue.name)
+        self._queue = queue
+        self._clear()
+
+    def _clear(self) -> None:
+        self.size = 0
+        self._numbers: list[int] = []
+        self._frames: list[bytes] = []
+        self._positions: list[int] = []
+
+    def add(self, first: int, frames: list[bytes], positions: list[int]) -> None:
+        """Takes those it needs of messages with numbers from `first` on."""
+        for start, end in self._queue.numbers.between(first, first + len(frames)):
+            self._numbers += range(start, end)
+            self._frames += frames[start - first : end - first]
+            self._positions += positions[start - first : end - first]
+            self.size += positions[end - first] - positions[start - first]
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        if self._numbers:
+            queue, numbers = self._queue, self._numbers
+            edges = list(itertools.accumulate(map(len, self._frames), initial=0))
+            columns = columns_of(cut(b"".join(self._frames), edges, FRAME_HEAD, FRAME_HEAD - MIN_RECORD_SIZE))
+            columns["position"] = pa.array(self._positions, pa.int64())
+            columns["attempts"] = pa.array([queue.attempts.get(number, 0) for number in numbers], pa.int32())
+            if queue.due:
+                columns["due"] = moments(pa.array(list(map(queue.due.get, numbers)), pa.int64()))
+            self._clear()
+            yield _batch(self._task, columns)
+
+
+def _read_segment(task: FileTask, plan: SegmentPlan, read_at: ReadAt) -> Iterator[pa.RecordBatch | _Damage]:
+    """The messages of a segment, for each of its queues, and what is damaged there. It has 64 MiB at most."""
+    data = b""
+    if plan.queues:
+        with suppress(FileNotFoundError):
+            data = _read_whole(task, read_at)
+    known = {position for position, _, _ in plan.damages}
+    damages = [_Damage(*damage) for damage in plan.damages]
+    rows = [_Rows(task, queue) for queue in plan.queues]
+    found = Spans()
+    salt = parse_first_line(data)
+    position = 0 if salt is None else FIRST_LINE_SIZE
+    for type, start, end in () if salt is None else find_records(data, salt):
+        begin = start - HEADER.size
+        if position < begin and position not in known:
+            damages.append(_Damage(position, "damaged", begin - position))
+        position = end
+        if type != PUT:
+            continue
+        first, _, _ = decode_put(data[start : start + PUT_HEAD])
+        frames = split_frames(data[start:end], PUT_HEAD, 0)
+        found.add(first, first + len(frames))
+        positions = list(itertools.accumulate(map(len, frames), initial=start + PUT_HEAD))
+        for queue in rows:
+            queue.add(first, frames, positions)
+            if queue.size > _CHUNK:
+                yield from queue.take()
+    for queue in rows:
+        yield from queue.take()
+    if position < len(data) and position not in known:
+        damages.append(_Damage(position, "damaged", len(data) - position))
+    yield from damages
+    rest = Spans()
+    for part in plan.queues:
+        rest.update(part.numbers.without(found))
+    if rest and not damages and not were_finished(task.directory, task.topic, rest):
+        text = f"{rest.count()} messages are not there any more: the file was deleted or replaced while it was read"
+        yield _Damage(position, text)
+
+
+def _read_whole(task: FileTask, read_at: ReadAt) -> bytes:
+    descriptor = open_file(task.path)
+    try:
+        return read_at(descriptor, task.end, 0)
+    except OSError as error:
+        raise _Damage(0, reason_of(error), task.end) from None
+    finally:
+        os.close(descriptor)
 
 
 def _batch(task: FileTask, columns: dict[str, pa.Array]) -> pa.RecordBatch:
