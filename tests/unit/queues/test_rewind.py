@@ -19,9 +19,9 @@ from gnsqd.queues.journaled import deferred_of
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError, StorageError
+from gnsqd.shared.journal.spans import Spans
 from gnsqd.storage.journal import queue_states, segments
 from gnsqd.storage.journal.open_files import AppendedFile
-from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, bodies_of, publish, settle
 from unit.queues.test_journaled import FAR, Daemon, channel, daemons_of
