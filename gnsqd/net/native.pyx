@@ -272,7 +272,7 @@ cdef class MessagesById:
 
     cdef inline void _enter(self, Entry *entry, Py_ssize_t number) noexcept:
         cdef Py_ssize_t slot = self._hash(entry)
-        while self._slots[slot]:
+        while self._slots[slot] and self._entries[self._slots[slot] - 1].message:  # else its entry was removed
             slot = (slot + 1) & (2 * self._room - 1)
         self._slots[slot] = <int>number
 

@@ -3,6 +3,7 @@
 import tracemalloc
 from random import Random
 from sys import maxsize
+from time import thread_time
 from typing import NamedTuple
 
 import pytest
@@ -100,6 +101,19 @@ def test_thousands_finished_in_any_order_leave_the_others_in_the_order_of_delive
         model = [number for number in model if number not in finished]
         assert ids(list(in_flight)) == model
     assert in_flight.next_due == 16
+
+
+def test_message_requeued_again_and_again_is_found_as_fast_among_thousands() -> None:
+    def seconds(others: int) -> float:
+        in_flight, again = InFlight(), message(others)
+        in_flight.push([message(number) for number in range(others)], 7, 0, 10)
+        began = thread_time()
+        for _ in range(10_000):
+            in_flight.push([again], 7, 0, 10)
+            in_flight.pop(again.id, 7)
+        return thread_time() - began
+
+    assert seconds(2500) < 10 * seconds(1)
 
 
 def test_message_touched_again_and_again_costs_no_more_memory_for_it() -> None:
