@@ -189,7 +189,7 @@ cpdef MessagesById new_by_id():
     return MessagesById()
 
 
-cdef Py_ssize_t LEAST_ROOM = 64  # a power of two
+cdef Py_ssize_t LEAST_ROOM = 16  # a power of two
 
 
 cdef class MessagesById:

@@ -130,6 +130,16 @@ def test_message_touched_again_and_again_costs_no_more_memory_for_it() -> None:
     assert sorted(ids(in_flight.pop_due(20_000, 1000))) == [0, 1, 2]
 
 
+def test_single_message_in_flight_takes_little_memory() -> None:
+    tracemalloc.start()
+    in_flight = InFlight()
+    in_flight.push([message(1)], 7, 0, 10)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(in_flight) == 1
+    assert taken < 1500  # bytes, with the message and `in_flight` itself
+
+
 def test_deferred_message_takes_no_object_but_its_id() -> None:
     deferred = Deferred()
     messages = [message(number) for number in range(1000)]
