@@ -265,7 +265,7 @@ cdef class MessagesById:
         return NULL
 
     cdef inline Py_ssize_t _hash(self, Entry *entry) noexcept:
-        # Bits go up only in a product, and the digits that differ most are the uppermost.
+        # A product moves bits upwards only, and the last digits, which differ most, are in the upper bytes.
         cdef unsigned long long mixed = entry.high * 0x9E3779B97F4A7C15ULL ^ entry.low
         mixed = (mixed ^ mixed >> 32) * 0xC2B2AE3D27D4EB4FULL
         return <Py_ssize_t>(mixed >> 32) & (2 * self._room - 1)

@@ -27,5 +27,6 @@ def new_frames(id: int, timestamp: int, bodies: list[bytes]) -> list[bytes]:
 
 
 def new_by_id() -> dict[bytes, Any]:
-    """Returns an empty dict of messages by their ids; that of `native` has only the methods that are in use."""
+    """Returns an empty dict of messages by their ids, of 16 bytes. That of `native` has `get`, `pop`, `setdefault`,
+    `values` and a length, and must not be changed while its values are iterated over."""
     return {}

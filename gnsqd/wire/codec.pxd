@@ -16,7 +16,7 @@ cdef class Command:
     cdef public object counter, topic, upgrade
 
 cdef list _NO_BODIES
-cdef Py_ssize_t _FIN_LENGTH, _MAX_REPEATED, MAX_LINE
+cdef Py_ssize_t _FIN_LENGTH, _MAX_REPEATED, _MAX_RUN, MAX_LINE
 
 @cython.locals(data="const unsigned char *")
 cdef long long _int32(bytes buffer, Py_ssize_t at)
