@@ -145,12 +145,6 @@ def _listens(port: int) -> bool:
     return True
 
 
-def test_log_level_and_prefix_are_those_of_the_flags(start: Start) -> None:
-    for lookupd in start("--log-prefix=p ", "--log-level=DEBUG"):
-        assert all(line.startswith("p ") for line in lookupd.log().splitlines())
-        assert {*re.findall(r"^\S+ \S+ \S+ (\w+):", lookupd.log(), re.MULTILINE)} == {"INFO"}
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_connections_and_exits_with_0(start: Start, number: signal.Signals) -> None:
     for lookupd in start():
@@ -166,27 +160,6 @@ def test_signal_ends_connections_and_exits_with_0(start: Start, number: signal.S
         assert {" INFO: HTTP: closing ADDRESS", " INFO: TCP: closing ADDRESS", closed} <= {
             re.sub(r"^\S+ \S+ \S+", "", line) for line in normal(lookupd.log()).splitlines()
         }
-
-
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE])
-def test_signal_without_meaning_changes_nothing(start: Start, number: signal.Signals) -> None:
-    for lookupd in start():
-        assert lookupd.process is not None
-        lookupd.process.send_signal(number)
-        with Nsqd(lookupd) as nsqd:
-            assert nsqd.command(b"PING\n") == b"OK"
-        assert lookupd.terminate() == 0
-
-
-def test_quit_prints_what_everything_waits_for_and_exits_2(start: Start) -> None:
-    for lookupd in start():
-        assert lookupd.terminate(signal.SIGQUIT) == 2
-        assert re.search("goroutine|Greenlet", lookupd.log())
-
-
-def test_hangup_is_a_clean_exit(lookupd: Lookupd) -> None:
-    """It kills the real nsqlookupd."""
-    assert lookupd.terminate(signal.SIGHUP) == 0
 
 
 def test_exit_does_not_wait_for_clients_without_magic(lookupd: Lookupd) -> None:
