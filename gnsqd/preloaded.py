@@ -10,7 +10,7 @@ import atexit
 import fcntl
 import gc
 import importlib
-import json
+import marshal
 import os
 import pkgutil
 import runpy
@@ -24,11 +24,18 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from gnsqd import quick_start
+
 _REQUEST_SIZE = 1 << 20
 _EXIT_SECONDS = 10
+_REQUEST_SECONDS = 1.0  # a command takes to send its own
+_IDLE_SECONDS = 300.0
+_IDLE_MS = 10_000  # between looks for a reason to end
+_STOP_MS = 100  # between looks at the clients
 _VARIABLES = ("PYTHONDEVMODE", "PYTHONHASHSEED", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONWARNINGS")
 
 
@@ -39,7 +46,7 @@ class Process:
         self.pid = pid
         self.args = args
         self.returncode: int | None = None
-        self._status = status  # the parent writes the exit code there
+        self._status = status  # a socket, where the parent writes the exit code
 
     def poll(self) -> int | None:
         try:
@@ -122,38 +129,26 @@ class Preloaded:
 
         With `on_terminal` the process leads a session, whose terminal is its standard input.
         """
-        status, status_end = os.pipe()
-        os.umask(mask := os.umask(0))
-        request = {
-            "module": command[3],
-            "args": list(args),
-            "orig_argv": [*command, *args],
-            "umask": mask,
-            "cwd": os.fspath(cwd or Path.cwd()),
-            "env": dict(os.environ) if env is None else env,
-            "on_terminal": on_terminal,
-        }
+        request = quick_start.request(command[3], args, [*command, *args])
+        request |= {"client": 0, "on_terminal": on_terminal}
+        request |= {"env": request["env"] if env is None else env, "cwd": os.fspath(cwd or request["cwd"])}
         streams = [stream if isinstance(stream, int) else stream.fileno() for stream in (stdin, stdout, stderr)]
-        try:
-            with self._lock:
+        connection, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with connection:
+            with self._lock, its_end:
                 parent = self._parent or self._start_parent()
-                socket.send_fds(parent, [json.dumps(request).encode()], [*streams, status_end])
-                pid = parent.recv(16)
+                socket.send_fds(parent, [marshal.dumps(request)], [*streams, its_end.fileno()])
+            pid = connection.recv(16)
             if not pid:
                 raise OSError("the parent of preloaded processes has ended")
-        except BaseException:
-            os.close(status)
-            raise
-        finally:
-            os.close(status_end)
-        return Process(int(pid), [*command, *args], status)
+            return Process(int(pid), [*command, *args], connection.detach())
 
     def _start_parent(self) -> socket.socket:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             for end in (ours, its):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _REQUEST_SIZE)
-            command = [sys.executable, "-P", __file__, str(its.fileno()), *self._packages]
+            command = [sys.executable, "-P", __file__, "", str(its.fileno()), *self._packages]
             self._process = subprocess.Popen(command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
         self._parent, self._variables = ours, _python_variables()
         return ours
@@ -166,59 +161,148 @@ def _python_variables() -> dict[str, str]:
 # The parent
 
 
-def _serve(requests: socket.socket, packages: Sequence[str]) -> None:
-    """Forks a child for each request until the process that sends them has ended."""
-    for package in packages:
-        path = importlib.import_module(package).__path__
-        for module in pkgutil.walk_packages(path, f"{package}."):
-            if not module.name.endswith(("__main__", "pytest_plugin")):
-                importlib.import_module(module.name)
-    gc.collect()
-    gc.freeze()  # else each child's collector writes to all of this memory, which is copied then
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    bell, bell_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(bell_end)
-    statuses: dict[int, int] = {}
-    poll = select.poll()  # descriptors may be above select's limit
-    for source in (requests.fileno(), bell):
-        poll.register(source, select.POLLIN)
-    while True:
-        ready = [source for source, _ in poll.poll()]
-        if bell in ready:
-            os.read(bell, 4096)
-            _report(statuses)
-        if requests.fileno() in ready:
-            data, fds, _, _ = socket.recv_fds(requests, _REQUEST_SIZE, 4)
-            if not data:
+@dataclass
+class _Fork:
+    pid: int
+    connection: socket.socket  # gets the pid and the exit code, sends numbers of signals
+    client: int  # the pid of the command that stands for it; 0 if there is none
+    is_running: bool = True
+    is_stopped: bool = False
+
+
+class _Parent:
+    """Owns the forks. Requests come from the process that started it, with which it ends, or, if it listens at `path`,
+    from commands; then it ends when it has not been used for a while, or the installation has changed."""
+
+    def __init__(self, requests: socket.socket, path: str, lock: int) -> None:
+        self._requests = requests
+        self._path = path
+        self._locks = [lock] if path else []
+        self._forks: dict[int, _Fork] = {}  # by descriptors of connections
+        self._used = time.monotonic()
+        handlers: dict[int, Any] = {signal.SIGINT: signal.SIG_IGN}  # Ctrl-C is for the tests
+        handlers[signal.SIGCHLD] = lambda *_: None
+        if path:
+            handlers[signal.SIGTERM] = lambda *_: Path(path).unlink(missing_ok=True)  # ends after its forks
+        self._replaced = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        self._bell, self._bell_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._bell_end)
+        self._poll = select.poll()  # descriptors may be above select's limit
+        for source in (requests.fileno(), self._bell):
+            self._poll.register(source, select.POLLIN)
+
+    def serve(self) -> None:
+        """Forks a child for each request until this process is to end."""
+        while self._forks or not self._is_superfluous():
+            timeout = _STOP_MS if any(fork.client for fork in self._forks.values()) else _IDLE_MS
+            ready = [source for source, _ in self._poll.poll(timeout)]
+            if self._bell in ready:
+                os.read(self._bell, 4096)
+                self._report()
+            for source in self._forks.keys() & ready:
+                self._signal(self._forks[source])
+            if self._requests.fileno() in ready and not self._accept():  # last: the ports of what was killed are free
                 break
-            *streams, status = fds
+            for fork in self._forks.values():
+                if fork.client:
+                    _stop_with_client(fork)
+        for fork in self._forks.values():
+            if fork.is_running:
+                os.kill(fork.pid, signal.SIGTERM)
+
+    def _is_superfluous(self) -> bool:
+        if not self._path:
+            return False
+        is_idle = time.monotonic() - self._used > _IDLE_SECONDS
+        with suppress(OSError):  # the package was removed
+            return is_idle or not os.path.exists(self._path) or not self._path.endswith(quick_start.installation())
+        return True
+
+    def _report(self) -> None:
+        """Sends the exit codes of the forks that have ended."""
+        forks = {fork.pid: fork for fork in self._forks.values()}
+        with suppress(ChildProcessError):
+            while (end := os.waitpid(-1, os.WNOHANG))[0]:
+                if fork := forks.get(end[0]):
+                    fork.is_running = False
+                    with suppress(OSError):
+                        fork.connection.send(b"%d" % os.waitstatus_to_exitcode(end[1]))
+                        fork.connection.shutdown(socket.SHUT_WR)  # nothing follows, also if no pid came before
+
+    def _signal(self, fork: _Fork) -> None:
+        """Sends a fork the signals that its client has got; when the client has gone, ends the fork."""
+        numbers = b""
+        with suppress(ConnectionError):
+            numbers = fork.connection.recv(64)
+        if not numbers:
+            self._poll.unregister(fork.connection)
+            del self._forks[fork.connection.fileno()]
+            fork.connection.close()
+        if fork.is_running:
+            for number in numbers or (signal.SIGKILL if fork.client else signal.SIGTERM,):
+                os.kill(fork.pid, number)
+            if fork.client and not numbers:
+                os.waitid(os.P_PID, fork.pid, os.WEXITED | os.WNOWAIT)
+
+    def _accept(self) -> bool:
+        """Forks a child for the next request; returns False if there are no more."""
+        source = self._requests
+        fds: list[int] = []
+        with suppress(OSError):
+            if self._path:
+                source = source.accept()[0]
+                source.settimeout(_REQUEST_SECONDS)
+            data, fds, _, _ = socket.recv_fds(source, _REQUEST_SIZE, 4)
+        if len(fds) < 4:
+            return bool(self._path)
+        *streams, last = fds
+        connection = source if self._path else socket.socket(fileno=last)
+        request = marshal.loads(data)
+        pid = -1
+        with suppress(OSError):  # of too many processes: without an answer the command runs the daemon itself
             pid = os.fork()
-            if pid == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-                for fd in (requests.detach(), bell, bell_end, status, *statuses.values()):
-                    os.close(fd)
-                _become(json.loads(data), streams)
-            for fd in streams:
-                os.close(fd)
-            statuses[pid] = status
-            requests.send(b"%d" % pid)
-    for pid in statuses:
-        os.kill(pid, signal.SIGTERM)
-    os._exit(0)
-
-
-def _report(statuses: dict[int, int]) -> None:
-    while statuses:
-        pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
-            return
-        end = statuses.pop(pid)
-        with suppress(BrokenPipeError):
-            os.write(end, b"%d" % os.waitstatus_to_exitcode(status))
-        os.close(end)
+            self._leave(connection)
+            if request["client"]:
+                _wait_for_client(request["client"], last)
+            _become(request, streams)
+        for fd in fds if self._path else streams:
+            os.close(fd)
+        if pid > 0:
+            self._forks[connection.fileno()] = _Fork(pid, connection, request["client"])
+            self._poll.register(connection, select.POLLIN)
+            self._used = time.monotonic()
+        return True
+
+    def _leave(self, connection: socket.socket) -> None:
+        """Leaves a fork nothing of its parent, and then sends its pid, so that it gets no signal before."""
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._replaced.items():
+            signal.signal(number, handler)
+        with suppress(OSError):
+            connection.send(b"%d" % os.getpid())
+        sockets = (self._requests, connection, *(fork.connection for fork in self._forks.values()))
+        for fd in (self._bell, self._bell_end, *self._locks, *(sock.detach() for sock in sockets)):
+            os.close(fd)
+
+
+def _stop_with_client(fork: _Fork) -> None:
+    """Stops a fork whose client is stopped, and continues it with the client (proc(5), stat, 3)."""
+    with suppress(OSError), open(f"/proc/{fork.client}/stat", "rb") as file:
+        is_stopped = file.read().rpartition(b") ")[2].startswith(b"T")
+        if is_stopped != fork.is_stopped and fork.is_running:
+            os.kill(fork.pid, signal.SIGSTOP if is_stopped else signal.SIGCONT)
+            fork.is_stopped = is_stopped
+
+
+def _wait_for_client(pid: int, pipe: int) -> None:
+    """Returns when the client stands for this process, which then ends with it; ends the process if it has given up."""
+    if not os.read(pipe, 1):
+        os._exit(1)
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())  # the kernel sends it SIGKILL when the other end is closed
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)
+    _set_title(f"NSQ daemon of process {pid}")
 
 
 def _become(request: dict[str, Any], streams: list[int]) -> NoReturn:
@@ -226,7 +310,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> NoReturn:
         os.dup2(fd, number)
     for fd in set(streams) - {0, 1, 2}:
         os.close(fd)
-    if request["on_terminal"]:
+    if request.get("on_terminal"):
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.environ.clear()
@@ -250,6 +334,14 @@ def _become(request: dict[str, Any], streams: list[int]) -> NoReturn:
     _end(code)
 
 
+def _set_title(title: str) -> None:
+    """Sets the command line that ps shows: the memory of the parent's (proc(5), stat, 48 and 49)."""
+    with suppress(OSError), open("/proc/self/stat", "rb") as file, open("/proc/self/mem", "r+b", 0) as memory:
+        start, end = map(int, file.read().rpartition(b")")[2].split()[45:47])
+        memory.seek(start)
+        memory.write(title.encode().ljust(end - start, b"\0")[: end - start])
+
+
 def _end(code: int) -> NoReturn:
     """Ends as Python does, except that no module is taken apart, which costs more than all else of a short run."""
     threading._shutdown()  # type: ignore[attr-defined]
@@ -262,5 +354,35 @@ def _end(code: int) -> NoReturn:
     os._exit(code & 0xFF)
 
 
+def _listen(path: str, lock: int) -> socket.socket:
+    """Detaches this process from the command that started it; returns a socket for the requests of others."""
+    for fd in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, lock}:
+        with suppress(OSError):  # the one of this list
+            os.close(fd)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    Path(path).unlink(missing_ok=True)
+    listener.bind(path)
+    listener.listen()
+    os.chdir("/")
+    return listener
+
+
+def _main(path: str, descriptor: int, packages: Sequence[str]) -> None:
+    """Runs the parent. `descriptor` is the socket that has the requests or, with a `path`, the lock for that."""
+    for package in packages:
+        directories = importlib.import_module(package).__path__
+        for module in pkgutil.walk_packages(directories, f"{package}."):
+            if not module.name.endswith(("__main__", "pytest_plugin")):
+                importlib.import_module(module.name)
+    gc.collect()
+    gc.freeze()  # else each child's collector writes to all of this memory, which is copied then
+    requests = _listen(path, descriptor) if path else socket.socket(fileno=descriptor)
+    _Parent(requests, path, descriptor).serve()
+    if path:
+        Path(path).unlink(missing_ok=True)
+        os.unlink(f"{path}.lock")
+    os._exit(0)
+
+
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
+    _main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

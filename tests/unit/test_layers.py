@@ -21,6 +21,7 @@ LAYERS = (
     ("gnsqd.pytest_plugin",),
     ("gnsqd.testing",),
     ("gnsqd.preloaded",),
+    ("gnsqd.quick_start",),
     ("gnsqd.__main__", "gnsqd.lookupd.__main__"),
     ("gnsqd.process",),
     ("gnsqd.configuration",),
