@@ -53,8 +53,8 @@ class DiskqueueSettings:
     paths: tuple[str, ...] = option("paths", ValueKind("list", _paths, ()), READ,
         "several paths, in JSON; set by `load([path, ...])`")
     messages: str = option("messages", _choice(UNREAD, ALL), READ,
-        "unread: messages after the read position of each queue, as nsqd reads them, and of journals those that a "
-        "channel has not finished, or the topic not passed on; all: all messages in the data files, and in journals "
+        "unread: messages after the read position of each queue, as nsqd reads them, and in journals messages that a "
+        "channel has not finished, or the topic has not passed on; all: all messages in the data files, and in journals "
         "each message once, without channel", UNREAD)
     topics: tuple[str, ...] = option("topic", TOPICS, READ, "only these topics, separated by commas")
     channels: tuple[str, ...] = option("channel", TOPICS._replace(name="channels"), READ,

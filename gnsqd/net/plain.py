@@ -1,4 +1,4 @@
-"""What `native` has for modules that are not compiled."""
+"""Replaces `native` for modules that are not compiled."""
 
 from struct import Struct
 from typing import Any

@@ -160,7 +160,7 @@ class World:
         registry = Registry()
         registry.attach(self._environment)
         listener: Any = SimpleNamespace(port=-1)
-        log = Logger("", Level.FATAL, StringIO())  # which tells the commands of its level as long as it lives
+        log = Logger("", Level.FATAL, StringIO())  # the commands follow its level as long as it lives
         commands = Commands(registry, self._options, log, new_tls)
         server = TCPServer(listener, commands, self._options, self._log, self._spawn)
         harmless, fatal = chance.choice(SHARES)

@@ -1,1 +1,1 @@
-"""What is in the journal of a topic, for those who write it, and for those who only read it."""
+"""The content of a topic's journal, for the daemon, which writes it, and for programs that only read it."""

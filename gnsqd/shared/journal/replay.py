@@ -37,7 +37,7 @@ class Log(Protocol):
 
 
 class NoLog:
-    """Drops it, where the attributes of the replay say enough."""
+    """Drops it, where the attributes of the replay suffice."""
 
     def info(self, format: str, *args: object) -> None:
         pass
