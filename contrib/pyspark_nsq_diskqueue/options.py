@@ -54,8 +54,8 @@ class DiskqueueSettings:
         "several paths, in JSON; set by `load([path, ...])`")
     messages: str = option("messages", _choice(UNREAD, ALL), READ,
         "unread: messages after the read position of each queue, as nsqd reads them, and in journals messages that a "
-        "channel has not finished, or the topic has not passed on; all: all messages in the data files, and in journals "
-        "each message once, without channel", UNREAD)
+        "channel has not finished, or the topic has not passed on; all: all messages in the data files, and in "
+        "journals each message once, without channel", UNREAD)
     topics: tuple[str, ...] = option("topic", TOPICS, READ, "only these topics, separated by commas")
     channels: tuple[str, ...] = option("channel", TOPICS._replace(name="channels"), READ,
         "only channels with these names, separated by commas; not for all messages of a journal")
