@@ -44,6 +44,7 @@ from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import API
 from gnsqd.web.publishing import Publishing
+from gnsqd.web.ranges import Ranges
 from gnsqd.web.routes import Router, TLSRequired
 from gnsqd.web.server import HTTPServer
 from gnsqd.wire.commands import Commands
@@ -82,6 +83,7 @@ class NSQD(Daemon):
         self._health = Health(self._registry, options.max_msg_size, self._metadata_path, self._syncer, log)
         self._memory = MemoryStats()
         self._debug = Debug(self._registry.held, self._memory, self._supervisor.crashes)
+        self._ranges = Ranges(self._registry, log)
         self._queue_scan = QueueScan(options.queue_scan_worker_pool_max, log, self._spawn)
         self._lookup = Lookup(self._registry, options, log, self._spawn)
         self._embedded: EmbeddedLookupd | None = None
@@ -151,7 +153,17 @@ class NSQD(Daemon):
         parts = (self._registry, self._drain, self._debug, self._tcp_server, self._lookup)
         status = Status(options, *parts, self._port("HTTP"), self._exit_requested.is_set)
         publishing = Publishing(options, self._registry, log)
-        api = API(options, self._registry, log, self._metadata_file, self._lookup, publishing, status, self._debug)
+        api = API(
+            options,
+            self._registry,
+            log,
+            self._metadata_file,
+            self._lookup,
+            publishing,
+            status,
+            self._debug,
+            self._ranges,
+        )
         router = Router(api, options, log)
         guard = None
         if options.http_auth_token_files or options.http_auth_common_names:
@@ -348,6 +360,7 @@ class NSQD(Daemon):
             admin and admin.close,
             self._tcp_server.close,
             self._debug.stop,
+            self._ranges.stop,
             *(server.close for server in self._http_servers),
             embedded and embedded.close,
             self._drain.stop,

@@ -20,6 +20,7 @@ from gnsqd.queues.guid import time_of
 from gnsqd.queues.journaled import JournalDeferred, backend_of, deferred_of
 from gnsqd.queues.message import Message
 from gnsqd.queues.moment import MessageNotFound, parse_moment
+from gnsqd.queues.ordering import arrange
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError
 from gnsqd.shared.journal.spans import Spans
@@ -51,7 +52,7 @@ class History:
     @property
     def oldest(self) -> int | None:
         """The time when the first of them was published (wall clock, ns); None if there is none."""
-        return self._published(self._begin)
+        return self.published(self._begin)
 
     def position(self, text: str) -> int:
         """Returns the number of the message at `first`, at a time as for `parse_moment`, also after the last message,
@@ -76,7 +77,7 @@ class History:
         spans = self._done(queue, begin, end)
         if not spans:
             return 0, None, None
-        return spans.count(), self._published(spans.begin), self._published(spans.ceiling - 1)
+        return spans.count(), self.published(spans.begin), self.published(spans.ceiling - 1)
 
     def rewind(self, queue: Queue, begin: int, end: int) -> int:
         """Queues the messages from number `begin` to `end` that a channel has finished, before others in its backend,
@@ -99,6 +100,28 @@ class History:
                 self._journal.states.rewind(notes, again.begin, again.ceiling)
                 self._journal.flush()
             return count
+
+    def advance(self, queue: Queue, end: int) -> int:
+        """Finishes the messages before number `end` that a channel has queued or holds back, and those that consumers
+        have, should the daemon start again; returns their number. The topic has handed these over. BrokerError
+        ("exiting"), StorageError: not written yet. May yield."""
+        backend, deferred = backend_of(queue), deferred_of(queue)
+        with backend.rewinding:
+            if queue.closed:
+                raise BrokerError("exiting")
+            count = queue.count() + len(deferred)
+            memory = [message for message in queue.memory if message.number >= end]
+            if len(memory) < len(queue.memory):
+                queue.use_memory(type(queue.memory)())
+                queue.memory.extend(memory)
+            backend.drop_before(end)
+            deferred.drop_before(end)
+            count -= queue.count() + len(deferred)
+            backend.notes.note_finished_span(0, end)
+            self._journal.flush()
+        if queue.ordered and count:
+            arrange(queue)
+        return count
 
     def begin_at(self, queue: Queue, begin: int, topic: Queue) -> None:
         """Rewinds a queue new to the journal; then it has all that `topic` handed over. StorageError. May yield."""
@@ -168,7 +191,8 @@ class History:
             backend.rewound_end = max(backend.rewound_end, again.ceiling)
         return runs, queued, count + queued
 
-    def _published(self, number: int) -> int | None:
+    def published(self, number: int) -> int | None:
+        """Returns when the first message from `number` on was published (wall clock, ns), None if there is none."""
         frames = self._journal.log.read(number, self._journal.log.next_number)[1]
         return Message(frames[0], 0, 0).timestamp if frames else None
 

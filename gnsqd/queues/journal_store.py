@@ -19,6 +19,7 @@ from gnsqd.queues.backend import Left
 from gnsqd.queues.disk import MAX_FLUSH, flush_messages, keep_delays, read_messages
 from gnsqd.queues.history import History
 from gnsqd.queues.journaled import backend_of, deferred_of, journal_messages, journaled_queue
+from gnsqd.queues.log_range import LogRange
 from gnsqd.queues.message import Message
 from gnsqd.queues.notes import QueueNotes
 from gnsqd.queues.queue import Queue
@@ -73,6 +74,10 @@ class JournalStore(Store):
     @property
     def history(self) -> History:
         return History(self._journal)
+
+    @property
+    def range(self) -> LogRange:
+        return LogRange(self._journal)
 
     @property
     def restored_channels(self) -> list[str]:

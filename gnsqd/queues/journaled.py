@@ -208,6 +208,15 @@ class JournalBackend(Backend):
         self._finish_dropped(start, end)
         return end - start
 
+    def drop_before(self, end: int) -> None:
+        """Drops the messages with numbers less than `end`, which the caller finishes."""
+        runs = deque((max(start, end), stop) for start, stop in self._runs if stop > end)
+        self.count = sum(stop - start for start, stop in runs)
+        self._runs = runs
+        attempts = self.notes.attempts
+        for number in [number for number in attempts if number < end]:
+            del attempts[number]
+
     def drop_older(self, horizon: int) -> int:
         dropped = 0
         while self._runs and dropped < MAX_STEP:
@@ -328,6 +337,14 @@ class JournalDeferred(Deferred):
     def clear(self) -> None:
         super().clear()
         self._notes.deferred = Schedule()
+
+    def drop_before(self, end: int) -> None:
+        """Drops the messages with numbers less than `end`, which the caller finishes."""
+        for message in [message for message in self if message.number < end]:
+            super().cancel(message.deadline, message)
+        stored = [(due, number) for due, number in self._notes.deferred if number >= end]
+        if len(stored) < len(self._notes.deferred):
+            self._notes.deferred = Schedule(*zip(*stored, strict=True))
 
     def find_stored(self, number: int, near: int) -> tuple[int, Message] | None:
         """Finds a message that only the backend has, probably held back until about `near`. StorageError."""

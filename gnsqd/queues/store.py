@@ -17,6 +17,7 @@ from gnsqd.storage.syncer import Syncer
 
 if TYPE_CHECKING:
     from gnsqd.queues.history import History
+    from gnsqd.queues.log_range import LogRange
 
 
 class Context(NamedTuple):
@@ -40,6 +41,8 @@ class WriteAhead(Protocol):
 
     @property
     def history(self) -> "History": ...  # the messages that can be delivered again
+    @property
+    def range(self) -> "LogRange": ...  # the messages by number
     @property
     def restored_channels(self) -> list[str]: ...  # the channels that only the log knows so far
     def start(self) -> None: ...  # all channels that existed are made: messages may move

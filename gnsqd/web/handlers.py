@@ -29,6 +29,7 @@ from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
 from gnsqd.web.publishing import Publishing
+from gnsqd.web.ranges import Ranges
 from gnsqd.web.routes import (
     Content,
     HTTPError,
@@ -55,7 +56,8 @@ _BY_KEY = {option.cfg: option for option in OPTIONS if option.cfg}
 
 
 class API(Record):
-    """The endpoints of one daemon. Further ones are in `publishing`, `status` and `debug`."""
+    """The endpoints of one daemon. Further ones are in `publishing`, `status`,
+    `debug` and `ranges`."""
 
     _options: Options
     _registry: Registry
@@ -65,6 +67,7 @@ class API(Record):
     publishing: Publishing
     status: Status
     debug: Debug
+    ranges: Ranges
 
     def create_topic(self, request: Request) -> None:
         self.publishing.get_topic(request, parse_query(request.query))

@@ -1,6 +1,6 @@
 """The table of endpoints, and the way from a request to its row and back to a response (NSQD-COMPAT 5.1)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from enum import IntEnum
 from functools import lru_cache
 from itertools import islice
@@ -10,6 +10,7 @@ from posixpath import basename, normpath
 from re import compile as regex
 from time import monotonic_ns
 from traceback import format_exc
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gnsqd.gotext import dumps, format_duration, quote, unescape
@@ -18,16 +19,18 @@ from gnsqd.log import Logger
 from gnsqd.shared.errors import BrokerError, NotFound, NSQError, StorageError
 from gnsqd.shared.names import TooMany, is_valid_name
 from gnsqd.shared.record import Record
-from gnsqd.web.http11 import Request, render
+from gnsqd.web.http11 import Request, render, render_beginning
 
 
 class HTTPError(NSQError):
-    """An answer other than 200; `code` is the text that clients compare, such as MISSING_ARG_TOPIC."""
+    """An answer other than 200; `code` is the text that clients compare, such as MISSING_ARG_TOPIC, and `details` are
+    what the answer has besides."""
 
-    def __init__(self, status: int, code: str) -> None:
+    def __init__(self, status: int, code: str, details: Mapping[str, object] = MappingProxyType({})) -> None:
         super().__init__(code)
         self.status = status
         self.code = code
+        self.details = details
 
 
 class BadQuery(ValueError):
@@ -39,6 +42,13 @@ class Content(NamedTuple):
 
     body: bytes
     content_type: str = "application/json; charset=utf-8"
+
+
+class Stream(NamedTuple):
+    """An answer in parts, after which the connection ends. Its status is 200: errors come before it is returned."""
+
+    content_type: str
+    parts: Generator[bytes]
 
 
 class Role(IntEnum):
@@ -54,7 +64,7 @@ class Route(Record):
     of one of its parts; `v1` adds X-Nsq-Content-Type and makes errors `{"message":"CODE"}`; `body` names the option
     that limits the body it reads, if it reads one; `on_hub` is True if the handler raises WouldYield for a request that
     may not yield; `errors` are those besides GENERAL_ERRORS. Handlers return text, None for an empty answer, Content,
-    or a value to be encoded as JSON."""
+    Stream, or a value to be encoded as JSON."""
 
     method: str
     path: str
@@ -85,6 +95,13 @@ _CREATE = (
 )
 _REWIND = f"{_CHANNEL}, {_RETAINED}, 400 MISSING_ARG_TO, 400 INVALID_ARG_TO, 400 INVALID_ARG_UNTIL, 400 UNTIL_BEFORE_TO"
 _RETENTION = f"{_TOPIC}, 400 NO_JOURNAL, 400 MISSING_ARG_BYTES, 400 INVALID_ARG_BYTES, 400 INVALID_ARG_TIME"
+_RANGE = f"{_TOPIC}, 400 NO_JOURNAL, 400 INVALID_ARG_AT, 404 CHANNEL_NOT_FOUND, 404 MESSAGE_NOT_FOUND"
+_MESSAGES = (
+    f"{_TOPIC}, 400 NO_JOURNAL, 400 INVALID_ARG_FROM, 400 INVALID_ARG_TO, 400 INVALID_ARG_MAX_BYTES, "
+    "400 INVALID_ARG_WAIT, 400 INVALID_ARG_FORMAT, 404 MESSAGE_NOT_FOUND, 410 LOG_CHANGED, 410 MESSAGES_GONE, "
+    "500 MESSAGES_DAMAGED"
+)
+_ADVANCE = f"{_CHANNEL}, 400 NO_JOURNAL, 400 CHANNEL_EPHEMERAL, 400 MISSING_ARG_TO, 400 INVALID_ARG_TO, 410 LOG_CHANGED"
 _DEFERRED = f"{_CHANNEL}, 400 INVALID_LIMIT, 400 INVALID_ARG_FROM, 400 INVALID_ARG_ID, 404 MESSAGE_NOT_FOUND"
 _CANCEL = f"{_CHANNEL}, 400 MISSING_ARG_ID, 400 INVALID_ARG_ID, 404 MESSAGE_NOT_FOUND"
 _RULES = f"{_CHANNEL}, 400 MISSING_ARG_RATE, 400 INVALID_ARG_RATE, 400 INVALID_ARG_BURST, 400 INVALID_ARG_ORDERED"
@@ -119,6 +136,9 @@ ROUTES = (
     Route("GET", "/channel/peek", "peek_channel", errors=f"{_CHANNEL}, 400 INVALID_LIMIT"),
     Route("GET", "/topic/retention", "get_retention", role=Role.READ, errors=f"{_TOPIC}, 400 NO_JOURNAL"),
     Route("POST", "/topic/retention", "set_retention", errors=_RETENTION),
+    Route("GET", "/topic/range", "ranges.get_range", role=Role.READ, errors=_RANGE),
+    Route("GET", "/topic/messages", "ranges.get_messages", errors=_MESSAGES),
+    Route("POST", "/channel/advance", "ranges.advance", errors=_ADVANCE),
     Route("GET", "/channel/rewind", "plan_rewind", role=Role.READ, errors=_REWIND),
     Route("POST", "/channel/rewind", "rewind_channel", errors=_REWIND),
     Route("GET", "/channel/deferred", "list_deferred", errors=_DEFERRED),
@@ -184,7 +204,7 @@ class Router:
         endpoint = self._find(request)
         return Role.READ if endpoint is None else endpoint[0].role
 
-    def respond(self, request: Request, remote_address: str) -> bytes:
+    def respond(self, request: Request, remote_address: str) -> bytes | Generator[bytes]:
         """Returns the response, also to errors of handlers. May yield if the request does; else raises WouldYield."""
         endpoint = self._find(request)
         if not request.may_yield and (endpoint is None or not endpoint[0].on_hub):
@@ -200,9 +220,12 @@ class Router:
             raise
         except Exception as error:
             status, code = self._refusal(request, error)
-            result = Content(dumps({"message": code}).encode()) if route.v1 else code
+            details = error.details if isinstance(error, HTTPError) else {}
+            result = Content(dumps({"message": code, **details}).encode()) if route.v1 else code
         if route.logged:
             self._log_request(request, remote_address, status, started)
+        if isinstance(result, Stream):
+            return _render_stream(request, result)
         return _render_result(request, status, result, route.v1)
 
     def _refusal(self, request: Request, error: Exception) -> tuple[int, str]:
@@ -291,6 +314,17 @@ def _render_result(request: Request, status: int, result: object, v1: bool) -> b
         content_type = b"Content-Type: %s\r\n" % result.content_type.encode()
         return render(request, status, result.body, _V1 + content_type if v1 else content_type)
     return render(request, status, _encode(result), _V1_JSON)
+
+
+def _render_stream(request: Request, stream: Stream) -> Generator[bytes]:
+    """Yields the parts as chunks, so that a client notices if one is missing; HTTP 1.0 has none."""
+    headers = _V1 + b"Content-Type: %s\r\n" % stream.content_type.encode()
+    chunked = not request.http10
+    yield render_beginning(request, headers + (b"Transfer-Encoding: chunked\r\n" if chunked else b""))
+    for part in stream.parts:
+        yield b"%x\r\n%s\r\n" % (len(part), part) if chunked else part
+    if chunked:
+        yield b"0\r\n\r\n"
 
 
 _PIECE = 1000  # strings

@@ -27,6 +27,7 @@ gets in turn:
                with one | uint32 size of all this. It may be missing
     REWOUND    queue | spans: not done with any more, to be delivered as if for the first time
     RETENTION  int64 bytes | int64 ns | number of the first: what is kept when all are done with it
+    EPOCH      8 random bytes, the name of this log for those who read ranges of it
 
 A frame is what consumers get: int32 size, and that many bytes.
 """
@@ -51,9 +52,8 @@ except ImportError:  # executors of Spark have the standard library alone
 
 FIRST_LINE_SIZE = 25
 _FIRST_LINE = re.compile(rb"gnsqd journal 1 ([0-9a-f]{8})\n")
-PUT, SNAPSHOT, QUEUE, DELETED, FINISHED, TAKEN, HELD, COMPLETE, CONVERTING, VOID, CONTINUED, REWOUND, RETENTION = range(
-    1, 14
-)
+PUT, SNAPSHOT, QUEUE, DELETED, FINISHED, TAKEN, HELD, COMPLETE = range(1, 9)
+CONVERTING, VOID, CONTINUED, REWOUND, RETENTION, EPOCH = range(9, 15)
 
 _MARK = 0xF19B4A72
 MARK_SIZE = 4
@@ -281,6 +281,15 @@ def split_frames(payload: bytes, position: int, skip: int) -> list[bytes]:
     return frames
 
 
+def cut_put(payload: bytes, start: int, end: int) -> bytes:
+    """Returns a PUT payload without the messages before number `start` and from `end` on; StorageError."""
+    first, count, due = decode_put(payload)
+    if start <= first and first + count <= end:
+        return payload
+    frames = split_frames(payload, PUT_HEAD, max(start - first, 0))[: end - max(start, first)]
+    return b"".join([_PUT.pack(max(start, first), len(frames), due), *frames])
+
+
 def _unpack(layout: Struct, payload: bytes | memoryview) -> tuple[int, ...]:
     if len(payload) < layout.size:
         raise StorageError("record too short")
@@ -296,7 +305,7 @@ def parse_header(data: bytes, position: int, expected_mark: bytes) -> tuple[int,
     if len(data) < position + HEADER.size:
         return 0, 0, 0
     mark, size, crc, type = HEADER.unpack_from(data, position)
-    return (type, size, crc) if mark == expected_mark and PUT <= type <= RETENTION else (0, 0, 0)
+    return (type, size, crc) if mark == expected_mark and PUT <= type <= EPOCH else (0, 0, 0)
 
 
 def parse_first_line(data: bytes) -> int | None:

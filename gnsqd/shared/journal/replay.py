@@ -103,6 +103,7 @@ class Replay:
         self.due_times = array("q")  # of these
         self.converting = False  # the disk queues are a copy
         self.retention: tuple[int, int, int] | None = None  # bytes, ns and first message, if the topic has its own
+        self.epoch = b""  # empty if nobody has read ranges
         self.damaged = False  # what was finished may be unknown
         self._snapshot: dict[int, ReplayedQueue] | None = None  # one that is not complete
         self._first_number = self.next_number  # of all that counts
@@ -332,6 +333,8 @@ class Replay:
             self.converting = True
         elif type == records.RETENTION:
             self.retention = records.decode_retention(payload)
+        elif type == records.EPOCH:
+            self.epoch = payload
         elif type == records.VOID:
             self.void += self.segments
             self._start_over()

@@ -7,7 +7,7 @@ rise within a segment; some may be missing.
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from gnsqd.shared.errors import StorageError, failing_as_go
@@ -127,37 +127,15 @@ class Segment:
             return self._read(number, min(end, self.end))
 
     def _read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
-        entry = bisect_right(self._numbers, number) - 1
-        position = self._offsets[entry] if entry >= 0 else records.FIRST_LINE_SIZE
         start = next_number = number
         frames: list[bytes] = []
         due = 0
-        chunk, base = b"", position
-        while position < self.size and next_number < end:
-            begin = position - base + HEADER.size
-            type, size, crc = parse_header(chunk, begin - HEADER.size, self._mark)
-            record_size = HEADER.size + size
-            if begin + size > len(chunk) and position + record_size <= self.size:
+        for payload in self._puts(number, end, CHUNK):
+            if not payload:
                 if frames:
                     break
-                chunk = os.pread(self._descriptor, max(record_size, min(CHUNK, self.size - position)), position)
-                base = position
-                if len(chunk) < record_size:
-                    break
-                continue
-            payload = chunk[begin : begin + size]
-            if not type or len(payload) < size or not is_whole(type, payload, crc, self.salt):
-                if frames:
-                    break
-                position = self._next_mark(position + 1)
-                chunk, base = b"", position
-                continue
-            position += record_size
-            if type != PUT:
                 continue
             first, count, record_due = decode_put(payload)
-            if first + count <= next_number:
-                continue
             if first >= end or (frames and (first != next_number or record_due != due)):
                 break
             if not frames:
@@ -165,7 +143,58 @@ class Segment:
             found = split_frames(payload, records.PUT_HEAD, max(next_number - first, 0))
             frames += found[: end - max(first, next_number)]
             next_number = first + count
+            if next_number >= end:
+                break
         return start, frames, due
+
+    def read_records(self, number: int, end: int, size: int) -> list[bytes]:
+        """Returns the PUT payloads with messages in a row from `number` on and before `end`, whole, of about `size`
+        bytes; empty if the first is damaged or missing. It must be open; StorageError if the file can't be read."""
+        payloads: list[bytes] = []
+        end = min(end, self.end)
+        with failing_as_go("read", self.path):
+            for payload in self._puts(number, end, size):
+                if not payload:
+                    continue
+                first, count, _ = decode_put(payload)
+                if first > number or first >= end:
+                    break
+                payloads.append(payload)
+                number = first + count
+                size -= len(payload)
+                if size <= 0 or number >= end:
+                    break
+        return payloads
+
+    def _puts(self, number: int, end: int, size: int) -> Iterator[bytes]:
+        """Yields the payloads of PUT records, from the one with message `number` or a later one on, and b"" before each
+        read, of `size` bytes at least, and at each damage. OSError."""
+        entry = bisect_right(self._numbers, number) - 1
+        position = self._offsets[entry] if entry >= 0 else records.FIRST_LINE_SIZE
+        chunk, base = b"", position
+        while position < self.size and number < end:
+            begin = position - base + HEADER.size
+            type, payload_size, crc = parse_header(chunk, begin - HEADER.size, self._mark)
+            record_size = HEADER.size + payload_size
+            if begin + payload_size > len(chunk) and position + record_size <= self.size:
+                yield b""
+                chunk = os.pread(self._descriptor, max(record_size, min(size, self.size - position)), position)
+                base = position
+                if len(chunk) < record_size:
+                    break
+                continue
+            payload = chunk[begin : begin + payload_size]
+            if not type or len(payload) < payload_size or not is_whole(type, payload, crc, self.salt):
+                yield b""
+                position = self._next_mark(position + 1)
+                chunk, base = b"", position
+                continue
+            position += record_size
+            if type != PUT:
+                continue
+            first, count, _ = decode_put(payload)
+            if first + count > number:
+                yield payload
 
     def _next_mark(self, position: int) -> int:
         """Returns where the next record may begin."""

@@ -170,7 +170,7 @@ class Journal:
     @property
     def is_needed(self) -> bool:
         """True if it has anything that the next start needs."""
-        return self.retention.floor() < self.log.next_number or self.retention.is_own
+        return self.retention.floor() < self.log.next_number or self.retention.is_own or bool(self.log.epoch)
 
     def mark_converting(self) -> None:
         """Records that what the disk queues of the topic hold from now on is a copy; StorageError. May yield."""

@@ -4,7 +4,8 @@ from gnsqd.shared.journal.records cimport Batch, Encoder
 
 cdef class Log:
     cdef public str topic, data_path
-    cdef public bint durable
+    cdef public bytes epoch
+    cdef public bint durable, is_epoch_safe
     cdef public object logger, syncer, open_files, segments, max_segment, begun
     cdef public Encoder encoder
     cdef public list replaced
@@ -25,6 +26,7 @@ cdef class Log:
 
 cdef class Tail:
     cdef public object file, failed
+    cdef public list readers
     cdef public long long position, safe
     cdef Log _log
     cdef object _on_synced, _commits
@@ -33,4 +35,5 @@ cdef class Tail:
 
     @cython.locals(size=cython.longlong)
     cpdef long long write(self, file, list parts, long long begin, Batch batch) except -1
+    cdef _note_safe(self, long long position)
     cdef _release(self, file)

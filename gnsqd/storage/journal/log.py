@@ -9,13 +9,15 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from sys import maxsize
 from time import monotonic
 
+from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.shared.disk_format import segment_name
 from gnsqd.shared.errors import StorageError, failing_as_go
-from gnsqd.shared.journal.records import RETENTION, Batch, Encoder, Mark
+from gnsqd.shared.journal.records import EPOCH, RETENTION, Batch, Encoder, Mark
 from gnsqd.shared.journal.replay import Replay
 from gnsqd.shared.journal.segment import Segment
 from gnsqd.storage.files import sync_directory, sync_files, sync_path
@@ -67,6 +69,10 @@ class Log:
         self._lasting: dict[int, bytes] = {}  # by type, the records that each segment has to have
         if replay.retention is not None:
             self._lasting[RETENTION] = self.encoder.retention(*replay.retention)
+        self.epoch = replay.epoch  # the random name of this log; empty if nobody has asked for it
+        self.is_epoch_safe = bool(self.epoch)
+        if self.epoch:
+            self._lasting[EPOCH] = self.encoder.record(EPOCH, self.epoch)
         self._begin = -1  # the position of the last segment, once one was begun
         self._snapshot_size = 0  # bytes, of the last segment
         self._roll_at = MIN_ROLL
@@ -99,6 +105,12 @@ class Log:
         self._lasting[type] = record
         self.unwritten.lasts.append(record)
         self._on_dirty()
+
+    def make_epoch(self) -> None:
+        """Gives the log its name, if it has none."""
+        if not self.epoch:
+            self.epoch = os.urandom(8)
+            self.declare(EPOCH, self.encoder.record(EPOCH, self.epoch))
 
     def write(self, segment: Segment, file: AppendedFile, head: bytes, notes: list[bytes]) -> None:
         """Writes what was appended, between these records; StorageError: nothing is written."""
@@ -195,6 +207,11 @@ class Log:
             return self.unwritten.read(number, end)
         return self.segments.read(number, min(end, first))
 
+    @property
+    def safe_number(self) -> int:
+        """Returns the number behind the last message that survives what it is to survive."""
+        return min(self.tail.unconfirmed_number, self.unwritten.first, self.next_number)
+
     def sync_files(self) -> None:
         """Makes what is written, and the names of all files, survive a loss of power; StorageError. May yield."""
         for segment in self.segments.all[:]:
@@ -226,6 +243,7 @@ class Tail:
         self.safe = 0  # behind what survives what it is to survive: not durable, that is all that is written
         self.failed: StorageError | None = None  # the error of an fsync, until one works
         self._log = log
+        self.readers: list[Doorbell] = []  # rung when more is safe, and at the end
         self._on_synced = on_synced
         self._unsynced: list[AppendedFile] = []  # that are no longer written
         self._unconfirmed: list[tuple[int, Puts]] = []  # messages, and the position behind them
@@ -240,12 +258,22 @@ class Tail:
             size = file.write(parts, begin)
             self.position += size
             if not self._log.durable:
-                self.safe = self.position
+                self._note_safe(self.position)
             elif batch.puts:
                 self._unconfirmed.append((self.position, (batch.puts, batch.marks)))
         finally:
             self._release(file)
         return size
+
+    def _note_safe(self, position: int) -> None:
+        self.safe = position
+        for bell in self.readers:
+            bell.ring()
+
+    @property
+    def unconfirmed_number(self) -> int:
+        """Returns the number of the first message that is written and not confirmed, behind all if there is none."""
+        return self._unconfirmed[0][1][1][0][0] if self._unconfirmed else maxsize
 
     def _release(self, file: AppendedFile) -> None:
         """Lets it be closed in favour of others, unless an fsync goes on or has yet to confirm messages in it."""
@@ -296,9 +324,9 @@ class Tail:
             self._syncing = False
         for file in retired:
             file.close()
-        self.safe = position
         self.failed = None
         self._unconfirmed = [each for each in self._unconfirmed if each[0] > position]
+        self._note_safe(position)
         if self.file is not None:
             self._release(self.file)
         self._on_synced()
@@ -308,6 +336,8 @@ class Tail:
         """Writes nothing any more. May yield."""
         self._commits.close()
         self._close_files()
+        for bell in self.readers:
+            bell.ring()
 
     def _close_files(self) -> None:
         for file in self._unsynced:

@@ -77,20 +77,29 @@ class Segments:
     def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
         """Returns messages as `Segment.read`; (end, [], 0) if there is none in any."""
         while number < end and self.all:
-            position = max(bisect_right(self.all, number, key=lambda segment: segment.first) - 1, 0)
-            segment = self.all[position]
-            if segment is not self._reading:
-                self.end_reading()
-                self._reading = segment
-            segment.open(self._open_files.open)
-            self._open_files.use(segment)
-            start, frames, due = segment.read(number, end)
+            position = self._open_at(number)
+            start, frames, due = self.all[position].read(number, end)
             if frames:
                 return start, frames, due
             if position + 1 == len(self.all):
                 break
             number = max(number, self.all[position + 1].first)
         return end, [], 0
+
+    def read_records(self, number: int, end: int, size: int) -> list[bytes]:
+        """Returns payloads as `Segment.read_records`, of one segment at most."""
+        return self.all[self._open_at(number)].read_records(number, end, size) if self.all else []
+
+    def _open_at(self, number: int) -> int:
+        """Opens the segment with message `number`, or the first behind it; returns its position. StorageError."""
+        position = max(bisect_right(self.all, number, key=lambda segment: segment.first) - 1, 0)
+        segment = self.all[position]
+        if segment is not self._reading:
+            self.end_reading()
+            self._reading = segment
+        segment.open(self._open_files.open)
+        self._open_files.use(segment)
+        return position
 
     def pieces(self, among: Spans, time: int) -> "Iterator[tuple[Spans, array[int], array[int]]]":
         """Iterates over some messages in pieces of at most PIECE spans, each with the numbers of those due later than

@@ -1,0 +1,120 @@
+"""The log of a topic for those who read it by number: any number of readers, each any range as often as it likes.
+
+Nothing is consumed by reading. The *epoch*, a random name that the log gets when somebody first asks for it, tells
+numbers of this log from those of another one: of a topic that was deleted, or whose data directory was removed.
+"""
+
+from gnsqd.hub.doorbell import Doorbell
+from gnsqd.queues.history import History
+from gnsqd.queues.journaled import backend_of
+from gnsqd.queues.queue import Queue
+from gnsqd.shared.errors import NSQError
+from gnsqd.shared.journal.records import cut_put
+from gnsqd.storage.journal.journal import Journal
+
+
+class Unreadable(NSQError):
+    """Messages of a range cannot be read; the next one that can has the number `readable`."""
+
+    def __init__(self, text: str, readable: int) -> None:
+        super().__init__(text)
+        self.readable = readable
+
+
+class MessagesGone(Unreadable):
+    """They are not kept any more."""
+
+
+class MessagesDamaged(Unreadable):
+    """They should be there."""
+
+
+class LogRange:
+    """The messages of one journal from number `first` up to, not including, `next`. Each method may raise
+    StorageError."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._history = History(journal)
+
+    @property
+    def epoch(self) -> str:
+        """The name of this log. May yield."""
+        log = self._journal.log
+        log.make_epoch()
+        if not log.is_epoch_safe:
+            self._journal.commit()
+            log.is_epoch_safe = True
+        return log.epoch.hex()
+
+    @property
+    def first(self) -> int:
+        """The number from which on all messages are kept: by the retention, or for a channel."""
+        return max(self._kept, self._journal.retention.absent.ceiling)
+
+    @property
+    def _kept(self) -> int:
+        # What a queue has not finished is kept, and it has finished nothing behind the ceiling.
+        retention, queues = self._journal.retention, self._journal.states.queues.values()
+        return max(min([retention.begin, *(queue.finished.ceiling for queue in queues)]), 1)
+
+    @property
+    def next(self) -> int:
+        """The number behind the last message that survives what it is to survive."""
+        log = self._journal.log
+        if log.unwritten.first < log.next_number:
+            self._journal.flush()
+        return log.safe_number
+
+    @property
+    def size(self) -> int:
+        """The bytes of the segments that have these messages, as far as they are written."""
+        first = self.first
+        return sum(segment.size for segment in self._journal.log.segments.all if segment.end > first)
+
+    def position(self, text: str) -> int:
+        """Returns the number that `text` is; or `first`, `next`, or as `History.position`. May yield."""
+        if text.isdecimal() and len(text) < 16:  # an id has 16 digits
+            return int(text)
+        if text == "next":
+            return self.next
+        return self.first if text == "first" else self._history.position(text)
+
+    def published(self, number: int) -> int | None:
+        """Returns when the first message from `number` on was published (wall clock, ns), None if there is none."""
+        return self._history.published(number)
+
+    def read(self, number: int, end: int, size: int) -> list[bytes]:
+        """Returns messages in a row from `number` on, which is less than `end` and that at most `next`: as payloads of
+        PUT records of about `size` bytes, and at least one message. MessagesGone, MessagesDamaged. Never yields."""
+        payloads = self._journal.log.segments.read_records(number, end, size)
+        if not payloads:
+            readable = self._journal.log.read(number, self._journal.log.next_number)[0]
+            if readable > number and (number < self._kept or number in self._journal.retention.absent):
+                raise MessagesGone(f"messages {number} to {readable - 1} are not kept any more", readable)
+            raise MessagesDamaged(f"messages {number} to {max(readable, number + 1) - 1} can't be read", readable)
+        payloads[0] = cut_put(payloads[0], number, end)
+        payloads[-1] = cut_put(payloads[-1], number, end)
+        return payloads
+
+    def wait(self, bell: Doorbell, timeout: float) -> None:
+        """Returns when there may be more messages, the bell is rung, or after `timeout` seconds. Yields."""
+        readers = self._journal.log.tail.readers
+        readers.append(bell)
+        try:
+            bell.wait(timeout)
+        finally:
+            readers.remove(bell)
+
+    @property
+    def is_open(self) -> bool:
+        """False once the topic is deleted or the daemon exits."""
+        return not self._journal.closed
+
+    def channel_position(self, queue: Queue) -> int:
+        """Returns the number of the first message that a channel has not finished, or a topic not handed over."""
+        return min(max(backend_of(queue).notes.finished.floor, 1), self._journal.log.next_number)
+
+    def advance(self, queue: Queue, end: int) -> int:
+        """Finishes the messages before number `end` in a channel as `History.advance`."""
+        return self._history.advance(queue, end)

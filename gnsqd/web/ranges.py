@@ -1,0 +1,193 @@
+"""The handlers that read the log of a topic by number, and let a channel follow such a reader.
+
+A range is sent in steps, each of some messages, and others run in between. What cannot be read ends the answer, and the
+connection with it, without its last chunk; asked for by itself it is an error that names the next number to go on with.
+"""
+
+from binascii import b2a_base64
+from collections.abc import Callable, Generator, Iterator
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from gevent import sleep
+
+from gnsqd.broker.registry import Registry
+from gnsqd.broker.topic import Topic
+from gnsqd.gotext import dumps, parse_duration, parse_int
+from gnsqd.hub.cooperative import Turns
+from gnsqd.hub.doorbell import Doorbell
+from gnsqd.log import Logger
+from gnsqd.net.stream import StreamError
+from gnsqd.options import MINUTE, SECOND
+from gnsqd.queues.message import Message
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.journal.records import PUT_HEAD, decode_put, split_frames
+from gnsqd.shared.names import is_ephemeral
+from gnsqd.web.http11 import Request
+from gnsqd.web.routes import HTTPError, Stream, parsed, read_parameters, required, topic_and_channel
+
+if TYPE_CHECKING:
+    from gnsqd.queues.log_range import LogRange
+
+STEP_BYTES = 256 * 1024  # that are read and sent at once
+HAND_OVER_SECONDS = 1.0  # for what a topic is about to hand over to its channels
+POLL_SECONDS = 0.005
+
+
+class Ranges:
+    """The endpoints for the logs of one registry."""
+
+    def __init__(self, registry: Registry, log: Logger) -> None:
+        self._registry = registry
+        self._log = log
+        self._waiting: set[Doorbell] = set()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Ends the waiting of all readers."""
+        self._stopped = True
+        for bell in self._waiting:
+            bell.ring()
+
+    def get_range(self, request: Request) -> dict[str, object]:
+        """Returns what there is, and the position of a channel, or where a point in time is."""
+        parameters = read_parameters(request)
+        topic, log = self._find_log(required(parameters, "topic"))
+        row: dict[str, object] = {}
+        if "at" in parameters:
+            row["at"] = parsed(log.position, parameters["at"], "INVALID_ARG_AT")
+        if "channel" in parameters:
+            queue = topic.get_existing_channel(parameters["channel"]).queue
+            row["position"] = log.channel_position(queue)
+        first, last = log.published(log.first), log.published(log.next - 1)
+        return {**_extent(log), "first_published": first, "last_published": last, "bytes": log.size, **row}
+
+    def get_messages(self, request: Request) -> Stream:
+        parameters = read_parameters(request)
+        topic, log = self._find_log(required(parameters, "topic"))
+        number = parsed(log.position, parameters.get("from", "first"), "INVALID_ARG_FROM", 0)
+        end = parsed(log.position, parameters.get("to", "next"), "INVALID_ARG_TO", 0)
+        max_bytes = parsed(parse_int, parameters.get("max_bytes", str(1 << 62)), "INVALID_ARG_MAX_BYTES", 1)
+        seconds = parsed(parse_duration, parameters.get("wait", "0"), "INVALID_ARG_WAIT", 0, MINUTE) / SECOND
+        encode, content_type = _FORMS.get(parameters.get("format", "json"), (None, ""))
+        if encode is None:
+            raise HTTPError(400, "INVALID_ARG_FORMAT")
+        _check_epoch(log, parameters.get("epoch"), number)
+        if seconds and number >= log.next:
+            self._wait(log, number, seconds)
+            if topic.exiting:
+                self._registry.get_existing_topic(topic.name)
+        end = min(end if "to" in parameters else log.next, log.next)
+        steps = self._steps(log, number, end, max_bytes)
+        beginning = next(steps, [])  # an error of it has a status
+        return Stream(content_type, self._parts(topic.name, beginning, steps, encode))
+
+    def _wait(self, log: "LogRange", number: int, seconds: float) -> None:
+        bell = Doorbell()
+        self._waiting.add(bell)
+        end = monotonic() + seconds
+        try:
+            while not self._stopped and log.next <= number and (left := end - monotonic()) > 0 and log.is_open:
+                log.wait(bell, left)
+        finally:
+            self._waiting.discard(bell)
+
+    def _steps(self, log: "LogRange", number: int, end: int, max_bytes: int) -> Iterator[list[bytes]]:
+        """Yields messages of a range as `LogRange.read`; HTTPError if some can't be read. Switches to others."""
+        turns = Turns()
+        while number < end and max_bytes > 0:
+            payloads = _read(log, number, end, min(STEP_BYTES, max_bytes))
+            yield payloads
+            first, count, _ = decode_put(payloads[-1])
+            number = first + count
+            max_bytes -= sum(map(len, payloads))
+            turns.give()
+
+    def _parts(
+        self, topic: str, payloads: list[bytes], steps: Iterator[list[bytes]], encode: Callable[[list[bytes]], bytes]
+    ) -> Generator[bytes]:
+        while payloads:
+            yield encode(payloads)
+            try:
+                payloads = next(steps, [])
+            except (HTTPError, StorageError) as error:
+                self._log.error("TOPIC(%s): a range ends early - %s", topic, error)
+                raise StreamError("the range ends early") from error
+
+    def advance(self, request: Request) -> dict[str, object]:
+        """Finishes everything before `to` in a channel that somebody reads by ranges."""
+        parameters = read_parameters(request)
+        topic_name, name = topic_and_channel(parameters)
+        topic, log = self._find_log(topic_name)
+        channel = topic.get_existing_channel(name)
+        if is_ephemeral(name):
+            raise HTTPError(400, "CHANNEL_EPHEMERAL")
+        end = parsed(parse_int, required(parameters, "to"), "INVALID_ARG_TO", 0)
+        _check_epoch(log, parameters.get("epoch"), end)
+        last = monotonic() + HAND_OVER_SECONDS
+        while log.channel_position(topic.queue) < end and monotonic() < last and not topic.exiting:
+            sleep(POLL_SECONDS)
+        channel = topic.get_existing_channel(name)
+        count = log.advance(channel.queue, min(end, log.channel_position(topic.queue)))
+        channel.finish_count += count
+        topic.commit()
+        return {"messages": count, "position": log.channel_position(channel.queue)}
+
+    def _find_log(self, topic_name: str) -> "tuple[Topic, LogRange]":
+        topic = self._registry.get_existing_topic(topic_name)
+        if topic.write_ahead is None:
+            raise HTTPError(400, "NO_JOURNAL")
+        return topic, topic.write_ahead.range
+
+
+def _extent(log: "LogRange") -> dict[str, object]:
+    return {"epoch": log.epoch, "first": log.first, "next": log.next}
+
+
+def _check_epoch(log: "LogRange", epoch: str | None, number: int) -> None:
+    """Raises HTTPError if this is not the log that a reader knows, or not so much of it any more."""
+    if (epoch is not None and epoch != log.epoch) or number > log.next:
+        raise HTTPError(410, "LOG_CHANGED", _extent(log))
+
+
+def _read(log: "LogRange", number: int, end: int, size: int) -> list[bytes]:
+    from gnsqd.queues.log_range import MessagesGone, Unreadable
+
+    try:
+        return log.read(number, end, size)
+    except Unreadable as error:
+        details = {**_extent(log), "readable": error.readable}
+        if isinstance(error, MessagesGone):
+            raise HTTPError(410, "MESSAGES_GONE", details) from error
+        raise HTTPError(500, "MESSAGES_DAMAGED", details) from error
+
+
+def _encode_records(payloads: list[bytes]) -> bytes:
+    """Returns records: uint32 size of what follows | int64 number of the first message | uint32 count | int64 due time
+    (wall clock, ns), 0 if there is none | so many frames, as consumers get them."""
+    return b"".join([part for payload in payloads for part in (len(payload).to_bytes(4, "big"), payload)])
+
+
+def _encode_lines(payloads: list[bytes]) -> bytes:
+    lines = []
+    for payload in payloads:
+        number, _, due = decode_put(payload)
+        for frame in split_frames(payload, PUT_HEAD, 0):
+            message = Message(frame, 0, 0)
+            row: dict[str, object] = {"number": number, "id": message.id.decode("ascii", "backslashreplace")}
+            row["timestamp"] = message.timestamp
+            if due:
+                row["due"] = due
+            try:
+                row["body"] = message.body.decode()
+            except UnicodeDecodeError:
+                row["body_base64"] = b2a_base64(message.body, newline=False).decode()
+            lines.append(f"{dumps(row)}\n")
+            number += 1
+    return "".join(lines).encode()
+
+
+_FORMS = {
+    "json": (_encode_lines, "application/x-ndjson; charset=utf-8"),
+    "records": (_encode_records, "application/octet-stream"),
+}
