@@ -54,15 +54,17 @@ class History:
         """The time when the first of them was published (wall clock, ns); None if there is none."""
         return self.published(self._begin)
 
-    def position(self, text: str) -> int:
+    def position(self, text: str, begin: int = -1) -> int:
         """Returns the number of the message at `first`, at a time as for `parse_moment`, also after the last message,
-        or with an id. ValueError if `text` is none of these, MessageNotFound. May yield."""
+        or with an id, among those from `begin` on, by default those retained. ValueError if `text` is none of these,
+        MessageNotFound. May yield."""
+        begin = self._begin if begin < 0 else begin
         if text == "first":
-            return self._begin
+            return begin
         if len(text) == 16:
             with suppress(ValueError):
-                return self._number_of(text, self._begin)
-        return self._number_at(parse_moment(text), self._begin)
+                return self._number_of(text, begin)
+        return self._number_at(parse_moment(text), begin)
 
     def find_deferred(self, queue: Queue, id: str) -> tuple[int, Message] | None:
         """Returns when the message with this id is due, and it, if `queue` holds it back in the journal alone.

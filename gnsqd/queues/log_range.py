@@ -76,9 +76,7 @@ class LogRange:
         """Returns the number that `text` is; or `first`, `next`, or as `History.position`. May yield."""
         if text.isdecimal() and len(text) < 16:  # an id has 16 digits
             return int(text)
-        if text == "next":
-            return self.next
-        return self.first if text == "first" else self._history.position(text)
+        return self.next if text == "next" else self._history.position(text, self.first)
 
     def published(self, number: int) -> int | None:
         """Returns when the first message from `number` on was published (wall clock, ns), None if there is none."""
