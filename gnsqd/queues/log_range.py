@@ -85,12 +85,13 @@ class LogRange:
     def read(self, number: int, end: int, size: int) -> list[bytes]:
         """Returns messages in a row from `number` on, which is less than `end` and that at most `next`: as payloads of
         PUT records of about `size` bytes, and at least one message. MessagesGone, MessagesDamaged. Never yields."""
-        payloads = self._journal.log.segments.read_records(number, end, size)
+        if number < self._kept:
+            raise MessagesGone(f"messages {number} to {self._kept - 1} are not kept any more", self.first)
+        log = self._journal.log
+        payloads = log.segments.read_records(number, end, size)
         if not payloads:
-            readable = self._journal.log.read(number, self._journal.log.next_number)[0]
-            if readable > number and (number < self._kept or number in self._journal.retention.absent):
-                raise MessagesGone(f"messages {number} to {readable - 1} are not kept any more", readable)
-            raise MessagesDamaged(f"messages {number} to {max(readable, number + 1) - 1} can't be read", readable)
+            readable = log.read(number, log.next_number)[0]
+            raise MessagesDamaged(f"messages {number} to {readable - 1} can't be read", readable)
         payloads[0] = cut_put(payloads[0], number, end)
         payloads[-1] = cut_put(payloads[-1], number, end)
         return payloads

@@ -111,7 +111,7 @@ class Ranges:
             try:
                 payloads = next(steps, [])
             except (HTTPError, StorageError) as error:
-                self._log.error("TOPIC(%s): a range ends early - %s", topic, error)
+                self._log.error("TOPIC(%s): a range ends early - %s", topic, error.__cause__ or error)
                 raise StreamError("the range ends early") from error
 
     def advance(self, request: Request) -> dict[str, object]:
@@ -157,9 +157,8 @@ def _read(log: "LogRange", number: int, end: int, size: int) -> list[bytes]:
         return log.read(number, end, size)
     except Unreadable as error:
         details = {**_extent(log), "readable": error.readable}
-        if isinstance(error, MessagesGone):
-            raise HTTPError(410, "MESSAGES_GONE", details) from error
-        raise HTTPError(500, "MESSAGES_DAMAGED", details) from error
+        status, code = (410, "MESSAGES_GONE") if isinstance(error, MessagesGone) else (500, "MESSAGES_DAMAGED")
+        raise HTTPError(status, code, details) from error
 
 
 def _encode_records(payloads: list[bytes]) -> bytes:
