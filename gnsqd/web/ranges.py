@@ -14,7 +14,7 @@ from gevent import sleep
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.gotext import dumps, parse_duration, parse_int
-from gnsqd.hub.cooperative import Turns
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.stream import StreamError
@@ -29,7 +29,7 @@ from gnsqd.web.routes import HTTPError, Stream, parsed, read_parameters, require
 if TYPE_CHECKING:
     from gnsqd.queues.log_range import LogRange
 
-STEP_BYTES = 256 * 1024  # that are read and sent at once
+STEP_BYTES = 64 * 1024  # that are read and sent at once
 HAND_OVER_SECONDS = 1.0  # for what a topic is about to hand over to its channels
 POLL_SECONDS = 0.005
 
@@ -94,14 +94,13 @@ class Ranges:
 
     def _steps(self, log: "LogRange", number: int, end: int, max_bytes: int) -> Iterator[list[bytes]]:
         """Yields messages of a range as `LogRange.read`; HTTPError if some can't be read. Switches to others."""
-        turns = Turns()
         while number < end and max_bytes > 0:
             payloads = _read(log, number, end, min(STEP_BYTES, max_bytes))
             yield payloads
             first, count, _ = decode_put(payloads[-1])
             number = first + count
             max_bytes -= sum(map(len, payloads))
-            turns.give()
+            yield_turn()
 
     def _parts(
         self, topic: str, payloads: list[bytes], steps: Iterator[list[bytes]], encode: Callable[[list[bytes]], bytes]

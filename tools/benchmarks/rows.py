@@ -12,7 +12,10 @@ from benchmarks.instructions import LOADS, instructions
 from benchmarks.latency import end_to_end, trip, trip_beside_neighbour, trip_to_topics
 from benchmarks.lookupd import FIGURES as LOOKUPD
 from benchmarks.lookupd import many_nsqds
-from benchmarks.row import OURS, SHARE, TIMED, Row, all_that_comes, stored, write_topics
+from benchmarks.ranges import FIGURES as RANGES
+from benchmarks.ranges import PROMISED as PROMISED_RANGES
+from benchmarks.ranges import read_ranges
+from benchmarks.row import BY_RETENTION, OURS, SHARE, TIMED, Row, all_that_comes, stored, write_topics
 from benchmarks.scale import SCALE
 from benchmarks.schedule import FIGURES as SCHEDULE
 from benchmarks.schedule import many_deferred
@@ -118,6 +121,8 @@ APART = (
     *(apart(f"scrape-{form}", f"/metrics, {form}", scraping(accept), variants=OURS, parts=UNITS, limits=PROMISED,
             prepare=partial(write_topics, topics=TOPICS, channels=CHANNELS))
       for form, accept in FORMATS.items()),
+    apart("ranges", "a backlog read by ranges, beside 1,000 PUBs a second", read_ranges, all_that_comes, parts=RANGES,
+          limits=PROMISED_RANGES, variants=BY_RETENTION[:1]),
     apart("lookupd", "nsqlookupd with many nsqds", many_nsqds, parts=LOOKUPD),
     *(apart(f"instructions-{name}", f"instructions, {name}", instructions(name), stored, row.INSTRUCTIONS, tls=True,
             variants=OURS, floor=not name.startswith("tls"))
