@@ -30,6 +30,7 @@ COLUMNS = (
     ("timestamp", "TIMESTAMP"),
     ("timestamp_ns", "LONG"),
     ("attempts", "INT"),
+    ("offset", "LONG"),
 )
 SCHEMA_DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
 MOMENT = pa.timestamp("us", tz="UTC")

@@ -29,6 +29,7 @@ class NsqDataSource(DataSource):
         super().__init__(dict(own_options(options)))
         self._is_table = is_table(options)
         self.stream = uuid.uuid4().hex
+        self._ranges: list[Any] | None = None  # of a batch, once they are known
 
     @classmethod
     def name(cls) -> str:
@@ -43,6 +44,11 @@ class NsqDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         settings = parse(all_options(self.options, schema), "read")
         _check_schema(schema)
+        if settings.mode == "ranges":
+            from pyspark_nsq.ranges.batch_reader import RangeReader, plan
+
+            self._ranges = self._ranges or plan(settings)
+            return RangeReader(self._ranges)
         from pyspark_nsq.batch_reader import NsqReader
 
         return NsqReader(settings, self.stream)
@@ -54,9 +60,17 @@ class NsqDataSource(DataSource):
             _check_schema(schema)
         except OptionError as error:
             return RefusedStream(error)
-        from pyspark_nsq.stream_reader import NsqStreamReader
+        if settings.mode == "deliveries":
+            from pyspark_nsq.stream_reader import NsqStreamReader
 
-        return NsqStreamReader(settings)
+            return NsqStreamReader(settings)
+        if settings.mode == "ranges":
+            from pyspark_nsq.ranges.stream_reader import RangeStreamReader
+
+            return RangeStreamReader(settings)
+        from pyspark_nsq.ranges.automatic import AutomaticStreamReader
+
+        return AutomaticStreamReader(settings)
 
     @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

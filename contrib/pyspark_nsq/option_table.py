@@ -15,8 +15,6 @@ from pyspark_nsq.option_values import ValueKind
 # What Spark hands on although it is meant for Spark itself, in lower case.
 _SPARKS_OWN = re.compile("checkpointlocation|queryname|_?asyncprogresstracking.*")
 
-_NO_BEGINNING = "which is of Kafka: NSQ has no offsets; a channel has what is published after it was created"
-_NO_END = "which is of Kafka: NSQ has no offsets; a batch reads what is queued when it is planned"
 # What people try, in lower case, and what stands for it here.
 _ELSEWHERE = {
     "path": "or argument of load, save or start: the topic is that of option 'subscribe' or, of a writer, 'topic'",
@@ -25,8 +23,8 @@ _ELSEWHERE = {
     "groupidprefix": "which is of Kafka: 'channel' names the group of consumers",
     "assign": "which is of Kafka: NSQ has no partitions; 'subscribe' names the topics",
     "subscribepattern": "which is of Kafka: 'subscribe' names the topics, separated by commas",
-    **dict.fromkeys(("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"), _NO_BEGINNING),
-    **dict.fromkeys(("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"), _NO_END),
+    "startingoffsetsbytimestamp": "which is of Kafka: 'startingTimestamp' is the time for all topics",
+    "endingoffsetsbytimestamp": "which is of Kafka: 'endingTimestamp' is the time for all topics",
     "maxoffsetspertrigger": "which is of Kafka: 'maxMessagesPerTrigger' limits a batch",
     "minoffsetspertrigger": "which is of Kafka: a batch reads what is queued, even a single message",
     "includeheaders": "which is of Kafka: messages of NSQ have no headers",

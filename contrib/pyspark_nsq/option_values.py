@@ -3,8 +3,10 @@
 A reading function raises ValueError with what was expected.
 """
 
+import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from gnsqd.shared.durations import parse_duration
@@ -105,7 +107,43 @@ def _invalid_rows(text: str) -> str:
     return f"topic:{_name(text.removeprefix('topic:'))}"
 
 
+def _mode(text: str) -> str:
+    if text.lower() not in ("auto", "ranges", "deliveries"):
+        raise ValueError("expected auto, ranges or deliveries")
+    return text.lower()
+
+
+def _offsets(text: str) -> str | dict[str, dict[str, int]]:
+    if text.lower() in ("earliest", "latest"):
+        return text.lower()
+    try:
+        given = json.loads(text)
+        offsets = {topic: {node: _number(number) for node, number in nodes.items()} for topic, nodes in given.items()}
+    except (AttributeError, ValueError):
+        raise ValueError(
+            'expected earliest, latest or JSON such as {"clicks": {"node-a:4150": 5001}}, with numbers from -2 on'
+        ) from None
+    return offsets
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or value < -2:
+        raise ValueError
+    return value
+
+
+def _moment(text: str) -> str:
+    if re.fullmatch(r"[0-9]{1,15}", text):
+        return datetime.fromtimestamp(int(text) / 1000, UTC).isoformat(timespec="milliseconds")
+    if not re.match(r"-[0-9]|[0-9]{4}-", text):
+        raise ValueError("expected milliseconds, a time of RFC 3339, or a time ago such as -15m or -1d12h")
+    return text
+
+
 TEXT = ValueKind("text", _text)
+MODE = ValueKind("auto, ranges or deliveries", _mode)
+OFFSETS = ValueKind("offsets", _offsets)
+MOMENT = ValueKind("time", _moment)
 INVALID_ROWS = ValueKind("fail, skip, topic:NAME", _invalid_rows)
 FILE = ValueKind("file", _text)
 DIRECTORY = ValueKind("directory", _text)

@@ -16,6 +16,8 @@ from pyspark_nsq.option_values import Address
 READ, READ_STREAM, WRITE, WRITE_STREAM = "read", "readStream", "write", "writeStream"
 READERS, WRITERS = (READ, READ_STREAM), (WRITE, WRITE_STREAM)
 ALL = (*READERS, *WRITERS)
+EARLIEST, LATEST = "earliest", "latest"
+Offsets = Mapping[str, Mapping[str, int]] | str | None
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,21 @@ class Settings:
     # fmt: off
     topics: tuple[str, ...] = option("subscribe", kind.TOPICS, READERS, "topics to read, separated by commas; required")
     channel: str = option("channel", kind.CHANNEL, READERS, "channel to read them from; required, not ephemeral")
+    mode: str = option("mode", kind.MODE, READERS,
+        "ranges: read topics as logs, which gnsqd with --durability has, and consume nothing; deliveries: consume from "
+        "any nsqd; auto: ranges for a new stream where every nsqd has them, and for a batch with an option of ranges",
+        "auto")
+    starting_offsets: Offsets = option("startingOffsets", kind.OFFSETS, READERS,
+        "ranges: earliest, latest, or JSON with a number for each topic and nsqd, where -2 is earliest and -1 latest; "
+        "default: where the channel is, of a batch earliest")
+    starting_timestamp: str | None = option("startingTimestamp", kind.MOMENT, READERS,
+        "ranges: begin with the first message published then; milliseconds, RFC 3339, or a time ago such as -15m")
+    ending_offsets: Offsets = option("endingOffsets", kind.OFFSETS, (READ,),
+        "ranges: end before these messages, as `startingOffsets`; default: latest")
+    ending_timestamp: str | None = option("endingTimestamp", kind.MOMENT, (READ,),
+        "ranges: end before the first message published then, as `startingTimestamp`")
+    max_bytes_per_trigger: int | None = option("maxBytesPerTrigger", kind.SIZE, (READ_STREAM,),
+        "ranges: maximum size of a batch, about, by the mean size of the messages that there are")
     topic: str | None = option("topic", kind.TOPIC, WRITERS,
         "topic to write to; without it, the column `topic` is used")
     lookupd_http_addresses: tuple[Address, ...] = option("nsq.lookupd.http.addresses", kind.HTTP_ADDRESSES, ALL,
@@ -94,12 +111,20 @@ class Settings:
 OPTIONS = table_of(Settings)
 
 
+_OF_RANGES = ("starting_offsets", "starting_timestamp", "ending_offsets", "ending_timestamp", "max_bytes_per_trigger")
+_OF_DELIVERIES = ("peek", "spool", "spool_retention", "spool_max_bytes", "dedup_retention")
+
+
 def parse(options: Mapping[str, str], use: str) -> Settings:
     """The settings for "read", "readStream", "write" or "writeStream"; OptionError for what cannot be obeyed."""
     values = _read(options, (use,))
     if use in READERS:
-        _check_spool(values, use)
-    return Settings(**values)
+        _check_mode(values, options, use)
+        _check_spool(values)
+    settings = Settings(**values)
+    if use in READERS and settings.mode == "deliveries":
+        check_spool(settings, use)
+    return settings
 
 
 def check_load(options: Mapping[str, str]) -> None:
@@ -111,10 +136,28 @@ def _read(options: Mapping[str, str], uses: tuple[str, ...]) -> dict[str, Any]:
     values = read_values(options, uses, OPTIONS)
     _check_addresses(values, options)
     _check_tls(values)
-    for field, name in (("topics", "subscribe"), ("channel", "channel")):
-        if set(uses) <= set(READERS) and field not in values:
-            raise missing(repr(name), options)
+    if set(uses) <= set(READERS) and "topics" not in values:
+        raise missing("'subscribe'", options)
     return values
+
+
+def _check_mode(values: dict[str, Any], options: Mapping[str, str], use: str) -> None:
+    """Also settles the mode, but that of a stream that may read ranges."""
+    rows = {row.field: row.name for row in OPTIONS}
+    ranges = [rows[field] for field in _OF_RANGES if field in values]
+    deliveries = [rows[field] for field in _OF_DELIVERIES if field in values]
+    mode = values.setdefault("mode", "auto")
+    if mode == "auto" and (ranges or deliveries or use == READ):
+        values["mode"] = mode = "ranges" if ranges else "deliveries"
+    if other := deliveries if mode == "ranges" else ranges if mode == "deliveries" else []:
+        raise OptionError(f"option {other[0]!r} contradicts 'mode', which is {mode}")
+    for which in ("starting", "ending"):
+        if f"{which}_offsets" in values and f"{which}_timestamp" in values:
+            raise OptionError(
+                f"options '{which}Offsets' and '{which}Timestamp' contradict each other: expected one of them"
+            )
+    if "channel" not in values and (mode != "ranges" or use == READ_STREAM):
+        raise missing("'channel'", options)
 
 
 def _check_addresses(values: Mapping[str, Any], options: Mapping[str, str]) -> None:
@@ -147,25 +190,29 @@ def _check_tls(values: dict[str, Any]) -> None:
         raise OptionError("option 'nsq.tls.ca' contradicts 'nsq.tls.verify', which is false: nothing would look at it")
 
 
-def _check_spool(values: dict[str, Any], use: str) -> None:
+def _check_spool(values: dict[str, Any]) -> None:
     """Also switches the spool off for a read that only looks."""
     spooling = ("spool_location", "spool_retention", "spool_max_bytes", "dedup_retention")
     given = [row.name for row in OPTIONS if row.field in spooling and row.field in values]
     if values.get("peek"):
         values["spool"] = False
-    elif not values.get("spool", True):
-        if given:
-            raise OptionError(f"option {given[0]!r} contradicts 'spool', which is off")
-    elif "spool_location" not in values:
-        if use == READ_STREAM:
-            raise OptionError(
-                "option 'spoolLocation' is required: a directory that driver and executors share, where messages wait "
-                "until Spark has committed them. ('spool' = 'off' does without, and loses messages when a task or the "
-                "driver dies.)"
-            )
+    elif not values.get("spool", True) and given:
+        raise OptionError(f"option {given[0]!r} contradicts 'spool', which is off")
+
+
+def check_spool(settings: Settings, use: str = READ_STREAM) -> None:
+    """OptionError if deliveries are to be read, and there is no spool for them."""
+    if not settings.spool or settings.spool_location is not None:
+        return
+    if use == READ_STREAM:
         raise OptionError(
-            "option 'spoolLocation' is required: a directory that driver and executors share, from which every action "
-            "on the frame gets the same messages. ('peek' = 'true' only looks at messages. 'spool' = 'off' does "
-            "without, and loses messages whenever Spark scans the frame twice or not to its end, as show, sort, join "
-            "and union do.)"
+            "option 'spoolLocation' is required: a directory that driver and executors share, where messages wait "
+            "until Spark has committed them. ('spool' = 'off' does without, and loses messages when a task or the "
+            "driver dies. Where every nsqd is a gnsqd with --durability, 'mode' = 'ranges' needs none.)"
         )
+    raise OptionError(
+        "option 'spoolLocation' is required: a directory that driver and executors share, from which every action "
+        "on the frame gets the same messages. ('peek' = 'true' only looks at messages. 'spool' = 'off' does "
+        "without, and loses messages whenever Spark scans the frame twice or not to its end, as show, sort, join "
+        "and union do. Where every nsqd is a gnsqd with --durability, 'mode' = 'ranges' needs none.)"
+    )

@@ -58,6 +58,9 @@ class ReadPartition:
     part: int
     quota: int
 
+    def read(self) -> Iterator[pa.RecordBatch]:
+        return read_partition(self)
+
     def constants(self) -> dict[str, str]:
         """The columns that are the same in all rows."""
         return {"topic": self.topic, "channel": self.settings.channel, "nsqd": self.nsqd.name}

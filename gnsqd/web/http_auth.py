@@ -8,7 +8,7 @@ timing reveals nothing about a token.
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
@@ -47,7 +47,7 @@ class Guard:
         """Returns the router's limit; 0 for unauthorized requests."""
         return self._router.body_limit(request) if self._role(request) >= self._router.role(request) else 0
 
-    def respond(self, request: Request, remote_address: str) -> bytes:
+    def respond(self, request: Request, remote_address: str) -> bytes | Generator[bytes]:
         """Returns the response; yields, and raises WouldYield, as the router does."""
         role = self._role(request)
         if role >= self._router.role(request):

@@ -22,6 +22,7 @@ from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import API
 from gnsqd.web.http11 import Request
 from gnsqd.web.publishing import Publishing
+from gnsqd.web.ranges import Ranges
 from gnsqd.web.routes import HTTPError
 
 
@@ -63,7 +64,9 @@ class World:
         lookup = cast(Any, Thing(self.calls))
         status = Status(self.options, registry, drain, debug, tcp_server, lookup, -1, lambda: self.exiting)
         publishing = Publishing(self.options, registry, log)
-        self.api = API(self.options, registry, log, metadata_file, lookup, publishing, status, debug)
+        self.api = API(
+            self.options, registry, log, metadata_file, lookup, publishing, status, debug, Ranges(registry, log)
+        )
 
     def ask(self, handler: str, query: str = "topic=t&channel=c", body: bytes = b"") -> object:
         request = Request()

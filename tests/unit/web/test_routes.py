@@ -42,7 +42,9 @@ class Judge:
 
     def ask(self, line: str) -> tuple[int, str, str]:
         """Status, headers and body."""
-        head, _, body = self.router.respond(self.request(line), "1.2.3.4:5").decode().partition("\r\n\r\n")
+        answer = self.router.respond(self.request(line), "1.2.3.4:5")
+        assert isinstance(answer, bytes)
+        head, _, body = answer.decode().partition("\r\n\r\n")
         return int(head.split()[1]), head, body
 
 

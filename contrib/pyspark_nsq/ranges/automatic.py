@@ -1,0 +1,69 @@
+"""A stream of ranges where every nsqd offers them, and of deliveries otherwise. Its checkpoint keeps the choice."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from pyspark_nsq.errors import plain_errors
+from pyspark_nsq.options import Settings, check_spool
+from pyspark_nsq.ranges.planning import offers_ranges
+from pyspark_nsq.ranges.positions import is_ours
+from pyspark_nsq.ranges.stream_reader import RangeStreamReader
+
+
+class AutomaticStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Leaves everything to one of two readers, chosen by the offset of a checkpoint, or by what the nsqds offer."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._chosen: Any = None
+        self._is_draining = False
+
+    def _reader(self, offset: dict[str, Any] | None = None) -> Any:
+        if self._chosen is None:
+            if is_ours(offset) if offset is not None else offers_ranges(self._settings):
+                self._chosen = RangeStreamReader(self._settings)
+            else:
+                from pyspark_nsq.stream_reader import NsqStreamReader
+
+                check_spool(self._settings)
+                self._chosen = NsqStreamReader(self._settings)
+            if self._is_draining:
+                self._chosen.prepareForTriggerAvailableNow()
+        return self._chosen
+
+    @plain_errors()
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        offset: dict[str, Any] = self._reader().initialOffset()
+        return offset
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self._settings.max_messages_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._is_draining = True
+
+    @plain_errors()
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        offset: dict[str, Any] = self._reader(start).latestOffset(start, limit)
+        return offset
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        latest: dict[str, Any] | None = self._chosen and self._chosen.reportLatestOffset()
+        return latest
+
+    @plain_errors()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        tasks: Sequence[InputPartition] = self._reader(end).partitions(start, end)
+        return tasks
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        rows: Iterator[pa.RecordBatch] = partition.value.read()
+        return rows
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._reader(end).commit(end)

@@ -1,0 +1,35 @@
+"""`spark.read.format("nsq")` by ranges: the messages between two positions, as often as one likes."""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from pyspark_nsq.errors import DiscoveryError, plain_errors
+from pyspark_nsq.options import EARLIEST, Settings
+from pyspark_nsq.ranges.planning import Planner
+from pyspark_nsq.ranges.reading import RangePartition
+
+
+def plan(settings: Settings) -> list[RangePartition]:
+    """Returns the tasks for what the options name; DiscoveryError, OptionError."""
+    planner = Planner(settings)
+    begins, ends = planner.begin(EARLIEST), planner.end()
+    if not begins:
+        raise DiscoveryError(f"no nsqd has one of the topics {', '.join(settings.topics)}")
+    return planner.tasks(begins, ends)
+
+
+class RangeReader(DataSourceReader):
+    """The reader of one scan; `tasks` are the same for all scans of a frame."""
+
+    def __init__(self, tasks: Sequence[RangePartition]) -> None:
+        self._tasks = tasks
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(task) for task in self._tasks]
+
+    @plain_errors()
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        task: RangePartition | None = partition.value
+        return iter(()) if task is None else task.read()  # None is what Spark makes of no partitions

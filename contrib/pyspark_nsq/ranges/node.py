@@ -1,0 +1,119 @@
+"""The HTTP API of one gnsqd, as far as it is about logs (gnsqd's documents: replay.md)."""
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from gnsqd.shared.client import reason
+from pyspark_nsq.client import name_of, tls_of
+from pyspark_nsq.discovery import Nsqd
+from pyspark_nsq.errors import DiscoveryError, NsqSourceError
+from pyspark_nsq.options import Settings
+
+
+class NoRanges(DiscoveryError):
+    """The nsqd has no logs: it is the real one, or has no --durability."""
+
+
+class Unreadable(NsqSourceError):
+    """Messages are not there: of another log, past the retention, or damaged. `readable` is the number of the next that
+    is, 0 in another log."""
+
+    def __init__(self, text: str, readable: int) -> None:
+        super().__init__(text)
+        self.readable = readable
+
+
+class Extent(NamedTuple):
+    """What a log has: messages from number `first` up to, not including, `next`; the position of the channel, and the
+    number at a point in time, where they were asked for."""
+
+    epoch: str
+    first: int
+    next: int
+    bytes: int
+    position: int = 0
+    at: int = 0
+
+
+class Node:
+    """One gnsqd. Every method may raise DiscoveryError if it does not answer."""
+
+    def __init__(self, nsqd: Nsqd, settings: Settings) -> None:
+        self.nsqd = nsqd
+        self._settings = settings
+
+    def extent(self, topic: str, **more: str) -> Extent | None:
+        """Returns what the topic has; with `channel`, also its position, with `at`, the number there. None if there is
+        no such topic or channel. NoRanges."""
+        status, answer = self._ask("GET", "/topic/range", topic=topic, **more)
+        if status == 404 and answer.get("message") in ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"):
+            return None
+        if status != 200:
+            code = answer.get("message")
+            self._refuse(f"{status} {code}", none=status == 404 or code == "NO_JOURNAL")
+        return Extent(**{name: answer[name] for name in Extent._fields if name in answer})
+
+    def create_channel(self, topic: str, channel: str) -> None:
+        self._expect("/channel/create", topic=topic, channel=channel)
+
+    def advance(self, topic: str, epoch: str, channel: str, number: int) -> None:
+        """Finishes everything before `number` in the channel."""
+        self._expect("/channel/advance", topic=topic, channel=channel, epoch=epoch, to=str(number))
+
+    def _expect(self, path: str, **query: str) -> None:
+        status, answer = self._ask("POST", path, **query)
+        if status != 200:
+            self._refuse(f"{status} {answer.get('message')} to {path}")
+
+    def _refuse(self, what: str, none: bool = False) -> None:
+        text = f"nsqd {self.nsqd.name} answered {what} at HTTP address {name_of(self.nsqd.http)}"
+        raise NoRanges(f"{text}: ranges need gnsqd with --durability") if none else DiscoveryError(text)
+
+    @contextmanager
+    def messages(self, topic: str, epoch: str, start: int, end: int) -> Iterator[http.client.HTTPResponse]:
+        """Lends an answer with the records of a range. Unreadable."""
+        query = {"topic": topic, "epoch": epoch, "from": str(start), "to": str(end), "format": "records"}
+        with self._request("GET", "/topic/messages", query, self._settings.read_timeout) as response:
+            if response.status != 200:
+                answer = _parse(response.read())
+                what = f"messages {start} to {end - 1} of topic {topic!r} at nsqd {self.nsqd.name}"
+                text = f"{what}: {response.status} {answer.get('message')}, {answer}"
+                if response.status == 410 or answer.get("message") == "MESSAGES_DAMAGED":
+                    raise Unreadable(text, int(answer.get("readable", 0)))
+                raise DiscoveryError(text)
+            yield response
+
+    def _ask(self, method: str, path: str, **query: str) -> tuple[int, dict[str, Any]]:
+        with self._request(method, path, query, self._settings.discovery_timeout) as response:
+            return response.status, _parse(response.read())
+
+    @contextmanager
+    def _request(
+        self, method: str, path: str, query: dict[str, str], timeout: float
+    ) -> Iterator[http.client.HTTPResponse]:
+        host, port = self.nsqd.http
+        connection = http.client.HTTPConnection(host, port, timeout=timeout)
+        if self._settings.nsqd_http_tls:
+            context = tls_of(self._settings)
+            connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+        try:
+            connection.request(method, f"{path}?{urlencode(query)}")
+            yield connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            what = repr(error) if isinstance(error, http.client.HTTPException) else reason(error)
+            address = name_of(self.nsqd.http)
+            raise DiscoveryError(f"nsqd {self.nsqd.name} does not answer at HTTP address {address}: {what}") from None
+        finally:
+            connection.close()
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(text) if text else {}
+    except ValueError:
+        answer = {"message": text[:100].decode("utf-8", "replace")}
+    return answer if isinstance(answer, dict) else {"message": str(answer)}

@@ -1,0 +1,252 @@
+"""Which logs the topics have, where a query begins in each, and how a batch is split into tasks.
+
+A node that does not answer keeps its position: its log goes on when it is back, under whatever address. A log that is
+new since the last look, as of a node that was added, is read from its first message.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from time import monotonic
+from typing import NamedTuple
+
+from pyspark_nsq.discovery import Nsqd, find_nsqds
+from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
+from pyspark_nsq.options import EARLIEST, LATEST, Offsets, Settings
+from pyspark_nsq.ranges.node import Extent, Node, NoRanges
+from pyspark_nsq.ranges.positions import Log, Position, Positions, pieces, positions_of, split
+from pyspark_nsq.ranges.reading import RangePartition
+
+_LIST_SECONDS = 5.0  # between two questions which nsqds there are
+_PAUSE = 1.0  # seconds, after which a node that did not answer is asked again, and twice as long after each failure
+_LONGEST_PAUSE = 60.0
+_SPECIAL = {-2: EARLIEST, -1: LATEST}  # numbers that Kafka's source has for these
+
+_log = logging.getLogger(__name__)
+
+
+class _Failure(NamedTuple):
+    text: str
+    pause: float  # seconds
+    until: float  # monotonic
+
+
+class Place(NamedTuple):
+    """A log where it was found."""
+
+    topic: str
+    nsqd: Nsqd
+    extent: Extent
+
+    @property
+    def log(self) -> Log:
+        return self.topic, self.extent.epoch
+
+    def position(self, number: int, begin: int | None = None) -> Position:
+        return Position(self.topic, self.nsqd.name, self.extent.epoch, number, number if begin is None else begin)
+
+
+class Planner:
+    """Looks at the logs of all topics, again and again. A node that does not answer is asked again after a pause, which
+    grows, and logged once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.places: dict[Log, Place] = {}  # as they were found last
+        self._nsqds: list[tuple[str, Nsqd]] = []  # with a topic that each may have
+        self._listed = -_LIST_SECONDS  # when these were (monotonic)
+        self._failures: dict[str, _Failure] = {}  # by nsqd
+
+    def look(self, **more: str) -> list[Place]:
+        """Returns the logs that can be read now; `more` as for `Node.extent`. DiscoveryError if nobody knows which
+        nsqds there are; NoRanges."""
+        if monotonic() - self._listed >= _LIST_SECONDS:
+            topics = self._settings.topics
+            self._nsqds = [(topic, nsqd) for topic in topics for nsqd in find_nsqds(self._settings, topic)]
+            self._listed = monotonic()
+        found = []
+        for topic, nsqd in self._nsqds:
+            failure = self._failures.get(nsqd.name)
+            if failure is not None and monotonic() < failure.until:
+                continue
+            try:
+                extent = Node(nsqd, self._settings).extent(topic, **more)
+            except NoRanges:
+                raise
+            except DiscoveryError as error:
+                if failure is None:
+                    _log.warning("%s; what it has is read when it is back", error)
+                pause = min(2 * failure.pause, _LONGEST_PAUSE) if failure else _PAUSE
+                self._failures[nsqd.name] = _Failure(str(error), pause, monotonic() + pause)
+            else:
+                self._failures.pop(nsqd.name, None)
+                if extent is not None:
+                    found.append(Place(topic, nsqd, extent))
+        self.places |= {place.log: place for place in found}
+        return found
+
+    def look_at_all(self, **more: str) -> list[Place]:
+        """Returns the logs of all nsqds as `look`; DiscoveryError also if one does not answer."""
+        found = self.look(**more)
+        if self._failures:
+            raise DiscoveryError("; ".join(failure.text for failure in self._failures.values()))
+        return found
+
+    def begin(self, default: str = "") -> dict[Log, Position]:
+        """Returns where a query without a checkpoint begins: where the options say, else at `default`, else where the
+        channel is. The channel is made where it is missing: from then on nothing is deleted before it is read."""
+        settings = self._settings
+        if settings.channel and not default:
+            self._make_channels()
+        at, offsets = settings.starting_timestamp, settings.starting_offsets or default
+        places = self.look_at_all(**_more(at=at, channel="" if default else settings.channel))
+        _check_names(offsets, places, "startingOffsets")
+        return positions_of(
+            place.position(place.extent.at if at else _number(offsets, place, place.extent.position))
+            for place in places
+        )
+
+    def end(self) -> dict[Log, Position]:
+        """Returns where a batch ends: where the options say, else behind the last message."""
+        at, offsets = self._settings.ending_timestamp, self._settings.ending_offsets or LATEST
+        places = self.look_at_all(**_more(at=at))
+        _check_names(offsets, places, "endingOffsets")
+        return positions_of(place.position(place.extent.at if at else _number(offsets, place, 0)) for place in places)
+
+    def latest(self) -> dict[Log, Position]:
+        """Returns the positions behind the last messages of the logs that can be read now."""
+        return positions_of(place.position(place.extent.next) for place in self.look())
+
+    def _make_channels(self) -> None:
+        for place in self.look_at_all():
+            node = Node(place.nsqd, self._settings)
+            if node.extent(place.topic, channel=self._settings.channel) is None:
+                node.create_channel(place.topic, self._settings.channel)
+
+    def next(self, start: Positions, most: Positions | None = None) -> dict[Log, Position]:
+        """Returns the end of the batch that begins at `start`: what there is now, or up to `most`, within the limits of
+        a trigger. NsqSourceError if messages are lost."""
+        places = {place.log: place for place in self.look()}
+        begins = {**start}
+        for log, place in places.items():
+            if log not in begins:
+                self._check_replaced(start, place, places)
+                begins[log] = place.position(place.extent.first)
+        ends = {}
+        for log, position in begins.items():
+            if log not in places:
+                continue
+            place, number = places[log], position.number
+            if place.extent.next < number:
+                text = f"it ends at message {place.extent.next}, but {number} was reached: an older copy was restored"
+                self._lose(place, text)
+                begins[log] = place.position(place.extent.next)
+                continue
+            last = place.extent.next
+            if most is not None:
+                last = min(last, most[log].number if log in most else number)
+            ends[log] = max(last, number)
+        return self._limited(begins, ends, places)
+
+    def _check_replaced(self, start: Positions, place: Place, places: Mapping[Log, Place]) -> None:
+        for position in start.values():
+            if (position.topic, position.node) == (place.topic, place.nsqd.name) and position.log not in places:
+                self._lose(place, f"it is another log than the one read up to message {position.number}")
+
+    def _lose(self, place: Place, text: str) -> None:
+        text = f"topic {place.topic!r} at nsqd {place.nsqd.name}: {text}"
+        if self._settings.fail_on_data_loss:
+            raise NsqSourceError(f"{text} ('failOnDataLoss' = 'false' goes on with what is there)")
+        _log.warning("%s; what is there is read", text)
+
+    def _limited(self, begins: Positions, ends: Mapping[Log, int], places: Mapping[Log, Place]) -> dict[Log, Position]:
+        sizes = {log: end - begins[log].number for log, end in ends.items()}
+        taken = split(sizes, self._settings.max_messages_per_trigger)
+        if self._settings.max_bytes_per_trigger is not None:
+            means = {log: _mean_size(places[log].extent) for log in taken}
+            volumes = {log: count * means[log] for log, count in taken.items()}
+            allowed = split(volumes, self._settings.max_bytes_per_trigger)
+            taken = {log: min(count, -(-allowed[log] // means[log])) for log, count in taken.items()}
+        result = {**begins}
+        for log, count in taken.items():
+            result[log] = places[log].position(begins[log].number + count, begins[log].begin)
+        return result
+
+    def tasks(self, start: Positions, end: Positions) -> list[RangePartition]:
+        """Returns the tasks for the messages from `start` to `end`; DiscoveryError if nobody has one of the logs."""
+        sizes = {log: position.number - _begin(start, position) for log, position in end.items()}
+        sizes = {log: size for log, size in sizes.items() if size > 0}
+        if any(log not in self.places for log in sizes):
+            self.look()
+        tasks = []
+        least = max(self._settings.min_partitions or 0, len(sizes))
+        total = sum(sizes.values())
+        for log, size in sizes.items():
+            if log not in self.places:
+                raise DiscoveryError(
+                    f"no nsqd answers that has the log {log[1]} of topic {log[0]!r}, which nsqd {end[log].node} had"
+                )
+            place, last = self.places[log], end[log].number
+            for piece in pieces(last - size, last, max(-(-size * least // total), 1)):
+                tasks.append(RangePartition(self._settings, place.nsqd, *log, *piece))
+        return tasks
+
+    def commit(self, positions: Positions) -> None:
+        """Advances the channel to these positions; what fails is done by a later commit."""
+        if not positions.keys() <= self.places.keys():
+            self.look()
+        for log, position in positions.items():
+            if (place := self.places.get(log)) is None or place.nsqd.name in self._failures:
+                continue
+            try:
+                Node(place.nsqd, self._settings).advance(*log, self._settings.channel, position.number)
+            except DiscoveryError as error:
+                _log.warning("the channel is not advanced: %s", error)
+
+
+def offers_ranges(settings: Settings) -> bool:
+    """True if every nsqd offers ranges, and one has a topic; DiscoveryError."""
+    try:
+        return bool(Planner(settings).look_at_all())
+    except NoRanges as error:
+        _log.info("%s", error)
+        return False
+
+
+def _more(**values: str | None) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value}
+
+
+def _begin(start: Positions, end: Position) -> int:
+    return start[end.log].number if end.log in start else end.begin
+
+
+def _mean_size(extent: Extent) -> int:
+    return max(extent.bytes // max(extent.next - extent.first, 1), 1)
+
+
+def _number(offsets: Offsets, place: Place, otherwise: int) -> int:
+    """Returns the number that an option means in a log; `otherwise`, or the first, if it says nothing of this."""
+    if isinstance(offsets, Mapping):
+        given = offsets.get(place.topic, {}).get(place.nsqd.name)
+        if given is not None and given >= 0:
+            if given > place.extent.next:
+                raise OptionError(
+                    f"topic {place.topic!r} at nsqd {place.nsqd.name} ends at message {place.extent.next}, "
+                    f"but the options name message {given}"
+                )
+            return given
+        offsets = "" if given is None else _SPECIAL[given]
+    if offsets == LATEST:
+        return place.extent.next
+    return place.extent.first if offsets == EARLIEST else otherwise or place.extent.first
+
+
+def _check_names(offsets: Offsets, places: Iterable[Place], option: str) -> None:
+    """OptionError if the option names what is not there."""
+    if isinstance(offsets, Mapping):
+        known = {(place.topic, place.nsqd.name) for place in places}
+        for topic, nodes in offsets.items():
+            for node in nodes:
+                if (topic, node) not in known:
+                    there = ", ".join(sorted(f"{topic} at {name}" for topic, name in known))
+                    raise OptionError(f"option {option!r} names topic {topic!r} at nsqd {node}: there is {there}")

@@ -1,0 +1,85 @@
+"""Positions in logs, and the ranges between them. Spark's checkpoint has a stream's positions as JSON:
+
+    {"version": 1, "channel": "archive",
+     "positions": [{"topic": "clicks", "node": "node-a:4150", "epoch": "a3fd2c7f6e40d096", "number": 5001, "begin": 1}]}
+
+The epoch names the log: a node that comes back under another address goes on where it was, and a topic that was deleted
+and made again is another log.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from pyspark_nsq.errors import NsqSourceError, OptionError
+
+VERSION = 1
+Log = tuple[str, str]  # topic, epoch
+
+
+class Position(NamedTuple):
+    """The number of the next message to read from a log, and of the first that was to be read; `node` is the nsqd that
+    had the log last."""
+
+    topic: str
+    node: str
+    epoch: str
+    number: int
+    begin: int
+
+    @property
+    def log(self) -> Log:
+        return self.topic, self.epoch
+
+
+Positions = Mapping[Log, Position]
+
+
+def positions_of(positions: Iterable[Position]) -> dict[Log, Position]:
+    return {position.log: position for position in positions}
+
+
+def to_json(channel: str, positions: Positions) -> dict[str, Any]:
+    """Returns the offset that Spark keeps."""
+    rows = [positions[log]._asdict() for log in sorted(positions)]
+    return {"version": VERSION, "channel": channel, "positions": rows}
+
+
+def is_ours(offset: Mapping[str, Any]) -> bool:
+    """True if a query that reads ranges wrote this offset."""
+    return "positions" in offset
+
+
+def from_json(offset: Mapping[str, Any], channel: str) -> dict[Log, Position]:
+    """Returns the positions that `to_json` was given; NsqSourceError if they are not of a query with this channel."""
+    if not is_ours(offset) or offset.get("version") != VERSION:
+        raise NsqSourceError(
+            "the checkpoint was written by a query that reads deliveries, by another version of pyspark_nsq, or by "
+            "another source: expected positions of version 1 ('mode' = 'deliveries' goes on with the former)"
+        )
+    if offset.get("channel") != channel:
+        raise OptionError(
+            f"option 'channel' is {channel!r}, but the checkpoint belongs to a query that reads the channel "
+            f"{offset.get('channel')!r}: expected that, or another checkpointLocation"
+        )
+    try:
+        return positions_of(Position(**row) for row in offset["positions"])
+    except TypeError as error:
+        raise NsqSourceError(f"the checkpoint has positions that make no sense ({error!r}): {offset}") from None
+
+
+def split(sizes: Mapping[Log, int], limit: int | None) -> dict[Log, int]:
+    """Returns how much of each log a batch takes: `limit` together, each in proportion to what it has."""
+    total = sum(sizes.values())
+    if limit is None or total <= limit:
+        return dict(sizes)
+    shares = {log: size * limit // total for log, size in sizes.items()}
+    for log in sorted(sizes, key=lambda log: shares[log] - sizes[log])[: limit - sum(shares.values())]:
+        shares[log] += 1
+    return shares
+
+
+def pieces(start: int, end: int, count: int) -> list[tuple[int, int]]:
+    """Returns `count` ranges, or fewer, that together are the one from `start` to `end`."""
+    bounds = [start + (end - start) * part // count for part in range(count + 1)]
+    return [(first, last) for first, last in pairwise(bounds) if first < last]

@@ -1,0 +1,83 @@
+"""`spark.readStream.format("nsq")` by ranges: the positions of a batch's end are its offset."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+
+from pyspark_nsq.errors import plain_errors
+from pyspark_nsq.options import Settings
+from pyspark_nsq.ranges.planning import Planner
+from pyspark_nsq.ranges.positions import Positions, from_json, to_json
+
+_LOOK_INTERVAL = 0.25  # seconds between looks while there is nothing new
+
+
+class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans the batches of one streaming query."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._planner = Planner(settings)
+        self._initial: dict[str, Any] | None = None
+        self._target: Positions | None = None  # of Trigger.AvailableNow, once it is known
+        self._is_draining = False
+        self._looked = 0.0  # when there was nothing (monotonic)
+        self._latest: dict[str, Any] | None = None
+
+    @plain_errors()
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        if self._initial is None:  # Spark asks twice
+            self._initial = to_json(self._settings.channel, self._planner.begin())
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()  # the options limit a batch
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._is_draining = True
+
+    @plain_errors()
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Returns the end of the next batch; `start` itself if there is nothing new."""
+        positions = from_json(start, self._settings.channel)
+        time.sleep(max(0.0, self._looked + _LOOK_INTERVAL - time.monotonic()))
+        if self._is_draining and self._target is None:
+            self._target = self._planner.latest()
+        ends = self._planner.next(positions, self._target)
+        self._latest = {
+            "unread": {
+                f"{log[0]} at {position.node}": self._planner.places[log].extent.next - position.number
+                for log, position in ends.items()
+                if log in self._planner.places
+            }
+        }
+        if ends == positions:
+            self._looked = time.monotonic()
+            if self._is_draining:
+                self.commit(start)  # Spark does that with the next run only
+            return start
+        self._looked = 0.0
+        return to_json(self._settings.channel, ends)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Returns the messages of each log that are behind the batch planned last."""
+        return self._latest
+
+    @plain_errors()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        channel = self._settings.channel
+        begins, ends = from_json(start, channel), from_json(end, channel)
+        return [InputPartition(task) for task in self._planner.tasks(begins, ends)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Returns the rows of a task, on an executor."""
+        rows: Iterator[pa.RecordBatch] = partition.value.read()
+        return rows
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Advances the channel: the sink has everything up to `end`."""
+        self._planner.commit(from_json(end, self._settings.channel))
