@@ -5,7 +5,8 @@ is an Arrow stream of one batch with what differs from message to message, witho
 `attempts`. The other columns are made when it is read.
 
 Spark takes a batch only if its schema is exactly the declared one: `timestamp` is in microseconds, UTC. The whole
-nanoseconds of NSQ are in `timestamp_ns`. (`nsqd`, `topic`, `message_id`) identifies a message.
+nanoseconds of NSQ are in `timestamp_ns`. (`nsqd`, `topic`, `message_id`) identifies a message. `offset` is its number
+in the log of the topic, where ranges are read.
 """
 
 import sys
@@ -21,7 +22,7 @@ from gnsqd.shared.client import FRAME_HEAD, Frames
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.segment import ID_LENGTH, fixed_size_ids, split_ids
 
-COLUMNS = (
+MESSAGE_COLUMNS = (
     ("value", "BINARY"),
     ("topic", "STRING"),
     ("channel", "STRING"),
@@ -30,12 +31,13 @@ COLUMNS = (
     ("timestamp", "TIMESTAMP"),
     ("timestamp_ns", "LONG"),
     ("attempts", "INT"),
-    ("offset", "LONG"),
 )
-SCHEMA_DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
+MESSAGE_DDL = ", ".join(f"{name} {kind}" for name, kind in MESSAGE_COLUMNS)
+SCHEMA_DDL = f"{MESSAGE_DDL}, offset LONG"
 MOMENT = pa.timestamp("us", tz="UTC")
 _TYPES = {"BINARY": pa.binary(), "STRING": pa.string(), "TIMESTAMP": MOMENT, "LONG": pa.int64(), "INT": pa.int32()}
-ARROW_SCHEMA = pa.schema([(name, _TYPES[kind]) for name, kind in COLUMNS])
+MESSAGE_SCHEMA = pa.schema([(name, _TYPES[kind]) for name, kind in MESSAGE_COLUMNS])
+ARROW_SCHEMA = MESSAGE_SCHEMA.append(pa.field("offset", pa.int64()))
 _STORED = pa.schema([ARROW_SCHEMA.field(name) for name in ("value", "timestamp_ns", "attempts")])
 
 _INT32_MAX = 2**31 - 1

@@ -32,8 +32,7 @@ from gnsqd.shared.journal.records import (
     split_frames,
 )
 from gnsqd.shared.journal.spans import Spans
-from pyspark_nsq.columns import ARROW_SCHEMA as MESSAGE_SCHEMA
-from pyspark_nsq.columns import MOMENT, SCHEMA_DDL, batch_of, columns_of, cut, moments
+from pyspark_nsq.columns import MESSAGE_DDL, MESSAGE_SCHEMA, MOMENT, batch_of, columns_of, cut, moments
 from pyspark_nsq.errors import NsqSourceError
 from pyspark_nsq_diskqueue.journals import JournalQueue, SegmentPlan, were_finished
 from pyspark_nsq_diskqueue.options import COLUMN, SKIP
@@ -41,7 +40,7 @@ from pyspark_nsq_diskqueue.planning import DataDirectoryError, FileTask
 
 _CHUNK = 1 << 20  # bytes read at once, unless a message is larger
 
-DDL = f"{SCHEMA_DDL}, queue STRING, file STRING, position LONG, due TIMESTAMP, corruption STRING"
+DDL = f"{MESSAGE_DDL}, queue STRING, file STRING, position LONG, due TIMESTAMP, corruption STRING"
 _TYPES = {"queue": pa.string(), "file": pa.string(), "position": pa.int64(), "due": MOMENT, "corruption": pa.string()}
 ARROW_SCHEMA = pa.schema([*MESSAGE_SCHEMA, *_TYPES.items()])
 

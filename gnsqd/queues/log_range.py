@@ -4,12 +4,15 @@ Nothing is consumed by reading. The *epoch*, a random name that the log gets whe
 numbers of this log from those of another one: of a topic that was deleted, or whose data directory was removed.
 """
 
+from sys import maxsize
+
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.queues.history import History
 from gnsqd.queues.journaled import backend_of
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import NSQError
 from gnsqd.shared.journal.records import cut_put
+from gnsqd.shared.journal.spans import Spans
 from gnsqd.storage.journal.journal import Journal
 
 
@@ -49,14 +52,24 @@ class LogRange:
 
     @property
     def first(self) -> int:
-        """The number from which on all messages are kept: by the retention, or for a channel."""
-        return max(self._kept, self._journal.retention.absent.ceiling)
+        """The number from which on all messages are kept, by the retention or for a channel, except for damage."""
+        # What a queue has not finished is kept, and it has finished nothing behind the ceiling.
+        kept = min([self._journal.retention.begin, *(self._ceiling(finished) for finished in self._finished)])
+        return max(kept, self._ceiling(self._journal.retention.absent), 1)
 
     @property
-    def _kept(self) -> int:
-        # What a queue has not finished is kept, and it has finished nothing behind the ceiling.
-        retention, queues = self._journal.retention, self._journal.states.queues.values()
-        return max(min([retention.begin, *(queue.finished.ceiling for queue in queues)]), 1)
+    def _finished(self) -> list[Spans]:
+        return [queue.finished for queue in self._journal.states.queues.values()]
+
+    def _ceiling(self, spans: Spans) -> int:
+        lost = self._journal.log.lost
+        return spans.without(lost).ceiling if lost else spans.ceiling
+
+    def _next_kept(self, number: int) -> int:
+        """Returns the number of the first message, from `number` on, that is kept."""
+        kept = [finished.gaps(number, maxsize).begin for finished in self._finished]
+        absent = self._journal.retention.absent.gaps(max(number, self._journal.retention.begin), maxsize)
+        return min([*kept, absent.begin] if absent else kept)
 
     @property
     def next(self) -> int:
@@ -85,9 +98,9 @@ class LogRange:
     def read(self, number: int, end: int, size: int) -> list[bytes]:
         """Returns messages in a row from `number` on, which is less than `end` and that at most `next`: as payloads of
         PUT records of about `size` bytes, and at least one message. MessagesGone, MessagesDamaged. Never yields."""
-        if number < self._kept:
-            raise MessagesGone(f"messages {number} to {self._kept - 1} are not kept any more", self.first)
         log = self._journal.log
+        if (kept := self._next_kept(number)) > number and number not in log.lost:
+            raise MessagesGone(f"messages {number} to {kept - 1} are not kept any more", kept)
         payloads = log.segments.read_records(number, end, size)
         if not payloads:
             readable = log.read(number, log.next_number)[0]

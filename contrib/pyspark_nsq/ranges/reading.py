@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.client import HTTPResponse
+from http.client import HTTPException, HTTPResponse
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -106,16 +106,18 @@ class _Frames:
 def _gathered(response: HTTPResponse) -> Iterator[tuple[int, _Frames]]:
     """Yields the frames of an answer in batches, and the number of the first of each."""
     frames, first = _Frames(), 0
-    for number, count, data in _records(response):
-        if not frames.parts:
-            first = number
-        elif first + len(frames) != number:
+    try:
+        for number, count, data in _records(response):
+            if not frames.parts:
+                first = number
+            frames.add(data, count)
+            if len(frames) >= _ROWS or frames.edges[-1] >= _BYTES:
+                yield first, frames
+                frames = _Frames()
+    except (HTTPException, OSError):
+        if frames.parts:
             yield first, frames
-            frames, first = _Frames(), number
-        frames.add(data, count)
-        if len(frames) >= _ROWS or frames.edges[-1] >= _BYTES:
-            yield first, frames
-            frames = _Frames()
+        raise
     if frames.parts:
         yield first, frames
 
@@ -123,7 +125,7 @@ def _gathered(response: HTTPResponse) -> Iterator[tuple[int, _Frames]]:
 def _records(response: HTTPResponse) -> Iterator[tuple[int, int, bytes]]:
     """Yields number of the first message, count and frames of each record; HTTPException if the answer breaks off."""
     data, at = b"", 0
-    while piece := response.read(_PIECE):
+    while piece := response.read1(_PIECE):
         data, at = data[at:] + piece, 0
         while len(data) - at >= _HEAD.size:
             size, number, count, _ = _HEAD.unpack_from(data, at)

@@ -6,7 +6,7 @@ cdef class Log:
     cdef public str topic, data_path
     cdef public bytes epoch
     cdef public bint durable, is_epoch_safe
-    cdef public object logger, syncer, open_files, segments, max_segment, begun
+    cdef public object logger, syncer, open_files, segments, lost, max_segment, begun
     cdef public Encoder encoder
     cdef public list replaced
     cdef public long long next_number, snapshot_end

@@ -57,6 +57,7 @@ class Log:
         self.open_files = open_files
         self.encoder = Encoder(random.getrandbits(32))
         self.segments = Segments(topic, replay.segments, logger, open_files, syncer.remove)
+        self.lost = replay.lost  # numbers of messages that the last start missed
         self.replaced: list[Segment] = []  # there are copies of their live messages
         self.max_segment = min(options.max_bytes_per_file, MAX_SEGMENT)  # bytes
         self.next_number = replay.next_number

@@ -251,7 +251,7 @@ def test_a_read_goes_over_tls_with_a_secret(nsqd_factory: DaemonFactory, tmp_pat
 GIVEN = {"subscribe": "t", "channel": "c", "nsq.nsqd.tcp.addresses": "127.0.0.1:1"}
 SCHEMA = schema_of(
     "value BINARY, topic STRING, channel STRING, nsqd STRING, message_id STRING, "
-    "timestamp TIMESTAMP, timestamp_ns LONG, attempts INT"
+    "timestamp TIMESTAMP, timestamp_ns LONG, attempts INT, offset LONG"
 )
 
 
@@ -270,14 +270,14 @@ def test_another_schema_is_refused() -> None:
     refused = r"the schema of messages is value BINARY, .*; it was value string$"
     with pytest.raises(OptionError, match=refused):
         source(spool="off").reader(other)
-    stream = source(spoolLocation="/s")
+    stream = source(spoolLocation="/s", mode="deliveries")
     assert isinstance(stream.streamReader(SCHEMA), NsqStreamReader)
     with pytest.raises(OptionError, match=refused):
         stream.streamReader(other).getDefaultReadLimit()
 
 
 def test_a_stream_with_wrong_options_says_so_whatever_it_is_asked_first() -> None:
-    stream = source().streamReader(SCHEMA)
+    stream = source(mode="deliveries").streamReader(SCHEMA)
     for ask, *arguments in (
         (stream.getDefaultReadLimit,),
         (stream.initialOffset,),

@@ -31,7 +31,7 @@ def test_options_that_are_left_out_have_their_defaults() -> None:
 
 def test_keys_know_no_case() -> None:
     options = {"SUBSCRIBE": "a", "Channel": "c", "NSQ.nsqd.TCP.addresses": "h:1", "maxinflight": "7", "SPOOL": "off"}
-    settings = Settings(("a",), "c", nsqd_tcp_addresses=(("h", 1),), max_in_flight=7, spool=False)
+    settings = Settings(("a",), "c", "deliveries", nsqd_tcp_addresses=(("h", 1),), max_in_flight=7, spool=False)
     assert parse(options, "read") == settings
 
 
@@ -44,6 +44,14 @@ def test_keys_know_no_case() -> None:
         ("read", "nsq.nsqd.http.addresses", "http://a:9/", "nsqd_http_addresses", (("a", 9),)),
         ("read", "nsq.nsqd.http.tls", "TRUE", "nsqd_http_tls", True),
         ("read", "nsq.http.timeout", "500ms", "discovery_timeout", 0.5),
+        ("readStream", "mode", "RANGES", "mode", "ranges"),
+        ("readStream", "startingOffsets", "Latest", "starting_offsets", "latest"),
+        ("read", "endingOffsets", '{"t": {"h:1": -1}}', "ending_offsets", {"t": {"h:1": -1}}),
+        ("read", "endingOffsets", "latest", "mode", "ranges"),
+        ("readStream", "maxBytesPerTrigger", "1m", "mode", "ranges"),
+        ("readStream", "mode", "auto", "mode", "auto"),
+        ("readStream", "startingTimestamp", "1795769553168", "starting_timestamp", "2026-11-27T08:52:33.168+00:00"),
+        ("read", "endingTimestamp", "-1d12h", "ending_timestamp", "-1d12h"),
         ("readStream", "maxMessagesPerTrigger", "10", "max_messages_per_trigger", 10),
         ("read", "minPartitions", "4", "min_partitions", 4),
         ("read", "maxInFlight", "100", "max_in_flight", 100),
@@ -91,6 +99,17 @@ def test_a_read_does_without_a_spool_only_on_request() -> None:
 
 TCP, HTTP, LOOKUPD = "nsq.nsqd.tcp.addresses", "nsq.nsqd.http.addresses", "nsq.lookupd.http.addresses"
 NO_SPOOL = "option 'spoolLocation' is required"
+RANGES_REFUSED = (
+    "",
+    "first",
+    "[]",
+    "{",
+    '{"t": 1}',
+    '{"t": {"h:1": -3}}',
+    '{"t": {"h:1": "1"}}',
+    '{"t": {"h:1": true}}',
+)
+BOTH_STARTS: dict[str, str | None] = {"startingOffsets": "latest", "startingTimestamp": "-1h"}
 OF_KAFKA = "unknown option {!r}, which is of Kafka: "
 
 
@@ -136,10 +155,25 @@ REFUSED: dict[str, list[tuple[dict[str, str | None], str]]] = {
         ({"maxmessagepertrigger": "1"}, meant("maxmessagepertrigger", "maxMessagesPerTrigger")),
         ({"spool.location": "1"}, meant("spool.location", "spoolLocation")),
         ({"channel": None}, "option 'channel' is required"),
-        ({"spoolLocation": None}, NO_SPOOL),
+        ({"spoolLocation": None, "mode": "deliveries"}, NO_SPOOL),
+        ({"spoolLocation": None, "dedupRetention": "1d"}, NO_SPOOL),
+        ({"channel": None, "mode": "ranges"}, "option 'channel' is required"),
+        ({"mode": "range"}, "expected auto, ranges or deliveries"),
+        *(({"startingOffsets": text}, "expected earliest, latest or JSON such as") for text in RANGES_REFUSED),
+        *(({"startingTimestamp": text}, "expected milliseconds, a time of RFC 3339") for text in ("", "soon", "1h")),
+        (BOTH_STARTS, "options 'startingOffsets' and 'startingTimestamp' contradict each other"),
+        (
+            {"startingOffsets": "latest", "dedupRetention": "1d"},
+            "option 'dedupRetention' contradicts 'mode', which is ran",
+        ),
+        (
+            {"maxBytesPerTrigger": "1m", "mode": "deliveries"},
+            "option 'maxBytesPerTrigger' contradicts 'mode', which is d",
+        ),
+        ({"endingOffsets": "latest"}, "option 'endingOffsets' is for read, not for readStream"),
         ({"peek": "true"}, "option 'peek' is for read, not for readStream"),
         ({"spool": "off"}, "option 'spoolLocation' contradicts 'spool', which is off"),
-        ({"startingOffsets": "1"}, OF_KAFKA.format("startingOffsets") + "NSQ has no offsets"),
+        ({"startingOffsets": "1"}, "option 'startingOffsets' has the value '1': expected earliest, latest or JSON"),
         ({"kafka.bootstrap.servers": "1"}, OF_KAFKA.format("kafka.bootstrap.servers") + f"{TCP!r} or"),
         ({"includeHeaders": "1"}, OF_KAFKA.format("includeHeaders") + "messages of NSQ have no headers"),
         ({"maxOffsetsPerTrigger": "1"}, OF_KAFKA.format("maxOffsetsPerTrigger") + "'maxMessagesPerTrigger' limits a"),

@@ -1,0 +1,350 @@
+"""Ranges without a JVM: what is planned and read from real daemons, whatever becomes of them."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from kit.daemons import Daemon, eventually, fixed_ports
+from kit.spark_topics import bodies, daemon_options, name
+from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
+from pyspark_nsq.columns import ARROW_SCHEMA
+from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
+from pyspark_nsq.options import parse
+from pyspark_nsq.ranges.automatic import AutomaticStreamReader
+from pyspark_nsq.ranges.batch_reader import plan
+from pyspark_nsq.ranges.node import NoRanges, Unreadable
+from pyspark_nsq.ranges.positions import pieces, split
+from pyspark_nsq.ranges.reading import RangePartition
+from pyspark_nsq.ranges.stream_reader import RangeStreamReader
+
+Row = dict[str, Any]
+Factory = Callable[..., Daemon]
+
+
+@pytest.fixture
+def durable(gnsqd_factory: DaemonFactory) -> Factory:
+    """Starts a gnsqd with the channel c of the topic t, on ports that it keeps."""
+
+    def start(*flags: str) -> Daemon:
+        nsqd = gnsqd_factory("--durability=process", *fixed_ports(), *flags)
+        create(nsqd, "t", "c")
+        return nsqd
+
+    return start
+
+
+def options(*nsqds: Daemon, **more: str) -> dict[str, str]:
+    given = daemon_options(*nsqds) | {"subscribe": "t", "channel": "c", "mode": "ranges"} | more
+    del given["idleTimeoutMs"]
+    return given
+
+
+def read(*tasks: RangePartition | InputPartition) -> list[Row]:
+    """Returns what executors would yield: partitions come to them pickled."""
+    rows: list[Row] = []
+    for task in tasks:
+        task = pickle.loads(pickle.dumps(task.value if isinstance(task, InputPartition) else task))
+        for batch in task.read():
+            assert isinstance(batch, pa.RecordBatch)
+            assert batch.schema.equals(ARROW_SCHEMA)
+            rows += batch.to_pylist()
+    return rows
+
+
+def batch(*nsqds: Daemon, **more: str) -> list[Row]:
+    return read(*plan(parse(options(*nsqds, **more), "read")))
+
+
+def numbers(rows: list[Row]) -> list[int]:
+    return [row["offset"] for row in rows]
+
+
+class Stream:
+    """A query, which can be started again from its checkpoint."""
+
+    def __init__(self, *nsqds: Daemon, **more: str) -> None:
+        self.given = options(*nsqds, **more)
+        self.restart()
+        self.checkpoint = self.json(self.reader.initialOffset())
+
+    def restart(self, *nsqds: Daemon) -> None:
+        if nsqds:
+            self.given |= options(*nsqds)
+        self.reader = RangeStreamReader(parse(self.given, "readStream"))
+
+    @staticmethod
+    def json(offset: dict[str, Any]) -> dict[str, Any]:
+        copy: dict[str, Any] = json.loads(json.dumps(offset))
+        return copy
+
+    def next(self, commits: bool = True) -> list[Row]:
+        """Returns the rows of the next batch; none if there is nothing new."""
+        start = self.checkpoint
+        end = self.json(self.reader.latestOffset(start, ReadAllAvailable()))
+        if end == start:
+            return []
+        rows = read(*self.reader.partitions(start, end))
+        assert read(*RangeStreamReader(parse(self.given, "readStream")).partitions(start, end)) == rows, "replayed"
+        if commits:
+            self.checkpoint = end
+            self.reader.commit(end)
+        return rows
+
+
+def test_batch_has_what_the_options_name_as_often_as_one_likes(durable: Factory) -> None:
+    nsqd = durable()
+    publish(nsqd, "t", *bodies(1000))
+    rows = batch(nsqd)
+    assert [row["value"] for row in rows] == bodies(1000)
+    assert numbers(rows) == [*range(1, 1001)]
+    assert {(row["topic"], row["channel"], row["nsqd"], row["attempts"]) for row in rows} == {("t", "c", name(nsqd), 1)}
+    assert {row["timestamp_ns"] // 1000 for row in rows} == {int(row["timestamp"].timestamp() * 10**6) for row in rows}
+    taken = take(nsqd, "t", "c", 1000)
+    assert sorted(each.id.decode() for each in taken) == sorted(row["message_id"] for row in rows), (
+        "nothing is consumed"
+    )
+    publish(nsqd, "t", b"last")
+    begin = json.dumps({"t": {name(nsqd): 1001}})
+    assert [row["value"] for row in batch(nsqd, startingOffsets=begin)] == [b"last"]
+
+
+@pytest.mark.parametrize(
+    "more, begin, end",
+    [
+        ({"startingOffsets": "earliest"}, 1, 101),
+        ({"startingOffsets": "latest"}, 101, 101),
+        ({"startingOffsets": 40}, 40, 101),
+        ({"startingOffsets": -2, "endingOffsets": 40}, 1, 40),
+        ({"startingOffsets": -1}, 101, 101),
+        ({"startingOffsets": 60, "endingOffsets": 50}, 60, 60),
+        ({"startingTimestamp": "-1h"}, 1, 101),
+        ({"endingTimestamp": "-1h"}, 1, 1),
+        ({"startingTimestamp": "4102444800000"}, 101, 101),
+    ],
+)
+def test_batch_begins_and_ends_where_the_options_say(
+    durable: Factory, more: dict[str, str | int], begin: int, end: int
+) -> None:
+    nsqd = durable()
+    publish(nsqd, "t", *bodies(100))
+    given = {
+        key: value if isinstance(value, str) else json.dumps({"t": {name(nsqd): value}}) for key, value in more.items()
+    }
+    assert numbers(batch(nsqd, minPartitions="4", **given)) == [*range(begin, end)]
+
+
+def test_batch_that_cannot_be_read_says_so(durable: Factory, gnsqd_factory: DaemonFactory) -> None:
+    nsqd = durable()
+    with pytest.raises(DiscoveryError, match="no nsqd has one of the topics x"):
+        batch(nsqd, subscribe="x")
+    with pytest.raises(OptionError, match=r"'startingOffsets' names topic 't' at nsqd h:1: there is t at 127.0.0.1"):
+        batch(nsqd, startingOffsets='{"t": {"h:1": 1}}')
+    with pytest.raises(OptionError, match="ends at message 1, but the options name message 2"):
+        batch(nsqd, startingOffsets=json.dumps({"t": {name(nsqd): 2}}))
+    with pytest.raises(DiscoveryError, match="400 INVALID_ARG_AT"):
+        batch(nsqd, startingTimestamp="2026-13-01T00:00:00Z")
+    other = gnsqd_factory()
+    create(other, "t", "c")
+    with pytest.raises(NoRanges, match="NO_JOURNAL at HTTP address .*: ranges need gnsqd with --durability"):
+        batch(nsqd, other)
+    nsqd.terminate()
+    with pytest.raises(DiscoveryError, match="connection refused"):
+        batch(nsqd)
+
+
+def test_stream_advances_its_channel_and_goes_on_after_a_kill(durable: Factory) -> None:
+    nsqd = durable()
+    publish(nsqd, "t", *bodies(10))
+    stream = Stream(nsqd)
+    assert numbers(stream.next(commits=False)) == [*range(1, 11)]
+    wait_for(nsqd, "t", "c", depth=10)
+    nsqd.kill()
+    nsqd.start()
+    assert numbers(stream.next()) == [*range(1, 11)]
+    wait_for(nsqd, "t", "c", depth=0)
+    assert stream.next() == []
+    assert stream.reader.reportLatestOffset() == {"unread": {f"t at {name(nsqd)}": 0}}
+    publish(nsqd, "t", b"11")
+    stream.restart()
+    assert numbers(stream.next()) == [11]
+    nsqd.restart()
+    stream.restart()
+    assert stream.next() == [], "a log that is empty is the same one"
+
+
+def test_stream_begins_where_its_channel_is(durable: Factory) -> None:
+    nsqd = durable("--retention-bytes=1000000")
+    publish(nsqd, "t", *bodies(10))
+    take(nsqd, "t", "c", 10)
+    publish(nsqd, "t", b"11")
+    assert numbers(Stream(nsqd).next()) == [11]
+    assert Stream(nsqd, channel="new").next() == []
+    wait_for(nsqd, "t", "new", depth=0)
+    publish(nsqd, "t", b"12")
+    wait_for(nsqd, "t", "new", depth=1)
+    assert numbers(Stream(nsqd, startingOffsets="earliest").next()) == [*range(1, 13)]
+    assert Stream(nsqd, startingOffsets="latest").next() == []
+
+
+def test_limits_of_a_trigger_are_shared(durable: Factory) -> None:
+    first, second = durable("--retention-bytes=1000000"), durable("--retention-bytes=1000000")
+    publish(first, "t", *bodies(300))
+    publish(second, "t", *bodies(100))
+    stream = Stream(first, second, maxMessagesPerTrigger="100", minPartitions="6")
+    rows = stream.next()
+    assert [sum(row["nsqd"] == name(nsqd) for row in rows) for nsqd in (first, second)] == [75, 25]
+    assert len({(row["nsqd"], row["offset"]) for _ in range(3) for row in stream.next()} | set()) == 300
+    assert stream.next() == []
+    stream = Stream(first, second, startingOffsets="earliest", maxBytesPerTrigger="1k")
+    assert 0 < len(stream.next()) < 50
+
+
+def test_tasks_are_parts_of_the_range(durable: Factory) -> None:
+    nsqd = durable()
+    publish(nsqd, "t", *bodies(100))
+    tasks = plan(parse(options(nsqd, minPartitions="3"), "read"))
+    assert [(task.start, task.end) for task in tasks] == [(1, 34), (34, 67), (67, 101)]
+
+
+def test_node_that_is_away_is_read_later_under_whatever_address(durable: Factory) -> None:
+    here, away = durable(), durable()
+    for nsqd in (here, away):
+        publish(nsqd, "t", b"1")
+    stream = Stream(here, away)
+    assert len(stream.next()) == 2
+    publish(away, "t", b"2")
+    away.terminate()
+    publish(here, "t", b"3")
+    stream.restart()
+    assert [row["value"] for row in stream.next()] == [b"3"]
+    moved = durable(f"--data-path={away.data_path}")
+    stream.restart(here, moved)
+    assert [row["value"] for row in stream.next()] == [b"2"], "it is the same log"
+
+
+def test_log_that_comes_later_is_read_from_its_beginning(durable: Factory) -> None:
+    first = durable()
+    stream = Stream(first)
+    assert stream.next() == []
+    second = durable()
+    publish(second, "t", b"1", b"2")
+    stream.restart(first, second)
+    assert [row["value"] for row in stream.next(commits=False)] == [b"1", b"2"]
+    publish(second, "t", b"3")
+    assert [row["value"] for row in stream.next()] == [b"1", b"2", b"3"]
+    assert stream.next() == []
+
+
+def loses(stream: Stream, error: str) -> Stream:
+    """Judges that the stream fails; returns one that goes on from the same checkpoint."""
+    with pytest.raises(NsqSourceError, match=error):
+        stream.next()
+    stream.given["failOnDataLoss"] = "false"
+    stream.restart()
+    return stream
+
+
+def test_topic_made_again_is_another_log(durable: Factory) -> None:
+    nsqd = durable()
+    publish(nsqd, "t", b"1")
+    stream = Stream(nsqd)
+    assert len(stream.next()) == 1
+    post(nsqd, "/topic/delete?topic=t")
+    create(nsqd, "t", "c")
+    publish(nsqd, "t", b"2")
+    stream.restart()
+    stream = loses(stream, "it is another log than the one read up to message 2")
+    assert [row["value"] for row in stream.next()] == [b"2"]
+
+
+def test_older_copy_is_noticed(durable: Factory, tmp_path: Path) -> None:
+    nsqd = durable()
+    publish(nsqd, "t", b"1")
+    stream = Stream(nsqd)
+    nsqd.terminate()
+    shutil.copytree(nsqd.data_path, tmp_path / "copy")
+    nsqd.start()
+    publish(nsqd, "t", b"2", b"3")
+    assert len(stream.next()) == 3
+    nsqd.terminate()
+    shutil.rmtree(nsqd.data_path)
+    shutil.copytree(tmp_path / "copy", nsqd.data_path)
+    nsqd.start()
+    stream.restart()
+    stream = loses(stream, "it ends at message 2, but 4 was reached: an older copy was restored")
+    assert stream.next() == []
+    publish(nsqd, "t", b"4")
+    assert [row["value"] for row in stream.next()] == [b"4"]
+
+
+def test_messages_past_the_retention_are_an_error(durable: Factory) -> None:
+    nsqd = durable("--retention-bytes=20000", "--max-bytes-per-file=5000")
+    publish(nsqd, "t", b"1")
+    stream = Stream(nsqd)
+    post(nsqd, "/channel/empty?topic=t&channel=c")
+    for number in range(50):
+        post(nsqd, "/pub?topic=t", b"%-1000d" % number)
+    post(nsqd, "/channel/empty?topic=t&channel=c")
+    eventually(lambda: json.loads(nsqd.http("GET", "/topic/range?topic=t")[2])["first"] > 1)
+    with pytest.raises(Unreadable, match="410 MESSAGES_GONE"):
+        stream.next()
+    stream.given["failOnDataLoss"] = "false"
+    stream.restart()
+    first = json.loads(nsqd.http("GET", "/topic/range?topic=t")[2])["first"]
+    assert numbers(stream.next()) == [*range(first, 52)]
+
+
+def test_damage_is_an_error(durable: Factory) -> None:
+    nsqd = durable()
+    publish(nsqd, "t", *bodies(100, "body"))
+    stream = Stream(nsqd)
+    nsqd.terminate()
+    (path,) = nsqd.data_path.glob("t.journal.*")
+    path.write_bytes(path.read_bytes().replace(b"body50", b"bodyxx"))
+    nsqd.start()
+    with pytest.raises(Unreadable, match="500 MESSAGES_DAMAGED"):
+        batch(nsqd)
+    expected = [*range(1, 33), *range(65, 101)]  # a record has 32 messages
+    assert numbers(batch(nsqd, failOnDataLoss="false")) == expected
+    stream = loses(stream, "500 MESSAGES_DAMAGED")
+    assert numbers(stream.next()) == expected
+
+
+def test_automatic_stream_reads_ranges_where_all_have_them(durable: Factory, gnsqd_factory: DaemonFactory) -> None:
+    nsqd, plain = durable(), gnsqd_factory()
+    create(plain, "t", "c")
+
+    def reader(*nsqds: Daemon, **more: str) -> AutomaticStreamReader:
+        return AutomaticStreamReader(parse(options(*nsqds, **more) | {"mode": "auto"}, "readStream"))
+
+    ranges = reader(nsqd).initialOffset()
+    assert "positions" in ranges
+    deliveries = reader(nsqd, plain, spoolLocation="/spool").initialOffset()
+    assert "stream" in deliveries
+    with pytest.raises(OptionError, match="option 'spoolLocation' is required"):
+        reader(nsqd, plain).initialOffset()
+    assert reader(nsqd, spoolLocation="/spool").partitions(deliveries, deliveries) == [], "as the checkpoint says"
+    with pytest.raises(NsqSourceError, match="by a query that reads deliveries"):
+        RangeStreamReader(parse(options(nsqd), "readStream")).partitions(deliveries, deliveries)
+    with pytest.raises(OptionError, match="option 'channel' is 'x', but the checkpoint belongs to .* channel 'c'"):
+        RangeStreamReader(parse(options(nsqd, channel="x"), "readStream")).partitions(ranges, ranges)
+
+
+def test_shares_and_pieces_lose_nothing() -> None:
+    a, b, c = ("t", "a"), ("t", "b"), ("t", "c")
+    assert split({a: 10, b: 0, c: 5}, None) == {a: 10, b: 0, c: 5}
+    for limit in range(1, 16):
+        shares = split({a: 10, b: 0, c: 5}, limit)
+        assert sum(shares.values()) == limit
+        assert shares[b] == 0
+        assert shares[a] >= shares[c]
+    assert pieces(1, 11, 3) == [(1, 4), (4, 7), (7, 11)]
+    assert pieces(5, 7, 4) == [(5, 6), (6, 7)]
