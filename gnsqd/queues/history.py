@@ -56,8 +56,8 @@ class History:
 
     def position(self, text: str, begin: int = -1) -> int:
         """Returns the number of the message at `first`, at a time as for `parse_moment`, also after the last message,
-        or with an id, among those from `begin` on, by default those retained. ValueError if `text` is none of these,
-        MessageNotFound. May yield."""
+        or with an id, among the messages from `begin` on, by default the retained ones. ValueError if `text`
+        is none of these, MessageNotFound. May yield."""
         begin = self._begin if begin < 0 else begin
         if text == "first":
             return begin
@@ -104,9 +104,9 @@ class History:
             return count
 
     def advance(self, queue: Queue, end: int) -> int:
-        """Finishes the messages before number `end` that a channel has queued or holds back, and those that consumers
-        have, should the daemon start again; returns their number. The topic has handed these over. BrokerError
-        ("exiting"), StorageError: not written yet. May yield."""
+        """Finishes the messages before number `end`, which the topic has handed over; returns how many of them the
+        channel had queued or held back. Consumers keep the messages that they have, until the daemon starts again.
+        BrokerError("exiting"), StorageError: not written yet. May yield."""
         backend, deferred = backend_of(queue), deferred_of(queue)
         with backend.rewinding:
             if queue.closed:

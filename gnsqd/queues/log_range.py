@@ -1,7 +1,7 @@
-"""The log of a topic for those who read it by number: any number of readers, each any range as often as it likes.
+"""The log of a topic for readers by number: any number of them, each any range as often as it likes.
 
-Nothing is consumed by reading. The *epoch*, a random name that the log gets when somebody first asks for it, tells
-numbers of this log from those of another one: of a topic that was deleted, or whose data directory was removed.
+Nothing is consumed by reading. The *epoch*, a random name that the log gets when somebody first asks for it,
+distinguishes it from another log: of a topic that was deleted and made again, or after the data directory was removed.
 """
 
 from sys import maxsize
@@ -11,7 +11,7 @@ from gnsqd.queues.history import History
 from gnsqd.queues.journaled import backend_of
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import NSQError
-from gnsqd.shared.journal.records import cut_put
+from gnsqd.shared.journal.records import cut_put, decode_put
 from gnsqd.shared.journal.spans import Spans
 from gnsqd.storage.journal.journal import Journal
 
@@ -95,9 +95,10 @@ class LogRange:
         """Returns when the first message from `number` on was published (wall clock, ns), None if there is none."""
         return self._history.published(number)
 
-    def read(self, number: int, end: int, size: int) -> list[bytes]:
-        """Returns messages in a row from `number` on, which is less than `end` and that at most `next`: as payloads of
-        PUT records of about `size` bytes, and at least one message. MessagesGone, MessagesDamaged. Never yields."""
+    def read(self, number: int, end: int, size: int) -> tuple[list[bytes], int]:
+        """Returns messages in a row from `number` on, which is less than `end` and that at most `next`, and the number
+        behind them: payloads of PUT records of about `size` bytes, and at least one message. MessagesGone,
+        MessagesDamaged. Never yields."""
         log = self._journal.log
         if (kept := self._next_kept(number)) > number and number not in log.lost:
             raise MessagesGone(f"messages {number} to {kept - 1} are not kept any more", kept)
@@ -107,7 +108,8 @@ class LogRange:
             raise MessagesDamaged(f"messages {number} to {readable - 1} can't be read", readable)
         payloads[0] = cut_put(payloads[0], number, end)
         payloads[-1] = cut_put(payloads[-1], number, end)
-        return payloads
+        first, count, _ = decode_put(payloads[-1])
+        return payloads, first + count
 
     def wait(self, bell: Doorbell, timeout: float) -> None:
         """Returns when there may be more messages, the bell is rung, or after `timeout` seconds. Yields."""

@@ -21,7 +21,6 @@ from gnsqd.net.stream import StreamError
 from gnsqd.options import MINUTE, SECOND
 from gnsqd.queues.message import Message
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.journal.records import PUT_HEAD, decode_put, split_frames
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import HTTPError, Stream, parsed, read_parameters, required, topic_and_channel
@@ -95,10 +94,8 @@ class Ranges:
     def _steps(self, log: "LogRange", number: int, end: int, max_bytes: int) -> Iterator[list[bytes]]:
         """Yields messages of a range as `LogRange.read`; HTTPError if some can't be read. Switches to others."""
         while number < end and max_bytes > 0:
-            payloads = _read(log, number, end, min(STEP_BYTES, max_bytes))
+            payloads, number = _read(log, number, end, min(STEP_BYTES, max_bytes))
             yield payloads
-            first, count, _ = decode_put(payloads[-1])
-            number = first + count
             max_bytes -= sum(map(len, payloads))
             yield_turn()
 
@@ -149,7 +146,7 @@ def _check_epoch(log: "LogRange", epoch: str | None, number: int) -> None:
         raise HTTPError(410, "LOG_CHANGED", _extent(log))
 
 
-def _read(log: "LogRange", number: int, end: int, size: int) -> list[bytes]:
+def _read(log: "LogRange", number: int, end: int, size: int) -> tuple[list[bytes], int]:
     from gnsqd.queues.log_range import MessagesGone, Unreadable
 
     try:
@@ -162,11 +159,13 @@ def _read(log: "LogRange", number: int, end: int, size: int) -> list[bytes]:
 
 def _encode_records(payloads: list[bytes]) -> bytes:
     """Returns records: uint32 size of what follows | int64 number of the first message | uint32 count | int64 due time
-    (wall clock, ns), 0 if there is none | so many frames, as consumers get them."""
+    (wall clock, ns), 0 if there is none | that many frames, as consumers get them."""
     return b"".join([part for payload in payloads for part in (len(payload).to_bytes(4, "big"), payload)])
 
 
 def _encode_lines(payloads: list[bytes]) -> bytes:
+    from gnsqd.shared.journal.records import PUT_HEAD, decode_put, split_frames
+
     lines = []
     for payload in payloads:
         number, _, due = decode_put(payload)

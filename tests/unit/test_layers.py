@@ -187,7 +187,7 @@ def test_no_module_imports_itself_by_a_detour() -> None:
 def test_few_modules_know_where_messages_are_kept() -> None:
     edges = graph("gnsqd")
     keeping = {name for name in edges if name.startswith("gnsqd.queues.") and "storage.journal" in str(edges[name])}
-    names = ("data_path", "history", "journal_store", "journaled", "notes")
+    names = ("data_path", "history", "journal_store", "journaled", "log_range", "notes")
     assert keeping == {f"gnsqd.queues.{name}" for name in names}
     imported = edges["gnsqd.broker.topic"] | edges["gnsqd.broker.channel"]
     assert not [name for name in imported if name in {*keeping, "gnsqd.queues.disk"} or "gnsqd.storage" in name]

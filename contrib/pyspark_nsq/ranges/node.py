@@ -28,7 +28,7 @@ class Unreadable(NsqSourceError):
 
 
 class Extent(NamedTuple):
-    """What a log has: messages from number `first` up to, not including, `next`; the position of the channel, and the
+    """The messages of a log, from number `first` up to, not including, `next`; the position of the channel, and the
     number at a point in time, where they were asked for."""
 
     epoch: str

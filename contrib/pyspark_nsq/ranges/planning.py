@@ -1,4 +1,4 @@
-"""Which logs the topics have, where a query begins in each, and how a batch is split into tasks.
+"""Finds the logs of the topics, where a query begins in each, and the tasks of a batch.
 
 A node that does not answer keeps its position: its log goes on when it is back, under whatever address. A log that is
 new since the last look, as of a node that was added, is read from its first message.
@@ -92,7 +92,7 @@ class Planner:
         return found
 
     def begin(self, default: str = "") -> dict[Log, Position]:
-        """Returns where a query without a checkpoint begins: where the options say, else at `default`, else where the
+        """Returns where a query without a checkpoint begins: where the options specify, else at `default`, else where the
         channel is. The channel is made where it is missing: from then on nothing is deleted before it is read."""
         settings = self._settings
         if settings.channel and not default:
@@ -106,7 +106,7 @@ class Planner:
         )
 
     def end(self) -> dict[Log, Position]:
-        """Returns where a batch ends: where the options say, else behind the last message."""
+        """Returns where a batch ends: where the options specify, else behind the last message."""
         at, offsets = self._settings.ending_timestamp, self._settings.ending_offsets or LATEST
         places = self.look_at_all(**_more(at=at))
         _check_names(offsets, places, "endingOffsets")
@@ -225,7 +225,7 @@ def _mean_size(extent: Extent) -> int:
 
 
 def _number(offsets: Offsets, place: Place, otherwise: int) -> int:
-    """Returns the number that an option means in a log; `otherwise`, or the first, if it says nothing of this."""
+    """Returns the number that an option means in a log; `otherwise`, or the first, if it names nothing of this."""
     if isinstance(offsets, Mapping):
         given = offsets.get(place.topic, {}).get(place.nsqd.name)
         if given is not None and given >= 0:
@@ -242,7 +242,7 @@ def _number(offsets: Offsets, place: Place, otherwise: int) -> int:
 
 
 def _check_names(offsets: Offsets, places: Iterable[Place], option: str) -> None:
-    """OptionError if the option names what is not there."""
+    """Raises OptionError if the option names what is not there."""
     if isinstance(offsets, Mapping):
         known = {(place.topic, place.nsqd.name) for place in places}
         for topic, nodes in offsets.items():

@@ -27,7 +27,7 @@ gets in turn:
                with one | uint32 size of all this. It may be missing
     REWOUND    queue | spans: not done with any more, to be delivered as if for the first time
     RETENTION  int64 bytes | int64 ns | number of the first: what is kept when all are done with it
-    EPOCH      8 random bytes, the name of this log for those who read ranges of it
+    EPOCH      8 random bytes, the name of this log for readers of ranges
 
 A frame is what consumers get: int32 size, and that many bytes.
 """

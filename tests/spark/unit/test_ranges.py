@@ -130,7 +130,7 @@ def test_batch_has_what_the_options_name_as_often_as_one_likes(durable: Factory)
         ({"startingTimestamp": "4102444800000"}, 101, 101),
     ],
 )
-def test_batch_begins_and_ends_where_the_options_say(
+def test_batch_begins_and_ends_at_the_options(
     durable: Factory, more: dict[str, str | int], begin: int, end: int
 ) -> None:
     nsqd = durable()
@@ -141,7 +141,7 @@ def test_batch_begins_and_ends_where_the_options_say(
     assert numbers(batch(nsqd, minPartitions="4", **given)) == [*range(begin, end)]
 
 
-def test_batch_that_cannot_be_read_says_so(durable: Factory, gnsqd_factory: DaemonFactory) -> None:
+def test_batch_that_cannot_be_read_is_an_error(durable: Factory, gnsqd_factory: DaemonFactory) -> None:
     nsqd = durable()
     with pytest.raises(DiscoveryError, match="no nsqd has one of the topics x"):
         batch(nsqd, subscribe="x")
@@ -331,7 +331,7 @@ def test_automatic_stream_reads_ranges_where_all_have_them(durable: Factory, gns
     assert "stream" in deliveries
     with pytest.raises(OptionError, match="option 'spoolLocation' is required"):
         reader(nsqd, plain).initialOffset()
-    assert reader(nsqd, spoolLocation="/spool").partitions(deliveries, deliveries) == [], "as the checkpoint says"
+    assert reader(nsqd, spoolLocation="/spool").partitions(deliveries, deliveries) == [], "as the checkpoint has it"
     with pytest.raises(NsqSourceError, match="by a query that reads deliveries"):
         RangeStreamReader(parse(options(nsqd), "readStream")).partitions(deliveries, deliveries)
     with pytest.raises(OptionError, match="option 'channel' is 'x', but the checkpoint belongs to .* channel 'c'"):

@@ -1,0 +1,98 @@
+"""The log of a topic by number: what may be read while a disk is slow or fails, and of older journals."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from gevent import spawn
+from gevent.event import Event
+
+from gnsqd.hub.doorbell import Doorbell
+from gnsqd.queues.log_range import LogRange, MessagesGone
+from gnsqd.queues.message import Message
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.journal.records import PUT_HEAD, decode_put, split_frames
+from gnsqd.storage.journal import log
+from gnsqd.storage.syncer import Syncer
+from unit.broker.fakes import publish, settle
+from unit.queues.test_journaled import Daemon, channel
+
+GOLDEN = Path(__file__).parents[2] / "golden/journal"
+
+
+def range_of(daemon: Daemon) -> LogRange:
+    assert daemon.topic.write_ahead is not None
+    return daemon.topic.write_ahead.range
+
+
+def read(daemon: Daemon, number: int = 1) -> list[tuple[int, bytes]]:
+    """Returns number and body of all messages from `number` on."""
+    there, messages = range_of(daemon), []
+    while number < there.next:
+        payloads, number = there.read(number, there.next, 100)
+        for payload in payloads:
+            first, count, _ = decode_put(payload)
+            frames = split_frames(payload, PUT_HEAD, 0)
+            assert len(frames) == count
+            messages += [(first + at, Message(frame, 0, 0).body) for at, frame in enumerate(frames)]
+    return messages
+
+
+def test_what_no_fsync_has_confirmed_is_not_in_the_range(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {"durability": "disk"})
+    channel(daemon)
+    publish(daemon.topic, b"1")
+    begun, going_on = Event(), Event()
+    sync, fails = syncer.run, [True]
+
+    def slow(function: object, *arguments: object) -> object:
+        if function is log.sync_files:
+            begun.set()
+            going_on.wait(10)
+            if fails.pop():
+                raise StorageError("sync: input/output error")
+        return sync(function, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(syncer, "run", slow)
+    commit = spawn(publish, daemon.topic, b"2")
+    begun.wait(10)
+    assert read(daemon) == [(1, b"1")]
+    fails.insert(0, False)
+    waiting = spawn(range_of(daemon).wait, Doorbell(), 60.0)
+    settle()
+    going_on.set()
+    with pytest.raises(StorageError):
+        commit.get(timeout=10)
+    assert read(daemon) == [(1, b"1")]
+    assert not waiting.ready()
+    daemon.topic.commit()
+    waiting.get(timeout=10)
+    assert read(daemon) == [(1, b"1"), (2, b"2")]
+
+
+def test_journal_of_an_older_version_gets_its_epoch_for_good(tmp_path: Path, syncer: Syncer) -> None:
+    shutil.copytree(GOLDEN, tmp_path / "a", ignore=shutil.ignore_patterns("*.json"))
+    daemon = Daemon(tmp_path / "a", syncer, {}, {"t": []})
+    epoch = range_of(daemon).epoch
+    assert range_of(daemon).epoch == epoch
+    again = daemon.after_kill()
+    assert range_of(again).epoch == epoch
+    channel(again).delete()
+    assert range_of(again.after_kill()).epoch == epoch
+
+
+def test_messages_that_some_channel_needs_are_read_one_way_or_the_other(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {})
+    channel(daemon)
+    publish(daemon.topic, *(b"%d" % number for number in range(1, 11)))
+    taken = {message.number: message for message in daemon.take("c")}
+    for number in (1, 2, 5, 9, 10):
+        channel(daemon).finish(daemon.consumer("c"), taken[number].id)
+    assert range_of(daemon).first == 11, "before it, others are finished"
+    for number, readable in ((1, 3), (2, 3), (5, 6), (9, 11)):
+        with pytest.raises(MessagesGone) as error:
+            range_of(daemon).read(number, 11, 100)
+        assert error.value.readable == readable
+    assert read(daemon, 6)[:3] == [(6, b"6"), (7, b"7"), (8, b"8")]
