@@ -92,7 +92,7 @@ class Planner:
         return found
 
     def begin(self, default: str = "") -> dict[Log, Position]:
-        """Returns where a query without a checkpoint begins: where the options specify, else at `default`, else where the
+        """Returns where a query without a checkpoint begins: as the options specify, else at `default`, else where the
         channel is. The channel is made where it is missing: from then on nothing is deleted before it is read."""
         settings = self._settings
         if settings.channel and not default:
