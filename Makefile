@@ -67,7 +67,7 @@ test-old-spark: ## sources and sinks with the oldest Spark and pyarrow that pypr
 $(OLD_SPARK): pyproject.toml
 	@rm -rf $(dir $@)
 	@.venv-plain/bin/pip install --quiet --disable-pip-version-check --retries 8 --no-deps --target $(dir $@) \
-		$$(sed -n '/^spark = /{s/.*\[\(.*\)\]/\1/;s/[",]//g;s/>=\([0-9.]*\)/==\1.*/gp}' $<)
+		$$(sed -n '/^spark = /{s/.*\[\(.*\)\]/\1/;s/,<[0-9.]*//;s/[",]//g;s/>=\([0-9.]*\)/==\1.*/gp}' $<)
 	@touch $@
 
 peers: $(PEERS) $(PROMTOOL) ## the programs of the real NSQ, and promtool, for tests and benchmarks; needs Go

@@ -24,7 +24,7 @@ from pyspark_nsq.errors import NsqSourceError, OptionError
 from pyspark_nsq.options import OPTIONS, parse
 
 # What the extra `spark` in pyproject.toml installs; gnsqd itself, whose extra that is, may be on no index.
-INSTALL = "pip install 'pyarrow>=18' 'pyspark>=4.2'"
+INSTALL = "pip install 'pyarrow>=18' 'pyspark>=4.1'"
 SPOOL = "_spool"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Rows = list[dict[str, object]]

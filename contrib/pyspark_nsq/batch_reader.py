@@ -41,7 +41,7 @@ class NsqReader(DataSourceReader):
 
     @plain_errors()
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:  # what Spark makes of no partitions
+        if partition is None or partition.value is None:  # what Spark makes of no partitions, 4.1 the former
             return iter(())
         context = TaskContext.get()
         if context is not None and context.attemptNumber() > 0:

@@ -58,19 +58,19 @@ class NsqDataSource(DataSource):
         try:
             settings = parse(all_options(self.options, schema), "readStream")
             _check_schema(schema)
+            if settings.mode == "deliveries":
+                from pyspark_nsq.stream_reader import NsqStreamReader
+
+                return NsqStreamReader(settings)
+            if settings.mode == "ranges":
+                from pyspark_nsq.ranges.stream_reader import RangeStreamReader
+
+                return RangeStreamReader(settings)
+            from pyspark_nsq.ranges.automatic import AutomaticStreamReader
+
+            return AutomaticStreamReader(settings)
         except OptionError as error:
             return RefusedStream(error)
-        if settings.mode == "deliveries":
-            from pyspark_nsq.stream_reader import NsqStreamReader
-
-            return NsqStreamReader(settings)
-        if settings.mode == "ranges":
-            from pyspark_nsq.ranges.stream_reader import RangeStreamReader
-
-            return RangeStreamReader(settings)
-        from pyspark_nsq.ranges.automatic import AutomaticStreamReader
-
-        return AutomaticStreamReader(settings)
 
     @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

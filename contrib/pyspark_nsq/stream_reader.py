@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pyspark_nsq.backlog import Backlog, Drain
 from pyspark_nsq.errors import OptionError, SpoolError, plain_errors
@@ -25,6 +25,11 @@ from pyspark_nsq.read_task import read_partition, tasks_of
 from pyspark_nsq.retention import Retention, inspect
 from pyspark_nsq.spool import Spool, check_location
 
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+except ImportError:  # Spark 4.1
+    SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
+
 _log = logging.getLogger(__name__)
 
 
@@ -32,6 +37,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans the batches of one streaming query."""
 
     def __init__(self, settings: Settings) -> None:
+        if settings.max_messages_per_trigger is not None and SupportsTriggerAvailableNow is object:
+            raise OptionError(
+                f"option 'maxMessagesPerTrigger' needs Spark 4.2 or newer, this is {pyspark.__version__}: "
+                "here each batch reads all queued messages"
+            )
         self._settings = settings
         self._backlog = Backlog(settings)
         self._drain: Drain | None = None
@@ -39,12 +49,13 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: dict[str, Any] | None = None
         self._kept: dict[str, int] = {}  # in the spool, at the last commit
         self._new_stream = uuid.uuid4().hex
+        self._end: dict[str, Any] | None = None  # of the last batch whose tasks were planned
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Nothing read yet, of a new stream; Spark asks twice in a first batch."""
         return Offset(self._new_stream, 0, self._settings.channel).to_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> "ReadLimit":  # noqa: N802
         limit = self._settings.max_messages_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
@@ -53,8 +64,12 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._drain = Drain(self._backlog, self._settings.msg_timeout_ms)
 
     @plain_errors()
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The plan of the next batch; `start` itself if nothing waits."""
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: "ReadLimit | None" = None
+    ) -> dict[str, Any]:
+        """The plan of the next batch; `start` itself if nothing waits. Spark 4.1 passes neither `start` nor `limit`.
+        But before a query continues, it passes the last offset to `partitions`, as the start and as the end."""
+        start = start or self._end or self.initialOffset()
         before = self._offset(start)
         if before.batch == 0 and self._latest is None and self._settings.spool_location is not None:
             check_location(self._settings.spool_location)
@@ -62,7 +77,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             waiting = self._backlog.look(before)
         else:
             waiting = self._drain.look(before, self._spool(before.stream) if self._settings.spool else None)
-        counts = share(waiting, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        counts = share(waiting, getattr(limit, "max_rows", None))
         if not any(counts.values()):
             self._latest = report(before, self._backlog.depths, planned=False)
             if self._drain is not None:
@@ -88,7 +103,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of the batch that `end` plans. In a replay of a first batch, `start` is the initial offset of this
         reader and not of the one that planned it: the stream is that of `end`."""
-        before, after = self._offset(start), self._offset(end)
+        before, after, self._end = self._offset(start), self._offset(end), end
         if after.batch == 0 or (before.stream, before.batch) == (after.stream, after.batch):
             return []
         if self._settings.spool:

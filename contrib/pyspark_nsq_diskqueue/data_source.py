@@ -51,7 +51,7 @@ class DiskqueueReader(DataSourceReader):
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:  # what Spark makes of no partitions
+        if partition is None or partition.value is None:  # what Spark makes of no partitions, 4.1 the former
             return
         with plain_errors():
             for batch in read_task(partition.value, self._settings.corruption, self._settings.max_msg_size):

@@ -1,6 +1,7 @@
 """Spark for tests: the Java that it runs on, the environment its processes want, and a small local session."""
 
 import functools
+import importlib.util
 import os
 import re
 import shutil
@@ -40,6 +41,9 @@ def java_home() -> Path:
         raise NoJava(f"needs Java 17 or 21, and {java} is {printed.splitlines()[0] if printed else 'silent'}")
     return java.parents[1]
 
+
+# Spark 4.1 has none: no limit of a batch, and `availableNow` is one batch.
+ADMISSION_CONTROL = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
 # What `python -m spark.shared_classes` makes. A JVM ignores the archive of another Java or Spark.
 CLASSES = Path(sys.prefix, f"spark-{version('pyspark')}.jsa")
