@@ -71,7 +71,7 @@ def find(given: SimpleNamespace) -> tuple[str, "StreamReport"]:
 def list_streams(given: SimpleNamespace) -> Rows:
     """List the streams: batches, segments, messages, suspects (ids whose FIN is in doubt), bytes."""
     return [
-        {"spool": path, **asdict(report)}
+        {"spool": path, **{name: value for name, value in asdict(report).items() if name != "session"}}
         | {"created": datetime.fromtimestamp(report.created, UTC), "topics": ",".join(report.topics)}
         for path, report in reports(given.directory)
     ]
@@ -85,7 +85,7 @@ def list_streams(given: SimpleNamespace) -> Rows:
 def replay(given: SimpleNamespace) -> None:
     """Publish the uncommitted messages of a stream whose checkpoint is lost.
 
-    The spool is not changed, so a second run publishes them again.
+    The spool keeps them, so a second run publishes them again.
     """
     settings = None if given.dry_run else parse(nsq_options(given, "write"), "write")
     rows = publish(*find(given), settings, given.topic, given.committed)
@@ -139,4 +139,6 @@ def publish(
     finally:
         if publisher is not None:
             publisher.close()
+    if publisher is not None:
+        stored.mark_named()
     return [{"stream": report.stream, "topic": topic, **row} for topic, row in sorted(rows.items())]

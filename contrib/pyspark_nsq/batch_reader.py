@@ -1,35 +1,36 @@
 """`spark.read.format("nsq")`: the messages queued now, once.
 
-Messages are gone from the channel when they have been read, since a batch has no commit. With a spool the DataFrame is
-a snapshot: the first scan that is planned settles in the spool how many messages each task takes, and every scan (of
-the same or another action, of a task that is run again) yields the same rows; `load()` makes a new one. Without a spool
-every scan takes as many other messages, and a task that dies takes the messages with it that it had finished, which
-fails the job rather than leave rows out. With `peek` messages are requeued when a task has seen them.
+Messages are gone from the channel when they have been read, since a batch has no commit. With a spool a read is a
+snapshot with a name: the first scan that is planned settles in the spool how many messages each task takes, and every
+scan under this name (of the same or another action, of a task that is run again) yields the same rows. The name is the
+option `readId`, which also a job has that is started again. Without it `load()` makes a name.
+
+Without a spool every scan takes as many other messages, and a task that dies takes the messages with it that it had
+finished, which fails the job rather than leave rows out. With `peek` messages are requeued when a task has seen them.
 """
 
 import logging
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import SparkFiles, TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Nsqd, depth, find_nsqds
-from pyspark_nsq.errors import DiscoveryError, NsqSourceError, plain_errors
+from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError, plain_errors
 from pyspark_nsq.offsets import Key, Offset, split
 from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, read_partition, tasks_of
-from pyspark_nsq.retention import remove_old_reads
-from pyspark_nsq.spool import Spool
+from pyspark_nsq.retention import check_other_reads
+from pyspark_nsq.spool import Spool, chain_name
 
 _log = logging.getLogger(__name__)
 
-_RETENTION = 86400.0  # seconds that segments of a read are kept at least, since Spark does not report when it is over
-
 
 class NsqReader(DataSourceReader):
-    """The reader of one scan of the frame `stream`; it is pickled to the tasks."""
+    """The reader of one scan of the read `stream`; it is pickled to the tasks."""
 
     def __init__(self, settings: Settings, stream: str) -> None:
         self.settings = settings
@@ -49,9 +50,19 @@ class NsqReader(DataSourceReader):
         return read_partition(partition.value)
 
 
+def stream_of(settings: Settings, load_id: str) -> str:
+    """Returns the directory in the spool that all scans of a read share."""
+    return chain_name(settings.read_id or load_id, settings.channel)
+
+
+def _session() -> str:
+    """Returns the directory that Spark made for the files of this application, or of this session of Spark Connect."""
+    return SparkFiles._root_directory or ""
+
+
 def plan(settings: Settings, stream: str) -> list[ReadPartition]:
-    """The tasks of a scan of the frame `stream`: with a spool, those of its first scan; else tasks for what is queued
-    now. DiscoveryError, also if no nsqd has one of the topics; SpoolError."""
+    """Returns the tasks of a scan of the read `stream`: with a spool, those of its first scan; else tasks for what is
+    queued now. DiscoveryError, also if no nsqd has one of the topics; OptionError; SpoolError."""
     if not settings.spool:
         if not settings.peek and settings.fail_on_data_loss:
             _log.warning(
@@ -62,10 +73,20 @@ def plan(settings: Settings, stream: str) -> list[ReadPartition]:
     spool = Spool.of(settings, stream)
     settled = spool.plan()
     if settled is None:
-        looked = _look(settings, stream).to_json()
-        Spool.create(spool.location, stream, kind="read", topics=settings.topics, channel=settings.channel)
-        settled = spool.settle_plan(looked)
-        remove_old_reads(spool.location, max(_RETENTION, settings.spool_retention))
+        check_other_reads(settings, _session())
+        looked = _look(settings, stream)
+        session = _session() if settings.read_id is None else ""
+        topics, channel = settings.topics, settings.channel
+        Spool.create(spool.location, stream, kind="read", topics=topics, channel=channel, session=session)
+        settled = spool.settle_plan(looked.to_json())
+    elif settings.read_id is not None:
+        known: Any = spool.about().get("topics", settings.topics)
+        if set(known) != set(settings.topics):
+            raise OptionError(
+                f"option 'readId' has the value {settings.read_id!r}, which is the name of a read of other topics: "
+                f"expected 'subscribe' = {','.join(known)!r}, or another name"
+            )
+        spool.mark_named()
     return tasks_of(Offset.from_json(settled), settings)
 
 

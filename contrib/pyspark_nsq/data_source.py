@@ -21,14 +21,14 @@ from pyspark_nsq.options import check_load, parse
 class NsqDataSource(DataSource):
     """Topics of nsqds, as a source and as a sink.
 
-    Spark makes one for each `load()` and pickles it to wherever it plans a scan of the frame; `stream` names the
-    directory in the spool that all scans of a batch frame share.
+    Spark makes one for each `load()` and pickles it to wherever it plans a scan of the frame; `load_id` names the
+    `load()`.
     """
 
     def __init__(self, options: Any) -> None:
         super().__init__(dict(own_options(options)))
         self._is_table = is_table(options)
-        self.stream = uuid.uuid4().hex
+        self.load_id = uuid.uuid4().hex
         self._ranges: list[Any] | None = None  # of a batch, once they are known
 
     @classmethod
@@ -49,9 +49,9 @@ class NsqDataSource(DataSource):
 
             self._ranges = self._ranges or plan(settings)
             return RangeReader(self._ranges)
-        from pyspark_nsq.batch_reader import NsqReader
+        from pyspark_nsq.batch_reader import NsqReader, stream_of
 
-        return NsqReader(settings, self.stream)
+        return NsqReader(settings, stream_of(settings, self.load_id))
 
     @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802

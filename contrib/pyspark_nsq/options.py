@@ -73,6 +73,9 @@ class Settings:
     spool: bool = option("spool", kind.BOOLEAN, READERS,
         "off: no spool; messages are lost if the task or driver fails after their FIN, and each scan of a batch frame "
         "consumes different messages", "true")
+    read_id: str | None = option("readId", kind.TEXT, (READ,),
+        "name of the read, such as the date of a daily job: a read of the same name, spool and channel has the same "
+        "rows, also after the job has failed and is started again")
     spool_retention: float = option("spoolRetention", kind.DURATION, READERS,
         "time for which committed segments are kept", "10m")
     spool_max_bytes: int | None = option("spoolMaxBytes", kind.SIZE, READERS,
@@ -112,7 +115,7 @@ OPTIONS = table_of(Settings)
 
 
 _OF_RANGES = ("starting_offsets", "starting_timestamp", "ending_offsets", "ending_timestamp", "max_bytes_per_trigger")
-_OF_DELIVERIES = ("peek", "spool", "spool_retention", "spool_max_bytes", "dedup_retention")
+_OF_DELIVERIES = ("peek", "spool", "read_id", "spool_retention", "spool_max_bytes", "dedup_retention")
 
 
 def parse(options: Mapping[str, str], use: str) -> Settings:
@@ -192,9 +195,11 @@ def _check_tls(values: dict[str, Any]) -> None:
 
 def _check_spool(values: dict[str, Any]) -> None:
     """Also switches the spool off for a read that only looks."""
-    spooling = ("spool_location", "spool_retention", "spool_max_bytes", "dedup_retention")
+    spooling = ("spool_location", "read_id", "spool_retention", "spool_max_bytes", "dedup_retention")
     given = [row.name for row in OPTIONS if row.field in spooling and row.field in values]
     if values.get("peek"):
+        if "read_id" in values:
+            raise OptionError("option 'readId' contradicts 'peek', which is true: expected 'peek' = 'false'")
         values["spool"] = False
     elif not values.get("spool", True) and given:
         raise OptionError(f"option {given[0]!r} contradicts 'spool', which is off")

@@ -14,10 +14,12 @@ are taken from a clock that nobody sets, and not from the times of files, which 
 Segments without a commit are never deleted: NSQ no longer has their messages.
 """
 
+import logging
 import math
 import os
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from gnsqd.shared.errors import reason_of
@@ -26,9 +28,12 @@ from pyspark_nsq.files import place
 from pyspark_nsq.known_ids import IdsFile, all_ids_files, archive
 from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import HEADER_SIZE, ID_LENGTH, EntryKind, read_entry
-from pyspark_nsq.spool import Spool
+from pyspark_nsq.spool import Spool, split_chain_name
 
 CONFIRMED_RETENTION = 600.0
+_READ_RETENTION = 86400.0  # seconds that batch reads are kept at least, since Spark does not report when one is over
+
+_log = logging.getLogger(__name__)
 
 
 class Retention:
@@ -97,6 +102,7 @@ class StreamReport:
     topics: tuple[str, ...]
     channel: str
     committed_batch: int
+    session: str = ""  # of a batch read without a name that nobody has taken up since
     batches: int = 0
     segments: int = 0
     messages: int = 0
@@ -126,6 +132,7 @@ def _inspect(spool: Spool) -> StreamReport:
         tuple(about.get("topics", ())),
         str(about.get("channel", "")),
         spool.committed(),
+        str(about.get("session", "")),
     )
     for batch in spool.batches():
         report.batches += 1
@@ -152,8 +159,33 @@ def _inspect(spool: Spool) -> StreamReport:
     return report
 
 
-def remove_old_reads(location: str, age: float) -> None:
-    """Delete what reads other than streams have left, if they were made more than `age` seconds ago."""
-    for report in inspect(location):
-        if report.kind == "read" and time.time() - report.created > age:
-            place(location).delete(os.path.join(location, report.stream))
+def check_other_reads(settings: Settings, session: str) -> None:
+    """Raises SpoolError, before a batch read begins in `session`, if a read without a name took messages of its channel
+    in another session, since nothing else would read them. Deletes old reads.
+
+    Such a read of this session is only a warning: its frame can still be used.
+    """
+    location = settings.spool_location or ""
+    try:
+        reads = [report for report in inspect(location) if report.kind == "read"]
+    except (OSError, SpoolError):  # there is none yet; or making this read's directory will fail with the reason
+        return
+    unnamed = [read for read in reads if read.session and read.messages]
+    lost = [read for read in unnamed if read.session != session and settings.fail_on_data_loss]
+    same = [read for read in unnamed if read.channel == settings.channel and set(read.topics) & set(settings.topics)]
+    for read in [] if settings.read_id else sorted(same, key=lost.__contains__)[-1:]:
+        name, _ = split_chain_name(read.stream)
+        when = datetime.fromtimestamp(read.created, UTC)
+        text = (
+            f"the spool at {location} has {read.messages} messages of channel {read.channel}, which another batch read "
+            f"took at {when:%Y-%m-%dT%H:%M:%SZ}. If they were not written, 'readId' = {name!r} reads them again, and "
+            f"`gnsq-pipeline spool replay {location} {name}` publishes them again; 'failOnDataLoss' = 'false' goes on "
+            "without them. Give each read a 'readId': a job that is started again then reads the same rows"
+        )
+        if read in lost:
+            raise SpoolError(text)
+        _log.warning("%s", text)
+    longest = max(_READ_RETENTION, settings.spool_retention)
+    for read in reads:
+        if time.time() - read.created > longest and read not in lost:
+            place(location).delete(os.path.join(location, read.stream))

@@ -1,6 +1,6 @@
 """The spool: messages on disk from before their FIN until Spark has committed them.
 
-    {spoolLocation}/{stream}/stream                               what the stream is, JSON, written once by the driver
+    {spoolLocation}/{stream}/stream                               what the stream is, JSON, written by the driver
                              plan                                 of a batch read: what all scans of it read, JSON
                              committed                            number of the last batch that needs no replay
                              batches/{batch}/{topic}@{nsqd}/000000   a chain: segments and ends, numbered by slot
@@ -186,19 +186,32 @@ class Spool:
         return cls(settings.spool_location, stream, strict=settings.fail_on_data_loss)
 
     @classmethod
-    def create(cls, location: str, stream: str, *, kind: str, topics: Sequence[str], channel: str) -> "Spool":
-        """A new stream's directory, made by the driver; `kind` is "readStream" or "read". SpoolError if it can't be."""
+    def create(
+        cls, location: str, stream: str, *, kind: str, topics: Sequence[str], channel: str, session: str = ""
+    ) -> "Spool":
+        """A new stream's directory, made by the driver; `kind` is "readStream" or "read", `session` that of a read
+        without a name. SpoolError if it can't be."""
         spool = cls(location, stream)
         check_location(location)
         about = {"version": 1, "kind": kind, "created": int(time.time()), "topics": list(topics), "channel": channel}
+        about["session"] = session
         try:
             for name in ("batches", "ids"):
                 spool._place.make_directory(spool._file(name))
             if not spool.exists():
-                spool._place.replace(spool._file("stream"), [json.dumps(about).encode() + b"\n"])
+                spool._note(about)
         except OSError as error:
             raise _trouble("make", spool.directory, error) from None
         return spool
+
+    def _note(self, about: Mapping[str, object]) -> None:
+        self._place.replace(self._file("stream"), [json.dumps(about).encode() + b"\n"])
+
+    def mark_named(self) -> None:
+        """Let other reads begin: somebody knows this batch read by its name, or has published its messages again."""
+        about = self.about()
+        if about.get("session"):
+            self._note(about | {"session": ""})
 
     def _file(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -266,7 +279,7 @@ class Spool:
 
 
 def chain_name(topic: str, nsqd: str) -> str:
-    """A file name for a topic of an nsqd."""
+    """A file name for a topic of an nsqd, and for the name of a batch read of a channel."""
     return f"{quote(topic, safe='')}@{quote(nsqd, safe='[]:')}"
 
 

@@ -3,10 +3,11 @@
 import json
 import os
 import pickle
+import re
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, InputPartiti
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from gnsq_pipeline.spool import publish as replay
 from kit.auth_server import EVERYTHING, AuthServer, grant
 from kit.certificates import write_identities
 from kit.daemons import Daemon, free_port
@@ -26,9 +28,11 @@ from pyspark_nsq.batch_reader import plan as plan_scan
 from pyspark_nsq.catalog_table import schema_of
 from pyspark_nsq.columns import ARROW_SCHEMA
 from pyspark_nsq.data_source import NsqDataSource
-from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
+from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError, SpoolError
 from pyspark_nsq.options import Settings, parse
 from pyspark_nsq.read_task import ReadPartition, mute_broken_sockets
+from pyspark_nsq.retention import inspect
+from pyspark_nsq.segment import EntryKind, pack_entry
 from pyspark_nsq.spool import Spool
 from pyspark_nsq.stream_reader import NsqStreamReader
 
@@ -227,8 +231,98 @@ def test_the_spool_keeps_a_read_for_a_day(gnsqd: Daemon, tmp_path: Path) -> None
     (first / "stream").write_text(json.dumps(about))
     stream = Spool.create(str(spool), "s", kind="readStream", topics=("t",), channel="c")
     Path(stream.directory, "stream").write_text(json.dumps(about | {"kind": "readStream"}))
+    fourth = Spool.create(str(spool), "u@d", kind="read", topics=("t",), channel="d", session="another")
+    chain = fourth.chain(1, "t", "n:1")
+    chain.open()
+    chain.append(pack_entry(EntryKind.SEGMENT, 0, 0, b"1" * 16, b"payload"))
+    fourth._note(about | {"session": "another", "channel": "d"})
     third = planned()
-    assert [path.exists() for path in (first, second, third, spool / "s")] == [False, True, True, True]
+    kept = (first, second, third, spool / "s", spool / "u@d")
+    assert [path.exists() for path in kept] == [False, True, True, True, True]
+
+
+# Reads with a name and without one
+
+
+@pytest.fixture
+def enter(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Begins another session, as another application is."""
+
+    def begin(session: str) -> None:
+        monkeypatch.setattr("pyspark.SparkFiles._root_directory", f"/tmp/spark-1/userFiles-2/{session}")
+
+    begin("first")
+    return begin
+
+
+def load(nsqd: Daemon, tmp_path: Path, **more: str) -> NsqReader:
+    """The reader of one scan of a new frame."""
+    given = options(nsqd, spoolLocation=str(tmp_path / "spool"), **more)
+    reader = pickle.loads(pickle.dumps(NsqDataSource(CaseInsensitiveDict(given)))).reader(SCHEMA)
+    assert isinstance(reader, NsqReader)
+    return reader
+
+
+def values(reader: NsqReader) -> list[object]:
+    return sorted(row["value"] for row in rows(reader, reader.partitions()))  # type: ignore[type-var]
+
+
+def test_a_read_of_the_same_name_has_the_same_rows_in_a_new_session(
+    nsqd: Daemon, tmp_path: Path, enter: Callable[..., None]
+) -> None:
+    """Also if the job died halfway through the read."""
+    publish(nsqd, "t", *bodies(30_000))
+    first = load(nsqd, tmp_path, readId="2026-11-27T00:00+00:00/1")
+    batches = first.read(first.partitions()[0])
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    publish(nsqd, "t", b"later")
+    enter("second")
+    for _ in range(2):
+        assert values(load(nsqd, tmp_path, readId="2026-11-27T00:00+00:00/1")) == sorted(bodies(30_000))
+    assert values(load(nsqd, tmp_path, readId="another")) == [b"later"]
+
+
+def test_the_messages_of_a_read_without_a_name_are_not_passed_over_in_a_new_session(
+    nsqd: Daemon, tmp_path: Path, enter: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    create(nsqd, "t", "c", "d")
+    publish(nsqd, "t", *bodies(100))
+    assert values(load(nsqd, tmp_path)) == sorted(bodies(100))
+    assert not caplog.messages
+    assert values(load(nsqd, tmp_path)) == []
+    assert "has 100 messages of channel c, which another batch read took" in caplog.text
+    enter("second")
+    with pytest.raises(SpoolError, match="100 messages .* `gnsq-pipeline spool replay .* publishes") as error:
+        load(nsqd, tmp_path).partitions()
+    assert values(load(nsqd, tmp_path, failOnDataLoss="false")) == []
+    assert values(load(nsqd, tmp_path, readId="named")) == []
+    assert len(values(load(nsqd, tmp_path, channel="d"))) == 100
+    (name,) = re.findall("'readId' = '([0-9a-f]{32})' reads them again", str(error.value))
+    assert values(load(nsqd, tmp_path, readId=name)) == sorted(bodies(100))
+    assert values(load(nsqd, tmp_path)) == []
+
+
+def test_messages_that_were_published_again_stop_no_read(
+    gnsqd: Daemon, tmp_path: Path, enter: Callable[..., None]
+) -> None:
+    publish(gnsqd, "t", *bodies(10))
+    values(load(gnsqd, tmp_path))
+    (report,) = inspect(str(tmp_path / "spool"))
+    assert isinstance(gnsqd.tcp_address, tuple)
+    replay(str(tmp_path / "spool"), report, Settings(nsqd_tcp_addresses=(gnsqd.tcp_address,)), None, False)
+    enter("second")
+    assert values(load(gnsqd, tmp_path)) == sorted(bodies(10))
+
+
+def test_a_name_belongs_to_topics_of_a_channel(nsqd: Daemon, tmp_path: Path) -> None:
+    for topic in ("t", "u"):
+        create(nsqd, topic)
+        publish(nsqd, topic, *bodies(3, topic))
+    assert len(values(load(nsqd, tmp_path, readId="r"))) == 3
+    with pytest.raises(OptionError, match=r"a read of other topics: expected 'subscribe' = 't', or another name"):
+        load(nsqd, tmp_path, readId="r", subscribe="t,u").partitions()
+    assert len(values(load(nsqd, tmp_path, readId="r", channel="d", subscribe="u"))) == 3
 
 
 def test_a_read_goes_over_tls_with_a_secret(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
