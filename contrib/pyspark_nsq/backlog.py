@@ -1,7 +1,8 @@
 """Messages queued in the nsqds, for the planner of a stream: where topics are, and how much is in them.
 
 Discovery finds the nsqds. One that is no longer listed is still asked while it answers, since messages may wait there;
-and if no nsqlookupd answers, those known are enough. On an nsqd that has a topic but not the channel, the channel is
+and if no nsqlookupd answers, those known are enough. One that does not answer is asked again after pauses that grow,
+while the others are read. On an nsqd that has a topic but not the channel, the channel is
 made: the topic's backlog moves over, and what is published from then on gets there. Until then the topic's own depth
 is the backlog.
 """
@@ -9,10 +10,11 @@ is the backlog.
 import logging
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 from pyspark_nsq.client import Client
-from pyspark_nsq.discovery import Depth, Nsqd, depth, find_nsqds
+from pyspark_nsq.discovery import Depth, Nsqd, depths, find_nsqds
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError
 from pyspark_nsq.offsets import Key, Offset
 from pyspark_nsq.options import Settings
@@ -21,6 +23,8 @@ from pyspark_nsq.spool import Spool
 _LOOK_INTERVAL = 0.25  # seconds between looks while nothing waits
 _DISCOVERY_INTERVAL = 5.0  # seconds
 _NEW_TOPIC_INTERVAL = 1.0  # seconds, while no nsqd has the topic
+_PAUSES = 1.0, 60.0  # seconds until an nsqd that did not answer is asked again: after the first time, and at most
+_PATIENCE = 0.2  # seconds to wait for its answer then
 _REMEMBER = 600.0  # seconds for which an nsqd is known that neither answers nor is listed
 _MSG_TIMEOUT = 60.0  # seconds, nsqd's default
 _SCAN = 5.0  # seconds, more than nsqd needs to notice a timeout
@@ -28,6 +32,14 @@ _LOOKS_WITH_OTHERS = 3  # in a row, until a warning
 _VAIN_BATCHES = 3  # that bring nothing, before a drain gives up the messages there
 
 _log = logging.getLogger(__name__)
+
+
+class _Silence(NamedTuple):
+    """An nsqd that does not answer: the error, and the pause in seconds, with its end, until it is asked again."""
+
+    error: str
+    pause: float
+    until: float
 
 
 class Backlog:
@@ -40,7 +52,9 @@ class Backlog:
         self._discover_at = float("-inf")
         self._looked = float("-inf")
         self._reached = False  # at a TCP address
-        self._silent: dict[str, str] = {}  # by name: what was wrong
+        self._pool: ThreadPoolExecutor | None = None
+        self._asked: dict[str, Future[dict[str, Depth]]] = {}  # without an answer, by name
+        self._silent: dict[str, _Silence] = {}  # by name
         self._others: dict[Key, int] = {}  # in how many looks in a row there were consumers
         self.depths: dict[Key, Depth] = {}
 
@@ -57,14 +71,11 @@ class Backlog:
         if not any(at.waiting for at in self.depths.values()):
             time.sleep(max(0.0, self._looked + _LOOK_INTERVAL - time.monotonic()))
         places = self._places(before)
-        with ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(lambda place: self._depth(*place), places))
+        answers = self._answers()
         self._looked = time.monotonic()
-        self.depths = {
-            (topic, nsqd.name): answer for (topic, nsqd), answer in zip(places, answers, strict=True) if answer
-        }
+        self.depths = {(topic, nsqd.name): answers[nsqd.name][topic] for topic, nsqd in places if nsqd.name in answers}
         if places and not self.depths and before.batch == 0:
-            raise DiscoveryError(f"no nsqd answers: {'; '.join(sorted(self._silent.values()))}")
+            raise DiscoveryError(f"no nsqd answers: {'; '.join(sorted(one.error for one in self._silent.values()))}")
         if before.batch == 0 and self.depths and not self._reached:
             self._reach([nsqd for topic, nsqd in places if (topic, nsqd.name) in self.depths])
         for topic, nsqd in places:
@@ -127,16 +138,31 @@ class Backlog:
                 return
         raise errors[0]
 
-    def _depth(self, topic: str, nsqd: Nsqd) -> Depth | None:
-        try:
-            answer = depth(self._settings, nsqd, topic, self._settings.channel)
-        except DiscoveryError as error:
-            if nsqd.name not in self._silent:
-                _log.warning("%s", error)
-            self._silent[nsqd.name] = str(error)
-            return None
-        self._silent.pop(nsqd.name, None)
-        return answer
+    def _answers(self) -> dict[str, dict[str, Depth]]:
+        """Asks the nsqds; returns, by name, the depths of those that answer. One that did not answer before is hardly
+        waited for: its answer may come at a later look."""
+        self._pool = self._pool or ThreadPoolExecutor(16)
+        for name, (nsqd, _) in self._known.items():
+            due = name not in self._silent or time.monotonic() >= self._silent[name].until
+            if due and name not in self._asked:
+                self._asked[name] = self._pool.submit(depths, self._settings, nsqd, self._settings.topics)
+        answers = {}
+        for name, asked in list(self._asked.items()):
+            silence = self._silent.get(name)
+            try:
+                answers[name] = asked.result(_PATIENCE if silence else None)
+            except DiscoveryError as error:
+                if not silence:
+                    _log.warning("%s", error)
+                pause = min(2 * silence.pause, _PAUSES[1]) if silence else _PAUSES[0]
+                self._silent[name] = _Silence(str(error), pause, time.monotonic() + pause)
+            except TimeoutError:
+                continue
+            else:
+                if self._silent.pop(name, None):
+                    _log.warning("nsqd %s answers again", name)
+            del self._asked[name]
+        return answers
 
     def _make_channel(self, topic: str, nsqd: Nsqd) -> None:
         try:

@@ -18,7 +18,7 @@ from pyspark import SparkFiles, TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_nsq.client import Client
-from pyspark_nsq.discovery import Nsqd, depth, find_nsqds
+from pyspark_nsq.discovery import Depth, Nsqd, depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError, plain_errors
 from pyspark_nsq.offsets import Key, Offset, split
 from pyspark_nsq.options import Settings
@@ -95,12 +95,16 @@ def _look(settings: Settings, stream: str) -> Offset:
     the next read what comes from now on."""
     waiting: dict[Key, int] = {}
     known: dict[str, Nsqd] = {}
+    asked: dict[Nsqd, dict[str, Depth]] = {}
     for topic in settings.topics:
         nsqds = find_nsqds(settings, topic)
-        found = {nsqd: depth(settings, nsqd, topic, settings.channel) for nsqd in nsqds}
+        for nsqd in nsqds:
+            if nsqd not in asked:
+                asked[nsqd] = depths(settings, nsqd, settings.topics)
+        found = {nsqd: asked[nsqd][topic] for nsqd in nsqds}
         if not any(there.topic_exists for there in found.values()):
-            asked = f": asked {', '.join(nsqd.name for nsqd in nsqds)}" if nsqds else ""
-            raise DiscoveryError(f"no nsqd has the topic {topic!r}{asked}")
+            names = f": asked {', '.join(nsqd.name for nsqd in nsqds)}" if nsqds else ""
+            raise DiscoveryError(f"no nsqd has the topic {topic!r}{names}")
         for nsqd, there in found.items():
             if there.topic_exists:
                 with Client.connect(nsqd.tcp, settings) as client:  # or tasks would find the wrong address

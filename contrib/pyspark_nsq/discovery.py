@@ -8,7 +8,7 @@ import http.client
 import json
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -80,7 +80,7 @@ def missing_topics(settings: Settings) -> list[str]:
     for topic in settings.topics:
         try:
             nsqds = find_nsqds(settings, topic)
-            if not any(depth(settings, nsqd, topic, settings.channel).topic_exists for nsqd in nsqds):
+            if not any(depths(settings, nsqd, [topic])[topic].topic_exists for nsqd in nsqds):
                 missing.append(topic)
         except DiscoveryError as error:
             _log.info("%s", error)
@@ -111,10 +111,13 @@ def _producers(lookupd: Address, topic: str | None, settings: Settings) -> list[
         raise DiscoveryError(f"{who} does not answer as nsqlookupd does") from None
 
 
-def depth(settings: Settings, nsqd: Nsqd, topic: str, channel: str) -> Depth:
-    """Queued messages there; zeros for a topic or channel that is not there. DiscoveryError when it doesn't answer."""
+def depths(settings: Settings, nsqd: Nsqd, topics: Sequence[str]) -> dict[str, Depth]:
+    """Returns the queued messages of each topic, by one request; zeros if the nsqd does not have the topic or channel.
+    DiscoveryError when it doesn't answer."""
     # If also asked for a channel, nsqd leaves out topics without it, and their queued messages.
-    query = {"format": "json", "include_clients": "false", "include_mem": "false", "topic": topic}
+    query = {"format": "json", "include_clients": "false", "include_mem": "false"}
+    if len(topics) == 1:
+        query["topic"] = topics[0]
     who = f"nsqd {nsqd.name}"
     tls = tls_of(settings) if settings.nsqd_http_tls else None
     is_assumed = settings.nsqd_tcp_addresses and not settings.nsqd_http_addresses
@@ -124,26 +127,27 @@ def depth(settings: Settings, nsqd: Nsqd, topic: str, channel: str) -> Depth:
         hint = " (option 'nsq.nsqd.http.tls' asks by HTTPS)" if status == 403 and tls is None else ""
         raise DiscoveryError(f"{who} answered {status} to /stats at HTTP address {name_of(nsqd.http)}{hint}")
     try:
-        return _depth(answer, topic, channel)
+        stats = {found["topic_name"]: found for found in answer["topics"] or ()}
+        return {topic: _depth(answer, stats.get(topic), settings.channel) for topic in topics}
     except (LookupError, TypeError, ValueError):
         raise DiscoveryError(f"{who} does not answer as nsqd does at HTTP address {name_of(nsqd.http)}") from None
 
 
-def _depth(stats: Mapping[str, Any], topic: str, channel: str) -> Depth:
+def _depth(stats: Mapping[str, Any], found: Mapping[str, Any] | None, channel: str) -> Depth:
     here = Depth(start_time=int(stats["start_time"]))
-    for found in stats["topics"] or ():
-        if found["topic_name"] == topic:
-            here = here._replace(topic=int(found["depth"]), topic_exists=True, paused=bool(found["paused"]))
-            for one in found["channels"] or ():
-                if one["channel_name"] == channel:
-                    return here._replace(
-                        channel=int(one["depth"]),
-                        in_flight=int(one["in_flight_count"]),
-                        deferred=int(one["deferred_count"]),
-                        channel_exists=True,
-                        consumers=int(one["client_count"]),
-                        paused=here.paused or bool(one["paused"]),
-                    )
+    if found is None:
+        return here
+    here = here._replace(topic=int(found["depth"]), topic_exists=True, paused=bool(found["paused"]))
+    for one in found["channels"] or ():
+        if one["channel_name"] == channel:
+            return here._replace(
+                channel=int(one["depth"]),
+                in_flight=int(one["in_flight_count"]),
+                deferred=int(one["deferred_count"]),
+                channel_exists=True,
+                consumers=int(one["client_count"]),
+                paused=here.paused or bool(one["paused"]),
+            )
     return here
 
 

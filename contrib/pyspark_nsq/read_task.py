@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pyspark_nsq.columns import Messages, pack, rows_of
-from pyspark_nsq.discovery import Nsqd, depth
+from pyspark_nsq.discovery import Nsqd, depths
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError, SpoolError, plain_errors
 from pyspark_nsq.known_ids import KnownIds
 from pyspark_nsq.offsets import Offset
@@ -184,7 +184,8 @@ class _Task:
     def _start_time(self) -> int:
         """When the nsqd was started to which a connection is open; 0 if it does not report that."""
         try:
-            return depth(self.settings, self.partition.nsqd, self.partition.topic, self.settings.channel).start_time
+            topic = self.partition.topic
+            return depths(self.settings, self.partition.nsqd, [topic])[topic].start_time
         except DiscoveryError as error:
             _log.warning("%s", error)
             return 0

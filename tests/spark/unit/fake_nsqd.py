@@ -208,8 +208,8 @@ def patch(monkeypatch: pytest.MonkeyPatch, nsqds: Sequence[FakeNsqd]) -> None:
         def connect(cls, address: Address, settings: Settings) -> FakeClient:
             return FakeClient(by_address[address])
 
-    def depth(settings: Settings, nsqd: Nsqd, topic: str, channel: str) -> Depth:
-        return by_address[nsqd.tcp].depth()
+    def depths(settings: Settings, nsqd: Nsqd, topics: Sequence[str]) -> dict[str, Depth]:
+        return dict.fromkeys(topics, by_address[nsqd.tcp].depth())
 
     def find_nsqds(settings: Settings, topic: str | None = None) -> list[Nsqd]:
         return [fake.nsqd for fake in nsqds]
@@ -217,7 +217,7 @@ def patch(monkeypatch: pytest.MonkeyPatch, nsqds: Sequence[FakeNsqd]) -> None:
     for module in (subscription, backlog):
         monkeypatch.setattr(module, "Client", Client)
     for module in (read_task, backlog):
-        monkeypatch.setattr(module, "depth", depth)
+        monkeypatch.setattr(module, "depths", depths)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr(subscription, "wait", lambda clients, timeout: False)
     monkeypatch.setattr(backlog, "find_nsqds", find_nsqds)

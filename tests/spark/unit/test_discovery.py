@@ -12,7 +12,7 @@ from kit.daemons import DEADLINE, Daemon, eventually, free_port
 from kit.peer_program import start_nsqlookupd
 from kit.traffic import DaemonFactory, create, post, publish
 from pyspark_nsq.client import Client
-from pyspark_nsq.discovery import Depth, Nsqd, depth, find_nsqds, missing_topics
+from pyspark_nsq.discovery import Depth, Nsqd, depths, find_nsqds, missing_topics
 from pyspark_nsq.errors import DiscoveryError
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings, parse
@@ -140,7 +140,7 @@ def test_configured_nsqds_have_http_one_above_tcp_unless_given(more: dict[str, s
 
 
 def waits(nsqd: Daemon, channel: str = "c") -> Depth:
-    return depth(Settings(discovery_timeout=30.0), shown(nsqd), "t", channel)
+    return depths(Settings(channel=channel, discovery_timeout=30.0), shown(nsqd), ["t"])["t"]
 
 
 def test_depth_has_queued_in_flight_and_deferred_messages(nsqd: Daemon) -> None:
@@ -158,6 +158,13 @@ def test_depth_has_queued_in_flight_and_deferred_messages(nsqd: Daemon) -> None:
         eventually(lambda: waits(nsqd) == there)
         # A channel that is not there hides nothing of the topic.
         assert waits(nsqd, "other") == Depth(topic_exists=True, start_time=start)
+        publish(nsqd, "u", b"x")
+        all_three = depths(Settings(channel="c", discovery_timeout=30.0), shown(nsqd), ["t", "u", "v"])
+        assert all_three == {
+            "t": there,
+            "u": Depth(topic=1, topic_exists=True, start_time=start),
+            "v": Depth(start_time=start),
+        }
 
 
 def test_a_pause_of_topic_or_channel_is_seen(nsqd: Daemon) -> None:
@@ -185,4 +192,4 @@ def test_an_answer_that_is_not_of_nsqd_is_reported(answer: bytes, text: str) -> 
     with AuthServer(answer) as server:
         here = Nsqd("n", ("127.0.0.1", 1), address(server.address))
         with pytest.raises(DiscoveryError, match=f"^nsqd n {text.format(server.address)}"):
-            depth(Settings(), here, "t", "c")
+            depths(Settings(channel="c"), here, ["t"])

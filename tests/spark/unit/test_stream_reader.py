@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any, NoReturn
 
 import pytest
@@ -156,6 +157,59 @@ def test_an_nsqd_that_is_away_holds_up_nobody(
     for _ in range(3):
         assert quotas(reader) == {"node:4250": [2]}
     assert len(caplog.records) == 1, "one warning, not one for each look"
+
+
+def test_an_nsqd_that_is_away_is_asked_again_after_pauses_that_grow(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    asked: list[float] = []
+    answer = Event()
+    in_truth = nsqds[0].depth
+
+    def depth() -> Depth:
+        asked.append(now)
+        if asked[3:]:
+            assert answer.wait(60)  # from the fourth time on, it does not even refuse
+        return in_truth()
+
+    monkeypatch.setattr(nsqds[0], "depth", depth)
+    monkeypatch.setattr("pyspark_nsq.backlog.time.monotonic", lambda: now)
+    monkeypatch.setattr(backlog, "_PATIENCE", 60.0)
+    monkeypatch.setattr(backlog, "_PAUSES", (1.0, 3.0))
+    nsqds[0].up = False
+    nsqds[1].publish(2)
+    reader = NsqStreamReader(settings)
+    for now in (0.0, 0.9, 1.0, 2.9, 3.0, 5.9, 6.0, 7.0, 99.0):
+        if now == 6:
+            monkeypatch.setattr(backlog, "_PATIENCE", 0.0)
+        assert quotas(reader) == {"node:4250": [2]}
+    assert asked == [0, 1, 3, 6]
+    nsqds[0].up = True
+    nsqds[0].publish(1)
+    answer.set()
+    monkeypatch.setattr(backlog, "_PATIENCE", 60.0)
+    assert quotas(reader) == {"node:4150": [1], "node:4250": [2]}
+    assert [record.getMessage() for record in caplog.records] == [
+        "nsqd node:4150 does not answer",
+        "nsqd node:4150 answers again",
+    ]
+
+
+def test_an_nsqd_is_asked_once_for_all_topics(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    in_truth = nsqds[0].depth
+
+    def depth() -> Depth:
+        nonlocal asked
+        asked += 1
+        return in_truth()
+
+    monkeypatch.setattr(nsqds[0], "depth", depth)
+    plan(NsqStreamReader(replace(settings, topics=(TOPIC, "views", "orders"))))
+    assert asked == 1
 
 
 def test_a_new_stream_of_nsqds_that_are_all_away_is_reported(settings: Settings, nsqds: list[FakeNsqd]) -> None:
