@@ -290,6 +290,29 @@ def cut_put(payload: bytes, start: int, end: int) -> bytes:
     return b"".join([_PUT.pack(max(start, first), len(frames), due), *frames])
 
 
+def decode_range(parts: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    """Yields (number of the first message, frames) of each record of `/topic/messages?format=records`, which arrives in
+    parts of any size, as soon as it is whole; StorageError."""
+    data = bytearray()
+    for part in parts:
+        data += part
+        begin = 0
+        while (start := begin + _NUMBER.size) <= len(data):
+            end = start + _NUMBER.unpack_from(data, begin)[0]
+            if end > len(data):
+                break
+            payload = bytes(data[start:end])
+            first, count, _ = decode_put(payload)
+            frames = split_frames(payload, PUT_HEAD, 0)
+            if len(frames) != count:
+                raise StorageError("invalid record")
+            yield first, frames
+            begin = end
+        del data[:begin]
+    if data:
+        raise StorageError("ends in the middle of a record")
+
+
 def _unpack(layout: Struct, payload: bytes | memoryview) -> tuple[int, ...]:
     if len(payload) < layout.size:
         raise StorageError("record too short")
