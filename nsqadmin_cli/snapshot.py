@@ -7,16 +7,16 @@ from dataclasses import InitVar, dataclass, field, make_dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import groupby
 from operator import add, attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gnsqd.shared.statistics import counts_of
 from nsqadmin_cli.api import ChannelStats, ClientStats, Latency, NodeStats, Nsqd, Percentile, TopicStats
 from nsqadmin_cli.cluster import Answers, Cluster, by_node, errors_of, values_of
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_cli.http_client import Address, NodeError, NodeRefused
 from nsqadmin_cli.output import not_found
 from nsqadmin_cli.table import as_json
-from nsqadmin_cli.units import grouped, suggestion
+from nsqadmin_cli.units import grouped, printable, suggestion
 
 _OF_TOPIC, _OF_CHANNEL = counts_of(TopicStats), counts_of(ChannelStats)
 # Counts that topics do not have.
@@ -280,6 +280,22 @@ def no_such(cluster: Cluster, errors: Sequence[AdminError], topic: str, channel:
         return not_found(what + suggestion(topic, known), [])
     channels = known[topic] if topic else set().union(*known.values())
     return not_found(what + suggestion(channel, sorted(channels)), [])
+
+
+T = TypeVar("T")
+_ABSENT = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "MESSAGE_NOT_FOUND")
+
+
+def present(cluster: Cluster, answers: Answers[T], topic: str, channel: str = "", message: str = "") -> Answers[T]:
+    """The answers without those of nodes that do not have the topic, channel or message; NotFound if no node has it."""
+    absent = {at: one.code for at, one in answers.items() if isinstance(one, NodeRefused) and one.code in _ABSENT}
+    others = {at: one for at, one in answers.items() if at not in absent}
+    if absent and not values_of(others):
+        errors = [*cluster.lookupd_errors, *errors_of(others)]
+        if "MESSAGE_NOT_FOUND" in absent.values():
+            raise not_found(f"the message {printable(message, 100)}", errors)
+        raise no_such(cluster, errors, topic, channel)
+    return others
 
 
 def names_of(nodes: Iterable[NodeStats]) -> dict[str, set[str]]:

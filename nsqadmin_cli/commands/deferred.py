@@ -15,11 +15,10 @@ from nsqadmin_cli.command_base import command, option
 from nsqadmin_cli.http_client import NodeRefused
 from nsqadmin_cli.message import MOST, body_of
 from nsqadmin_cli.output import Confirm, Output, not_found, report
-from nsqadmin_cli.snapshot import no_such
+from nsqadmin_cli.snapshot import present
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Line, Table, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import LONGEST, iso_time, parse_duration, printable
 
-_ABSENT = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND")
 _WITHIN = (60, 3600, 86400, 604800)  # seconds
 
 
@@ -88,12 +87,8 @@ def deferred(
     place = {"topic": topic, "channel": channel}
     query = place | {"limit": str(limit)} | ({"from": _moment(since)} if since else {})
     query |= {"id": cancel} if cancel is not None else {}
-    asked = cluster.ask(partial(_look, query))
-    answers = {at: one for at, one in asked.items() if one is not None}
-    nodes = values_of(answers)
-    if not nodes and len(answers) < len(asked):
-        raise no_such(cluster, [*cluster.lookupd_errors, *errors_of(answers)], topic, channel)
-    rows = sorted((row for node in nodes.values() for row in node.first), key=lambda row: row.due)[:limit]
+    answers = present(cluster, cluster.ask(partial(_look, query)), topic, channel)
+    rows = sorted((row for node in values_of(answers).values() for row in node.first), key=lambda row: row.due)[:limit]
     if cancel is not None:
         rows = _cancel(cluster, confirm, query, rows, answers)
     counts = rows_of(DeferredNode, answers)
@@ -142,8 +137,8 @@ def _moment(text: str) -> str:
         return text
 
 
-def _look(query: Mapping[str, str], node: Nsqd) -> DeferredNode | None:
-    """None if it does not have the channel. UsageError for an invalid time."""
+def _look(query: Mapping[str, str], node: Nsqd) -> DeferredNode:
+    """UsageError for an invalid time."""
 
     @expecting("a list of deferred messages")
     def read(data: Any) -> DeferredNode:
@@ -162,8 +157,6 @@ def _look(query: Mapping[str, str], node: Nsqd) -> DeferredNode | None:
     try:
         return node.ask("/channel/deferred", read, query, reasons=reasons)
     except NodeRefused as error:
-        if error.code in _ABSENT:
-            return None
         if error.code == "MESSAGE_NOT_FOUND":
             return DeferredNode(str(node))
         if error.code == "INVALID_ARG_FROM":

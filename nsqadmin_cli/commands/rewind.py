@@ -11,17 +11,12 @@ from nsqadmin_cli.api import ModelError, Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, rows_of, values_of
 from nsqadmin_cli.command_base import command, option
 from nsqadmin_cli.http_client import NodeError, NodeRefused
-from nsqadmin_cli.output import Confirm, Output, not_found, report
-from nsqadmin_cli.snapshot import no_such
+from nsqadmin_cli.output import Confirm, Output, report
+from nsqadmin_cli.snapshot import present
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Line, Table, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import plural, printable
 
-_ABSENT = {
-    "TOPIC_NOT_FOUND": "does not have the topic",
-    "CHANNEL_NOT_FOUND": "does not have the channel",
-    "MESSAGE_NOT_FOUND": "does not have the message",
-}
-_REASONS = _ABSENT | {
+_REASONS = {
     "NOT_FOUND": "cannot rewind channels: it is not gnsqd, or an older one",
     "NO_JOURNAL": "keeps no finished messages: that needs --durability and --retention-bytes",
     "NO_RETENTION": "keeps no finished messages: that needs --retention-bytes",
@@ -73,14 +68,8 @@ def rewind(
     """
     query = {"topic": topic, "channel": channel, "to": to} | ({"until": until} if until is not None else {})
     asked = cluster.ask(partial(_rewind, "GET", query))
-    absent = {error.reason for error in errors_of(asked)} & {*_ABSENT.values()}
-    answers = {at: one for at, one in asked.items() if not (isinstance(one, NodeError) and one.reason in absent)}
+    answers = present(cluster, asked, topic, channel, to if until is None else f"{to} or {until}")
     plans = values_of(answers)
-    if absent and not plans:
-        errors = [*cluster.lookupd_errors, *errors_of(answers)]
-        if _ABSENT["MESSAGE_NOT_FOUND"] in absent:
-            raise not_found(f"the message {printable(to if until is None else f'{to} or {until}', 100)}", errors)
-        raise no_such(cluster, errors, topic, channel)
     if plans and not confirm.dry_run:
         count = plural(sum(row.messages or 0 for row in plans.values()), "message")
         warning = f"{count} will be delivered again to the channel {channel} in the topic {topic}."

@@ -12,10 +12,8 @@ from nsqadmin_cli.cluster import Cluster, errors_of, rows_of, values_of
 from nsqadmin_cli.command_base import command, option
 from nsqadmin_cli.http_client import NodeRefused
 from nsqadmin_cli.output import Confirm, Output, report
-from nsqadmin_cli.snapshot import no_such
+from nsqadmin_cli.snapshot import present
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Line, Tone, column, described, json_only, table_of
-
-_ABSENT = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND")
 
 
 @dataclass(slots=True)
@@ -54,14 +52,11 @@ def rules(
     given = {"rate": rate, "burst": burst, "ordered": ordered}
     changes = {name: str(value).lower() for name, value in given.items() if value is not None}
     query = {"topic": topic, "channel": channel}
-    asked = cluster.ask(partial(_ask, "GET", query))
-    answers = {at: one for at, one in asked.items() if not (isinstance(one, NodeRefused) and one.code in _ABSENT)}
-    if not values_of(answers):
-        raise no_such(cluster, [*cluster.lookupd_errors, *errors_of(answers)], topic, channel)
-    if changes and not confirm.dry_run:
+    answers = present(cluster, cluster.ask(partial(_ask, "GET", query)), topic, channel)
+    nodes = [Nsqd(address, cluster.http) for address in values_of(answers)]
+    if changes and nodes and not confirm.dry_run:
         shown = ", ".join(f"{name} {value}" for name, value in changes.items())
         confirm.ask(f"The channel {channel} in the topic {topic} gets {shown}.", [], "Change it?")
-        nodes = [Nsqd(address, cluster.http) for address in values_of(answers)]
         answers |= cluster.ask(partial(_ask, "POST", query | changes), nodes)
     rows = rows_of(RulesRow, answers)
     table = table_of(RulesRow, rows, without=[] if any(row.result for row in rows) else ["result"])
