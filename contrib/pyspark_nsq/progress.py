@@ -48,7 +48,7 @@ def read_progress(text: str) -> Progress:
     def by_nsqd(figure: str) -> Mapping[Key, int]:  # sources of several channels may read one topic
         found: dict[Key, int] = {}
         for report in reports:
-            for topic, nsqds in report[figure].items():
+            for topic, nsqds in report.get(figure, {}).items():
                 for nsqd, count in nsqds.items():
                     found[topic, nsqd] = found.get((topic, nsqd), 0) + count
         return found
@@ -82,7 +82,6 @@ class Metrics:
 
         self.registry = CollectorRegistry()
         self._families: list[Any] = []
-        self._nsqds: dict[str, set[Key]] = {}  # that have series, by pipeline
 
         def make(kind: type[Any], name: str, text: str, *labels: str, **more: Any) -> Any:
             family = kind(name, text, ["pipeline", *labels], "gnsq_pipeline", registry=self.registry, **more)
@@ -100,6 +99,7 @@ class Metrics:
         self._speed = make(Gauge, "rows_per_second", "Rows per second of the last batch that had rows")
         self._lag = make(Gauge, "lag_messages", "Messages queued at the nsqd", *place)
         self._in_flight = make(Gauge, "in_flight_messages", "Messages in flight when the batch was planned", *place)
+        self._places: dict[Any, dict[str, set[Key]]] = {self._lag: {}, self._in_flight: {}}  # with series, by pipeline
         self._suspects = make(Gauge, "suspects", "Messages of committed batches whose FIN is not confirmed")
         self._bytes = make(Gauge, "spool_bytes", "Bytes of committed batches and ids in the spool")
         self._state = make(Gauge, "state_rows", "Rows that Spark keeps for windows that are open")
@@ -114,12 +114,12 @@ class Metrics:
             self._batches.labels(pipeline).inc()
             self._seconds.labels(pipeline).observe(progress.seconds)
             self._speed.labels(pipeline).set(progress.rows_per_second)
-        before, self._nsqds[pipeline] = self._nsqds.get(pipeline, set()), set(progress.in_flight)
         for family, counts in (self._lag, progress.unread or {}), (self._in_flight, progress.in_flight):
             for key, count in counts.items():
                 family.labels(pipeline, *key).set(count)
-            for key in before - counts.keys():
+            for key in self._places[family].get(pipeline, set()) - counts.keys():
                 family.remove(pipeline, *key)
+            self._places[family][pipeline] = set(counts)
         for family, value in (self._suspects, progress.suspects), (self._bytes, progress.spool_bytes):
             if value is not None:
                 family.labels(pipeline).set(value)
@@ -133,9 +133,8 @@ class Metrics:
 
     def remove(self, pipeline: str) -> None:
         """Remove the series of a pipeline that has ended."""
-        nsqds = self._nsqds.pop(pipeline, set())
         for family in self._families:
-            for place in nsqds if family in (self._lag, self._in_flight) else [()]:
+            for place in self._places[family].pop(pipeline, set()) if family in self._places else [()]:
                 family.remove(pipeline, *place)
 
     @contextmanager

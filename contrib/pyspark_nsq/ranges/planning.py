@@ -171,6 +171,15 @@ class Planner:
             result[log] = places[log].position(begins[log].number + count, begins[log].begin)
         return result
 
+    def unread(self, positions: Positions) -> dict[str, dict[str, int]]:
+        """Returns, by topic and nsqd, how many messages are behind these positions, of nsqds that answer."""
+        counts: dict[str, dict[str, int]] = {}
+        for log, position in positions.items():
+            if (place := self.places.get(log)) is not None and place.nsqd.name not in self._failures:
+                nodes = counts.setdefault(place.topic, {})
+                nodes[place.nsqd.name] = nodes.get(place.nsqd.name, 0) + place.extent.next - position.number
+        return counts
+
     def tasks(self, start: Positions, end: Positions) -> list[RangePartition]:
         """Returns the tasks for the messages from `start` to `end`; DiscoveryError if nobody has one of the logs."""
         sizes = {log: position.number - _begin(start, position) for log, position in end.items()}

@@ -48,13 +48,7 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._is_draining and self._target is None:
             self._target = self._planner.latest()
         ends = self._planner.next(positions, self._target)
-        self._latest = {
-            "unread": {
-                f"{log[0]} at {position.node}": self._planner.places[log].extent.next - position.number
-                for log, position in ends.items()
-                if log in self._planner.places
-            }
-        }
+        self._latest = {"unread": self._planner.unread(ends)}
         if ends == positions:
             self._looked = time.monotonic()
             if self._is_draining:
@@ -64,7 +58,7 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._settings.channel, ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Returns the messages of each log that are behind the batch planned last."""
+        """Returns, by topic and nsqd, how many messages are behind the batch planned last."""
         return self._latest
 
     @plain_errors()

@@ -35,7 +35,7 @@ REPORTED: dict[str, Any] = {
     "stateOperators": [{"numRowsTotal": 12, "numRowsDroppedByWatermark": 3}],
     "sources": [
         {"latestOffset": OFFSET},
-        {"latestOffset": {"version": 1, "unread": {"t": {"a:1": 1}}, "in_flight": {"t": {"a:1": 2}}}},
+        {"latestOffset": {"unread": {"t": {"a:1": 1}}}},  # as of ranges
     ],
 }
 A, B, U = ("t", "a:1"), ("t", "b:1"), ("u", "a:1")
@@ -55,7 +55,7 @@ def progress(batch: int = 1, rows: int = 10, seconds: float = 2.0, lag: int | No
 
 def test_a_batch_is_read_from_what_spark_reports() -> None:
     read = read_progress(reported())
-    unread, in_flight = {A: 41, B: 2, U: 0}, {A: 7, B: 0, U: 0}
+    unread, in_flight = {A: 41, B: 2, U: 0}, {A: 5, B: 0, U: 0}
     assert read == Progress(7, REPORTED["timestamp"], 5000, 2.5, unread, 3, 12, in_flight, 3, 1024)
     assert (read.lag, read.rows_per_second) == (43, 2000)
 
@@ -116,13 +116,16 @@ def test_each_nsqd_has_series_as_long_as_it_is_reported() -> None:
     metrics.add("other", before)
     lags = [(A, 41), (B, 2), (U, 0)]
     assert of("lag_messages") == {(name, *key): lag for name in ("archive", "other") for key, lag in lags}
-    assert of("in_flight_messages")["archive", *A] == 7
+    assert of("in_flight_messages")["archive", *A] == 5
     metrics.add("archive", replace(before, unread={A: 8}, in_flight={A: 9}, suspects=None, spool_bytes=2048))
     metrics.remove("other")
     for name, expected in (("lag_messages", 8), ("in_flight_messages", 9)):
         assert of(name) == {("archive", *A): expected}
     for name, expected in (("suspects", 3), ("spool_bytes", 2048), ("state_rows", 12)):
         assert of(name) == {("archive",): expected}
+    metrics.add("archive", replace(before, in_flight={}))
+    assert of("lag_messages") == {("archive", *key): lag for key, lag in lags}
+    assert of("in_flight_messages") == {}
     metrics.remove("archive")
     assert samples(metrics) == {}
 
