@@ -2,7 +2,6 @@
 
 What a scan reads, and what it leaves in NSQ, is judged without a JVM in unit/test_batch_reader.py."""
 
-import contextlib
 import datetime
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ import pytest
 from kit.daemons import Daemon
 from kit.spark_topics import bodies, daemon_options, name
 from kit.traffic import post, publish
+from spark.lazy_actions import ACTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 Read = Callable[..., "DataFrame"]
-Values = Counter[bytes]
 
 
 @pytest.fixture
@@ -48,47 +47,6 @@ def test_a_row_has_everything_of_its_message(read: Read, nsqd: Daemon) -> None:
         assert before < row.timestamp_ns < time.time_ns()
         assert row.timestamp == datetime.datetime.fromtimestamp(row.timestamp_ns // 1000 / 1_000_000)
     assert len({row.message_id for row in rows}) == 2
-
-
-def values(frame: "DataFrame") -> Values:
-    return Counter(bytes(row.value) for row in frame.select("value").collect())
-
-
-def written(frame: "DataFrame", directory: Path) -> Values:
-    frame.write.parquet(str(directory))
-    return values(frame.sparkSession.read.parquet(str(directory)))
-
-
-def cached(frame: "DataFrame", directory: Path) -> Values:
-    frame.cache().count()
-    found = values(frame)
-    frame.unpersist()
-    return found & written(frame, directory)
-
-
-def after(first: Callable[["DataFrame"], object]) -> Callable[["DataFrame", Path], Values]:
-    """What is written after another action."""
-
-    def act(frame: "DataFrame", directory: Path) -> Values:
-        with contextlib.suppress(Exception):
-            first(frame)
-        return written(frame, directory)
-
-    return act
-
-
-# The actions of the second table of spark.md; each yields every message as often as the number specifies.
-ACTIONS: dict[str, tuple[Callable[["DataFrame", Path], Values], int]] = {
-    "a write": (written, 1),
-    "`show(5)`, then a write": (after(lambda frame: frame.take(5)), 1),  # as show does, without the printing
-    "`limit(10)`, then a write": (after(lambda frame: frame.limit(10).collect()), 1),
-    "`count()`, then a write": (after(lambda frame: frame.count()), 1),
-    "`orderBy`, then a write": (lambda frame, directory: written(frame.orderBy("value"), directory), 1),
-    "a join with itself": (lambda frame, _: values(frame.join(frame.select("message_id"), "message_id")), 1),
-    "a union with itself": (lambda frame, _: values(frame.union(frame)), 2),
-    "`cache`, `count()`, rows, `unpersist`, then a write": (cached, 1),
-    "a failed action, then a write": (after(lambda frame: frame.selectExpr("raise_error('no')").collect()), 1),
-}
 
 
 @pytest.mark.parametrize("action", ACTIONS)
