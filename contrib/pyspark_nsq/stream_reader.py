@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from pyspark_nsq.admission import SupportsTriggerAvailableNow, check_limits, default_limit
 from pyspark_nsq.backlog import Backlog, Drain
 from pyspark_nsq.errors import OptionError, SpoolError, plain_errors
 from pyspark_nsq.offsets import Offset, report, share, split
@@ -25,11 +25,6 @@ from pyspark_nsq.read_task import read_partition, tasks_of
 from pyspark_nsq.retention import Retention, inspect
 from pyspark_nsq.spool import Spool, check_location
 
-try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-except ImportError:  # Spark 4.1
-    SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
-
 _log = logging.getLogger(__name__)
 
 
@@ -37,11 +32,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans the batches of one streaming query."""
 
     def __init__(self, settings: Settings) -> None:
-        if settings.max_messages_per_trigger is not None and SupportsTriggerAvailableNow is object:
-            raise OptionError(
-                f"option 'maxMessagesPerTrigger' needs Spark 4.2 or newer, this is {pyspark.__version__}: "
-                "here each batch reads all queued messages"
-            )
+        check_limits(settings)
         self._settings = settings
         self._backlog = Backlog(settings)
         self._drain: Drain | None = None
@@ -55,20 +46,16 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing read yet, of a new stream; Spark asks twice in a first batch."""
         return Offset(self._new_stream, 0, self._settings.channel).to_json()
 
-    def getDefaultReadLimit(self) -> "ReadLimit":  # noqa: N802
-        limit = self._settings.max_messages_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        return default_limit(self._settings)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read what there is at the next look, and no more."""
         self._drain = Drain(self._backlog, self._settings.msg_timeout_ms)
 
     @plain_errors()
-    def latestOffset(  # noqa: N802
-        self, start: dict[str, Any] | None = None, limit: "ReadLimit | None" = None
-    ) -> dict[str, Any]:
-        """The plan of the next batch; `start` itself if nothing waits. Spark 4.1 passes neither `start` nor `limit`.
-        But before a query continues, it passes the last offset to `partitions`, as the start and as the end."""
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        """The plan of the next batch; `start` itself if nothing waits."""
         start = start or self._end or self.initialOffset()
         before = self._offset(start)
         if before.batch == 0 and self._latest is None and self._settings.spool_location is not None:

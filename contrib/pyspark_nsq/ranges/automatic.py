@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from pyspark_nsq.admission import SupportsTriggerAvailableNow, check_limits, default_limit
 from pyspark_nsq.errors import plain_errors
 from pyspark_nsq.options import Settings, check_spool
 from pyspark_nsq.ranges.planning import offers_ranges
@@ -18,9 +18,11 @@ class AutomaticStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     """Leaves everything to one of two readers, chosen by the offset of a checkpoint, or by what the nsqds offer."""
 
     def __init__(self, settings: Settings) -> None:
+        check_limits(settings)
         self._settings = settings
         self._chosen: Any = None
         self._is_draining = False
+        self._end: dict[str, Any] | None = None  # of the last batch whose tasks were planned
 
     def _reader(self, offset: dict[str, Any] | None = None) -> Any:
         if self._chosen is None:
@@ -40,16 +42,15 @@ class AutomaticStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         offset: dict[str, Any] = self._reader().initialOffset()
         return offset
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        limit = self._settings.max_messages_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        return default_limit(self._settings)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._is_draining = True
 
     @plain_errors()
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        offset: dict[str, Any] = self._reader(start).latestOffset(start, limit)
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        offset: dict[str, Any] = self._reader(start or self._end).latestOffset(start, limit)
         return offset
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -58,6 +59,7 @@ class AutomaticStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._end = end
         tasks: Sequence[InputPartition] = self._reader(end).partitions(start, end)
         return tasks
 

@@ -31,5 +31,7 @@ class RangeReader(DataSourceReader):
 
     @plain_errors()
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        task: RangePartition | None = partition.value
-        return iter(()) if task is None else task.read()  # None is what Spark makes of no partitions
+        if partition is None or partition.value is None:  # what Spark makes of no partitions, 4.1 the former
+            return iter(())
+        rows: Iterator[pa.RecordBatch] = partition.value.read()
+        return rows

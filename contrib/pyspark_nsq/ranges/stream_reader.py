@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
+from pyspark_nsq.admission import SupportsTriggerAvailableNow, check_limits, default_limit
 from pyspark_nsq.errors import plain_errors
 from pyspark_nsq.options import Settings
 from pyspark_nsq.ranges.planning import Planner
@@ -20,11 +20,13 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans the batches of one streaming query."""
 
     def __init__(self, settings: Settings) -> None:
+        check_limits(settings)
         self._settings = settings
         self._planner = Planner(settings)
         self._initial: dict[str, Any] | None = None
         self._target: Positions | None = None  # of Trigger.AvailableNow, once it is known
         self._is_draining = False
+        self._end: dict[str, Any] | None = None  # of the last batch whose tasks were planned
         self._looked = 0.0  # when there was nothing (monotonic)
         self._latest: dict[str, Any] | None = None
 
@@ -34,15 +36,16 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._initial = to_json(self._settings.channel, self._planner.begin())
         return self._initial
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadAllAvailable()  # the options limit a batch
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        return default_limit(self._settings)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._is_draining = True
 
     @plain_errors()
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Returns the end of the next batch; `start` itself if there is nothing new."""
+        start = start or self._end or self.initialOffset()
         positions = from_json(start, self._settings.channel)
         time.sleep(max(0.0, self._looked + _LOOK_INTERVAL - time.monotonic()))
         if self._is_draining and self._target is None:
@@ -63,7 +66,7 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        channel = self._settings.channel
+        channel, self._end = self._settings.channel, end
         begins, ends = from_json(start, channel), from_json(end, channel)
         return [InputPartition(task) for task in self._planner.tasks(begins, ends)]
 

@@ -1,6 +1,7 @@
 """What the options of format("nsq") accept, and what they say about what they don't."""
 
 import pickle
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -99,7 +100,7 @@ def test_a_read_does_without_a_spool_only_on_request() -> None:
 
 TCP, HTTP, LOOKUPD = "nsq.nsqd.tcp.addresses", "nsq.nsqd.http.addresses", "nsq.lookupd.http.addresses"
 NO_SPOOL = "option 'spoolLocation' is required"
-RANGES_REFUSED = (
+WRONG_OFFSETS = (
     "",
     "first",
     "[]",
@@ -115,6 +116,10 @@ OF_KAFKA = "unknown option {!r}, which is of Kafka: "
 
 def meant(option: str, name: str) -> str:
     return f"unknown option {option!r}: did you mean {name!r}?"
+
+
+def with_each(option: str, values: Iterable[str], expected: str) -> list[tuple[dict[str, str | None], str]]:
+    return [({option: value}, expected) for value in values]
 
 
 # By use, options besides the right ones, without the ones that are empty here, and a part of the error.
@@ -162,8 +167,8 @@ REFUSED: dict[str, list[tuple[dict[str, str | None], str]]] = {
         ({"spoolLocation": None, "dedupRetention": "1d"}, NO_SPOOL),
         ({"channel": None, "mode": "ranges"}, "option 'channel' is required"),
         ({"mode": "range"}, "expected auto, ranges or deliveries"),
-        *(({"startingOffsets": text}, "expected earliest, latest or JSON such as") for text in RANGES_REFUSED),
-        *(({"startingTimestamp": text}, "expected milliseconds, a time of RFC 3339") for text in ("", "soon", "1h")),
+        *with_each("startingOffsets", WRONG_OFFSETS, "expected earliest, latest or JSON such as"),
+        *with_each("startingTimestamp", ("", "soon", "1h"), "expected milliseconds, a time of RFC 3339"),
         (BOTH_STARTS, "options 'startingOffsets' and 'startingTimestamp' contradict each other"),
         (
             {"startingOffsets": "latest", "dedupRetention": "1d"},

@@ -12,7 +12,7 @@ from gnsqd.queues.log_range import LogRange, MessagesGone
 from gnsqd.queues.message import Message
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal.records import PUT_HEAD, decode_put, split_frames
-from gnsqd.storage.journal import log
+from gnsqd.storage.files import sync_files
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import publish, settle
 from unit.queues.test_journaled import Daemon, channel
@@ -48,7 +48,7 @@ def test_what_no_fsync_has_confirmed_is_not_in_the_range(
     sync, fails = syncer.run, [True]
 
     def slow(function: object, *arguments: object) -> object:
-        if function is log.sync_files:
+        if function is sync_files:
             begun.set()
             going_on.wait(10)
             if fails.pop():
