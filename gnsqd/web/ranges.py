@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gevent import sleep
 
+from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.gotext import dumps, parse_duration, parse_int
@@ -56,8 +57,7 @@ class Ranges:
         if "at" in parameters:
             row["at"] = parsed(log.position, parameters["at"], "INVALID_ARG_AT")
         if "channel" in parameters:
-            queue = topic.get_existing_channel(parameters["channel"]).queue
-            row["position"] = log.channel_position(queue)
+            row["position"] = log.channel_position(_find_channel(topic, parameters["channel"]).queue)
         first, last = log.published(log.first), log.published(log.next - 1)
         return {**_extent(log), "first_published": first, "last_published": last, "bytes": log.size, **row}
 
@@ -115,9 +115,7 @@ class Ranges:
         parameters = read_parameters(request)
         topic_name, name = topic_and_channel(parameters)
         topic, log = self._find_log(topic_name)
-        channel = topic.get_existing_channel(name)
-        if is_ephemeral(name):
-            raise HTTPError(400, "CHANNEL_EPHEMERAL")
+        _find_channel(topic, name)
         end = parsed(parse_int, required(parameters, "to"), "INVALID_ARG_TO", 0)
         _check_epoch(log, parameters.get("epoch"), end)
         last = monotonic() + HAND_OVER_SECONDS
@@ -134,6 +132,13 @@ class Ranges:
         if topic.write_ahead is None:
             raise HTTPError(400, "NO_JOURNAL")
         return topic, topic.write_ahead.range
+
+
+def _find_channel(topic: Topic, name: str) -> Channel:
+    channel = topic.get_existing_channel(name)
+    if is_ephemeral(name):
+        raise HTTPError(400, "CHANNEL_EPHEMERAL")
+    return channel
 
 
 def _extent(log: "LogRange") -> dict[str, object]:

@@ -253,6 +253,7 @@ REFUSED: dict[str, tuple[int, str]] = {
     **{f"GET /topic/{what}?topic=x": (404, "TOPIC_NOT_FOUND") for what in ("range", "messages")},
     **{f"GET /topic/{what}": (400, "MISSING_ARG_TOPIC") for what in ("range", "messages")},
     "GET /topic/range?topic=t&channel=x": (404, "CHANNEL_NOT_FOUND"),
+    "GET /topic/range?topic=t&channel=e%23ephemeral": (400, "CHANNEL_EPHEMERAL"),
     **{f"GET /topic/range?topic=t&at={text}": (400, "INVALID_ARG_AT") for text in ("", "soon", "-1", "1h")},
     **{f"{MESSAGES}&from={text}": (400, "INVALID_ARG_FROM") for text in ("", "-1", "1.5", "last", "9" * 20)},
     **{f"{MESSAGES}&to={text}": (400, "INVALID_ARG_TO") for text in ("", "-1", "end")},
