@@ -1,6 +1,7 @@
 """The log of a topic, read by number over HTTP (contrib/docs/replay.md). Only ours has this."""
 
 import json
+import re
 import struct
 import time
 from collections.abc import Callable
@@ -212,7 +213,7 @@ def retaining(gnsqd_factory: DaemonFactory) -> Daemon:
     nsqd = gnsqd_factory(*DURABLE, "--retention-bytes=40000", "--max-bytes-per-file=5000")
     create(nsqd, "t", "c")
     for number in range(1, 101):
-        post(nsqd, "/pub?topic=t", b"%-1000d" % number)
+        post(nsqd, "/pub?topic=t", b"<%d>%1000s" % (number, b""))
     return nsqd
 
 
@@ -235,17 +236,18 @@ def test_damage_ends_a_range_and_is_an_error(retaining: Daemon) -> None:
     nsqd.restart()
     path = segments(nsqd)[len(segments(nsqd)) // 2]
     data = path.read_bytes()
-    begin = data.index(b" " * 900)
-    damaged = int(data[:begin].split()[-1][-3:].strip(b"\0") or 0)
-    path.write_bytes(data[:begin] + b"x" + data[begin + 1 :])
+    first = re.search(rb"<(\d+)> ", data)
+    assert first
+    damaged = int(first[1])
+    path.write_bytes(data.replace(first[0], b"x" * len(first[0])))
     with pytest.raises(IncompleteRead) as error:
         nsqd.http("GET", "/topic/messages?topic=t")
     read = [json.loads(line) for line in error.value.partial.splitlines()]
-    assert [int(row["body"]) for row in read] == [*range(1, damaged)]
+    assert [row["number"] for row in read] == [*range(1, damaged)]
     status, answer = ask(nsqd, f"{MESSAGES}&from={damaged}")
     row = json.loads(answer)
     assert (status, row["message"], row["readable"]) == (500, "MESSAGES_DAMAGED", damaged + 1)
-    assert [int(body) for body in bodies(nsqd, f"&from={damaged + 1}")] == [*range(damaged + 1, 101)]
+    assert [row["number"] for row in rows(nsqd, f"&from={damaged + 1}")] == [*range(damaged + 1, 101)]
     assert f"messages {damaged} to {damaged} can't be read" in nsqd.log()
 
 
