@@ -3,13 +3,16 @@
 Messages are gone from the channel when they have been read, since a batch has no commit. With a spool a read is a
 snapshot with a name: the first scan that is planned settles in the spool how many messages each task takes, and every
 scan under this name (of the same or another action, of a task that is run again) yields the same rows. The name is the
-option `readId`, which also a job has that is started again. Without it `load()` makes a name.
+option `readId`, which also a job has that is started again. Without it `load()` makes a name; with Spark Connect, where
+each action analyses its frame again, the name follows from the session and the options.
 
 Without a spool every scan takes as many other messages, and a task that dies takes the messages with it that it had
 finished, which fails the job rather than leave rows out. With `peek` messages are requeued when a task has seen them.
 """
 
 import logging
+import os
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -52,7 +55,15 @@ class NsqReader(DataSourceReader):
 
 def stream_of(settings: Settings, load_id: str) -> str:
     """Returns the directory in the spool that all scans of a read share."""
-    return chain_name(settings.read_id or load_id, settings.channel)
+    name = settings.read_id
+    if name is None and _is_connect():
+        name = uuid.uuid5(uuid.NAMESPACE_OID, f"{_session()} {settings}").hex
+    return chain_name(name or load_id, settings.channel)
+
+
+def _is_connect() -> bool:
+    """Returns True in a session of Spark Connect, which has artifacts of its own."""
+    return os.environ.get("SPARK_JOB_ARTIFACT_UUID", "default") != "default"
 
 
 def _session() -> str:
@@ -75,6 +86,8 @@ def plan(settings: Settings, stream: str) -> list[ReadPartition]:
     if settled is None:
         check_other_reads(settings, _session())
         looked = _look(settings, stream)
+        if not looked.quotas and settings.read_id is None and _is_connect():
+            return []  # or all reads of the session with these options would stay empty
         session = _session() if settings.read_id is None else ""
         topics, channel = settings.topics, settings.channel
         Spool.create(spool.location, stream, kind="read", topics=topics, channel=channel, session=session)

@@ -21,8 +21,8 @@ from pyspark_nsq.options import check_load, parse
 class NsqDataSource(DataSource):
     """Topics of nsqds, as a source and as a sink.
 
-    Spark makes one for each `load()` and pickles it to wherever it plans a scan of the frame; `load_id` names the
-    `load()`.
+    Spark makes one for each `load()`, with Spark Connect one for each analysis of a plan, and pickles it to wherever it
+    plans a scan; `load_id` names the `load()`.
     """
 
     def __init__(self, options: Any) -> None:

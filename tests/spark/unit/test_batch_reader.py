@@ -246,10 +246,11 @@ def test_the_spool_keeps_a_read_for_a_day(gnsqd: Daemon, tmp_path: Path) -> None
 
 @pytest.fixture
 def enter(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Begins another session, as another application is."""
+    """Begins another session: another application, or one of Spark Connect."""
 
-    def begin(session: str) -> None:
+    def begin(session: str, *, connect: bool = False) -> None:
         monkeypatch.setattr("pyspark.SparkFiles._root_directory", f"/tmp/spark-1/userFiles-2/{session}")
+        monkeypatch.setenv("SPARK_JOB_ARTIFACT_UUID", session if connect else "default")
 
     begin("first")
     return begin
@@ -323,6 +324,21 @@ def test_a_name_belongs_to_topics_of_a_channel(nsqd: Daemon, tmp_path: Path) -> 
     with pytest.raises(OptionError, match=r"a read of other topics: expected 'subscribe' = 't', or another name"):
         load(nsqd, tmp_path, readId="r", subscribe="t,u").partitions()
     assert len(values(load(nsqd, tmp_path, readId="r", channel="d", subscribe="u"))) == 3
+
+
+def test_a_frame_that_is_analysed_again_has_the_same_rows(
+    gnsqd: Daemon, tmp_path: Path, enter: Callable[..., None]
+) -> None:
+    """As Spark Connect does; its session has one read with the same options, as soon as there are messages."""
+    enter("first", connect=True)
+    create(gnsqd, "t")
+    assert values(load(gnsqd, tmp_path)) == []
+    publish(gnsqd, "t", *bodies(100))
+    assert [values(load(gnsqd, tmp_path)) for _ in range(2)] == [sorted(bodies(100))] * 2
+    assert values(load(gnsqd, tmp_path, readId="next")) == []
+    enter("second", connect=True)
+    with pytest.raises(SpoolError, match="has 100 messages"):
+        load(gnsqd, tmp_path).partitions()
 
 
 def test_a_read_goes_over_tls_with_a_secret(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
