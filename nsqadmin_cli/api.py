@@ -355,9 +355,9 @@ class Peer:
         self, method: str, path: str, body: bytes | None = None, *, query: Query = None, reasons: Reasons = None
     ) -> bytes:
         """The body of a 200 answer."""
-        return self._request(method, path, body, query, reasons, b"".join)
+        return self.read(method, path, body, query, reasons, b"".join)
 
-    def _request(
+    def read(
         self,
         method: str,
         path: str,
@@ -395,7 +395,7 @@ class Peer:
         """The JSON at `path`, with `rows` of `json_stream.parse`, as `read` reads it; ModelErrors of both become
         NodeErrors."""
         try:
-            return read(self._request(method, path, None, query, reasons, lambda parts: parse(parts, rows or {})))
+            return read(self.read(method, path, None, query, reasons, lambda parts: parse(parts, rows or {})))
         except ModelError as error:
             reason = f"answered JSON that is not an {self.program}'s: {error}"
         except (ValueError, RecursionError):

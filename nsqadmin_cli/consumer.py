@@ -36,6 +36,7 @@ from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import TLS, Address, NodeError, timed_out
 from nsqadmin_cli.message import MessageRow
 from nsqadmin_cli.output import Advance, Confirm, note, progress
+from nsqadmin_cli.ranges import LogConsumer, begin_option
 from nsqadmin_cli.snapshot import names_of, no_such
 from nsqadmin_cli.units import grouped, plural, printable, suggestion
 
@@ -126,6 +127,17 @@ class Subscription(Client):
         finally:
             self.close()
         return True
+
+
+@dataclass
+class Left:
+    """The messages of a topic that nodes have for a channel: `waiting` ones, which can be delivered, and others."""
+
+    waiting: int = 0
+    in_flight: int = 0
+    deferred: int = 0
+    paused: list[str] = field(default_factory=list)
+    errors: list[NodeError] = field(default_factory=list)
 
 
 Key = tuple[Address, str]  # a node and a topic
@@ -258,6 +270,43 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         self._lost.put(key)
         note(f"Warning: {error}; trying again")
 
+    def _look_at_rest(self) -> Left:
+        found = self._cluster.ask(self._node_stats)
+        topic, channel, left = self._topics[0], self._options.channel, Left(errors=errors_of(found))
+        for address, node in values_of(found).items():
+            for one in node.topics:
+                channels = [entry for entry in one.channels if entry.channel_name == channel]
+                left.waiting += one.depth + sum(entry.depth for entry in channels)
+                left.in_flight += sum(entry.in_flight_count for entry in channels)
+                left.deferred += sum(entry.deferred_count for entry in channels)
+                if one.paused and one.depth:
+                    left.paused.append(f"the topic {topic} is paused at {address}")
+                left.paused += [f"the channel {channel} is paused at {address}" for one in channels if one.paused]
+        return left
+
+    def waiting(self) -> int:
+        """Returns the number of messages that can be delivered."""
+        return self._look_at_rest().waiting
+
+    def is_over(self, idle: float, kept: int) -> bool:
+        """True if no more messages will arrive, after none has for `idle` seconds, with `kept` in flight here."""
+        left = self._look_at_rest()
+        in_flight = max(0, left.in_flight - kept)
+        if left.errors:
+            raise AdminError("; ".join(map(str, left.errors)))
+        if left.waiting:
+            if left.paused:
+                raise AdminError(f"{plural(left.waiting, 'message')} cannot be delivered: {'; '.join(left.paused)}")
+            if idle > _PATIENCE:
+                raise AdminError(f"{plural(left.waiting, 'message')} not delivered: none arrived for {idle:.0f} s")
+            return False
+        if in_flight and idle < _IN_TRANSIT:
+            return False
+        if in_flight or left.deferred:
+            where = f"{self._topics[0]} {self._options.channel}"
+            note(f"Left in {where}: {in_flight:,} in flight to others, {left.deferred:,} deferred")
+        return True
+
     def __exit__(self, *error: object) -> None:
         """Requeue unfinished messages."""
         self._over.set()
@@ -286,13 +335,16 @@ def ephemeral_channel(purpose: str) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """To consume: without `follow`, it ends when the channel is empty; `create` and `yes` are as in `start`."""
+    """To consume: without `follow`, it ends when the channel is empty; `create` and `yes` are as in `start`. With
+    `begin`, the logs are read instead, without `follow` up to `end`."""
 
     options: ConsumerOptions
     count: int | None
     follow: bool
     create: bool
     yes: bool
+    begin: str | None = None
+    end: str = "next"
 
 
 count_option = option("Stop after N messages.", click.IntRange(1), "-n", "--count")
@@ -302,13 +354,17 @@ auth_option = option(
 
 
 def _source(values: dict[str, Any]) -> Source:
-    channel, create, follow, count, in_flight, secret, yes = map(values.pop, _SOURCE)
+    channel, begin, end, create, follow, count, in_flight, secret, yes = map(values.pop, _SOURCE)
+    if begin is not None and (channel or create):
+        raise click.UsageError("--from reads without a channel: leave out --channel and --create.")
+    if end is not None and (begin is None or follow):
+        raise click.UsageError("--to requires --from, without --follow.")
     if create and not channel:
         raise click.UsageError("--create requires --channel.")
     window = min(in_flight, count or in_flight)  # what is taken and given back counts as an attempt
-    name = channel or ephemeral_channel(click.get_current_context().info_name or "")
+    name = channel or ("" if begin else ephemeral_channel(click.get_current_context().info_name or ""))
     options = ConsumerOptions(name, window, auth_secret=secret)
-    return Source(options, count, follow or not channel, create, yes)
+    return Source(options, count, follow or not (channel or begin), create, yes, begin, end or "next")
 
 
 _SOURCE = {
@@ -317,8 +373,10 @@ _SOURCE = {
         "on.",
         Name("channel"),
     ),
+    "begin": begin_option,
+    "end": option("With --from: stop before this POINT, by default what is new now.", None, "--to", metavar="POINT"),
     "create": flag("Create the channel if it does not exist."),
-    "follow": flag("Continue with new messages when --channel is empty."),
+    "follow": flag("Continue with new messages when --channel is empty, or --from is at the end."),
     "count": count_option,
     "in_flight": option(
         "Maximum number of messages in flight to this command, over all nodes.",
@@ -333,32 +391,6 @@ source_options: Any = Combined(_source, _SOURCE)
 _TICK = 0.2  # seconds
 _IN_TRANSIT = 1.0  # seconds after which a message in flight is not one that is on its way here
 _PATIENCE = 30.0  # seconds without a message where some wait
-
-
-@dataclass
-class Left:
-    """The messages of a topic that nodes have for a channel: `waiting` ones, which can be delivered, and others."""
-
-    waiting: int = 0
-    in_flight: int = 0
-    deferred: int = 0
-    paused: list[str] = field(default_factory=list)
-    errors: list[NodeError] = field(default_factory=list)
-
-
-def look_at_rest(cluster: Cluster, topic: str, channel: str) -> Left:
-    found = cluster.ask(lambda node: node.stats(topic=topic))
-    left = Left(errors=errors_of(found))
-    for address, node in values_of(found).items():
-        for one in node.topics:
-            channels = [entry for entry in one.channels if entry.channel_name == channel]
-            left.waiting += one.depth + sum(entry.depth for entry in channels)
-            left.in_flight += sum(entry.in_flight_count for entry in channels)
-            left.deferred += sum(entry.deferred_count for entry in channels)
-            if one.paused and one.depth:
-                left.paused.append(f"the topic {topic} is paused at {address}")
-            left.paused += [f"the channel {channel} is paused at {address}" for one in channels if one.paused]
-    return left
 
 
 def transfer(
@@ -377,10 +409,13 @@ def transfer(
     Returns the errors of nodes, and whether Ctrl-C or SIGTERM ended it.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    channel, count, moved, interrupted = source.options.channel, source.count, 0, False
-    total = count or (None if source.follow else look_at_rest(cluster, topic, channel).waiting or None)
+    count, moved, interrupted = source.count, 0, False
+    consumer: Any = ClusterConsumer(cluster, [topic], source.options)
+    if source.begin is not None:
+        consumer = LogConsumer(cluster, [topic], source.begin, None if source.follow else source.end)
+    total = count or (None if source.follow else consumer.waiting() or None)
     kept: set[bytes] = set()  # ids of what is not finished, and goes back at the end
-    with ClusterConsumer(cluster, [topic], source.options) as consumer:
+    with consumer:
         consumer.start(create_channel=source.create, yes=source.yes)
         last = time.monotonic()
         with progress(doing, total, shown=shown) as advance:
@@ -394,7 +429,7 @@ def transfer(
                         moved += len(batch)
                         kept.update({message.id for message in batch} - {message.id for message in finished})
                         last = time.monotonic()
-                    elif not source.follow and _is_over(cluster, topic, channel, time.monotonic() - last, len(kept)):
+                    elif not source.follow and consumer.is_over(time.monotonic() - last, len(kept)):
                         break
             except KeyboardInterrupt:
                 interrupted = True
@@ -402,22 +437,3 @@ def transfer(
                 raise AdminError(f"{error}; {done()}") from None
     consumer.warn()
     return [*cluster.lookupd_errors, *consumer.errors.values()], interrupted
-
-
-def _is_over(cluster: Cluster, topic: str, channel: str, idle: float, kept: int) -> bool:
-    """Whether no more messages will arrive, after none has for `idle` seconds, with `kept` in flight here."""
-    left = look_at_rest(cluster, topic, channel)
-    in_flight = max(0, left.in_flight - kept)
-    if left.errors:
-        raise AdminError("; ".join(map(str, left.errors)))
-    if left.waiting:
-        if left.paused:
-            raise AdminError(f"{plural(left.waiting, 'message')} cannot be delivered: {'; '.join(left.paused)}")
-        if idle > _PATIENCE:
-            raise AdminError(f"{plural(left.waiting, 'message')} not delivered: none arrived for {idle:.0f} s")
-        return False
-    if in_flight and idle < _IN_TRANSIT:
-        return False
-    if in_flight or left.deferred:
-        note(f"Left in {topic} {channel}: {in_flight:,} in flight to others, {left.deferred:,} deferred")
-    return True

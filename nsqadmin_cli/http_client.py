@@ -105,7 +105,10 @@ class NodeError(AdminError):
 
 
 class NodeRefused(NodeError):
-    """A node answered with an error; `code` is NSQ's error code, such as TOPIC_NOT_FOUND, or empty."""
+    """A node answered with an error; `code` is NSQ's error code, such as TOPIC_NOT_FOUND, or empty, and `answer` the
+    whole answer, which is a JSON object if there is a code."""
+
+    answer = b""
 
     def __init__(
         self, program: str, address: Address, status: int, code: str, explanation: str, advice: str = ""
@@ -197,7 +200,9 @@ class HTTPClient:
             withheld = response.status == 401 and self._authorization and not authorization
             advice = _NOT_NAMED.format(address) if withheld else ""
             found = _explanation(response.reason or "", response.headers, answer)
-            raise NodeRefused(program, address, response.status, *found, advice)
+            refusal = NodeRefused(program, address, response.status, *found, advice)
+            refusal.answer = answer
+            raise refusal
         return response.headers, answer
 
     def _has_other_token(self, refused: str) -> bool:

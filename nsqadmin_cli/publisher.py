@@ -154,7 +154,7 @@ rate_option = option(
 
 
 def show_published(
-    output: Output, publisher: Publisher, topic: str, seconds: float, source: Mapping[str, str] | None = None
+    output: Output, publisher: Publisher, topic: str, seconds: float, source: Mapping[str, object] | None = None
 ) -> None:
     """Messages published per node, and their source."""
     nodes, total, size = publisher.counts(), publisher.total, publisher.bytes

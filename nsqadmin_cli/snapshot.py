@@ -287,7 +287,7 @@ _ABSENT = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "MESSAGE_NOT_FOUND")
 
 
 def present(cluster: Cluster, answers: Answers[T], topic: str, channel: str = "", message: str = "") -> Answers[T]:
-    """The answers without those of nodes that do not have the topic, channel or message; NotFound if no node has it."""
+    """Leaves out nodes that do not have the topic, channel or message; NotFound if no node has it."""
     absent = {at: one.code for at, one in answers.items() if isinstance(one, NodeRefused) and one.code in _ABSENT}
     others = {at: one for at, one in answers.items() if at not in absent}
     if absent and not values_of(others):

@@ -29,6 +29,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("web", "Serve the cluster as a page for browsers, with nsqadmin's JSON API.", "nsqadmin_cli.web.command"),
         Entry("events", "Print changes as they happen: of consumers, topics, channels and nodes."),
         Entry("topic show", "Show one topic: its counts, nodes and channels."),
+        Entry("topic range", "Show the log of a topic: its numbers and times, and how far a channel has read."),
         Entry("channel show", "Show one channel: its depth, nodes and consumers."),
     ),
     "Manage": (

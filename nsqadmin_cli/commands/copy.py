@@ -13,10 +13,10 @@ from nsqadmin_cli.archive import DASH, ArchivedLine, ArchiveWriter, InputError, 
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command_base import ADDRESS, Name, argument, command, flag, option
 from nsqadmin_cli.completion import complete_contexts
-from nsqadmin_cli.consumer import Received, Source, source_options, transfer
+from nsqadmin_cli.consumer import Source, source_options, transfer
 from nsqadmin_cli.context import ClusterContext, ClusterSettings
 from nsqadmin_cli.http_client import Address
-from nsqadmin_cli.message import DOCUMENT
+from nsqadmin_cli.message import DOCUMENT, MessageRow
 from nsqadmin_cli.output import Advance, Output, explained, is_terminal, note, progress, report
 from nsqadmin_cli.publisher import PATIENCE, PUBLISHED, ByTopic, Publisher, rate_option, show_published
 from nsqadmin_cli.table import Form, Line, column, table_of
@@ -30,6 +30,7 @@ _TO = "Where to"
         gnsqadmin copy orders orders_test --follow
         gnsqadmin copy orders --channel move --create --to-context new_cluster
         gnsqadmin copy orders --channel billing --to-nsqd-http-address b.example:4151
+        gnsqadmin copy orders orders_test --from -1h --to -30m
     """,
     document=f"{PUBLISHED}\n        source, channel\n                 the topic and channel they were consumed from",
 )
@@ -65,6 +66,9 @@ def copy(
     Without --channel, messages published from now on are copied, until Ctrl-C; other channels are not affected. If
     messages arrive faster than they can be copied, some may be missing in the copy.
 
+    With --from, nothing is consumed: the logs of gnsqd nodes with --durability are copied from POINT up to, but not
+    including, --to. POINT is as for gnsqadmin topic range. At the end, the number to continue from is printed.
+
     A destination that cannot be reached is retried for 20 seconds. Messages get a new id and timestamp there.
     """
     target = cluster
@@ -80,14 +84,14 @@ def copy(
     publisher = Publisher(nodes, patience=PATIENCE, rate=rate)
     started = time.monotonic()
 
-    def deliver(messages: Sequence[Received], advance: Advance) -> None:
+    def deliver(messages: Sequence[MessageRow], advance: Advance) -> None:
         for count in publisher.publish(name, [message.body for message in messages]):
             advance(count)
 
     errors, interrupted = transfer(
         cluster, topic, source, "copying", deliver, lambda: f"{plural(publisher.total, 'message')} copied to {name}"
     )
-    document = {"source": topic, "channel": source.options.channel}
+    document = {"source": topic, "channel": source.options.channel or None}
     show_published(output, publisher, name, time.monotonic() - started, document)
     if interrupted:
         raise KeyboardInterrupt
@@ -99,7 +103,7 @@ class SavedFile:
     """Messages that were saved; `bytes` are those of their bodies."""
 
     topic: str = column("topic")
-    channel: str = column("channel")
+    channel: str = column("channel", null=True)
     file: str = column("file")
     messages: int = column("messages", form=Form.COUNT, default=0)
     bytes: int = column("bytes", form=Form.COUNT, default=0)
@@ -111,6 +115,7 @@ class SavedFile:
         gnsqadmin save orders orders.ndjson.gz --channel archive
         gnsqadmin save orders - -n 100 | jq .body
         gnsqadmin save orders orders.ndjson --channel archive --create --follow
+        gnsqadmin save orders orders.ndjson.gz --from -1h --to -30m
     """,
     document=f"""
         topic, channel, file, messages, bytes (of their bodies), seconds
@@ -134,12 +139,15 @@ def save(
 
     Without --channel, messages published from now on are saved, until Ctrl-C. Messages that arrive while save does not
     run, or that arrive too fast, are not in the file.
+
+    With --from, nothing is consumed: the logs of gnsqd nodes with --durability are saved from POINT up to, but not
+    including, --to. POINT is as for gnsqadmin topic range. At the end, the number to continue from is printed.
     """
     started = time.monotonic()
     row = SavedFile(topic, source.options.channel, file)
     is_shown = not (file == DASH and is_terminal(sys.stdout))
 
-    def deliver(messages: Sequence[Received], advance: Advance) -> None:
+    def deliver(messages: Sequence[MessageRow], advance: Advance) -> None:
         writer.write(messages)
         row.bytes += sum(len(message.body) for message in messages)
         row.messages = writer.messages

@@ -20,7 +20,6 @@ from nsqadmin_cli.command_base import Name, Parsed, argument, command, duration,
 from nsqadmin_cli.consumer import (
     ClusterConsumer,
     ConsumerOptions,
-    Received,
     auth_option,
     count_option,
     ephemeral_channel,
@@ -40,6 +39,7 @@ from nsqadmin_cli.message import (
     pretty_lines,
 )
 from nsqadmin_cli.output import Output, OutputFormat, report, standard_output
+from nsqadmin_cli.ranges import LogConsumer, begin_option
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.table import Block, Line, Tone
 from nsqadmin_cli.units import plural, printable
@@ -68,7 +68,7 @@ def _condition(text: str) -> tuple[str, str]:
         gnsqadmin tail orders
         gnsqadmin tail orders payments -n 10 --details
         gnsqadmin tail orders --where customer.country=DE --grep express
-        gnsqadmin tail orders --json | jq .body
+        gnsqadmin tail orders --from -15m --json | jq .body
         gnsqadmin tail pictures --hex -n 1
         gnsqadmin tail clicks --sample 1 --for 10s -o csv > clicks.csv
     """,
@@ -81,6 +81,7 @@ def tail(
     cluster: Cluster,
     output: Output,
     topics: tuple[str, ...] = argument(Name("topic"), nargs=-1, required=True, metavar="TOPIC..."),
+    begin: str | None = begin_option,
     count: int | None = count_option,
     seconds: float | None = option("Stop after this time.", duration(), "--for"),
     patterns: tuple[re.Pattern[bytes], ...] = option(
@@ -108,14 +109,22 @@ def tail(
     """Uses a temporary channel, so other consumers are not affected. If a topic has no channel, the temporary channel
     receives all its queued messages, and they are lost when it is deleted: tail asks for confirmation, or needs --yes.
 
+    With --from, there is no channel, and nothing is consumed: the logs of gnsqd nodes with --durability are read from
+    POINT on, and then as they grow. POINT is as for gnsqadmin topic range.
+
     In a pipe, each body is printed unchanged, followed by a line feed; with several topics, the name of the topic comes
     first. On a terminal, JSON is indented, and unprintable bytes are shown as escape sequences.
     """
     options = ConsumerOptions(ephemeral_channel("tail"), min(_WINDOW, count or _WINDOW), sample or 0, auth_secret)
+    if begin is not None and sample is not None:
+        raise click.UsageError("--sample needs a channel, which --from does not have.")
+    consumer: Any = ClusterConsumer(cluster, topics, options)
+    if begin is not None:
+        consumer = LogConsumer(cluster, topics, begin)
     out = standard_output()
     show = _printer(output, details=details, as_hex=as_hex, several=len(set(topics)) > 1)
     shown = 0
-    with ClusterConsumer(cluster, topics, options) as consumer:
+    with consumer:
         consumer.start(yes=yes)
         deadline = None if seconds is None else time.monotonic() + seconds
         while (count is None or shown < count) and (deadline is None or time.monotonic() < deadline):
@@ -144,9 +153,9 @@ def _has(body: bytes, path: str, expected: str) -> bool:
     return found == expected or (not isinstance(found, str) and json.dumps(found, ensure_ascii=False) == expected)
 
 
-def _printer(output: Output, *, details: bool, as_hex: bool, several: bool) -> Callable[[Sequence[Received]], None]:
+def _printer(output: Output, *, details: bool, as_hex: bool, several: bool) -> Callable[[Sequence[MessageRow]], None]:
 
-    def blocks(one: Received) -> Iterator[Block]:
+    def blocks(one: MessageRow) -> Iterator[Block]:
         return message_blocks(one, [(one.topic, Tone.STRONG), (one.node, Tone.NODE)], as_hex=as_hex)
 
     if output.format is OutputFormat.JSON:
@@ -160,7 +169,7 @@ def _printer(output: Output, *, details: bool, as_hex: bool, several: bool) -> C
     return lambda messages: _print_bodies(messages, several)
 
 
-def _print_bodies(messages: Sequence[Received], several: bool) -> None:
+def _print_bodies(messages: Sequence[MessageRow], several: bool) -> None:
     """With the name of the topic where there are `several`."""
     heads = [f"{one.topic} | " if several else "" for one in messages]
     if sys.stdout.isatty():

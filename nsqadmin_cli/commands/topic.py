@@ -8,12 +8,13 @@ import click
 
 from nsqadmin_cli import operations, stat_tables
 from nsqadmin_cli.api import Nsqd, expecting, located
-from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.command_base import argument, command, flag
+from nsqadmin_cli.cluster import Cluster, errors_of, rows_of, values_of
+from nsqadmin_cli.command_base import Name, argument, command, flag, option
 from nsqadmin_cli.http_client import NodeError, NodeRefused
 from nsqadmin_cli.operations import Operation, lookupd_only_option, operate, operation_command, pattern_command
 from nsqadmin_cli.output import Confirm, Output, not_found, report
-from nsqadmin_cli.snapshot import no_such, take_snapshot
+from nsqadmin_cli.ranges import RangeRow, get_range
+from nsqadmin_cli.snapshot import no_such, present, take_snapshot
 from nsqadmin_cli.table import Block, Cell, Form, Grid, Line, Tone, as_json, column, described, table_of
 from nsqadmin_cli.units import plural
 
@@ -90,6 +91,33 @@ def _retention(cluster: Cluster, topic: str, nodes: list[Nsqd]) -> tuple[list[Re
     asked = cluster.ask(lambda node: node.ask("/topic/retention", partial(read, node), {"topic": topic}), nodes)
     errors = [error for error in errors_of(asked) if not isinstance(error, NodeRefused)]
     return [row for row in values_of(asked).values() if row.bytes], errors
+
+
+@command(
+    examples="""
+        gnsqadmin topic range orders
+        gnsqadmin topic range orders --at -15m
+        gnsqadmin topic range orders --channel billing --json | jq '.nodes[].lag'
+    """,
+    document=("topic, channel (or null), at (or null)", described("nodes", "list, in the order queried", RangeRow)),
+)
+def range_(
+    cluster: Cluster,
+    output: Output,
+    topic: str,
+    at: str | None = option("Also show the number at this POINT.", metavar="POINT"),
+    channel: str | None = option("Also show how far this channel has read.", Name("channel")),
+) -> int:
+    """A gnsqd with --durability numbers the messages of each topic, in the order in which they were published, and any
+    program can read those it has kept as often as it likes. POINT is a number, a time ago (-15m), a time with its zone
+    (2026-11-23T14:00:00Z), the id of a message, "first" or "next"."""
+    asked = cluster.ask(partial(get_range, topic=topic, at=at or "", channel=channel or ""))
+    answers = present(cluster, asked, topic, channel or "", at or "")
+    rows = rows_of(RangeRow, answers)
+    without = [name for name in ("at", "position", "lag", "result") if all(getattr(row, name) is None for row in rows)]
+    table = table_of(RangeRow, rows, without=without, total="all")
+    output.show({"topic": topic, "channel": channel, "at": at, "nodes": rows}, [table])
+    return report([*cluster.lookupd_errors, *errors_of(answers)])
 
 
 def _found(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeError]]:

@@ -57,6 +57,10 @@ MISUSE = {
     "tail t --where x": "expected KEY=VALUE",
     "tail t --sample 100": "100 is not in the range",
     "tail t -n 0": "0 is not in the range",
+    "tail t --from first --sample 5": "--sample needs a channel, which --from does not have.",
+    "save t - --from first --channel c": "--from reads without a channel: leave out --channel and --create.",
+    "save t - --to next": "--to requires --from, without --follow.",
+    "copy t u --from first --to next --follow": "--to requires --from, without --follow.",
     "copy t --nsqd-http-address=a:1 --to-nsqd-http-address=a:1": "source and destination are the same",
     "replay-dead t": "t is not a dead-letter topic, which ends in .dead: also give the CHANNEL.",
     **{f"topic show {name!r}": "is not a valid topic name"
@@ -128,6 +132,9 @@ NOWHERE_OF_OURS = {
     f"channel deferred orders x --cancel={ID} -y": "the channel x in the topic orders",
     "channel rewind orders x --to=first -y": "the channel x in the topic orders",
     "channel rewind u c --to=first -y": "the channel c in the topic u",
+    "topic range u": "the topic u",
+    "tail u --from=first": "the topic u",
+    "save u - --from=first": "the topic u",
     "channel rules orders x": "the channel x in the topic orders",
     "channel rules u c": "the channel c in the topic u",
 }
@@ -155,6 +162,13 @@ REFUSED = {
     "channel rewind t c --to=soon": (2, "--to: 'soon' is not a time ago (-15m)"),
     "channel rewind t c --to=first --until=5": (2, "--until: '5' is not a time ago (-15m)"),
     "channel rewind t c --to=-1d --until=-2d": (2, "--until: -2d is before --to."),
+    f"topic range t --at={ID}": (4, f"no node has the message {ID}"),
+    "topic range t --channel=x": (4, "no node has the channel x in the topic t"),
+    "topic range t --at=soon": (2, "--at: 'soon' is not a number, a time ago (-15m), a time with its zone"),
+    "tail t --from=soon": (2, "--from: 'soon' is not a number"),
+    "tail t --from=6": (1, "its log of t ends at 5, before --from 6"),
+    "save t - --from=first --to=soon": (2, "--to: 'soon' is not a number"),
+    "save t - --from=3 --to=2": (2, "--to: 2 is before --from."),
     "stats --columns=dept": (2, "'dept' is not a column of --by channel: channel, "),
     "stats --sort=x": (2, "'x' is not a column of --by channel: channel, topic, depth, "),
 }
@@ -226,6 +240,9 @@ def test_nothing_is_done_without_a_terminal_and_yes_and_a_dry_run_shows_it(fille
 
 OTHER = "it is not gnsqd, or an older one"
 OURS = {
+    "topic range t": f"cannot read ranges: {OTHER}",
+    "tail t --from=first": f"cannot read ranges: {OTHER}",
+    "save t - --from=first": f"cannot read ranges: {OTHER}",
     "channel deferred t c": f"cannot list deferred messages: {OTHER}",
     "channel rewind t c --to=first -y": f"cannot rewind channels: {OTHER}",
     "channel rules t c --rate=5 -y": "has no delivery rules: it is not gnsqd, or older",

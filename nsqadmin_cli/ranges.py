@@ -1,0 +1,235 @@
+"""Reads the logs of topics on gnsqd nodes by number: nothing is consumed, and there is no channel.
+
+A request is for about a megabyte, and `--timeout` limits it. It is repeated from the number reached if it fails, unless
+the node refuses it: then messages are missing, or the log is another one.
+"""
+
+import json
+import queue
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from threading import Thread
+from typing import Any
+
+import click
+
+from gnsqd.shared.disk_format import decode_record
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.journal.records import decode_range
+from nsqadmin_cli.api import Nsqd, expecting
+from nsqadmin_cli.cluster import Cluster, errors_of, values_of
+from nsqadmin_cli.command_base import option
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.http_client import NodeError, NodeRefused
+from nsqadmin_cli.message import MessageRow
+from nsqadmin_cli.output import note
+from nsqadmin_cli.publisher import PATIENCE
+from nsqadmin_cli.snapshot import present
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, json_only
+from nsqadmin_cli.units import printable
+
+_POINT = (
+    'a number, a time ago (-15m), a time with its zone (2026-11-23T14:00:00Z), the id of a message, "first" or "next"'
+)
+_REASONS = {
+    "NOT_FOUND": "cannot read ranges: it is not gnsqd, or an older one",
+    "NO_JOURNAL": "has no log of the topic: that needs --durability, and a topic that is not ephemeral",
+}
+_REFUSALS = {
+    "MESSAGES_GONE": "messages of {} from {} on are not kept any more; continue with --from {}",
+    "MESSAGES_DAMAGED": "messages of {} from {} on are damaged; continue with --from {}",
+    "LOG_CHANGED": "its log of {} is another one, or does not reach {}: the topic was deleted, or data replaced",
+}
+_BATCH = 1 << 20  # bytes
+_LONGEST_WAIT = 10.0  # seconds that a request waits for new messages
+_RETRY = 1.0  # seconds
+_FRAME_HEAD = 8  # bytes of size and type
+
+begin_option = option(
+    "Read the log of each node from this POINT on, without consuming.", None, "--from", metavar="POINT"
+)
+
+
+@dataclass(slots=True)
+class RangeRow:
+    """The log of a topic on one node."""
+
+    address: str = column("node", key="node", keep=ALWAYS, tone=Tone.NODE)
+    epoch: str | None = column("epoch", keep=4, help="random name of this log")
+    first: Any = column("first", keep=ALWAYS, help="number of the first message")
+    next: Any = column("next", keep=ALWAYS, help="number behind the last message")
+    first_published: float | None = column("from", form=Form.TIME, keep=6, help="unix seconds, or null")
+    last_published: float | None = column("to", form=Form.TIME, keep=7, help="the same")
+    bytes: int | None = column("bytes", form=Form.BYTES, help="of the files that have these messages")
+    at: Any = column("at", keep=ALWAYS, tone=Tone.NOTE, help="the number at --at, or null")
+    position: Any = column("position", keep=ALWAYS, help="the first number that --channel has not finished, or null")
+    lag: int | None = column("lag", form=Form.COUNT, keep=ALWAYS, help="numbers from there to next, or null")
+    result: Cell | None = column("result", keep=ALWAYS, json=False)
+    error: str | None = json_only("null, or why there is no answer")
+
+
+def get_range(node: Nsqd, topic: str, *, at: str = "", channel: str = "", name: str = "--at") -> RangeRow:
+    """Returns what the node has. NodeError; UsageError if `at`, the value of the option `name`, is not a POINT."""
+
+    @expecting("a range")
+    def read(data: Any) -> RangeRow:
+        row = RangeRow(str(node), str(data["epoch"]), int(data["first"]), int(data["next"]), bytes=int(data["bytes"]))
+        times = (data["first_published"], data["last_published"])
+        row.first_published, row.last_published = (one and int(one) / 1e9 for one in times)
+        row.at, row.position = (int(data[key]) if value else None for key, value in (("at", at), ("position", channel)))
+        row.lag = int(data["next"]) - int(data["position"]) if channel else None
+        return row
+
+    query = {key: value for key, value in (("topic", topic), ("at", at), ("channel", channel)) if value}
+    try:
+        return node.ask("/topic/range", read, query, reasons=_REASONS)
+    except NodeRefused as error:
+        if error.code == "INVALID_ARG_AT":
+            raise click.UsageError(f"{name}: {printable(repr(at), 100)} is not {_POINT}.") from None
+        raise
+
+
+class RangeReader:
+    """The messages of a topic on one node. `number` is the next one to read, and `end` the one behind the last, None to
+    follow the log; the caller counts `finished`. `error` is why the last request failed, and `resume`, if not 0, the
+    number where messages can be read again."""
+
+    error: AdminError | None = None
+    resume = 0
+
+    def __init__(self, node: Nsqd, topic: str, begin: str, end: str | None) -> None:
+        """Asks the node for the numbers of both points. Errors as `get_range`."""
+        self.node = node
+        self.topic = topic
+        log = get_range(node, topic, at=begin, name="--from")
+        self.number = self.finished = int(log.at)
+        self.end: int | None = None
+        if log.at > log.next:
+            raise self._failure(f"its log of {topic} ends at {log.next}, before --from {log.at}")
+        self._query = {"topic": topic, "epoch": str(log.epoch), "max_bytes": str(_BATCH), "format": "records"}
+        if end is None:
+            self._query["wait"] = f"{min(node.timeout / 2, _LONGEST_WAIT):.3f}s"
+            return
+        self.end = min(get_range(node, topic, at=end, name="--to").at, log.next)
+        if self.end < self.number:
+            raise click.UsageError(f"--to: {printable(end, 100)} is before --from.")
+        self._query["to"] = str(self.end)
+
+    def run(self, batches: "queue.Queue[list[MessageRow]]") -> None:
+        """Puts messages there as they come. Repeats a request that fails, for PATIENCE if there is an end."""
+        until = inf
+        while self.end is None or self.number < self.end:
+            batch: list[MessageRow] = []
+            query = self._query | {"from": str(self.number)}
+            failure: NodeError | None = None
+            try:
+                self.node.read("GET", "/topic/messages", None, query, None, partial(self._take, batch))
+            except NodeError as error:
+                failure = error
+            if batch or failure is None:  # the next request repeats the failure
+                self.error = None
+                batches.put(batch)
+                continue
+            if (isinstance(failure, NodeRefused) and failure.status != 503) or time.monotonic() > until:
+                self.error = self._explained(failure)
+                return
+            if self.error is None:
+                note(f"Warning: {failure}; trying again")
+                until = inf if self.end is None else time.monotonic() + PATIENCE
+            self.error = failure
+            time.sleep(_RETRY)
+
+    def _take(self, batch: list[MessageRow], parts: Iterator[bytes]) -> None:
+        """Adds messages as they arrive: those before a failure are whole."""
+        try:
+            for number, frames in decode_range(parts):
+                if number != self.number:
+                    raise StorageError(f"message {number} instead of {self.number}")
+                records = [decode_record(frame[_FRAME_HEAD:]) for frame in frames]
+                batch += [MessageRow(self.topic, *record, str(self.node)) for record in records]
+                self.number += len(frames)
+            if not batch and self.end is not None:
+                raise StorageError("no message")
+        except StorageError as error:
+            raise self._failure(f"did not answer messages from {self.number} on: {error}") from None
+
+    def _explained(self, error: NodeError) -> NodeError:
+        """Returns an error that names the missing messages, of which the next one is `resume`."""
+        if not (isinstance(error, NodeRefused) and error.code in _REFUSALS):
+            return error
+        readable = json.loads(error.answer).get("readable")
+        self.resume = readable if isinstance(readable, int) else self.resume
+        return self._failure(_REFUSALS[error.code].format(self.topic, self.number, self.resume))
+
+    def _failure(self, reason: str) -> NodeError:
+        return NodeError(self.node.program, self.node.address, reason)
+
+
+class LogConsumer(AbstractContextManager["LogConsumer"]):
+    """Reads the logs of topics on all nodes that have them at the start, each on its own thread. It is used like a
+    ClusterConsumer, but nothing is consumed."""
+
+    def __init__(self, cluster: Cluster, topics: Sequence[str], begin: str, end: str | None = None) -> None:
+        """Finds the nodes; AdminError if there is none. Without `end`, it follows the logs."""
+        self._errors: list[AdminError] = []
+        self._readers: dict[tuple[str, str], RangeReader] = {}
+        self._batches: queue.Queue[list[MessageRow]] = queue.Queue(1)
+        nodes = cluster.nsqds()
+        for topic in topics:
+            asked = cluster.ask(partial(RangeReader, topic=topic, begin=begin, end=end), nodes)
+            answers = present(cluster, asked, topic, message=begin)
+            self._readers |= {(topic, str(at)): reader for at, reader in values_of(answers).items()}
+            self._errors += errors_of(answers)
+        if not self._readers:
+            raise AdminError("; ".join(map(str, self._errors)))
+        self._threads = [Thread(target=self._run, args=(one,), daemon=True) for one in self._readers.values()]
+
+    def _run(self, reader: RangeReader) -> None:
+        reader.run(self._batches)
+        if reader.error and reader.end is None and sum(thread.is_alive() for thread in self._threads) > 1:
+            note(f"Warning: {reader.error}")
+
+    @property
+    def errors(self) -> dict[object, AdminError]:
+        """Returns the errors of nodes that are not read, or cannot be read at present."""
+        failures = [reader.error for reader in self._readers.values()]
+        return dict(enumerate([*self._errors, *filter(None, failures)]))
+
+    def waiting(self) -> int:
+        """Returns the number of messages up to the end."""
+        return sum((reader.end or 0) - reader.number for reader in self._readers.values())
+
+    def start(self, **_: bool) -> None:
+        for error in self._errors:
+            note(f"Warning: {error}")
+        for thread in self._threads:
+            thread.start()
+
+    def receive(self, timeout: float) -> list[MessageRow]:
+        """Returns messages of one node that come within `timeout` seconds; AdminError if none can be followed."""
+        if self.is_over() and all(reader.error and reader.end is None for reader in self._readers.values()):
+            raise AdminError("; ".join(map(str, self.errors.values())))
+        with suppress(queue.Empty):
+            return self._batches.get(timeout=timeout)
+        return []
+
+    def is_over(self, *_: float) -> bool:
+        """True if there are no more messages."""
+        return not any(thread.is_alive() for thread in self._threads) and self._batches.empty()
+
+    def finish(self, messages: Sequence[MessageRow]) -> None:
+        for message in messages:
+            self._readers[message.topic, message.node].finished += 1
+
+    def warn(self) -> None:
+        """Prints, at the end, the numbers to continue from."""
+        for (topic, node), reader in self._readers.items():
+            is_read = reader.finished == reader.number
+            note(f"{topic} at {node}: continue with --from {(is_read and reader.resume) or reader.finished}")
+
+    def __exit__(self, *error: object) -> None:
+        """Does nothing: the threads end with the program."""

@@ -1,0 +1,162 @@
+"""`gnsqadmin topic range`, and `tail`, `save` and `copy` with --from: logs of nodes are read, and nothing changes."""
+
+import json
+import re
+import socket
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.gnsqadmin import FakeNode, ctrl_c, document, gnsqadmin, http_answer, start
+from cli.nodes import address, at, fill
+from kit.daemons import Daemon
+from kit.traffic import DaemonFactory, post
+
+DURABLE = ("--durability=process", "--retention-bytes=1000000")
+
+
+@pytest.fixture
+def nodes(gnsqd_factory: DaemonFactory) -> list[Daemon]:
+    """Two nodes that have the messages "0", "1", "2" of the topic t, which the channel c of the first has finished."""
+    both = [gnsqd_factory(*DURABLE) for _ in range(2)]
+    for node in both:
+        fill(node, "t", "c", count=3)
+    post(both[0], "/channel/empty?topic=t&channel=c")
+    return both
+
+
+def channels(node: Daemon) -> list[str]:
+    return [channel["channel_name"] for channel in node.stats("t")["topics"][0]["channels"]]
+
+
+def test_a_range_has_the_numbers_and_times_of_each_node_and_the_lag_of_a_channel(
+    nodes: list[Daemon], gnsqd_factory: DaemonFactory
+) -> None:
+    found = document("topic", "range", "t", "--at=-1h", "--channel=c", *at(*nodes))
+    rows = found.pop("nodes")
+    assert found == {"topic": "t", "channel": "c", "at": "-1h"}
+    for node, row, position in zip(nodes, rows, (4, 1), strict=True):
+        assert re.fullmatch("[0-9a-f]{16}", row.pop("epoch"))
+        assert time.time() - 60 < row.pop("first_published") <= row.pop("last_published") < time.time()
+        assert row.pop("bytes") > 100
+        numbers = {"first": 1, "next": 4, "at": 1, "position": position, "lag": 4 - position}
+        assert row == {"address": address(node), "error": None} | numbers
+    other = gnsqd_factory()
+    fill(other, "t", count=1)
+    result = gnsqadmin("topic", "range", "t", *at(nodes[0], other))
+    reason = "has no log of the topic: that needs --durability, and a topic that is not ephemeral"
+    assert (result.code, result.err) == (1, f"Error: nsqd at {address(other)}: {reason}\n")
+    assert result.out.splitlines()[2].split()[2:4] == ["1", "4"]
+
+
+def test_tail_shows_the_past_and_follows_all_nodes_without_a_channel(nodes: list[Daemon]) -> None:
+    with start("tail", "t", "--from", "2", "--json", *at(*nodes)) as process:
+        lines = iter(process.stdout or ())
+        past = [(row["node"], row["body"]) for row in map(json.loads, islice(lines, 4))]
+        assert sorted(past) == sorted((address(node), body) for node in nodes for body in "12")
+        for node, body in zip(nodes, "ab", strict=True):
+            post(node, "/pub?topic=t", body.encode())
+            row = json.loads(next(lines))
+            assert (row["node"], row["body"], row["topic"], row["attempts"]) == (address(node), body, "t", 1)
+        assert ctrl_c(process).code == 130
+    assert [channels(node) for node in nodes] == [["c"], ["c"]]
+
+
+def test_save_and_copy_take_a_range_and_name_the_number_to_continue_from(nodes: list[Daemon], tmp_path: Path) -> None:
+    file = tmp_path / "saved"
+    result = gnsqadmin("save", "t", str(file), "--from=2", "--to=3", *at(*nodes))
+    assert result.code == 0
+    assert result.err == "".join(f"t at {address(node)}: continue with --from 3\n" for node in nodes)
+    assert [json.loads(line)["body"] for line in file.read_text().splitlines()] == ["1", "1"]
+    result = gnsqadmin("save", "t", str(file), "--from=3", "--append", "--json", *at(nodes[0]))
+    assert (json.loads(result.out)["channel"], json.loads(result.out)["messages"]) == (None, 1)
+    result = gnsqadmin("save", "t", "-", "--from=first", "-n2", *at(nodes[0]))
+    assert [json.loads(line)["body"] for line in result.out.splitlines()] == ["0", "1"]
+    assert result.err.startswith(f"t at {address(nodes[0])}: continue with --from 3\n")
+    assert gnsqadmin("copy", "t", "u", "--from=-1h", "--to=next", *at(nodes[0])).code == 0
+    assert nodes[0].stats("u")["topics"][0]["message_count"] == 3
+    assert [channels(node) for node in nodes] == [["c"], ["c"]]
+    assert nodes[1].channel_stats("t", "c")["depth"] == 3
+
+
+# Nodes that fail in the middle
+
+
+def record(number: int, *bodies: bytes) -> bytes:
+    """A record of `/topic/messages` with these messages."""
+    messages = [b"\0\0\0\x02" + bytes(8) + b"\0\x01" + b"0" * 16 + body for body in bodies]
+    frames = b"".join(len(message).to_bytes(4, "big") + message for message in messages)
+    payload = number.to_bytes(8, "big") + len(bodies).to_bytes(4, "big") + bytes(8) + frames
+    return len(payload).to_bytes(4, "big") + payload
+
+
+def chunks(*parts: bytes, is_whole: bool = True) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    data = [b"%x\r\n%s\r\n" % (len(part), part) for part in parts]
+    return head + b"".join(data) + b"0\r\n\r\n" * is_whole
+
+
+def refusal(status: str, code: str, **details: Any) -> bytes:
+    return http_answer(json.dumps({"message": code} | details).encode(), status)
+
+
+EXTENT = {"epoch": "e", "first": 1, "next": 6, "first_published": None, "last_published": None, "bytes": 0}
+
+
+def node_with(*answers: bytes) -> FakeNode:
+    """A node whose log of t has the messages 1 to 5, with these answers to requests for messages, in turn."""
+    left = list(answers)
+
+    def talk(connection: socket.socket) -> None:
+        request = node.requests[-1]
+        place = 1 if b"at=1" in request else 6
+        is_range = request.startswith(b"GET /topic/range?")
+        extent = http_answer(json.dumps(EXTENT | {"at": place}).encode())
+        connection.sendall(extent if is_range else left.pop(0) if left else b"")
+
+    node = FakeNode(talk)
+    return node
+
+
+def test_what_came_before_a_failure_is_kept_and_the_rest_asked_for_again() -> None:
+    broken = chunks(record(1, b"a", b"b"), record(3, b"c")[:20], is_whole=False)
+    with node_with(
+        broken, b"", refusal("503 Service Unavailable", "EXITING"), chunks(record(3, b"c", b"d", b"e"))
+    ) as node:
+        code, out, err = gnsqadmin("save", "t", "-", "--from=1", *at(node))
+    assert (code, [json.loads(line)["body"] for line in out.splitlines()]) == (0, [*"abcde"])
+    assert err.count("; trying again") == 1
+    asked = [request for request in node.requests if request.startswith(b"GET /topic/messages?")]
+    assert [re.findall(rb"epoch=(\w+)|from=(\w+)|&to=(\w+)", one) for one in asked] == [
+        [(b"e", b"", b""), (b"", b"", b"6"), (b"", number, b"")] for number in (b"1", b"3", b"3", b"3")
+    ]
+
+
+LOST = {
+    "MESSAGES_GONE": "messages of t from 3 on are not kept any more; continue with --from 5",
+    "MESSAGES_DAMAGED": "messages of t from 3 on are damaged; continue with --from 5",
+    "LOG_CHANGED": "its log of t is another one, or does not reach 3: the topic was deleted, or data replaced",
+    "FORBIDDEN": "answered HTTP 410 (FORBIDDEN)",
+}
+
+
+@pytest.mark.parametrize("code", LOST)
+def test_missing_messages_are_an_error_after_those_before(code: str) -> None:
+    more = {} if code in ("LOG_CHANGED", "FORBIDDEN") else {"readable": 5}
+    answers = chunks(record(1, b"a", b"b")), refusal("410 Gone", code, **more)
+    for command in (["tail", "t"], ["save", "t", "-"]):
+        with node_with(*answers) as node:
+            result = gnsqadmin(*command, "--from=1", *at(node))
+        assert (result.code, len(result.out.splitlines())) == (1, 2)
+        assert result.err.endswith(f"Error: nsqd at {address(node)}: {LOST[code]}\n")
+
+
+@pytest.mark.parametrize("said", [record(2, b"x"), record(1, b"x")[:-1], b"\0\0\0\x01x", b""])
+def test_a_node_that_answers_something_else_is_tried_again(said: bytes) -> None:
+    with node_with(chunks(*[said] * bool(said)), chunks(record(1, *b"abcde".split()))) as node:
+        code, out, err = gnsqadmin("save", "t", "-", "--from=1", "-n1", *at(node))
+    assert (code, json.loads(out)["body"]) == (0, "abcde")
+    assert f"nsqd at {address(node)}: did not answer messages from 1 on: " in err
