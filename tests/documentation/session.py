@@ -122,6 +122,8 @@ class Session:
         return output
 
     def _bash(self, *words: str, **streams: Any) -> "subprocess.Popen[bytes]":
+        # Without this, programs would ignore Ctrl-C, as pytest's workers do.
+        streams["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
         return subprocess.Popen(
             ["bash", *words], **streams, cwd=self._directory, env=self._environment, start_new_session=True
         )
