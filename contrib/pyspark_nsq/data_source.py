@@ -1,6 +1,7 @@
 """`format("nsq")`: where Spark asks for readers and writers. Options are judged here, before any job starts."""
 
 import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from pyspark.sql.datasource import (
@@ -14,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_nsq.catalog_table import all_options, is_table, own_options, schema_of, schema_with
 from pyspark_nsq.columns import SCHEMA_DDL
-from pyspark_nsq.errors import OptionError, plain_errors
+from pyspark_nsq.errors import NsqSourceError, OptionError, plain_errors
 from pyspark_nsq.options import check_load, parse
 
 
@@ -22,14 +23,15 @@ class NsqDataSource(DataSource):
     """Topics of nsqds, as a source and as a sink.
 
     Spark makes one for each `load()`, with Spark Connect one for each analysis of a plan, and pickles it to wherever it
-    plans a scan; `load_id` names the `load()`.
+    plans a scan. So what all scans of a batch frame share is in it: `load_id`, which names the `load()`, and the ranges,
+    which `schema` plans.
     """
 
     def __init__(self, options: Any) -> None:
         super().__init__(dict(own_options(options)))
         self._is_table = is_table(options)
         self.load_id = uuid.uuid4().hex
-        self._ranges: list[Any] | None = None  # of a batch, once they are known
+        self._ranges: Sequence[Any] | NsqSourceError | None = None  # of a batch, or why there are none
 
     @classmethod
     def name(cls) -> str:
@@ -38,7 +40,10 @@ class NsqDataSource(DataSource):
     @plain_errors()
     def schema(self) -> str | StructType:
         check_load(self.options)
-        return schema_with(self.options, SCHEMA_DDL) if self._is_table else SCHEMA_DDL
+        if self._is_table:
+            return schema_with(self.options, SCHEMA_DDL)
+        self._ranges = _plan(self.options)
+        return SCHEMA_DDL
 
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -47,8 +52,10 @@ class NsqDataSource(DataSource):
         if settings.mode == "ranges":
             from pyspark_nsq.ranges.batch_reader import RangeReader, plan
 
-            self._ranges = self._ranges or plan(settings)
-            return RangeReader(self._ranges)
+            ranges = plan(settings) if self._ranges is None else self._ranges  # of a table, each scan has its own
+            if isinstance(ranges, NsqSourceError):
+                raise ranges
+            return RangeReader(ranges)
         from pyspark_nsq.batch_reader import NsqReader, stream_of
 
         return NsqReader(settings, stream_of(settings, self.load_id))
@@ -103,6 +110,21 @@ class RefusedStream(DataSourceStreamReader):
         raise self._error
 
     getDefaultReadLimit = initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815
+
+
+def _plan(options: Mapping[str, str]) -> Sequence[Any] | NsqSourceError | None:
+    """Returns the ranges of a batch with these options, or why there are none; None if it does not read ranges.
+
+    `load()` does not know whether it is of a batch, so an error is only raised by what is."""
+    try:
+        settings = parse(options, "read")
+        if settings.mode != "ranges":
+            return None
+        from pyspark_nsq.ranges.batch_reader import plan
+
+        return plan(settings)
+    except NsqSourceError as error:
+        return error
 
 
 def _check_schema(schema: StructType) -> None:

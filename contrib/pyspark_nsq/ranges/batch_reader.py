@@ -1,4 +1,4 @@
-"""`spark.read.format("nsq")` by ranges: the messages between two positions, as often as one likes."""
+"""`spark.read.format("nsq")` by ranges: the messages between two positions, which `load()` settles."""
 
 from collections.abc import Iterator, Sequence
 
