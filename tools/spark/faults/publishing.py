@@ -16,13 +16,15 @@ PADDING = b" " + b"x" * 100
 
 
 class Publisher:
-    """Publishes bodies `{number} xxx...` to each nsqd in turn, from a thread; `published` of them were acknowledged.
+    """Publishes bodies `{number} xxx...` to each nsqd in turn, from a thread; `next` is the number behind the last.
+    Those of `unsure` were not acknowledged, as the nsqd was killed, and are not published again.
 
     While `paused` is held nothing is on its way, and new connections are made afterwards.
     """
 
     def __init__(self, daemons: Sequence[Daemon], topic: str, pause: float = 0.05) -> None:
-        self.published = 0
+        self.next = 0
+        self.unsure: set[int] = set()
         self.paused = threading.Lock()
         self._daemons = daemons
         self._topic = topic
@@ -43,13 +45,18 @@ class Publisher:
             self._error = error
 
     def _publish(self, index: int) -> None:
-        client = self._clients.get(index)
-        if client is None:
-            client = self._clients[index] = Client(self._daemons[index].tcp_address)
-            client.identify(heartbeat_interval=-1)
-        numbers = range(self.published, self.published + BATCH)
-        client.publish(self._topic, *(b"%d" % number + PADDING for number in numbers))
-        self.published += BATCH
+        numbers = range(self.next, self.next + BATCH)
+        try:
+            client = self._clients.get(index)
+            if client is None:
+                client = self._clients[index] = Client(self._daemons[index].tcp_address)
+                client.identify(heartbeat_interval=-1)
+            self.next += BATCH
+            client.publish(self._topic, *(b"%d" % number + PADDING for number in numbers))
+        except ConnectionError:
+            self.unsure.update(range(numbers.start, self.next))
+            if client := self._clients.pop(index, None):
+                client.sock.close()
 
     def disconnect(self) -> None:
         """For callers that hold `paused` and are about to restart daemons."""
@@ -57,13 +64,12 @@ class Publisher:
             client.sock.close()
         self._clients.clear()
 
-    def stop(self) -> int:
-        """No more; how many were published."""
+    def stop(self) -> None:
+        """No more."""
         self._stopped.set()
         self._thread.join()
         if self._error is not None:
             raise self._error
-        return self.published
 
     def __enter__(self) -> "Publisher":
         self._thread.start()
@@ -76,7 +82,8 @@ class Publisher:
 
 
 class Tally(NamedTuple):
-    """`rows` of the files, `ids` distinct (nsqd, topic, message_id) among them; `lost` and `duplicated` bodies."""
+    """`published` bodies that were acknowledged or came, `rows` of the files, `ids` distinct (nsqd, topic, message_id)
+    among them; `lost` and `duplicated` bodies."""
 
     published: int
     rows: int
@@ -97,8 +104,8 @@ def files(out: Path) -> list[Path]:
     return sorted(found)
 
 
-def tally(out: Path, published: int) -> Tally:
-    """Of bodies numbered from 0 to `published`."""
+def tally(out: Path, publisher: Publisher) -> Tally:
+    """Of all that it has published."""
     rows = 0
     ids: set[tuple[str, str, str]] = set()
     numbers: set[int] = set()
@@ -107,5 +114,7 @@ def tally(out: Path, published: int) -> Tally:
         rows += len(table["value"])
         ids.update(zip(table["nsqd"], table["topic"], table["message_id"], strict=True))
         numbers.update(int(value.split()[0]) for value in table["value"])
-    assert numbers <= set(range(published)), "something came that nobody published"
-    return Tally(published, rows, len(ids), published - len(numbers), rows - len(numbers))
+    published = set(range(publisher.next))
+    assert numbers <= published, "something came that nobody published"
+    published -= publisher.unsure - numbers
+    return Tally(len(published), rows, len(ids), len(published - numbers), rows - len(numbers))

@@ -5,20 +5,34 @@ stream has committed another batch; then the publisher ends, the stream takes wh
 """
 
 import random
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from kit.daemons import PEERS, Daemon, fixed_ports, free_port, own_command
+from faults.power_loss import Machine
+from kit.daemons import PEERS, Daemon, eventually, fixed_ports, free_port, interpreter, own_command
 from kit.peer_program import PeerProgram
 from kit.s3_server import make_bucket, serving
 from kit.small_disk import SmallDisk
 from kit.spark_cluster import cluster
 from kit.spark_topics import daemon_options
+from kit.traffic import post
 from spark.faults.publishing import Publisher, Tally, tally
-from spark.faults.stream_process import IN_TASK, POINTS, SEAL_TO_FIN, TOPIC, StreamProcess, empty
+from spark.faults.stream_process import (
+    CHANNEL,
+    IN_RANGE_TASK,
+    IN_TASK,
+    POINTS,
+    RANGE_POINTS,
+    SEAL_TO_FIN,
+    TOPIC,
+    StreamProcess,
+    empty,
+    extent,
+)
 
 SPOOL_SIZE = 16 << 20  # bytes of the small disk
 LOOKUPD_AWAY = 10.0  # seconds
@@ -36,6 +50,9 @@ class Row:
     lookupd: bool = False
     small_disk: bool = False
     bucket: bool = False
+    durability: str = "none"  # where it is another, the stream reads ranges
+    power: bool = False  # can be lost
+    retention: int = 0  # bytes
 
 
 class Stage:
@@ -45,28 +62,41 @@ class Stage:
         self.random = random.Random(row.name)
         self._lookupd_ports = (free_port(), free_port())
         self._directory = directory
+        self._is_ranges = row.durability != "none"
+        self.gone = 0  # messages that are lost, of which there was an error
         self.lookupd: PeerProgram | None = None
-        flags = ["--max-rdy-count=500"]  # so that a task opens several connections
-        # What a killed task holds comes again when its time is out.
-        options = {"maxMessagesPerTrigger": "5000", "msgTimeoutMs": "5000"}
+        flags = ["--max-rdy-count=500", f"--durability={row.durability}"]  # so that a task opens several connections
+        if row.retention:
+            flags.append(f"--retention-bytes={row.retention}")
+        options = {"maxMessagesPerTrigger": "5000"}
         if row.lookupd:
             self.start_lookupd()
             stack.callback(self.stop_lookupd)
             flags += ["--broadcast-address=127.0.0.1", f"--lookupd-tcp-address=127.0.0.1:{self._lookupd_ports[0]}"]
             options["nsq.lookupd.http.addresses"] = f"127.0.0.1:{self._lookupd_ports[1]}"
+        self._flags = flags
+        names = [f"nsqd-{number}" for number in range(2)]
+        python = interpreter(own_command())
+        self._machines = {name: Machine(directory / f"{name}-synced", python) for name in names if row.power}
+        commands = {name: machine.command for name, machine in self._machines.items()}
         self.daemons = [
-            stack.enter_context(Daemon(own_command(), directory / f"nsqd-{number}", *flags, *fixed_ports()))
-            for number in range(2)
+            stack.enter_context(Daemon(commands.get(name, own_command()), directory / name, *flags, *fixed_ports()))
+            for name in names
         ]
         if not row.lookupd:
-            # What a task that died holds may be in a quota.
-            options |= daemon_options(*self.daemons) | {"idleTimeoutMs": "1000"}
+            options |= daemon_options(*self.daemons)
         spool = directory / "spool"
-        location = str(spool)
-        if row.bucket:
-            stack.enter_context(serving())
-            location = make_bucket("spools")
-        options |= {"spoolLocation": location} if row.spool else {"spool": "off"}
+        if self._is_ranges:
+            options["minPartitions"] = "6"
+            options.pop("idleTimeoutMs", None)
+        else:
+            # What a killed task holds comes again when its time is out, and may be in a quota.
+            options |= {"msgTimeoutMs": "5000", "idleTimeoutMs": "1000"}
+            location = str(spool)
+            if row.bucket:
+                stack.enter_context(serving())
+                location = make_bucket("spools")
+            options |= {"spoolLocation": location} if row.spool else {"spool": "off"}
         prefix: Callable[[Sequence[str]], list[str]] = list
         self.disk: SmallDisk | None = None
         if row.small_disk:
@@ -98,10 +128,30 @@ class Stage:
 
     def end(self) -> Tally:
         """Publish no more, let the stream take what there is, and count."""
-        published = self.publisher.stop()
-        self.stream.wait(lambda: all(map(empty, self.daemons)), "all messages read")
+        self.publisher.stop()
+        self.wait_until_read()
         self.stream.finish()
-        return tally(self.stream.job / "out", published)
+        return tally(self.stream.job / "out", self.publisher)
+
+    def wait_until_read(self) -> None:
+        self.stream.wait(self._is_read, "all messages read")
+
+    def _is_read(self) -> bool:
+        if not self._is_ranges:
+            return all(map(empty, self.daemons))
+        read = self.stream.read_up_to()
+        return all(read.get(row["epoch"]) == row["next"] for row in map(extent, self.daemons))
+
+    def revive(self, daemon: Daemon) -> None:
+        """Start one that is dead, with what was synced if its power is gone."""
+        daemon.kill()
+        if machine := self._machines.get(daemon.data_path.name):
+            machine.forget(daemon.data_path)
+        daemon.start()
+
+    def rename(self, daemon: Daemon) -> None:
+        """Start it again at other addresses."""
+        daemon.restart(*self._flags, *fixed_ports())
 
 
 def kill_driver(stage: Stage) -> None:
@@ -121,6 +171,66 @@ def restart_nsqd(stage: Stage) -> None:
         stage.random.choice(stage.daemons).restart()
 
 
+def kill_nsqd(stage: Stage) -> None:
+    """One of them, at any moment, in the middle of publishing."""
+    time.sleep(stage.random.uniform(0, 1))
+    stage.revive(stage.random.choice(stage.daemons))
+
+
+def inject_kill_of_nsqd(point: str) -> Callable[[Stage], None]:
+    def kill(stage: Stage) -> None:
+        daemon = stage.random.choice(stage.daemons)
+        stage.stream.inject(point, str(daemon.pid))
+        stage.revive(daemon)
+
+    return kill
+
+
+def rename_nsqd(stage: Stage) -> None:
+    with stage.publisher.paused:
+        stage.publisher.disconnect()
+        stage.rename(stage.random.choice(stage.daemons))
+
+
+def restore_older_copy(stage: Stage) -> None:
+    """Of one of them, after more was read: an error, and the stream goes on with what comes then."""
+    stage.stream.kill_driver()  # it may still ignore losses
+    daemon, publisher = stage.random.choice(stage.daemons), stage.publisher
+    with publisher.paused:
+        publisher.disconnect()
+        stage.wait_until_read()
+        daemon.terminate()
+        copy = shutil.copytree(daemon.data_path, daemon.data_path.with_name("older"))
+        daemon.start()
+    before = extent(daemon)["next"]
+    eventually(lambda: extent(daemon)["next"] > before, "more messages")
+    with publisher.paused:
+        publisher.disconnect()
+        stage.wait_until_read()
+        daemon.terminate()
+        shutil.rmtree(daemon.data_path)
+        copy.rename(daemon.data_path)
+        daemon.start()
+        stage.stream.fail("an older copy was restored")
+        stage.wait_until_read()
+
+
+def outlive_retention(stage: Stage) -> None:
+    """Empty the channel at one of them while no stream runs, and wait until no such message is kept: an error, and the
+    stream goes on with the next."""
+    stage.stream.kill_driver()
+    daemon = stage.random.choice(stage.daemons)
+    row = extent(daemon)
+    read = stage.stream.read_up_to()[row["epoch"]]
+    eventually(lambda: extent(daemon)["next"] > read, "messages that were not read")
+    with stage.publisher.paused:
+        kept = extent(daemon)["next"]
+        post(daemon, f"/channel/empty?topic={TOPIC}&channel={CHANNEL}")
+    eventually(lambda: extent(daemon)["first"] == kept, "the end of the retention")
+    stage.gone += kept - read
+    stage.stream.fail("MESSAGES_GONE")
+
+
 def lookupd_gone(stage: Stage) -> None:
     stage.stop_lookupd()
     time.sleep(LOOKUPD_AWAY)
@@ -138,6 +248,10 @@ def fill_disk(stage: Stage) -> None:
 KILLS = 10
 SEALED = inject("sealed, before FIN")
 OTHERS = tuple(inject(point) for point in IN_TASK if point not in SEAL_TO_FIN)
+RANGE_DRIVER = tuple(map(inject, RANGE_POINTS))
+RANGE_TASK = tuple(map(inject, IN_RANGE_TASK))
+RANGE_WORKER = tuple(inject(point, "worker") for point in IN_RANGE_TASK)
+RANGE_NSQD = tuple(map(inject_kill_of_nsqd, RANGE_POINTS))
 
 ROWS = (
     Row("driver killed, at any moment", (kill_driver,), 2 * KILLS),
@@ -152,6 +266,25 @@ ROWS = (
     Row("disk of the spool full for 5 s", (fill_disk,), 5, small_disk=True),
     Row("without spool: driver killed, at any moment", (kill_driver,), KILLS, spool=False),
     Row("without spool: executor killed after its first FINs", (inject("half of the FINs sent"),), KILLS, False, True),
+    Row("ranges: driver killed, at any moment", (kill_driver,), 2 * KILLS, durability="process"),
+    Row(f"ranges: driver killed at each of {len(RANGE_POINTS)} points", RANGE_DRIVER, 2, durability="process"),
+    Row("ranges: executor killed at each point of a task", RANGE_TASK, 5, cluster=True, durability="process"),
+    Row("ranges: Python worker killed at each point of a task", RANGE_WORKER, 5, durability="process"),
+    *(
+        Row(f"ranges: nsqd {what} with --durability={durability}", faults, times, durability=durability, power=power)
+        for durability, power, what in (
+            ("process", False, "killed"),
+            ("disk", False, "killed"),
+            ("disk", True, "without power"),
+        )
+        for faults, times, what in (
+            ((kill_nsqd,), 2 * KILLS, f"{what}, at any moment"),
+            (RANGE_NSQD, 2, f"{what} at each of {len(RANGE_NSQD)} points"),
+        )
+    ),
+    Row("ranges: nsqd at another address", (rename_nsqd,), KILLS, lookupd=True, durability="process"),
+    Row("ranges: nsqd with an older copy", (restore_older_copy,), 3, durability="process"),
+    Row("ranges: messages older than the retention", (outlive_retention,), 3, durability="process", retention=100_000),
 )
 SHORT = (
     Row(
@@ -161,11 +294,18 @@ SHORT = (
         small_disk=True,
     ),
     Row("executor killed at each second point from seal to FIN", tuple(map(inject, SEAL_TO_FIN[::2])), 1, cluster=True),
+    Row(
+        "ranges: Python worker killed, power of nsqd lost twice",
+        (*RANGE_WORKER[1:], *RANGE_NSQD[::3]),
+        1,
+        durability="disk",
+        power=True,
+    ),
 )
 
 
-def play(row: Row, directory: Path, times: int | None = None) -> tuple[Tally, int]:
-    """The tally, and how often the stream died and was started again."""
+def play(row: Row, directory: Path, times: int | None = None) -> tuple[Tally, int, int]:
+    """The tally, how many messages were lost with an error, and how often the stream died and was started again."""
     with ExitStack() as stack:
         stage = Stage(row, directory, stack)
         stage.stream.go_on(2)
@@ -173,4 +313,4 @@ def play(row: Row, directory: Path, times: int | None = None) -> tuple[Tally, in
             for fault in row.faults:
                 fault(stage)
                 stage.stream.go_on()
-        return stage.end(), stage.stream.deaths
+        return stage.end(), stage.gone, stage.stream.deaths

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kit.daemons import Daemon, eventually
 from kit.spark_cluster import Process
@@ -50,8 +50,22 @@ POINTS = {
     "after commit": Point(_READER, "NsqStreamReader.commit", "after"),
 }
 
+_RANGE_READER, _RANGE_NODE = "pyspark_nsq.ranges.stream_reader", "pyspark_nsq.ranges.node"
+_RANGE_TASK = "pyspark_nsq.ranges.reading"
+
+# The same for a stream of ranges.
+RANGE_POINTS = {
+    "range planned": Point(_RANGE_READER, "RangeStreamReader.partitions", "after"),
+    "range asked for": Point(_RANGE_NODE, "Node.messages", "after"),
+    "some rows made": Point(_RANGE_TASK, "RangePartition._rows", "after"),
+    "channels not advanced": Point(_RANGE_READER, "RangeStreamReader.commit", "before"),
+    "one channel advanced": Point(_RANGE_NODE, "Node.advance", "after"),
+    "channels advanced": Point(_RANGE_READER, "RangeStreamReader.commit", "after"),
+}
+
 IN_TASK = tuple(name for name, point in POINTS.items() if point.module != _READER)
 SEAL_TO_FIN = IN_TASK[1:8]
+IN_RANGE_TASK = tuple(RANGE_POINTS)[1:3]
 
 T = TypeVar("T")
 
@@ -69,16 +83,15 @@ class StreamProcess:
         self._faults = directory / "faults"
         for path in (self.job, self._logs, self._faults):
             path.mkdir(parents=True, exist_ok=True)
-        (self._faults / "points.json").write_text(json.dumps(POINTS))
+        (self._faults / "points.json").write_text(json.dumps(POINTS | RANGE_POINTS))
         conf = {**CONF, "spark.local.dir": str(directory / "local"), "spark.driver.memory": "512m"}
         conf |= {"spark.sql.streaming.stopTimeout": "60s", **({} if master.startswith("local") else CLUSTER_CONF)}
-        job_options = {
+        self._given = {
             "master": master,
             "conf": conf,
             "trigger": {"processingTime": "0 seconds"},
             "options": {"subscribe": TOPIC, "channel": CHANNEL, **options},
         }
-        (self.job / "job.json").write_text(json.dumps(job_options))
         self._prefix = prefix
         self._armed = 0
         self._stream = self._start()
@@ -90,7 +103,9 @@ class StreamProcess:
         path = [str(HERE / "inject"), *filter(None, [base.get("PYTHONPATH")])]
         return {**base, "NSQ_FAULTS": str(directory / "faults"), "PYTHONPATH": ":".join(path)}
 
-    def _start(self) -> Process:
+    def _start(self, **options: str) -> Process:
+        given = self._given | {"options": {**self._given["options"], **options}}
+        (self.job / "job.json").write_text(json.dumps(given))
         command = self._prefix([sys.executable, "-P", str(HERE / "stream.py"), str(self.job)])
         log = self._logs / f"{len(list(self._logs.iterdir()))}.log"
         return Process(command, self.environment(self.job.parent), log)
@@ -102,10 +117,8 @@ class StreamProcess:
 
         def met() -> T | None:
             if self._stream.code() is not None:
-                self._stream.kill()
-                self.deaths += 1
+                self._replace()
                 assert self.deaths - before < DEATHS, "the stream dies again and again"
-                self._stream = self._start()
             return condition()
 
         try:
@@ -122,6 +135,24 @@ class StreamProcess:
         """Wait until that many more batches are committed."""
         before = self.batches()
         self.wait(lambda: self.batches() >= before + batches, f"{batches} more batches")
+
+    def read_up_to(self) -> dict[str, int]:
+        """Returns the numbers behind what the committed batches have, by epoch of the log; for a stream of ranges."""
+        positions = (self.job / "checkpoint" / "offsets" / str(self.batches() - 1)).read_text().splitlines()[-1]
+        return {row["epoch"]: row["number"] for row in json.loads(positions)["positions"]}
+
+    def fail(self, error: str) -> None:
+        """Wait until the stream, which may not run, ends with this error, and let it go on without what is lost."""
+        if self._stream.code() is not None:
+            self._replace()
+        eventually(lambda: self._stream.code() is not None, error, PATIENCE)
+        assert error in self._stream.text(), self._stream.text()[-20_000:]
+        self._replace(failOnDataLoss="false")
+
+    def _replace(self, **options: str) -> None:
+        self._stream.kill()
+        self.deaths += 1
+        self._stream = self._start(**options)
 
     def inject(self, point: str, action: str) -> None:
         """Do `action` when the stream comes to `point`, and wait until it happened."""
@@ -144,13 +175,19 @@ class StreamProcess:
     def _ended(self) -> bool:
         code = self._stream.code()
         if code:
-            self._stream.kill()
-            self.deaths += 1
-            self._stream = self._start()
+            self._replace()
         return code == 0
 
     def close(self) -> None:
         self._stream.kill()
+
+
+def extent(daemon: Daemon) -> dict[str, Any]:
+    """Returns what the log of the topic has."""
+    status, _, body = daemon.http("GET", f"/topic/range?topic={TOPIC}")
+    assert status == 200, body
+    answer: dict[str, Any] = json.loads(body)
+    return answer
 
 
 def empty(daemon: Daemon) -> bool:

@@ -7,7 +7,8 @@ argument. `within`, if not empty, is `module:qualified name` of a function that 
 
 A file `{point}.armed.{number}` there arms a fault; the first process that comes to the point renames it to
 `{point}.done.{number}` and does what is in it: `worker` kills that process, `executor` its JVM too, which is the
-driver's with a local master; the name of an error (ENOSPC) raises it.
+driver's with a local master, a number the process with this pid, of a daemon, and the function goes on; the name of an
+error (ENOSPC) raises it.
 """
 
 import errno
@@ -57,6 +58,9 @@ def _claim(point: str) -> str:
 
 def _inject(action: str) -> None:
     if not action:
+        return
+    if action.isdecimal():
+        os.kill(int(action), signal.SIGKILL)
         return
     if action not in ("worker", "executor"):
         raise OSError(getattr(errno, action), os.strerror(getattr(errno, action)))
@@ -108,8 +112,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         for within in sorted({within for *_, within in points.values() if within}):
             module, _, name = within.partition(":")
             self._of_module.setdefault(module, []).append((name, functools.partial(_noted, key=within)))
-        # Each segment is delivered by itself, while its task reads the next one.
-        self._of_module.setdefault("pyspark_nsq.read_task", []).append(("_BATCH_ROWS", lambda _: 1))
+        # Each segment, or record of a range, is delivered by itself, while its task reads the next one.
+        for module, name in (("read_task", "_BATCH_ROWS"), ("ranges.reading", "_ROWS")):
+            self._of_module.setdefault(f"pyspark_nsq.{module}", []).append((name, lambda _: 1))
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if name not in self._of_module:
