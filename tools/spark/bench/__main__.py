@@ -1,4 +1,4 @@
-"""`python -m spark.bench`: rows per second of Spark's readers and writers, with gnsqd and the real nsqd in turns."""
+"""`python -m spark.bench`: what Spark's readers and writers cost, with gnsqd and the real nsqd in turns."""
 
 import argparse
 import os
@@ -7,13 +7,17 @@ import shutil
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from kit.daemons import PEERS, own_command
 from kit.spark_sessions import CONF, QUICK_JAVA, start_session
-from spark.bench.rows import ROWS, SIZE, run_once
+from spark.bench.rows import ROWS, SIZE, Cost, run_once
 
 WARM_UP = 20_000  # messages
+_HEADER = """\
+| rows per second | daemon | median | range | of the ceiling | CPU of Python | more than the ceiling | CPU of daemons |
+|---|---|---:|---:|---:|---:|---:|---:|"""
 
 
 def main() -> None:
@@ -31,32 +35,41 @@ def main() -> None:
     from spark.bench.ceiling import CeilingSource
 
     spark.dataSource.register(CeilingSource)
-    print("| rows per second | daemon | median | range | of the ceiling |\n|---|---|---:|---:|---:|", flush=True)
+    print(_HEADER, flush=True)
     for row in ROWS:
         if arguments.rows and row.key not in arguments.rows:
             continue
-        rates: dict[str, list[float]] = {name: [] for name in commands}
+        costs: dict[str, list[Cost]] = {name: [] for name in commands if name != "nsqd" or row.for_nsqd}
         for run in range(-1, arguments.runs):
-            for name, command in commands.items():
+            for name, found in costs.items():
                 directory = Path(tempfile.mkdtemp(dir=top))
-                rate = run_once(row, spark, command, directory, WARM_UP if run < 0 else arguments.messages)
+                messages = WARM_UP if run < 0 else arguments.messages
+                cost = run_once(row, spark, commands[name], directory, messages)
                 shutil.rmtree(directory)
                 if run >= 0:
-                    rates[name].append(rate)
-        ceiling = statistics.median(rates.pop("ceiling"))
-        for name, found in rates.items():
-            median = statistics.median(found)
-            ratio = f"{median / ceiling:.0%}"
-            between = f"{min(found):,.0f}-{max(found):,.0f}"
-            print(f"| {row.name} | {name} | {median:,.0f} | {between} | {ratio} |", flush=True)
+                    found.append(cost)
+        ceiling = costs.pop("ceiling")
+        for name, found in costs.items():
+            print(_line(row.name, name, found, ceiling), flush=True)
     print(
         "\nThe ceiling is a source that yields the same batches, or a sink that drops them, without NSQ.\n"
+        "CPU time is in seconds per million messages.\n"
         f"{arguments.messages:,} messages of {SIZE} bytes, {arguments.runs} runs each, local[2] on "
         f"{os.cpu_count()} CPUs, Spark {spark.version}, Python {platform.python_version()}"
     )
     spark.stop()
     shutil.rmtree(top, ignore_errors=True)
     sys.exit()
+
+
+def _line(row: str, daemon: str, costs: Sequence[Cost], ceiling: Sequence[Cost]) -> str:
+    """Returns a line of the table: figures are medians, and differences and ratios those of medians."""
+    cost, least = (Cost(*map(statistics.median, zip(*each, strict=True))) for each in (costs, ceiling))
+    rates = sorted(1 / each.seconds for each in costs)
+    parts = [row, daemon, f"{1 / cost.seconds:,.0f}", f"{rates[0]:,.0f}-{rates[-1]:,.0f}"]
+    parts += [f"{least.seconds / cost.seconds:.0%}", f"{cost.python * 1e6:.2f}"]
+    parts += [f"{(cost.python - least.python) * 1e6:.2f}", f"{cost.daemons * 1e6:.2f}" if cost.daemons else ""]
+    return f"| {' | '.join(parts)} |"
 
 
 if __name__ == "__main__":

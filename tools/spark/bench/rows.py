@@ -1,26 +1,55 @@
 """What is measured, a row of ROWS each: a frame or a stream to run, and what daemons hold before.
 
 Everything is read and written once, from the call of the action to its end, by a local session of two cores; that
-includes planning, and with a stream its start. What is read goes nowhere (`noop`), unless the row names Parquet.
+includes planning, and with a stream its start. What is read goes nowhere (`noop`), unless the row names Parquet. CPU
+time comes from /proc, so the benchmark needs Linux.
 """
 
+import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from benchmarks.lanes import cpu_seconds
 from kit.daemons import Daemon
 from kit.nsq_client import Client
 from kit.spark_topics import daemon_options, sink_options
+from kit.traffic import create, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SIZE = 200  # bytes of a body
-TOPIC = "bench"
+TOPIC, CHANNEL = "bench", "spark"
+
+
+class Cost(NamedTuple):
+    """What one run took, in seconds: its time, and the CPU time of Spark's Python processes and of the daemons."""
+
+    seconds: float
+    python: float
+    daemons: float
+
+
+def children_cpu(pid: int) -> float:
+    """Returns the CPU time, in seconds, of the processes below `pid`, with those that have ended."""
+    ticks, children = {pid: 0}, defaultdict(list)
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            fields = path.read_text().rpartition(") ")[2].split()
+            child = int(path.parent.name)
+            children[int(fields[1])].append(child)
+            ticks[child] = sum(map(int, fields[13:15] if child == pid else fields[11:15]))
+
+    def total(process: int) -> int:
+        return ticks[process] + sum(map(total, children[process]))
+
+    return total(pid) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -35,25 +64,33 @@ class Bench:
     directory: Path
     messages: int
 
-    def fill(self) -> None:
-        """The messages, on all daemons alike."""
+    def fill(self, *channels: str) -> None:
+        """The messages, on all daemons alike. When this returns, these channels have them all."""
         count = 1000
         batch = [b"%0*d" % (SIZE, number) for number in range(count)]
         for daemon in self.daemons:
+            share = self.messages // len(self.daemons)
+            create(daemon, TOPIC, *channels)
             with Client(daemon.tcp_address) as client:
                 client.identify(heartbeat_interval=-1)
-                for _ in range(self.messages // len(self.daemons) // count):
+                for _ in range(share // count):
                     client.publish(TOPIC, *batch)
+            for channel in channels:
+                wait_for(daemon, TOPIC, channel, depth=share)
+
+    def cost(self, action: Callable[[], object]) -> Cost:
+        before = self._spent()
+        action()
+        return Cost(*(now - then for now, then in zip(self._spent(), before, strict=True)))
+
+    def _spent(self) -> Cost:
+        jvm = self.spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+        daemons = sum(cpu_seconds(daemon) for daemon in self.daemons if daemon.running)
+        return Cost(time.perf_counter(), children_cpu(jvm), daemons)
 
 
-def _timed(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
-
-
-def stream(bench: Bench, **options: str) -> float:
-    bench.fill()
+def stream(bench: Bench, **options: str) -> Cost:
+    bench.fill(CHANNEL)
     frame = bench.spark.readStream.format(bench.source).options(**{**bench.options, **options}).load()
     sink = frame.writeStream.format("noop").option("checkpointLocation", str(bench.directory / "checkpoint"))
     rows = 0
@@ -64,29 +101,29 @@ def stream(bench: Bench, **options: str) -> float:
         query.awaitTermination()
         rows = sum(progress.numInputRows for progress in query.recentProgress)
 
-    seconds = _timed(read)
+    cost = bench.cost(read)
     assert rows == bench.messages, rows
-    return seconds
+    return cost
 
 
-def batch(bench: Bench, **options: str) -> float:
-    bench.fill()
+def batch(bench: Bench, **options: str) -> Cost:
+    bench.fill(CHANNEL)
     given = {name: value for name, value in bench.options.items() if "spool" not in options or name != "spoolLocation"}
     frame = bench.spark.read.format(bench.source).options(**{**given, **options}).load()
-    return _timed(lambda: frame.write.format("noop").mode("append").save())
+    return bench.cost(lambda: frame.write.format("noop").mode("append").save())
 
 
-def write(bench: Bench) -> float:
+def write(bench: Bench) -> Cost:
     values = f"CAST(lpad(CAST(id AS STRING), {SIZE}, '0') AS BINARY) AS value"
     frame = bench.spark.range(0, bench.messages, 1, 2).selectExpr(values)
     writer = frame.write.format(bench.source).options(**sink_options(*bench.daemons), topic=TOPIC).mode("append")
-    seconds = _timed(writer.save)
+    cost = bench.cost(writer.save)
     taken = sum(topic["message_count"] for daemon in bench.daemons for topic in daemon.stats(TOPIC)["topics"])
     assert not bench.daemons or taken == bench.messages, taken
-    return seconds
+    return cost
 
 
-def diskqueue(bench: Bench, *, parquet: bool = False) -> float:
+def diskqueue(bench: Bench, *, parquet: bool = False) -> Cost:
     if not bench.daemons:
         return batch(bench)
     bench.fill()
@@ -94,22 +131,28 @@ def diskqueue(bench: Bench, *, parquet: bool = False) -> float:
         daemon.terminate()
     frame = bench.spark.read.format("nsq_diskqueue").load([str(daemon.data_path) for daemon in bench.daemons])
     if parquet:
-        return _timed(lambda: frame.write.parquet(str(bench.directory / "parquet")))
+        return bench.cost(lambda: frame.write.parquet(str(bench.directory / "parquet")))
     sums: list[int] = []
-    seconds = _timed(lambda: sums.append(frame.selectExpr("sum(length(value)) AS bytes").collect()[0].bytes))
+    cost = bench.cost(lambda: sums.append(frame.selectExpr("sum(length(value)) AS bytes").collect()[0].bytes))
     assert sums == [bench.messages * SIZE]
-    return seconds
+    return cost
 
 
 @dataclass(frozen=True)
 class BenchRow:
-    """`run` gives seconds."""
+    """`for_nsqd` is False if only gnsqd can do it."""
 
     key: str
     name: str
-    run: Callable[[Bench], float]
+    run: Callable[[Bench], Cost]
     nsqds: int = 1
     flags: tuple[str, ...] = ("--mem-queue-size=10000000",)
+    for_nsqd: bool = True
+
+
+def by_ranges(key: str, name: str, run: Callable[..., Cost], nsqds: int = 1) -> BenchRow:
+    run = partial(run, mode="ranges", startingOffsets="earliest")
+    return BenchRow(key, name, run, nsqds, ("--durability=process",), for_nsqd=False)
 
 
 ON_DISK = ("--mem-queue-size=0", "--sync-every=100000")
@@ -122,6 +165,12 @@ ROWS = (
     BenchRow("read", "batch read with a spool", batch),
     BenchRow("read-no-spool", "batch read without a spool", partial(batch, spool="off")),
     BenchRow("read-no-spool-2", "the same from 2 nsqd", partial(batch, spool="off"), 2),
+    by_ranges("stream-ranges", "stream by ranges", stream),
+    by_ranges("stream-ranges-2", "the same from 2 gnsqd", stream, 2),
+    by_ranges("stream-ranges-4", "the same from 4 gnsqd", stream, 4),
+    by_ranges("read-ranges", "batch read by ranges", batch),
+    by_ranges("read-ranges-2", "the same from 2 gnsqd", batch, 2),
+    by_ranges("read-ranges-4", "the same from 4 gnsqd", batch, 4),
     BenchRow("write", "write", write),
     BenchRow("write-2", "the same to 2 nsqd", write, 2),
     BenchRow("diskqueue", "data directory, sum of lengths", diskqueue, flags=ON_DISK),
@@ -129,15 +178,18 @@ ROWS = (
 )
 
 
-def run_once(row: BenchRow, spark: "SparkSession", command: Sequence[str], directory: Path, messages: int) -> float:
-    """Rows per second of one run with fresh daemons; without NSQ if there is no command."""
-    if not command:
-        options = {"rows": str(messages), "size": str(SIZE), "tasks": str(row.nsqds)}
-        return messages / row.run(Bench(spark, "nsq_ceiling", options, (), directory, messages))
+def run_once(row: BenchRow, spark: "SparkSession", command: Sequence[str], directory: Path, messages: int) -> Cost:
+    """The cost of a message in one run with fresh daemons; without NSQ if there is no command."""
     with ExitStack() as stack:
         daemons = [
             stack.enter_context(Daemon(command, directory / f"nsqd-{number}", *row.flags))
-            for number in range(row.nsqds)
+            for number in range(row.nsqds if command else 0)
         ]
-        options = {"subscribe": TOPIC, "channel": "spark", "spoolLocation": str(directory / "spool")}
-        return messages / row.run(Bench(spark, "nsq", daemon_options(*daemons) | options, daemons, directory, messages))
+        if command:
+            options = daemon_options(*daemons) | {"subscribe": TOPIC, "channel": CHANNEL}
+            options |= {"spoolLocation": str(directory / "spool")}
+        else:
+            options = {"rows": str(messages), "size": str(SIZE), "tasks": str(row.nsqds)}
+        source = "nsq" if command else "nsq_ceiling"
+        cost = row.run(Bench(spark, source, options, daemons, directory, messages))
+        return Cost(*(figure / messages for figure in cost))
