@@ -7,7 +7,7 @@ is not there any more ends the task, or is left out with a warning if 'failOnDat
 import logging
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnsqd.shared.client import FRAME_HEAD
-from pyspark_nsq.columns import ARROW_SCHEMA, Messages, batch_of, columns_of, cut
+from pyspark_nsq.columns import ARROW_SCHEMA, batch_of, columns_of, cut
 from pyspark_nsq.discovery import Nsqd
 from pyspark_nsq.errors import DiscoveryError, plain_errors
 from pyspark_nsq.options import Settings
@@ -59,9 +59,9 @@ class RangePartition:
         while number < self.end:
             try:
                 with node.messages(self.topic, self.epoch, number, self.end) as response:
-                    for first, frames in _gathered(response):
-                        yield self._rows(first, frames)
-                        number, failures = first + len(frames), 0
+                    for first, count, frames in _gathered(response):
+                        yield self._rows(first, count, frames)
+                        number, failures = first + count, 0
                 if number < self.end:
                     raise DiscoveryError(f"nsqd {self.nsqd.name} ends topic {self.topic!r} at message {number}")
             except Unreadable as error:
@@ -76,50 +76,45 @@ class RangePartition:
                 _log.warning("%s; messages from number %d on are asked for again", error, number)
                 time.sleep(_PAUSE * 2 ** (failures - 1))
 
-    def _rows(self, first: int, frames: "_Frames") -> pa.RecordBatch:
-        messages: Messages = cut(b"".join(frames.parts), frames.edges, FRAME_HEAD, 8)
-        columns = columns_of(messages)
-        columns["offset"] = pc.cumulative_sum(pa.repeat(1, len(frames)), start=first - 1)
+    def _rows(self, first: int, count: int, frames: bytes) -> pa.RecordBatch:
+        columns = columns_of(cut(frames, _edges(frames, count), FRAME_HEAD, 8))
+        columns["offset"] = pc.cumulative_sum(pa.repeat(1, count), start=first - 1)
         same = {"topic": self.topic, "channel": self.settings.channel or None, "nsqd": self.nsqd.name}
-        return batch_of(ARROW_SCHEMA, len(frames), columns, **same)
+        return batch_of(ARROW_SCHEMA, count, columns, **same)
 
 
-class _Frames:
-    """Frames in a row, and where each begins in the joined `parts`, and where the last ends."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.edges = [0]
-
-    def __len__(self) -> int:
-        return len(self.edges) - 1
-
-    def add(self, data: bytes, count: int) -> None:
-        """Adds `count` frames, which are `data`."""
-        self.parts.append(data)
-        base, at, unpack = self.edges[-1], 0, _SIZE.unpack_from
-        for _ in range(count):
-            at += 4 + unpack(data, at)[0]
-            self.edges.append(base + at)
+def _edges(frames: bytes, count: int) -> Sequence[int]:
+    """Returns where each of `count` frames begins, and where the last ends."""
+    step = 4 + _SIZE.unpack_from(frames)[0]
+    if len(frames) == step * count and all(frames[at::step] == frames[at : at + 1] * count for at in range(4)):
+        return range(0, len(frames) + 1, step)  # all have one size
+    edges, at, unpack = [0], 0, _SIZE.unpack_from
+    for _ in range(count):
+        at += 4 + unpack(frames, at)[0]
+        edges.append(at)
+    return edges
 
 
-def _gathered(response: HTTPResponse) -> Iterator[tuple[int, _Frames]]:
-    """Yields the frames of an answer in batches, and the number of the first of each."""
-    frames, first = _Frames(), 0
+def _gathered(response: HTTPResponse) -> Iterator[tuple[int, int, bytes]]:
+    """Yields the frames of an answer in batches: the number of the first, their count, and them."""
+    parts: list[bytes] = []
+    first = count = size = 0
     try:
-        for number, count, data in _records(response):
-            if not frames.parts:
+        for number, more, data in _records(response):
+            if not parts:
                 first = number
-            frames.add(data, count)
-            if len(frames) >= _ROWS or frames.edges[-1] >= _BYTES:
-                yield first, frames
-                frames = _Frames()
+            parts.append(data)
+            count += more
+            size += len(data)
+            if count >= _ROWS or size >= _BYTES:
+                yield first, count, b"".join(parts)
+                parts, count, size = [], 0, 0
     except (HTTPException, OSError):
-        if frames.parts:
-            yield first, frames
+        if parts:
+            yield first, count, b"".join(parts)
         raise
-    if frames.parts:
-        yield first, frames
+    if parts:
+        yield first, count, b"".join(parts)
 
 
 def _records(response: HTTPResponse) -> Iterator[tuple[int, int, bytes]]:

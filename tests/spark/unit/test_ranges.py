@@ -111,9 +111,10 @@ def test_batch_has_what_the_options_name_as_often_as_one_likes(durable: Factory)
     assert sorted(each.id.decode() for each in taken) == sorted(row["message_id"] for row in rows), (
         "nothing is consumed"
     )
-    publish(nsqd, "t", b"last")
+    sizes = b"last", b"l", b"longest"  # on average, that of the first
+    publish(nsqd, "t", *sizes)
     begin = json.dumps({"t": {name(nsqd): 1001}})
-    assert [row["value"] for row in batch(nsqd, startingOffsets=begin)] == [b"last"]
+    assert [row["value"] for row in batch(nsqd, startingOffsets=begin)] == [*sizes]
 
 
 @pytest.mark.parametrize(
