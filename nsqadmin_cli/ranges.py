@@ -40,13 +40,13 @@ _REASONS = {
     "NO_JOURNAL": "has no log of the topic: that needs --durability, and a topic that is not ephemeral",
 }
 _REFUSALS = {
-    "MESSAGES_GONE": "messages of {} from {} on are not kept any more; continue with --from {}",
-    "MESSAGES_DAMAGED": "messages of {} from {} on are damaged; continue with --from {}",
-    "LOG_CHANGED": "its log of {} is another one, or does not reach {}: the topic was deleted, or data replaced",
+    "MESSAGES_GONE": "messages of {0} from {1} on are not kept any more; continue with --from {2}",
+    "MESSAGES_DAMAGED": "messages of {0} from {1} on are damaged; continue with --from {2}",
+    "LOG_CHANGED": "its log of {0} is another one, or does not reach {1}: the topic was deleted, or data replaced",
 }
 _BATCH = 1 << 20  # bytes
 _LONGEST_WAIT = 10.0  # seconds that a request waits for new messages
-_RETRY = 1.0  # seconds
+_RETRY = 0.5  # seconds
 _FRAME_HEAD = 8  # bytes of size and type
 
 begin_option = option(
@@ -95,11 +95,9 @@ def get_range(node: Nsqd, topic: str, *, at: str = "", channel: str = "", name: 
 
 class RangeReader:
     """The messages of a topic on one node. `number` is the next one to read, and `end` the one behind the last, None to
-    follow the log; the caller counts `finished`. `error` is why the last request failed, and `resume`, if not 0, the
-    number where messages can be read again."""
+    follow the log; the caller counts `finished`. `error` is why the last request failed, and where to continue."""
 
     error: AdminError | None = None
-    resume = 0
 
     def __init__(self, node: Nsqd, topic: str, begin: str, end: str | None) -> None:
         """Asks the node for the numbers of both points. Errors as `get_range`."""
@@ -134,13 +132,13 @@ class RangeReader:
                 self.error = None
                 batches.put(batch)
                 continue
-            if (isinstance(failure, NodeRefused) and failure.status != 503) or time.monotonic() > until:
-                self.error = self._explained(failure)
-                return
-            if self.error is None:
+            is_final = isinstance(failure, NodeRefused) and failure.status != 503
+            if self.error is None and not is_final:
                 note(f"Warning: {failure}; trying again")
                 until = inf if self.end is None else time.monotonic() + PATIENCE
-            self.error = failure
+            self.error = self._explained(failure)
+            if is_final or time.monotonic() > until:
+                return
             time.sleep(_RETRY)
 
     def _take(self, batch: list[MessageRow], parts: Iterator[bytes]) -> None:
@@ -158,12 +156,11 @@ class RangeReader:
             raise self._failure(f"did not answer messages from {self.number} on: {error}") from None
 
     def _explained(self, error: NodeError) -> NodeError:
-        """Returns an error that names the missing messages, of which the next one is `resume`."""
-        if not (isinstance(error, NodeRefused) and error.code in _REFUSALS):
-            return error
-        readable = json.loads(error.answer).get("readable")
-        self.resume = readable if isinstance(readable, int) else self.resume
-        return self._failure(_REFUSALS[error.code].format(self.topic, self.number, self.resume))
+        """Returns an error that has the number to continue from."""
+        if isinstance(error, NodeRefused) and error.code in _REFUSALS:
+            readable = json.loads(error.answer).get("readable")
+            return self._failure(_REFUSALS[error.code].format(self.topic, self.number, readable))
+        return self._failure(f"{error.reason}; continue with --from {self.number}")
 
     def _failure(self, reason: str) -> NodeError:
         return NodeError(self.node.program, self.node.address, reason)
@@ -185,7 +182,7 @@ class LogConsumer(AbstractContextManager["LogConsumer"]):
             self._readers |= {(topic, str(at)): reader for at, reader in values_of(answers).items()}
             self._errors += errors_of(answers)
         if not self._readers:
-            raise AdminError("; ".join(map(str, self._errors)))
+            raise AdminError("; ".join(map(str, self._errors)) or "there are no nodes to read")
         self._threads = [Thread(target=self._run, args=(one,), daemon=True) for one in self._readers.values()]
 
     def _run(self, reader: RangeReader) -> None:
@@ -228,8 +225,8 @@ class LogConsumer(AbstractContextManager["LogConsumer"]):
     def warn(self) -> None:
         """Prints, at the end, the numbers to continue from."""
         for (topic, node), reader in self._readers.items():
-            is_read = reader.finished == reader.number
-            note(f"{topic} at {node}: continue with --from {(is_read and reader.resume) or reader.finished}")
+            if reader.error is None or reader.finished < reader.number:
+                note(f"{topic} at {node}: continue with --from {reader.finished}")
 
     def __exit__(self, *error: object) -> None:
         """Does nothing: the threads end with the program."""

@@ -139,7 +139,7 @@ class Backlog:
         raise errors[0]
 
     def _answers(self) -> dict[str, dict[str, Depth]]:
-        """Asks the nsqds; returns, by name, the depths of those that answer. One that did not answer before is hardly
+        """Asks the nsqds; returns the depths of each that answers, by name. One that did not answer before is hardly
         waited for: its answer may come at a later look."""
         self._pool = self._pool or ThreadPoolExecutor(16)
         for name, (nsqd, _) in self._known.items():

@@ -23,7 +23,7 @@ class NsqDataSource(DataSource):
     """Topics of nsqds, as a source and as a sink.
 
     Spark makes one for each `load()`, with Spark Connect one for each analysis of a plan, and pickles it to wherever it
-    plans a scan. So what all scans of a batch frame share is in it: `load_id`, which names the `load()`, and the ranges,
+    plans a scan. What all scans of a batch frame share is in it: `load_id`, which names the `load()`, and the ranges,
     which `schema` plans.
     """
 

@@ -74,7 +74,7 @@ def counted_with(frame: "DataFrame", directory: Path) -> Values:
     return rows
 
 
-# Others, of which a frame of deliveries has not more to tell.
+# Others, which show nothing more of a frame of deliveries.
 MORE_ACTIONS: dict[str, Action] = {
     "count, rows, count": (counted_with, 1),
     "toArrow": (from_arrow, 1),

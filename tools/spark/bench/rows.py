@@ -37,7 +37,7 @@ class Cost(NamedTuple):
 
 
 def children_cpu(pid: int) -> float:
-    """Returns the CPU time, in seconds, of the processes below `pid`, with those that have ended."""
+    """Returns the CPU time, in seconds, of the processes below `pid`, also of ended ones."""
     ticks, children = {pid: 0}, defaultdict(list)
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):

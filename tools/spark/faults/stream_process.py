@@ -86,7 +86,7 @@ class StreamProcess:
         (self._faults / "points.json").write_text(json.dumps(POINTS | RANGE_POINTS))
         conf = {**CONF, "spark.local.dir": str(directory / "local"), "spark.driver.memory": "512m"}
         conf |= {"spark.sql.streaming.stopTimeout": "60s", **({} if master.startswith("local") else CLUSTER_CONF)}
-        self._given = {
+        self._given: dict[str, Any] = {
             "master": master,
             "conf": conf,
             "trigger": {"processingTime": "0 seconds"},
