@@ -128,8 +128,10 @@ def _look(settings: Settings, stream: str) -> Offset:
             known[nsqd.name] = nsqd
     min_partitions = settings.min_partitions
     if settings.peek:  # by one task each, since a second one would see what the first one has requeued
-        waiting = {key: min(count, settings.max_in_flight) for key, count in waiting.items()}
-        min_partitions = None
+        seen = {key: min(count, settings.max_in_flight) for key, count in waiting.items()}
+        if seen != waiting:
+            _log.warning("'peek' shows %d of %d messages: see 'maxInFlight'", sum(seen.values()), sum(waiting.values()))
+        waiting, min_partitions = seen, None
     return Offset(stream, 1, settings.channel, split(waiting, min_partitions), known)
 
 

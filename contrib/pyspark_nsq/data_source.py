@@ -47,7 +47,7 @@ class NsqDataSource(DataSource):
 
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
-        settings = parse(all_options(self.options, schema), "read")
+        settings = parse(all_options(self.options, schema, peek="true"), "read")
         _check_schema(schema)
         if settings.mode == "ranges":
             from pyspark_nsq.ranges.batch_reader import RangeReader, plan
@@ -63,7 +63,7 @@ class NsqDataSource(DataSource):
     @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         try:
-            settings = parse(all_options(self.options, schema), "readStream")
+            settings = parse(all_options(self.options, schema, peek=None, readid=None), "readStream")
             _check_schema(schema)
             if settings.mode == "deliveries":
                 from pyspark_nsq.stream_reader import NsqStreamReader

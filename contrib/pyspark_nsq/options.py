@@ -65,7 +65,8 @@ class Settings:
     idle_timeout: float = option("idleTimeoutMs", kind.MILLISECONDS, READERS,
         "a task ends after this time without messages", "1000")
     peek: bool = option("peek", kind.BOOLEAN, (READ,),
-        "true: read messages and requeue them, at most `maxInFlight` of each topic of each nsqd; needs no spool",
+        "true: read messages and requeue them, at most `maxInFlight` of each topic of each nsqd; needs no spool. The "
+        "default of a table in Spark's catalog is true",
         "false")
     spool_location: str | None = option("spoolLocation", kind.DIRECTORY, READERS,
         "directory, shared by driver and executors, or `s3://BUCKET/NAME`, that keeps messages until Spark has "

@@ -180,14 +180,16 @@ def test_sockets_are_muted_when_their_other_end_is_closed() -> None:
         assert other.recv(10) == b"there"
 
 
-def test_peek_leaves_everything_where_it_is(nsqd: Daemon) -> None:
+def test_peek_leaves_everything_where_it_is(nsqd: Daemon, caplog: pytest.LogCaptureFixture) -> None:
     publish(nsqd, "t", *bodies(50))
     for attempts in (1, 2):
         found = read(nsqd, peek="true", minPartitions="4")
         assert sorted(row["value"] for row in found) == sorted(bodies(50))  # type: ignore[type-var]
         assert {row["attempts"] for row in found} == {attempts}
         wait_for(nsqd, "t", "c", depth=50, in_flight_count=0)
+    assert not caplog.messages
     assert len(read(nsqd, peek="true", maxInFlight="7")) == 7
+    assert "'peek' shows 7 of 50 messages" in caplog.text
 
 
 @pytest.mark.parametrize(

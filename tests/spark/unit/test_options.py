@@ -252,8 +252,10 @@ def test_of_a_table_only_the_options_count() -> None:
 def test_the_schema_of_a_table_keeps_its_options() -> None:
     schema = schema_with({"channel": "c", "peek": "false"}, "value BINARY, attempts INT")
     assert schema.simpleString() == "struct<value:binary,attempts:int>"
-    assert all_options({"peek": "true"}, StructType.fromJson(schema.jsonValue())) == {"channel": "c", "peek": "true"}
-    assert all_options({"peek": "true"}, StructType([])) == {"peek": "true"}
+    schema = StructType.fromJson(schema.jsonValue())
+    assert all_options({"peek": "true"}, schema, peek="x", topic="t") == {"channel": "c", "peek": "true", "topic": "t"}
+    assert all_options({"topic": "t"}, schema, peek=None, readid=None) == {"channel": "c", "topic": "t"}
+    assert all_options({"peek": "true"}, StructType([]), topic="t", peek=None) == {"peek": "true"}
     with pytest.raises(OptionError, match="option 'nsq.auth.secret' cannot be kept in a table"):
         schema_with({"nsq.auth.secret": "s"}, "value BINARY")
 
