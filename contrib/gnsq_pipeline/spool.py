@@ -139,6 +139,6 @@ def publish(
     finally:
         if publisher is not None:
             publisher.close()
-    if publisher is not None:
+    if publisher is not None and report.session:
         stored.mark_named()
     return [{"stream": report.stream, "topic": topic, **row} for topic, row in sorted(rows.items())]

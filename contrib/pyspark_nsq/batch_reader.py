@@ -93,13 +93,15 @@ def plan(settings: Settings, stream: str) -> list[ReadPartition]:
         Spool.create(spool.location, stream, kind="read", topics=topics, channel=channel, session=session)
         settled = spool.settle_plan(looked.to_json())
     elif settings.read_id is not None:
-        known: Any = spool.about().get("topics", settings.topics)
-        if set(known) != set(settings.topics):
+        about: Any = spool.about()
+        topics = about.get("topics", settings.topics)
+        if set(topics) != set(settings.topics):
             raise OptionError(
                 f"option 'readId' has the value {settings.read_id!r}, which is the name of a read of other topics: "
-                f"expected 'subscribe' = {','.join(known)!r}, or another name"
+                f"expected 'subscribe' = {','.join(topics)!r}, or another name"
             )
-        spool.mark_named()
+        if about.get("session"):
+            spool.mark_named()
     return tasks_of(Offset.from_json(settled), settings)
 
 

@@ -75,8 +75,7 @@ class Settings:
         "off: no spool; messages are lost if the task or driver fails after their FIN, and each scan of a batch frame "
         "consumes different messages", "true")
     read_id: str | None = option("readId", kind.TEXT, (READ,),
-        "name of the read, such as the date of a daily job: a read of the same name, spool and channel has the same "
-        "rows, also after the job has failed and is started again")
+        "name of the read: reads with the same name, channel and spool have the same rows, also in a new session")
     spool_retention: float = option("spoolRetention", kind.DURATION, READERS,
         "time for which committed segments are kept", "10m")
     spool_max_bytes: int | None = option("spoolMaxBytes", kind.SIZE, READERS,

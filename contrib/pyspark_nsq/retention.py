@@ -25,7 +25,7 @@ from typing import Any
 from gnsqd.shared.errors import reason_of
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import place
-from pyspark_nsq.known_ids import IdsFile, all_ids_files, archive
+from pyspark_nsq.known_ids import all_ids_files, archive
 from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import HEADER_SIZE, ID_LENGTH, EntryKind, read_entry
 from pyspark_nsq.spool import Spool, split_chain_name
@@ -71,7 +71,9 @@ class Retention:
         for path in (*segments, *ids):
             first_seen, size = self._seen[path]
             file = ids.get(path)
-            keep = settings.spool_retention if file is None else self._keep(file)
+            keep = settings.spool_retention if file is None else settings.dedup_retention
+            if file is not None and file.confirmed:
+                keep = min(keep, CONFIRMED_RETENTION)
             if now - first_seen >= keep or (file is None and excess > 0):
                 place(path).delete(path)
                 del self._seen[path]
@@ -81,11 +83,6 @@ class Retention:
             if file is not None and not file.confirmed:
                 left["suspects"] += (size - HEADER_SIZE) // ID_LENGTH
         return left
-
-    def _keep(self, file: IdsFile) -> float:
-        """Seconds."""
-        longest = self._settings.dedup_retention
-        return min(longest, CONFIRMED_RETENTION) if file.confirmed else longest
 
 
 # Inspection
@@ -132,7 +129,7 @@ def _inspect(spool: Spool) -> StreamReport:
         tuple(about.get("topics", ())),
         str(about.get("channel", "")),
         spool.committed(),
-        str(about.get("session", "")),
+        "" if spool.exists("named") else str(about.get("session", "")),
     )
     for batch in spool.batches():
         report.batches += 1
@@ -185,7 +182,6 @@ def check_other_reads(settings: Settings, session: str) -> None:
         if read in lost:
             raise SpoolError(text)
         _log.warning("%s", text)
-    longest = max(_READ_RETENTION, settings.spool_retention)
     for read in reads:
-        if time.time() - read.created > longest and read not in lost:
+        if time.time() - read.created > max(_READ_RETENTION, settings.spool_retention) and read not in lost:
             place(location).delete(os.path.join(location, read.stream))

@@ -1,6 +1,7 @@
 """The spool: messages on disk from before their FIN until Spark has committed them.
 
-    {spoolLocation}/{stream}/stream                               what the stream is, JSON, written by the driver
+    {spoolLocation}/{stream}/stream                               what the stream is, JSON, written once by the driver
+                             named                                of a batch read whose name somebody has used
                              plan                                 of a batch read: what all scans of it read, JSON
                              committed                            number of the last batch that needs no replay
                              batches/{batch}/{topic}@{nsqd}/000000   a chain: segments and ends, numbered by slot
@@ -199,26 +200,21 @@ class Spool:
             for name in ("batches", "ids"):
                 spool._place.make_directory(spool._file(name))
             if not spool.exists():
-                spool._note(about)
+                spool._place.replace(spool._file("stream"), [json.dumps(about).encode() + b"\n"])
         except OSError as error:
             raise _trouble("make", spool.directory, error) from None
         return spool
 
-    def _note(self, about: Mapping[str, object]) -> None:
-        self._place.replace(self._file("stream"), [json.dumps(about).encode() + b"\n"])
-
     def mark_named(self) -> None:
         """Let other reads begin: somebody knows this batch read by its name, or has published its messages again."""
-        about = self.about()
-        if about.get("session"):
-            self._note(about | {"session": ""})
+        _create(self._file("named"), [b""])
 
     def _file(self, name: str) -> str:
         return os.path.join(self.directory, name)
 
-    def exists(self) -> bool:
-        """Whether the stream's directory is what `create` made, seen from here."""
-        return self._place.exists(self._file("stream"))
+    def exists(self, name: str = "stream") -> bool:
+        """Whether the stream's directory has this file, seen from here; `create` makes the file `stream`."""
+        return self._place.exists(self._file(name))
 
     def about(self) -> dict[str, object]:
         """What `create` noted; empty if that is unreadable."""
@@ -242,9 +238,7 @@ class Spool:
     def settle_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Settle what a batch read reads, once for all of its scans: the plan of whoever was first."""
         _create(self._file("plan"), [json.dumps(plan).encode()])
-        settled = self.plan()
-        assert settled is not None
-        return settled
+        return self.plan() or {}
 
     def chain(self, batch: int, topic: str, nsqd: str) -> Chain:
         """The chain of a batch, topic and nsqd; look at it with `open` or `refresh`."""

@@ -237,7 +237,7 @@ def test_the_spool_keeps_a_read_for_a_day(gnsqd: Daemon, tmp_path: Path) -> None
     chain = fourth.chain(1, "t", "n:1")
     chain.open()
     chain.append(pack_entry(EntryKind.SEGMENT, 0, 0, b"1" * 16, b"payload"))
-    fourth._note(about | {"session": "another", "channel": "d"})
+    Path(fourth.directory, "stream").write_text(json.dumps(about | {"session": "another", "channel": "d"}))
     third = planned()
     kept = (first, second, third, spool / "s", spool / "u@d")
     assert [path.exists() for path in kept] == [False, True, True, True, True]
