@@ -17,6 +17,7 @@ cdef class Connection:
     cdef public str remote_address
     cdef public double read_deadline, write_timeout
     cdef object _layer, _socket, _hub, _reader, _take, _timer, _sending
+    cdef public bint resetting
     cdef bint _closed
     cdef Py_ssize_t _senders
     cdef Endpoint _endpoint

@@ -10,6 +10,7 @@ both fail or see the end, and IOLoop then closes.
 
 import os
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -34,6 +35,7 @@ from gnsqd.shared.errors import reason_of
 WINDOW = 50e-6  # seconds that the loop polls
 SLOWEST_READER = 4096  # bytes in a second
 _SLICE = 65536  # bytes wrapped before others get their turn: the slowest compression takes some ms for them
+_RESET = struct.pack("ii", 1, 0)  # for SO_LINGER
 _new_endpoint: Any = Endpoint
 with suppress(ImportError):  # where nothing is compiled
     _new_endpoint = import_module("gnsqd.net.native").NativeEndpoint
@@ -79,12 +81,14 @@ def shared_polling() -> Polling:
 
 
 class Connection:
-    """Owns the socket. `read_deadline` is monotonic seconds, `write_timeout` seconds; 0 stands for none."""
+    """Owns the socket. `read_deadline` is monotonic seconds, `write_timeout` seconds; 0 stands for none. If
+    `resetting`, `close` resets the connection, as the client cannot notice otherwise that something is missing."""
 
     def __init__(self, sock: socket.socket, remote_address: str) -> None:
         self.remote_address = remote_address
         self.read_deadline = 0.0
         self.write_timeout = 0.0
+        self.resetting = False
         self._layer: Layer | None = None
         self._unread = self._unsent = b""
         self._socket = sock
@@ -343,4 +347,7 @@ class Connection:
 
     def close(self) -> None:
         self._stop_timer()
+        if self.resetting:
+            with suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._endpoint.close()

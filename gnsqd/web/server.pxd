@@ -12,7 +12,7 @@ cdef class HTTPSession:
     cdef list _requests, _answers
     cdef Request _request
     cdef double _turn_end, _began
-    cdef bint _is_turn_over
+    cdef bint _is_turn_over, _are_parts_marked
 
     cpdef serve(self)
     @cython.locals(answers=list, answered=cython.bint)

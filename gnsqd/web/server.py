@@ -160,6 +160,7 @@ class HTTPSession:
         self._requests: list[Request] = []  # complete, and not answered yet
         self._answers: list[bytes] = []  # not sent yet
         self._parts: Generator[bytes] | None = None  # of the last answer
+        self._are_parts_marked = False  # the client notices if some are missing
         self._turn_end = 0.0  # 0 before the first look at the clock
         self._is_turn_over = False
         self._began = 0.0  # the head or the body that is under way
@@ -211,7 +212,7 @@ class HTTPSession:
             del requests[0]
             request.body = b""
             if not isinstance(answer, bytes):
-                self._parts = answer
+                self._parts, self._are_parts_marked = answer, not request.http10
                 return False
             self._answers.append(answer)
             size += len(answer)
@@ -243,12 +244,15 @@ class HTTPSession:
             self._connection.send(answers)
 
     def _send_parts(self, parts: Generator[bytes]) -> None:
-        """Sends `parts` until the daemon exits."""
+        """Sends all `parts`; errors as `Connection.send`, StreamError also if a part fails or the daemon exits."""
+        if not self._are_parts_marked:
+            self._connection.resetting = True
         with closing(parts):
             for part in parts:
                 if self._server.closed:
-                    break
+                    raise StreamError("the daemon exits")
                 self._connection.send([part])
+        self._connection.resetting = False
 
     def _set_deadline(self, answered: bool) -> None:
         """Limits the time until more arrives, or the next request if nothing of it is there. A head or a body begins

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import DEADLINE, Daemon, eventually, open_socket
 from kit.http_api import ask, message, refusals
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, all_done, create, post, publish, take, wait_for
@@ -244,6 +244,10 @@ def test_damage_ends_a_range_and_is_an_error(retaining: Daemon) -> None:
         nsqd.http("GET", "/topic/messages?topic=t")
     read = [json.loads(line) for line in error.value.partial.splitlines()]
     assert [row["number"] for row in read] == [*range(1, damaged)]
+    with open_socket(nsqd.http_address, DEADLINE) as client:
+        client.sendall(f"{MESSAGES} HTTP/1.0\r\n\r\n".encode())
+        with pytest.raises(ConnectionResetError):
+            b"".join(iter(lambda: client.recv(65536), b""))
     status, answer = ask(nsqd, f"{MESSAGES}&from={damaged}")
     row = json.loads(answer)
     assert (status, row["message"], row["readable"]) == (500, "MESSAGES_DAMAGED", damaged + 1)
