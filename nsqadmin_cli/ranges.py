@@ -38,6 +38,7 @@ _POINT = (
 _REASONS = {
     "NOT_FOUND": "cannot read ranges: it is not gnsqd, or an older one",
     "NO_JOURNAL": "has no log of the topic: that needs --durability, and a topic that is not ephemeral",
+    "CHANNEL_EPHEMERAL": "an ephemeral channel has no position in the log",
 }
 _REFUSALS = {
     "MESSAGES_GONE": "messages of {0} from {1} on are not kept any more; continue with --from {2}",
@@ -49,9 +50,7 @@ _LONGEST_WAIT = 10.0  # seconds that a request waits for new messages
 _RETRY = 0.5  # seconds
 _FRAME_HEAD = 8  # bytes of size and type
 
-begin_option = option(
-    "Read the log of each node from this POINT on, without consuming.", None, "--from", metavar="POINT"
-)
+begin_option = option("Read logs from this POINT on, without consuming.", None, "--from", metavar="POINT")
 
 
 @dataclass(slots=True)
@@ -77,9 +76,10 @@ def get_range(node: Nsqd, topic: str, *, at: str = "", channel: str = "", name: 
 
     @expecting("a range")
     def read(data: Any) -> RangeRow:
-        row = RangeRow(str(node), str(data["epoch"]), int(data["first"]), int(data["next"]), bytes=int(data["bytes"]))
+        epoch = bytes.fromhex(data["epoch"]).hex()
+        row = RangeRow(str(node), epoch, int(data["first"]), int(data["next"]), bytes=int(data["bytes"]))
         times = (data["first_published"], data["last_published"])
-        row.first_published, row.last_published = (one and int(one) / 1e9 for one in times)
+        row.first_published, row.last_published = (None if one is None else int(one) / 1e9 for one in times)
         row.at, row.position = (int(data[key]) if value else None for key, value in (("at", at), ("position", channel)))
         row.lag = int(data["next"]) - int(data["position"]) if channel else None
         return row
@@ -172,6 +172,7 @@ class LogConsumer(AbstractContextManager["LogConsumer"]):
 
     def __init__(self, cluster: Cluster, topics: Sequence[str], begin: str, end: str | None = None) -> None:
         """Finds the nodes; AdminError if there is none. Without `end`, it follows the logs."""
+        self._follows = end is None
         self._errors: list[AdminError] = []
         self._readers: dict[tuple[str, str], RangeReader] = {}
         self._batches: queue.Queue[list[MessageRow]] = queue.Queue(1)
@@ -187,7 +188,7 @@ class LogConsumer(AbstractContextManager["LogConsumer"]):
 
     def _run(self, reader: RangeReader) -> None:
         reader.run(self._batches)
-        if reader.error and reader.end is None and sum(thread.is_alive() for thread in self._threads) > 1:
+        if reader.error and self._follows and sum(thread.is_alive() for thread in self._threads) > 1:
             note(f"Warning: {reader.error}")
 
     @property
@@ -208,7 +209,7 @@ class LogConsumer(AbstractContextManager["LogConsumer"]):
 
     def receive(self, timeout: float) -> list[MessageRow]:
         """Returns messages of one node that come within `timeout` seconds; AdminError if none can be followed."""
-        if self.is_over() and all(reader.error and reader.end is None for reader in self._readers.values()):
+        if self._follows and self.is_over():
             raise AdminError("; ".join(map(str, self.errors.values())))
         with suppress(queue.Empty):
             return self._batches.get(timeout=timeout)

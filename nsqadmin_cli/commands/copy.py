@@ -66,8 +66,7 @@ def copy(
     Without --channel, messages published from now on are copied, until Ctrl-C; other channels are not affected. If
     messages arrive faster than they can be copied, some may be missing in the copy.
 
-    With --from, nothing is consumed: the logs of gnsqd nodes with --durability are copied from POINT up to, but not
-    including, --to. POINT is as for gnsqadmin topic range. At the end, the number to continue from is printed.
+    With --from, nothing is consumed: messages in the logs of nodes are copied, as with gnsqadmin save.
 
     A destination that cannot be reached is retried for 20 seconds. Messages get a new id and timestamp there.
     """
@@ -141,7 +140,7 @@ def save(
     run, or that arrive too fast, are not in the file.
 
     With --from, nothing is consumed: the logs of gnsqd nodes with --durability are saved from POINT up to, but not
-    including, --to. POINT is as for gnsqadmin topic range. At the end, the number to continue from is printed.
+    including, --to, and the number to continue from is printed. POINT is as for gnsqadmin topic range.
     """
     started = time.monotonic()
     row = SavedFile(topic, source.options.channel, file)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cli.gnsqadmin import FakeNode, ctrl_c, document, gnsqadmin, http_answer, start
+from cli.gnsqadmin import FakeNode, ctrl_c, document, failure, gnsqadmin, http_answer, start
 from cli.nodes import address, at, fill
 from kit.daemons import Daemon, fixed_ports
 from kit.traffic import DaemonFactory, post
@@ -104,7 +104,7 @@ def refusal(status: str, code: str, **details: Any) -> bytes:
     return http_answer(json.dumps({"message": code} | details).encode(), status)
 
 
-EXTENT = {"epoch": "e", "first": 1, "next": 6, "first_published": None, "last_published": None, "bytes": 0}
+EXTENT = {"epoch": "0e", "first": 1, "next": 6, "first_published": None, "last_published": None, "bytes": 0}
 
 
 def node_with(*answers: bytes) -> FakeNode:
@@ -132,7 +132,7 @@ def test_what_came_before_a_failure_is_kept_and_the_rest_asked_for_again() -> No
     assert err.count("; trying again") == 1
     asked = [request for request in node.requests if request.startswith(b"GET /topic/messages?")]
     assert [re.findall(rb"epoch=(\w+)|from=(\w+)|&to=(\w+)", one) for one in asked] == [
-        [(b"e", b"", b""), (b"", b"", b"6"), (b"", number, b"")] for number in (b"1", b"3", b"3", b"3")
+        [(b"0e", b"", b""), (b"", b"", b"6"), (b"", number, b"")] for number in (b"1", b"3", b"3", b"3")
     ]
 
 
@@ -153,6 +153,12 @@ def test_missing_messages_are_an_error_after_those_before(code: str) -> None:
             result = gnsqadmin(*command, "--from=1", *at(node))
         assert (result.code, len(result.out.splitlines())) == (1, 2)
         assert result.err.endswith(f"Error: nsqd at {address(node)}: {LOST[code]}\n")
+
+
+def test_what_is_not_a_range_is_one_line_of_error() -> None:
+    for key, value in (("epoch", "\ud800"), ("next", "x"), ("at", None), ("first_published", [])):
+        with FakeNode(http_answer(json.dumps(EXTENT | {"at": 1} | {key: value}).encode())) as node:
+            assert failure("tail", "t", "--from=1", *at(node)).endswith("JSON that is not an nsqd's: it is not a range")
 
 
 @pytest.mark.parametrize(
