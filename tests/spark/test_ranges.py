@@ -76,7 +76,7 @@ def test_a_table_has_each_message_once_after_runs_with_kills_between(
         publish(durable, "orders", *bodies(100, f"{run} "))
         stream = spark.readStream.format("nsq").options(**options).load().writeStream.format("parquet")
         query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
-        assert query.start(table).awaitTermination(60)
+        assert query.start(table).awaitTermination(300)
         wait_for(durable, "orders", "spark", depth=0)
         durable.kill()
         durable.start()
@@ -106,7 +106,8 @@ def test_a_running_query_outlives_its_nsqd(streams: Streams, durable: Daemon) ->
         for run in range(2):
             publish(durable, "orders", *bodies(100, f"{run} "))
             expected = sorted(body for each in range(run + 1) for body in bodies(100, f"{each} "))
-            eventually(lambda expected=expected: streams.values() == expected)  # type: ignore[misc]
+            eventually(lambda expected=expected: streams.values() == expected, timeout=100)  # type: ignore[misc]
+            wait_for(durable, "orders", "spark", depth=0)  # also if no other batch comes
             durable.kill()
             durable.start()
     finally:

@@ -29,6 +29,7 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._end: dict[str, Any] | None = None  # of the last batch whose tasks were planned
         self._looked = 0.0  # when there was nothing (monotonic)
         self._latest: dict[str, Any] | None = None
+        self._committed: Positions | None = None
 
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -54,8 +55,8 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = {"unread": self._planner.unread(ends)}
         if ends == positions:
             self._looked = time.monotonic()
-            if self._is_draining:
-                self.commit(start)  # Spark does that with the next run only
+            if positions != self._committed:
+                self.commit(start)  # Spark does that with the next batch only, which may come tomorrow
             return start
         self._looked = 0.0
         return to_json(self._settings.channel, ends)
@@ -77,4 +78,5 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Advances the channel: the sink has everything up to `end`."""
-        self._planner.commit(from_json(end, self._settings.channel))
+        self._committed = from_json(end, self._settings.channel)
+        self._planner.commit(self._committed)

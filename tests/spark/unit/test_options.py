@@ -1,7 +1,7 @@
 """What the options of format("nsq") accept, and what they say about what they don't."""
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -118,12 +118,12 @@ def meant(option: str, name: str) -> str:
     return f"unknown option {option!r}: did you mean {name!r}?"
 
 
-def with_each(option: str, values: Iterable[str], expected: str) -> list[tuple[dict[str, str | None], str]]:
+def with_each(option: str, values: Iterable[str], expected: str) -> list[tuple[Mapping[str, str | None], str]]:
     return [({option: value}, expected) for value in values]
 
 
 # By use, options besides the right ones, without the ones that are empty here, and a part of the error.
-REFUSED: dict[str, list[tuple[dict[str, str | None], str]]] = {
+REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
     "read": [
         ({"subscribe": "a,,b"}, "option 'subscribe' has the value 'a,,b': expected values between commas"),
         ({"subscribe": "a,b,a"}, "expected each value once, but 'a' is there more often"),
@@ -207,7 +207,7 @@ CASES = [(use, *row) for use, rows in REFUSED.items() for row in [*rows, PATH]]
 
 
 @pytest.mark.parametrize("use, changes, expected", CASES)
-def test_what_cannot_be_obeyed_is_refused(use: str, changes: dict[str, str | None], expected: str) -> None:
+def test_what_cannot_be_obeyed_is_refused(use: str, changes: Mapping[str, str | None], expected: str) -> None:
     given = {**USES[use], **changes}
     reported = refused(use, {key: value for key, value in given.items() if value is not None})
     assert expected in reported
