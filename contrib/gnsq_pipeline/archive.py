@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SCHEMA = (
     "value BINARY, channel STRING, nsqd STRING, message_id STRING, timestamp TIMESTAMP, timestamp_ns LONG,"
-    " attempts INT, archived_at TIMESTAMP, topic STRING, date DATE"
+    " attempts INT, offset LONG, archived_at TIMESTAMP, topic STRING, date DATE"
 )
 COLUMNS = [column.split()[0] for column in SCHEMA.split(", ")]
 PARTITION_COLUMNS = ("topic", "date")
@@ -54,6 +54,18 @@ def start(
     if table_format == "iceberg":
         return writer.option("fanout-enabled", "true").toTable(table)  # else Iceberg demands sorted rows
     return writer.start(table)
+
+
+def write(frame: "DataFrame", table: str, table_format: str, partitions: tuple[str, ...] = ()) -> None:
+    """Writes a table that does not exist yet; the rest of a run that was killed is no table."""
+    from pyspark.sql import functions as sf
+
+    if table_format == "iceberg":
+        creator = frame.writeTo(table)
+        (creator.partitionedBy(*map(sf.col, partitions)) if partitions else creator).create()
+    else:
+        mode = "append" if set(_names(frame.sparkSession, table)) <= {"_temporary"} else "error"
+        frame.write.format(table_format).mode(mode).partitionBy(*partitions).save(table)
 
 
 def read_archive(spark: "SparkSession", table: str, table_format: str = "parquet") -> "DataFrame":

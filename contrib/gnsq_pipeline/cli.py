@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gnsq_pipeline.archive import PARTITION_COLUMNS, read_archive, to_archive
+from gnsq_pipeline.archive import PARTITION_COLUMNS, read_archive, to_archive, write
 from gnsq_pipeline.errors import UsageError
 from gnsq_pipeline.options import (
     DESTINATION,
-    DIRECTORY,
     DRY_RUN,
     FORMAT,
     JSON,
+    LOGS,
     NAME,
     PERIOD,
+    QUERY,
+    RANGE,
     SPARK,
     STREAM,
     TIMEOUT,
@@ -27,9 +29,10 @@ from gnsq_pipeline.options import (
     command,
     nsq_options,
     option,
+    refuse,
     require_directory,
 )
-from gnsq_pipeline.running import run_job, run_stream, spark_session
+from gnsq_pipeline.running import run_batch, run_job, run_stream, spark_session
 from gnsq_pipeline.spool import spool
 from gnsqd.shared.version import VERSION
 
@@ -60,37 +63,53 @@ def cli() -> None:
 def archive(given: SimpleNamespace) -> None:
     """Write topics to the table DIRECTORY, partitioned by topic and by date (UTC) of the messages' timestamps.
 
-    Reads all queued messages and ends; with --continuous it does not end. Each message is archived exactly once, even
-    if the run is killed and started again with the same spool and checkpoint, which are in DIRECTORY by default. With
-    --format iceberg, DIRECTORY is the name of a table.
+    Reads all unread messages and ends; with --continuous it does not end. Each message is archived exactly once, even
+    if the run is killed and started again with the same checkpoint (and spool), which is in DIRECTORY by default. The
+    first run begins --from. With --to, the messages of a range are written to a new table, and nothing is consumed.
+    With --format iceberg, DIRECTORY is the name of a table.
     """
-    run_stream("archive", given, to_archive, PARTITION_COLUMNS)
+    if given.end is None:
+        run_stream("archive", given, to_archive, PARTITION_COLUMNS)
+    else:
+        refuse(QUERY, "contradicts --to")
+        run_batch("archive", given, to_archive, PARTITION_COLUMNS)
 
 
 @command(
-    cli, "replay", DIRECTORY, *DESTINATION, TO_TOPIC,
-    option("--topic", "chosen", type=NAME, multiple=True, help="Only messages of this topic; may be repeated."),
-    *PERIOD,
+    cli, "replay", click.Argument(["directory"], metavar="[DIRECTORY]", required=False), *DESTINATION, TO_TOPIC,
+    option("--topic", "topics", type=NAME, multiple=True, help="Only messages of this topic; may be repeated."),
+    *LOGS, *PERIOD,
     option("--where", metavar="SQL", help="Only messages that match: attempts > 1, value like '%error%'."),
     option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum number of messages a second."),
     DRY_RUN, FORMAT, JSON, *SPARK,
-    short_help="Publish messages of an archive again.",
+    short_help="Publish messages of an archive, or of a range of topics, again.",
 )  # fmt: skip
 def replay(given: SimpleNamespace) -> Rows:
-    """Publish messages of the archive in DIRECTORY, or of any table with a column `value`, to NSQ.
+    """Publish messages of the archive in DIRECTORY, or of any table with a column `value`, to NSQ. Without DIRECTORY,
+    publish messages that the nsqds have --from one position --to another.
 
     Delivery is at least once: a task that fails runs again, and publishes its messages again. The order is not kept.
     """
     if given.since is not None and given.until is not None and given.since >= given.until:
         raise UsageError("--since and --until: the time between them is empty")
-    nsq = {} if given.dry_run else nsq_options(given, "write")
-    if given.table_format != "iceberg":
+    if given.directory is not None:
+        refuse(RANGE, "contradicts DIRECTORY")
+    elif given.begin is None:
+        raise UsageError("DIRECTORY or --from is required")
+    else:
+        refuse(PERIOD, "needs DIRECTORY")
+    nsq = {} if given.dry_run else nsq_options(given, "write", "read" if given.directory is None else "")
+    source = {} if given.directory is not None else nsq_options(given, "read", "write")
+    if given.directory is not None and given.table_format != "iceberg":
         require_directory(given.directory)
     from gnsq_pipeline.replay import count_by_topic, messages, publish, select
 
     with spark_session(given) as (spark, stop):
-        archived = read_archive(spark, given.directory, given.table_format)
-        selected = select(archived, given.chosen, given.since, given.until, given.where)
+        if given.directory is not None:
+            published = read_archive(spark, given.directory, given.table_format)
+        else:
+            published = spark.read.format("nsq").options(**source).load()
+        selected = select(published, given.topics, given.since, given.until, given.where)
         frame = messages(selected, given.topic)
         return run_job(spark, lambda: count_by_topic(frame) if given.dry_run else publish(frame, nsq, given.rate), stop)
 
@@ -104,7 +123,8 @@ def replay(given: SimpleNamespace) -> Rows:
     option("--percentile", "percentiles", type=click.FloatRange(0, 100), multiple=True, default=(50.0, 95.0, 99.0),
            show_default=True, help="Percentile of the latencies; may be repeated."),
     option("--by-channel", is_flag=True, help="Also group by channel."),
-    option("--output", metavar="DIRECTORY", help="Table for the result; that of an archive is printed without it."),
+    option("--output", metavar="DIRECTORY",
+           help="Table for the result; without it, that of an archive or range is printed."),
     JSON, *SPARK,
     short_help="Aggregate counts, bytes, rates and latencies per topic and window.",
 )  # fmt: skip
@@ -112,7 +132,7 @@ def rollup(given: SimpleNamespace) -> Rows | None:
     """Report counts, bytes, rates and latency percentiles for each topic and window of the messages' timestamps.
 
     A window of a stream is written when the watermark has passed its end; open windows are kept for the next run. Of an
-    archive all windows are reported. --format is the format of both tables, archive and output.
+    archive, and of a range (--to), all windows are reported. --format is the format of both tables, archive and output.
     """
 
     def rolled_up(messages: "DataFrame") -> "DataFrame":
@@ -121,32 +141,35 @@ def rollup(given: SimpleNamespace) -> Rows | None:
         spans = f"{round(given.window * 1000)} milliseconds", f"{round(given.watermark * 1000)} milliseconds"
         return roll_up(messages, *spans, [value / 100 for value in given.percentiles], given.by_channel)
 
-    archive = given.from_archive
-    source = click.get_current_context().get_parameter_source
-    for other in PERIOD if archive is None else STREAM:
-        if other.name != "topics" and source(other.name or "") is click.core.ParameterSource.COMMANDLINE:
-            raise UsageError(f"{other.opts[0]} {'needs' if archive is None else 'contradicts'} --from-archive")
+    archive, is_batch = given.from_archive, given.from_archive is not None or given.end is not None
+    if archive is None:
+        refuse(PERIOD, "needs --from-archive")
+    else:
+        refuse([parameter for parameter in STREAM if parameter.name != "topics"], "contradicts --from-archive")
+    if given.end is not None:
+        refuse(QUERY, "contradicts --to")
     if given.as_json and given.output is not None:
         raise UsageError("--json is for a result that is printed, not for --output")
-    if archive is None:
+    if not is_batch:
         if given.output is None:
-            raise UsageError("--output is required, unless --from-archive is given")
+            raise UsageError("--output is required, unless --from-archive or --to is given")
         run_stream("rollup", given, rolled_up)
         return None
-    if given.table_format != "iceberg":
+    source = {} if archive is not None else nsq_options(given, "read")
+    if archive is not None and given.table_format != "iceberg":
         require_directory(archive)
     with spark_session(given) as (spark, stop):
         from gnsq_pipeline.replay import select
 
-        archived = read_archive(spark, archive, given.table_format)
-        result = rolled_up(select(archived, given.topics, given.since, given.until))
+        if archive is None:
+            messages = spark.read.format("nsq").options(**source).load()
+        else:
+            messages = read_archive(spark, archive, given.table_format)
+        result = rolled_up(select(messages, given.topics, given.since, given.until))
         if given.output is None:
             ordered = result.orderBy("window_start", "topic")
             return run_job(spark, lambda: [row.asDict() for row in ordered.collect()], stop)
-        if given.table_format == "iceberg":
-            run_job(spark, lambda: result.writeTo(given.output).create(), stop)
-        else:
-            run_job(spark, lambda: result.write.format(given.table_format).save(given.output), stop)
+        run_job(spark, lambda: write(result, given.output, given.table_format), stop)
         return None
 
 

@@ -18,14 +18,17 @@ import click
 
 from gnsq_pipeline.archive import CHECKPOINT, FORMATS
 from gnsq_pipeline.errors import INTERRUPTED, NotFound, PipelineError, UsageError
+from gnsqd.shared.durations import parse_duration
 from gnsqd.shared.errors import reason_of
 from pyspark_nsq import option_values
+from pyspark_nsq.discovery import find_nsqds
 from pyspark_nsq.errors import NsqSourceError, OptionError
-from pyspark_nsq.options import OPTIONS, parse
+from pyspark_nsq.options import EARLIEST, LATEST, OPTIONS, READ, READERS, Settings, parse
 
 # What the extra `spark` in pyproject.toml installs; gnsqd itself, whose extra that is, may be on no index.
 INSTALL = "pip install 'pyarrow>=18' 'pyspark>=4.1'"
 SPOOL = "_spool"
+_ENDS = {"first": EARLIEST, "next": LATEST}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Rows = list[dict[str, object]]
 Command = TypeVar("Command", bound=Callable[[SimpleNamespace], Rows | None])
@@ -56,6 +59,19 @@ def _moment(text: str) -> int:
     return (moment.replace(tzinfo=moment.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
+def _position(text: str) -> str:
+    """A position in logs: first, next, the number of a message, or a time of RFC 3339."""
+    if text in _ENDS or text.isdecimal():
+        return text
+    try:
+        if re.fullmatch("-.*[a-z]", text):
+            return (datetime.now(UTC) - timedelta(seconds=parse_duration(text[1:]))).isoformat()
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("expected first, next, the number of a message, 2026-11-21T13:00, or -15m") from None
+    return moment.replace(tzinfo=moment.tzinfo or UTC).isoformat()
+
+
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not key or not equals:
@@ -69,6 +85,7 @@ ADDRESS = Text("address", lambda text: option_values.HTTP_ADDRESSES.read(text)[0
 NAME = Text("name", option_values.TOPIC.read)
 SETTING = Text("key=value", _setting)
 MOMENT = Text("time", _moment)
+POSITION = Text("position", _position)
 
 
 def option(*names: str, **attributes: Any) -> click.Option:
@@ -159,22 +176,32 @@ _EXTRA = option(
     "-o", "--option", "extra", type=SETTING, multiple=True,
     help='Any other option of format("nsq"), such as nsq.tls.ca=FILE; may be repeated.',
 )  # fmt: skip
+_HTTP = option(
+    "--nsqd-http-address", "nsqd_http_addresses", multiple=True, metavar="HOST:PORT",
+    help="HTTP address of the same nsqd, if not its TCP port + 1.",
+)  # fmt: skip
 DESTINATION = (*_NODES, _EXTRA)
-STREAM = (
-    option("--topic", "topics", type=NAME, multiple=True, help="A topic to read; may be repeated."),
+RANGE = (
+    option("--from", "begin", type=POSITION, metavar="POSITION",
+           help="Begin there: first, next, the number of a message, 2026-11-21T13:00 (UTC), or -15m."),
+    option("--to", "end", type=POSITION, metavar="POSITION", help="End before this position, and consume nothing."),
+)  # fmt: skip
+LOGS = (*RANGE, _HTTP)
+# Parameters that only a stream has.
+QUERY = (
     option("--channel", type=NAME, metavar="CHANNEL", help="The channel to read; each pipeline needs its own."),
-    *_NODES,
-    option("--nsqd-http-address", "nsqd_http_addresses", multiple=True, metavar="HOST:PORT",
-           help="HTTP address of the same nsqd, if not its TCP port + 1."),
-    _EXTRA,
-    option("--spool", "spool_location", metavar="DIRECTORY", help="Directory for messages until they are committed."),
+    option("--spool", "spool_location", metavar="DIRECTORY", help="Directory for deliveries until they are committed."),
     option("--checkpoint", metavar="DIRECTORY", help="Directory in which Spark stores its progress."),
     option("--max-messages", "max_messages_per_trigger", type=click.IntRange(min=1), metavar="N",
            help="Maximum size of a batch."),
     option("--continuous", is_flag=True, help="Continue until stopped, not only until everything is read."),
     option("--trigger", type=DURATION, default="10s", show_default=True, help="Time between continuous batches."),
-    option("--allow-missing-topics", is_flag=True, help="Run even if no nsqd has a topic yet."),
     option("--metrics-address", type=ADDRESS, metavar="HOST:PORT", help="Address for Prometheus metrics."),
+)  # fmt: skip
+STREAM = (
+    option("--topic", "topics", type=NAME, multiple=True, help="A topic to read; may be repeated."),
+    *_NODES, *LOGS, _EXTRA, *QUERY,
+    option("--allow-missing-topics", is_flag=True, help="Run even if no nsqd has a topic yet."),
     option("--summary", metavar="FILE", help="File for the result of the run as JSON; - is stdout."),
 )  # fmt: skip
 SPARK = (
@@ -184,15 +211,26 @@ SPARK = (
 )
 
 
-def nsq_options(given: SimpleNamespace, use: str) -> dict[str, str]:
-    """The options of `format("nsq")` for "readStream" or "write"; UsageError if it would refuse them.
+def nsq_options(given: SimpleNamespace, use: str, other: str = "") -> dict[str, str]:
+    """The options of `format("nsq")` for "readStream", "write", or "read", which is by ranges; without those that are
+    only for the `other` use. UsageError if it would refuse them.
 
     Parameters that set one of them are named after its field in the settings of pyspark_nsq."""
-    options: dict[str, str] = dict(given.extra)
+    others = {row.name.lower() for row in OPTIONS if other in row.used_by and use not in row.used_by}
+    options: dict[str, str] = {"mode": "ranges"} if use == READ else {}
+    options |= {key: value for key, value in given.extra if key.lower() not in others}
     for row in OPTIONS:
-        if value := vars(given).get(row.field):
+        if use in row.used_by and (value := vars(given).get(row.field)):
             options[row.name] = ",".join(value) if isinstance(value, tuple) else str(value)
     try:
+        ends = (("starting", "--from", given.begin), ("ending", "--to", given.end)) if use in READERS else ()
+        for name, flag, position in ends:
+            if position in _ENDS:
+                options[f"{name}Offsets"] = _ENDS[position]
+            elif position is not None and position.isdecimal():
+                options[f"{name}Offsets"] = _number_of_log(flag, int(position), parse(options, use))
+            elif position is not None:
+                options[f"{name}Timestamp"] = position
         parse(options, use)
     except OptionError as error:
         text, flags = str(error), {parameter.name: parameter.opts[0] for parameter in (*STREAM, TO_TOPIC)}
@@ -201,6 +239,23 @@ def nsq_options(given: SimpleNamespace, use: str) -> dict[str, str]:
                 text = re.sub(f"(options? )?{re.escape(repr(row.name))}", flags[row.field], text)
         raise UsageError(text) from None
     return options
+
+
+def _number_of_log(flag: str, number: int, settings: Settings) -> str:
+    """The value of an option for offsets; UsageError if there are several logs, as each has numbers of its own."""
+    offsets = {topic: {node.name: number for node in find_nsqds(settings, topic)} for topic in settings.topics}
+    if sum(map(len, offsets.values())) > 1:
+        option = f"{'starting' if flag == '--from' else 'ending'}Offsets='{json.dumps(offsets)}'"
+        raise UsageError(f"{flag} {number}: each topic of each nsqd has numbers of its own, so use -o {option}")
+    return json.dumps(offsets)
+
+
+def refuse(params: Sequence[click.Parameter], why: str) -> None:
+    """UsageError if the command line has one of these parameters; `why` follows its name."""
+    source = click.get_current_context().get_parameter_source
+    for parameter in params:
+        if source(parameter.name or "") is click.core.ParameterSource.COMMANDLINE:
+            raise UsageError(f"{parameter.opts[0]} {why}")
 
 
 def local_path(location: str) -> Path | None:
@@ -217,25 +272,23 @@ def require_directory(location: str) -> None:
         raise NotFound(f"{location}: no such directory")
 
 
-def places(given: SimpleNamespace) -> tuple[str, str]:
+def places(given: SimpleNamespace) -> tuple[str | None, str]:
     """The spool and the checkpoint of a stream: as given, else in hidden directories of its output.
 
-    The checkpoint of Parquet is always there (see `archive`). UsageError if they have no place: a spool cannot be on
-    all file systems of Spark, and an Iceberg table is not a directory.
+    The checkpoint of Parquet is always there (see `archive`). UsageError if it has no place, as an Iceberg table is not
+    a directory; the spool is None then, and on other file systems, as it cannot be on all of them.
     """
     output, table_format, spool, checkpoint = given.output, given.table_format, given.spool_location, given.checkpoint
     if table_format == "iceberg" and "/" in output:
         raise UsageError(f"{output}: --format iceberg needs the name of a table, catalog.database.table")
     path = None if table_format == "iceberg" else local_path(output)
-    if spool is None and path is None:
-        raise UsageError(f"--spool is required with {output}: a directory on every machine, or s3://BUCKET/NAME")
     if table_format == "parquet" and checkpoint is not None:
         raise UsageError("--checkpoint is for other formats: the checkpoint of a Parquet table is in its directory")
     if table_format == "iceberg" and checkpoint is None:
         raise UsageError("--checkpoint is required with --format iceberg")
     root = (str(path.absolute()) if path else output).rstrip("/")
     name = (given.channel or "").replace("#", "-")
-    if spool is None:
+    if spool is None and path is not None:
         spool = f"{root}/{SPOOL}/{name}"
     if checkpoint is None:
         checkpoint = f"{root}/{CHECKPOINT}" + (f"/{name}" if table_format == "delta" else "")

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gnsq_pipeline.archive import check_writable, only_writer, start
-from gnsq_pipeline.errors import NotFound, PipelineError, Unfinished, reason
+from gnsq_pipeline.archive import check_writable, only_writer, start, write
+from gnsq_pipeline.errors import NotFound, PipelineError, Unfinished, UsageError, reason
 from gnsq_pipeline.options import local_path, nsq_options, places
 from gnsq_pipeline.progress import Lines, Summary, summarised
 from pyspark_nsq.discovery import missing_topics
-from pyspark_nsq.options import parse
+from pyspark_nsq.options import Settings, parse
 from pyspark_nsq.progress import Metrics, Progress, read_progress
+from pyspark_nsq.ranges.planning import offers_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -199,9 +200,13 @@ def run_stream(
     source = nsq_options(given, "readStream")
     with contextlib.ExitStack() as stack:
         summary = stack.enter_context(summarised(given.summary, Summary(name, given.topics, given.channel)))
-        if not given.allow_missing_topics and (missing := missing_topics(parse(source, "readStream"))):
-            topics = f"topic {missing[0]!r}" if len(missing) == 1 else f"topics {', '.join(map(repr, missing))}"
-            raise NotFound(f"no nsqd has the {topics}; --allow-missing-topics runs nevertheless")
+        settings = parse(source, "readStream")
+        _check_topics(given, settings)
+        if settings.mode == "auto" and settings.spool_location is None and not offers_ranges(settings):
+            raise UsageError(
+                f"--spool is required with {output}, unless every nsqd is a gnsqd with --durability: a directory on "
+                "every machine, or s3://BUCKET/NAME"
+            )
         if path := local_path(checkpoint):
             stack.enter_context(only_writer(output, path))
         spark, stop = stack.enter_context(spark_session(given))
@@ -229,6 +234,35 @@ def run_stream(
         click.echo(f"{end}: {summary}", err=True)
         if stop.signal is signal.SIGINT:
             raise KeyboardInterrupt
+
+
+def run_batch(
+    name: str, given: SimpleNamespace, transform: Callable[["DataFrame"], "DataFrame"], partitions: tuple[str, ...]
+) -> None:
+    """Write what `transform` makes of the messages of a range to the output, which is a new table, and a summary.
+
+    `given` has the values of STREAM and SPARK; UsageError, NotFound and KeyboardInterrupt as for `run_stream`.
+    """
+    source = nsq_options(given, "read")
+    with summarised(given.summary, Summary(name, given.topics)) as summary:
+        _check_topics(given, parse(source, "read"))
+        with spark_session(given) as (spark, stop):
+            from pyspark.sql import Observation
+            from pyspark.sql import functions as sf
+
+            rows, began = Observation(), time.monotonic()
+            frame = transform(spark.read.format("nsq").options(**source).load())
+            frame = frame.observe(rows, sf.count(sf.lit(1)).alias("rows"))
+            run_job(spark, lambda: write(frame, given.output, given.table_format, partitions), stop)
+            summary.rows, summary.seconds = rows.get["rows"], time.monotonic() - began
+            summary.batches, summary.finished = bool(summary.rows), True
+            click.echo(f"all is read: {summary}", err=True)
+
+
+def _check_topics(given: SimpleNamespace, settings: Settings) -> None:
+    if not given.allow_missing_topics and (missing := missing_topics(settings)):
+        topics = f"topic {missing[0]!r}" if len(missing) == 1 else f"topics {', '.join(map(repr, missing))}"
+        raise NotFound(f"no nsqd has the {topics}; --allow-missing-topics runs nevertheless")
 
 
 def run_job(spark: "SparkSession", job: Callable[[], T], stop: Stop) -> T:

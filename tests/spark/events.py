@@ -72,6 +72,7 @@ def as_frame(spark: "SparkSession", events: Sequence[Event], archived_ns: Sequen
         "timestamp": pa.array([event.timestamp_ns // 1000 for event in events], pa.timestamp("us", "UTC")),
         "timestamp_ns": pa.array([event.timestamp_ns for event in events], pa.int64()),
         "attempts": pa.array([event.attempts for event in events], pa.int32()),
+        "offset": pa.nulls(len(events), pa.int64()),
     }
     if archived_ns is not None:
         columns["archived_at"] = pa.array([when // 1000 for when in archived_ns], pa.timestamp("us", "UTC"))

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gnsq_pipeline.archive import only_writer
+from gnsq_pipeline.archive import only_writer, read_archive
 from kit.daemons import DEADLINE, Daemon, eventually, free_port
 from kit.exposition import labels, series
 from kit.spark_topics import bodies, name
-from kit.traffic import publish, take
+from kit.traffic import DaemonFactory, create, publish, take, wait_for
 from spark.command_line import Run, destination, sources
 from spark.events import NOON_NS, Event, archive, generate
 
@@ -79,6 +79,42 @@ def test_a_continuous_archive_reports_to_prometheus_and_stops_on_a_signal(
     assert figures["batches_total"] >= 2
     assert spark.read.parquet(str(tmp_path / "output")).count() == 60
     assert not read(60)
+
+
+def test_logs_are_read_by_ranges(spark: "SparkSession", run: Run, gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    nsqd = gnsqd_factory("--durability=process", "--retention-bytes=1000000")
+    words = ["--topic", "orders", *sources(nsqd)]
+    stream, part = tmp_path / "stream", tmp_path / "part"
+
+    def numbers(directory: Path) -> list[int]:
+        return sorted(row.offset for row in read_archive(spark, str(directory)).collect())
+
+    create(nsqd, "orders", "other")
+    published = bodies(40)
+    for old, count in ((0, 30), (30, 40)):
+        publish(nsqd, "orders", *published[old:count])
+        take(nsqd, "orders", "other", count - old)  # they are kept nevertheless
+        ended = run("archive", *words, "--channel", "archive", "--from", "first", stream)
+        assert ended.status == 0, ended.stderr
+        assert numbers(stream) == [*range(1, count + 1)]
+    assert not (stream / "_spool").exists()
+    wait_for(nsqd, "orders", "archive", depth=0)
+
+    (part / "_temporary").mkdir(parents=True)  # as a run that was killed leaves it
+    batch = ["archive", *words, "--from", "11", "--to", "31", part, "--summary", "-"]
+    (reported,) = run(*batch).rows
+    assert (reported["finished"], reported["rows"], reported["batches"]) == (True, 20, 1)
+    assert numbers(part) == [*range(11, 31)]
+    again = run(*batch)
+    assert again.status == 1
+    assert "already exists" in one_line(again.stderr)
+
+    chosen = ["--from", "31", "--to", "36", "--where", "offset != 32", "--to-topic", "again", "-o", "batchSize=2"]
+    assert run("replay", *words, *chosen, "--json").rows == [{"messages": 4}]
+    expected = sorted(published[number - 1] for number in (31, 33, 34, 35))
+    assert sorted(message.body for message in take(nsqd, "again", "check", 4)) == expected
+    rows = run("rollup", *words, "--from", "-1h", "--to", "next", "--window", "1d", "--json").rows
+    assert sum(row["messages"] for row in rows) == 40
 
 
 def test_replay_publishes_what_was_asked_for(run: Run, gnsqd: Daemon, archived: tuple[Path, list[Event]]) -> None:
@@ -150,24 +186,34 @@ def test_rollup_of_topics_writes_windows_that_are_over(
     assert run("spool", "list", output, "--json").rows[0]["channel"] == "r"
 
 
+OF_TOPIC = ["--nsqd-tcp-address", "h:1", "--topic", "t"]
 BAD = [
     (["archive", "OUT"], 2, "--lookupd-http-address or --nsqd-tcp-address is required"),
     (["archive", "OUT", "--nsqd-tcp-address", "nowhere"], 2, "expected host:port"),
     (["archive", "OUT", "--nsqd-tcp-address", "h:1", "--channel", "c"], 2, "--topic is required"),
     (["archive", "OUT", "--nsqd-tcp-address", "h:1", "--topic", "t"], 2, "--channel is required"),
-    (["archive", "hdfs://h/x", "--nsqd-tcp-address", "h:1"], 2, "--spool is required with hdfs://h/x"),
+    (
+        ["archive", "OUT", *OF_TOPIC, "--from", "first", "--to", "next", "--channel", "c"],
+        2,
+        "--channel contradicts --to",
+    ),
+    (["archive", "OUT", *OF_TOPIC, "--to", "next", "-o", "peek=true"], 2, "'peek' contradicts 'mode', which is ranges"),
     (["archive", "OUT", "--nsqd-tcp-address", "h:1", "-o", "subscribes=x"], 2, "did you mean --topic?"),
     (["archive", "OUT", "--checkpoint", "x"], 2, "the checkpoint of a Parquet table is in its directory"),
-    (["archive", "db.t", "--format", "iceberg", "--spool", "x"], 2, "--checkpoint is required with --format iceberg"),
-    (["archive", "db.t", "--format", "iceberg"], 2, "--spool is required with db.t"),
+    (["archive", "db.t", "--format", "iceberg"], 2, "--checkpoint is required with --format iceberg"),
     (["archive", "OUT", "--format", "iceberg"], 2, "--format iceberg needs the name of a table"),
     (["replay", "MISSING", "--dry-run"], 4, "no such directory"),
     (["replay", "EMPTY", "--dry-run"], 4, "no archive and no Parquet files there"),
     (["replay", "EMPTY"], 2, "--lookupd-http-address or --nsqd-tcp-address is required"),
     (["replay", "EMPTY", "--since", "5", "--until", "5"], 2, "the time between them is empty"),
+    (["replay", "--topic", "t"], 2, "DIRECTORY or --from is required"),
+    (["replay", "EMPTY", "--from", "first"], 2, "--from contradicts DIRECTORY"),
+    (["replay", "--from", "first", "--since", "5"], 2, "--since needs DIRECTORY"),
     (["rollup", "--topic", "t", "--channel", "c", "--nsqd-tcp-address", "h:1"], 2, "--output is required"),
     (["rollup", "--output", "OUT", "--since", "5"], 2, "--since needs --from-archive"),
     (["rollup", "--from-archive", "EMPTY", "--channel", "c"], 2, "--channel contradicts --from-archive"),
+    (["rollup", "--from-archive", "EMPTY", "--to", "next"], 2, "--to contradicts --from-archive"),
+    (["rollup", *OF_TOPIC, "--to", "next", "--continuous"], 2, "--continuous contradicts --to"),
     (["rollup", "--from-archive", "EMPTY", "--output", "OUT", "--json"], 2, "--json is for a result that is printed"),
     (["rollup", "--from-archive", "MISSING"], 4, "no such directory"),
     (["spool", "list", "MISSING"], 4, "no such directory"),
@@ -206,10 +252,13 @@ def test_an_archive_that_another_run_writes_is_refused(run: Run, gnsqd: Daemon, 
 
 def test_a_format_without_its_package_is_reported(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
     publish(gnsqd, "orders", b"1")
-    ended = run(
-        "archive", "--topic", "orders", "--channel", "c", *sources(gnsqd), "a_table", "--format", "iceberg",
-        "--spool", tmp_path / "spool", "--checkpoint", tmp_path / "checkpoint",
-    )  # fmt: skip
+    words = ["archive", "--topic", "orders", "--channel", "c", *sources(gnsqd), "a_table", "--format", "iceberg"]
+    ended = run(*words, "--checkpoint", tmp_path / "checkpoint")
+    assert ended.status == 2
+    assert "--spool is required with a_table, unless every nsqd is a gnsqd with --durability: " in one_line(
+        ended.stderr
+    )
+    ended = run(*words, "--checkpoint", tmp_path / "checkpoint", "--spool", tmp_path / "spool")
     assert ended.status == 1
     assert one_line(ended.stderr).startswith("Error: the package of Iceberg is missing: --conf spark.jars.packages=")
     assert gnsqd.channel_stats("orders", "c").get("message_count", 0) in (0, 1)

@@ -1,10 +1,12 @@
 """What stands before a session: Java, PySpark, and errors as one line; and the values that options have."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +20,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from gnsq_pipeline import running
-from gnsq_pipeline.errors import reason
-from gnsq_pipeline.options import ADDRESS, DURATION, INSTALL, MOMENT, SETTING, nsq_options, places
+from gnsq_pipeline.errors import UsageError, reason
+from gnsq_pipeline.options import ADDRESS, DURATION, INSTALL, MOMENT, POSITION, SETTING, nsq_options, places
 from gnsq_pipeline.running import Stop, _filtered_stderr, spark_session
 
 SOURCE_ERROR = """\
@@ -102,6 +104,22 @@ def test_an_invalid_moment_is_refused(text: str) -> None:
         MOMENT.convert(text, None, None)
 
 
+def test_positions_are_numbers_times_and_ends() -> None:
+    for text, position in (
+        ("first", "first"),
+        ("next", "next"),
+        ("5001", "5001"),
+        ("2026-01-15T12:00", "2026-01-15T12:00:00+00:00"),
+        ("2026-01-15T13:00:00.5+01:00", "2026-01-15T13:00:00.500000+01:00"),
+    ):
+        assert POSITION.convert(text, None, None) == position
+    ago = datetime.now(UTC) - datetime.fromisoformat(POSITION.convert("-1h", None, None))
+    assert ago.total_seconds() == pytest.approx(3600, abs=60)
+    for text in ("", "last", "-1", "-x", "12:00"):
+        with pytest.raises(click.BadParameter, match="expected first, next, the number of a message"):
+            POSITION.convert(text, None, None)
+
+
 def test_other_values_are_written_as_options_of_the_source_are() -> None:
     assert DURATION.convert("90s", None, None) == 90
     assert ADDRESS.convert("[::1]:9000", None, None) == ("::1", 9000)
@@ -113,7 +131,7 @@ def test_other_values_are_written_as_options_of_the_source_are() -> None:
 
 def options(**values: Any) -> SimpleNamespace:
     given = {"topics": ("a", "b"), "channel": "c", "nsqd_tcp_addresses": ("h:1",), "extra": ()}
-    return SimpleNamespace(**(given | {"spool_location": None, "checkpoint": None} | values))
+    return SimpleNamespace(**(given | dict.fromkeys(("spool_location", "checkpoint", "begin", "end")) | values))
 
 
 @pytest.mark.parametrize(
@@ -121,14 +139,14 @@ def options(**values: Any) -> SimpleNamespace:
     [
         ("/data/out", "parquet", {}, "/data/out/_spool/c", "/data/out/_checkpoint"),
         ("file:///data/o t", "parquet", {"spool_location": "/s"}, "/s", "/data/o t/_checkpoint"),
-        ("hdfs://h/out/", "parquet", {"spool_location": "/s"}, "/s", "hdfs://h/out/_checkpoint"),
+        ("hdfs://h/out/", "parquet", {}, None, "hdfs://h/out/_checkpoint"),
         ("/data/out", "delta", {}, "/data/out/_spool/c", "/data/out/_checkpoint/c"),
         ("hdfs://h/out", "delta", {"spool_location": "/s", "checkpoint": "/c"}, "/s", "/c"),
         ("db.table", "iceberg", {"spool_location": "/s", "checkpoint": "/c"}, "/s", "/c"),
     ],
 )
 def test_spool_and_checkpoint_are_in_the_output_unless_given(
-    output: str, table_format: str, given: dict[str, str], spool: str, checkpoint: str
+    output: str, table_format: str, given: dict[str, str], spool: str | None, checkpoint: str
 ) -> None:
     assert places(options(output=output, table_format=table_format, **given)) == (spool, checkpoint)
 
@@ -141,6 +159,25 @@ def test_parameters_are_options_of_the_source() -> None:
         "spoolLocation": "/s",
         "maxMessagesPerTrigger": "5",
     }
+
+
+def test_a_range_is_options_of_the_source() -> None:
+    given = options(topics=("a",), begin="5", end="2026-01-15T12:00:00+00:00", extra=[("batchSize", "2")], topic="x")
+    assert nsq_options(given, "read", "write") == {
+        "mode": "ranges",
+        "nsq.nsqd.tcp.addresses": "h:1",
+        "subscribe": "a",
+        "channel": "c",
+        "startingOffsets": '{"a": {"h:1": 5}}',
+        "endingTimestamp": "2026-01-15T12:00:00+00:00",
+    }
+    assert nsq_options(given, "write", "read") == {"nsq.nsqd.tcp.addresses": "h:1", "batchSize": "2", "topic": "x"}
+    for begin, expected in (("first", "earliest"), ("next", "latest")):
+        assert nsq_options(options(begin=begin), "readStream")["startingOffsets"] == expected
+    numbers = """startingOffsets='{"a": {"h:1": 5}, "b": {"h:1": 5}}'"""
+    error = f"--from 5: each topic of each nsqd has numbers of its own, so use -o {numbers}"
+    with pytest.raises(UsageError, match=re.escape(error)):
+        nsq_options(options(begin="5"), "readStream")
 
 
 def run(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
