@@ -97,7 +97,7 @@ def _edges(frames: bytes, count: int) -> Sequence[int]:
 
 def _gathered(response: HTTPResponse) -> Iterator[tuple[int, int, bytes]]:
     """Yields the frames of an answer in batches: the number of the first, their count, and them."""
-    parts: list[bytes] = []
+    parts: list[memoryview] = []
     first = count = size = 0
     try:
         for number, more, data in _records(response):
@@ -117,11 +117,11 @@ def _gathered(response: HTTPResponse) -> Iterator[tuple[int, int, bytes]]:
         yield first, count, b"".join(parts)
 
 
-def _records(response: HTTPResponse) -> Iterator[tuple[int, int, bytes]]:
+def _records(response: HTTPResponse) -> Iterator[tuple[int, int, memoryview]]:
     """Yields number of the first message, count and frames of each record; HTTPException if the answer breaks off."""
-    data, at = b"", 0
+    data, at = memoryview(b""), 0
     while piece := response.read1(_PIECE):
-        data, at = data[at:] + piece, 0
+        data, at = memoryview(b"".join((data[at:], piece))), 0
         while len(data) - at >= _HEAD.size:
             size, number, count, _ = _HEAD.unpack_from(data, at)
             end = at + 4 + size
