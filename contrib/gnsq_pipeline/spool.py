@@ -113,26 +113,30 @@ def publish(
     limits = settings or Settings()
     publisher = Publisher(settings) if settings else None
     rows: dict[str, dict[str, int]] = {}
+
+    def row_of(topic: str) -> dict[str, int]:
+        return rows.setdefault(topic, {"messages": 0, "bytes": 0, "damaged": 0})
+
     try:
         for batch in stored.batches():
             if batch <= report.committed_batch and not committed:
                 continue
-            for topic, _, chain in stored.chains(batch):
-                topic = to_topic or topic
-                row = rows.setdefault(topic, {"messages": 0, "bytes": 0, "damaged": 0})
+            for _, chain in stored.chains(batch):
                 for entry in chain.refresh():
                     if entry.kind not in (EntryKind.SEGMENT, EntryKind.LOST):
                         continue
                     try:
-                        bodies = Messages.unpacked(*read_segment(entry)).batch.column("value")
-                    except (SpoolError, OSError):
-                        row["damaged"] += 1
+                        found = Messages.unpacked(*read_segment(entry))
+                    except (SpoolError, OSError):  # also which of the stream's topics it had is lost
+                        row_of(to_topic or ", ".join(report.topics))["damaged"] += 1
                         continue
-                    for one in cut(topic, 0, bodies.cast("large_binary"), limits):
-                        if publisher is not None:
-                            publisher.publish(one)
-                        row["messages"] += one.messages
-                        row["bytes"] += one.body_bytes
+                    for topic, messages in found.items():
+                        row, bodies = row_of(to_topic or topic), messages.batch.column("value").cast("large_binary")
+                        for one in cut(to_topic or topic, 0, bodies, limits):
+                            if publisher is not None:
+                                publisher.publish(one)
+                            row["messages"] += one.messages
+                            row["bytes"] += one.body_bytes
     except (NsqSourceError, OSError) as error:
         sent = sum(row["messages"] for row in rows.values())
         raise PipelineError(f"stopped after {sent:,} messages: {error}") from None

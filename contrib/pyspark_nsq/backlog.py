@@ -139,8 +139,8 @@ class Backlog:
         raise errors[0]
 
     def _answers(self) -> dict[str, dict[str, Depth]]:
-        """Asks the nsqds; returns the depths of each that answers, by name. One that did not answer before is hardly
-        waited for: its answer may come at a later look."""
+        """Asks the nsqds; returns, by name, the depths of each one that answers. One that did not answer before is
+        hardly waited for: its answer may come at a later look."""
         self._pool = self._pool or ThreadPoolExecutor(16)
         for name, (nsqd, _) in self._known.items():
             due = name not in self._silent or time.monotonic() >= self._silent[name].until
@@ -226,11 +226,11 @@ class Drain:
         assert self._left is not None
         batch, counts = self._planned
         self._planned = 0, {}
+        # Of a batch that is committed the spool may have forgotten the segments.
+        read = spool.messages(batch) if spool is not None and batch > spool.committed() else counts
         for key, count in counts.items():
             taken = 0
             if batch == before.batch:
-                # Of a batch that is committed the spool may have forgotten the segments.
-                known = spool is not None and batch > spool.committed()
-                taken = sum(one.messages for one in spool.chain(batch, *key).refresh()) if spool and known else count
+                taken = read.get(key, 0)
                 self._vain[key] = 0 if taken else self._vain.get(key, 0) + 1
             self._left[key] += max(0, count - taken)

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Depth, Nsqd, depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError, plain_errors
-from pyspark_nsq.offsets import Key, Offset, split
+from pyspark_nsq.offsets import Key, Offset, gather, split
 from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, read_partition, tasks_of
 from pyspark_nsq.retention import check_other_reads
@@ -86,7 +86,7 @@ def plan(settings: Settings, stream: str) -> list[ReadPartition]:
     if settled is None:
         check_other_reads(settings, _session())
         looked = _look(settings, stream)
-        if not looked.quotas and settings.read_id is None and _is_connect():
+        if not looked.chains and settings.read_id is None and _is_connect():
             return []  # or all reads of the session with these options would stay empty
         session = _session() if settings.read_id is None else ""
         topics, channel = settings.topics, settings.channel
@@ -134,14 +134,15 @@ def _look(settings: Settings, stream: str) -> Offset:
         if seen != waiting:
             _log.warning("'peek' shows %d of %d messages: see 'maxInFlight'", sum(seen.values()), sum(waiting.values()))
         waiting, min_partitions = seen, None
-    return Offset(stream, 1, settings.channel, split(waiting, min_partitions), known)
+    chains = gather(split(waiting, min_partitions), settings.max_in_flight, min_partitions)
+    return Offset(stream, 1, settings.channel, chains, known)
 
 
 def check_retry(settings: Settings, task: ReadPartition) -> None:
     """NsqSourceError for a second run of a task if the first one may have taken messages with it."""
     if not settings.spool and not settings.peek and settings.fail_on_data_loss:
         raise NsqSourceError(
-            f"a task that read topic {task.topic!r} from nsqd {task.nsqd.name} died, and rows may be lost with it: "
-            "with option 'spoolLocation' the next run would have yielded them; "
+            f"a task that read topic {', '.join(task.quotas)} from nsqd {task.nsqd.name} died, and rows may be lost "
+            "with it: with option 'spoolLocation' the next run would have yielded them; "
             "'failOnDataLoss' = 'false' goes on without them"
         )

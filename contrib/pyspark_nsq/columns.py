@@ -64,15 +64,19 @@ class Messages(NamedTuple):
         return cls(b"".join(part.ids for part in parts), batch)
 
     @classmethod
-    def unpacked(cls, ids: bytes, payload: bytes | memoryview) -> "Messages":
-        """Those of a segment; SpoolError if the payload is not what `pack` makes."""
+    def unpacked(cls, ids: Mapping[str, bytes], payload: bytes | memoryview) -> "dict[str, Messages]":
+        """Returns the messages of a segment by topic; SpoolError if the payload is not what `pack` makes."""
         try:
             batch = pa.ipc.open_stream(payload).read_next_batch()
         except (pa.ArrowInvalid, StopIteration) as error:
             raise SpoolError(f"a segment of the spool holds no messages: {error}") from None
-        if len(ids) != ID_LENGTH * batch.num_rows or not batch.schema.equals(_STORED):
+        if sum(map(len, ids.values())) != ID_LENGTH * batch.num_rows or not batch.schema.equals(_STORED):
             raise SpoolError("a segment of the spool holds other columns than this version of pyspark_nsq writes")
-        return cls(ids, batch)
+        at = 0
+        return {
+            topic: cls(joined, batch.slice(at, -at + (at := at + len(joined) // ID_LENGTH)))
+            for topic, joined in ids.items()
+        }
 
     def once(self) -> "Messages":
         """Each message once: its time may have run out before it came again, or a killed nsqd had it twice."""

@@ -9,8 +9,8 @@ files that are sorted and named after what a reader must know to pass them by:
 
     {batch}-{number}-{start time of the nsqd}-{confirmed|suspect}-{lowest id}-{highest id}.ids
 
-with the ids in hexadecimal, and the header of a segment in front. Suspects are ids whose FIN nobody has confirmed.
-nsqd's ids begin with the time, so ranges rarely overlap, and hardly a file is ever opened.
+with the ids in hexadecimal; each is a segment without messages. Suspects are ids whose FIN nobody has confirmed. nsqd's
+ids begin with the time, so ranges rarely overlap, and hardly a file is ever opened.
 """
 
 import os
@@ -19,11 +19,12 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from pyspark_nsq.columns import Messages
 from pyspark_nsq.files import names_in, place
 from pyspark_nsq.segment import ID_LENGTH, Entry, EntryKind, fixed_size_ids, pack_entry, read_entry, read_ids, split_ids
-from pyspark_nsq.spool import Chain, Spool, split_chain_name
+from pyspark_nsq.spool import Chain, Spool
 
 _IDS_OF_A_FILE = 500_000
 _NAME = re.compile(r"(\d+)-\d+-(\d+)-(confirmed|suspect)-([0-9a-f]+)-([0-9a-f]+)\.ids")
@@ -48,55 +49,53 @@ class IdsFile(NamedTuple):
         return cls(path, int(batch), int(started), doubt == "confirmed", bytes.fromhex(low), bytes.fromhex(high))
 
 
-def ids_files(spool: Spool, topic: str, nsqd: str) -> list[IdsFile]:
-    """All ids files of a topic of an nsqd."""
-    directory = spool.ids_directory(topic, nsqd)
+def ids_files(spool: Spool, nsqd: str) -> list[IdsFile]:
+    """Returns all ids files of an nsqd."""
+    directory = spool.ids_directory(nsqd)
     return [file for name in sorted(names_in(directory)) if (file := IdsFile.of(os.path.join(directory, name)))]
 
 
 def all_ids_files(spool: Spool) -> list[IdsFile]:
     """All ids files of a stream."""
     names = names_in(os.path.join(spool.directory, "ids"))
-    return [file for name in names for file in ids_files(spool, *split_chain_name(name))]
+    return [file for name in names for file in ids_files(spool, unquote(name))]
 
 
 def archive(spool: Spool, batch: int) -> None:
     """Write the ids files of a batch; doing it again replaces them."""
-    for topic, nsqd, chain in spool.chains(batch):
+    groups: dict[tuple[str, int, bool], list[Entry]] = {}
+    for nsqd, chain in spool.chains(batch):
         chain.refresh()
         confirmed = chain.confirmed()
-        groups: dict[tuple[int, bool], list[Entry]] = {}
         for entry in chain.entries:
             if entry.kind is EntryKind.SEGMENT:
-                groups.setdefault((entry.started, entry.slot in confirmed), []).append(entry)
-        if not groups:
-            continue
-        directory = spool.ids_directory(topic, nsqd)
+                groups.setdefault((nsqd, entry.started, entry.slot in confirmed), []).append(entry)
+    for (nsqd, started, sure), entries in groups.items():
+        directory = spool.ids_directory(nsqd)
         place(directory).make_directory(directory)
-        number = 0
-        for (started, sure), entries in groups.items():
+        for number, ids in enumerate(_sorted_ids(entries)):
+            low, high = min(one[:ID_LENGTH] for one in ids.values()), max(one[-ID_LENGTH:] for one in ids.values())
             doubt = "confirmed" if sure else "suspect"
-            for ids in _sorted_ids(entries):
-                low, high = ids[:ID_LENGTH].hex(), ids[-ID_LENGTH:].hex()
-                name = f"{batch:010d}-{number:04d}-{started}-{doubt}-{low}-{high}.ids"
-                path = os.path.join(directory, name)
-                place(path).replace(path, pack_entry(EntryKind.SEGMENT, 0, started, ids))
-                number += 1
+            name = f"{batch:010d}-{number:04d}-{started}-{doubt}-{low.hex()}-{high.hex()}.ids"
+            path = os.path.join(directory, name)
+            place(path).replace(path, pack_entry(EntryKind.SEGMENT, 0, started, ids))
 
 
-def _sorted_ids(entries: Sequence[Entry]) -> Iterator[bytes]:
-    """The ids of the segments, joined and sorted, in pieces of bounded length."""
-    ids = bytearray()
+def _sorted_ids(entries: Sequence[Entry]) -> Iterator[dict[str, bytes]]:
+    """Yields the ids of the segments by topic, joined and sorted, in pieces of bounded length."""
+    found: dict[str, bytearray] = {}
     for entry in entries:
-        ids += read_ids(entry)
-        if len(ids) >= ID_LENGTH * _IDS_OF_A_FILE or entry is entries[-1]:
-            yield fixed_size_ids(bytes(ids)).sort().buffers()[1].to_pybytes()[: len(ids)]
-            ids.clear()
+        for topic, ids in read_ids(entry).items():
+            found.setdefault(topic, bytearray()).extend(ids)
+        if sum(map(len, found.values())) >= ID_LENGTH * _IDS_OF_A_FILE or entry is entries[-1]:
+            columns = {topic: fixed_size_ids(bytes(ids)).sort() for topic, ids in found.items()}
+            yield {topic: column.buffers()[1].to_pybytes()[: len(found[topic])] for topic, column in columns.items()}
+            found.clear()
 
 
 @lru_cache(maxsize=8)
-def _ids_of_file(path: str) -> bytes:
-    """Joined and sorted: they are too many to have them as objects."""
+def _ids_of_file(path: str) -> dict[str, bytes]:
+    """Returns joined and sorted ids by topic: they are too many to have them as objects."""
     return read_ids(read_entry(path, 0))
 
 
@@ -109,17 +108,17 @@ def _is_among(ids: bytes, id: bytes) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _ids_of_segment(entry: Entry) -> frozenset[bytes]:
-    return frozenset(split_ids(read_ids(entry)))
+def _ids_of_segment(entry: Entry) -> dict[str, frozenset[bytes]]:
+    return {topic: frozenset(split_ids(ids)) for topic, ids in read_ids(entry).items()}
 
 
 class KnownIds:
-    """What was read before from one topic of an nsqd, for a task of `batch`; `chain` is the one it appends to.
+    """What was read before from an nsqd, for a task of `batch`; `chain` is the one it appends to.
 
     `started` is when the nsqd was started that now sends; 0 if that is not known.
     """
 
-    def __init__(self, spool: Spool, batch: int, topic: str, nsqd: str, started: int, chain: Chain) -> None:
+    def __init__(self, spool: Spool, batch: int, nsqd: str, started: int, chain: Chain) -> None:
         self._started = started
         self._chain = chain
         self._looked_at = 0  # entries of the chain
@@ -129,37 +128,37 @@ class KnownIds:
         committed = spool.committed()
         for earlier in spool.batches():
             if committed < earlier < batch:
-                for entry in spool.chain(earlier, topic, nsqd).refresh():
+                for entry in [entry for at, one in spool.chains(earlier) if at == nsqd for entry in one.refresh()]:
                     self._add(entry)
         committed = spool.committed()
-        for file in ids_files(spool, topic, nsqd):
+        for file in ids_files(spool, nsqd):
             if file.batch <= committed and not (file.confirmed and file.started == started != 0):
                 self._add(file)
 
     def _add(self, ids: IdsFile | Entry) -> None:
         (self._same_run if ids.started == self._started != 0 else self._before).append(ids)
 
-    def among(self, messages: Messages) -> set[bytes]:
-        """The ids of those of the messages that were read before."""
+    def among(self, topic: str, messages: Messages) -> set[bytes]:
+        """Returns the ids of the messages of a topic that were read before."""
         for entry in self._chain.entries[self._looked_at :]:
             self._add(entry)
         self._looked_at = len(self._chain.entries)
         known: set[bytes] = set()
         if again := messages.again():
-            known.update(*(_common(again, ids) for ids in self._same_run))
+            known.update(*(_common(topic, again, ids) for ids in self._same_run))
         if self._before:
             every = set(split_ids(messages.ids))
-            known.update(*(_common(every, ids) for ids in self._before))
+            known.update(*(_common(topic, every, ids) for ids in self._before))
         return known
 
 
-def _common(candidates: set[bytes], ids: IdsFile | Entry) -> set[bytes]:
+def _common(topic: str, candidates: set[bytes], ids: IdsFile | Entry) -> set[bytes]:
     if isinstance(ids, Entry) and ids.kind is not EntryKind.SEGMENT:
         return set()
     near = {id for id in candidates if ids.low <= id <= ids.high}
     if not near:
         return near
     if isinstance(ids, Entry):
-        return near & _ids_of_segment(ids)
-    stored = _ids_of_file(ids.path)
+        return near & _ids_of_segment(ids).get(topic, frozenset())
+    stored = _ids_of_file(ids.path).get(topic, b"")
     return {id for id in near if _is_among(stored, id)}

@@ -2,15 +2,16 @@
 
 Spark stores it as JSON in its checkpoint:
 
-    {"version": 1, "stream": "5f0c...", "batch": 7, "channel": "archive",
-     "quotas": {"clicks": {"node-a:4150": [5000, 5000]}},
+    {"version": 2, "stream": "5f0c...", "batch": 7, "channel": "archive",
+     "chains": [["node-a:4150", [{"carts": 2, "views": 7}]], ["node-a:4150", [{"clicks": 5000}, {"clicks": 5000}]]],
      "addresses": {"node-a:4150": ["node-a", 4150, "node-a", 4151]}}
 
-`stream` names the directory in the spool, `batch` counts from 1 (0: nothing read yet), and a quota is the most messages
-that each task of the batch takes, one number for each task. What the tasks really got is in the spool. `addresses` are
-those of all nsqds known then (TCP, HTTP), for the time when no nsqlookupd answers.
+`stream` names the directory in the spool, `batch` counts from 1 (0: nothing read yet). Each chain of the spool has an
+nsqd, and for each of its tasks the quotas: the most messages that the task takes of each topic. What the tasks really
+got is in the spool. `addresses` are those of all nsqds known then (TCP, HTTP), for the time when no nsqlookupd answers.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,9 +19,11 @@ from typing import Any, TypeVar
 from pyspark_nsq.discovery import Depth, Nsqd
 from pyspark_nsq.errors import NsqSourceError
 
-VERSION = 1
+VERSION = 2
+_MOST_TOPICS = 64  # of a task: it has a connection for each
 
 Key = tuple[str, str]  # topic, name of the nsqd
+Chains = list[tuple[str, list[dict[str, int]]]]  # nsqd, and quotas by topic for each task
 Place = TypeVar("Place", bound=Hashable)
 
 
@@ -31,20 +34,17 @@ class Offset:
     stream: str
     batch: int
     channel: str
-    quotas: Mapping[Key, list[int]] = field(default_factory=dict)  # for each task
+    chains: Chains = field(default_factory=list)
     nsqds: Mapping[str, Nsqd] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """What Spark is given."""
-        quotas: dict[str, dict[str, list[int]]] = {}
-        for (topic, name), parts in self.quotas.items():
-            quotas.setdefault(topic, {})[name] = parts
         return {
             "version": VERSION,
             "stream": self.stream,
             "batch": self.batch,
             "channel": self.channel,
-            "quotas": quotas,
+            "chains": [[name, tasks] for name, tasks in self.chains],
             "addresses": {name: [*nsqd.tcp, *nsqd.http] for name, nsqd in self.nsqds.items()},
         }
 
@@ -61,11 +61,10 @@ class Offset:
                 str(value["stream"]),
                 int(value["batch"]),
                 str(value["channel"]),
-                {
-                    (topic, name): [int(quota) for quota in parts]
-                    for topic, nsqds in value["quotas"].items()
-                    for name, parts in nsqds.items()
-                },
+                [
+                    (str(name), [{topic: int(quota) for topic, quota in task.items()} for task in tasks])
+                    for name, tasks in value["chains"]
+                ],
                 {
                     name: Nsqd(name, (str(tcp_host), int(tcp_port)), (str(http_host), int(http_port)))
                     for name, (tcp_host, tcp_port, http_host, http_port) in value["addresses"].items()
@@ -101,17 +100,38 @@ def split(quotas: Mapping[Place, int], min_partitions: int | None) -> dict[Place
     }
 
 
+def gather(quotas: Mapping[Key, list[int]], most: int, min_partitions: int | None) -> Chains:
+    """Returns chains for the quotas. Topics of an nsqd share a task while they have at most `most` messages together,
+    and as far as at least `min_partitions` tasks remain."""
+    while True:
+        chains: Chains = []
+        last: dict[str, dict[str, int]] = {}  # of each nsqd, the task that may have room for more topics
+        for (topic, name), parts in sorted(quotas.items(), key=lambda item: (len(item[1]), item[1])):
+            task = last.get(name, {})
+            if task and len(parts) == 1 and len(task) < _MOST_TOPICS and sum(task.values()) + parts[0] <= most:
+                task[topic] = parts[0]
+            else:
+                chains.append((name, [{topic: quota} for quota in parts]))
+                last[name] = chains[-1][1][0]
+        if not most or sum(len(tasks) for _, tasks in chains) >= (min_partitions or 0):
+            return chains
+        most //= 2
+
+
 def report(offset: Offset, depths: Mapping[Key, Depth], planned: bool = True) -> dict[str, Any]:
     """What Spark shows as the latest offset of its progress: by topic and nsqd, the queued messages that are unread
     after this batch, and the messages in flight when it was planned.
 
     `planned`: the batch is yet to read its quotas.
     """
+    quotas_of: Counter[Key] = Counter()
+    for name, tasks in offset.chains if planned else ():
+        for quotas in tasks:
+            quotas_of.update({(topic, name): quota for topic, quota in quotas.items()})
     unread: dict[str, dict[str, int]] = {}
     in_flight: dict[str, dict[str, int]] = {}
     for (topic, name), at in depths.items():
-        quota = sum(offset.quotas.get((topic, name), ())) if planned else 0
-        unread.setdefault(topic, {})[name] = max(0, at.waiting - quota)
+        unread.setdefault(topic, {})[name] = max(0, at.waiting - quotas_of[topic, name])
         in_flight.setdefault(topic, {})[name] = at.in_flight
     progress = {"version": VERSION, "stream": offset.stream, "batch": offset.batch}
     return {**progress, "unread": unread, "in_flight": in_flight}

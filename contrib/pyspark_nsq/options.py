@@ -57,7 +57,8 @@ class Settings:
     max_messages_per_trigger: int | None = option("maxMessagesPerTrigger", kind.NUMBER, (READ_STREAM,),
         "maximum number of messages of a batch, for all topics and nsqds together; default: all queued messages")
     min_partitions: int | None = option("minPartitions", kind.NUMBER, READERS,
-        "minimum number of tasks, if there are messages for them; default: one for each topic of each nsqd")
+        "minimum number of tasks, if there are messages for them; default: one for each topic of each nsqd; topics of "
+        "an nsqd that have at most `maxInFlight` messages together share a task, up to 64")
     max_in_flight: int = option("maxInFlight", kind.NUMBER, READERS,
         "maximum number of messages in flight to a task; one connection for each --max-rdy-count of the nsqd", "10000")
     msg_timeout_ms: int | None = option("msgTimeoutMs", kind.MSG_TIMEOUT, READERS,

@@ -1,4 +1,4 @@
-"""What a task does for its partition: take its quota from one nsqd into the spool, and deliver what the spool has.
+"""What a task does for its partition: take its quotas from one nsqd into the spool, and deliver what the spool has.
 
     pull     SUB, RDY; messages come, until the quota is reached or no more come
     seal     a segment with the new ones among them is made durable in the chain
@@ -22,7 +22,7 @@ import os
 import select
 import stat
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -45,36 +45,40 @@ _RECONNECT = 5.0  # seconds to try, when an nsqd went away
 
 _log = logging.getLogger(__name__)
 
+Taken = dict[str, Messages]  # by topic
+
 
 @dataclass(frozen=True)
 class ReadPartition:
-    """The part of a batch that one task reads: at most `quota` messages of a topic of one nsqd."""
+    """The part of a batch that one task reads: of each topic of one nsqd, at most that many messages. Parts with the
+    same `chain` read the same topic."""
 
     settings: Settings
     stream: str
     batch: int
+    chain: int
     nsqd: Nsqd
-    topic: str
     part: int
-    quota: int
+    quotas: Mapping[str, int]
 
     def read(self) -> Iterator[pa.RecordBatch]:
         return read_partition(self)
 
-    def constants(self) -> dict[str, str]:
-        """The columns that are the same in all rows."""
-        return {"topic": self.topic, "channel": self.settings.channel, "nsqd": self.nsqd.name}
+    @property
+    def quota(self) -> int:
+        """How many messages all topics have together, at most."""
+        return sum(self.quotas.values())
 
     def __str__(self) -> str:
-        return f"batch {self.batch}, part {self.part} of topic {self.topic} at nsqd {self.nsqd.name}"
+        return f"batch {self.batch}, part {self.part} of topic {', '.join(self.quotas)} at nsqd {self.nsqd.name}"
 
 
 def tasks_of(batch: Offset, settings: Settings) -> list[ReadPartition]:
     """The tasks that a batch has been split into."""
     return [
-        ReadPartition(settings, batch.stream, batch.batch, batch.nsqds[name], topic, part, quota)
-        for (topic, name), parts in batch.quotas.items()
-        for part, quota in enumerate(parts)
+        ReadPartition(settings, batch.stream, batch.batch, chain, batch.nsqds[name], part, quotas)
+        for chain, (name, tasks) in enumerate(batch.chains)
+        for part, quotas in enumerate(tasks)
     ]
 
 
@@ -93,7 +97,7 @@ def read_partition(partition: ReadPartition) -> Generator[pa.RecordBatch, None, 
         raise
 
 
-def read(partition: ReadPartition) -> Generator[Messages, None, None]:
+def read(partition: ReadPartition) -> Generator[Taken, None, None]:
     """The task's messages in the chain, each segment when it is there, until the task's end is in the chain.
 
     An nsqd that is away also ends the task: what it has not sent stays with it, for later batches.
@@ -116,19 +120,21 @@ class _Task:
                 f"{self.spool.directory} is not there: 'spoolLocation' must be a directory that the driver and all "
                 "executors share, under the same path, and must be kept as long as the checkpoint"
             )
-        self.chain = self.spool.chain(partition.batch, partition.topic, partition.nsqd.name)
+        self.chain = self.spool.chain(partition.batch, partition.chain, partition.nsqd.name)
         self.chain.open()
         self._sealed: dict[int, bytes] = {}  # by slot: ids that this connection has sealed
         self._delivered = 0  # segments
-        self._fresh: dict[int, Messages] | None = {}  # by slot: sealed and not delivered; None once Spark is slow
+        self._fresh: dict[int, Taken] | None = {}  # by slot: sealed and not delivered; None once Spark is slow
 
     def taken(self) -> int:
         """How many messages the chain has of this task."""
         return sum(entry.messages for entry in self.chain.segments(self.partition.part))
 
     def is_through(self) -> bool:
-        """Whether the chain has everything that this task is to deliver, but perhaps for the end."""
-        return self.chain.ended(self.partition.part) or self.taken() >= self.partition.quota
+        """Whether the chain has everything that this task is to deliver, but perhaps for the end. A task of several
+        topics that was interrupted leaves to later batches what it has not taken."""
+        least = 1 if len(self.partition.quotas) > 1 else self.partition.quota
+        return self.chain.ended(self.partition.part) or self.taken() >= least
 
     def is_over(self) -> bool:
         """Whether the chain is to be delivered as it is; SpoolError if it lacks what was in it."""
@@ -143,7 +149,7 @@ class _Task:
         _log.warning("%s", what)
         return True
 
-    def fill(self) -> Iterator[Messages]:
+    def fill(self) -> Iterator[Taken]:
         """Take messages into the chain until the task's end is in it, and deliver them, unless that takes too long."""
         taken, deadline = -1, 0.0
         while not self.is_through():
@@ -162,14 +168,12 @@ class _Task:
                 raise SpoolError(f"{self.partition}: cannot read the spool: {error}") from None
         self.chain.end(self.partition.part)
 
-    def pull(self) -> Iterator[Messages]:
+    def pull(self) -> Iterator[Taken]:
         """Take what the nsqd gives; ConnectionLost if a connection breaks."""
-        partition = self.partition
-        with _subscribe(partition, partition.quota - self.taken()) as subscription:
+        partition, taken = self.partition, self.taken()
+        with _subscribe(partition, {topic: quota - taken for topic, quota in partition.quotas.items()}) as subscription:
             self._started = self._start_time()
-            self._known = KnownIds(
-                self.spool, partition.batch, partition.topic, partition.nsqd.name, self._started, self.chain
-            )
+            self._known = KnownIds(self.spool, partition.batch, partition.nsqd.name, self._started, self.chain)
             self._sealed.clear()
             try:
                 through = yield from self._pull(subscription)
@@ -184,13 +188,13 @@ class _Task:
     def _start_time(self) -> int:
         """When the nsqd was started to which a connection is open; 0 if it does not report that."""
         try:
-            topic = self.partition.topic
+            topic = next(iter(self.partition.quotas))
             return depths(self.settings, self.partition.nsqd, [topic])[topic].start_time
         except DiscoveryError as error:
             _log.warning("%s", error)
             return 0
 
-    def _pull(self, subscription: Subscription) -> Generator[Messages, None, bool]:
+    def _pull(self, subscription: Subscription) -> Generator[Taken, None, bool]:
         """Take messages; False if another run of this task has ended it, so that nothing may be finished."""
         while subscription.left > 0:
             if subscription.receive(_QUIET if subscription.count else self.settings.idle_timeout):
@@ -208,18 +212,20 @@ class _Task:
                     self._fresh = None
         return True
 
-    def seal(self, messages: Messages) -> bool:
+    def seal(self, taken: Taken) -> bool:
         """Make the new ones of the messages durable in the chain; False if that may take no more of this task."""
         part = self.partition.part
         while True:
-            new = messages.without(self._known.among(messages))
+            left = {topic: found.without(self._known.among(topic, found)) for topic, found in taken.items()}
+            new = {topic: found for topic, found in left.items() if found.ids}
             if self.chain.ended(part):
                 return False
-            if not new.ids:
+            if not new:
                 return True
             slot = len(self.chain.entries)
-            if self.chain.append(pack_entry(EntryKind.SEGMENT, part, self._started, new.ids, pack(new.batch))):
-                self._sealed[slot] = new.ids
+            ids, (joined, batch) = {topic: new[topic].ids for topic in new}, Messages.joined(list(new.values()))
+            if self.chain.append(pack_entry(EntryKind.SEGMENT, part, self._started, ids, pack(batch))):
+                self._sealed[slot] = joined
                 if self._fresh is not None:
                     self._fresh[slot] = new
                 return True
@@ -231,7 +237,7 @@ class _Task:
         if sure := [slot for slot, ids in sealed if not unfinished or unfinished.isdisjoint(split_ids(ids))]:
             self.chain.confirm(self.partition.part, sure)
 
-    def new(self) -> Iterator[Messages]:
+    def new(self) -> Iterator[Taken]:
         """The messages of the task that came into the chain since the last call."""
         partition = self.partition
         for entry in self.chain.segments(partition.part)[self._delivered :]:
@@ -247,28 +253,27 @@ class _Task:
                 _log.warning("%s: %d messages are lost: %s", partition, entry.messages, error)
 
 
-def _subscribe(partition: ReadPartition, quota: int) -> contextlib.closing[Subscription]:
-    return contextlib.closing(Subscription(partition.settings, partition.nsqd.tcp, partition.topic, quota))
+def _subscribe(partition: ReadPartition, quotas: Mapping[str, int]) -> contextlib.closing[Subscription]:
+    return contextlib.closing(Subscription(partition.settings, partition.nsqd.tcp, quotas))
 
 
-def _rows(partition: ReadPartition, parts: Iterable[Messages]) -> Iterator[pa.RecordBatch]:
+def _rows(partition: ReadPartition, parts: Iterable[Taken]) -> Iterator[pa.RecordBatch]:
     """The rows of the messages, in batches of a size that Spark likes."""
-    gathered: list[Messages] = []
-    rows = size = 0
+    same = {"channel": partition.settings.channel, "nsqd": partition.nsqd.name}
+    gathered: list[pa.RecordBatch] = []
     for part in parts:
-        gathered.append(part)
-        rows += part.batch.num_rows
-        size += part.batch.nbytes
+        gathered += [rows_of(messages, topic=topic, **same) for topic, messages in part.items()]
+        rows, size = sum(batch.num_rows for batch in gathered), sum(batch.nbytes for batch in gathered)
         if rows >= _BATCH_ROWS or size >= _SEGMENT_BYTES:
-            yield rows_of(Messages.joined(gathered), **partition.constants())
-            gathered, rows, size = [], 0, 0
+            yield from pa.Table.from_batches(gathered).combine_chunks().to_batches()
+            gathered = []
     if gathered:
-        yield rows_of(Messages.joined(gathered), **partition.constants())
+        yield from pa.Table.from_batches(gathered).combine_chunks().to_batches()
 
 
-def _read_without_spool(partition: ReadPartition) -> Generator[Messages, None, None]:
+def _read_without_spool(partition: ReadPartition) -> Generator[Taken, None, None]:
     """FIN on reading: what is lost behind this task is lost for good."""
-    with _subscribe(partition, partition.quota) as subscription:
+    with _subscribe(partition, partition.quotas) as subscription:
         try:
             while subscription.left > 0 and subscription.receive(partition.settings.idle_timeout):
                 messages = subscription.take()
@@ -280,9 +285,9 @@ def _read_without_spool(partition: ReadPartition) -> Generator[Messages, None, N
         subscription.confirm()
 
 
-def peek(partition: ReadPartition) -> Generator[Messages, None, None]:
+def peek(partition: ReadPartition) -> Generator[Taken, None, None]:
     """At most `quota` messages, which are requeued before Spark gets them."""
-    with _subscribe(partition, partition.quota) as subscription:
+    with _subscribe(partition, partition.quotas) as subscription:
         while subscription.count < partition.quota and subscription.receive(partition.settings.idle_timeout):
             pass
         messages = subscription.take() if subscription.count else None

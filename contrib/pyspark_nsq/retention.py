@@ -133,7 +133,7 @@ def _inspect(spool: Spool) -> StreamReport:
     )
     for batch in spool.batches():
         report.batches += 1
-        for _, _, chain in spool.chains(batch):
+        for _, chain in spool.chains(batch):
             chain.refresh()
             sure = chain.confirmed()
             for entry in chain.entries:

@@ -1,17 +1,21 @@
 """The bytes of an entry of the spool's chains: messages, or a mark that no more may follow.
 
-A header of 96 bytes, 16 bytes for each message id, and the payload (see columns). Integers are big-endian:
+A header of 96 bytes, the topics, 16 bytes for each message id, and the payload (see columns). The topics are JSON, with
+how many of the messages each has, in order: `{"clicks": 3, "views": 2}`. Integers are big-endian:
 
-    8 magic "GNSQSEG1"   1 kind   3 zero   4 part (number of the task)   4 messages   8 start time of the nsqd
-    16 lowest id   16 highest id   8 bytes of payload   4 CRC-32 of the ids   4 CRC-32 of the payload   16 zero
-    4 CRC-32 of the header before it
+    8 magic "GNSQSEG2"   1 kind   3 zero   4 part (number of the task)   4 messages   8 start time of the nsqd
+    16 lowest id   16 highest id   8 bytes of payload   4 CRC-32 of topics and ids   4 CRC-32 of the payload
+    4 bytes of topics   12 zero   4 CRC-32 of the header before it
 
 The ids stand apart from the messages, since they are looked at long after those are forgotten.
 """
 
+import json
 import zlib
+from collections.abc import Mapping
 from enum import IntEnum
 from struct import Struct
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -21,8 +25,8 @@ from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import place
 
 ID_LENGTH = 16
-_MAGIC = b"GNSQSEG1"
-_HEADER = Struct(">8sB3xIIq16s16sQII16x")
+_MAGIC = b"GNSQSEG2"
+_HEADER = Struct(">8sB3xIIq16s16sQIII12x")
 _CRC = Struct(">I")
 HEADER_SIZE = _HEADER.size + _CRC.size
 
@@ -36,7 +40,7 @@ class EntryKind(IntEnum):
 
 
 class Entry(NamedTuple):
-    """One entry of a chain, without its ids and payload; `messages` is their number, `size` that of the file."""
+    """One entry of a chain, without its ids and payload; `messages` is their number, `topics` and `size` are bytes."""
 
     path: str
     slot: int
@@ -48,6 +52,7 @@ class Entry(NamedTuple):
     high: bytes
     ids_crc: int
     payload_crc: int
+    topics: int
     size: int
 
 
@@ -66,15 +71,20 @@ def fixed_size_ids(joined: bytes) -> pa.FixedSizeBinaryArray:
 
 
 def pack_entry(
-    kind: EntryKind, part: int = 0, started: int = 0, ids: bytes = b"", payload: bytes | memoryview = b""
+    kind: EntryKind,
+    part: int = 0,
+    started: int = 0,
+    by_topic: Mapping[str, bytes] = MappingProxyType({}),
+    payload: bytes | memoryview = b"",
 ) -> list[bytes | memoryview]:
-    """The pieces of an entry's file; `ids` are one behind the other."""
-    low, high = b"", b""
+    """Returns the pieces of an entry's file; the ids of each topic are one behind the other."""
+    low, high, ids = b"", b"", b"".join(by_topic.values())
     if ids:
         low, high = pc.min_max(fixed_size_ids(ids)).as_py().values()
-    crcs = zlib.crc32(ids), zlib.crc32(payload)
-    header = _HEADER.pack(_MAGIC, kind, part, len(ids) // ID_LENGTH, started, low, high, len(payload), *crcs)
-    return [header, _CRC.pack(zlib.crc32(header)), ids, payload]
+    topics = json.dumps({topic: len(joined) // ID_LENGTH for topic, joined in by_topic.items()}).encode()
+    sums = zlib.crc32(topics + ids), zlib.crc32(payload), len(topics)
+    header = _HEADER.pack(_MAGIC, kind, part, len(ids) // ID_LENGTH, started, low, high, len(payload), *sums)
+    return [header, _CRC.pack(zlib.crc32(header)), topics, ids, payload]
 
 
 def read_entry(path: str, slot: int) -> Entry:
@@ -88,26 +98,28 @@ def parse_header(path: str, slot: int, header: bytes, size: int) -> Entry:
         raise Damaged(f"{path} is not a segment of a spool")
     if _CRC.unpack_from(header, _HEADER.size)[0] != zlib.crc32(header[: _HEADER.size]):
         raise Damaged(f"{path} is damaged: checksum of its header")
-    _, kind, part, count, started, low, high, length, ids_crc, payload_crc = _HEADER.unpack_from(header)
-    if size != HEADER_SIZE + ID_LENGTH * count + length:
-        raise Damaged(f"{path} is damaged: {size} bytes, expected {HEADER_SIZE + ID_LENGTH * count + length}")
-    return Entry(path, slot, EntryKind(kind), part, count, started, low, high, ids_crc, payload_crc, size)
+    _, kind, part, count, started, low, high, length, ids_crc, payload_crc, topics = _HEADER.unpack_from(header)
+    if size != (expected := HEADER_SIZE + topics + ID_LENGTH * count + length):
+        raise Damaged(f"{path} is damaged: {size} bytes, expected {expected}")
+    return Entry(path, slot, EntryKind(kind), part, count, started, low, high, ids_crc, payload_crc, topics, size)
 
 
-def read_ids(entry: Entry) -> bytes:
-    """The ids of a segment, one behind the other; Damaged if they are not what was written."""
-    ids = place(entry.path).read(entry.path, HEADER_SIZE, ID_LENGTH * entry.messages)
-    if zlib.crc32(ids) != entry.ids_crc:
-        raise Damaged(f"{entry.path} is damaged: checksum of its ids")
-    return ids
+def read_ids(entry: Entry) -> dict[str, bytes]:
+    """Returns the ids of a segment by topic, one behind the other; Damaged if they are not what was written."""
+    return _by_topic(entry, place(entry.path).read(entry.path, HEADER_SIZE, entry.topics + ID_LENGTH * entry.messages))
 
 
-def read_segment(entry: Entry) -> tuple[bytes, memoryview]:
-    """The ids and the payload; Damaged if they are not what was written."""
+def read_segment(entry: Entry) -> tuple[dict[str, bytes], memoryview]:
+    """Returns the ids by topic, and the payload; Damaged if they are not what was written."""
     file = memoryview(place(entry.path).read(entry.path))
-    end_of_ids = HEADER_SIZE + ID_LENGTH * entry.messages
-    ids, payload = bytes(file[HEADER_SIZE:end_of_ids]), file[end_of_ids:]
-    for data, crc, what in ((ids, entry.ids_crc, "ids"), (payload, entry.payload_crc, "messages")):
-        if zlib.crc32(data) != crc:
-            raise Damaged(f"{entry.path} is damaged: checksum of its {what}")
-    return ids, payload
+    end_of_ids = HEADER_SIZE + entry.topics + ID_LENGTH * entry.messages
+    if zlib.crc32(file[end_of_ids:]) != entry.payload_crc:
+        raise Damaged(f"{entry.path} is damaged: checksum of its messages")
+    return _by_topic(entry, bytes(file[HEADER_SIZE:end_of_ids])), file[end_of_ids:]
+
+
+def _by_topic(entry: Entry, data: bytes) -> dict[str, bytes]:
+    if zlib.crc32(data) != entry.ids_crc:
+        raise Damaged(f"{entry.path} is damaged: checksum of its ids")
+    at = entry.topics
+    return {topic: data[at : (at := at + ID_LENGTH * count)] for topic, count in json.loads(data[:at]).items()}

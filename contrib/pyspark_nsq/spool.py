@@ -4,11 +4,11 @@
                              named                                of a batch read whose name somebody has used
                              plan                                 of a batch read: what all scans of it read, JSON
                              committed                            number of the last batch that needs no replay
-                             batches/{batch}/{topic}@{nsqd}/000000   a chain: segments and ends, numbered by slot
+                             batches/{batch}/{chain}@{nsqd}/000000   a chain: segments and ends, numbered by slot
                                                             fin-*    markers: the segments whose FINs are confirmed
-                             ids/{topic}@{nsqd}/*.ids             ids of committed batches, see known_ids
+                             ids/{nsqd}/*.ids                     ids of committed batches, see known_ids
 
-A chain belongs to one batch, topic and nsqd; the tasks of that batch share it. An entry is written to a temporary
+The tasks of a batch that read the same topic of an nsqd share a chain. An entry is written to a temporary
 file, fsynced, and then linked to the next slot. Linking fails when somebody else has taken the slot, so whoever links
 has seen all entries before its own: a second run of a task (a retry, speculation, a zombie on a lost executor) can't
 fork the chain, nor go on behind its task's end, and a message that came twice is noticed by the later of both.
@@ -23,6 +23,7 @@ import logging
 import os
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -32,7 +33,7 @@ from gnsqd.shared.errors import reason_of
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import Pieces, names_in, place
 from pyspark_nsq.options import Settings
-from pyspark_nsq.segment import Damaged, Entry, EntryKind, pack_entry, parse_header, read_entry
+from pyspark_nsq.segment import ID_LENGTH, Damaged, Entry, EntryKind, pack_entry, parse_header, read_entry, read_ids
 
 _MARKER = "fin-"
 
@@ -63,7 +64,7 @@ def check_location(location: str) -> None:
 
 
 class Chain:
-    """What the tasks of a batch have taken from one topic of one nsqd, as far as this process has seen it.
+    """What tasks of a batch have taken from one nsqd, as far as this process has seen it.
 
     An entry that is damaged or missing raises Damaged; if not `strict`, it is passed over with a warning.
     """
@@ -123,7 +124,7 @@ class Chain:
         if self._strict:
             raise error
         _log.warning("%s", error)
-        return Entry(self._path(slot), slot, EntryKind.LOST, 0, 0, 0, b"", b"", 0, 0, 0)
+        return Entry(self._path(slot), slot, EntryKind.LOST, 0, 0, 0, b"", b"", 0, 0, 0, 0)
 
     def _path(self, slot: int) -> str:
         return os.path.join(self.directory, f"{slot:06d}")
@@ -240,20 +241,28 @@ class Spool:
         _create(self._file("plan"), [json.dumps(plan).encode()])
         return self.plan() or {}
 
-    def chain(self, batch: int, topic: str, nsqd: str) -> Chain:
-        """The chain of a batch, topic and nsqd; look at it with `open` or `refresh`."""
-        return Chain(os.path.join(self.batch_directory(batch), chain_name(topic, nsqd)), self.strict)
+    def chain(self, batch: int, number: int, nsqd: str) -> Chain:
+        """A chain of a batch; look at it with `open` or `refresh`."""
+        return Chain(os.path.join(self.batch_directory(batch), f"{number:04d}@{_quoted(nsqd)}"), self.strict)
 
     def batch_directory(self, batch: int) -> str:
         return os.path.join(self.directory, "batches", f"{batch:010d}")
 
-    def chains(self, batch: int) -> list[tuple[str, str, Chain]]:
-        """(topic, nsqd, chain) of all chains of a batch, not looked at yet."""
-        names = sorted(names_in(self.batch_directory(batch)))
-        return [(*split_chain_name(name), self.chain(batch, *split_chain_name(name))) for name in names if "@" in name]
+    def chains(self, batch: int) -> list[tuple[str, Chain]]:
+        """Returns (nsqd, chain) of all chains of a batch, not looked at yet."""
+        names = [name.split("@") for name in sorted(names_in(self.batch_directory(batch))) if "@" in name]
+        return [(unquote(nsqd), self.chain(batch, int(number), unquote(nsqd))) for number, nsqd in names]
 
-    def ids_directory(self, topic: str, nsqd: str) -> str:
-        return os.path.join(self.directory, "ids", chain_name(topic, nsqd))
+    def messages(self, batch: int) -> Counter[tuple[str, str]]:
+        """Returns by topic and nsqd how many messages the segments of a batch have."""
+        entries = [(nsqd, entry) for nsqd, chain in self.chains(batch) for entry in chain.refresh() if entry.messages]
+        found: Counter[tuple[str, str]] = Counter()
+        for nsqd, entry in entries:
+            found.update({(topic, nsqd): len(ids) // ID_LENGTH for topic, ids in read_ids(entry).items()})
+        return found
+
+    def ids_directory(self, nsqd: str) -> str:
+        return os.path.join(self.directory, "ids", _quoted(nsqd))
 
     def batches(self) -> list[int]:
         """Numbers of the batches whose segments are still there, lowest first."""
@@ -281,3 +290,7 @@ def split_chain_name(name: str) -> tuple[str, str]:
     """The topic and nsqd of `chain_name`."""
     topic, _, nsqd = name.partition("@")
     return unquote(topic), unquote(nsqd)
+
+
+def _quoted(nsqd: str) -> str:
+    return quote(nsqd, safe="[]:")

@@ -5,13 +5,14 @@ spool before it finishes them needs more: each sync of the disk serves all that 
 on sending meanwhile. So a task opens as many connections as `maxInFlight` needs.
 
 RDY caps what is in flight and not what remains. So each connection has its share of the quota, and its RDY never
-exceeds what is left of that without a FIN: together they take no more than the quota.
+exceeds what is left of that without a FIN: together they take no more than the quota. A task that reads several topics
+has connections for each.
 """
 
 import logging
 import select
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gnsqd.shared.client import Frames
@@ -29,10 +30,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _Connection:
-    """One of the connections; `left` is how many messages it may take, those in hand included."""
+    """One of the connections; `left` is how many messages it may take, those in hand included, and `window` how many
+    may be in flight."""
 
     client: Client
+    topic: str
     left: int = 0
+    window: int = 0
     ready: int = 0
     frames: list[Frames] = field(default_factory=list)  # in hand
     ids: bytes = b""  # of the frames, after `take`
@@ -49,33 +53,34 @@ class Subscription:
     Every method may raise ConnectionLost and Refused, after which only `release` and `close` are of use.
     """
 
-    def __init__(self, settings: Settings, address: Address, topic: str, quota: int) -> None:
-        """Subscribe to the channel of the settings, for at most `quota` messages."""
+    def __init__(self, settings: Settings, address: Address, quotas: Mapping[str, int]) -> None:
+        """Subscribes to the channel of the settings, for at most that many messages of each topic."""
         self.count = self.size = 0
         self._connections: list[_Connection] = []
         try:
-            self._connect(settings, address, topic, quota)
+            for topic, quota in quotas.items():
+                self._connect(settings, address, topic, quota)
         except BaseException:
             self.close()
             raise
-        connections = len(self._connections)
-        self._window = min(-(-settings.max_in_flight // connections), self._connections[0].client.max_rdy_count)
-        for number, one in enumerate(self._connections):
-            one.left = quota // connections + (number < quota % connections)
 
     def _connect(self, settings: Settings, address: Address, topic: str, quota: int) -> None:
-        needed = 1
-        while len(self._connections) < needed:
+        first, needed = len(self._connections), 1
+        while len(self._connections) < first + needed:
             client = Client.connect(address, settings)
-            self._connections.append(_Connection(client))
+            self._connections.append(_Connection(client, topic))
             try:
                 client.subscribe(topic, settings.channel)
             except Refused:  # perhaps because of a limit to the consumers of the channel
                 if needed == 1:
                     raise
                 self._connections.pop().client.close()
-                return
+                break
             needed = -(-min(settings.max_in_flight, quota) // client.max_rdy_count)
+        connections = self._connections[first:]
+        for number, one in enumerate(connections):
+            one.left = quota // len(connections) + (number < quota % len(connections))
+            one.window = min(-(-settings.max_in_flight // len(connections)), one.client.max_rdy_count)
 
     @property
     def left(self) -> int:
@@ -90,7 +95,7 @@ class Subscription:
     def receive(self, timeout: float) -> bool:
         """Take what has come into hand, after waiting up to `timeout` seconds for it; whether there was a message."""
         for one in self._connections:
-            one.set_ready(min(self._window, one.left))
+            one.set_ready(min(one.window, one.left))
         deadline = time.monotonic() + timeout
         while not self._receive():
             if not wait([one.client for one in self._connections], deadline - time.monotonic()):
@@ -106,15 +111,15 @@ class Subscription:
             self.size += sum(frames.body_bytes for frames in received)
         return self.count > before
 
-    def take(self) -> Messages:
-        """The messages in hand, which remain there, each once."""
-        parts = []
+    def take(self) -> dict[str, Messages]:
+        """Returns the messages in hand by topic, each once; they remain in hand."""
+        found: dict[str, list[Messages]] = {}
         for one in self._connections:
             if one.frames:
                 part = Messages.of(one.frames)
                 one.ids = part.ids
-                parts.append(part)
-        return Messages.joined(parts).once()
+                found.setdefault(one.topic, []).append(part)
+        return {topic: Messages.joined(parts).once() for topic, parts in found.items()}
 
     def finish(self) -> None:
         """FIN the messages taken."""

@@ -1,7 +1,7 @@
 """An nsqd without sockets, for tests that stop it, or the one who reads from it, at any point.
 
-`FakeNsqd` has one topic and one channel; `patch` puts it where pyspark_nsq would connect to an nsqd and ask it for
-its depth. Nothing waits: what is not there at once is not there.
+`FakeNsqd` is one topic with one channel of an nsqd; `patch` puts it where pyspark_nsq would connect to an nsqd and ask
+it for its depth. Several at one port are topics of one nsqd. Nothing waits: what is not there at once is not there.
 """
 
 import struct
@@ -44,7 +44,10 @@ def split_bodies(data: bytes | memoryview) -> list[bytes]:
 class FakeNsqd:
     """Messages and who has them. The published bodies are numbers, never the same twice."""
 
-    def __init__(self, port: int = 4150, max_rdy_count: int = 2500, piece: int = 3, host: str = "node") -> None:
+    def __init__(
+        self, port: int = 4150, max_rdy_count: int = 2500, piece: int = 3, host: str = "node", topic: str = TOPIC
+    ) -> None:
+        self.topic = topic
         self.nsqd = Nsqd(f"{host}:{port}", (host, port), (host, port + 1))
         self.max_rdy_count = max_rdy_count
         self.piece = piece  # the most messages that arrive at once
@@ -68,7 +71,7 @@ class FakeNsqd:
         for _ in range(count):
             self.published += 1
             id = f"{self.nsqd.tcp[1]:06x}{self.published:010x}".encode()
-            body = f"{self.nsqd.name}/{self.published}".encode()
+            body = f"{self.topic}@{self.nsqd.name}/{self.published}".encode()  # ids are of the topic, as in nsqd
             self.queue.append(PushedMessage(self.published * 1_000_000_123, 0, id, body))
 
     def time_out(self) -> None:
@@ -102,13 +105,15 @@ class FakeNsqd:
 class FakeClient:
     """A connection to it, as pyspark_nsq.client.Client."""
 
-    def __init__(self, fake: FakeNsqd) -> None:
+    def __init__(self, *topics: FakeNsqd) -> None:
+        fake = topics[0]
         if not fake.up:
             raise ConnectionLost("nsqd refuses the connection")
         if fake.error is not None:
             raise fake.error
         fake.connections += 1
         self.fake = fake
+        self._topics = {one.topic: one for one in topics}
         self.max_rdy_count = fake.max_rdy_count
         self.unfinished: set[bytes] = set()
         self._run = fake.start_time
@@ -131,8 +136,10 @@ class FakeClient:
         return self.fake
 
     def subscribe(self, topic: str, channel: str) -> None:
-        assert (topic, channel) == (TOPIC, CHANNEL)
-        fake = self._alive()
+        assert channel == CHANNEL
+        self.fake = fake = self._topics.get(topic, self.fake)
+        self._run = fake.start_time
+        self._alive()
         if len(fake.subscribed) >= fake.max_consumers:
             raise Refused("E_TOO_MANY_CHANNEL_CONSUMERS", "")
         fake.subscribed.add(self)
@@ -201,18 +208,21 @@ class FakeClient:
 
 def patch(monkeypatch: pytest.MonkeyPatch, nsqds: Sequence[FakeNsqd]) -> None:
     """Let these be all there is."""
-    by_address = {fake.nsqd.tcp: fake for fake in nsqds}
+    by_address: dict[Address, list[FakeNsqd]] = {}
+    for fake in nsqds:
+        by_address.setdefault(fake.nsqd.tcp, []).append(fake)
 
     class Client:
         @classmethod
         def connect(cls, address: Address, settings: Settings) -> FakeClient:
-            return FakeClient(by_address[address])
+            return FakeClient(*by_address[address])
 
     def depths(settings: Settings, nsqd: Nsqd, topics: Sequence[str]) -> dict[str, Depth]:
-        return dict.fromkeys(topics, by_address[nsqd.tcp].depth())
+        found = {fake.topic: fake.depth() for fake in by_address[nsqd.tcp]}
+        return {topic: found.get(topic) or Depth() for topic in topics}
 
     def find_nsqds(settings: Settings, topic: str | None = None) -> list[Nsqd]:
-        return [fake.nsqd for fake in nsqds]
+        return sorted({fake.nsqd for fake in nsqds})
 
     for module in (subscription, backlog):
         monkeypatch.setattr(module, "Client", Client)
@@ -229,4 +239,4 @@ def bodies(nsqds: Iterable[FakeNsqd]) -> Iterator[bytes]:
     """Everything that was published."""
     for fake in nsqds:
         for number in range(1, fake.published + 1):
-            yield f"{fake.nsqd.name}/{number}".encode()
+            yield f"{fake.topic}@{fake.nsqd.name}/{number}".encode()

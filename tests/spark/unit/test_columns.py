@@ -56,8 +56,8 @@ def test_known_messages_are_left_out() -> None:
 
 def test_a_payload_comes_back_as_rows() -> None:
     ids, batch = Messages.of([frames_of([message(1), message(2, body=b"")])])
-    unpacked = Messages.unpacked(ids, bytes(pack(batch)))
-    assert rows_of(unpacked, **CONSTANTS).equals(rows_of(Messages(ids, batch), **CONSTANTS))
+    unpacked = Messages.unpacked({"t": ids}, bytes(pack(batch)))
+    assert rows_of(unpacked["t"], **CONSTANTS).equals(rows_of(Messages(ids, batch), **CONSTANTS))
     for wrong in (bytes(pack(batch))[:10], bytes(pack(pa.record_batch({"value": batch.column("value")})))):
         with pytest.raises(SpoolError):
-            Messages.unpacked(ids, wrong)
+            Messages.unpacked({"t": ids}, wrong)

@@ -7,21 +7,22 @@ import pytest
 
 from pyspark_nsq.discovery import Depth, Nsqd
 from pyspark_nsq.errors import NsqSourceError
-from pyspark_nsq.offsets import Offset, report, share, split
+from pyspark_nsq.offsets import Offset, gather, report, share, split
 
 NODE = Nsqd("[::1]:4150", ("::1", 4150), ("::1", 4151))
-OFFSET = Offset("5f0c", 7, "archive", {("clicks", NODE.name): [3, 2]}, {NODE.name: NODE})
+CHAINS = [(NODE.name, [{"views": 4, "carts": 5}]), (NODE.name, [{"clicks": 3}, {"clicks": 2}])]
+OFFSET = Offset("5f0c", 7, "archive", CHAINS, {NODE.name: NODE})
 
 
 def test_the_json_is_as_documented() -> None:
     """A checkpoint outlives a version of this package."""
     assert Offset.from_json(json.loads(json.dumps(OFFSET.to_json()))) == OFFSET
     assert OFFSET.to_json() == {
-        "version": 1,
+        "version": 2,
         "stream": "5f0c",
         "batch": 7,
         "channel": "archive",
-        "quotas": {"clicks": {"[::1]:4150": [3, 2]}},
+        "chains": [["[::1]:4150", [{"views": 4, "carts": 5}]], ["[::1]:4150", [{"clicks": 3}, {"clicks": 2}]]],
         "addresses": {"[::1]:4150": ["::1", 4150, "::1", 4151]},
     }
 
@@ -29,14 +30,14 @@ def test_the_json_is_as_documented() -> None:
 @pytest.mark.parametrize(
     "value, expected",
     [
-        ({}, "offsets of version None, expected 1"),
-        ({"index": 3}, "offsets of version None, expected 1"),
-        ({**OFFSET.to_json(), "version": 2}, "offsets of version 2, expected 1"),
+        ({}, "offsets of version None, expected 2"),
+        ({"index": 3}, "offsets of version None, expected 2"),
+        ({**OFFSET.to_json(), "version": 1}, "offsets of version 1, expected 2"),
         ({**OFFSET.to_json(), "batch": "many"}, "makes no sense"),
-        ({**OFFSET.to_json(), "quotas": [1]}, "makes no sense"),
-        ({**OFFSET.to_json(), "quotas": {"clicks": {"n": 1}}}, "makes no sense"),
+        ({**OFFSET.to_json(), "chains": [1]}, "makes no sense"),
+        ({**OFFSET.to_json(), "chains": [["n", {"clicks": 1}]]}, "makes no sense"),
         ({**OFFSET.to_json(), "addresses": {"n": ["host"]}}, "makes no sense"),
-        ({"version": 1}, "makes no sense"),
+        ({"version": 2}, "makes no sense"),
     ],
 )
 def test_an_offset_of_something_else_is_reported(value: dict[str, Any], expected: str) -> None:
@@ -75,11 +76,38 @@ def test_quotas_are_split_into_tasks(quotas: dict[str, int], tasks: int | None, 
     assert split(quotas, tasks) == expected
 
 
+MANY = [f"t{number}" for number in range(130)]
+
+
+@pytest.mark.parametrize(
+    "quotas, most, tasks, expected",
+    [
+        ({"a": [5], "b": [1], "c": [3]}, 10, None, [["b", "c", "a"]]),
+        ({"a": [5], "b": [1], "c": [3]}, 8, None, [["b", "c"], ["a"]]),
+        ({"a": [5], "b": [1], "c": [3], "d": [4]}, 9, None, [["b", "c", "d"], ["a"]]),
+        ({"a": [5], "b": [1], "c": [3], "d": [4]}, 9, 3, [["b", "c"], ["d"], ["a"]]),
+        ({"a": [5], "b": [1], "c": [3], "d": [4]}, 9, 4, [["b"], ["c"], ["d"], ["a"]]),
+        ({"a": [5, 5], "b": [1], "c": [3]}, 100, 3, [["b", "c"], ["a"]]),
+        ({"a": [5, 5], "b": [1], "c": [3]}, 100, 4, [["b"], ["c"], ["a"]]),
+        ({topic: [1] for topic in MANY}, 1000, None, [MANY[:64], MANY[64:128], MANY[128:]]),
+    ],
+)
+def test_topics_with_few_messages_share_a_task(
+    quotas: dict[str, list[int]], most: int, tasks: int | None, expected: list[list[str]]
+) -> None:
+    keys = {(topic, node): parts for topic, parts in quotas.items() for node in ("n", "m")}
+    chains = gather(keys, most, tasks and 2 * tasks)
+    for node in ("n", "m"):
+        found = [tasks for name, tasks in chains if name == node]
+        assert [list(tasks[0]) for tasks in found] == expected
+        assert {topic: [task[topic] for task in tasks] for tasks in found for topic in tasks[0]} == quotas
+
+
 def test_the_report_leaves_out_what_the_batch_will_read() -> None:
-    depths = {("clicks", NODE.name): Depth(channel=7, topic=2, in_flight=3), ("views", NODE.name): Depth(channel=2)}
+    depths = {("clicks", NODE.name): Depth(channel=7, topic=2, in_flight=3), ("views", NODE.name): Depth(channel=6)}
     latest = report(OFFSET, depths)
     assert latest == {
-        "version": 1,
+        "version": 2,
         "stream": "5f0c",
         "batch": 7,
         "unread": {"clicks": {NODE.name: 4}, "views": {NODE.name: 2}},

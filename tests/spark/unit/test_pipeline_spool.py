@@ -17,7 +17,8 @@ from pyspark_nsq.columns import Messages, pack
 from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import EntryKind, pack_entry
 from pyspark_nsq.spool import Spool
-from spark.unit.fake_nsqd import frames_of
+from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, frames_of, patch
+from spark.unit.micro_batches import MicroBatches, run_task
 
 
 def given(directory: Path, stream: str = "ab", **options: Any) -> SimpleNamespace:
@@ -57,13 +58,13 @@ def half_committed(tmp_path: Path) -> Path:
     """The spool of the stream `ab` with two batches, of which the first one is committed."""
     spool = Spool.create(str(tmp_path), "ab", kind="readStream", topics=("orders",), channel="c")
     for batch in (1, 2):
-        chain = spool.chain(batch, "orders", "node:4150")
+        chain = spool.chain(batch, 0, "node:4150")
         chain.open()
         for segment in range(2):
             numbers = [10 * batch + 2 * segment + number for number in range(2)]
             messages = [PushedMessage(number, 1, b"%016x" % number, b"body %d" % number) for number in numbers]
             ids, rows = Messages.of([frames_of(messages)])
-            chain.append(pack_entry(EntryKind.SEGMENT, 0, 1, ids, pack(rows)))
+            chain.append(pack_entry(EntryKind.SEGMENT, 0, 1, {"orders": ids}, pack(rows)))
         chain.end(0)
     spool.set_committed(1)
     return tmp_path
@@ -81,6 +82,19 @@ def test_replay_publishes_what_is_not_committed(half_committed: Path, gnsqd: Dae
     (row,) = publish(*find(given(half_committed)), replace(settings, topic="again"), "again", True)
     assert (row["topic"], row["messages"]) == ("again", 8)
     assert len(take(gnsqd, "again", "check", 8)) == 8
+
+
+def test_replay_publishes_each_message_to_its_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nsqds = [FakeNsqd(), FakeNsqd(topic="views")]
+    patch(monkeypatch, nsqds)
+    for fake, count in zip(nsqds, (3, 2), strict=True):
+        fake.publish(count)
+    batches = MicroBatches(Settings(topics=(TOPIC, "views"), channel=CHANNEL, spool_location=str(tmp_path)))
+    batches.plan()
+    (partition,) = batches.partitions()
+    run_task(partition)
+    rows = publish(*find(given(tmp_path, partition.stream)), None, None, False)
+    assert {row["topic"]: row["messages"] for row in rows} == {TOPIC: 3, "views": 2}
 
 
 def test_replay_passes_over_damage_and_counts_it(half_committed: Path) -> None:

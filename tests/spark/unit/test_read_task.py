@@ -31,7 +31,7 @@ SEEDS = 40
 def settings(location: str) -> Settings:
     """Of a stream with small windows, so that a task has several segments."""
     return Settings(
-        topics=(TOPIC,),
+        topics=(TOPIC, "views"),
         channel=CHANNEL,
         spool_location=location,
         max_messages_per_trigger=9,
@@ -104,7 +104,7 @@ def test_a_task_has_as_many_connections_as_what_may_be_in_flight_needs(
     fake.max_consumers = consumers
     fake.publish(30)
     Spool.create(settings.spool_location or "", "s", kind="readStream", topics=[TOPIC], channel=CHANNEL)
-    assert len(run_task(ReadPartition(settings, "s", 1, fake.nsqd, TOPIC, 0, 17))) == 17
+    assert len(run_task(ReadPartition(settings, "s", 1, 0, fake.nsqd, 0, {TOPIC: 17}))) == 17
     assert fake.most_in_flight == most
     assert [message.attempts for message in fake.queue] == [0] * 13  # no connection takes more than its share
     assert not fake.subscribed
@@ -188,10 +188,10 @@ def test_a_death_at_any_step_loses_and_doubles_nothing(
 ) -> None:
     def run(number: int) -> bool:
         with pytest.MonkeyPatch.context() as monkeypatch:
-            nsqds = [FakeNsqd(4150), FakeNsqd(4250)]
+            nsqds = [FakeNsqd(4150), FakeNsqd(4150, topic="views"), FakeNsqd(4250)]  # the first two in one task
             patch(monkeypatch, nsqds)
             for fake in nsqds:
-                fake.publish(7)
+                fake.publish(4)
             batches = MicroBatches(replace(settings, spool_location=f"{location}/{number}"))
             batches.failures = 2 if world == "task dies" else 1
 
@@ -325,7 +325,7 @@ def test_a_spool_that_cannot_be_written_finishes_nothing(
 def segments(partition: ReadPartition) -> list[Entry]:
     """What the spool has of a task that was run to its end."""
     run_task(partition)
-    chain = Spool.of(partition.settings, partition.stream).chain(partition.batch, TOPIC, partition.nsqd.name)
+    chain = Spool.of(partition.settings, partition.stream).chain(partition.batch, partition.chain, partition.nsqd.name)
     chain.refresh()
     return chain.segments(partition.part)
 
@@ -353,7 +353,7 @@ def test_a_spool_that_an_executor_cannot_see_is_reported_before_anything_is_read
     nsqd.publish(1)
     elsewhere = replace(settings, spool_location=str(tmp_path / "elsewhere"))
     with pytest.raises(SpoolError, match="must be a directory that the driver and all executors share"):
-        run_task(ReadPartition(elsewhere, "s", 1, nsqd.nsqd, TOPIC, 0, 1))
+        run_task(ReadPartition(elsewhere, "s", 1, 0, nsqd.nsqd, 0, {TOPIC: 1}))
     assert nsqd.queue[0].attempts == 0
 
 
@@ -365,6 +365,7 @@ def test_whatever_happens_every_message_becomes_one_row(
     """Deaths, zombies, timeouts and restarts of nsqds at random steps, over many batches, while more is published."""
     chance = random.Random(seed)
     nsqds = [FakeNsqd(4150, piece=chance.randint(1, 5)), FakeNsqd(4250, max_rdy_count=chance.randint(1, 9))]
+    nsqds += [FakeNsqd(4150, topic="views", piece=chance.randint(1, 5)) for _ in range(chance.randint(0, 1))]
     patch(monkeypatch, nsqds)
     monkeypatch.setattr(known_ids, "_IDS_OF_A_FILE", chance.choice([2, 500_000]))
     batches = MicroBatches(
@@ -387,7 +388,9 @@ def test_whatever_happens_every_message_becomes_one_row(
         elif what == "time out":
             fake.time_out()
         elif what == "kill nsqd":
-            fake.restart(forgetting=chance.randint(0, 3))
+            for topic in nsqds:
+                if topic.nsqd == fake.nsqd:
+                    topic.restart(forgetting=chance.randint(0, 3))
         elif what == "publish":
             fake.publish(chance.randint(1, 5))
         elif depth < 2 and len(batches.offsets) > batches.committed:

@@ -22,7 +22,6 @@ from spark.unit.fake_nsqd import frames_of
 from spark.unit.interruption import BOTH_PLACES
 
 TOPIC, NSQD = "t", "n:4150"
-KEY = TOPIC, NSQD
 RUN = 1234  # when the nsqd was started
 SETTINGS = Settings(spool_retention=3600.0, dedup_retention=7200.0)
 
@@ -38,9 +37,9 @@ def spool(location: str) -> Spool:
 
 def fill(spool: Spool, batch: int, *, confirmed: bool = True, topic: str = TOPIC) -> None:
     """A batch of one chain with one segment of three messages."""
-    chain = spool.chain(batch, topic, NSQD)
+    chain = spool.chain(batch, 0, NSQD)
     chain.open()
-    chain.append(pack_entry(EntryKind.SEGMENT, 0, RUN, b"".join(ids(batch)), b"payload"))
+    chain.append(pack_entry(EntryKind.SEGMENT, 0, RUN, {topic: b"".join(ids(batch))}, b"payload"))
     if confirmed:
         chain.confirm(0, [0])
     chain.end(0)
@@ -52,10 +51,10 @@ def message(id: bytes, attempts: int) -> PushedMessage:
 
 def known(spool: Spool, batch: int, candidates: list[bytes], attempts: int = 2, started: int = RUN) -> set[bytes]:
     """What a task of `batch` knows of the ids."""
-    chain = spool.chain(batch, TOPIC, NSQD)
+    chain = spool.chain(batch, 0, NSQD)
     chain.refresh()
-    return KnownIds(spool, batch, TOPIC, NSQD, started, chain).among(
-        Messages.of([frames_of([message(id, attempts) for id in candidates])])
+    return KnownIds(spool, batch, NSQD, started, chain).among(
+        TOPIC, Messages.of([frames_of([message(id, attempts) for id in candidates])])
     )
 
 
@@ -93,7 +92,7 @@ def test_setting_the_clock_of_a_machine_deletes_nothing(spool: Spool, monkeypatc
         os.utime(path, (now - 100_000, now - 100_000))
     keeper.commit(2)
     assert spool.batches() == [1, 2]
-    assert len(ids_files(spool, *KEY)) == 2
+    assert len(ids_files(spool, NSQD)) == 2
 
 
 @BOTH_PLACES
@@ -104,7 +103,7 @@ def test_segments_beyond_the_size_go_oldest_first(spool: Spool) -> None:
     keeper.commit(2)
     assert spool.batches() == [3]
     # Without its ids, a message that comes again would be read twice.
-    assert [file.confirmed for file in ids_files(spool, *KEY)] == [False, True]
+    assert [file.confirmed for file in ids_files(spool, NSQD)] == [False, True]
     size = place(spool.location).size(spool.batch_directory(3))
     fill(spool, 4)
     fill(spool, 5)
@@ -123,7 +122,7 @@ def test_ids_are_kept_while_their_messages_may_come_again(
     keeper.commit(1)
     clock.now += age
     keeper.commit(1)
-    assert bool(ids_files(spool, *KEY)) == kept
+    assert bool(ids_files(spool, NSQD)) == kept
     # A killed nsqd has forgotten attempts.
     assert known(spool, 2, ids(1), attempts=1, started=RUN + 1) == (set(ids(1)) if kept else set())
 
@@ -150,7 +149,7 @@ def test_a_commit_returns_what_it_leaves_and_asks_for_the_size_of_a_file_once(
     clock.now += 3601
     kept = keeper.commit(2)
     assert spool.batches() == [3], "nothing of a batch that is not committed may go"
-    (file,) = ids_files(spool, *KEY)
+    (file,) = ids_files(spool, NSQD)
     assert kept == {"suspects": 3, "spool_bytes": size(file.path)}
     clock.now += 3600
     assert keeper.commit(2) == {"suspects": 0, "spool_bytes": 0}
@@ -209,7 +208,7 @@ def test_what_was_stopped_halfway_is_done_the_next_time(spool: Spool, monkeypatc
 def test_a_damaged_ids_file_is_reported(spool: Spool) -> None:
     fill(spool, 1, confirmed=False)
     Retention(spool, replace(SETTINGS, spool_retention=0.0)).commit(1)
-    path = Path(ids_files(spool, *KEY)[0].path)
+    path = Path(ids_files(spool, NSQD)[0].path)
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(SpoolError, match="checksum of its ids"):
@@ -219,7 +218,7 @@ def test_a_damaged_ids_file_is_reported(spool: Spool) -> None:
 def test_the_inspection_counts_what_is_there(spool: Spool, tmp_path: Path) -> None:
     for batch, confirmed in ((1, True), (2, False), (3, False)):
         fill(spool, batch, confirmed=confirmed)
-    open_batch = spool.chain(4, TOPIC, NSQD)
+    open_batch = spool.chain(4, 0, NSQD)
     open_batch.open()
     Retention(spool, SETTINGS).commit(2)
     (tmp_path / "no stream").mkdir()
@@ -234,7 +233,7 @@ def test_the_inspection_counts_what_is_there(spool: Spool, tmp_path: Path) -> No
 
 def test_an_inspection_survives_damage(spool: Spool, tmp_path: Path) -> None:
     fill(spool, 1)
-    chain = spool.chain(1, TOPIC, NSQD)
+    chain = spool.chain(1, 0, NSQD)
     chain.refresh()
     Path(chain.entries[0].path).write_bytes(b"rubbish")
     Path(spool.directory, "stream").write_bytes(b"{")

@@ -11,8 +11,13 @@ import pytest
 
 from pyspark_nsq import files
 from pyspark_nsq.errors import SpoolError
-from pyspark_nsq.segment import EntryKind, pack_entry, read_ids, read_segment
-from pyspark_nsq.spool import Chain, Spool, chain_name, split_chain_name
+from pyspark_nsq.segment import (
+    EntryKind,
+    pack_entry,
+    read_ids,
+    read_segment,
+)
+from pyspark_nsq.spool import Chain, Spool
 from spark.unit.interruption import BOTH_PLACES
 
 IDS = [b"00000000000000%02x" % number for number in (5, 1, 9)]
@@ -24,13 +29,13 @@ def spool(location: str) -> Spool:
 
 
 def opened(spool: Spool, batch: int = 1) -> Chain:
-    chain = spool.chain(batch, "t", "n:4150")
+    chain = spool.chain(batch, 0, "n:4150")
     chain.open()
     return chain
 
 
 def segment(part: int = 0) -> list[bytes | memoryview]:
-    return pack_entry(EntryKind.SEGMENT, part, 1234, b"".join(IDS), b"payload")
+    return pack_entry(EntryKind.SEGMENT, part, 1234, {"t": b"".join(IDS[:2]), "u": IDS[2]}, b"payload")
 
 
 @BOTH_PLACES
@@ -38,9 +43,9 @@ def test_a_segment_comes_back_as_it_was(spool: Spool) -> None:
     assert opened(spool).append(segment(part=3))
     (entry,) = opened(spool).entries
     assert entry[1:8] == (0, EntryKind.SEGMENT, 3, 3, 1234, min(IDS), max(IDS))
-    assert read_ids(entry) == b"".join(IDS)
+    assert read_ids(entry) == {"t": b"".join(IDS[:2]), "u": IDS[2]}
     ids, payload = read_segment(entry)
-    assert (ids, bytes(payload)) == (b"".join(IDS), b"payload")
+    assert (ids, bytes(payload)) == (read_ids(entry), b"payload")
     assert opened(spool).segments(3) == [entry]
     assert opened(spool).segments(0) == []
 
@@ -49,9 +54,9 @@ def test_the_bytes_of_a_segment_are_as_documented(spool: Spool) -> None:
     chain = opened(spool)
     chain.append(segment(part=3))
     data = Path(chain.entries[0].path).read_bytes()
-    ids = b"".join(IDS)
-    header = b"GNSQSEG1\x01\0\0\0" + struct.pack(">IIq", 3, 3, 1234) + min(IDS) + max(IDS)
-    header += struct.pack(">QII", 7, zlib.crc32(ids), zlib.crc32(b"payload")) + bytes(16)
+    ids = b'{"t": 2, "u": 1}' + b"".join(IDS)
+    header = b"GNSQSEG2\x01\0\0\0" + struct.pack(">IIq", 3, 3, 1234) + min(IDS) + max(IDS)
+    header += struct.pack(">QII", 7, zlib.crc32(ids), zlib.crc32(b"payload")) + struct.pack(">I", 16) + bytes(12)
     assert data == header + struct.pack(">I", zlib.crc32(header)) + ids + b"payload"
 
 
@@ -154,12 +159,10 @@ def test_the_committed_batch_is_remembered(spool: Spool) -> None:
         spool.committed()
 
 
-@pytest.mark.parametrize("topic", ["t", "a.b-c_D", "t#ephemeral"])
 @pytest.mark.parametrize("nsqd", ["node:4150", "[fe80::1]:4150", "a/../b:1", "ä@b:1"])
-def test_chains_are_named_after_topic_and_nsqd(spool: Spool, topic: str, nsqd: str) -> None:
-    name = chain_name(topic, nsqd)
-    assert "/" not in name
-    assert split_chain_name(name) == (topic, nsqd)
-    spool.chain(3, topic, nsqd).open()
-    assert [found[:2] for found in spool.chains(3)] == [(topic, nsqd)]
+def test_chains_are_named_after_their_nsqd(spool: Spool, nsqd: str) -> None:
+    spool.chain(3, 12, nsqd).open()
+    ((name, chain),) = spool.chains(3)
+    assert name == nsqd
+    assert chain.directory == spool.chain(3, 12, nsqd).directory
     assert spool.batches() == [3]

@@ -38,10 +38,14 @@ def plan(reader: NsqStreamReader, limit: ReadAllAvailable | ReadMaxRows = ALL) -
     return Offset.from_json(reader.latestOffset(reader.initialOffset(), limit))
 
 
-def quotas(reader: NsqStreamReader, start: dict[str, Any] | None = None) -> Any:
-    """Of the topic, by nsqd, in the next batch."""
-    end = reader.latestOffset(reader.initialOffset() if start is None else start, ALL)
-    return Offset.from_json(end).to_json()["quotas"][TOPIC]
+def tasks_of(offset: Offset) -> dict[str, list[int]]:
+    """The quotas of the topic for each task, by nsqd."""
+    return {nsqd: [quotas[TOPIC] for quotas in tasks] for nsqd, tasks in offset.chains}
+
+
+def quotas(reader: NsqStreamReader, start: dict[str, Any] | None = None) -> dict[str, list[int]]:
+    """The same of the next batch."""
+    return tasks_of(Offset.from_json(reader.latestOffset(reader.initialOffset() if start is None else start, ALL)))
 
 
 def test_a_plan_has_queued_messages_up_to_the_limit_of_the_trigger(settings: Settings, nsqds: list[FakeNsqd]) -> None:
@@ -49,12 +53,12 @@ def test_a_plan_has_queued_messages_up_to_the_limit_of_the_trigger(settings: Set
     nsqds[1].publish(3)
     assert NsqStreamReader(settings).getDefaultReadLimit() == ALL
     offset = plan(NsqStreamReader(settings))
-    assert offset.to_json()["quotas"] == {TOPIC: {"node:4150": [50], "node:4250": [3]}}
+    assert tasks_of(offset) == {"node:4150": [50], "node:4250": [3]}
     assert offset.batch == 1
     assert offset.nsqds == {fake.nsqd.name: fake.nsqd for fake in nsqds}
     reader = NsqStreamReader(replace(settings, max_messages_per_trigger=10, min_partitions=3))
     assert reader.getDefaultReadLimit() == ReadMaxRows(10)
-    assert plan(reader, ReadMaxRows(10)).to_json()["quotas"] == {TOPIC: {"node:4150": [4, 3], "node:4250": [3]}}
+    assert tasks_of(plan(reader, ReadMaxRows(10))) == {"node:4150": [4, 3], "node:4250": [3]}
 
 
 def test_when_nothing_waits_the_offset_is_the_same_to_the_byte(settings: Settings, nsqds: list[FakeNsqd]) -> None:
