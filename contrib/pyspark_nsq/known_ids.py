@@ -2,7 +2,8 @@
 
 A message comes again when its FIN was lost: its task died, its connection broke, or its time ran out before the FIN.
 Then nsqd counts another attempt, so as long as an nsqd has not been restarted, a first attempt needs no look. One that
-was killed may have forgotten attempts and FINs alike: what was sealed before its restart is compared in any case.
+was killed may have forgotten attempts and FINs alike: what was sealed before its restart is compared in any case. A
+rewind also repeats messages as first attempts: with `deliverRewound`, these are new in any case.
 
 The segments of uncommitted batches are looked at themselves. When a batch is committed, `archive` puts its ids into
 files that are sorted and named after what a reader must know to pass them by:
@@ -61,14 +62,17 @@ def all_ids_files(spool: Spool) -> list[IdsFile]:
     return [file for name in names for file in ids_files(spool, unquote(name))]
 
 
-def archive(spool: Spool, batch: int) -> None:
-    """Write the ids files of a batch; doing it again replaces them."""
+def archive(spool: Spool, batch: int) -> int:
+    """Writes the ids files of a batch; doing it again replaces them. Returns how many messages its tasks dropped."""
+    dropped = 0
     groups: dict[tuple[str, int, bool], list[Entry]] = {}
     for nsqd, chain in spool.chains(batch):
         chain.refresh()
         confirmed = chain.confirmed()
         for entry in chain.entries:
-            if entry.kind is EntryKind.SEGMENT:
+            if entry.kind is EntryKind.END:
+                dropped += entry.started
+            elif entry.kind is EntryKind.SEGMENT:
                 groups.setdefault((nsqd, entry.started, entry.slot in confirmed), []).append(entry)
     for (nsqd, started, sure), entries in groups.items():
         directory = spool.ids_directory(nsqd)
@@ -79,6 +83,7 @@ def archive(spool: Spool, batch: int) -> None:
             name = f"{batch:010d}-{number:04d}-{started}-{doubt}-{low.hex()}-{high.hex()}.ids"
             path = os.path.join(directory, name)
             place(path).replace(path, pack_entry(EntryKind.SEGMENT, 0, started, ids))
+    return dropped
 
 
 def _sorted_ids(entries: Sequence[Entry]) -> Iterator[dict[str, bytes]]:
@@ -118,8 +123,9 @@ class KnownIds:
     `started` is when the nsqd was started that now sends; 0 if that is not known.
     """
 
-    def __init__(self, spool: Spool, batch: int, nsqd: str, started: int, chain: Chain) -> None:
+    def __init__(self, spool: Spool, batch: int, nsqd: str, started: int, chain: Chain, rewound: bool) -> None:
         self._started = started
+        self._rewound = rewound
         self._chain = chain
         self._looked_at = 0  # entries of the chain
         self._same_run: list[IdsFile | Entry] = []  # sealed since the nsqd was started
@@ -132,11 +138,15 @@ class KnownIds:
                     self._add(entry)
         committed = spool.committed()
         for file in ids_files(spool, nsqd):
-            if file.batch <= committed and not (file.confirmed and file.started == started != 0):
+            if file.batch <= committed and not (file.confirmed and self._is_same_run(file)):
                 self._add(file)
 
+    def _is_same_run(self, ids: IdsFile | Entry) -> bool:
+        return self._rewound or ids.started == self._started != 0
+
     def _add(self, ids: IdsFile | Entry) -> None:
-        (self._same_run if ids.started == self._started != 0 else self._before).append(ids)
+        if isinstance(ids, IdsFile) or ids.kind is EntryKind.SEGMENT:
+            (self._same_run if self._is_same_run(ids) else self._before).append(ids)
 
     def among(self, topic: str, messages: Messages) -> set[bytes]:
         """Returns the ids of the messages of a topic that were read before."""
@@ -153,8 +163,6 @@ class KnownIds:
 
 
 def _common(topic: str, candidates: set[bytes], ids: IdsFile | Entry) -> set[bytes]:
-    if isinstance(ids, Entry) and ids.kind is not EntryKind.SEGMENT:
-        return set()
     near = {id for id in candidates if ids.low <= id <= ids.high}
     if not near:
         return near

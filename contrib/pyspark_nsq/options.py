@@ -83,6 +83,9 @@ class Settings:
         "maximum size of committed segments; above it, they are deleted before `spoolRetention`")
     dedup_retention: float = option("dedupRetention", kind.DURATION, READERS,
         "time for which ids with an unconfirmed FIN are kept, to drop duplicates", "7d")
+    deliver_rewound: bool = option("deliverRewound", kind.BOOLEAN, (READ_STREAM,),
+        "true: every first attempt is a new row, so also messages that `channel rewind` repeats after a restart of "
+        "nsqd; a killed nsqd may then cause duplicates", "false")
     fail_on_data_loss: bool = option("failOnDataLoss", kind.BOOLEAN, READERS,
         "true: fail if messages that were read are lost (if the spool was deleted); false: warn and continue", "true")
     batch_size: int = option("batchSize", kind.NUMBER, WRITERS, "maximum number of messages of an MPUB", "1000")

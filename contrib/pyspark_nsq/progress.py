@@ -28,6 +28,7 @@ class Progress:
     in_flight: Mapping[Key, int] = field(default_factory=dict)  # messages, when the batch was planned
     suspects: int | None = None  # at the last commit, and so are the bytes; None before it
     spool_bytes: int | None = None
+    dropped: int | None = None  # messages that were read before, since the query was started
 
     @property
     def lag(self) -> int | None:
@@ -68,6 +69,7 @@ def read_progress(text: str) -> Progress:
         in_flight=by_nsqd("in_flight"),
         suspects=total("suspects"),
         spool_bytes=total("spool_bytes"),
+        dropped=total("dropped"),
     )
 
 
@@ -102,6 +104,7 @@ class Metrics:
         self._places: dict[Any, dict[str, set[Key]]] = {self._lag: {}, self._in_flight: {}}  # with series, by pipeline
         self._suspects = make(Gauge, "suspects", "Messages of committed batches whose FIN is not confirmed")
         self._bytes = make(Gauge, "spool_bytes", "Bytes of committed batches and ids in the spool")
+        self._dropped = make(Gauge, "dropped_messages", "Messages dropped since the start, as they were read before")
         self._state = make(Gauge, "state_rows", "Rows that Spark keeps for windows that are open")
         self._last = make(Gauge, "last_batch", "Number of the last batch")
         self._when = make(Gauge, "last_progress_timestamp_seconds", "When Spark last reported progress")
@@ -120,7 +123,12 @@ class Metrics:
             for key in self._places[family].get(pipeline, set()) - counts.keys():
                 family.remove(pipeline, *key)
             self._places[family][pipeline] = set(counts)
-        for family, value in (self._suspects, progress.suspects), (self._bytes, progress.spool_bytes):
+        kept = (
+            (self._suspects, progress.suspects),
+            (self._bytes, progress.spool_bytes),
+            (self._dropped, progress.dropped),
+        )
+        for family, value in kept:
             if value is not None:
                 family.labels(pipeline).set(value)
         self._state.labels(pipeline).set(progress.state_rows)

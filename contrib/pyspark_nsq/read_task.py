@@ -33,7 +33,7 @@ from pyspark_nsq.errors import ConnectionLost, DiscoveryError, SpoolError, plain
 from pyspark_nsq.known_ids import KnownIds
 from pyspark_nsq.offsets import Offset
 from pyspark_nsq.options import Settings
-from pyspark_nsq.segment import Damaged, EntryKind, pack_entry, read_segment, split_ids
+from pyspark_nsq.segment import ID_LENGTH, Damaged, EntryKind, pack_entry, read_segment, split_ids
 from pyspark_nsq.spool import Spool
 from pyspark_nsq.subscription import Subscription
 
@@ -124,6 +124,7 @@ class _Task:
         self.chain.open()
         self._sealed: dict[int, bytes] = {}  # by slot: ids that this connection has sealed
         self._delivered = 0  # segments
+        self._dropped = 0  # messages that were read before
         self._fresh: dict[int, Taken] | None = {}  # by slot: sealed and not delivered; None once Spark is slow
 
     def taken(self) -> int:
@@ -166,14 +167,15 @@ class _Task:
                 time.sleep(0.2)
             except OSError as error:
                 raise SpoolError(f"{self.partition}: cannot read the spool: {error}") from None
-        self.chain.end(self.partition.part)
+        self.chain.end(self.partition.part, self._dropped)
 
     def pull(self) -> Iterator[Taken]:
         """Take what the nsqd gives; ConnectionLost if a connection breaks."""
         partition, taken = self.partition, self.taken()
         with _subscribe(partition, {topic: quota - taken for topic, quota in partition.quotas.items()}) as subscription:
             self._started = self._start_time()
-            self._known = KnownIds(self.spool, partition.batch, partition.nsqd.name, self._started, self.chain)
+            known = self.spool, partition.batch, partition.nsqd.name, self._started, self.chain
+            self._known = KnownIds(*known, self.settings.deliver_rewound)
             self._sealed.clear()
             try:
                 through = yield from self._pull(subscription)
@@ -221,14 +223,16 @@ class _Task:
             if self.chain.ended(part):
                 return False
             if not new:
-                return True
+                break
             slot = len(self.chain.entries)
             ids, (joined, batch) = {topic: new[topic].ids for topic in new}, Messages.joined(list(new.values()))
             if self.chain.append(pack_entry(EntryKind.SEGMENT, part, self._started, ids, pack(batch))):
                 self._sealed[slot] = joined
                 if self._fresh is not None:
                     self._fresh[slot] = new
-                return True
+                break
+        self._dropped += sum(len(found.ids) - len(left[topic].ids) for topic, found in taken.items()) // ID_LENGTH
+        return True
 
     def confirm(self, subscription: Subscription) -> None:
         """Close so that every FIN is processed; segments of which none was refused are confirmed."""

@@ -35,6 +35,8 @@ _READ_RETENTION = 86400.0  # seconds that batch reads are kept at least, since S
 
 _log = logging.getLogger(__name__)
 
+_log = logging.getLogger(__name__)
+
 
 class Retention:
     """Keeps one stream's spool within its limits, on the driver; made when the stream is started."""
@@ -42,21 +44,29 @@ class Retention:
     def __init__(self, spool: Spool, settings: Settings) -> None:
         self._spool = spool
         self._settings = settings
+        self._dropped = 0
         self._seen: dict[str, tuple[float, int]] = {}  # by path: since when, in seconds, and its size
 
     def commit(self, batch: int) -> dict[str, int]:
         """The batch, and those before it, need no replay any more. Returns how many suspects, and bytes of segments and
-        ids, are kept of them; uncommitted batches are not counted.
+        ids, are kept of them, and how many messages were dropped since the stream was started, because they were read
+        before; uncommitted batches are not counted.
 
         If this raises OSError or SpoolError, for want of space perhaps, the next call makes up for it.
         """
         before = self._spool.committed()
         if batch > before:
             for one in self._spool.batches():
-                if before < one <= batch:
-                    archive(self._spool, one)
+                if before < one <= batch and (dropped := archive(self._spool, one)):
+                    self._dropped += dropped
+                    _log.warning(
+                        "batch %d: %d messages were dropped, since they were read before. If they are to be read "
+                        "again, after `channel rewind`, set option 'deliverRewound' to true",
+                        one,
+                        dropped,
+                    )
             self._spool.set_committed(batch)
-        return self._delete(max(before, batch))
+        return {**self._delete(max(before, batch)), "dropped": self._dropped}
 
     def _delete(self, committed: int) -> dict[str, int]:
         """Delete what is due, and segments that there is no room for; returns what is left."""

@@ -7,6 +7,7 @@ how many of the messages each has, in order: `{"clicks": 3, "views": 2}`. Intege
     16 lowest id   16 highest id   8 bytes of payload   4 CRC-32 of topics and ids   4 CRC-32 of the payload
     4 bytes of topics   12 zero   4 CRC-32 of the header before it
 
+In the end of a task, the start time is the number of messages that the task has dropped, since they were read before.
 The ids stand apart from the messages, since they are looked at long after those are forgotten.
 """
 

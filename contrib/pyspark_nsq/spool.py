@@ -150,10 +150,10 @@ class Chain:
         self.refresh()
         return False
 
-    def end(self, part: int) -> None:
-        """Nothing of that task may follow."""
+    def end(self, part: int, dropped: int = 0) -> None:
+        """Nothing of that task may follow, which has dropped that many messages."""
         while not self.ended(part):
-            self.append(pack_entry(EntryKind.END, part))
+            self.append(pack_entry(EntryKind.END, part, dropped))
 
     def confirm(self, part: int, slots: Sequence[int]) -> None:
         """Note that the nsqd has processed the FINs of these segments. Not noting it costs only disk space."""

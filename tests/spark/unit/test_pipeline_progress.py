@@ -24,6 +24,7 @@ OFFSET = {
     "in_flight": {"t": {"a:1": 5, "b:1": 0}, "u": {"a:1": 0}},
     "suspects": 3,
     "spool_bytes": 1024,
+    "dropped": 6,
 }
 REPORTED: dict[str, Any] = {
     "batchId": 7,
@@ -56,7 +57,7 @@ def progress(batch: int = 1, rows: int = 10, seconds: float = 2.0, lag: int | No
 def test_a_batch_is_read_from_what_spark_reports() -> None:
     read = read_progress(reported())
     unread, in_flight = {A: 41, B: 2, U: 0}, {A: 5, B: 0, U: 0}
-    assert read == Progress(7, REPORTED["timestamp"], 5000, 2.5, unread, 3, 12, in_flight, 3, 1024)
+    assert read == Progress(7, REPORTED["timestamp"], 5000, 2.5, unread, 3, 12, in_flight, 3, 1024, 6)
     assert (read.lag, read.rows_per_second) == (43, 2000)
 
 
@@ -121,7 +122,7 @@ def test_each_nsqd_has_series_as_long_as_it_is_reported() -> None:
     metrics.remove("other")
     for name, expected in (("lag_messages", 8), ("in_flight_messages", 9)):
         assert of(name) == {("archive", *A): expected}
-    for name, expected in (("suspects", 3), ("spool_bytes", 2048), ("state_rows", 12)):
+    for name, expected in (("suspects", 3), ("spool_bytes", 2048), ("dropped_messages", 6), ("state_rows", 12)):
         assert of(name) == {("archive",): expected}
     metrics.add("archive", replace(before, in_flight={}))
     assert of("lag_messages") == {("archive", *key): lag for key, lag in lags}

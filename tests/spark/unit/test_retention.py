@@ -49,11 +49,13 @@ def message(id: bytes, attempts: int) -> PushedMessage:
     return PushedMessage(0, attempts, id, b"")
 
 
-def known(spool: Spool, batch: int, candidates: list[bytes], attempts: int = 2, started: int = RUN) -> set[bytes]:
+def known(
+    spool: Spool, batch: int, candidates: list[bytes], attempts: int = 2, started: int = RUN, rewound: bool = False
+) -> set[bytes]:
     """What a task of `batch` knows of the ids."""
     chain = spool.chain(batch, 0, NSQD)
     chain.refresh()
-    return KnownIds(spool, batch, NSQD, started, chain).among(
+    return KnownIds(spool, batch, NSQD, started, chain, rewound).among(
         TOPIC, Messages.of([frames_of([message(id, attempts) for id in candidates])])
     )
 
@@ -141,7 +143,7 @@ def test_a_commit_returns_what_it_leaves_and_asks_for_the_size_of_a_file_once(
     kept = keeper.commit(2)
     everything = size(f"{spool.directory}/batches") + size(f"{spool.directory}/ids")
     marks = 3 * len(b"\n") if "://" in spool.location else 0  # of the directories that hold those of batches and ids
-    assert kept == {"suspects": 3, "spool_bytes": everything - marks}
+    assert kept == {"suspects": 3, "spool_bytes": everything - marks, "dropped": 0}
     assert len(sizes) == len(set(sizes)) == 4  # two directories of segments and two files of ids
     fill(spool, 3, confirmed=False)
     assert keeper.commit(2) == kept, "a batch that is not committed is not counted"
@@ -150,9 +152,9 @@ def test_a_commit_returns_what_it_leaves_and_asks_for_the_size_of_a_file_once(
     kept = keeper.commit(2)
     assert spool.batches() == [3], "nothing of a batch that is not committed may go"
     (file,) = ids_files(spool, NSQD)
-    assert kept == {"suspects": 3, "spool_bytes": size(file.path)}
+    assert kept == {"suspects": 3, "spool_bytes": size(file.path), "dropped": 0}
     clock.now += 3600
-    assert keeper.commit(2) == {"suspects": 0, "spool_bytes": 0}
+    assert keeper.commit(2) == {"suspects": 0, "spool_bytes": 0, "dropped": 0}
 
 
 @pytest.mark.parametrize("file_length", [1, 2, 500_000])
@@ -170,6 +172,8 @@ def test_suspects_are_known_by_attempts_and_others_after_a_restart(
     assert known(spool, 4, every, attempts=0) == {*ids(2), *ids(3)}, "the real nsqd counts on from 0 after 65535"
     assert known(spool, 4, every, attempts=1, started=RUN + 1) == {*ids(1), *ids(2), *ids(3)}
     assert known(spool, 4, every, attempts=1, started=0) == {*ids(1), *ids(2), *ids(3)}
+    assert known(spool, 4, every, attempts=1, started=RUN + 1, rewound=True) == set()
+    assert known(spool, 4, every, started=RUN + 1, rewound=True) == {*ids(2), *ids(3)}
     assert known(spool, 2, ids(3)) == set(), "a batch before knows nothing of one after"
 
 

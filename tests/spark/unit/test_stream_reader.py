@@ -269,6 +269,24 @@ def test_the_progress_reports_what_the_spool_has_at_the_last_commit(
     )
 
 
+def test_what_a_rewind_repeats_after_a_restart_is_dropped_and_counted_or_delivered(
+    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
+) -> None:
+    nsqds[0].publish(10)
+    query = MicroBatches(settings)
+    query.drain()
+    assert latest(query.reader)["dropped"] == 0
+    for rows, dropped, delivering in ((10, 10, False), (20, 0, True)):
+        query.settings = replace(settings, deliver_rewound=delivering)
+        nsqds[0].restart(forgetting=10)  # the same for a consumer: all are first attempts
+        caplog.clear()
+        query.restart()
+        query.drain()
+        assert len(query.sink) == rows
+        assert latest(query.reader)["dropped"] == dropped
+        assert ("10 messages were dropped, since they were read before" in caplog.text) == (not delivering)
+
+
 def test_without_a_spool_its_figures_are_absent(settings: Settings, nsqds: list[FakeNsqd]) -> None:
     nsqds[0].publish(5)
     query = MicroBatches(replace(settings, spool=False, spool_location=None))
