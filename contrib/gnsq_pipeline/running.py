@@ -26,7 +26,8 @@ from gnsq_pipeline.archive import check_writable, only_writer, start, write
 from gnsq_pipeline.errors import NotFound, PipelineError, Unfinished, UsageError, reason
 from gnsq_pipeline.options import local_path, nsq_options, places
 from gnsq_pipeline.progress import Lines, Summary, summarised
-from pyspark_nsq.discovery import missing_topics
+from pyspark_nsq.discovery import depths, find_nsqds
+from pyspark_nsq.errors import DiscoveryError
 from pyspark_nsq.options import Settings, parse
 from pyspark_nsq.progress import Metrics, Progress, read_progress
 from pyspark_nsq.ranges.planning import offers_ranges
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _STEP = 0.25  # seconds between two polls
 _TASKS_LINE = 10.0  # seconds between two lines about the tasks of a job, on a terminal
@@ -184,6 +187,19 @@ def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Cal
     if error is not None and not stop.signal:
         raise PipelineError(reason(error))
     return error is None and not active and not stop.signal
+
+
+def missing_topics(settings: Settings) -> list[str]:
+    """Returns the topics of a reader that no nsqd has, except those of which an nsqd that does not answer may know."""
+    missing = []
+    for topic in settings.topics:
+        try:
+            nsqds = find_nsqds(settings, topic)
+            if not any(depths(settings, nsqd, [topic])[topic].topic_exists for nsqd in nsqds):
+                missing.append(topic)
+        except DiscoveryError as error:
+            _log.info("%s", error)
+    return missing
 
 
 def run_stream(

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
 
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Depth, Nsqd, depths, find_nsqds
@@ -34,14 +33,6 @@ _VAIN_BATCHES = 3  # that bring nothing, before a drain gives up the messages th
 _log = logging.getLogger(__name__)
 
 
-class _Silence(NamedTuple):
-    """An nsqd that does not answer: the error, and the pause in seconds, with its end, until it is asked again."""
-
-    error: str
-    pause: float
-    until: float
-
-
 class Backlog:
     """What is known of the nsqds; `depths` are what the last look saw."""
 
@@ -54,7 +45,7 @@ class Backlog:
         self._reached = False  # at a TCP address
         self._pool: ThreadPoolExecutor | None = None
         self._asked: dict[str, Future[dict[str, Depth]]] = {}  # without an answer, by name
-        self._silent: dict[str, _Silence] = {}  # by name
+        self._silent: dict[str, tuple[str, float, float]] = {}  # by name: error, pause in seconds, and its end
         self._others: dict[Key, int] = {}  # in how many looks in a row there were consumers
         self.depths: dict[Key, Depth] = {}
 
@@ -75,7 +66,7 @@ class Backlog:
         self._looked = time.monotonic()
         self.depths = {(topic, nsqd.name): answers[nsqd.name][topic] for topic, nsqd in places if nsqd.name in answers}
         if places and not self.depths and before.batch == 0:
-            raise DiscoveryError(f"no nsqd answers: {'; '.join(sorted(one.error for one in self._silent.values()))}")
+            raise DiscoveryError(f"no nsqd answers: {'; '.join(sorted(error for error, *_ in self._silent.values()))}")
         if before.batch == 0 and self.depths and not self._reached:
             self._reach([nsqd for topic, nsqd in places if (topic, nsqd.name) in self.depths])
         for topic, nsqd in places:
@@ -143,24 +134,22 @@ class Backlog:
         hardly waited for: its answer may come at a later look."""
         self._pool = self._pool or ThreadPoolExecutor(16)
         for name, (nsqd, _) in self._known.items():
-            due = name not in self._silent or time.monotonic() >= self._silent[name].until
-            if due and name not in self._asked:
+            if name not in self._asked and (name not in self._silent or time.monotonic() >= self._silent[name][2]):
                 self._asked[name] = self._pool.submit(depths, self._settings, nsqd, self._settings.topics)
         answers = {}
         for name, asked in list(self._asked.items()):
-            silence = self._silent.get(name)
+            silent = name in self._silent
             try:
-                answers[name] = asked.result(_PATIENCE if silence else None)
-            except DiscoveryError as error:
-                if not silence:
-                    _log.warning("%s", error)
-                pause = min(2 * silence.pause, _PAUSES[1]) if silence else _PAUSES[0]
-                self._silent[name] = _Silence(str(error), pause, time.monotonic() + pause)
-            except TimeoutError:
-                continue
-            else:
+                answers[name] = asked.result(_PATIENCE if silent else None)
                 if self._silent.pop(name, None):
                     _log.warning("nsqd %s answers again", name)
+            except DiscoveryError as error:
+                if not silent:
+                    _log.warning("%s", error)
+                pause = min(2 * self._silent[name][1], _PAUSES[1]) if silent else _PAUSES[0]
+                self._silent[name] = str(error), pause, time.monotonic() + pause
+            except TimeoutError:
+                continue
             del self._asked[name]
         return answers
 

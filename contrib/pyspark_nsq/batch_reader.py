@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Depth, Nsqd, depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError, plain_errors
-from pyspark_nsq.offsets import Key, Offset, gather, split
+from pyspark_nsq.offsets import Key, Offset, plan_tasks
 from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, read_partition, tasks_of
 from pyspark_nsq.retention import check_other_reads
@@ -134,7 +134,7 @@ def _look(settings: Settings, stream: str) -> Offset:
         if seen != waiting:
             _log.warning("'peek' shows %d of %d messages: see 'maxInFlight'", sum(seen.values()), sum(waiting.values()))
         waiting, min_partitions = seen, None
-    chains = gather(split(waiting, min_partitions), settings.max_in_flight, min_partitions)
+    chains = plan_tasks(waiting, settings.max_in_flight, min_partitions)
     return Offset(stream, 1, settings.channel, chains, known)
 
 

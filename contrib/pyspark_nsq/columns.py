@@ -85,13 +85,9 @@ class Messages(NamedTuple):
         first = {id: row for row, id in reversed(list(enumerate(split_ids(self.ids))))}
         return self.rows(sorted(first.values()))
 
-    def is_first_attempt(self) -> bool:
-        """Whether nsqd sends all of them for the first time. (Its attempts wrap around at 65536.)"""
-        return bool(pc.min_max(self.batch.column("attempts")).as_py() == {"min": 1, "max": 1})
-
     def again(self) -> set[bytes]:
-        """The ids of messages that nsqd has sent before."""
-        if self.is_first_attempt():
+        """The ids of messages that nsqd has sent before. (Its attempts wrap around at 65536.)"""
+        if pc.min_max(self.batch.column("attempts")).as_py() == {"min": 1, "max": 1}:
             return set()
         attempts = self.batch.column("attempts").to_pylist()
         return {id for id, count in zip(split_ids(self.ids), attempts, strict=True) if count != 1}

@@ -73,20 +73,6 @@ def find_nsqds(settings: Settings, topic: str | None = None) -> list[Nsqd]:
     return [found[name] for name in sorted(found)]
 
 
-def missing_topics(settings: Settings) -> list[str]:
-    """The topics of a reader that no nsqd has. Where somebody who may know of a topic doesn't answer, it is not among
-    them."""
-    missing = []
-    for topic in settings.topics:
-        try:
-            nsqds = find_nsqds(settings, topic)
-            if not any(depths(settings, nsqd, [topic])[topic].topic_exists for nsqd in nsqds):
-                missing.append(topic)
-        except DiscoveryError as error:
-            _log.info("%s", error)
-    return missing
-
-
 def _configured(settings: Settings) -> list[Nsqd]:
     tcp, offset = settings.nsqd_tcp_addresses, 1 + settings.nsqd_http_tls
     http = settings.nsqd_http_addresses or [(host, port + offset) for host, port in tcp]
@@ -127,28 +113,22 @@ def depths(settings: Settings, nsqd: Nsqd, topics: Sequence[str]) -> dict[str, D
         hint = " (option 'nsq.nsqd.http.tls' asks by HTTPS)" if status == 403 and tls is None else ""
         raise DiscoveryError(f"{who} answered {status} to /stats at HTTP address {name_of(nsqd.http)}{hint}")
     try:
-        stats = {found["topic_name"]: found for found in answer["topics"] or ()}
-        return {topic: _depth(answer, stats.get(topic), settings.channel) for topic in topics}
+        started, found = int(answer["start_time"]), {one["topic_name"]: one for one in answer["topics"] or ()}
+        return {topic: _depth(found.get(topic), settings.channel, started) for topic in topics}
     except (LookupError, TypeError, ValueError):
         raise DiscoveryError(f"{who} does not answer as nsqd does at HTTP address {name_of(nsqd.http)}") from None
 
 
-def _depth(stats: Mapping[str, Any], found: Mapping[str, Any] | None, channel: str) -> Depth:
-    here = Depth(start_time=int(stats["start_time"]))
-    if found is None:
-        return here
-    here = here._replace(topic=int(found["depth"]), topic_exists=True, paused=bool(found["paused"]))
-    for one in found["channels"] or ():
+def _depth(topic: Mapping[str, Any] | None, channel: str, started: int) -> Depth:
+    if topic is None:
+        return Depth(start_time=started)
+    depth, paused = int(topic["depth"]), bool(topic["paused"])
+    for one in topic["channels"] or ():
         if one["channel_name"] == channel:
-            return here._replace(
-                channel=int(one["depth"]),
-                in_flight=int(one["in_flight_count"]),
-                deferred=int(one["deferred_count"]),
-                channel_exists=True,
-                consumers=int(one["client_count"]),
-                paused=here.paused or bool(one["paused"]),
-            )
-    return here
+            counts = int(one["depth"]), int(one["in_flight_count"]), int(one["deferred_count"])
+            paused, consumers = paused or bool(one["paused"]), int(one["client_count"])
+            return Depth(*counts, depth, True, True, paused, started, consumers)
+    return Depth(topic=depth, topic_exists=True, paused=paused, start_time=started)
 
 
 def _get(

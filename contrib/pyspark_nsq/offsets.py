@@ -12,9 +12,9 @@ got is in the spool. `addresses` are those of all nsqds known then (TCP, HTTP), 
 """
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from pyspark_nsq.discovery import Depth, Nsqd
 from pyspark_nsq.errors import NsqSourceError
@@ -24,7 +24,6 @@ _MOST_TOPICS = 64  # of a task: it has a connection for each
 
 Key = tuple[str, str]  # topic, name of the nsqd
 Chains = list[tuple[str, list[dict[str, int]]]]  # nsqd, and quotas by topic for each task
-Place = TypeVar("Place", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -74,11 +73,11 @@ class Offset:
             raise NsqSourceError(f"the checkpoint has an offset that makes no sense ({error!r}): {value}") from None
 
 
-def share(waiting: Mapping[Place, int], limit: int | None) -> dict[Place, int]:
+def share(waiting: Mapping[Key, int], limit: int | None) -> dict[Key, int]:
     """How many queued messages are taken: `limit` in all, none getting more than the others while these have more."""
     if limit is None or sum(waiting.values()) <= limit:
         return dict(waiting)
-    taken: dict[Place, int] = {}
+    taken: dict[Key, int] = {}
     left = limit
     for place, (key, count) in enumerate(sorted(waiting.items(), key=lambda item: item[1])):
         taken[key] = min(count, left // (len(waiting) - place))
@@ -86,36 +85,26 @@ def share(waiting: Mapping[Place, int], limit: int | None) -> dict[Place, int]:
     return taken
 
 
-def split(quotas: Mapping[Place, int], min_partitions: int | None) -> dict[Place, list[int]]:
-    """The quotas of the tasks for each that has one: at least `min_partitions` tasks, as far as there are messages."""
-    tasks = {key: 1 for key, quota in quotas.items() if quota > 0}
-    while tasks and sum(tasks.values()) < (min_partitions or 0):
-        key = max(tasks, key=lambda key: quotas[key] / tasks[key])  # whose tasks have most to do
-        if quotas[key] == tasks[key]:
-            break
-        tasks[key] += 1
-    return {
-        key: [quotas[key] // count + (part < quotas[key] % count) for part in range(count)]
-        for key, count in tasks.items()
-    }
-
-
-def gather(quotas: Mapping[Key, list[int]], most: int, min_partitions: int | None) -> Chains:
-    """Returns chains for the quotas. Topics of an nsqd share a task while they have at most `most` messages together,
-    and as far as at least `min_partitions` tasks remain."""
+def plan_tasks(quotas: Mapping[Key, int], most: int, min_partitions: int | None) -> Chains:
+    """Returns the chains for the quotas. A topic of an nsqd has one task, or more to have at least `min_partitions`
+    tasks, as far as there are messages; topics of an nsqd share a task if they have at most `most` messages together.
+    """
+    least = min_partitions or 1
+    largest = -(-sum(quotas.values()) // least)  # messages of a task
     while True:
         chains: Chains = []
         last: dict[str, dict[str, int]] = {}  # of each nsqd, the task that may have room for more topics
-        for (topic, name), parts in sorted(quotas.items(), key=lambda item: (len(item[1]), item[1])):
-            task = last.get(name, {})
-            if task and len(parts) == 1 and len(task) < _MOST_TOPICS and sum(task.values()) + parts[0] <= most:
-                task[topic] = parts[0]
-            else:
-                chains.append((name, [{topic: quota} for quota in parts]))
-                last[name] = chains[-1][1][0]
-        if not most or sum(len(tasks) for _, tasks in chains) >= (min_partitions or 0):
+        for (topic, name), quota in sorted(quotas.items(), key=lambda item: item[1]):
+            task, parts = last.get(name, {}), -(-quota // largest) if quota else 0
+            if task and len(task) < _MOST_TOPICS and sum(task.values()) + quota <= min(most, largest):
+                task[topic] = quota
+            elif quota:
+                tasks = [{topic: quota // parts + (part < quota % parts)} for part in range(parts)]
+                chains.append((name, tasks))
+                last[name] = tasks[0]
+        if largest <= 1 or sum(len(tasks) for _, tasks in chains) >= least:
             return chains
-        most //= 2
+        largest = largest * 9 // 10
 
 
 def report(offset: Offset, depths: Mapping[Key, Depth], planned: bool = True) -> dict[str, Any]:

@@ -64,11 +64,6 @@ class ReadPartition:
     def read(self) -> Iterator[pa.RecordBatch]:
         return read_partition(self)
 
-    @property
-    def quota(self) -> int:
-        """How many messages all topics have together, at most."""
-        return sum(self.quotas.values())
-
     def __str__(self) -> str:
         return f"batch {self.batch}, part {self.part} of topic {', '.join(self.quotas)} at nsqd {self.nsqd.name}"
 
@@ -134,7 +129,7 @@ class _Task:
     def is_through(self) -> bool:
         """Whether the chain has everything that this task is to deliver, but perhaps for the end. A task of several
         topics that was interrupted leaves to later batches what it has not taken."""
-        least = 1 if len(self.partition.quotas) > 1 else self.partition.quota
+        least = 1 if len(self.partition.quotas) > 1 else sum(self.partition.quotas.values())
         return self.chain.ended(self.partition.part) or self.taken() >= least
 
     def is_over(self) -> bool:
@@ -290,9 +285,9 @@ def _read_without_spool(partition: ReadPartition) -> Generator[Taken, None, None
 
 
 def peek(partition: ReadPartition) -> Generator[Taken, None, None]:
-    """At most `quota` messages, which are requeued before Spark gets them."""
+    """At most as many messages as the quotas, which are requeued before Spark gets them."""
     with _subscribe(partition, partition.quotas) as subscription:
-        while subscription.count < partition.quota and subscription.receive(partition.settings.idle_timeout):
+        while subscription.count < subscription.left and subscription.receive(partition.settings.idle_timeout):
             pass
         messages = subscription.take() if subscription.count else None
         subscription.release()

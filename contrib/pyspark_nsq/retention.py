@@ -59,12 +59,8 @@ class Retention:
             for one in self._spool.batches():
                 if before < one <= batch and (dropped := archive(self._spool, one)):
                     self._dropped += dropped
-                    _log.warning(
-                        "batch %d: %d messages were dropped, since they were read before. If they are to be read "
-                        "again, after `channel rewind`, set option 'deliverRewound' to true",
-                        one,
-                        dropped,
-                    )
+                    what = f"batch {one}: {dropped} messages were dropped, since they were read before"
+                    _log.warning("%s; after `channel rewind`, 'deliverRewound' = 'true' delivers them", what)
             self._spool.set_committed(batch)
         return {**self._delete(max(before, batch)), "dropped": self._dropped}
 

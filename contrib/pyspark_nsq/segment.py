@@ -16,7 +16,6 @@ import zlib
 from collections.abc import Mapping
 from enum import IntEnum
 from struct import Struct
-from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -30,6 +29,7 @@ _MAGIC = b"GNSQSEG2"
 _HEADER = Struct(">8sB3xIIq16s16sQIII12x")
 _CRC = Struct(">I")
 HEADER_SIZE = _HEADER.size + _CRC.size
+_NONE: Mapping[str, bytes] = {}
 
 
 class EntryKind(IntEnum):
@@ -75,17 +75,17 @@ def pack_entry(
     kind: EntryKind,
     part: int = 0,
     started: int = 0,
-    by_topic: Mapping[str, bytes] = MappingProxyType({}),
+    ids: Mapping[str, bytes] = _NONE,
     payload: bytes | memoryview = b"",
 ) -> list[bytes | memoryview]:
     """Returns the pieces of an entry's file; the ids of each topic are one behind the other."""
-    low, high, ids = b"", b"", b"".join(by_topic.values())
-    if ids:
-        low, high = pc.min_max(fixed_size_ids(ids)).as_py().values()
-    topics = json.dumps({topic: len(joined) // ID_LENGTH for topic, joined in by_topic.items()}).encode()
-    sums = zlib.crc32(topics + ids), zlib.crc32(payload), len(topics)
-    header = _HEADER.pack(_MAGIC, kind, part, len(ids) // ID_LENGTH, started, low, high, len(payload), *sums)
-    return [header, _CRC.pack(zlib.crc32(header)), topics, ids, payload]
+    low, high, joined = b"", b"", b"".join(ids.values())
+    if joined:
+        low, high = pc.min_max(fixed_size_ids(joined)).as_py().values()
+    topics = json.dumps({topic: len(one) // ID_LENGTH for topic, one in ids.items()}).encode()
+    sums = zlib.crc32(topics + joined), zlib.crc32(payload), len(topics)
+    header = _HEADER.pack(_MAGIC, kind, part, len(joined) // ID_LENGTH, started, low, high, len(payload), *sums)
+    return [header, _CRC.pack(zlib.crc32(header)), topics, joined, payload]
 
 
 def read_entry(path: str, slot: int) -> Entry:

@@ -255,10 +255,10 @@ class Spool:
 
     def messages(self, batch: int) -> Counter[tuple[str, str]]:
         """Returns by topic and nsqd how many messages the segments of a batch have."""
-        entries = [(nsqd, entry) for nsqd, chain in self.chains(batch) for entry in chain.refresh() if entry.messages]
         found: Counter[tuple[str, str]] = Counter()
-        for nsqd, entry in entries:
-            found.update({(topic, nsqd): len(ids) // ID_LENGTH for topic, ids in read_ids(entry).items()})
+        for nsqd, chain in self.chains(batch):
+            for entry in chain.refresh():
+                found.update({(topic, nsqd): len(ids) // ID_LENGTH for topic, ids in read_ids(entry).items()})
         return found
 
     def ids_directory(self, nsqd: str) -> str:

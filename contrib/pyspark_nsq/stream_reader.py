@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark_nsq.admission import SupportsTriggerAvailableNow, check_limits, default_limit
 from pyspark_nsq.backlog import Backlog, Drain
 from pyspark_nsq.errors import OptionError, SpoolError, plain_errors
-from pyspark_nsq.offsets import Offset, gather, report, share, split
+from pyspark_nsq.offsets import Offset, plan_tasks, report, share
 from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import read_partition, tasks_of
 from pyspark_nsq.retention import Retention, inspect
@@ -77,8 +77,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if before.batch == 0 and self._settings.spool:
             self._warn_of_other_streams(before.stream)
             self._create_spool(before.stream)
-        least = self._settings.min_partitions
-        chains = gather(split(counts, least), self._settings.max_in_flight, least)
+        chains = plan_tasks(counts, self._settings.max_in_flight, self._settings.min_partitions)
         end = Offset(before.stream, before.batch + 1, self._settings.channel, chains, self._backlog.nsqds())
         self._latest = report(end, self._backlog.depths)
         return end.to_json()

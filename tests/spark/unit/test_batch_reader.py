@@ -93,7 +93,7 @@ def test_what_is_in_flight_elsewhere_is_left_alone(nsqd: Daemon) -> None:
         other.subscribe("t", "c", rdy=4)
         held = {other.message().body for _ in range(4)}
         (task,) = plan(parse(options(nsqd, spool="off"), "read"))
-        assert task.quota == 6
+        assert task.quotas == {"t": 6}
         assert {row["value"] for row in read(nsqd, spool="off")} == set(bodies(10)) - held
 
 
@@ -121,9 +121,9 @@ def test_more_tasks_share_an_nsqd_on_request(nsqd: Daemon, spooling: dict[str, s
     publish(nsqd, "t", *bodies(100))
     reader = new_reader(nsqd, minPartitions="3", **spooling)
     partitions = reader.partitions()
-    assert sorted(partition.value.quota for partition in partitions) == [33, 33, 34]
+    assert sorted(partition.value.quotas["t"] for partition in partitions) == [33, 33, 34]
     counts = [Counter(row["value"] for row in rows(reader, [partition])) for partition in partitions]
-    assert [count.total() for count in counts] == [partition.value.quota for partition in partitions]
+    assert [count.total() for count in counts] == [partition.value.quotas["t"] for partition in partitions]
     assert set(sum(counts, Counter[object]()).items()) == {(body, 1) for body in bodies(100)}
 
 

@@ -48,7 +48,6 @@ def test_frames_may_stand_anywhere_in_what_was_received() -> None:
 
 def test_known_messages_are_left_out() -> None:
     messages = Messages.of([frames_of([message(1), message(2, 2), message(3, 0)])])
-    assert not messages.is_first_attempt()
     assert messages.again() == {message(2).id, message(3).id}
     assert rows(messages.without({message(2).id})) == [message(1), message(3, 0)]
     assert messages.without(set()) is messages

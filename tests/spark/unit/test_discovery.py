@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from gnsq_pipeline.running import missing_topics
 from kit.auth_server import AuthServer, response
 from kit.daemons import DEADLINE, Daemon, eventually, free_port
 from kit.peer_program import start_nsqlookupd
 from kit.traffic import DaemonFactory, create, post, publish
 from pyspark_nsq.client import Client
-from pyspark_nsq.discovery import Depth, Nsqd, depths, find_nsqds, missing_topics
+from pyspark_nsq.discovery import Depth, Nsqd, depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings, parse

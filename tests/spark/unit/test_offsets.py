@@ -7,7 +7,7 @@ import pytest
 
 from pyspark_nsq.discovery import Depth, Nsqd
 from pyspark_nsq.errors import NsqSourceError
-from pyspark_nsq.offsets import Offset, gather, report, share, split
+from pyspark_nsq.offsets import Offset, plan_tasks, report, share
 
 NODE = Nsqd("[::1]:4150", ("::1", 4150), ("::1", 4151))
 CHAINS = [(NODE.name, [{"views": 4, "carts": 5}]), (NODE.name, [{"clicks": 3}, {"clicks": 2}])]
@@ -58,22 +58,8 @@ def test_an_offset_of_something_else_is_reported(value: dict[str, Any], expected
     ],
 )
 def test_a_limit_is_shared_evenly(waiting: dict[str, int], limit: int | None, expected: dict[str, int]) -> None:
-    assert share(waiting, limit) == expected
-
-
-@pytest.mark.parametrize(
-    "quotas, tasks, expected",
-    [
-        ({"a": 5, "b": 0}, None, {"a": [5]}),
-        ({"a": 5, "b": 3}, 1, {"a": [5], "b": [3]}),
-        ({"a": 10, "b": 3}, 3, {"a": [5, 5], "b": [3]}),
-        ({"a": 10}, 4, {"a": [3, 3, 2, 2]}),
-        ({"a": 2, "b": 1}, 9, {"a": [1, 1], "b": [1]}),
-        ({}, 4, {}),
-    ],
-)
-def test_quotas_are_split_into_tasks(quotas: dict[str, int], tasks: int | None, expected: dict[str, list[int]]) -> None:
-    assert split(quotas, tasks) == expected
+    taken = share({(topic, "n"): count for topic, count in waiting.items()}, limit)
+    assert {topic: count for (topic, _), count in taken.items()} == expected
 
 
 MANY = [f"t{number}" for number in range(130)]
@@ -82,25 +68,30 @@ MANY = [f"t{number}" for number in range(130)]
 @pytest.mark.parametrize(
     "quotas, most, tasks, expected",
     [
-        ({"a": [5], "b": [1], "c": [3]}, 10, None, [["b", "c", "a"]]),
-        ({"a": [5], "b": [1], "c": [3]}, 8, None, [["b", "c"], ["a"]]),
-        ({"a": [5], "b": [1], "c": [3], "d": [4]}, 9, None, [["b", "c", "d"], ["a"]]),
-        ({"a": [5], "b": [1], "c": [3], "d": [4]}, 9, 3, [["b", "c"], ["d"], ["a"]]),
-        ({"a": [5], "b": [1], "c": [3], "d": [4]}, 9, 4, [["b"], ["c"], ["d"], ["a"]]),
-        ({"a": [5, 5], "b": [1], "c": [3]}, 100, 3, [["b", "c"], ["a"]]),
-        ({"a": [5, 5], "b": [1], "c": [3]}, 100, 4, [["b"], ["c"], ["a"]]),
-        ({topic: [1] for topic in MANY}, 1000, None, [MANY[:64], MANY[64:128], MANY[128:]]),
+        ({"a": 5, "b": 0}, 1, None, [{"a": [5]}]),
+        ({"a": 5, "b": 3}, 1, 1, [{"b": [3]}, {"a": [5]}]),
+        ({"a": 10, "b": 3}, 1, 3, [{"b": [3]}, {"a": [5, 5]}]),
+        ({"a": 10}, 99, 4, [{"a": [3, 3, 2, 2]}]),
+        ({"a": 100}, 9, 3, [{"a": [34, 33, 33]}]),
+        ({"a": 2, "b": 1}, 99, 9, [{"b": [1]}, {"a": [1, 1]}]),
+        ({"a": 9}, 99, 4, [{"a": [2, 2, 2, 2, 1]}]),
+        ({}, 99, 4, []),
+        ({"a": 5, "b": 1, "c": 3}, 10, None, [{"b": [1], "c": [3], "a": [5]}]),
+        ({"a": 5, "b": 1, "c": 3}, 8, None, [{"b": [1], "c": [3]}, {"a": [5]}]),
+        ({"a": 5, "b": 1, "c": 3, "d": 4}, 9, None, [{"b": [1], "c": [3], "d": [4]}, {"a": [5]}]),
+        ({"a": 5, "b": 1, "c": 3, "d": 4}, 9, 3, [{"b": [1], "c": [3]}, {"d": [4]}, {"a": [5]}]),
+        ({"a": 10, "b": 1, "c": 3}, 99, 3, [{"b": [1], "c": [3]}, {"a": [5, 5]}]),
+        (dict.fromkeys(MANY, 1), 1000, None, [{topic: [1] for topic in MANY[k : k + 64]} for k in (0, 64, 128)]),
     ],
-)
-def test_topics_with_few_messages_share_a_task(
-    quotas: dict[str, list[int]], most: int, tasks: int | None, expected: list[list[str]]
+)  # fmt: skip
+def test_quotas_are_split_into_tasks_and_topics_with_few_messages_share_one(
+    quotas: dict[str, int], most: int, tasks: int | None, expected: list[dict[str, list[int]]]
 ) -> None:
-    keys = {(topic, node): parts for topic, parts in quotas.items() for node in ("n", "m")}
-    chains = gather(keys, most, tasks and 2 * tasks)
+    keys = {(topic, node): quota for topic, quota in quotas.items() for node in ("n", "m")}
+    chains = plan_tasks(keys, most, tasks and 2 * tasks)
     for node in ("n", "m"):
         found = [tasks for name, tasks in chains if name == node]
-        assert [list(tasks[0]) for tasks in found] == expected
-        assert {topic: [task[topic] for task in tasks] for tasks in found for topic in tasks[0]} == quotas
+        assert [{topic: [task[topic] for task in tasks] for topic in tasks[0]} for tasks in found] == expected
 
 
 def test_the_report_leaves_out_what_the_batch_will_read() -> None:
