@@ -47,7 +47,7 @@ class Guard:
         """Returns the router's limit; 0 for unauthorized requests."""
         return self._router.body_limit(request) if self._role(request) >= self._router.role(request) else 0
 
-    def respond(self, request: Request, remote_address: str) -> bytes | Generator[bytes]:
+    def respond(self, request: Request, remote_address: str) -> bytes | Generator[list[bytes]]:
         """Returns the response; yields, and raises WouldYield, as the router does."""
         role = self._role(request)
         if role >= self._router.role(request):

@@ -5,7 +5,9 @@ connection with it, without its last chunk; asked for by itself it is an error t
 """
 
 from binascii import b2a_base64
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -42,6 +44,7 @@ class Ranges:
         self._log = log
         self._waiting: set[Doorbell] = set()
         self._stopped = False
+        self._line: deque[Doorbell] = deque()  # of readers between two steps
 
     def stop(self) -> None:
         """Ends the waiting of all readers."""
@@ -77,9 +80,9 @@ class Ranges:
             if topic.exiting:
                 self._registry.get_existing_topic(topic.name)
         end = min(end if "to" in parameters else log.next, log.next)
-        steps = self._steps(log, number, end, max_bytes)
-        beginning = next(steps, [])  # an error of it has a status
-        return Stream(content_type, self._parts(topic.name, beginning, steps, encode))
+        steps = self._steps(log, number, end, max_bytes, encode)
+        beginning = [*islice(steps, 1)]  # an error of it has a status
+        return Stream(content_type, self._parts(topic.name, beginning, steps))
 
     def _wait(self, log: "LogRange", number: int, seconds: float) -> None:
         bell = Doorbell()
@@ -91,24 +94,41 @@ class Ranges:
         finally:
             self._waiting.discard(bell)
 
-    def _steps(self, log: "LogRange", number: int, end: int, max_bytes: int) -> Iterator[list[bytes]]:
-        """Yields messages of a range as `LogRange.read`; HTTPError if some can't be read. Switches to others."""
+    def _steps(
+        self, log: "LogRange", number: int, end: int, max_bytes: int, encode: Callable[[list[bytes]], bytes]
+    ) -> Iterator[bytes]:
+        """Yields messages of a range; HTTPError if some can't be read. Switches to others. While the client is slow, it
+        has no copies of what it yielded."""
         while number < end and max_bytes > 0:
             payloads, number = _read(log, number, end, min(STEP_BYTES, max_bytes))
-            yield payloads
             max_bytes -= sum(map(len, payloads))
-            yield_turn()
+            encoded = [encode(payloads)]
+            payloads.clear()
+            yield encoded.pop()
+            self._stand_in_line()
 
-    def _parts(
-        self, topic: str, payloads: list[bytes], steps: Iterator[list[bytes]], encode: Callable[[list[bytes]], bytes]
-    ) -> Generator[bytes]:
-        while payloads:
-            yield encode(payloads)
-            try:
-                payloads = next(steps, [])
-            except (HTTPError, StorageError) as error:
-                self._log.error("TOPIC(%s): a range ends early - %s", topic, error.__cause__ or error)
-                raise StreamError("the range ends early") from error
+    def _stand_in_line(self) -> None:
+        """Lets others run, and returns for one reader after the other: a step of each would take too long for others
+        where there are many readers."""
+        bell = Doorbell()
+        self._line.append(bell)
+        try:
+            if self._line[0] is not bell:
+                bell.wait()
+            yield_turn()
+        finally:
+            self._line.remove(bell)
+            if self._line:
+                self._line[0].ring()
+
+    def _parts(self, topic: str, beginning: list[bytes], steps: Iterator[bytes]) -> Generator[bytes]:
+        while beginning:
+            yield beginning.pop()
+        try:
+            yield from steps
+        except (HTTPError, StorageError) as error:
+            self._log.error("TOPIC(%s): a range ends early - %s", topic, error.__cause__ or error)
+            raise StreamError("the range ends early") from error
 
     def advance(self, request: Request) -> dict[str, object]:
         """Finishes everything before `to` in a channel that somebody reads by ranges."""

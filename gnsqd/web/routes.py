@@ -206,7 +206,7 @@ class Router:
         endpoint = self._find(request)
         return Role.READ if endpoint is None else endpoint[0].role
 
-    def respond(self, request: Request, remote_address: str) -> bytes | Generator[bytes]:
+    def respond(self, request: Request, remote_address: str) -> bytes | Generator[list[bytes]]:
         """Returns the response, also to errors of handlers. May yield if the request does; else raises WouldYield."""
         endpoint = self._find(request)
         if not request.may_yield and (endpoint is None or not endpoint[0].on_hub):
@@ -318,15 +318,15 @@ def _render_result(request: Request, status: int, result: object, v1: bool) -> b
     return render(request, status, _encode(result), _V1_JSON)
 
 
-def _render_stream(request: Request, stream: Stream) -> Generator[bytes]:
+def _render_stream(request: Request, stream: Stream) -> Generator[list[bytes]]:
     """Yields the parts as chunks, so that a client notices if one is missing; HTTP 1.0 has none."""
     headers = _V1 + b"Content-Type: %s\r\n" % stream.content_type.encode()
     chunked = not request.http10
-    yield render_beginning(request, headers + (b"Transfer-Encoding: chunked\r\n" if chunked else b""))
+    yield [render_beginning(request, headers + (b"Transfer-Encoding: chunked\r\n" if chunked else b""))]
     for part in stream.parts:
-        yield b"%x\r\n%s\r\n" % (len(part), part) if chunked else part
+        yield [b"%x\r\n" % len(part), part, b"\r\n"] if chunked else [part]
     if chunked:
-        yield b"0\r\n\r\n"
+        yield [b"0\r\n\r\n"]
 
 
 _PIECE = 1000  # strings

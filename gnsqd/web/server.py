@@ -38,7 +38,7 @@ _NO_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HT
 
 
 # A response, or its parts, which are sent as they come and are the connection's last.
-Answer = bytes | Generator[bytes]
+Answer = bytes | Generator[list[bytes]]
 
 
 class Responder(Protocol):
@@ -159,7 +159,7 @@ class HTTPSession:
         self._reader = RequestReader(responder.body_limit, server.heads)
         self._requests: list[Request] = []  # complete, and not answered yet
         self._answers: list[bytes] = []  # not sent yet
-        self._parts: Generator[bytes] | None = None  # of the last answer
+        self._parts: Generator[list[bytes]] | None = None  # of the last answer
         self._are_parts_marked = False  # the client notices if some are missing
         self._turn_end = 0.0  # 0 before the first look at the clock
         self._is_turn_over = False
@@ -243,7 +243,7 @@ class HTTPSession:
             answers, self._answers = self._answers, []
             self._connection.send(answers)
 
-    def _send_parts(self, parts: Generator[bytes]) -> None:
+    def _send_parts(self, parts: Generator[list[bytes]]) -> None:
         """Sends all `parts`; errors as `Connection.send`, StreamError also if a part fails or the daemon exits."""
         if not self._are_parts_marked:
             self._connection.resetting = True
@@ -251,7 +251,7 @@ class HTTPSession:
             for part in parts:
                 if self._server.closed:
                     raise StreamError("the daemon exits")
-                self._connection.send([part])
+                self._connection.send(part)
         self._connection.resetting = False
 
     def _set_deadline(self, answered: bool) -> None:
