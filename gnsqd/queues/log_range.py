@@ -4,13 +4,14 @@ Nothing is consumed by reading. The *epoch*, a random name that the log gets whe
 distinguishes it from another log: of a topic that was deleted and made again, or after the data directory was removed.
 """
 
+from contextlib import suppress
 from sys import maxsize
 
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.queues.history import History
 from gnsqd.queues.journaled import backend_of
 from gnsqd.queues.queue import Queue
-from gnsqd.shared.errors import NSQError
+from gnsqd.shared.errors import NSQError, StorageError
 from gnsqd.shared.journal.records import cut_put, decode_put
 from gnsqd.shared.journal.spans import Spans
 from gnsqd.storage.journal.journal import Journal
@@ -76,7 +77,8 @@ class LogRange:
         """The number behind the last message that survives what it is to survive."""
         log = self._journal.log
         if log.unwritten.first < log.next_number:
-            self._journal.flush()
+            with suppress(StorageError):  # a full disk: readers and `advance` make room
+                self._journal.flush()
         return log.safe_number
 
     @property

@@ -4,6 +4,7 @@ Whatever is refused and in whatever words is judged on both by the same lines; w
 loses, the test says so.
 """
 
+import json
 import re
 import struct
 from collections.abc import Callable, Iterator
@@ -262,6 +263,21 @@ def test_exit_keeps_what_fits_and_names_the_rest(disk: SmallDisk, start: DaemonF
         no_trace(nsqd, disk)
     else:
         assert code == 0
+
+
+@only_gnsqd
+def test_ranges_of_a_full_disk_are_read_and_make_room(disk: SmallDisk, start: DaemonFactory) -> None:
+    nsqd = start("--durability=process", "--max-bytes-per-file=50000")
+    create(nsqd, "t", "c")
+    assert ask(nsqd, "GET /topic/range?topic=t")[0] == 200  # the name of the log has to be written
+    while ask(nsqd, "POST /pub?topic=t", bytes(5000))[0] == 200:
+        pass
+    next_number = json.loads(ask(nsqd, "GET /topic/range?topic=t")[1])["next"]
+    status, _, lines = nsqd.http("GET", "/topic/messages?topic=t&from=1")
+    assert (status, lines.count(b"\n")) == (200, next_number - 1)
+    path = f"/channel/advance?topic=t&channel=c&to={next_number}"
+    assert json.loads(post(nsqd, path)) == {"messages": next_number - 1, "position": next_number}
+    assert ask(nsqd, "POST /pub?topic=t", bytes(5000)) == (200, "OK")
 
 
 @pytest.fixture(params=["full", "read-only"])
