@@ -24,13 +24,14 @@ TOPIC, CHANNEL = "?topic=t", "?topic=t&channel=c"
 ANYBODY = ["GET /ping", "GET /healthz", "GET /readyz"]
 READ = [
     "GET /info", "GET /stats", "GET /metrics", "GET /drain", "GET /config/log_level", f"GET /topic/retention{TOPIC}",
-    f"GET /channel/rules{CHANNEL}", f"GET /channel/rewind{CHANNEL}&to=first",
+    f"GET /channel/rules{CHANNEL}", f"GET /channel/rewind{CHANNEL}&to=first", f"GET /topic/range{TOPIC}",
     "GET /nope", "GET //ping", "POST /ping", "OPTIONS /ping",  # are not endpoints
 ]  # fmt: skip
 FULL = [
     *(f"POST {path}{TOPIC}" for path in ("/pub", "/mpub", "/topic/create", "/topic/pause", "/topic/unpause")),
     f"POST /topic/empty{TOPIC}", f"GET /topic/peek{TOPIC}", f"POST /topic/retention{TOPIC}&bytes=0",
     *(f"POST /channel/{action}{CHANNEL}" for action in ("create", "pause", "unpause", "empty")),
+    f"GET /topic/messages{TOPIC}", f"POST /channel/advance{CHANNEL}&to=1",
     f"GET /channel/peek{CHANNEL}", f"POST /channel/rules{CHANNEL}&rate=0", f"POST /channel/rewind{CHANNEL}&to=first",
     f"GET /channel/deferred{CHANNEL}", f"POST /channel/deferred/cancel{CHANNEL}&id=0123456789abcdef",
     f"POST /channel/delete{CHANNEL}", f"POST /topic/delete{TOPIC}",
