@@ -5,6 +5,7 @@ only read requests and write responses.
 """
 
 from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 from importlib import resources
 from pathlib import PurePosixPath
 from traceback import format_exc
@@ -115,7 +116,7 @@ class Application:
             return 0
         return _BODIES.get(handler, SMALL_BODY) if request.changes else 0
 
-    def respond(self, head: http11.Request, remote_address: str) -> bytes | Generator[bytes]:
+    def respond(self, head: http11.Request, remote_address: str) -> bytes | Generator[list[bytes]]:
         """The response to send, or its parts. Yields."""
         request = request_of(head, remote_address)
         try:
@@ -246,9 +247,11 @@ def _body_of(head: http11.Request) -> bytes:
     return head.body
 
 
-def _stream(beginning: bytes, parts: Generator[bytes]) -> Generator[bytes]:
-    yield beginning
-    yield from parts
+def _stream(beginning: bytes, parts: Generator[bytes]) -> Generator[list[bytes]]:
+    yield [beginning]
+    with closing(parts):
+        for part in parts:
+            yield [part]
 
 
 def _matches(pattern: tuple[str, ...], segments: tuple[str, ...]) -> bool:

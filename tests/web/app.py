@@ -106,7 +106,7 @@ class App:
         if isinstance(answer, bytes):
             return _parse(answer, method)
         with closing(answer):
-            return _parse(next(answer))
+            return _parse(next(answer)[0])
 
     def get(self, target: str, **headers: str) -> Answer:
         return self.ask("GET", target, **headers)
