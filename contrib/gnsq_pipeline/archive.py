@@ -57,7 +57,7 @@ def start(
 
 
 def write(frame: "DataFrame", table: str, table_format: str, partitions: tuple[str, ...] = ()) -> None:
-    """Writes a table that does not exist yet; the rest of a run that was killed is no table."""
+    """Writes a table that does not exist yet; what a killed run has left does not count."""
     from pyspark.sql import functions as sf
 
     if table_format == "iceberg":

@@ -52,7 +52,7 @@ _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*): (.*)$", re.MULTILINE)
 _BUILTIN = frozenset({"AssertionError", "KeyError", "TypeError", "ValueError", "IndexError", "AttributeError"})
 # What Spark and py4j put around a text: before that of an error of pyspark_nsq, a condition, a Java class, a state.
 _AROUND = re.compile(
-    r"^.*?\bpyspark_nsq\w*\.errors\.\w+: |^\[[A-Z0-9_.]+\] |^: (?:[\w$]+\.)+[\w$]+: (?=.)|\s*SQLSTATE: \w+.*$"
+    r"^.*?\bpyspark_nsq\w*(?:\.\w+)+: |^\[[A-Z0-9_.]+\] |^: (?:[\w$]+\.)+[\w$]+: (?=.)|\s*SQLSTATE: \w+.*$"
 )
 
 

@@ -212,8 +212,8 @@ SPARK = (
 
 
 def nsq_options(given: SimpleNamespace, use: str, other: str = "") -> dict[str, str]:
-    """The options of `format("nsq")` for "readStream", "write", or "read", which is by ranges; without those that are
-    only for the `other` use. UsageError if it would refuse them.
+    """The options of `format("nsq")` for "readStream", "write", or "read", which is by ranges; without options
+    that only the `other` use has. UsageError if it would refuse them.
 
     Parameters that set one of them are named after its field in the settings of pyspark_nsq."""
     others = {row.name.lower() for row in OPTIONS if other in row.used_by and use not in row.used_by}

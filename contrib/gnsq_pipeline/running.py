@@ -271,7 +271,7 @@ def run_batch(
             frame = frame.observe(rows, sf.count(sf.lit(1)).alias("rows"))
             run_job(spark, lambda: write(frame, given.output, given.table_format, partitions), stop)
             summary.rows, summary.seconds = rows.get["rows"], time.monotonic() - began
-            summary.batches, summary.finished = bool(summary.rows), True
+            summary.batches, summary.finished = int(summary.rows > 0), True
             click.echo(f"all is read: {summary}", err=True)
 
 

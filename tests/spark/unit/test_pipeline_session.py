@@ -69,6 +69,7 @@ CONCURRENT = (
         ),
         ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure", DELTA),
         ("[X] Failed to initialize Python data source writer: pyspark_nsq.errors.WriteError: no nsqd: h", "no nsqd: h"),
+        ("[X] Failed when Python streaming data source: pyspark_nsq.ranges.node.Unreadable: 410 x SQLSTATE: 3", "410 x"),
         ("plain", "plain"),
         ("", "RuntimeError"),
     ],
