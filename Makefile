@@ -52,6 +52,7 @@ test-plain: ## what may differ where no module is compiled
 
 test-spark: ## the Spark side, with Spark installed; needs Java 17 or 21
 	@CC=/bin/false .ci/install .venv-plain dev,spark,object-store,s3-server
+	@PYTHONPATH=tests .venv-plain/bin/python -m spark.table_formats
 	@PYTHONPATH=tests .venv-plain/bin/python -m spark.shared_classes
 	@$(call PYTEST,.venv-plain) tests/spark $(TESTS)
 
@@ -60,9 +61,10 @@ test-old-spark: WORKERS := 1
 test-old-spark: ## sources and sinks with the oldest Spark and pyarrow that pyproject.toml allows
 	@CC=/bin/false .ci/install .venv-plain dev,spark,object-store,s3-server
 	@$(MAKE) --no-print-directory $(OLD_SPARK)
+	@PYTHONPATH=$(dir $(OLD_SPARK)):tests .venv-plain/bin/python -m spark.table_formats
 	@PYTHONPATH=$(dir $(OLD_SPARK)) $(call PYTEST,.venv-plain) -m "not peer" tests/spark/test_catalog.py \
 		$(patsubst %,tests/spark/unit/test_%.py,columns diskqueue writer) \
-		$(patsubst %,tests/spark/test_%.py,read_batch read_stream write) $(TESTS)
+		$(patsubst %,tests/spark/test_%.py,read_batch read_stream table_formats write) $(TESTS)
 
 $(OLD_SPARK): pyproject.toml
 	@rm -rf $(dir $@)

@@ -26,7 +26,7 @@ from pyspark_nsq.errors import NsqSourceError, OptionError
 from pyspark_nsq.options import EARLIEST, LATEST, OPTIONS, READ, READERS, Settings, parse
 
 # What the extra `spark` in pyproject.toml installs; gnsqd itself, whose extra that is, may be on no index.
-INSTALL = "pip install 'pyarrow>=18' 'pyspark>=4.1'"
+INSTALL = "pip install 'pyarrow>=18' 'pyspark>=4.1,<4.3'"
 SPOOL = "_spool"
 _ENDS = {"first": EARLIEST, "next": LATEST}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

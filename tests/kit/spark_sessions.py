@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # Spark 4 runs on these. Java 25 fails on the launcher's `--add-modules jdk.incubator.vector`.
 VERSIONS = (17, 21)
 
+VERSION = version("pyspark")
+
 
 class NoJava(Exception):
     """There is no Java that Spark could run on; str() says what was found instead."""
@@ -46,7 +48,7 @@ def java_home() -> Path:
 ADMISSION_CONTROL = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
 # What `python -m spark.shared_classes` makes. A JVM ignores the archive of another Java or Spark.
-CLASSES = Path(sys.prefix, f"spark-{version('pyspark')}.jsa")
+CLASSES = Path(sys.prefix, f"spark-{VERSION}.jsa")
 _SHARE = f" -XX:SharedArchiveFile={CLASSES} -Xlog:disable" if CLASSES.exists() else ""
 
 # A JVM that starts fast and is done with little: half the time of a test otherwise goes into compiling Spark.
@@ -83,13 +85,9 @@ def start_session(directory: Path, master: str = "local[2]", conf: Mapping[str, 
     """A session of this process that keeps its files below `directory`."""
     from pyspark.sql import SparkSession
 
-    from gnsq_pipeline.running import DELTA_CONF
-
     os.environ.update(spark_environment())
     builder = SparkSession.builder.master(master).appName("gnsqd")
     own = {"spark.local.dir": str(directory / "local"), "spark.sql.warehouse.dir": str(directory / "warehouse")}
-    if delta := os.environ.get("GNSQD_TEST_DELTA"):  # the package of Delta Lake for this version of Spark
-        own |= {"spark.jars.packages": delta, **DELTA_CONF}
     for name, value in {**conf, **own}.items():
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()

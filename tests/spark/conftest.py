@@ -57,10 +57,12 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """A local session of two cores, one for all tests; they are marked `spark`."""
     from kit.s3_server import set_environment
-    from kit.spark_sessions import start_session
+    from kit.spark_sessions import CONF, start_session
+    from spark.table_formats import conf
 
     set_environment()  # the server may be started later
-    session = start_session(tmp_path_factory.mktemp("spark"))
+    directory = tmp_path_factory.mktemp("spark")
+    session = start_session(directory, conf=CONF | conf(directory / "lake"))
     yield session
     session.stop()
 

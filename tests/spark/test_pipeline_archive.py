@@ -2,7 +2,6 @@
 multisets with the generated events."""
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset
 import pytest
 
-from gnsq_pipeline.archive import COLUMNS, check_writable, read_archive, start, to_archive
+from gnsq_pipeline.archive import COLUMNS, check_writable, read_archive
 from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
-from spark.events import Event, archive, as_frame, generate
+from spark.events import Event, archive, generate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -169,24 +168,3 @@ def test_any_parquet_with_a_value_can_be_read_and_nothing_else(spark: "SparkSess
         (tmp_path / table_format / name).mkdir(parents=True)
         with pytest.raises(UsageError, match=f"use --format {table_format}"):
             read_archive(spark, str(tmp_path / table_format))
-
-
-def test_a_table_of_another_format_takes_several_writers(spark: "SparkSession", tmp_path: Path) -> None:
-    """Delta Lake; its package for this Spark is named by GNSQD_TEST_DELTA, and spark.jars.packages has it."""
-    if "GNSQD_TEST_DELTA" not in os.environ:
-        pytest.skip("needs Delta Lake for this Spark: GNSQD_TEST_DELTA=io.delta:delta-spark_4.2_2.13:4.4.0")
-    table, source = tmp_path / "table", tmp_path / "source"
-    as_frame(spark, EVENTS).coalesce(1).write.parquet(str(source))
-    for name in ("a", "a", "b"):  # a second run of a finds nothing new
-        rows = to_archive(spark.readStream.schema(as_frame(spark, []).schema).parquet(str(source)))
-        writer = rows.writeStream.trigger(availableNow=True)
-        query = start(writer, str(table), "delta", str(table / "_checkpoint" / name), ("topic", "date"))
-        assert query.awaitTermination(120)
-    twice = expected(EVENTS) + expected(EVENTS)
-    assert found(read_archive(spark, str(table), "delta")) == twice
-    spark.sql(f"OPTIMIZE delta.`{table}`")
-    assert found(read_archive(spark, str(table), "delta")) == twice
-    with pytest.raises(UsageError, match="use --format delta"):
-        read_archive(spark, str(table))
-    with pytest.raises(NotFound, match="no such delta table"):
-        read_archive(spark, str(tmp_path / "missing"), "delta")
