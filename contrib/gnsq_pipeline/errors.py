@@ -46,6 +46,10 @@ _ADVICE = (
         "find the data source: iceberg",
         "the package of Iceberg is missing: --conf spark.jars.packages=org.apache.iceberg:iceberg-spark-runtime-...",
     ),
+    (
+        r"NoSuchMethodError|'\S+ org\.apache\.spark\.[\w.$<>]+\(",  # only the method, if a stream fails
+        "a package of spark.jars.packages is for another version of Spark: spark.md has a table of versions",
+    ),
 )
 _OF_JVM = re.compile(r"^(?:\tat |Caused by: |=== )", re.MULTILINE)  # what it adds to the traceback of Python code
 _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*): (.*)$", re.MULTILINE)

@@ -47,6 +47,7 @@ DELTA = (
     "the package of Delta Lake is missing: --conf spark.jars.packages=io.delta:delta-spark_4.2_2.13:4.4.0, or the "
     "version for your Spark"
 )
+OTHER_SPARK = "a package of spark.jars.packages is for another version of Spark: spark.md has a table of versions"
 STACK = "Spark's driver ran out of stack: --conf spark.driver.extraJavaOptions=-Xss16m"
 CONCURRENT = (
     "another query uses the same checkpoint: one run at a time may write to an archive; run this one again later"
@@ -68,6 +69,8 @@ CONCURRENT = (
             DELTA,
         ),
         ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure", DELTA),
+        ("An error occurred while calling o1.save.\n: java.lang.NoSuchMethodError: 'void x'\n\tat x", OTHER_SPARK),
+        ("[STREAM_FAILED] x: 'void org.apache.spark.sql.execution.LogicalRDD.<init>(scala.Option)'", OTHER_SPARK),
         ("[X] Failed to initialize Python data source writer: pyspark_nsq.errors.WriteError: no nsqd: h", "no nsqd: h"),
         ("[X] Failed when Python streaming data source: pyspark_nsq.ranges.node.Unreadable: 410 x SQLSTATE: 3", "410 x"),
         ("plain", "plain"),
