@@ -1,0 +1,22 @@
+"""A client of Spark Connect, which starts its server. Prints how many rows each of several actions has, as JSON.
+
+Usage: python connect_job.py OPTIONS, which are those of a batch read, in JSON.
+"""
+
+import json
+import sys
+
+from pyspark.sql import SparkSession
+
+PLANS = 20  # more than the server keeps of a session
+
+if __name__ == "__main__":
+    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    reader = spark.read.format("nsq").options(**json.loads(sys.argv[1]))
+    frame = reader.load()
+    rows = [frame.count()]
+    for number in range(PLANS):
+        spark.range(number).collect()
+    rows += [frame.count(), frame.union(frame).count(), reader.load().count(), reader.load(readId="next").count()]
+    print("rows", json.dumps(rows))
+    spark.stop()
