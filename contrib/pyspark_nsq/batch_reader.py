@@ -5,7 +5,6 @@ snapshot with a name: the first scan that is planned settles in the spool how ma
 scan under this name (of the same or another action, of a task that is run again) yields the same rows. The name is the
 option `readId`, which also a job has that is started again. Without it `load()` makes a name; with Spark Connect, where
 each action analyses its frame again, the name follows from the session and the options.
-
 Without a spool every scan takes as many other messages, and a task that dies takes the messages with it that it had
 finished, which fails the job rather than leave rows out. With `peek` messages are requeued when a task has seen them.
 """
@@ -14,7 +13,6 @@ import logging
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 from pyspark import SparkFiles, TaskContext
@@ -47,8 +45,7 @@ class NsqReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition is None or partition.value is None:  # what Spark makes of no partitions, 4.1 the former
             return iter(())
-        context = TaskContext.get()
-        if context is not None and context.attemptNumber() > 0:
+        if (context := TaskContext.get()) is not None and context.attemptNumber() > 0:
             check_retry(self.settings, partition.value)
         return read_partition(partition.value)
 
@@ -93,7 +90,7 @@ def plan(settings: Settings, stream: str) -> list[ReadPartition]:
         Spool.create(spool.location, stream, kind="read", topics=topics, channel=channel, session=session)
         settled = spool.settle_plan(looked.to_json())
     elif settings.read_id is not None:
-        about: Any = spool.about()
+        about = spool.about()
         topics = about.get("topics", settings.topics)
         if set(topics) != set(settings.topics):
             raise OptionError(

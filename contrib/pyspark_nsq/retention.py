@@ -164,9 +164,7 @@ def _inspect(spool: Spool) -> StreamReport:
 
 def check_other_reads(settings: Settings, session: str) -> None:
     """Raises SpoolError, before a batch read begins in `session`, if a read without a name took messages of its channel
-    in another session, since nothing else would read them. Deletes old reads.
-
-    Such a read of this session is only a warning: its frame can still be used.
+    in another session, since nothing else would read them; in this one, where its frame is, warns. Deletes old reads.
     """
     location = settings.spool_location or ""
     try:
@@ -178,12 +176,11 @@ def check_other_reads(settings: Settings, session: str) -> None:
     same = [read for read in unnamed if read.channel == settings.channel and set(read.topics) & set(settings.topics)]
     for read in [] if settings.read_id else sorted(same, key=lost.__contains__)[-1:]:
         name, _ = split_chain_name(read.stream)
-        when = datetime.fromtimestamp(read.created, UTC)
         text = (
             f"the spool at {location} has {read.messages} messages of channel {read.channel}, which another batch read "
-            f"took at {when:%Y-%m-%dT%H:%M:%SZ}. If they were not written, 'readId' = {name!r} reads them again, and "
-            f"`gnsq-pipeline spool replay {location} {name}` publishes them again; 'failOnDataLoss' = 'false' goes on "
-            "without them. Give each read a 'readId': a job that is started again then reads the same rows"
+            f"took at {datetime.fromtimestamp(read.created, UTC).isoformat()}. If they were not written, 'readId' = "
+            f"{name!r} reads them again, and `gnsq-pipeline spool replay {location} {name}` publishes them again; "
+            "'failOnDataLoss' = 'false' goes on without them. With a 'readId', a repeated job reads the same rows"
         )
         if read in lost:
             raise SpoolError(text)

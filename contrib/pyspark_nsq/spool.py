@@ -217,7 +217,7 @@ class Spool:
         """Whether the stream's directory has this file, seen from here; `create` makes the file `stream`."""
         return self._place.exists(self._file(name))
 
-    def about(self) -> dict[str, object]:
+    def about(self) -> dict[str, Any]:
         """What `create` noted; empty if that is unreadable."""
         try:
             value = json.loads(self._place.read(self._file("stream")))
@@ -229,12 +229,11 @@ class Spool:
         """What `settle_plan` settled; None if nobody has done it. SpoolError if it is unreadable."""
         path = self._file("plan")
         try:
-            value: dict[str, Any] = json.loads(self._place.read(path))
+            return dict(json.loads(self._place.read(path)))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             raise SpoolError(f"cannot read the plan of a batch read at {path}: {error}") from None
-        return value
 
     def settle_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Settle what a batch read reads, once for all of its scans: the plan of whoever was first."""
