@@ -27,7 +27,8 @@ class Settings:
 
     # fmt: off
     topics: tuple[str, ...] = option("subscribe", kind.TOPICS, READERS, "topics to read, separated by commas; required")
-    channel: str = option("channel", kind.CHANNEL, READERS, "channel to read them from; required, not ephemeral")
+    channel: str = option("channel", kind.CHANNEL, READERS,
+        "channel to read them from, not ephemeral; required, except for a batch of ranges")
     mode: str = option("mode", kind.MODE, READERS,
         "ranges: read topics as logs, which gnsqd with --durability has, and consume nothing; deliveries: consume from "
         "any nsqd; auto: ranges for a new stream where every nsqd has them, and for a batch with an option of ranges",
@@ -55,7 +56,7 @@ class Settings:
         "query nsqds for statistics by HTTPS: at the given HTTP addresses, or else at their HTTP port + 1", "false")
     discovery_timeout: float = option("nsq.http.timeout", kind.TIMEOUT, ALL, "timeout of HTTP requests", "5s")
     max_messages_per_trigger: int | None = option("maxMessagesPerTrigger", kind.NUMBER, (READ_STREAM,),
-        "maximum number of messages of a batch, for all topics and nsqds together; default: all queued messages")
+        "maximum number of messages of a batch, for all topics and nsqds together; default: all unread messages")
     min_partitions: int | None = option("minPartitions", kind.NUMBER, READERS,
         "minimum number of tasks, if there are messages for them; default: one for each topic of each nsqd; topics of "
         "an nsqd that have at most `maxInFlight` messages together share a task, up to 64")
@@ -70,8 +71,8 @@ class Settings:
         "default of a table in Spark's catalog is true",
         "false")
     spool_location: str | None = option("spoolLocation", kind.DIRECTORY, READERS,
-        "directory, shared by driver and executors, or `s3://BUCKET/NAME`, that keeps messages until Spark has "
-        "committed them; required unless `spool` is off or `peek` is true")
+        "deliveries: directory, shared by driver and executors, or `s3://BUCKET/NAME`, that keeps messages until Spark "
+        "has committed them; required unless `spool` is off or `peek` is true")
     spool: bool = option("spool", kind.BOOLEAN, READERS,
         "off: no spool; messages are lost if the task or driver fails after their FIN, and each scan of a batch frame "
         "consumes different messages", "true")
@@ -87,7 +88,8 @@ class Settings:
         "true: every first attempt is a new row, so also messages that `channel rewind` repeats after a restart of "
         "nsqd; a killed nsqd may then cause duplicates", "false")
     fail_on_data_loss: bool = option("failOnDataLoss", kind.BOOLEAN, READERS,
-        "true: fail if messages that were read are lost (if the spool was deleted); false: warn and continue", "true")
+        "true: fail if messages are lost: past the retention, in a log that was replaced, in a deleted spool; false: "
+        "warn and continue", "true")
     batch_size: int = option("batchSize", kind.NUMBER, WRITERS, "maximum number of messages of an MPUB", "1000")
     batch_bytes: int = option("batchBytes", kind.SIZE, WRITERS, "maximum bytes of an MPUB", "1048576")
     retry_timeout: float = option("retryTimeoutMs", kind.WAIT, WRITERS,

@@ -74,11 +74,7 @@ def counted_with(frame: "DataFrame", directory: Path) -> Values:
     return rows
 
 
-<<<<<<< ours
 # Others, which show nothing more of a frame of deliveries.
-=======
-# Others, which read a frame of deliveries in no new way.
->>>>>>> theirs
 MORE_ACTIONS: dict[str, Action] = {
     "count, rows, count": (counted_with, 1),
     "toArrow": (from_arrow, 1),

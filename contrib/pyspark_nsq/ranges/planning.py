@@ -92,8 +92,9 @@ class Planner:
         return found
 
     def begin(self, default: str = "") -> dict[Log, Position]:
-        """Returns where a query without a checkpoint begins: as the options specify, else at `default`, else where the
-        channel is. The channel is made where it is missing: from then on nothing is deleted before it is read."""
+        """Returns where a query without a checkpoint begins: at the position in the options, else at `default`, else
+        where the channel is. A missing channel is created: from then on nothing is deleted before it is read.
+        """
         settings = self._settings
         if settings.channel and not default:
             self._make_channels()
@@ -106,7 +107,7 @@ class Planner:
         )
 
     def end(self) -> dict[Log, Position]:
-        """Returns where a batch ends: where the options specify, else behind the last message."""
+        """Returns where a batch ends: at the position in the options, else behind the last message."""
         at, offsets = self._settings.ending_timestamp, self._settings.ending_offsets or LATEST
         places = self.look_at_all(**_more(at=at))
         _check_names(offsets, places, "endingOffsets")
@@ -234,7 +235,7 @@ def _mean_size(extent: Extent) -> int:
 
 
 def _number(offsets: Offsets, place: Place, otherwise: int) -> int:
-    """Returns the number that an option means in a log; `otherwise`, or the first, if it names nothing of this."""
+    """Returns the number that an option means in a log; `otherwise`, or the first, if the option does not name it."""
     if isinstance(offsets, Mapping):
         given = offsets.get(place.topic, {}).get(place.nsqd.name)
         if given is not None and given >= 0:

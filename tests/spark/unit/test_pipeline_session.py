@@ -72,7 +72,10 @@ CONCURRENT = (
         ("An error occurred while calling o1.save.\n: java.lang.NoSuchMethodError: 'void x'\n\tat x", OTHER_SPARK),
         ("[STREAM_FAILED] x: 'void org.apache.spark.sql.execution.LogicalRDD.<init>(scala.Option)'", OTHER_SPARK),
         ("[X] Failed to initialize Python data source writer: pyspark_nsq.errors.WriteError: no nsqd: h", "no nsqd: h"),
-        ("[X] Failed when Python streaming data source: pyspark_nsq.ranges.node.Unreadable: 410 x SQLSTATE: 3", "410 x"),
+        (
+            "[X] Failed when Python streaming data source: pyspark_nsq.ranges.node.Unreadable: 410 x SQLSTATE: 3",
+            "410 x",
+        ),
         ("plain", "plain"),
         ("", "RuntimeError"),
     ],
