@@ -102,10 +102,10 @@ class LogRange:
         behind them: payloads of PUT records of about `size` bytes, and at least one message. MessagesGone,
         MessagesDamaged. Never yields."""
         log = self._journal.log
-        if (kept := self._next_kept(number)) > number and number not in log.lost:
-            raise MessagesGone(f"messages {number} to {kept - 1} are not kept any more", kept)
         payloads = log.segments.read_records(number, end, size)
         if not payloads:
+            if (kept := self._next_kept(number)) > number and number not in log.lost:
+                raise MessagesGone(f"messages {number} to {kept - 1} are not kept any more", kept)
             readable = log.read(number, log.next_number)[0]
             raise MessagesDamaged(f"messages {number} to {readable - 1} can't be read", readable)
         payloads[0] = cut_put(payloads[0], number, end)

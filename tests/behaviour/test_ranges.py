@@ -231,6 +231,16 @@ def test_messages_beyond_the_retention_are_gone(retaining: Daemon) -> None:
     assert error == {**{name: row[name] for name in ("epoch", "first", "next")}, "readable": row["first"]}
 
 
+def test_messages_finished_out_of_order_are_read_while_segments_have_them(nsqd: Daemon) -> None:
+    publish(nsqd, "t", *(b"%d" % number for number in range(1, 101)))
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", 100)
+        messages = [client.message() for _ in range(100)]
+        client.send(b"".join(b"FIN %b\n" % each.id for each in messages[49:60]))
+        wait_for(nsqd, "t", "c", in_flight_count=89)
+        assert bodies(nsqd, "&from=55") == [str(number) for number in range(55, 101)]
+
+
 def test_damage_ends_a_range_and_is_an_error(retaining: Daemon) -> None:
     nsqd = retaining
     nsqd.restart()
