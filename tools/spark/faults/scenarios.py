@@ -181,6 +181,7 @@ def inject_kill_of_nsqd(point: str) -> Callable[[Stage], None]:
     def kill(stage: Stage) -> None:
         daemon = stage.random.choice(stage.daemons)
         stage.stream.inject(point, str(daemon.pid))
+        stage.stream.wait(lambda: not daemon.running, "the end of nsqd")
         stage.revive(daemon)
 
     return kill
