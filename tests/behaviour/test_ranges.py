@@ -191,6 +191,25 @@ def test_channel_follows_a_reader_wherever_its_messages_are(gnsqd_factory: Daemo
     assert len(rows(nsqd, "&from=1")) == 15, "the other channel keeps them"
 
 
+def test_message_that_comes_back_after_the_reader_is_not_reported_as_lost(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory(*DURABLE, "--mem-queue-size=0", "--max-bytes-per-file=5000")
+    create(nsqd, "t", "c")
+    publish(nsqd, "t", *(b"%-1000d" % number for number in range(1, 101)))
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", 100)
+        messages = [client.message() for _ in range(100)]
+        client.send(b"".join(b"FIN %b\n" % each.id for each in messages[1:]))
+        wait_for(nsqd, "t", "c", in_flight_count=1)
+        first = segments(nsqd)[0]
+        assert advance(nsqd, 2)["position"] == 101
+        publish(nsqd, "t", *[bytes(1000)] * 10)
+        eventually(lambda: not first.exists())
+        client.send(b"REQ %b 0\n" % messages[0].id)
+        publish(nsqd, "t", b"last")
+        assert all_done(client)
+    assert "can't be read" not in nsqd.log()
+
+
 def test_another_log_is_noticed(nsqd: Daemon) -> None:
     publish(nsqd, "t", b"1")
     row = extent(nsqd)
