@@ -121,7 +121,9 @@ OPTIONS = table_of(Settings)
 
 
 _OF_RANGES = ("starting_offsets", "starting_timestamp", "ending_offsets", "ending_timestamp", "max_bytes_per_trigger")
-_OF_DELIVERIES = ("peek", "spool", "read_id", "spool_retention", "spool_max_bytes", "dedup_retention")
+_OF_DELIVERIES = (
+    *("peek", "spool", "read_id", "spool_retention", "spool_max_bytes", "dedup_retention", "deliver_rewound"),
+)
 
 
 def parse(options: Mapping[str, str], use: str) -> Settings:

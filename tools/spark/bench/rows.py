@@ -1,4 +1,4 @@
-"""What is measured, a row of ROWS each: a frame or a stream to run, and what daemons hold before.
+"""Rows of the benchmark, in ROWS: a frame or a stream to run, and what daemons hold before.
 
 Everything is read and written once, from the call of the action to its end, by a local session of two cores; that
 includes planning, and with a stream its start. What is read goes nowhere (`noop`), unless the row names Parquet. CPU
@@ -29,7 +29,7 @@ TOPIC, CHANNEL = "bench", "spark"
 
 
 class Cost(NamedTuple):
-    """What one run took, in seconds: its time, and the CPU time of Spark's Python processes and of the daemons."""
+    """Seconds of one run: its time, and the CPU time of Spark's Python processes and of the daemons."""
 
     seconds: float
     python: float
@@ -37,7 +37,7 @@ class Cost(NamedTuple):
 
 
 def children_cpu(pid: int) -> float:
-    """Returns the CPU time, in seconds, of the processes below `pid`, also of ended ones."""
+    """Returns the CPU time, in seconds, of all processes below `pid`, running or not."""
     ticks, children = {pid: 0}, defaultdict(list)
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -65,7 +65,7 @@ class Bench:
     messages: int
 
     def fill(self, *channels: str) -> None:
-        """The messages, on all daemons alike. When this returns, these channels have them all."""
+        """Publishes the messages, to all daemons alike. When this returns, these channels have them all."""
         count = 1000
         batch = [b"%0*d" % (SIZE, number) for number in range(count)]
         for daemon in self.daemons:
@@ -179,7 +179,7 @@ ROWS = (
 
 
 def run_once(row: BenchRow, spark: "SparkSession", command: Sequence[str], directory: Path, messages: int) -> Cost:
-    """The cost of a message in one run with fresh daemons; without NSQ if there is no command."""
+    """Returns the cost of a message in one run with fresh daemons; without NSQ if there is no command."""
     with ExitStack() as stack:
         daemons = [
             stack.enter_context(Daemon(command, directory / f"nsqd-{number}", *row.flags))
