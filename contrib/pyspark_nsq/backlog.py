@@ -61,26 +61,27 @@ class Backlog:
         """
         if not any(at.waiting for at in self.depths.values()):
             time.sleep(max(0.0, self._looked + _LOOK_INTERVAL - time.monotonic()))
-        places = self._places(before)
+        self._find(before)
         answers = self._answers()
         self._looked = time.monotonic()
-        self.depths = {(topic, nsqd.name): answers[nsqd.name][topic] for topic, nsqd in places if nsqd.name in answers}
-        if places and not self.depths and before.batch == 0:
+        nsqds = [nsqd for name, nsqd in self.nsqds().items() if name in answers]
+        if self._known and not nsqds and before.batch == 0:
             raise DiscoveryError(f"no nsqd answers: {'; '.join(sorted(error for error, *_ in self._silent.values()))}")
-        if before.batch == 0 and self.depths and not self._reached:
-            self._reach([nsqd for topic, nsqd in places if (topic, nsqd.name) in self.depths])
-        for topic, nsqd in places:
-            key = topic, nsqd.name
-            if key in self.depths:
-                self._known[nsqd.name] = nsqd, self._looked
-                self._warn_of_others(key)
-                if not self.depths[key].channel_exists and nsqd in self._found.get(topic, ()):
-                    self._make_channel(topic, nsqd)
+        if before.batch == 0 and nsqds and not self._reached:
+            self._reach(nsqds)
+        self._known |= {nsqd.name: (nsqd, self._looked) for nsqd in nsqds}
+        self.depths = {
+            (topic, nsqd.name): answers[nsqd.name][topic] for topic in self._settings.topics for nsqd in nsqds
+        }
+        for (topic, name), at in self.depths.items():
+            self._warn_of_others((topic, name), at.consumers)
+            nsqd = self._known[name][0]
+            if not at.channel_exists and nsqd in self._found.get(topic, ()):
+                self._make_channel(topic, nsqd)
         return {key: at.waiting for key, at in self.depths.items()}
 
-    def _warn_of_others(self, key: Key) -> None:
+    def _warn_of_others(self, key: Key, consumers: int) -> None:
         """No task of the stream runs when its next batch is planned; one that is just leaving is seen in one look."""
-        consumers = self.depths[key].consumers
         looks = self._others[key] = self._others.get(key, 0) + 1 if consumers else 0
         if looks == _LOOKS_WITH_OTHERS:
             _log.warning(
@@ -91,7 +92,7 @@ class Backlog:
                 consumers,
             )
 
-    def _places(self, before: Offset) -> list[tuple[str, Nsqd]]:
+    def _find(self, before: Offset) -> None:
         now = time.monotonic()
         for name, nsqd in before.nsqds.items():
             self._known.setdefault(name, (nsqd, now))
@@ -101,7 +102,6 @@ class Backlog:
             self._known.update((nsqd.name, (nsqd, now)) for nsqd in found)
         for name in [name for name, (_, heard) in self._known.items() if heard < now - _REMEMBER]:
             del self._known[name]
-        return [(topic, nsqd) for topic in self._settings.topics for nsqd, _ in self._known.values()]
 
     def _discover(self) -> None:
         interval = _DISCOVERY_INTERVAL
@@ -122,11 +122,10 @@ class Backlog:
         for nsqd in nsqds:
             try:
                 Client.connect(nsqd.tcp, self._settings).close()
-            except ConnectionLost as error:
-                errors.append(error)
-            else:
                 self._reached = True
                 return
+            except ConnectionLost as error:
+                errors.append(error)
         raise errors[0]
 
     def _answers(self) -> dict[str, dict[str, Depth]]:

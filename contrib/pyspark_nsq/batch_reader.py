@@ -110,9 +110,7 @@ def _look(settings: Settings, stream: str) -> Offset:
     asked: dict[Nsqd, dict[str, Depth]] = {}
     for topic in settings.topics:
         nsqds = find_nsqds(settings, topic)
-        for nsqd in nsqds:
-            if nsqd not in asked:
-                asked[nsqd] = depths(settings, nsqd, settings.topics)
+        asked |= {nsqd: depths(settings, nsqd, settings.topics) for nsqd in nsqds if nsqd not in asked}
         found = {nsqd: asked[nsqd][topic] for nsqd in nsqds}
         if not any(there.topic_exists for there in found.values()):
             names = f": asked {', '.join(nsqd.name for nsqd in nsqds)}" if nsqds else ""
