@@ -30,7 +30,6 @@ from pyspark_nsq.discovery import depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError
 from pyspark_nsq.options import Settings, parse
 from pyspark_nsq.progress import Metrics, Progress, read_progress
-from pyspark_nsq.ranges.planning import offers_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -214,6 +213,8 @@ def run_stream(
     output, table_format = given.output, given.table_format
     given.spool_location, checkpoint = places(given)
     source = nsq_options(given, "readStream")
+    from pyspark_nsq.ranges.planning import offers_ranges
+
     with contextlib.ExitStack() as stack:
         summary = stack.enter_context(summarised(given.summary, Summary(name, given.topics, given.channel)))
         settings = parse(source, "readStream")

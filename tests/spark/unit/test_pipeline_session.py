@@ -72,10 +72,7 @@ CONCURRENT = (
         ("An error occurred while calling o1.save.\n: java.lang.NoSuchMethodError: 'void x'\n\tat x", OTHER_SPARK),
         ("[STREAM_FAILED] x: 'void org.apache.spark.sql.execution.LogicalRDD.<init>(scala.Option)'", OTHER_SPARK),
         ("[X] Failed to initialize Python data source writer: pyspark_nsq.errors.WriteError: no nsqd: h", "no nsqd: h"),
-        (
-            "[X] Failed when Python streaming data source: pyspark_nsq.ranges.node.Unreadable: 410 x SQLSTATE: 3",
-            "410 x",
-        ),
+        ("[X] Failed when Python streaming source: pyspark_nsq.ranges.node.Unreadable: 410 x SQLSTATE: 3", "410 x"),
         ("plain", "plain"),
         ("", "RuntimeError"),
     ],
@@ -206,7 +203,8 @@ def test_without_java_a_run_ends_with_one_line(tmp_path: Path) -> None:
 
 
 def test_without_pyspark_a_run_ends_with_one_line(tmp_path: Path) -> None:
-    (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError('no', name='pyspark')")
+    for library in ("pyarrow", "pyspark"):
+        (tmp_path / f"{library}.py").write_text(f"raise ModuleNotFoundError('no', name='{library}')")
     path = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
     ended = run("replay", str(tmp_path), "--dry-run", PYTHONPATH=path)
     assert ended.returncode == 1
