@@ -143,14 +143,14 @@ class Stage:
         return all(read.get(row["epoch"]) == row["next"] for row in map(extent, self.daemons))
 
     def revive(self, daemon: Daemon) -> None:
-        """Start one that is dead, with what was synced if its power is gone."""
+        """Starts one that is dead, with what was synced if its power is gone."""
         daemon.kill()
         if machine := self._machines.get(daemon.data_path.name):
             machine.forget(daemon.data_path)
         daemon.start()
 
     def rename(self, daemon: Daemon) -> None:
-        """Start it again at other addresses."""
+        """Starts it again at other addresses."""
         daemon.restart(*self._flags, *fixed_ports())
 
 
@@ -172,7 +172,7 @@ def restart_nsqd(stage: Stage) -> None:
 
 
 def kill_nsqd(stage: Stage) -> None:
-    """One of them, at any moment, in the middle of publishing."""
+    """Kills one of them, at any moment, in the middle of publishing."""
     time.sleep(stage.random.uniform(0, 1))
     stage.revive(stage.random.choice(stage.daemons))
 
@@ -194,7 +194,7 @@ def rename_nsqd(stage: Stage) -> None:
 
 
 def restore_older_copy(stage: Stage) -> None:
-    """Of one of them, after more was read: an error, and the stream goes on with what comes then."""
+    """Restores an older copy of one of them after more was read: an error, and the stream goes on with the next."""
     stage.stream.kill_driver()  # it may still ignore losses
     daemon, publisher = stage.random.choice(stage.daemons), stage.publisher
     with publisher.paused:
@@ -217,7 +217,7 @@ def restore_older_copy(stage: Stage) -> None:
 
 
 def outlive_retention(stage: Stage) -> None:
-    """Empty the channel at one of them while no stream runs, and wait until no such message is kept: an error, and the
+    """Empties the channel at one of them while no stream runs, and waits until none of that is kept: an error, and the
     stream goes on with the next."""
     stage.stream.kill_driver()
     daemon = stage.random.choice(stage.daemons)
@@ -306,7 +306,7 @@ SHORT = (
 
 
 def play(row: Row, directory: Path, times: int | None = None) -> tuple[Tally, int, int]:
-    """The tally, how many messages were lost with an error, and how often the stream died and was started again."""
+    """Returns the tally, how many messages were lost with an error, and how often the stream died and began again."""
     with ExitStack() as stack:
         stage = Stage(row, directory, stack)
         stage.stream.go_on(2)

@@ -142,7 +142,7 @@ class StreamProcess:
         return {row["epoch"]: row["number"] for row in json.loads(positions)["positions"]}
 
     def fail(self, error: str) -> None:
-        """Wait until the stream, which may not run, ends with this error, and let it go on without what is lost."""
+        """Waits until the stream, which may not run, ends with this error, and lets it go on without what is lost."""
         if self._stream.code() is not None:
             self._replace()
         eventually(lambda: self._stream.code() is not None, error, PATIENCE)
