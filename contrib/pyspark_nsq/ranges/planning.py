@@ -97,7 +97,8 @@ class Planner:
         """
         settings = self._settings
         if settings.channel and not default:
-            self._make_channels()
+            for place in self.look_at_all():
+                self._make_channel(place)
         at, offsets = settings.starting_timestamp, settings.starting_offsets or default
         places = self.look_at_all(**_more(at=at, channel="" if default else settings.channel))
         _check_names(offsets, places, "startingOffsets")
@@ -117,11 +118,10 @@ class Planner:
         """Returns the positions behind the last messages of the logs that can be read now."""
         return positions_of(place.position(place.extent.next) for place in self.look())
 
-    def _make_channels(self) -> None:
-        for place in self.look_at_all():
-            node = Node(place.nsqd, self._settings)
-            if node.extent(place.topic, channel=self._settings.channel) is None:
-                node.create_channel(place.topic, self._settings.channel)
+    def _make_channel(self, place: Place) -> None:
+        node = Node(place.nsqd, self._settings)
+        if node.extent(place.topic, channel=self._settings.channel) is None:
+            node.create_channel(place.topic, self._settings.channel)
 
     def next(self, start: Positions, most: Positions | None = None) -> dict[Log, Position]:
         """Returns the end of the batch that begins at `start`: what there is now, or up to `most`, within the limits of
@@ -131,6 +131,7 @@ class Planner:
         for log, place in places.items():
             if log not in begins:
                 self._check_replaced(start, place, places)
+                self._make_channel(place)
                 begins[log] = place.position(place.extent.first)
         ends = {}
         for log, position in begins.items():
