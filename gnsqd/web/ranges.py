@@ -77,6 +77,7 @@ class Ranges:
         _check_epoch(log, parameters.get("epoch"), number)
         if seconds and number >= log.next:
             self._wait(log, number, seconds)
+            self._stand_in_line()  # with all who waited for the same message
             if topic.exiting:
                 self._registry.get_existing_topic(topic.name)
         end = min(end if "to" in parameters else log.next, log.next)

@@ -1,11 +1,14 @@
 """What no client can see of readers of ranges."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
+import pytest
 
 from gnsqd.hub.cooperative import yield_turn
+from gnsqd.hub.doorbell import Doorbell
 from gnsqd.web.ranges import Ranges
 
 
@@ -31,4 +34,39 @@ def test_others_run_between_any_two_readers() -> None:
     gevent.joinall(readers, raise_error=True)
     other.kill()
     assert [event for event in events if event] == [*"0134"] * 3
+    assert all(not before or not after for before, after in pairwise(events)), events
+
+
+def test_others_run_between_any_two_readers_that_waited_for_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing: Any = None
+    ranges = Ranges(nothing, nothing)
+    events: list[str] = []
+    bells: list[Doorbell] = []
+
+    def wait(bell: Doorbell, timeout: float) -> None:
+        bells.append(bell)
+        bell.wait(timeout)
+
+    def read(number: int, end: int, size: int) -> tuple[list[bytes], int]:
+        events.append("read")
+        return [b""], end
+
+    def run() -> None:
+        while True:
+            yield_turn()
+            events.append("")
+
+    position = {"next": 1, "2": 2}.__getitem__
+    log = SimpleNamespace(next=1, is_open=True, wait=wait, read=read, position=position)
+    monkeypatch.setattr(ranges, "_find_log", lambda name: (SimpleNamespace(exiting=False, name=name), log))
+    request: Any = SimpleNamespace(query="topic=t&from=next&to=2&wait=10s&format=records", broken=False)
+    readers = [gevent.spawn(ranges.get_messages, request) for _ in range(5)]
+    gevent.sleep(0)
+    other = gevent.spawn(run)
+    log.next = 2
+    for bell in bells:
+        bell.ring()
+    gevent.joinall(readers, raise_error=True)
+    other.kill()
+    assert events.count("read") == len(bells) == 5
     assert all(not before or not after for before, after in pairwise(events)), events
