@@ -91,7 +91,7 @@ class LogRange:
         """Returns the number that `text` is; or `first`, `next`, or as `History.position`. May yield."""
         if text.isdecimal() and len(text) < 16:  # an id has 16 digits
             return int(text)
-        return self.next if text == "next" else self._history.position(text, self.first)
+        return self.next if text == "next" else min(self._history.position(text, self.first), self.next)
 
     def published(self, number: int) -> int | None:
         """Returns when the first message from `number` on was published (wall clock, ns), None if there is none."""

@@ -59,6 +59,7 @@ def test_what_no_fsync_has_confirmed_is_not_in_the_range(
     commit = spawn(publish, daemon.topic, b"2")
     begun.wait(10)
     assert read(daemon) == [(1, b"1")]
+    assert range_of(daemon).position("2100-01-01T00:00:00Z") == range_of(daemon).next == 2
     fails.insert(0, False)
     waiting = spawn(range_of(daemon).wait, Doorbell(), 60.0)
     settle()
