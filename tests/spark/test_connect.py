@@ -21,8 +21,9 @@ def test_each_action_on_a_frame_has_the_same_rows(gnsqd: Daemon, tmp_path: Path)
     given = {"subscribe": "orders", "channel": "spark", "spoolLocation": str(tmp_path / "spool")}
     script = str(Path(__file__).with_name("connect_job.py"))
     job = [sys.executable, script, json.dumps(daemon_options(gnsqd) | given)]
+    environment = spark_environment() | {"SPARK_TESTING": "1"}  # the server takes any free port
     result = subprocess.run(
-        job, cwd=tmp_path, env=spark_environment(), capture_output=True, text=True, timeout=240, check=False
+        job, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
     rows = [line for line in result.stdout.splitlines() if "rows [" in line]
     assert rows, result.stdout + result.stderr
