@@ -85,7 +85,7 @@ def _faulty(function: Any, name: str, moment: str, within: str) -> Any:
             function(*args_before, ids[: len(ids) // 32 * 16], **kwargs)
             _inject(action)
         result = function(*args, **kwargs)
-        if action:
+        if action and moment == "after":
             _inject(action)
         return result
 
