@@ -35,8 +35,6 @@ _READ_RETENTION = 86400.0  # seconds that batch reads are kept at least, since S
 
 _log = logging.getLogger(__name__)
 
-_log = logging.getLogger(__name__)
-
 
 class Retention:
     """Keeps one stream's spool within its limits, on the driver; made when the stream is started."""
