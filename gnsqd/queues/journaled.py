@@ -344,9 +344,7 @@ class JournalDeferred(Deferred):
         """Drops the messages with numbers less than `end`, which the caller finishes."""
         for message in [message for message in self if message.number < end]:
             super().cancel(message.deadline, message)
-        stored = [(due, number) for due, number in self._notes.deferred if number >= end]
-        if len(stored) < len(self._notes.deferred):
-            self._notes.deferred = Schedule(*zip(*stored, strict=True))
+        self._notes.deferred.drop_before(end)
 
     def find_stored(self, number: int, near: int) -> tuple[int, Message] | None:
         """Finds a message that only the backend has, probably held back until about `near`. StorageError."""

@@ -14,7 +14,9 @@ TIMES = st.integers(0, 30)
 
 
 @given(
-    st.lists(st.tuples(TIMES, st.sampled_from(["push", "push", "push", "extend", "pop", "remove"])), max_size=200),
+    st.lists(
+        st.tuples(TIMES, st.sampled_from(["push", "push", "push", "extend", "pop", "remove", "drop"])), max_size=200
+    ),
     st.lists(TIMES, max_size=40),
     st.sampled_from([2, 3, 8]),
 )
@@ -42,6 +44,10 @@ def compare_with_a_list(steps: list[tuple[int, str]], begin: list[int]) -> None:
             count = min(sum(entry[0] <= time for entry in expected), 3)
             assert due == [entry[1] for entry in expected[:count]]
             del expected[:count]
+        elif step == "drop":
+            end = (number, 1000 + time, 10_000 + 2 * number)[time % 3]
+            tested.drop_before(end)
+            expected = [entry for entry in expected if entry[1] >= end]
         else:
             present = expected[time % len(expected)] if expected else (0, -1)
             for near in (present[0], 0, 99)[number % 3 :]:
