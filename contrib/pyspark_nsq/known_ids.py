@@ -8,7 +8,11 @@ rewind also repeats messages as first attempts: with `deliverRewound`, these are
 The segments of uncommitted batches are looked at themselves. When a batch is committed, `archive` puts its ids into
 files that are sorted and named after what a reader must know to pass them by:
 
+<<<<<<< ours
     {batch}-{number}-{start time of the nsqd}-{confirmed|suspect}-{lowest id}-{highest id}.ids
+=======
+    {batch}-{number}-{messages}-{start time of the nsqd}-{confirmed|suspect}-{lowest id}-{highest id}.ids
+>>>>>>> theirs
 
 with the ids in hexadecimal; each is a segment without messages. Suspects are ids whose FIN nobody has confirmed. nsqd's
 ids begin with the time, so ranges rarely overlap, and hardly a file is ever opened.
@@ -28,7 +32,11 @@ from pyspark_nsq.segment import ID_LENGTH, Entry, EntryKind, fixed_size_ids, pac
 from pyspark_nsq.spool import Chain, Spool
 
 _IDS_OF_A_FILE = 500_000
+<<<<<<< ours
 _NAME = re.compile(r"(\d+)-\d+-(\d+)-(confirmed|suspect)-([0-9a-f]+)-([0-9a-f]+)\.ids")
+=======
+_NAME = re.compile(r"(\d+)-\d+-(\d+)-(\d+)-(confirmed|suspect)-([0-9a-f]+)-([0-9a-f]+)\.ids")
+>>>>>>> theirs
 
 
 class IdsFile(NamedTuple):
@@ -80,7 +88,12 @@ def archive(spool: Spool, batch: int) -> int:
         for number, ids in enumerate(_sorted_ids(entries)):
             low, high = min(one[:ID_LENGTH] for one in ids.values()), max(one[-ID_LENGTH:] for one in ids.values())
             doubt = "confirmed" if sure else "suspect"
+<<<<<<< ours
             name = f"{batch:010d}-{number:04d}-{started}-{doubt}-{low.hex()}-{high.hex()}.ids"
+=======
+            messages = sum(map(len, ids.values())) // ID_LENGTH
+            name = f"{batch:010d}-{number:04d}-{messages}-{started}-{doubt}-{low.hex()}-{high.hex()}.ids"
+>>>>>>> theirs
             path = os.path.join(directory, name)
             place(path).replace(path, pack_entry(EntryKind.SEGMENT, 0, started, ids))
     return dropped
