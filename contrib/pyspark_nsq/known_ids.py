@@ -8,11 +8,7 @@ rewind also repeats messages as first attempts: with `deliverRewound`, these are
 The segments of uncommitted batches are looked at themselves. When a batch is committed, `archive` puts its ids into
 files that are sorted and named after what a reader must know to pass them by:
 
-<<<<<<< ours
-    {batch}-{number}-{start time of the nsqd}-{confirmed|suspect}-{lowest id}-{highest id}.ids
-=======
     {batch}-{number}-{messages}-{start time of the nsqd}-{confirmed|suspect}-{lowest id}-{highest id}.ids
->>>>>>> theirs
 
 with the ids in hexadecimal; each is a segment without messages. Suspects are ids whose FIN nobody has confirmed. nsqd's
 ids begin with the time, so ranges rarely overlap, and hardly a file is ever opened.
@@ -32,11 +28,7 @@ from pyspark_nsq.segment import ID_LENGTH, Entry, EntryKind, fixed_size_ids, pac
 from pyspark_nsq.spool import Chain, Spool
 
 _IDS_OF_A_FILE = 500_000
-<<<<<<< ours
-_NAME = re.compile(r"(\d+)-\d+-(\d+)-(confirmed|suspect)-([0-9a-f]+)-([0-9a-f]+)\.ids")
-=======
 _NAME = re.compile(r"(\d+)-\d+-(\d+)-(\d+)-(confirmed|suspect)-([0-9a-f]+)-([0-9a-f]+)\.ids")
->>>>>>> theirs
 
 
 class IdsFile(NamedTuple):
@@ -44,6 +36,7 @@ class IdsFile(NamedTuple):
 
     path: str
     batch: int
+    messages: int
     started: int
     confirmed: bool
     low: bytes
@@ -54,20 +47,21 @@ class IdsFile(NamedTuple):
         """None if the name is none of an ids file."""
         if not (match := _NAME.fullmatch(os.path.basename(path))):
             return None
-        batch, started, doubt, low, high = match.groups()
-        return cls(path, int(batch), int(started), doubt == "confirmed", bytes.fromhex(low), bytes.fromhex(high))
+        batch, messages, started, doubt, low, high = match.groups()
+        return cls(
+            path, int(batch), int(messages), int(started), doubt == "confirmed", bytes.fromhex(low), bytes.fromhex(high)
+        )
 
 
-def ids_files(spool: Spool, nsqd: str) -> list[IdsFile]:
-    """Returns all ids files of an nsqd."""
-    directory = spool.ids_directory(nsqd)
-    return [file for name in sorted(names_in(directory)) if (file := IdsFile.of(os.path.join(directory, name)))]
+def ids_files(spool: Spool, *nsqds: str) -> list[IdsFile]:
+    """Returns the ids files of the nsqds."""
+    paths = [os.path.join(where, name) for where in map(spool.ids_directory, nsqds) for name in sorted(names_in(where))]
+    return [file for path in paths if (file := IdsFile.of(path))]
 
 
 def all_ids_files(spool: Spool) -> list[IdsFile]:
-    """All ids files of a stream."""
-    names = names_in(os.path.join(spool.directory, "ids"))
-    return [file for name in names for file in ids_files(spool, unquote(name))]
+    """Returns all ids files of a stream."""
+    return ids_files(spool, *map(unquote, names_in(os.path.join(spool.directory, "ids"))))
 
 
 def archive(spool: Spool, batch: int) -> int:
@@ -88,12 +82,8 @@ def archive(spool: Spool, batch: int) -> int:
         for number, ids in enumerate(_sorted_ids(entries)):
             low, high = min(one[:ID_LENGTH] for one in ids.values()), max(one[-ID_LENGTH:] for one in ids.values())
             doubt = "confirmed" if sure else "suspect"
-<<<<<<< ours
-            name = f"{batch:010d}-{number:04d}-{started}-{doubt}-{low.hex()}-{high.hex()}.ids"
-=======
             messages = sum(map(len, ids.values())) // ID_LENGTH
             name = f"{batch:010d}-{number:04d}-{messages}-{started}-{doubt}-{low.hex()}-{high.hex()}.ids"
->>>>>>> theirs
             path = os.path.join(directory, name)
             place(path).replace(path, pack_entry(EntryKind.SEGMENT, 0, started, ids))
     return dropped

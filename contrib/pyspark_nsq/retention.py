@@ -27,7 +27,7 @@ from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import place
 from pyspark_nsq.known_ids import all_ids_files, archive
 from pyspark_nsq.options import Settings
-from pyspark_nsq.segment import HEADER_SIZE, ID_LENGTH, EntryKind, read_entry
+from pyspark_nsq.segment import EntryKind, read_entry
 from pyspark_nsq.spool import Spool, split_chain_name
 
 CONFIRMED_RETENTION = 600.0
@@ -85,7 +85,7 @@ class Retention:
                 continue
             left["spool_bytes"] += size
             if file is not None and not file.confirmed:
-                left["suspects"] += (size - HEADER_SIZE) // ID_LENGTH
+                left["suspects"] += file.messages
         return left
 
 

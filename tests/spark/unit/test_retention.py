@@ -21,7 +21,7 @@ from pyspark_nsq.spool import Spool
 from spark.unit.fake_nsqd import frames_of
 from spark.unit.interruption import BOTH_PLACES
 
-TOPIC, NSQD = "t", "n:4150"
+TOPIC, NSQD = "a-topic-with-a-long-name", "n:4150"
 RUN = 1234  # when the nsqd was started
 SETTINGS = Settings(spool_retention=3600.0, dedup_retention=7200.0)
 
