@@ -112,7 +112,9 @@ class Planner:
         at, offsets = self._settings.ending_timestamp, self._settings.ending_offsets or LATEST
         places = self.look_at_all(**_more(at=at))
         _check_names(offsets, places, "endingOffsets")
-        return positions_of(place.position(place.extent.at if at else _number(offsets, place, 0)) for place in places)
+        return positions_of(
+            place.position(place.extent.at if at else _number(offsets, place, place.extent.next)) for place in places
+        )
 
     def latest(self) -> dict[Log, Position]:
         """Returns the positions behind the last messages of the logs that can be read now."""

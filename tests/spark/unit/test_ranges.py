@@ -115,6 +115,9 @@ def test_batch_has_what_the_options_name_as_often_as_one_likes(durable: Factory)
     publish(nsqd, "t", *sizes)
     begin = json.dumps({"t": {name(nsqd): 1001}})
     assert [row["value"] for row in batch(nsqd, startingOffsets=begin)] == [*sizes]
+    other = durable()
+    publish(other, "t", b"of a node that the options do not name")
+    assert len(batch(nsqd, other, startingOffsets=begin, endingOffsets=begin)) == 1
 
 
 @pytest.mark.parametrize(
