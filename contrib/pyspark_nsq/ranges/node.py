@@ -29,7 +29,7 @@ class Unreadable(NsqSourceError):
 
 class Extent(NamedTuple):
     """The messages of a log, from number `first` up to, not including, `next`; the position of the channel, and the
-    number at a point in time, where they were asked for."""
+    number at a point in time, where they were asked for. The last message was published at `last_published` (ns)."""
 
     epoch: str
     first: int
@@ -37,6 +37,7 @@ class Extent(NamedTuple):
     bytes: int
     position: int = 0
     at: int = 0
+    last_published: int | None = None
 
 
 class Node:
@@ -56,6 +57,11 @@ class Node:
             code = answer.get("message")
             self._refuse(f"{status} {code}", none=status == 404 or code == "NO_JOURNAL")
         return Extent(**{name: answer[name] for name in Extent._fields if name in answer})
+
+    def published(self, topic: str, epoch: str, number: int) -> int:
+        """Returns when a message was published (ns), 0 if it is not there any more."""
+        query = {"topic": topic, "epoch": epoch, "from": str(number), "to": str(number + 1)}
+        return int(self._ask("GET", "/topic/messages", **query)[1].get("timestamp", 0))
 
     def create_channel(self, topic: str, channel: str) -> None:
         self._expect("/channel/create", topic=topic, channel=channel)

@@ -42,7 +42,9 @@ class Place(NamedTuple):
         return self.topic, self.extent.epoch
 
     def position(self, number: int, begin: int | None = None) -> Position:
-        return Position(self.topic, self.nsqd.name, self.extent.epoch, number, number if begin is None else begin)
+        published = self.extent.last_published or 0 if number == self.extent.next else 0
+        begin = number if begin is None else begin
+        return Position(self.topic, self.nsqd.name, self.extent.epoch, number, begin, published)
 
 
 class Planner:
@@ -145,11 +147,17 @@ class Planner:
                 self._lose(place, text)
                 begins[log] = place.position(place.extent.next)
                 continue
+            if place.extent.next > number and position.published and self._is_other(place, position):
+                self._lose(place, f"message {number - 1} is not the one that was read: an older copy was restored")
             last = place.extent.next
             if most is not None:
                 last = min(last, most[log].number if log in most else number)
             ends[log] = max(last, number)
         return self._limited(begins, ends, places)
+
+    def _is_other(self, place: Place, position: Position) -> bool:
+        published = Node(place.nsqd, self._settings).published(*place.log, position.number - 1)
+        return published not in (0, position.published)
 
     def _check_replaced(self, start: Positions, place: Place, places: Mapping[Log, Place]) -> None:
         for position in start.values():
@@ -172,7 +180,8 @@ class Planner:
             taken = {log: min(count, -(-allowed[log] // means[log])) for log, count in taken.items()}
         result = {**begins}
         for log, count in taken.items():
-            result[log] = places[log].position(begins[log].number + count, begins[log].begin)
+            if count or places[log].nsqd.name != begins[log].node:
+                result[log] = places[log].position(begins[log].number + count, begins[log].begin)
         return result
 
     def unread(self, positions: Positions) -> dict[str, dict[str, int]]:

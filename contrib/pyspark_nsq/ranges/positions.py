@@ -1,7 +1,8 @@
 """Positions in logs, and the ranges between them. Spark's checkpoint has a stream's positions as JSON:
 
     {"version": 1, "channel": "archive",
-     "positions": [{"topic": "clicks", "node": "node-a:4150", "epoch": "a3fd2c7f6e40d096", "number": 5001, "begin": 1}]}
+     "positions": [{"topic": "clicks", "node": "node-a:4150", "epoch": "a3fd2c7f6e40d096", "number": 5001, "begin": 1,
+                    "published": 1795771063003280014}]}
 
 The epoch names the log: a node that comes back under another address goes on where it was, and a topic that was deleted
 and made again is another log.
@@ -19,13 +20,14 @@ Log = tuple[str, str]  # topic, epoch
 
 class Position(NamedTuple):
     """The number of the next message to read from a log, and of the first that was to be read; `node` is the nsqd that
-    had the log last."""
+    had the log last. The message before `number` was `published` then (ns), if that is not 0."""
 
     topic: str
     node: str
     epoch: str
     number: int
     begin: int
+    published: int = 0
 
     @property
     def log(self) -> Log:

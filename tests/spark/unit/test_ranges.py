@@ -290,6 +290,15 @@ def test_older_copy_is_noticed(durable: Factory, tmp_path: Path) -> None:
     assert stream.next() == []
     publish(nsqd, "t", b"4")
     assert [row["value"] for row in stream.next()] == [b"4"]
+    nsqd.terminate()
+    shutil.rmtree(nsqd.data_path)
+    shutil.copytree(tmp_path / "copy", nsqd.data_path)
+    nsqd.start()
+    publish(nsqd, "t", b"5", b"6", b"7")
+    stream.given["failOnDataLoss"] = "true"
+    stream.restart()
+    stream = loses(stream, "message 2 is not the one that was read: an older copy was restored")
+    assert [row["value"] for row in stream.next()] == [b"6", b"7"]
 
 
 def test_messages_past_the_retention_are_an_error(durable: Factory) -> None:
