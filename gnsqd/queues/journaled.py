@@ -138,7 +138,7 @@ class JournalBackend(Backend):
             return False
         if first > start:
             end = min(first, self._runs[0][1])
-            # Those that are finished are of consumers that requeued them after an `advance`.
+            # Finished messages here are of consumers that requeued them after an `advance`.
             if lost := self.notes.finished.gaps(start, end):
                 text = "JOURNAL(%s): %d messages from %d on can't be read and are lost"
                 self._log.error(text, name, lost.count(), lost.begin)

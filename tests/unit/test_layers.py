@@ -54,7 +54,9 @@ ON_EXECUTORS = ("gnsqd.shared", "pyspark_nsq", "pyspark_nsq_diskqueue")
 EXECUTOR_LIBRARIES = {"pyarrow", "pyspark"}
 
 # The modules that define what Spark calls. All others are imported without pyspark.
-PYSPARK_MODULES = {"automatic", "batch_reader", "catalog_table", "data_source", "listener", "stream_reader", "writer"}
+PYSPARK_MODULES = {
+    *("admission", "automatic", "batch_reader", "catalog_table", "data_source", "listener", "stream_reader", "writer"),
+}
 
 # All of gnsqd that gnsqadmin may import besides gnsqd.shared: it needs no gevent.
 SHARED = (
