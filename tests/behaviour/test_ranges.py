@@ -1,4 +1,4 @@
-"""The log of a topic, read by number over HTTP (contrib/docs/replay.md). Only ours has this."""
+"""The log of a topic, read by number over HTTP (contrib/docs/logs.md). Only ours has this."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The HTTP API of one gnsqd, as far as it is about logs (gnsqd's documents: replay.md)."""
+"""The HTTP API of one gnsqd, as far as it is about logs (gnsqd's documents: logs.md)."""
 
 import http.client
 import json
