@@ -342,8 +342,10 @@ class JournalDeferred(Deferred):
 
     def drop_before(self, end: int) -> None:
         """Drops the messages with numbers less than `end`, which the caller finishes."""
-        for message in [message for message in self if message.number < end]:
-            super().cancel(message.deadline, message)
+        kept = [message for message in self if message.number >= end]
+        if len(kept) < len(self._messages):
+            self._messages = {message.id: message for message in kept}
+            self._by_due = Schedule([message.deadline for message in kept], kept, list)
         self._notes.deferred.drop_before(end)
 
     def find_stored(self, number: int, near: int) -> tuple[int, Message] | None:
