@@ -90,7 +90,7 @@ class LogRange:
     def position(self, text: str) -> int:
         """Returns the number that `text` is; or `first`, `next`, or as `History.position`. May yield."""
         if text.isdecimal() and len(text) < 16:  # an id has 16 digits
-            return int(text)
+            return max(int(text), 1)
         return self.next if text == "next" else min(self._history.position(text, self.first), self.next)
 
     def published(self, number: int) -> int | None:

@@ -80,6 +80,8 @@ def test_range_begins_and_ends_at_any_point(nsqd: Daemon) -> None:
     for query, begin, end in (
         ("", 1, 101),
         ("&from=first&to=next", 1, 101),
+        ("&from=0&to=5", 1, 5),
+        ("&from=0&to=0", 1, 1),
         ("&from=40", 40, 101),
         ("&from=40&to=64", 40, 64),
         ("&from=40&to=40", 40, 40),

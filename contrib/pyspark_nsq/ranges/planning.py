@@ -256,7 +256,7 @@ def _number(offsets: Offsets, place: Place, otherwise: int) -> int:
                     f"topic {place.topic!r} at nsqd {place.nsqd.name} ends at message {place.extent.next}, "
                     f"but the options name message {given}"
                 )
-            return given
+            return max(given, 1)
         offsets = "" if given is None else _SPECIAL[given]
     if offsets == LATEST:
         return place.extent.next

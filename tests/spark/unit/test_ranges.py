@@ -126,6 +126,7 @@ def test_batch_has_what_the_options_name_as_often_as_one_likes(durable: Factory)
         ({"startingOffsets": "earliest"}, 1, 101),
         ({"startingOffsets": "latest"}, 101, 101),
         ({"startingOffsets": 40}, 40, 101),
+        ({"startingOffsets": 0, "endingOffsets": 3}, 1, 3),
         ({"startingOffsets": -2, "endingOffsets": 40}, 1, 40),
         ({"startingOffsets": -1}, 101, 101),
         ({"startingOffsets": 60, "endingOffsets": 50}, 60, 60),
