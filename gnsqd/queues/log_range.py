@@ -5,7 +5,6 @@ distinguishes it from another log: of a topic that was deleted and made again, o
 """
 
 from contextlib import suppress
-from sys import maxsize
 
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.queues.history import History
@@ -68,9 +67,9 @@ class LogRange:
 
     def _next_kept(self, number: int) -> int:
         """Returns the number of the first message, from `number` on, that is kept."""
-        kept = [finished.gaps(number, maxsize).begin for finished in self._finished]
-        absent = self._journal.retention.absent.gaps(max(number, self._journal.retention.begin), maxsize)
-        return min([*kept, absent.begin] if absent else kept)
+        retention = self._journal.retention
+        retained = retention.absent.missing(max(number, retention.begin))
+        return min([retained, *(finished.missing(number) for finished in self._finished)])
 
     @property
     def next(self) -> int:

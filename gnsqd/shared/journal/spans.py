@@ -38,6 +38,11 @@ class Spans:
         block = bisect_right(self._firsts, number) - 1
         return block >= 0 and number < self._ends[block][bisect_right(self._starts[block], number) - 1]
 
+    def missing(self, number: int) -> int:
+        """Returns the first number, from this one on, that is not in the set."""
+        block = bisect_right(self._firsts, number) - 1
+        return number if block < 0 else max(self._ends[block][bisect_right(self._starts[block], number) - 1], number)
+
     @property
     def floor(self) -> int:
         """Every number below is in the set, this one is not."""

@@ -46,6 +46,7 @@ def test_spans_hold_what_a_set_would(
     assert spans.floor == next(number for number in range(62) if number not in numbers)
     assert spans.ceiling == max(numbers, default=-1) + 1
     assert [number in spans for number in range(61)] == [number in numbers for number in range(61)]
+    assert spans.missing(window[0]) == next(number for number in range(window[0], 62) if number not in numbers)
     assert numbers_of(spans.gaps(*window)) == set(range(*window)) - numbers
     assert numbers_of(spans.without(other)) == numbers - other_numbers
     assert bool(spans) == bool(numbers)
