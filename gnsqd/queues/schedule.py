@@ -24,7 +24,7 @@ class Schedule:
 
     __slots__ = ("_block", "_dues", "_numbers")
 
-    def __init__(self, dues: Sequence[int] = (), numbers: Sequence[int] = (), block: Any = NUMBERS) -> None:
+    def __init__(self, dues: Sequence[int] = (), numbers: Sequence[Any] = (), block: Any = NUMBERS) -> None:
         self._block = block
         order = sorted(range(len(dues)), key=dues.__getitem__)
         blocks = [order[start : start + MAX_BLOCK] for start in range(0, len(order), MAX_BLOCK)]
