@@ -297,7 +297,7 @@ SHORT = (
     Row("executor killed at each second point from seal to FIN", tuple(map(inject, SEAL_TO_FIN[::2])), 1, cluster=True),
     Row(
         "ranges: Python worker killed, power of nsqd lost twice",
-        (*RANGE_WORKER[1:], *RANGE_NSQD[::3]),
+        (*RANGE_WORKER[1:], *RANGE_NSQD[2::3]),
         1,
         durability="disk",
         power=True,
