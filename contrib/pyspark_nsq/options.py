@@ -156,7 +156,8 @@ def _check_mode(values: dict[str, Any], options: Mapping[str, str], use: str) ->
     """Also settles the mode, but that of a stream that may read ranges."""
     rows = {row.field: row.name for row in OPTIONS}
     ranges = [rows[field] for field in _OF_RANGES if field in values]
-    deliveries = [rows[field] for field in _OF_DELIVERIES if field in values]
+    given = values.keys() - {"peek"} if values.get("peek") else values  # ranges only look anyway
+    deliveries = [rows[field] for field in _OF_DELIVERIES if field in given]
     mode = values.setdefault("mode", "auto")
     if mode == "auto" and (ranges or deliveries or use == READ):
         values["mode"] = mode = "ranges" if ranges else "deliveries"

@@ -49,6 +49,7 @@ def test_keys_know_no_case() -> None:
         ("readStream", "startingOffsets", "Latest", "starting_offsets", "latest"),
         ("read", "endingOffsets", '{"t": {"h:1": -1}}', "ending_offsets", {"t": {"h:1": -1}}),
         ("read", "endingOffsets", "latest", "mode", "ranges"),
+        ("read", "peek", "true", "mode", "deliveries"),
         ("readStream", "maxBytesPerTrigger", "1m", "mode", "ranges"),
         ("readStream", "mode", "auto", "mode", "auto"),
         ("readStream", "startingTimestamp", "1795769553168", "starting_timestamp", "2026-11-27T08:52:33.168+00:00"),
@@ -80,6 +81,10 @@ def test_keys_know_no_case() -> None:
 )
 def test_values_are_read(use: str, name: str, text: str, field: str, value: object) -> None:
     assert getattr(parse({**USES[use], name: text}, use), field) == value
+
+
+def test_a_range_is_looked_at() -> None:
+    assert parse({**READ, "peek": "true", "startingOffsets": "latest"}, "read").mode == "ranges"
 
 
 def test_an_option_of_tls_switches_it_on() -> None:
@@ -125,6 +130,7 @@ def with_each(option: str, values: Iterable[str], expected: str) -> list[tuple[M
 # By use, options besides the right ones, without the ones that are empty here, and a part of the error.
 REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
     "read": [
+        ({"peek": "false", "mode": "ranges"}, "option 'peek' contradicts 'mode', which is ranges"),
         ({"subscribe": "a,,b"}, "option 'subscribe' has the value 'a,,b': expected values between commas"),
         ({"subscribe": "a,b,a"}, "expected each value once, but 'a' is there more often"),
         ({"subscribe": "a b"}, "but 'a b' is not that"),
