@@ -246,6 +246,7 @@ def test_messages_beyond_the_retention_are_gone(retaining: Daemon) -> None:
     row = extent(nsqd)
     assert row["next"] == 101
     assert [line["number"] for line in rows(nsqd, "&from=first")] == [*range(row["first"], 101)]
+    eventually(lambda: ask(nsqd, f"{MESSAGES}&from=1&to=2")[0] == 410)  # once the segment is deleted
     status, answer = ask(nsqd, f"{MESSAGES}&from=1")
     error = json.loads(answer)
     assert (status, error.pop("message")) == (410, "MESSAGES_GONE")
