@@ -59,11 +59,16 @@ class Planner:
         self._failures: dict[str, _Failure] = {}  # by nsqd
 
     def look(self, **more: str) -> list[Place]:
-        """Returns the logs that can be read now; `more` as for `Node.extent`. DiscoveryError if nobody knows which
-        nsqds there are; NoRanges."""
+        """Returns the logs that can be read now; `more` as for `Node.extent`. DiscoveryError if nobody knows, or has
+        known, which nsqds there are; NoRanges."""
         if monotonic() - self._listed >= _LIST_SECONDS:
             topics = self._settings.topics
-            self._nsqds = [(topic, nsqd) for topic in topics for nsqd in find_nsqds(self._settings, topic)]
+            try:
+                self._nsqds = [(topic, nsqd) for topic in topics for nsqd in find_nsqds(self._settings, topic)]
+            except DiscoveryError as error:
+                if not self._nsqds:
+                    raise
+                _log.warning("%s; the nsqds known are read", error)
             self._listed = monotonic()
         found = []
         for topic, nsqd in self._nsqds:

@@ -5,7 +5,7 @@ import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -18,6 +18,7 @@ from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 from pyspark_nsq.columns import ARROW_SCHEMA
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.options import parse
+from pyspark_nsq.ranges import planning
 from pyspark_nsq.ranges.automatic import AutomaticStreamReader
 from pyspark_nsq.ranges.batch_reader import plan
 from pyspark_nsq.ranges.node import NoRanges, Unreadable
@@ -249,6 +250,22 @@ def test_log_that_comes_later_is_read_from_its_beginning(durable: Factory, gnsqd
     assert [row["value"] for row in stream.next()] == [b"1", b"2", b"3"]
     wait_for(second, "t", "c", depth=0)
     assert stream.next() == []
+
+
+def test_stream_goes_on_without_nsqlookupd(durable: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(*_: object) -> NoReturn:
+        raise DiscoveryError("no nsqlookupd answers")
+
+    nsqd = durable()
+    stream = Stream(nsqd)
+    monkeypatch.setattr(planning, "find_nsqds", find)
+    monkeypatch.setattr(planning, "_LIST_SECONDS", 0.0)
+    publish(nsqd, "t", b"1")
+    end = stream.reader.latestOffset(stream.checkpoint)
+    assert numbers(read(*stream.reader.partitions(stream.checkpoint, end))) == [1]
+    stream.restart()
+    with pytest.raises(DiscoveryError, match="no nsqlookupd answers"):
+        stream.next()
 
 
 def loses(stream: Stream, error: str) -> Stream:
