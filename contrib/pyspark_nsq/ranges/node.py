@@ -66,14 +66,17 @@ class Node:
     def create_channel(self, topic: str, channel: str) -> None:
         self._expect("/channel/create", topic=topic, channel=channel)
 
-    def advance(self, topic: str, epoch: str, channel: str, number: int) -> None:
-        """Finishes everything before `number` in the channel."""
-        self._expect("/channel/advance", topic=topic, channel=channel, epoch=epoch, to=str(number))
+    def advance(self, topic: str, epoch: str, channel: str, number: int) -> int:
+        """Finishes everything before `number` in the channel, as far as the topic has handed it over; returns its
+        position."""
+        answer = self._expect("/channel/advance", topic=topic, channel=channel, epoch=epoch, to=str(number))
+        return int(answer["position"])
 
-    def _expect(self, path: str, **query: str) -> None:
+    def _expect(self, path: str, **query: str) -> dict[str, Any]:
         status, answer = self._ask("POST", path, **query)
         if status != 200:
             self._refuse(f"{status} {answer.get('message')} to {path}")
+        return answer
 
     def _refuse(self, what: str, none: bool = False) -> None:
         text = f"nsqd {self.nsqd.name} answered {what} at HTTP address {name_of(self.nsqd.http)}"

@@ -57,6 +57,7 @@ class Planner:
         self._nsqds: list[tuple[str, Nsqd]] = []  # with a topic that each may have
         self._listed = -_LIST_SECONDS  # when these were (monotonic)
         self._failures: dict[str, _Failure] = {}  # by nsqd
+        self._advanced: dict[Log, int] = {}  # to which numbers the channel was
 
     def look(self, **more: str) -> list[Place]:
         """Returns the logs that can be read now; `more` as for `Node.extent`. DiscoveryError if nobody knows, or has
@@ -224,8 +225,11 @@ class Planner:
         for log, position in positions.items():
             if (place := self.places.get(log)) is None or place.nsqd.name in self._failures:
                 continue
+            if self._advanced.get(log, 0) >= position.number:
+                continue
             try:
-                Node(place.nsqd, self._settings).advance(*log, self._settings.channel, position.number)
+                node = Node(place.nsqd, self._settings)
+                self._advanced[log] = node.advance(*log, self._settings.channel, position.number)
             except DiscoveryError as error:
                 _log.warning("the channel is not advanced: %s", error)
 

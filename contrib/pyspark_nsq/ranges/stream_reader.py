@@ -14,6 +14,7 @@ from pyspark_nsq.ranges.planning import Planner
 from pyspark_nsq.ranges.positions import Positions, from_json, to_json
 
 _LOOK_INTERVAL = 0.25  # seconds between looks while there is nothing new
+_COMMIT_INTERVAL = 5.0  # seconds after which an advance that failed is tried again then
 
 
 class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -30,6 +31,7 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked = 0.0  # when there was nothing (monotonic)
         self._latest: dict[str, Any] | None = None
         self._committed: Positions | None = None
+        self._commit_again = 0.0  # when (monotonic)
 
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -55,7 +57,7 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = {"unread": self._planner.unread(ends)}
         if ends == positions:
             self._looked = time.monotonic()
-            if positions != self._committed:
+            if positions != self._committed or time.monotonic() >= self._commit_again:
                 self.commit(start)  # Spark does that with the next batch only, which may come tomorrow
             return start
         self._looked = 0.0
@@ -80,3 +82,4 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Advances the channel: the sink has everything up to `end`."""
         self._committed = from_json(end, self._settings.channel)
         self._planner.commit(self._committed)
+        self._commit_again = time.monotonic() + _COMMIT_INTERVAL

@@ -18,7 +18,7 @@ from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 from pyspark_nsq.columns import ARROW_SCHEMA
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.options import parse
-from pyspark_nsq.ranges import planning
+from pyspark_nsq.ranges import planning, stream_reader
 from pyspark_nsq.ranges.automatic import AutomaticStreamReader
 from pyspark_nsq.ranges.batch_reader import plan
 from pyspark_nsq.ranges.node import NoRanges, Unreadable
@@ -266,6 +266,21 @@ def test_stream_goes_on_without_nsqlookupd(durable: Factory, monkeypatch: pytest
     stream.restart()
     with pytest.raises(DiscoveryError, match="no nsqlookupd answers"):
         stream.next()
+
+
+def test_channel_is_advanced_later_if_its_nsqd_was_away(durable: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_reader, "_COMMIT_INTERVAL", 0.0)
+    nsqd = durable()
+    publish(nsqd, "t", b"1")
+    stream = Stream(nsqd)
+    stream.next(commits=False)
+    end = stream.reader.latestOffset(stream.checkpoint)
+    nsqd.terminate()
+    stream.reader.commit(end)
+    nsqd.start()
+    wait_for(nsqd, "t", "c", depth=1)
+    assert stream.reader.latestOffset(end) == end
+    wait_for(nsqd, "t", "c", depth=0)
 
 
 def loses(stream: Stream, error: str) -> Stream:
