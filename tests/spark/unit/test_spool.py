@@ -166,3 +166,16 @@ def test_chains_are_named_after_their_nsqd(spool: Spool, nsqd: str) -> None:
     assert name == nsqd
     assert chain.directory == spool.chain(3, 12, nsqd).directory
     assert spool.batches() == [3]
+
+
+def test_messages_of_a_batch_are_counted_without_segments_that_are_lost(spool: Spool) -> None:
+    chain = opened(spool)
+    for _ in range(4):
+        chain.append(segment())
+    header, ids, missing, _ = [Path(entry.path) for entry in chain.entries]
+    header.write_bytes(b"x" * 200)
+    ids.write_bytes(ids.read_bytes().replace(IDS[0], IDS[0][::-1]))
+    missing.unlink()
+    assert Spool(spool.location, "s", strict=False).messages(1) == {("t", "n:4150"): 2, ("u", "n:4150"): 1}
+    with pytest.raises(SpoolError):
+        spool.messages(1)
