@@ -362,9 +362,9 @@ def _source(values: dict[str, Any]) -> Source:
     if create and not channel:
         raise click.UsageError("--create requires --channel.")
     window = min(in_flight, count or in_flight)  # what is taken and given back counts as an attempt
-    name = channel or ("" if begin else ephemeral_channel(click.get_current_context().info_name or ""))
+    name = channel or ("" if begin is not None else ephemeral_channel(click.get_current_context().info_name or ""))
     options = ConsumerOptions(name, window, auth_secret=secret)
-    return Source(options, count, follow or not (channel or begin), create, yes, begin, end or "next")
+    return Source(options, count, follow or not (channel or begin), create, yes, begin, "next" if end is None else end)
 
 
 _SOURCE = {

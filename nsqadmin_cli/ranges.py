@@ -71,7 +71,9 @@ class RangeRow:
     error: str | None = json_only("null, or why there is no answer")
 
 
-def get_range(node: Nsqd, topic: str, *, at: str = "", channel: str = "", name: str = "--at") -> RangeRow:
+def get_range(
+    node: Nsqd, topic: str, *, at: str | None = None, channel: str | None = None, name: str = "--at"
+) -> RangeRow:
     """Returns what the node has. NodeError; UsageError if `at`, the value of the option `name`, is not a POINT."""
 
     @expecting("a range")
@@ -80,11 +82,12 @@ def get_range(node: Nsqd, topic: str, *, at: str = "", channel: str = "", name: 
         row = RangeRow(str(node), epoch, int(data["first"]), int(data["next"]), bytes=int(data["bytes"]))
         times = (data["first_published"], data["last_published"])
         row.first_published, row.last_published = (None if one is None else int(one) / 1e9 for one in times)
-        row.at, row.position = (int(data[key]) if value else None for key, value in (("at", at), ("position", channel)))
+        points = (("at", at), ("position", channel))
+        row.at, row.position = (None if value is None else int(data[key]) for key, value in points)
         row.lag = int(data["next"]) - int(data["position"]) if channel else None
         return row
 
-    query = {key: value for key, value in (("topic", topic), ("at", at), ("channel", channel)) if value}
+    query = {key: value for key, value in (("topic", topic), ("at", at), ("channel", channel)) if value is not None}
     try:
         return node.ask("/topic/range", read, query, reasons=_REASONS)
     except NodeRefused as error:

@@ -111,7 +111,7 @@ def range_(
     """A gnsqd with --durability numbers the messages of each topic, in the order in which they were published, and any
     program can read those it has kept as often as it likes. POINT is a number, a time ago (-15m), a time with its zone
     (2026-11-23T14:00:00Z), the id of a message, "first" or "next"."""
-    asked = cluster.ask(partial(get_range, topic=topic, at=at or "", channel=channel or ""))
+    asked = cluster.ask(partial(get_range, topic=topic, at=at, channel=channel))
     answers = present(cluster, asked, topic, channel or "", at or "")
     rows = rows_of(RangeRow, answers)
     without = [name for name in ("at", "position", "lag", "result") if all(getattr(row, name) is None for row in rows)]
