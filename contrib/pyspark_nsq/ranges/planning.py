@@ -210,6 +210,10 @@ class Planner:
         total = sum(sizes.values())
         for log, size in sizes.items():
             if log not in self.places:
+                at = log[0], end[log].node
+                if other := next((one for one in self.places.values() if (one.topic, one.nsqd.name) == at), None):
+                    self._lose(other, f"it is another log than the one to be read up to message {end[log].number}")
+                    continue
                 raise DiscoveryError(
                     f"no nsqd answers that has the log {log[1]} of topic {log[0]!r}, which nsqd {end[log].node} had"
                 )

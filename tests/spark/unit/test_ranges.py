@@ -297,11 +297,17 @@ def test_topic_made_again_is_another_log(durable: Factory) -> None:
     publish(nsqd, "t", b"1")
     stream = Stream(nsqd)
     assert len(stream.next()) == 1
+    publish(nsqd, "t", b"planned")
+    end = stream.reader.latestOffset(stream.checkpoint)
     post(nsqd, "/topic/delete?topic=t")
     create(nsqd, "t", "c")
     publish(nsqd, "t", b"2")
     stream.restart()
+    with pytest.raises(NsqSourceError, match="it is another log than the one to be read up to message 3"):
+        stream.reader.partitions(stream.checkpoint, end)
+    stream.restart()
     stream = loses(stream, "it is another log than the one read up to message 2")
+    assert stream.reader.partitions(stream.checkpoint, end) == []
     assert [row["value"] for row in stream.next()] == [b"2"]
 
 
