@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gnsqd.queues.log_range import LogRange
 
 STEP_BYTES = 64 * 1024  # that are read and sent at once
+JSON_STEP_BYTES = 16 * 1024  # the same: many small messages take ms to encode
 HAND_OVER_SECONDS = 1.0  # for what a topic is about to hand over to its channels
 POLL_SECONDS = 0.005
 
@@ -71,7 +72,7 @@ class Ranges:
         end = parsed(log.position, parameters.get("to", "next"), "INVALID_ARG_TO", 0)
         max_bytes = parsed(parse_int, parameters.get("max_bytes", str(1 << 62)), "INVALID_ARG_MAX_BYTES", 1)
         seconds = parsed(parse_duration, parameters.get("wait", "0"), "INVALID_ARG_WAIT", 0, MINUTE) / SECOND
-        encode, content_type = _FORMS.get(parameters.get("format", "json"), (None, ""))
+        encode, content_type, step = _FORMS.get(parameters.get("format", "json"), (None, "", 0))
         if encode is None:
             raise HTTPError(400, "INVALID_ARG_FORMAT")
         _check_epoch(log, parameters.get("epoch"), number)
@@ -81,7 +82,7 @@ class Ranges:
             if topic.exiting:
                 self._registry.get_existing_topic(topic.name)
         end = min(end if "to" in parameters else log.next, log.next)
-        steps = self._steps(log, number, end, max_bytes, encode)
+        steps = self._steps(log, number, end, max_bytes, step, encode)
         beginning = [*islice(steps, 1)]  # an error of it has a status
         return Stream(content_type, self._parts(topic.name, beginning, steps))
 
@@ -96,12 +97,12 @@ class Ranges:
             self._waiting.discard(bell)
 
     def _steps(
-        self, log: "LogRange", number: int, end: int, max_bytes: int, encode: Callable[[list[bytes]], bytes]
+        self, log: "LogRange", number: int, end: int, max_bytes: int, step: int, encode: Callable[[list[bytes]], bytes]
     ) -> Iterator[bytes]:
         """Yields messages of a range; HTTPError if some can't be read. Switches to others. While the client is slow, it
         has no copies of what it yielded."""
         while number < end and max_bytes > 0:
-            payloads, number = _read(log, number, end, min(STEP_BYTES, max_bytes))
+            payloads, number = _read(log, number, end, min(step, max_bytes))
             max_bytes -= sum(map(len, payloads))
             encoded = [encode(payloads)]
             payloads.clear()
@@ -211,6 +212,6 @@ def _encode_lines(payloads: list[bytes]) -> bytes:
 
 
 _FORMS = {
-    "json": (_encode_lines, "application/x-ndjson; charset=utf-8"),
-    "records": (_encode_records, "application/octet-stream"),
+    "json": (_encode_lines, "application/x-ndjson; charset=utf-8", JSON_STEP_BYTES),
+    "records": (_encode_records, "application/octet-stream", STEP_BYTES),
 }

@@ -9,6 +9,7 @@ import pytest
 
 from gnsqd.hub.cooperative import yield_turn
 from gnsqd.hub.doorbell import Doorbell
+from gnsqd.web import ranges as ranges_module
 from gnsqd.web.ranges import Ranges
 
 
@@ -42,6 +43,7 @@ def test_others_run_between_any_two_readers_that_waited_for_a_message(monkeypatc
     ranges = Ranges(nothing, nothing)
     events: list[str] = []
     bells: list[Doorbell] = []
+    sizes: list[int] = []
 
     def wait(bell: Doorbell, timeout: float) -> None:
         bells.append(bell)
@@ -49,6 +51,7 @@ def test_others_run_between_any_two_readers_that_waited_for_a_message(monkeypatc
 
     def read(number: int, end: int, size: int) -> tuple[list[bytes], int]:
         events.append("read")
+        sizes.append(size)
         return [b""], end
 
     def run() -> None:
@@ -70,3 +73,9 @@ def test_others_run_between_any_two_readers_that_waited_for_a_message(monkeypatc
     other.kill()
     assert events.count("read") == len(bells) == 5
     assert all(not before or not after for before, after in pairwise(events)), events
+    log.next, sizes[:] = 2, []
+    monkeypatch.setitem(ranges_module._FORMS, "json", (lambda payloads: b"", *ranges_module._FORMS["json"][1:]))
+    for form in ("records", "json"):
+        request.query = f"topic=t&from=next&to=2&format={form}"
+        ranges.get_messages(request)
+    assert sizes[1] <= sizes[0] // 4, "JSON takes longer"
