@@ -197,7 +197,11 @@ BAD = [
         2,
         "--channel contradicts --to",
     ),
-    (["archive", "OUT", *OF_TOPIC, "--to", "next", "-o", "peek=true"], 2, "'peek' contradicts 'mode', which is ranges"),
+    (
+        ["archive", "OUT", *OF_TOPIC, "--to", "next", "-o", "peek=false"],
+        2,
+        "'peek' contradicts 'mode', which is ranges",
+    ),
     (["archive", "OUT", "--nsqd-tcp-address", "h:1", "-o", "subscribes=x"], 2, "did you mean --topic?"),
     (["archive", "OUT", "--checkpoint", "x"], 2, "the checkpoint of a Parquet table is in its directory"),
     (["archive", "db.t", "--format", "iceberg"], 2, "--checkpoint is required with --format iceberg"),
