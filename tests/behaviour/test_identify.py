@@ -345,11 +345,14 @@ def test_buffer_without_a_timeout_strands_no_message(gnsqd: Daemon, topic: str) 
 
 
 def in_flight_of(nsqd: Daemon, topic: str, count: int) -> int:
-    """How many messages are in flight once all `count` of them have been looked at."""
+    """How many messages are in flight once all `count` of them have been looked at. The real daemon counts one figure
+    after the other, so two looks in a row must have the same."""
+    looks: list[dict[str, Any]] = [{}]
 
     def drained() -> dict[str, Any] | None:
-        found = nsqd.channel_stats(topic, "c")
-        return found if (found["message_count"], found["depth"]) == (count, 0) else None
+        looks.append(nsqd.channel_stats(topic, "c"))
+        before, found = looks[-2:]
+        return found if found == before and (found["message_count"], found["depth"]) == (count, 0) else None
 
     in_flight: int = eventually(drained)["in_flight_count"]
     return in_flight

@@ -39,6 +39,8 @@ ANY_NUMBER = {
 PERHAPS = {
     r"ERROR: PROTOCOL\(V2\): \[CLIENT\d+\] messagePump error - .*: use of closed network connection":
         "the real messagePump may flush a compressed stream while the connection is closed",
+    r"ERROR: TOPIC\(u\) ERROR: failed to put msg\(ID\) to channel\(d\) - exiting":
+        "the pump of the real topic may have a message for a channel that is just deleted",
 }  # fmt: skip
 
 
