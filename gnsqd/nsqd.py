@@ -153,17 +153,8 @@ class NSQD(Daemon):
         parts = (self._registry, self._drain, self._debug, self._tcp_server, self._lookup)
         status = Status(options, *parts, self._port("HTTP"), self._exit_requested.is_set)
         publishing = Publishing(options, self._registry, log)
-        api = API(
-            options,
-            self._registry,
-            log,
-            self._metadata_file,
-            self._lookup,
-            publishing,
-            status,
-            self._debug,
-            self._ranges,
-        )
+        endpoints = (publishing, status, self._debug, self._ranges)
+        api = API(options, self._registry, log, self._metadata_file, self._lookup, *endpoints)
         router = Router(api, options, log)
         guard = None
         if options.http_auth_token_files or options.http_auth_common_names:

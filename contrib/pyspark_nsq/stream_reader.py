@@ -10,44 +10,38 @@ All of this runs in one Python process of the driver, except `read`, of which ex
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
-from pyspark_nsq.admission import SupportsTriggerAvailableNow, check_limits, default_limit
+from pyspark_nsq.admission import StreamReader
 from pyspark_nsq.backlog import Backlog, Drain
 from pyspark_nsq.errors import OptionError, SpoolError, plain_errors
 from pyspark_nsq.offsets import Offset, plan_tasks, report, share
 from pyspark_nsq.options import Settings
-from pyspark_nsq.read_task import read_partition, tasks_of
+from pyspark_nsq.read_task import tasks_of
 from pyspark_nsq.retention import Retention, inspect
 from pyspark_nsq.spool import Spool, check_location
 
 _log = logging.getLogger(__name__)
 
 
-class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class NsqStreamReader(StreamReader):
     """Plans the batches of one streaming query."""
 
     def __init__(self, settings: Settings) -> None:
-        check_limits(settings)
-        self._settings = settings
+        super().__init__(settings)
         self._backlog = Backlog(settings)
         self._drain: Drain | None = None
         self._retention: Retention | None = None
         self._latest: dict[str, Any] | None = None
         self._kept: dict[str, int] = {}  # in the spool, at the last commit
         self._new_stream = uuid.uuid4().hex
-        self._end: dict[str, Any] | None = None  # of the last batch whose tasks were planned
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Nothing read yet, of a new stream; Spark asks twice in a first batch."""
         return Offset(self._new_stream, 0, self._settings.channel).to_json()
-
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        return default_limit(self._settings)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read what there is at the next look, and no more."""
@@ -98,10 +92,6 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if before.stream == after.stream:
                 self._end_chains(before)
         return [InputPartition(task) for task in tasks_of(after, self._settings)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor: the rows of a task."""
-        return read_partition(partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
         """The sink has everything up to `end`."""

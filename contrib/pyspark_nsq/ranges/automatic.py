@@ -1,12 +1,11 @@
 """A stream of ranges where every nsqd offers them, and of deliveries otherwise. Its checkpoint keeps the choice."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
-from pyspark_nsq.admission import SupportsTriggerAvailableNow, check_limits, default_limit
+from pyspark_nsq.admission import StreamReader
 from pyspark_nsq.errors import plain_errors
 from pyspark_nsq.options import Settings, check_spool
 from pyspark_nsq.ranges.planning import offers_ranges
@@ -14,15 +13,12 @@ from pyspark_nsq.ranges.positions import is_ours
 from pyspark_nsq.ranges.stream_reader import RangeStreamReader
 
 
-class AutomaticStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class AutomaticStreamReader(StreamReader):
     """Leaves everything to one of two readers, chosen by the offset of a checkpoint, or by what the nsqds offer."""
 
     def __init__(self, settings: Settings) -> None:
-        check_limits(settings)
-        self._settings = settings
+        super().__init__(settings)
         self._chosen: Any = None
-        self._is_draining = False
-        self._end: dict[str, Any] | None = None  # of the last batch whose tasks were planned
 
     def _reader(self, offset: dict[str, Any] | None = None) -> Any:
         if self._chosen is None:
@@ -42,12 +38,6 @@ class AutomaticStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         offset: dict[str, Any] = self._reader().initialOffset()
         return offset
 
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        return default_limit(self._settings)
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._is_draining = True
-
     @plain_errors()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         offset: dict[str, Any] = self._reader(start or self._end).latestOffset(start, limit)
@@ -62,10 +52,6 @@ class AutomaticStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._end = end
         tasks: Sequence[InputPartition] = self._reader(end).partitions(start, end)
         return tasks
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        rows: Iterator[pa.RecordBatch] = partition.value.read()
-        return rows
 
     def commit(self, end: dict[str, Any]) -> None:
         self._reader(end).commit(end)

@@ -1,13 +1,12 @@
 """`spark.readStream.format("nsq")` by ranges: the positions of a batch's end are its offset."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
-from pyspark_nsq.admission import SupportsTriggerAvailableNow, check_limits, default_limit
+from pyspark_nsq.admission import StreamReader
 from pyspark_nsq.errors import plain_errors
 from pyspark_nsq.options import Settings
 from pyspark_nsq.ranges.planning import Planner
@@ -17,17 +16,14 @@ _LOOK_INTERVAL = 0.25  # seconds between looks while there is nothing new
 _COMMIT_INTERVAL = 5.0  # seconds after which an advance that failed is tried again then
 
 
-class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class RangeStreamReader(StreamReader):
     """Plans the batches of one streaming query."""
 
     def __init__(self, settings: Settings) -> None:
-        check_limits(settings)
-        self._settings = settings
+        super().__init__(settings)
         self._planner = Planner(settings)
         self._initial: dict[str, Any] | None = None
         self._target: Positions | None = None  # of Trigger.AvailableNow, once it is known
-        self._is_draining = False
-        self._end: dict[str, Any] | None = None  # of the last batch whose tasks were planned
         self._looked = 0.0  # when there was nothing (monotonic)
         self._latest: dict[str, Any] | None = None
         self._committed: Positions | None = None
@@ -38,12 +34,6 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._initial is None:  # Spark asks twice
             self._initial = to_json(self._settings.channel, self._planner.begin())
         return self._initial
-
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        return default_limit(self._settings)
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._is_draining = True
 
     @plain_errors()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
@@ -72,11 +62,6 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         channel, self._end = self._settings.channel, end
         begins, ends = from_json(start, channel), from_json(end, channel)
         return [InputPartition(task) for task in self._planner.tasks(begins, ends)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Returns the rows of a task, on an executor."""
-        rows: Iterator[pa.RecordBatch] = partition.value.read()
-        return rows
 
     def commit(self, end: dict[str, Any]) -> None:
         """Advances the channel: the sink has everything up to `end`."""
