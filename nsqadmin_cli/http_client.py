@@ -331,6 +331,12 @@ class _Connected:
         self._address = address
 
     def _new_conn(self) -> socket.socket:
+        try:
+            return self._connect()
+        except OSError as error:  # urllib3 takes a reset for one of a request, whose answer may be there
+            raise NewConnectionError(self, str(error)) from error
+
+    def _connect(self) -> socket.socket:
         """A connection to the first of the host's addresses that accepts it, or to the unix socket."""
         address = self._address
         if not address.path:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from errno import ECONNRESET
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,18 @@ def run_here(fine: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         return Result(end.value.code, *capsys.readouterr())
 
     return run_here
+
+
+def test_a_node_that_dies_while_it_accepts_is_one_line_of_error(
+    run_here: RunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reset(*args: object) -> None:
+        raise ConnectionResetError(ECONNRESET, "Connection reset by peer")
+
+    monkeypatch.setattr("socket.create_connection", reset)
+    code, out, err = run_here("stats")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.endswith(f": {NOT_HTTP}\n")
 
 
 def test_every_command_reports_a_closed_standard_input(run_here: RunHere, monkeypatch: pytest.MonkeyPatch) -> None:
