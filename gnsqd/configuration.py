@@ -33,9 +33,9 @@ class BadValue(NSQError):
     """A value is refused where the real daemon only writes a dated line without prefix, exit 1."""
 
 
-def parse_flags(arguments: Sequence[str], options: Table = OPTIONS) -> dict[str, Any]:
-    """Returns the values of the flags that were given, by the names of their options. Raises FlagError, HelpRequested,
-    or BadValue (for a percentile that is not a number)."""
+def parse_flags(arguments: Sequence[str], options: Table = OPTIONS) -> tuple[dict[str, Any], list[str]]:
+    """Returns the values of the flags that were given, by the names of their options, and the words that are ignored.
+    Raises FlagError, HelpRequested, or BadValue (for a percentile that is not a number)."""
     values: dict[str, Any] = {}
     by_flag = {option.flag: option for option in options if option.flag}
     rest = list(arguments)
@@ -61,7 +61,7 @@ def parse_flags(arguments: Sequence[str], options: Table = OPTIONS) -> dict[str,
         except ValueError as error:
             what, of = ("boolean ", "") if option.kind in _NEEDS_NO_VALUE else ("", "flag ")
             raise FlagError(f"invalid {what}value {gotext.quote(text)} for {of}-{name}: {error}") from None
-    return values
+    return values, rest
 
 
 def _parse(option: Option, text: str, before: Any) -> Any:

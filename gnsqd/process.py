@@ -37,7 +37,7 @@ def run(
     """Calls `start` with the values of flags and config file; returns the exit code. `program` is the real name."""
     _reserve_standard_descriptors()
     try:
-        flags = parse_flags(arguments, options)
+        flags, _ = parse_flags(arguments, options)
         if flags.get("version"):
             _write(sys.stdout, f"{version_string(program)}\n")
             return 0

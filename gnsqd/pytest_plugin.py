@@ -11,11 +11,12 @@ temporary directories; when a test fails, the end of each log is shown.
 """
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from gnsqd.testing import SHOWN, Daemon
+from gnsqd.testing import SHOWN, Daemon, StartFailed
 
 _DAEMONS = pytest.StashKey[list[Daemon]]()  # of a test, and of the session
 
@@ -31,9 +32,13 @@ def gnsqd_factory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ca
     request.node.stash[_DAEMONS] = daemons
 
     def start(*flags: str, lookupd: bool = False) -> Daemon:
-        daemon = Daemon(tmp_path / f"gnsqd-{len(daemons)}", flags, lookupd=lookupd)
-        daemons.append(daemon)
-        daemon.start()
+        __tracebackhide__ = True  # what does not start shows the line of the test
+        try:
+            daemon = Daemon(tmp_path / f"gnsqd-{len(daemons)}", flags, lookupd=lookupd)
+            daemons.append(daemon)
+            daemon.start()
+        except StartFailed as error:
+            raise error.with_traceback(None) from None
         return daemon
 
     yield start
@@ -41,21 +46,32 @@ def gnsqd_factory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ca
         daemon.stop()
 
 
-def _flags(request: pytest.FixtureRequest) -> tuple[str, ...]:
+@contextmanager
+def _failing(name: str) -> Iterator[None]:
+    """Makes a daemon that does not start a failure of a few lines, without those of a fixture."""
+    try:
+        yield
+    except StartFailed as error:
+        raise pytest.fail.Exception(f"{name}: {error}", pytrace=False) from None
+
+
+def _start(request: pytest.FixtureRequest, factory: Callable[..., Daemon], *, lookupd: bool = False) -> Daemon:
+    """Starts a daemon with the flags of the test's marker."""
     marker = request.node.get_closest_marker("gnsqd_flags")
-    return marker.args if marker else ()
+    with _failing(request.node.name):
+        return factory(*(marker.args if marker else ()), lookupd=lookupd)
 
 
 @pytest.fixture
 def gnsqd(request: pytest.FixtureRequest, gnsqd_factory: Callable[..., Daemon]) -> Daemon:
     """Starts a daemon: `tcp_address`, `http_address`, `data_path`, `log()`, and `stop`, `start`, `kill`."""
-    return gnsqd_factory(*_flags(request))
+    return _start(request, gnsqd_factory)
 
 
 @pytest.fixture
 def nsq(request: pytest.FixtureRequest, gnsqd_factory: Callable[..., Daemon]) -> Daemon:
     """Starts a daemon with nsqlookupd in its process: `lookupd_tcp_address`, `lookupd_http_address`."""
-    return gnsqd_factory(*_flags(request), lookupd=True)
+    return _start(request, gnsqd_factory, lookupd=True)
 
 
 @pytest.fixture(scope="session")
@@ -69,8 +85,9 @@ def nsq_session(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nsq_session_flags: tuple[str, ...]
 ) -> Iterator[Daemon]:
     """Starts a daemon as `nsq`, on the same ports for the whole session: `reset` after each test that uses it."""
-    daemon = Daemon(tmp_path_factory.mktemp("nsq") / "data", nsq_session_flags, lookupd=True)
-    daemon.start()
+    with _failing("nsq_session_flags"):
+        daemon = Daemon(tmp_path_factory.mktemp("nsq") / "data", nsq_session_flags, lookupd=True)
+        daemon.start()
     request.node.stash[_DAEMONS] = [daemon]
     yield daemon
     del request.node.stash[_DAEMONS]
@@ -80,6 +97,19 @@ def nsq_session(
 def _session_daemons(item: pytest.Item) -> list[Daemon]:
     """Returns the daemon of `nsq_session`, if this test uses it and it runs."""
     return item.session.stash.get(_DAEMONS, []) if "nsq_session" in getattr(item, "fixturenames", ()) else []
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    marker = item.get_closest_marker("gnsqd_flags")
+    if marker is None:
+        return
+    if marker.kwargs:
+        pytest.fail(f"{item.name}: gnsqd_flags has no argument {next(iter(marker.kwargs))!r}", pytrace=False)
+    fixtures = {"gnsqd", "nsq", "gnsqd_factory", "nsq_session"}.intersection(getattr(item, "fixturenames", ()))
+    if fixtures and not fixtures & {"gnsqd", "nsq"}:
+        where = "its call" if "gnsqd_factory" in fixtures else "the fixture nsq_session_flags"
+        text = f"gnsqd_flags is for gnsqd and nsq; {min(fixtures)} has its flags from {where}"
+        pytest.fail(f"{item.name}: {text}", pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -94,5 +124,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed:
         for daemon in [*item.stash.get(_DAEMONS, []), *_session_daemons(item)]:
-            report.sections.append((f"log of gnsqd in {daemon.data_path}", daemon.log()[-SHOWN:]))
+            if (log := daemon.log()[-SHOWN:].strip()) not in report.longreprtext:  # as of one that did not start
+                report.sections.append((f"log of gnsqd in {daemon.data_path}", log))
     return report

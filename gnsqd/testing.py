@@ -18,8 +18,8 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -38,11 +38,13 @@ _LISTENING = re.compile(rf"^({re.escape(_LOOKUPD)})?.*\b(TCP|HTTP): listening on
 
 
 class StartFailed(Exception):
-    """The daemon ended, or did not answer, instead of serving; the text ends with its log."""
+    """The daemon ended, or did not answer, instead of serving; the text ends with its log. Or it was not started, as
+    gnsqd would refuse or ignore a flag; then it is one line."""
 
 
 class Daemon:
-    """One daemon. Its ports are reserved for it until this object is gone, so every start has the same.
+    """One daemon; StartFailed for bad flags. Its ports are reserved for it until this object is gone, so that every
+    start has the same.
 
     tcp_address, http_address                   of nsqd, as `host:port`
     lookupd_tcp_address, lookupd_http_address   of nsqlookupd in the same process, with `lookupd`; otherwise empty
@@ -61,6 +63,7 @@ class Daemon:
         if lookupd:
             listeners += ["embedded-lookupd-tcp", "embedded-lookupd-http"]
             more.insert(0, "--lookup-creates-topics")
+        _check_flags(flags, tuple(command) == GNSQD)
         self._command = command
         self._flags = [f"--{name}-address=127.0.0.1:{self._reserve_port()}" for name in listeners] + more
         self._process: subprocess.Popen[bytes] | Process | None = None
@@ -186,6 +189,39 @@ class Daemon:
         return self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
 
 
+def _check_flags(flags: Sequence[str], are_ours: bool) -> None:
+    """Raises StartFailed unless these are strings, and for gnsqd flags with their values."""
+    for word in [flags] if isinstance(flags, str) else flags:
+        if word is flags or not isinstance(word, str):
+            raise StartFailed(f'each flag of gnsqd is a string of its own, such as "--mem-queue-size=0", not {word!r}')
+    if not are_ours:
+        return
+    from gnsqd.configuration import BadValue, FlagError, HelpRequested, parse_flags  # loads slowly
+
+    try:
+        _, ignored = parse_flags(flags)
+    except HelpRequested:
+        return
+    except (BadValue, FlagError) as error:
+        raise StartFailed(f"gnsqd: {error}{_proposal(str(error))}") from None
+    if ignored:
+        raise StartFailed(f"gnsqd ignores {ignored[0]!r}: a flag begins with --")
+
+
+def _proposal(error: str) -> str:
+    """Returns the flag that may be meant by one that gnsqd does not have."""
+    _, undefined, word = error.partition("not defined: -")
+    if not undefined:
+        return ""
+    from difflib import get_close_matches
+
+    from gnsqd.options import OPTIONS
+
+    name, _, value = word.partition(" ")
+    (nearest, *_) = *get_close_matches(name, [option.flag for option in OPTIONS], 1), ""
+    return f"; did you mean --{nearest}{value and f'={value}'}?" if nearest else ""
+
+
 def last_flag(flags: Sequence[str], name: str) -> str:
     """Returns the value of the last `-name=value` or `--name=value`, which is the one that counts; "" without any."""
     values = [value for flag, _, value in (flag.partition("=") for flag in flags) if flag.lstrip("-") == name]
@@ -235,3 +271,16 @@ def running(*flags: str, command: Sequence[str] = GNSQD, lookupd: bool = False) 
             yield daemon
         finally:
             daemon.stop()
+
+
+@asynccontextmanager
+async def running_async(*flags: str, command: Sequence[str] = GNSQD, lookupd: bool = False) -> AsyncIterator[Daemon]:
+    """Does as `running` for a program with asyncio, whose event loop goes on meanwhile."""
+    from asyncio import to_thread  # loads slowly
+
+    daemon = running(*flags, command=command, lookupd=lookupd)
+    started = await to_thread(daemon.__enter__)
+    try:
+        yield started
+    finally:
+        await to_thread(daemon.__exit__, None, None, None)

@@ -142,7 +142,7 @@ def test_examples_that_are_replaced_would_start(peer_binary: Callable[[str], Pat
 
 def test_the_daemon_has_flags_of_ours_has_time_to_drain_and_writes_nothing_but_its_data() -> None:
     program, *flags = command_of("gnsqd")
-    service, options = SERVICES["gnsqd"], parse_flags(flags)
+    service, options = SERVICES["gnsqd"], parse_flags(flags)[0]
     assert program == "gnsqd"
     assert list(mounts(service)) == [("data", options["data_path"])]
     assert options["data_path"] == read()[1][-1].last("VOLUME")

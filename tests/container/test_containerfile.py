@@ -43,7 +43,7 @@ def test_signals_reach_the_daemon_and_its_data_outlives_it() -> None:
     assert command[0] == "gnsqd"
     assert IMAGE.last("STOPSIGNAL") == "SIGTERM"
     assert not IMAGE.all("ENTRYPOINT"), "a command that names /nsqd would be its argument"
-    data_path = parse_flags(command[1:])["data_path"]
+    data_path = parse_flags(command[1:])[0]["data_path"]
     assert [data_path, data_path] == [IMAGE.last("VOLUME"), IMAGE.last("WORKDIR")]
 
 

@@ -3,6 +3,7 @@
 The project's tests run in a pytest of their own, where nothing of this suite's conftest is around.
 """
 
+import asyncio
 import importlib.metadata
 import os
 import subprocess
@@ -108,9 +109,69 @@ def test_failures_show_the_log_of_the_daemon(project: Project) -> None:
     assert run.returncode == 1
     assert "log of gnsqd in" in run.stdout
     assert "TCP: listening on 127.0.0.1:" in run.stdout
-    assert "StartFailed" in run.stdout
-    assert "--node-id must be [0,1024)" in run.stdout
+    assert "test_never: " in run.stdout
+    assert run.stdout.count("--node-id must be [0,1024)") == 1
     assert "AssertionError: not reached" not in run.stdout
+
+
+def test_flags_that_gnsqd_would_refuse_or_ignore_are_a_line_of_error(project: Project) -> None:
+    run = project(
+        """
+        import pytest
+
+        flags = pytest.mark.gnsqd_flags
+
+        @flags("--mem-queue-siz=0")
+        def test_typo(gnsqd): pass
+
+        @flags("--mem-queue-size 0")
+        def test_space(nsq): pass
+
+        @flags(["--mem-queue-size=0"])
+        def test_list(gnsqd): pass
+
+        @flags("mem-queue-size=0")
+        def test_dashes(gnsqd): pass
+
+        @flags(mem_queue_size=0)
+        def test_keyword(gnsqd): pass
+
+        @flags("--mem-queue-size=0")
+        def test_session(nsq_session): pass
+
+        def test_number(gnsqd_factory):
+            gnsqd_factory("--mem-queue-size", 0)
+        """
+    )
+    unknown, strings = "gnsqd: flag provided but not defined: -", "each flag of gnsqd is a string of its own, such as "
+    for line in (
+        f"test_typo: {unknown}mem-queue-siz; did you mean --mem-queue-size?",
+        f"test_space: {unknown}mem-queue-size 0; did you mean --mem-queue-size=0?",
+        f"""test_list: {strings}"--mem-queue-size=0", not ['--mem-queue-size=0']""",
+        "test_dashes: gnsqd ignores 'mem-queue-size=0': a flag begins with --",
+        "test_keyword: gnsqd_flags has no argument 'mem_queue_size'",
+        "test_session: gnsqd_flags is for gnsqd and nsq; nsq_session has its flags from the fixture nsq_session_flags",
+        f'E       gnsqd.testing.StartFailed: {strings}"--mem-queue-size=0", not 0',
+    ):
+        assert f"\n{line}\n" in run.stdout, run.stdout
+    assert "1 failed, 6 errors" in run.stdout
+    assert run.stdout.count("\n") < 50
+    assert "testing.py" not in run.stdout
+
+
+def test_flags_of_the_session_are_strings(project: Project) -> None:
+    run = project(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def nsq_session_flags():
+            return "--mem-queue-size=0"
+
+        def test_it(nsq_session): pass
+        """
+    )
+    assert "nsq_session_flags: each flag of gnsqd is a string of its own" in run.stdout, run.stdout
 
 
 def test_nsq_is_nsqd_and_nsqlookupd_on_ports_that_stay(project: Project) -> None:
@@ -195,3 +256,29 @@ def test_context_manager_leaves_nothing_behind() -> None:
     assert not daemon.data_path.parent.exists()
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://{daemon.http_address}/ping")
+
+
+def test_asyncio_goes_on_while_a_daemon_starts_and_stops() -> None:
+    async def serve() -> None:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.create_task(count())
+        async with testing.running_async("--node-id=7", lookupd=True) as daemon:
+            assert turns > 10
+            for address in (daemon.http_address, daemon.lookupd_http_address):
+                reader, writer = await asyncio.open_connection(*address.split(":"))
+                writer.write(b"GET /ping HTTP/1.0\r\n\r\n")
+                assert (await reader.read()).endswith(b"OK")
+                writer.close()
+            turns = 0
+        assert turns > 10
+        counting.cancel()
+        assert not daemon.data_path.parent.exists()
+
+    asyncio.run(serve())
