@@ -146,7 +146,8 @@ def command(
             options = found.options if isinstance(found, Combined) else {one: found}
             params += [declare(key) for key, declare in options.items()]
         name = function.__name__.rstrip("_").replace("_", "-")
-        made = click.command(name, cls=cls, params=params, examples=examples, document=parts)(called)
+        text = inspect.getdoc(function) or ""  # texts are put around it, and Python 3.13 alone removes indentation
+        made = click.command(name, cls=cls, params=params, help=text, examples=examples, document=parts)(called)
         if patterns:
             topic, *channel = made.params[: len(names)]
             topic.type = Name("topic", pattern=True, path=bool(channel))
@@ -154,7 +155,7 @@ def command(
                 second.type, second.required = Name("channel", pattern=True), False
             subject = "TOPIC and CHANNEL, or TOPIC/CHANNEL as one argument," if channel else "TOPIC"
             shown = "all matches are shown, and changed after confirmation."
-            made.help = f"{made.help or ''}\n\n{subject} may be a pattern such as 'orders*': {shown}".lstrip()
+            made.help = f"{text}\n\n{subject} may be a pattern such as 'orders*': {shown}".lstrip()
         return made
 
     return make

@@ -334,7 +334,7 @@ class _Connected:
         try:
             return self._connect()
         except OSError as error:  # urllib3 takes a reset for one of a request, whose answer may be there
-            raise NewConnectionError(self, str(error)) from error
+            raise HTTPError(str(error)) from error
 
     def _connect(self) -> socket.socket:
         """A connection to the first of the host's addresses that accepts it, or to the unix socket."""

@@ -77,16 +77,17 @@ def test_summaries_are_the_first_sentences_of_help() -> None:
     assert {entry.words: entry.summary for entry in entries} == first
 
 
-def test_every_help_fits_80_columns_and_nothing_is_cut(
+def test_every_help_fits_80_columns_and_nothing_is_cut_or_torn(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")  # as from a terminal: click's CliRunner has a width of its own
     wrong = []
     for words in ("", *GROUPS, *COMMANDS):
         assert cli.main([*words.split(), "--help"], "gnsqadmin", standalone_mode=False) == 0
-        for line in capsys.readouterr().out.splitlines():
-            if len(line) > 80 or re.search(r"…|[a-z.]\.\.\.$", line):
-                wrong.append((words, line))
+        out = capsys.readouterr().out
+        wrong += [(words, line) for line in out.splitlines() if len(line) > 80 or re.search(r"…|[a-z.]\.\.\.$", line)]
+        if words in COMMANDS:  # a docstring keeps the indentation of its source before Python 3.13
+            wrong += [(words, gap[0]) for gap in re.finditer(r"\w+ {2,}\w+", out.partition("\nOptions:")[0])]
     assert wrong == []
 
 
