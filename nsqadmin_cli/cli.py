@@ -54,7 +54,8 @@ class LazyGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0]
         if not ctx.resilient_parsing and not name.startswith("-") and name not in self._entries:
-            ctx.fail(f"No such command {printable(name)!r}{suggestion(name, self._entries) or '.'}")
+            others = f"; there are {', '.join(self._entries)}." if ctx.parent else "."
+            ctx.fail(f"No such command {printable(name)!r}{suggestion(name, self._entries) or others}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

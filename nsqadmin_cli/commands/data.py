@@ -146,7 +146,7 @@ def verify(
     blocks = head(found, running)
     blocks.append(table_of(VerifiedQueue, checked, total=plural(len(checked), "queue"), empty="No queues."))
     if journals:
-        blocks += [Line(), table_of(VerifiedJournal, list(chain.from_iterable(in_journals)))]
+        blocks.append(table_of(VerifiedJournal, list(chain.from_iterable(in_journals))))
     blocks += [*finding_blocks(findings), _verdict(reports, journals, damaged)]
     output.show(document, blocks, table_of(Finding, findings))
     return ExitCode.FAILED if damaged else ExitCode.OK
@@ -262,7 +262,7 @@ def ls(output: Output, directory: str = directory_argument, which: Which = which
 
     table = partial(table_of, QueueRow, rows, total=plural(len(rows), "queue"), empty="No queues.")
     document = {"directory": directory, "running": running, "metadata_error": found.metadata_error or None}
-    blocks: list[Block] = [table(), Line(), table_of(JournalRow, journals)]
+    blocks: list[Block] = [table(), table_of(JournalRow, journals)]
     if not journals:
         blocks = [table(without=["journaled"])]
     output.show(document | {"queues": rows, "journals": journals}, [*head(found, running), *blocks], table)

@@ -240,7 +240,9 @@ def test_journals_are_listed_and_counted(gnsqd_factory: DaemonFactory) -> None:
     ]
     assert [(one["severity"], one["queue"]) for one in found["findings"]] == [("note", "alone"), ("note", "t")]
     assert [row["topic"] for row in document("verify", str(path), "--topic", "t")["journals"]] == ["t"]
-    assert "Sound: 0 messages on disk and 4 in 2 journals in 3 queues." in ok("data", "verify", str(path))
+    shown = ok("data", "verify", str(path))
+    assert "Sound: 0 messages on disk and 4 in 2 journals in 3 queues." in shown
+    assert "\n\n\n" not in shown + ok("data", "ls", str(path))
     assert contents(path) == before
 
 

@@ -19,6 +19,7 @@ MISUSE = {
     "xyz": "No such command 'xyz'.",
     "stat": "No such command 'stat'; did you mean stats?",
     "channel delet t c": "No such command 'delet'; did you mean delete?",
+    "context save": "No such command 'save'; there are list, set, use, remove.",
     "'\x1b[31m'": r"No such command '\\x1b[31m'.",
     "stats --nonsense": "No such option",
     "stats extra": "Got unexpected extra argument",

@@ -52,7 +52,7 @@ def run(
 
 
 def _write_all(end: int, data: bytes) -> None:
-    with open(end, "wb") as file, suppress(BrokenPipeError):
+    with suppress(BrokenPipeError), open(end, "wb") as file:  # flushed when it is closed
         file.write(data)
 
 
