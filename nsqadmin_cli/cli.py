@@ -16,7 +16,7 @@ from gnsqd.shared.errors import StorageError, reason_of
 from gnsqd.shared.version import VERSION
 from nsqadmin_cli.commands import GROUPS, SECTIONS, Entry
 from nsqadmin_cli.errors import AdminError, ExitCode
-from nsqadmin_cli.output import report
+from nsqadmin_cli.output import is_terminal, report
 from nsqadmin_cli.units import printable, suggestion
 
 
@@ -33,6 +33,11 @@ class LazyGroup(click.Group):
                 if entry.words.startswith(first) and name not in self._entries:
                     self._entries[name] = Entry(name, GROUPS[name]) if is_group else entry
                     self._sections.setdefault("Commands" if first else section, []).append(name)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not (args or ctx.parent or ctx.resilient_parsing) and is_terminal(sys.stdout):
+            args = ["status"]
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._entries)

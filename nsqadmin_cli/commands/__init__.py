@@ -20,6 +20,7 @@ class Entry(NamedTuple):
 # By the heading of help, in its order.
 SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Inspect": (
+        Entry("status", "Show nodes, the deepest channels and the worst problems in ten lines."),
         Entry("stats", "Show the depths, counts and clients of topics and channels."),
         Entry("top", "Watch the queues on a full screen: rates, trends, drain times and problems."),
         Entry("tree", "Show topics, channels and consumers on all nodes.", "stats"),
