@@ -200,6 +200,8 @@ QUERY = (
 )  # fmt: skip
 STREAM = (
     option("--topic", "topics", type=NAME, multiple=True, help="A topic to read; may be repeated."),
+    option("--topic-pattern", "topic_pattern", metavar="REGEX",
+           help="Read all topics whose whole name matches it, also later ones."),
     *_NODES, *LOGS, _EXTRA, *QUERY,
     option("--allow-missing-topics", is_flag=True, help="Run even if no nsqd has a topic yet."),
     option("--summary", metavar="FILE", help="File for the result of the run as JSON; - is stdout."),
@@ -244,7 +246,7 @@ def nsq_options(given: SimpleNamespace, use: str, other: str = "") -> dict[str, 
 def _number_of_log(flag: str, number: int, settings: Settings) -> str:
     """The value of an option for offsets; UsageError if there are several logs, as each has numbers of its own."""
     offsets = {topic: {node.name: number for node in find_nsqds(settings, topic)} for topic in settings.topics}
-    if sum(map(len, offsets.values())) > 1:
+    if settings.topic_pattern or sum(map(len, offsets.values())) > 1:
         option = f"{'starting' if flag == '--from' else 'ending'}Offsets='{json.dumps(offsets)}'"
         raise UsageError(f"{flag} {number}: each topic of each nsqd has numbers of its own, so use -o {option}")
     return json.dumps(offsets)

@@ -189,13 +189,14 @@ def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Cal
 
 
 def missing_topics(settings: Settings) -> list[str]:
-    """Returns the topics of a reader that no nsqd has, except those of which an nsqd that does not answer may know."""
+    """Returns the topics of a reader that no nsqd has, or its pattern, except those of which an nsqd that does not
+    answer may know."""
     missing = []
-    for topic in settings.topics:
+    for topic in settings.topics or ("",):
         try:
-            nsqds = find_nsqds(settings, topic)
-            if not any(depths(settings, nsqd, [topic])[topic].topic_exists for nsqd in nsqds):
-                missing.append(topic)
+            answers = [depths(settings, nsqd, [topic] if topic else ()) for nsqd in find_nsqds(settings, topic)]
+            if not any(there.topic_exists for answer in answers for there in answer.values()):
+                missing.append(topic or settings.topic_pattern)
         except DiscoveryError as error:
             _log.info("%s", error)
     return missing

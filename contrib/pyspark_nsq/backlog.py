@@ -39,7 +39,7 @@ class Backlog:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._known: dict[str, tuple[Nsqd, float]] = {}  # and when it was last listed, or answered
-        self._found: dict[str, list[Nsqd]] = {}  # by topic
+        self._found: dict[str, list[Nsqd]] = {}  # by topic, or of all that match the pattern
         self._discover_at = float("-inf")
         self._looked = float("-inf")
         self._reached = False  # at a TCP address
@@ -70,13 +70,11 @@ class Backlog:
         if before.batch == 0 and nsqds and not self._reached:
             self._reach(nsqds)
         self._known |= {nsqd.name: (nsqd, self._looked) for nsqd in nsqds}
-        self.depths = {
-            (topic, nsqd.name): answers[nsqd.name][topic] for topic in self._settings.topics for nsqd in nsqds
-        }
+        self.depths = {(topic, nsqd.name): at for nsqd in nsqds for topic, at in answers[nsqd.name].items()}
         for (topic, name), at in self.depths.items():
             self._warn_of_others((topic, name), at.consumers)
             nsqd = self._known[name][0]
-            if not at.channel_exists and nsqd in self._found.get(topic, ()):
+            if not at.channel_exists and nsqd in self._found.get(topic, self._found.get("", ())):
                 self._make_channel(topic, nsqd)
         return {key: at.waiting for key, at in self.depths.items()}
 
@@ -105,7 +103,7 @@ class Backlog:
 
     def _discover(self) -> None:
         interval = _DISCOVERY_INTERVAL
-        for topic in self._settings.topics:
+        for topic in self._settings.topics or ("",):
             try:
                 self._found[topic] = find_nsqds(self._settings, topic)
                 if not self._found[topic]:
@@ -134,7 +132,7 @@ class Backlog:
         self._pool = self._pool or ThreadPoolExecutor(16)
         for name, (nsqd, _) in self._known.items():
             if name not in self._asked and (name not in self._silent or time.monotonic() >= self._silent[name][2]):
-                self._asked[name] = self._pool.submit(depths, self._settings, nsqd, self._settings.topics)
+                self._asked[name] = self._pool.submit(depths, self._settings, nsqd)
         answers = {}
         for name, asked in list(self._asked.items()):
             silent = name in self._silent

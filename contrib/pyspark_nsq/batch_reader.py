@@ -86,13 +86,13 @@ def plan(settings: Settings, stream: str) -> list[ReadPartition]:
         if not looked.chains and settings.read_id is None and _is_connect():
             return []  # or all reads of the session with these options would stay empty
         session = _session() if settings.read_id is None else ""
-        topics, channel = settings.topics, settings.channel
+        topics, channel = settings.subscription, settings.channel
         Spool.create(spool.location, stream, kind="read", topics=topics, channel=channel, session=session)
         settled = spool.settle_plan(looked.to_json())
     elif settings.read_id is not None:
         about = spool.about()
-        topics = about.get("topics", settings.topics)
-        if set(topics) != set(settings.topics):
+        topics = about.get("topics", settings.subscription)
+        if set(topics) != set(settings.subscription):
             raise OptionError(
                 f"option 'readId' has the value {settings.read_id!r}, which is the name of a read of other topics: "
                 f"expected 'subscribe' = {','.join(topics)!r}, or another name"
@@ -108,18 +108,23 @@ def _look(settings: Settings, stream: str) -> Offset:
     waiting: dict[Key, int] = {}
     known: dict[str, Nsqd] = {}
     asked: dict[Nsqd, dict[str, Depth]] = {}
-    for topic in settings.topics:
-        nsqds = find_nsqds(settings, topic)
-        asked |= {nsqd: depths(settings, nsqd, settings.topics) for nsqd in nsqds if nsqd not in asked}
-        found = {nsqd: asked[nsqd][topic] for nsqd in nsqds}
-        if not any(there.topic_exists for there in found.values()):
+    for name in settings.topics or ("",):
+        nsqds = find_nsqds(settings, name)
+        asked |= {nsqd: depths(settings, nsqd) for nsqd in nsqds if nsqd not in asked}
+        found = {
+            (topic, nsqd): there
+            for nsqd in nsqds
+            for topic, there in asked[nsqd].items()
+            if there.topic_exists and name in ("", topic)
+        }
+        if not found:
+            what = f"the topic {name!r}" if name else f"a topic that matches {settings.topic_pattern!r}"
             names = f": asked {', '.join(nsqd.name for nsqd in nsqds)}" if nsqds else ""
-            raise DiscoveryError(f"no nsqd has the topic {topic!r}{names}")
-        for nsqd, there in found.items():
-            if there.topic_exists:
-                with Client.connect(nsqd.tcp, settings) as client:  # or tasks would find the wrong address
-                    if not there.channel_exists:
-                        client.subscribe(topic, settings.channel)
+            raise DiscoveryError(f"no nsqd has {what}{names}")
+        for (topic, nsqd), there in found.items():
+            with Client.connect(nsqd.tcp, settings) as client:  # or tasks would find the wrong address
+                if not there.channel_exists:
+                    client.subscribe(topic, settings.channel)
             # The topic's queued messages move over into the channel.
             waiting[topic, nsqd.name] = there.channel + there.topic
             known[nsqd.name] = nsqd

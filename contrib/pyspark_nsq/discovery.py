@@ -52,8 +52,9 @@ class Depth(NamedTuple):
         return 0 if self.paused else self.channel + self.topic
 
 
-def find_nsqds(settings: Settings, topic: str | None = None) -> list[Nsqd]:
-    """The nsqds configured, or the ones that nsqlookupds list for that topic (None: all), by name.
+def find_nsqds(settings: Settings, topic: str = "") -> list[Nsqd]:
+    """Returns, by name, the nsqds configured, or the ones that nsqlookupds list for that topic; without a topic, all,
+    or with a pattern those with a topic that matches it.
 
     DiscoveryError when no nsqlookupd answers.
     """
@@ -79,16 +80,19 @@ def _configured(settings: Settings) -> list[Nsqd]:
     return [Nsqd(name_of(address), address, at) for address, at in zip(tcp, http, strict=True)]
 
 
-def _producers(lookupd: Address, topic: str | None, settings: Settings) -> list[Nsqd]:
-    path = "/nodes" if topic is None else f"/lookup?{urlencode({'topic': topic})}"
+def _producers(lookupd: Address, topic: str, settings: Settings) -> list[Nsqd]:
+    path = f"/lookup?{urlencode({'topic': topic})}" if topic else "/nodes"
     who = f"nsqlookupd {name_of(lookupd)}"
     status, answer = _get(who, lookupd, path, settings.discovery_timeout)
-    if status == 404 and topic is not None:
+    if status == 404 and topic:
         return []  # a topic that nobody has
     if status != 200:
         raise DiscoveryError(f"{who} answered {status} to {path}")
     try:
-        nodes = [(one["broadcast_address"], one["tcp_port"], one["http_port"]) for one in answer["producers"] or ()]
+        nodes = answer["producers"] or ()
+        if settings.topic_pattern and not topic:
+            nodes = [one for one in nodes if any(map(settings.matches, one["topics"]))]
+        nodes = [(one["broadcast_address"], one["tcp_port"], one["http_port"]) for one in nodes]
         return [
             Nsqd(name_of((host, tcp)), (host, int(tcp)), (host, int(http) + settings.nsqd_http_tls))
             for host, tcp, http in nodes
@@ -97,9 +101,10 @@ def _producers(lookupd: Address, topic: str | None, settings: Settings) -> list[
         raise DiscoveryError(f"{who} does not answer as nsqlookupd does") from None
 
 
-def depths(settings: Settings, nsqd: Nsqd, topics: Sequence[str]) -> dict[str, Depth]:
-    """Returns the queued messages of each topic, by one request; zeros if the nsqd does not have the topic or channel.
-    DiscoveryError when it doesn't answer."""
+def depths(settings: Settings, nsqd: Nsqd, topics: Sequence[str] = ()) -> dict[str, Depth]:
+    """Returns the queued messages of each topic, by default of those to read, by one request; zeros if the nsqd does
+    not have the topic or channel. DiscoveryError when it doesn't answer."""
+    topics = topics or settings.topics
     # If also asked for a channel, nsqd leaves out topics without it, and their queued messages.
     query = {"format": "json", "include_clients": "false", "include_mem": "false"}
     if len(topics) == 1:
@@ -114,6 +119,7 @@ def depths(settings: Settings, nsqd: Nsqd, topics: Sequence[str]) -> dict[str, D
         raise DiscoveryError(f"{who} answered {status} to /stats at HTTP address {name_of(nsqd.http)}{hint}")
     try:
         started, found = int(answer["start_time"]), {one["topic_name"]: one for one in answer["topics"] or ()}
+        topics = topics or list(filter(settings.matches, found))
         return {topic: _depth(found.get(topic), settings.channel, started) for topic in topics}
     except (LookupError, TypeError, ValueError):
         raise DiscoveryError(f"{who} does not answer as nsqd does at HTTP address {name_of(nsqd.http)}") from None

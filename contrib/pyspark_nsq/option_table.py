@@ -22,7 +22,6 @@ _ELSEWHERE = {
     "kafka.group.id": "which is of Kafka: 'channel' names the group of consumers",
     "groupidprefix": "which is of Kafka: 'channel' names the group of consumers",
     "assign": "which is of Kafka: NSQ has no partitions; 'subscribe' names the topics",
-    "subscribepattern": "which is of Kafka: 'subscribe' names the topics, separated by commas",
     "startingoffsetsbytimestamp": "which is of Kafka: 'startingTimestamp' is the time for all topics",
     "endingoffsetsbytimestamp": "which is of Kafka: 'endingTimestamp' is the time for all topics",
     "maxoffsetspertrigger": "which is of Kafka: 'maxMessagesPerTrigger' limits a batch",

@@ -58,6 +58,14 @@ def _list(read: Callable[[str], object]) -> Callable[[str], tuple[object, ...]]:
     return read_list
 
 
+def _pattern(text: str) -> str:
+    try:
+        re.compile(_text(text))
+    except re.error as error:
+        raise ValueError(f"expected a regular expression of Python: {error}") from None
+    return text
+
+
 def _address(text: str) -> Address:
     match = _ADDRESS.fullmatch(text)
     if not match or not 0 < int(match[3]) < 65536:
@@ -149,6 +157,7 @@ FILE = ValueKind("file", _text)
 DIRECTORY = ValueKind("directory", _text)
 TOPIC = ValueKind("topic", _name)
 TOPICS = ValueKind("topics", _list(_name), ())
+PATTERN = ValueKind("regular expression", _pattern, "")
 CHANNEL = ValueKind("channel", _channel, "")
 TCP_ADDRESSES = ValueKind("addresses", _list(_address), ())
 HTTP_ADDRESSES = ValueKind("addresses", _list(_http_address), ())

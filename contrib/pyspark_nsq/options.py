@@ -4,10 +4,12 @@ An option that does not exist, belongs to another use, has a wrong value or cont
 raised where a reader or writer is made, so before any job starts.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gnsqd.shared.names import is_ephemeral
 from pyspark_nsq import option_values as kind
 from pyspark_nsq.errors import OptionError
 from pyspark_nsq.option_table import missing, option, read_values, table_of
@@ -26,7 +28,11 @@ class Settings:
     seconds unless named `_ms`. Files are read where a connection is made, so on every executor."""
 
     # fmt: off
-    topics: tuple[str, ...] = option("subscribe", kind.TOPICS, READERS, "topics to read, separated by commas; required")
+    topics: tuple[str, ...] = option("subscribe", kind.TOPICS, READERS,
+        "topics to read, separated by commas; either these or a pattern are required")
+    topic_pattern: str = option("subscribePattern", kind.PATTERN, READERS,
+        "regular expression of Python: topics are read whose whole name matches it, also if they are created later; "
+        "ephemeral topics only if `#ephemeral` is part of it")
     channel: str = option("channel", kind.CHANNEL, READERS,
         "channel to read them from, not ephemeral; required, except for a batch of ranges")
     mode: str = option("mode", kind.MODE, READERS,
@@ -116,6 +122,16 @@ class Settings:
     read_timeout: float = option("nsq.read.timeout", kind.TIMEOUT, ALL, "timeout for an answer of an nsqd", "1m")
     # fmt: on
 
+    @property
+    def subscription(self) -> tuple[str, ...]:
+        """The topics, or the pattern."""
+        return self.topics or (self.topic_pattern,)
+
+    def matches(self, topic: str) -> bool:
+        """True if the pattern names this topic."""
+        is_meant = "#ephemeral" in self.topic_pattern or not is_ephemeral(topic)
+        return is_meant and re.fullmatch(self.topic_pattern, topic) is not None
+
 
 OPTIONS = table_of(Settings)
 
@@ -147,8 +163,10 @@ def _read(options: Mapping[str, str], uses: tuple[str, ...]) -> dict[str, Any]:
     values = read_values(options, uses, OPTIONS)
     _check_addresses(values, options)
     _check_tls(values)
-    if set(uses) <= set(READERS) and "topics" not in values:
-        raise missing("'subscribe'", options)
+    if "topics" in values and "topic_pattern" in values:
+        raise OptionError("options 'subscribe' and 'subscribePattern' contradict each other: expected one of them")
+    if set(uses) <= set(READERS) and not values.keys() & {"topics", "topic_pattern"}:
+        raise missing("'subscribe' or 'subscribePattern'", options)
     return values
 
 

@@ -171,7 +171,9 @@ def check_other_reads(settings: Settings, session: str) -> None:
         return
     unnamed = [read for read in reads if read.session and read.messages]
     lost = [read for read in unnamed if read.session != session and settings.fail_on_data_loss]
-    same = [read for read in unnamed if read.channel == settings.channel and set(read.topics) & set(settings.topics)]
+    same = [
+        read for read in unnamed if read.channel == settings.channel and set(read.topics) & set(settings.subscription)
+    ]
     for read in [] if settings.read_id else sorted(same, key=lost.__contains__)[-1:]:
         name, _ = split_chain_name(read.stream)
         text = (

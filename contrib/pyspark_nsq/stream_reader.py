@@ -120,7 +120,7 @@ class NsqStreamReader(StreamReader):
 
     def _create_spool(self, stream: str) -> None:
         settings, location = self._settings, self._spool(stream).location
-        Spool.create(location, stream, kind="readStream", topics=settings.topics, channel=settings.channel)
+        Spool.create(location, stream, kind="readStream", topics=settings.subscription, channel=settings.channel)
 
     def _warn_of_other_streams(self, stream: str) -> None:
         """A new stream does not read what another one, whose checkpoint may be deleted, has left in the spool."""
@@ -130,7 +130,9 @@ class NsqStreamReader(StreamReader):
         except (OSError, SpoolError):  # there is none yet; or making this stream's directory will fail with the reason
             return
         for other in reports:
-            same = other.channel == self._settings.channel and not set(self._settings.topics).isdisjoint(other.topics)
+            same = other.channel == self._settings.channel and not set(self._settings.subscription).isdisjoint(
+                other.topics
+            )
             if other.kind == "readStream" and same and other.uncommitted_messages and other.stream != stream:
                 _log.warning(
                     f"the spool at {location} has {other.uncommitted_messages} messages of stream {other.stream} that "

@@ -190,7 +190,7 @@ OF_TOPIC = ["--nsqd-tcp-address", "h:1", "--topic", "t"]
 BAD = [
     (["archive", "OUT"], 2, "--lookupd-http-address or --nsqd-tcp-address is required"),
     (["archive", "OUT", "--nsqd-tcp-address", "nowhere"], 2, "expected host:port"),
-    (["archive", "OUT", "--nsqd-tcp-address", "h:1", "--channel", "c"], 2, "--topic is required"),
+    (["archive", "OUT", "--nsqd-tcp-address", "h:1", "--channel", "c"], 2, "--topic or --topic-pattern is required"),
     (["archive", "OUT", "--nsqd-tcp-address", "h:1", "--topic", "t"], 2, "--channel is required"),
     (
         ["archive", "OUT", *OF_TOPIC, "--from", "first", "--to", "next", "--channel", "c"],

@@ -16,7 +16,10 @@ def plan(settings: Settings) -> list[RangePartition]:
     planner = Planner(settings)
     begins, ends = planner.begin(EARLIEST), planner.end()
     if not begins:
-        raise DiscoveryError(f"no nsqd has one of the topics {', '.join(settings.topics)}")
+        topics, pattern = ", ".join(settings.topics), settings.topic_pattern
+        raise DiscoveryError(
+            f"no nsqd has {f'a topic that matches {pattern!r}' if pattern else f'one of the topics {topics}'}"
+        )
     return planner.tasks(begins, ends)
 
 

@@ -5,11 +5,12 @@ new since the last look, as of a node that was added, is read from its first mes
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from pyspark_nsq.discovery import Nsqd, find_nsqds
+from pyspark_nsq.discovery import Nsqd, depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.options import EARLIEST, LATEST, Offsets, Settings
 from pyspark_nsq.ranges.node import Extent, Node, NoRanges
@@ -20,6 +21,8 @@ _LIST_SECONDS = 5.0  # between two questions which nsqds there are
 _PAUSE = 1.0  # seconds, after which a node that did not answer is asked again, and twice as long after each failure
 _LONGEST_PAUSE = 60.0
 _SPECIAL = {-2: EARLIEST, -1: LATEST}  # numbers that Kafka's source has for these
+
+Answer = TypeVar("Answer")
 
 _log = logging.getLogger(__name__)
 
@@ -63,9 +66,8 @@ class Planner:
         """Returns the logs that can be read now; `more` as for `Node.extent`. DiscoveryError if nobody knows, or has
         known, which nsqds there are; NoRanges."""
         if monotonic() - self._listed >= _LIST_SECONDS:
-            topics = self._settings.topics
             try:
-                self._nsqds = [(topic, nsqd) for topic in topics for nsqd in find_nsqds(self._settings, topic)]
+                self._nsqds = self._list()
             except DiscoveryError as error:
                 if not self._nsqds:
                     raise
@@ -73,24 +75,40 @@ class Planner:
             self._listed = monotonic()
         found = []
         for topic, nsqd in self._nsqds:
-            failure = self._failures.get(nsqd.name)
-            if failure is not None and monotonic() < failure.until:
-                continue
-            try:
-                extent = Node(nsqd, self._settings).extent(topic, **more)
-            except NoRanges:
-                raise
-            except DiscoveryError as error:
-                if failure is None:
-                    _log.warning("%s; what it has is read when it is back", error)
-                pause = min(2 * failure.pause, _LONGEST_PAUSE) if failure else _PAUSE
-                self._failures[nsqd.name] = _Failure(str(error), pause, monotonic() + pause)
-            else:
-                self._failures.pop(nsqd.name, None)
-                if extent is not None:
-                    found.append(Place(topic, nsqd, extent))
+            extent = self._ask(nsqd, partial(Node(nsqd, self._settings).extent, topic, **more))
+            if extent is not None:
+                found.append(Place(topic, nsqd, extent))
         self.places |= {place.log: place for place in found}
         return found
+
+    def _list(self) -> list[tuple[str, Nsqd]]:
+        """Returns the topics to read with every nsqd that may have each."""
+        if topics := self._settings.topics:
+            return [(topic, nsqd) for topic in topics for nsqd in find_nsqds(self._settings, topic)]
+        nsqds = []
+        for nsqd in find_nsqds(self._settings):
+            there = self._ask(nsqd, partial(depths, self._settings, nsqd))
+            known = [topic for topic, other in self._nsqds if other == nsqd]
+            nsqds += [(topic, nsqd) for topic in (known if there is None else there)]
+        return nsqds
+
+    def _ask(self, nsqd: Nsqd, question: Callable[[], Answer]) -> Answer | None:
+        """Returns the answer of a node, None if it does not answer, or did not a moment ago; NoRanges."""
+        failure = self._failures.get(nsqd.name)
+        if failure is not None and monotonic() < failure.until:
+            return None
+        try:
+            answer = question()
+        except NoRanges:
+            raise
+        except DiscoveryError as error:
+            if failure is None:
+                _log.warning("%s; what it has is read when it is back", error)
+            pause = min(2 * failure.pause, _LONGEST_PAUSE) if failure else _PAUSE
+            self._failures[nsqd.name] = _Failure(str(error), pause, monotonic() + pause)
+            return None
+        self._failures.pop(nsqd.name, None)
+        return answer
 
     def look_at_all(self, **more: str) -> list[Place]:
         """Returns the logs of all nsqds as `look`; DiscoveryError also if one does not answer."""

@@ -112,9 +112,16 @@ def test_topics_with_few_messages_share_a_task_for_each_nsqd(nsqd_factory: Daemo
     publish(one, "t", *bodies(3))
     publish(two, "t", *bodies(4))
     publish(two, "u", *bodies(5))
-    tasks = plan(parse(options(one, two, subscribe="t,u", spool="off"), "read"))
+    given = options(one, two, spool="off")
+    tasks = plan(parse(given | {"subscribe": "t,u"}, "read"))
     assert {task.nsqd.name: task.quotas for task in tasks} == {name(one): {"t": 3}, name(two): {"t": 4, "u": 5}}
     assert len({task.stream for task in tasks}) == 1
+    del given["subscribe"]
+    tasks = plan(parse(given | {"subscribePattern": "[u-z]+"}, "read"))
+    assert {task.nsqd.name: task.quotas for task in tasks} == {name(two): {"u": 5}}
+    names = ", ".join(sorted(map(name, (one, two))))
+    with pytest.raises(DiscoveryError, match=f"no nsqd has a topic that matches 'v.': asked {names}"):
+        plan(parse(given | {"subscribePattern": "v."}, "read"))
 
 
 def test_more_tasks_share_an_nsqd_on_request(nsqd: Daemon, spooling: dict[str, str]) -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,11 @@ def test_a_topic_is_missing_when_every_nsqd_says_so(nsqd: Daemon) -> None:
     here, nowhere = "{}:{}".format(*nsqd.http_address), f"127.0.0.1:{free_port()}"
     names = {"subscribe": "t,tt", "nsq.nsqd.tcp.addresses": "127.0.0.1:1", "nsq.nsqd.http.addresses": here}
     assert missing_topics(settings(**names)) == ["tt"]
+    source = settings(**names)
+    assert [missing_topics(replace(source, topics=(), topic_pattern=pattern)) for pattern in ("t+", "tt+")] == [
+        [],
+        ["tt+"],
+    ]
     both = {"nsq.nsqd.tcp.addresses": "127.0.0.1:1,127.0.0.1:2", "nsq.nsqd.http.addresses": f"{here},{nowhere}"}
     assert missing_topics(settings(**names | both)) == []
 
@@ -66,6 +72,8 @@ def test_nsqlookupd_reports_the_nodes_that_have_a_topic(
         eventually(lambda: find_nsqds(source, "t") == [shown(nodes[0])])
         create(nodes[1], "t")
         eventually(lambda: find_nsqds(source, "t") == everyone)
+        create(nodes[1], "u")
+        eventually(lambda: find_nsqds(replace(source, topic_pattern="u.*|v")) == [shown(nodes[1])])
 
 
 def producers(*found: tuple[str, int]) -> bytes:
@@ -160,12 +168,11 @@ def test_depth_has_queued_in_flight_and_deferred_messages(nsqd: Daemon) -> None:
         # A channel that is not there hides nothing of the topic.
         assert waits(nsqd, "other") == Depth(topic_exists=True, start_time=start)
         publish(nsqd, "u", b"x")
-        all_three = depths(Settings(channel="c", discovery_timeout=30.0), shown(nsqd), ["t", "u", "v"])
-        assert all_three == {
-            "t": there,
-            "u": Depth(topic=1, topic_exists=True, start_time=start),
-            "v": Depth(start_time=start),
-        }
+        source = Settings(channel="c", discovery_timeout=30.0)
+        u = Depth(topic=1, topic_exists=True, start_time=start)
+        all_three = depths(source, shown(nsqd), ["t", "u", "v"])
+        assert all_three == {"t": there, "u": u, "v": Depth(start_time=start)}
+        assert depths(replace(source, topic_pattern="[u-z]"), shown(nsqd)) == {"u": u}
 
 
 def test_a_pause_of_topic_or_channel_is_seen(nsqd: Daemon) -> None:

@@ -32,7 +32,7 @@ def test_options_that_are_left_out_have_their_defaults() -> None:
 
 def test_keys_know_no_case() -> None:
     options = {"SUBSCRIBE": "a", "Channel": "c", "NSQ.nsqd.TCP.addresses": "h:1", "maxinflight": "7", "SPOOL": "off"}
-    settings = Settings(("a",), "c", "deliveries", nsqd_tcp_addresses=(("h", 1),), max_in_flight=7, spool=False)
+    settings = Settings(("a",), "", "c", "deliveries", nsqd_tcp_addresses=(("h", 1),), max_in_flight=7, spool=False)
     assert parse(options, "read") == settings
 
 
@@ -81,6 +81,19 @@ def test_keys_know_no_case() -> None:
 )
 def test_values_are_read(use: str, name: str, text: str, field: str, value: object) -> None:
     assert getattr(parse({**USES[use], name: text}, use), field) == value
+
+
+@pytest.mark.parametrize(
+    "pattern, names, others",
+    [
+        (r"orders\..*", ("orders.", "orders.eu"), ("orders", "old.orders.eu", "orders_eu", "orders.a#ephemeral")),
+        ("(?i)a|b", ("A", "b"), ("ab",)),
+        ("a(#ephemeral)?", ("a", "a#ephemeral"), ("a#",)),
+    ],
+)
+def test_a_pattern_matches_whole_names(pattern: str, names: Iterable[str], others: Iterable[str]) -> None:
+    settings = parse({**NSQD, "subscribePattern": pattern, "channel": "c"}, "readStream")
+    assert [*filter(settings.matches, (*names, *others))] == [*names]
 
 
 def test_a_range_is_looked_at() -> None:
@@ -148,7 +161,12 @@ REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
         ({"chanel": "1"}, meant("chanel", "channel")),
         ({"topic": "t"}, "option 'topic' is for write and writeStream, not for read"),
         ({"maxMessagesPerTrigger": "5"}, "is for readStream, not for read"),
-        ({"subscribe": None}, "option 'subscribe' is required"),
+        ({"subscribe": None}, "option 'subscribe' or 'subscribePattern' is required"),
+        ({"subscribePattern": "c.*"}, "options 'subscribe' and 'subscribePattern' contradict each other: expected one"),
+        (
+            {"subscribe": None, "subscribePattern": "c("},
+            "option 'subscribePattern' has the value 'c(': expected a regular expression of Python: missing ), unterm",
+        ),
         ({"spoolLocation": None}, NO_SPOOL),
         ({"spoolLocation": None, "spool": "on"}, NO_SPOOL),
         ({"spoolLocation": None, "peek": "false"}, NO_SPOOL),
@@ -201,6 +219,7 @@ REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
         ({"nsq.tls.cert": "1"}, meant("nsq.tls.cert", "nsq.tls.certificate")),
         ({"compression": "gzip"}, "unknown option 'compression': options of write are batchBytes, batchSize, invalid"),
         ({"channel": "c"}, "option 'channel' is for read and readStream, not for write"),
+        ({"subscribePattern": "c"}, "option 'subscribePattern' is for read and readStream, not for write"),
         ({TCP: None}, f"{LOOKUPD!r} or {TCP!r} is required"),
         ({"nsq.tls.enabled": "false", "nsq.tls.ca": "f"}, "'nsq.tls.ca' contradicts 'nsq.tls.enabled'"),
         ({"nsq.tls.key": "f"}, "option 'nsq.tls.key' belongs to 'nsq.tls.certificate'"),

@@ -43,8 +43,10 @@ def durable(gnsqd_factory: DaemonFactory) -> Factory:
 
 
 def options(*nsqds: Daemon, **more: str) -> dict[str, str]:
-    given = daemon_options(*nsqds) | {"subscribe": "t", "channel": "c", "mode": "ranges"} | more
+    given = daemon_options(*nsqds) | {"channel": "c", "mode": "ranges"} | more
     del given["idleTimeoutMs"]
+    if "subscribePattern" not in given:
+        given.setdefault("subscribe", "t")
     return given
 
 
@@ -250,6 +252,37 @@ def test_log_that_comes_later_is_read_from_its_beginning(durable: Factory, gnsqd
     assert [row["value"] for row in stream.next()] == [b"1", b"2", b"3"]
     wait_for(second, "t", "c", depth=0)
     assert stream.next() == []
+
+
+def test_topics_that_match_a_pattern_are_read_from_their_beginning(
+    gnsqd_factory: DaemonFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "_LIST_SECONDS", 0.0)
+    monkeypatch.setattr(planning, "_PAUSE", 0.0)
+    flags = "--durability=process", "--retention-bytes=1000000"
+    here, away = (gnsqd_factory(*flags, *fixed_ports()) for _ in range(2))
+    create(here, "x#ephemeral", "c")  # which has no log
+    pattern = {"subscribePattern": "x.*|y"}
+    with pytest.raises(DiscoveryError, match=r"no nsqd has a topic that matches 'x\.\*\|y'"):
+        batch(here, away, **pattern)
+    stream = Stream(here, away, **pattern)
+    assert stream.next() == []
+    for number, nsqd in enumerate((here, away)):
+        create(nsqd, f"x{number}", "other")
+        publish(nsqd, f"x{number}", *bodies(2))
+    create(here, "z")
+    read = {(row["topic"], row["offset"]) for row in stream.next()}
+    assert read == {("x0", 1), ("x0", 2), ("x1", 1), ("x1", 2)}
+    wait_for(away, "x1", "c", depth=0)
+    publish(away, "x1", *bodies(2))
+    away.terminate()
+    publish(here, "y", b"1")
+    assert [(row["topic"], row["offset"]) for row in stream.next()] == [("y", 1)]
+    with pytest.raises(DiscoveryError, match="connection refused"):
+        batch(here, away, **pattern)
+    away.start()
+    assert [(row["topic"], row["offset"]) for row in stream.next()] == [("x1", 3), ("x1", 4)]
+    assert len(batch(here, away, **pattern)) == 7
 
 
 def test_stream_goes_on_without_nsqlookupd(durable: Factory, monkeypatch: pytest.MonkeyPatch) -> None:

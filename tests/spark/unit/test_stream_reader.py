@@ -19,7 +19,7 @@ from pyspark_nsq.offsets import Offset
 from pyspark_nsq.options import Settings
 from pyspark_nsq.retention import inspect
 from pyspark_nsq.stream_reader import NsqStreamReader
-from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies
+from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
 from spark.unit.interruption import STEPS_AT, Interruption
 from spark.unit.micro_batches import Died, MicroBatches
 
@@ -198,6 +198,28 @@ def test_an_nsqd_that_is_away_is_asked_again_after_pauses_that_grow(
         "nsqd node:4150 does not answer",
         "nsqd node:4150 answers again",
     ]
+
+
+def test_topics_that_match_a_pattern_are_read_when_they_are_there(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views, visits = (FakeNsqd(topic=topic) for topic in ("views", "visits"))
+    nsqds = [FakeNsqd()]
+    monkeypatch.setattr(backlog, "_DISCOVERY_INTERVAL", 0.0)
+    patch(monkeypatch, nsqds)
+    reader = NsqStreamReader(replace(settings, topics=(), topic_pattern="vi.*"))
+    start = reader.initialOffset()
+    nsqds[0].publish(1)
+    assert reader.latestOffset(start, ALL) == start
+    for topics in ([views], [views, visits]):
+        topics[-1].channel_exists = False
+        topics[-1].publish(5)
+        patch(monkeypatch, [*nsqds, *topics])
+        offset = Offset.from_json(reader.latestOffset(start, ALL))
+        assert {topic: quota for _, tasks in offset.chains for each in tasks for topic, quota in each.items()} == {
+            each.topic: 5 for each in topics
+        }
+        assert topics[-1].channel_exists
 
 
 def test_an_nsqd_is_asked_once_for_all_topics(
