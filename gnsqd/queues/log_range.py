@@ -96,14 +96,20 @@ class LogRange:
         """Returns when the first message from `number` on was published (wall clock, ns), None if there is none."""
         return self._history.published(number)
 
-    def read(self, number: int, end: int, size: int) -> tuple[list[bytes], int]:
+    def read(self, number: int, end: int, size: int, queue: Queue | None = None) -> tuple[list[bytes], int]:
         """Returns messages in a row from `number` on, which is less than `end` and that at most `next`, and the number
         behind them: payloads of PUT records of about `size` bytes, and at least one message. MessagesGone,
-        MessagesDamaged. Never yields."""
+        MessagesDamaged. Never yields.
+
+        With the `queue` of a channel, messages that are not kept any more since the channel has finished them are
+        skipped: of a range of such messages, it returns none and `end`."""
         log = self._journal.log
         payloads = log.segments.read_records(number, end, size)
         if not payloads:
             if (kept := self._next_kept(number)) > number and number not in log.lost:
+                behind = self._behind_finished(number, kept, queue)
+                if behind > number:
+                    return self.read(behind, end, size, queue) if behind < end else ([], end)
                 raise MessagesGone(f"messages {number} to {kept - 1} are not kept any more", kept)
             readable = log.read(number, log.next_number)[0]
             raise MessagesDamaged(f"messages {number} to {readable - 1} can't be read", readable)
@@ -111,6 +117,14 @@ class LogRange:
         payloads[-1] = cut_put(payloads[-1], number, end)
         first, count, _ = decode_put(payloads[-1])
         return payloads, first + count
+
+    def _behind_finished(self, number: int, kept: int, queue: Queue | None) -> int:
+        """Returns where the messages from `number` to `kept` end that the channel with this queue has finished."""
+        if queue is None:
+            return number
+        # A start finishes what is lost in all channels.
+        lost = self._journal.log.lost.between(number, kept)
+        return min(backend_of(queue).notes.finished.missing(number), lost.begin or kept)
 
     def wait(self, bell: Doorbell, timeout: float) -> None:
         """Returns when there may be more messages, the bell is rung, or after `timeout` seconds. Yields."""

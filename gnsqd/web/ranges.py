@@ -7,7 +7,9 @@ connection with it, without its last chunk; asked for by itself it is an error t
 from binascii import b2a_base64
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from itertools import islice
+from sys import maxsize
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ from gnsqd.log import Logger
 from gnsqd.net.stream import StreamError
 from gnsqd.options import MINUTE, SECOND
 from gnsqd.queues.message import Message
+from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.web.http11 import Request
@@ -35,6 +38,8 @@ STEP_BYTES = 64 * 1024  # that are read and sent at once
 JSON_STEP_BYTES = 16 * 1024  # the same: many small messages take ms to encode
 HAND_OVER_SECONDS = 1.0  # for what a topic is about to hand over to its channels
 POLL_SECONDS = 0.005
+
+Read = Callable[[int, int, int], tuple[list[bytes], int]]  # `LogRange.read` of one log
 
 
 class Ranges:
@@ -69,20 +74,22 @@ class Ranges:
         parameters = read_parameters(request)
         topic, log = self._find_log(required(parameters, "topic"))
         number = parsed(log.position, parameters.get("from", "first"), "INVALID_ARG_FROM", 0)
-        end = parsed(log.position, parameters.get("to", "next"), "INVALID_ARG_TO", 0)
+        end = parsed(log.position, parameters["to"], "INVALID_ARG_TO", 0) if "to" in parameters else maxsize
+        queue = _find_channel(topic, parameters["channel"]).queue if "channel" in parameters else None
         max_bytes = parsed(parse_int, parameters.get("max_bytes", str(1 << 62)), "INVALID_ARG_MAX_BYTES", 1)
         seconds = parsed(parse_duration, parameters.get("wait", "0"), "INVALID_ARG_WAIT", 0, MINUTE) / SECOND
         encode, content_type, step = _FORMS.get(parameters.get("format", "json"), (None, "", 0))
         if encode is None:
             raise HTTPError(400, "INVALID_ARG_FORMAT")
         _check_epoch(log, parameters.get("epoch"), number)
-        if seconds and number >= log.next:
+        if seconds and queue is not None and number < log.next and not _read(log, number, log.next, 1, queue)[0]:
+            number = log.next  # a reader that has nothing to read until there waits as well
+        if seconds and log.next <= number < end:
             self._wait(log, number, seconds)
             self._stand_in_line()  # with all who waited for the same message
             if topic.exiting:
                 self._registry.get_existing_topic(topic.name)
-        end = min(end if "to" in parameters else log.next, log.next)
-        steps = self._steps(log, number, end, max_bytes, step, encode)
+        steps = self._steps(partial(_read, log, queue=queue), number, min(end, log.next), max_bytes, step, encode)
         beginning = [*islice(steps, 1)]  # an error of it has a status
         return Stream(content_type, self._parts(topic.name, beginning, steps))
 
@@ -97,12 +104,14 @@ class Ranges:
             self._waiting.discard(bell)
 
     def _steps(
-        self, log: "LogRange", number: int, end: int, max_bytes: int, step: int, encode: Callable[[list[bytes]], bytes]
+        self, read: Read, number: int, end: int, max_bytes: int, step: int, encode: Callable[[list[bytes]], bytes]
     ) -> Iterator[bytes]:
         """Yields messages of a range; HTTPError if some can't be read. Switches to others. While the client is slow, it
         has no copies of what it yielded."""
         while number < end and max_bytes > 0:
-            payloads, number = _read(log, number, end, min(step, max_bytes))
+            payloads, number = read(number, end, min(step, max_bytes))
+            if not payloads:
+                break
             max_bytes -= sum(map(len, payloads))
             encoded = [encode(payloads)]
             payloads.clear()
@@ -173,11 +182,11 @@ def _check_epoch(log: "LogRange", epoch: str | None, number: int) -> None:
         raise HTTPError(410, "LOG_CHANGED", _extent(log))
 
 
-def _read(log: "LogRange", number: int, end: int, size: int) -> tuple[list[bytes], int]:
+def _read(log: "LogRange", number: int, end: int, size: int, queue: Queue | None) -> tuple[list[bytes], int]:
     from gnsqd.queues.log_range import MessagesGone, Unreadable
 
     try:
-        return log.read(number, end, size)
+        return log.read(number, end, size, queue)
     except Unreadable as error:
         details = {**_extent(log), "readable": error.readable}
         status, code = (410, "MESSAGES_GONE") if isinstance(error, MessagesGone) else (500, "MESSAGES_DAMAGED")

@@ -263,6 +263,28 @@ def test_messages_finished_out_of_order_are_read_while_segments_have_them(nsqd: 
         assert bodies(nsqd, "&from=55") == [str(number) for number in range(55, 101)]
 
 
+def test_reader_with_a_channel_skips_what_consumers_have_finished(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory(*DURABLE, "--max-bytes-per-file=5000")
+    create(nsqd, "t", "c")
+    for number in range(1, 101):
+        post(nsqd, "/pub?topic=t", b"%-1000d" % number)
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", 100)
+        messages = [client.message() for _ in range(100)]
+        client.send(b"".join(b"FIN %b\n" % each.id for each in (*messages[20:40], *messages[60:80])))
+        wait_for(nsqd, "t", "c", in_flight_count=60)
+        eventually(lambda: {ask(nsqd, f"{MESSAGES}&from={number}&to={number + 1}")[0] for number in (30, 70)} == {410})
+        with pytest.raises(IncompleteRead):
+            nsqd.http("GET", "/topic/messages?topic=t&from=1")
+        for query in ("&from=1", "&from=30", "&from=30&wait=20s", "&from=30&to=70"):
+            begin, end = 1 if query == "&from=1" else 30, 70 if "to=" in query else 101
+            numbers = [row["number"] for row in rows(nsqd, f"{query}&channel=c")]
+            assert numbers == sorted(set(numbers))
+            assert {*range(begin, 21), *range(41, 61), *range(81, 101)} & {*range(begin, end)} <= {*numbers}, query
+            assert not {30, 70} & {*numbers}
+        assert rows(nsqd, "&from=30&to=31&channel=c") == []
+
+
 def test_damage_ends_a_range_and_is_an_error(retaining: Daemon) -> None:
     nsqd = retaining
     nsqd.restart()
@@ -297,6 +319,8 @@ REFUSED: dict[str, tuple[int, str]] = {
     **{f"{MESSAGES}&to={text}": (400, "INVALID_ARG_TO") for text in ("", "-1", "end")},
     **{f"{MESSAGES}&max_bytes={text}": (400, "INVALID_ARG_MAX_BYTES") for text in ("", "0", "-1", "1MB")},
     **{f"{MESSAGES}&wait={text}": (400, "INVALID_ARG_WAIT") for text in ("", "1", "-1s", "61s")},
+    f"{MESSAGES}&channel=x": (404, "CHANNEL_NOT_FOUND"),
+    f"{MESSAGES}&channel=e%23ephemeral": (400, "CHANNEL_EPHEMERAL"),
     **{f"{MESSAGES}&format={text}": (400, "INVALID_ARG_FORMAT") for text in ("", "JSON", "text")},
     f"{MESSAGES}&from=1111111111111111": (404, "MESSAGE_NOT_FOUND"),
     "POST /channel/advance?topic=t&channel=x&to=1": (404, "CHANNEL_NOT_FOUND"),

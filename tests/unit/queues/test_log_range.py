@@ -8,7 +8,7 @@ from gevent import spawn
 from gevent.event import Event
 
 from gnsqd.hub.doorbell import Doorbell
-from gnsqd.queues.log_range import LogRange, MessagesGone
+from gnsqd.queues.log_range import LogRange, MessagesDamaged, MessagesGone
 from gnsqd.queues.message import Message
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal.records import PUT_HEAD, decode_put, split_frames
@@ -101,3 +101,26 @@ def test_what_segments_no_longer_have_is_gone_up_to_what_some_channel_needs(
         with pytest.raises(MessagesGone) as error:
             range_of(daemon).read(number, 11, 100)
         assert error.value.readable == readable
+    queue = channel(daemon).queue
+    assert range_of(daemon).read(9, 11, 100, queue) == ([], 11)
+    with pytest.raises(MessagesDamaged, match="messages 3 to"):
+        range_of(daemon).read(1, 11, 100, queue)  # others are there, says the channel
+    channel(daemon).delete()
+    channel(daemon, "new")  # is done with all that was handed over
+    with pytest.raises(MessagesGone):
+        range_of(daemon).read(3, 11, 100, queue)
+
+
+def test_damage_that_a_channel_has_met_stays_damage(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {"mem_queue_size": 0})
+    queue = channel(daemon).queue
+    publish(daemon.topic, b"first")
+    publish(daemon.topic, b"second")
+    daemon.flush()
+    (path,) = daemon.directory.glob("t.journal.*")
+    path.write_bytes(path.read_bytes().replace(b"first", b"xxxxx"))
+    (taken,) = daemon.take("c")
+    assert taken.number == 2
+    assert range_of(daemon).channel_position(queue) == 2
+    with pytest.raises(MessagesDamaged, match="messages 1 to 1 can't be read"):
+        range_of(daemon).read(1, 3, 100, queue)

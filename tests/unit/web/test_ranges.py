@@ -49,7 +49,7 @@ def test_others_run_between_any_two_readers_that_waited_for_a_message(monkeypatc
         bells.append(bell)
         bell.wait(timeout)
 
-    def read(number: int, end: int, size: int) -> tuple[list[bytes], int]:
+    def read(number: int, end: int, size: int, queue: object) -> tuple[list[bytes], int]:
         events.append("read")
         sizes.append(size)
         return [b""], end
@@ -79,3 +79,25 @@ def test_others_run_between_any_two_readers_that_waited_for_a_message(monkeypatc
         request.query = f"topic=t&from=next&to=2&format={form}"
         ranges.get_messages(request)
     assert sizes[1] <= sizes[0] // 4, "JSON takes longer"
+
+
+def test_reader_waits_behind_what_its_channel_has_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing: Any = None
+    ranges = Ranges(nothing, nothing)
+    waits: list[float] = []
+    topic = SimpleNamespace(exiting=False, name="t", get_existing_channel=lambda name: SimpleNamespace(queue=name))
+
+    def read(number: int, end: int, size: int, queue: object) -> tuple[list[bytes], int]:
+        return ([b"5"] if queue != "c" or number >= 5 else []), end
+
+    def wait(bell: Doorbell, timeout: float) -> None:
+        waits.append(timeout)
+        log.next = 6
+
+    log = SimpleNamespace(next=5, is_open=True, wait=wait, read=read, position=int)
+    monkeypatch.setattr(ranges, "_find_log", lambda name: (topic, log))
+    query = "topic=t&from=1&wait=10s&format=records"
+    for channel, waited in (("other", 0), ("c", 1)):
+        request: Any = SimpleNamespace(query=f"{query}&channel={channel}", broken=False)
+        assert b"".join(ranges.get_messages(request).parts).endswith(b"5"), channel
+        assert len(waits) == waited, channel
