@@ -150,7 +150,7 @@ class Ranges:
         end = parsed(parse_int, required(parameters, "to"), "INVALID_ARG_TO", 0)
         _check_epoch(log, parameters.get("epoch"), end)
         last = monotonic() + HAND_OVER_SECONDS
-        while log.channel_position(topic.queue) < end and monotonic() < last and not topic.exiting:
+        while log.channel_position(topic.queue) < end and monotonic() < last and not (topic.exiting or topic.paused):
             sleep(POLL_SECONDS)
         channel = topic.get_existing_channel(name)
         count = log.advance(channel.queue, min(end, log.channel_position(topic.queue)))

@@ -101,3 +101,30 @@ def test_reader_waits_behind_what_its_channel_has_finished(monkeypatch: pytest.M
         request: Any = SimpleNamespace(query=f"{query}&channel={channel}", broken=False)
         assert b"".join(ranges.get_messages(request).parts).endswith(b"5"), channel
         assert len(waits) == waited, channel
+    request = SimpleNamespace(query="topic=t&from=6&to=6&wait=10s", broken=False)
+    assert list(ranges.get_messages(request).parts) == []
+    assert len(waits) == 1, "nothing can come before `to`"
+
+
+def test_channel_is_advanced_at_once_while_its_topic_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing: Any = None
+    ranges = Ranges(nothing, nothing)
+    sleeps: list[float] = []
+    channel = SimpleNamespace(queue=2, finish_count=0)
+    topic = SimpleNamespace(
+        paused=True, exiting=False, queue=5, get_existing_channel=lambda name: channel, commit=lambda: None
+    )
+
+    def hand_over(seconds: float) -> None:
+        sleeps.append(seconds)
+        topic.queue = 9
+
+    monkeypatch.setattr(ranges_module, "sleep", hand_over)
+    log = SimpleNamespace(next=9, channel_position=lambda queue: queue, advance=lambda queue, end: end)
+    monkeypatch.setattr(ranges, "_find_log", lambda name: (topic, log))
+    request: Any = SimpleNamespace(query="topic=t&channel=c&to=9", broken=False)
+    assert ranges.advance(request)["messages"] == 5
+    assert not sleeps, "it hands nothing over"
+    topic.paused = False
+    assert ranges.advance(request)["messages"] == 9
+    assert len(sleeps) == 1
