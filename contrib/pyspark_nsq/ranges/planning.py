@@ -171,7 +171,8 @@ class Planner:
                 self._lose(place, text)
                 begins[log] = place.position(place.extent.next)
                 continue
-            if place.extent.next > number and position.published and self._is_other(place, position):
+            is_longer = position.published and place.extent.next > number
+            if is_longer and self._published(place, position) not in (0, position.published):
                 self._lose(place, f"message {number - 1} is not the one that was read: an older copy was restored")
             last = place.extent.next
             if most is not None:
@@ -179,9 +180,9 @@ class Planner:
             ends[log] = max(last, number)
         return self._limited(begins, ends, places)
 
-    def _is_other(self, place: Place, position: Position) -> bool:
-        published = Node(place.nsqd, self._settings).published(*place.log, position.number - 1)
-        return published not in (0, position.published)
+    def _published(self, place: Place, position: Position) -> int:
+        """Returns when the message before a position was published (ns), 0 if it is not there any more."""
+        return Node(place.nsqd, self._settings).published(*place.log, position.number - 1)
 
     def _check_replaced(self, start: Positions, place: Place, places: Mapping[Log, Place]) -> None:
         for position in start.values():
@@ -205,7 +206,8 @@ class Planner:
         result = {**begins}
         for log, count in taken.items():
             if count or places[log].nsqd.name != begins[log].node:
-                result[log] = places[log].position(begins[log].number + count, begins[log].begin)
+                end = places[log].position(begins[log].number + count, begins[log].begin)
+                result[log] = end if end.published else end._replace(published=self._published(places[log], end))
         return result
 
     def unread(self, positions: Positions) -> dict[str, dict[str, int]]:

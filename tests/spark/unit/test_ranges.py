@@ -345,6 +345,15 @@ def test_topic_made_again_is_another_log(durable: Factory) -> None:
 
 
 def test_older_copy_is_noticed(durable: Factory, tmp_path: Path) -> None:
+    def restore(*published: bytes) -> None:
+        nsqd.terminate()
+        shutil.rmtree(nsqd.data_path)
+        shutil.copytree(tmp_path / "copy", nsqd.data_path)
+        nsqd.start()
+        if published:
+            publish(nsqd, "t", *published)
+        stream.restart()
+
     nsqd = durable()
     publish(nsqd, "t", b"1")
     stream = Stream(nsqd)
@@ -353,24 +362,22 @@ def test_older_copy_is_noticed(durable: Factory, tmp_path: Path) -> None:
     nsqd.start()
     publish(nsqd, "t", b"2", b"3")
     assert len(stream.next()) == 3
-    nsqd.terminate()
-    shutil.rmtree(nsqd.data_path)
-    shutil.copytree(tmp_path / "copy", nsqd.data_path)
-    nsqd.start()
-    stream.restart()
+    restore()
     stream = loses(stream, "it ends at message 2, but 4 was reached: an older copy was restored")
     assert stream.next() == []
     publish(nsqd, "t", b"4")
     assert [row["value"] for row in stream.next()] == [b"4"]
-    nsqd.terminate()
-    shutil.rmtree(nsqd.data_path)
-    shutil.copytree(tmp_path / "copy", nsqd.data_path)
-    nsqd.start()
-    publish(nsqd, "t", b"5", b"6", b"7")
     stream.given["failOnDataLoss"] = "true"
-    stream.restart()
+    restore(b"5", b"6", b"7")
     stream = loses(stream, "message 2 is not the one that was read: an older copy was restored")
     assert [row["value"] for row in stream.next()] == [b"6", b"7"]
+    stream.given |= {"failOnDataLoss": "true", "maxMessagesPerTrigger": "1"}
+    stream.restart()
+    publish(nsqd, "t", b"8", b"not read")
+    assert [row["value"] for row in stream.next()] == [b"8"]
+    restore(*bodies(6))
+    stream = loses(stream, "message 5 is not the one that was read: an older copy was restored")
+    assert [row["value"] for row in stream.next()] == [b"4"]
 
 
 def test_messages_past_the_retention_are_an_error(durable: Factory) -> None:
