@@ -83,14 +83,15 @@ class Node:
         raise NoRanges(f"{text}: ranges need gnsqd with --durability") if none else DiscoveryError(text)
 
     @contextmanager
-    def messages(self, topic: str, epoch: str, start: int, end: int) -> Iterator[http.client.HTTPResponse]:
-        """Lends an answer with the records of a range. Unreadable."""
-        query = {"topic": topic, "epoch": epoch, "from": str(start), "to": str(end), "format": "records"}
+    def messages(self, topic: str, epoch: str, start: int, end: int, **more: str) -> Iterator[http.client.HTTPResponse]:
+        """Lends an answer with the records of a range, with `channel` skipping what that has finished. Unreadable."""
+        query = {"topic": topic, "epoch": epoch, "from": str(start), "to": str(end), "format": "records", **more}
         with self._request("GET", "/topic/messages", query, self._settings.read_timeout) as response:
             if response.status != 200:
                 answer = _parse(response.read())
                 what = f"messages {start} to {end - 1} of topic {topic!r} at nsqd {self.nsqd.name}"
                 text = f"{what}: {response.status} {answer.get('message')}, {answer}"
+                text += self._settings.fail_on_data_loss * " ('failOnDataLoss' = 'false' leaves out what is missing)"
                 if response.status == 410 or answer.get("message") == "MESSAGES_DAMAGED":
                     raise Unreadable(text, int(answer.get("readable", 0)))
                 raise DiscoveryError(text)

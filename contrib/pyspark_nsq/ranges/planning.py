@@ -60,6 +60,7 @@ class Planner:
         self._nsqds: list[tuple[str, Nsqd]] = []  # with a topic that each may have
         self._listed = -_LIST_SECONDS  # when these were (monotonic)
         self._failures: dict[str, _Failure] = {}  # by nsqd
+        self._floors: dict[Log, int] = {}  # where the channel was when its stream first saw the logs
         self._advanced: dict[Log, int] = {}  # to which numbers the channel was
 
     def look(self, **more: str) -> list[Place]:
@@ -124,7 +125,7 @@ class Planner:
         settings = self._settings
         if settings.channel and not default:
             for place in self.look_at_all():
-                self._make_channel(place)
+                self._floor(place)
         at, offsets = settings.starting_timestamp, settings.starting_offsets or default
         places = self.look_at_all(**_more(at=at, channel="" if default else settings.channel))
         _check_names(offsets, places, "startingOffsets")
@@ -146,10 +147,15 @@ class Planner:
         """Returns the positions behind the last messages of the logs that can be read now."""
         return positions_of(place.position(place.extent.next) for place in self.look())
 
-    def _make_channel(self, place: Place) -> None:
-        node = Node(place.nsqd, self._settings)
-        if node.extent(place.topic, channel=self._settings.channel) is None:
-            node.create_channel(place.topic, self._settings.channel)
+    def _floor(self, place: Place) -> int:
+        """Returns where the channel was when its stream first saw a log; creates a missing one. What is gone from there
+        on, others have finished: only before it, the stream itself may have, if its checkpoint is an older copy."""
+        if place.log not in self._floors:
+            node = Node(place.nsqd, self._settings)
+            if (extent := node.extent(place.topic, channel=self._settings.channel)) is None:
+                node.create_channel(place.topic, self._settings.channel)
+            self._floors[place.log] = extent.position if extent else place.extent.next
+        return self._floors[place.log]
 
     def next(self, start: Positions, most: Positions | None = None) -> dict[Log, Position]:
         """Returns the end of the batch that begins at `start`: what there is now, or up to `most`, within the limits of
@@ -159,8 +165,7 @@ class Planner:
         for log, place in places.items():
             if log not in begins:
                 self._check_replaced(start, place, places)
-                self._make_channel(place)
-                begins[log] = place.position(place.extent.first)
+                begins[log] = place.position(min(place.extent.first, self._floor(place)))
         ends = {}
         for log, position in begins.items():
             if log not in places:
@@ -171,8 +176,7 @@ class Planner:
                 self._lose(place, text)
                 begins[log] = place.position(place.extent.next)
                 continue
-            is_longer = position.published and place.extent.next > number
-            if is_longer and self._published(place, position) not in (0, position.published):
+            if place.extent.next > number and 0 < position.published != self._published(place, position) != 0:
                 self._lose(place, f"message {number - 1} is not the one that was read: an older copy was restored")
             last = place.extent.next
             if most is not None:
@@ -219,7 +223,7 @@ class Planner:
                 nodes[place.nsqd.name] = nodes.get(place.nsqd.name, 0) + place.extent.next - position.number
         return counts
 
-    def tasks(self, start: Positions, end: Positions) -> list[RangePartition]:
+    def tasks(self, start: Positions, end: Positions, of_stream: bool = False) -> list[RangePartition]:
         """Returns the tasks for the messages from `start` to `end`; DiscoveryError if nobody has one of the logs."""
         sizes = {log: position.number - _begin(start, position) for log, position in end.items()}
         sizes = {log: size for log, size in sizes.items() if size > 0}
@@ -238,8 +242,9 @@ class Planner:
                     f"no nsqd answers that has the log {log[1]} of topic {log[0]!r}, which nsqd {end[log].node} had"
                 )
             place, last = self.places[log], end[log].number
+            floor = self._floor(place) if of_stream else last
             for piece in pieces(last - size, last, max(-(-size * least // total), 1)):
-                tasks.append(RangePartition(self._settings, place.nsqd, *log, *piece))
+                tasks.append(RangePartition(self._settings, place.nsqd, *log, *piece, piece[0] >= floor))
         return tasks
 
     def commit(self, positions: Positions) -> None:
@@ -293,7 +298,8 @@ def _number(offsets: Offsets, place: Place, otherwise: int) -> int:
         offsets = "" if given is None else _SPECIAL[given]
     if offsets == LATEST:
         return place.extent.next
-    return place.extent.first if offsets == EARLIEST else otherwise or place.extent.first
+    first = min(place.extent.first, otherwise or place.extent.first)  # what a channel has not finished may be older
+    return first if offsets == EARLIEST else otherwise or first
 
 
 def _check_names(offsets: Offsets, places: Iterable[Place], option: str) -> None:

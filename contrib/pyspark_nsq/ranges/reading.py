@@ -43,6 +43,7 @@ class RangePartition:
     epoch: str
     start: int
     end: int
+    follows: bool  # skips what others have finished in the channel, and nothing keeps
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yields the rows; Unreadable, DiscoveryError."""
@@ -54,16 +55,19 @@ class RangePartition:
             raise
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        number, failures = self.start, 0
+        number, failures, skipped = self.start, 0, 0
         node = Node(self.nsqd, self.settings)
+        more = {"channel": self.settings.channel} if self.follows else {}
         while number < self.end:
             try:
-                with node.messages(self.topic, self.epoch, number, self.end) as response:
+                with node.messages(self.topic, self.epoch, number, self.end, **more) as response:
                     for first, count, frames in _gathered(response):
                         yield self._rows(first, count, frames)
+                        skipped += first - number
                         number, failures = first + count, 0
-                if number < self.end:
+                if number < self.end and not self.follows:
                     raise DiscoveryError(f"nsqd {self.nsqd.name} ends topic {self.topic!r} at message {number}")
+                skipped, number = skipped + self.end - number, self.end  # the next plan notices if the log went back
             except Unreadable as error:
                 if self.settings.fail_on_data_loss:
                     raise
@@ -75,6 +79,8 @@ class RangePartition:
                     raise
                 _log.warning("%s; messages from number %d on are asked for again", error, number)
                 time.sleep(_PAUSE * 2 ** (failures - 1))
+        if skipped:
+            _log.warning("skipped %d messages of %r at %s, which others finished", skipped, self.topic, self.nsqd.name)
 
     def _rows(self, first: int, count: int, frames: bytes) -> pa.RecordBatch:
         columns = columns_of(cut(frames, _edges(frames, count), FRAME_HEAD, 8))
@@ -101,14 +107,14 @@ def _gathered(response: HTTPResponse) -> Iterator[tuple[int, int, bytes]]:
     first = count = size = 0
     try:
         for number, more, data in _records(response):
+            if parts and (count >= _ROWS or size >= _BYTES or number != first + count):
+                yield first, count, b"".join(parts)
+                parts, count, size = [], 0, 0
             if not parts:
                 first = number
             parts.append(data)
             count += more
             size += len(data)
-            if count >= _ROWS or size >= _BYTES:
-                yield first, count, b"".join(parts)
-                parts, count, size = [], 0, 0
     except (HTTPException, OSError):
         if parts:
             yield first, count, b"".join(parts)

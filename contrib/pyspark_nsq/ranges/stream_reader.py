@@ -61,7 +61,7 @@ class RangeStreamReader(StreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         channel, self._end = self._settings.channel, end
         begins, ends = from_json(start, channel), from_json(end, channel)
-        return [InputPartition(task) for task in self._planner.tasks(begins, ends)]
+        return [InputPartition(task) for task in self._planner.tasks(begins, ends, of_stream=True)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Advances the channel: the sink has everything up to `end`."""
