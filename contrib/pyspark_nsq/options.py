@@ -4,6 +4,7 @@ An option that does not exist, belongs to another use, has a wrong value or cont
 raised where a reader or writer is made, so before any job starts.
 """
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,11 +68,12 @@ class Settings:
         "minimum number of tasks, if there are messages for them; default: one for each topic of each nsqd; topics of "
         "an nsqd that have at most `maxInFlight` messages together share a task, up to 64")
     max_in_flight: int = option("maxInFlight", kind.NUMBER, READERS,
-        "maximum number of messages in flight to a task; one connection for each --max-rdy-count of the nsqd", "10000")
+        "deliveries: maximum number of messages in flight to a task; one connection for each --max-rdy-count of the "
+        "nsqd", "10000")
     msg_timeout_ms: int | None = option("msgTimeoutMs", kind.MSG_TIMEOUT, READERS,
-        "time to finish a message before another consumer gets it; default: the nsqd's")
+        "deliveries: time to finish a message before another consumer gets it; default: the nsqd's")
     idle_timeout: float = option("idleTimeoutMs", kind.MILLISECONDS, READERS,
-        "a task ends after this time without messages", "1000")
+        "deliveries: a task ends after this time without messages", "1000")
     peek: bool = option("peek", kind.BOOLEAN, (READ,),
         "true: read messages and requeue them, at most `maxInFlight` of each topic of each nsqd; needs no spool. The "
         "default of a table in Spark's catalog is true",
@@ -140,6 +142,9 @@ _OF_RANGES = ("starting_offsets", "starting_timestamp", "ending_offsets", "endin
 _OF_DELIVERIES = (
     *("peek", "spool", "read_id", "spool_retention", "spool_max_bytes", "dedup_retention", "deliver_rewound"),
 )
+_UNUSED_BY_RANGES = ("spool_location", "max_in_flight", "msg_timeout_ms", "idle_timeout")
+
+_log = logging.getLogger(__name__)
 
 
 def parse(options: Mapping[str, str], use: str) -> Settings:
@@ -177,6 +182,8 @@ def _check_mode(values: dict[str, Any], options: Mapping[str, str], use: str) ->
     given = values.keys() - {"peek"} if values.get("peek") else values  # ranges only look anyway
     deliveries = [rows[field] for field in _OF_DELIVERIES if field in given]
     mode = values.setdefault("mode", "auto")
+    if mode == "ranges" and (unused := [repr(rows[field]) for field in _UNUSED_BY_RANGES if field in values]):
+        _log.warning("%s: no effect, as 'mode' is ranges", ", ".join(unused))
     if mode == "auto" and (ranges or deliveries or use == READ):
         values["mode"] = mode = "ranges" if ranges else "deliveries"
     if other := deliveries if mode == "ranges" else ranges if mode == "deliveries" else []:

@@ -100,6 +100,13 @@ def test_a_range_is_looked_at() -> None:
     assert parse({**READ, "peek": "true", "startingOffsets": "latest"}, "read").mode == "ranges"
 
 
+def test_an_option_that_ranges_do_not_use_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    warning = "'spoolLocation', 'maxInFlight': no effect, as 'mode' is ranges"
+    for mode, expected in (("auto", []), ("ranges", [warning])):
+        parse({**STREAM, "mode": mode, "maxInFlight": "5"}, "readStream")
+        assert caplog.messages == expected
+
+
 def test_an_option_of_tls_switches_it_on() -> None:
     assert parse(NSQD, "write").tls is False
     settings = parse({**NSQD, "nsq.tls.ca": "ca.pem", "nsq.tls.server.name": "nsqd"}, "write")
