@@ -5,6 +5,7 @@ distinguishes it from another log: of a topic that was deleted and made again, o
 """
 
 from contextlib import suppress
+from functools import partial
 
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.queues.history import History
@@ -104,12 +105,12 @@ class LogRange:
         With the `queue` of a channel, messages that are not kept any more since the channel has finished them are
         skipped: of a range of such messages, it returns none and `end`."""
         log = self._journal.log
-        payloads = log.segments.read_records(number, end, size)
+        skip = partial(self._behind_finished, queue)
+        payloads = log.segments.read_records(number, end, size, skip)
         if not payloads:
+            if (behind := skip(number)) > number:
+                return self.read(behind, end, size, queue) if behind < end else ([], end)
             if (kept := self._next_kept(number)) > number and number not in log.lost:
-                behind = self._behind_finished(number, kept, queue)
-                if behind > number:
-                    return self.read(behind, end, size, queue) if behind < end else ([], end)
                 raise MessagesGone(f"messages {number} to {kept - 1} are not kept any more", kept)
             readable = log.read(number, log.next_number)[0]
             raise MessagesDamaged(f"messages {number} to {readable - 1} can't be read", readable)
@@ -118,12 +119,13 @@ class LogRange:
         first, count, _ = decode_put(payloads[-1])
         return payloads, first + count
 
-    def _behind_finished(self, number: int, kept: int, queue: Queue | None) -> int:
-        """Returns where the messages from `number` to `kept` end that the channel with this queue has finished."""
+    def _behind_finished(self, queue: Queue | None, number: int) -> int:
+        """Returns the number behind the messages from `number` on that nothing keeps and the channel with this queue
+        has finished."""
         if queue is None:
             return number
-        # A start finishes what is lost in all channels.
-        lost = self._journal.log.lost.between(number, kept)
+        kept = self._next_kept(number)
+        lost = self._journal.log.lost.between(number, kept)  # a start finishes these in all channels
         return min(backend_of(queue).notes.finished.missing(number), lost.begin or kept)
 
     def wait(self, bell: Doorbell, timeout: float) -> None:

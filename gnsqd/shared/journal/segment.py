@@ -147,9 +147,10 @@ class Segment:
                 break
         return start, frames, due
 
-    def read_records(self, number: int, end: int, size: int) -> list[bytes]:
+    def read_records(self, number: int, end: int, size: int, skip: Callable[[int], int]) -> list[bytes]:
         """Returns the PUT payloads with messages in a row from `number` on and before `end`, whole, of about `size`
-        bytes; empty if the first is damaged or missing. It must be open; StorageError if the file can't be read."""
+        bytes; empty if the first is damaged or missing. `skip(number)` returns the number with which the row goes on if
+        the message `number` is missing. It must be open; StorageError if the file can't be read."""
         payloads: list[bytes] = []
         end = min(end, self.end)
         with failing_as_go("read", self.path):
@@ -157,7 +158,7 @@ class Segment:
                 if not payload:
                     continue
                 first, count, _ = decode_put(payload)
-                if first > number or first >= end:
+                if first >= end or (first > number and first > skip(number)):
                     break
                 payloads.append(payload)
                 number = first + count

@@ -86,9 +86,9 @@ class Segments:
             number = max(number, self.all[position + 1].first)
         return end, [], 0
 
-    def read_records(self, number: int, end: int, size: int) -> list[bytes]:
+    def read_records(self, number: int, end: int, size: int, skip: Callable[[int], int]) -> list[bytes]:
         """Returns payloads as `Segment.read_records`, of one segment at most."""
-        return self.all[self._open_at(number)].read_records(number, end, size) if self.all else []
+        return self.all[self._open_at(number)].read_records(number, end, size, skip) if self.all else []
 
     def _open_at(self, number: int) -> int:
         """Opens the segment with message `number`, or the first behind it; returns its position. StorageError."""
