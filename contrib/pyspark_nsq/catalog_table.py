@@ -43,8 +43,8 @@ def schema_of(ddl: str) -> StructType:
 
 def schema_with(options: Mapping[str, str], ddl: str) -> StructType:
     """The schema of a table, which keeps its options."""
-    if "nsq.auth.secret" in options:
-        raise OptionError("option 'nsq.auth.secret' cannot be kept in a table: use a temporary view or spark.read")
+    for name in {"nsq.auth.secret", "nsq.nsqd.http.token"} & options.keys():
+        raise OptionError(f"option {name!r} cannot be kept in a table: use a temporary view or spark.read")
     schema = schema_of(ddl)
     schema.fields[0].metadata = {_KEY: json.dumps(dict(options))}
     return schema

@@ -7,8 +7,8 @@ does: nsqds register with all of them.
 import http.client
 import json
 import logging
-import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -21,6 +21,10 @@ from pyspark_nsq.options import Settings
 _log = logging.getLogger(__name__)
 
 _LARGEST = 64 << 20  # bytes of an answer
+_HINTS = {
+    401: "'nsq.nsqd.http.token' must have one of its tokens",
+    403: "'nsq.nsqd.http.tls' asks by HTTPS; 'nsq.nsqd.http.token' must have the role full for ranges",
+}
 
 
 class Nsqd(NamedTuple):
@@ -110,13 +114,10 @@ def depths(settings: Settings, nsqd: Nsqd, topics: Sequence[str] = ()) -> dict[s
     if len(topics) == 1:
         query["topic"] = topics[0]
     who = f"nsqd {nsqd.name}"
-    tls = tls_of(settings) if settings.nsqd_http_tls else None
-    is_assumed = settings.nsqd_tcp_addresses and not settings.nsqd_http_addresses
-    hint = " (from its TCP port; option 'nsq.nsqd.http.addresses' specifies another one)" if is_assumed else ""
-    status, answer = _get(who, nsqd.http, f"/stats?{urlencode(query)}", settings.discovery_timeout, tls, hint)
+    status, answer = _get(who, nsqd.http, f"/stats?{urlencode(query)}", settings.discovery_timeout, settings)
     if status != 200:
-        hint = " (option 'nsq.nsqd.http.tls' asks by HTTPS)" if status == 403 and tls is None else ""
-        raise DiscoveryError(f"{who} answered {status} to /stats at HTTP address {name_of(nsqd.http)}{hint}")
+        text = f"{who} answered {status} to /stats at HTTP address {name_of(nsqd.http)}"
+        raise DiscoveryError(text + hint_of(status))
     try:
         started, found = int(answer["start_time"]), {one["topic_name"]: one for one in answer["topics"] or ()}
         topics = topics or list(filter(settings.matches, found))
@@ -137,25 +138,39 @@ def _depth(topic: Mapping[str, Any] | None, channel: str, started: int) -> Depth
     return Depth(topic=depth, topic_exists=True, paused=paused, start_time=started)
 
 
-def _get(
-    who: str, address: Address, path: str, timeout: float, tls: ssl.SSLContext | None = None, hint: str = ""
-) -> tuple[int, Any]:
-    """The status, and what the answer's JSON holds if that is 200."""
-    host, port = address
-    connection = (
-        http.client.HTTPSConnection(host, port, timeout=timeout, context=tls)
-        if tls
-        else http.client.HTTPConnection(host, port, timeout=timeout)
-    )
+def hint_of(status: int) -> str:
+    """Returns which options an nsqd may require that refuses a request with this status."""
+    return f" (option {_HINTS[status]})" if status in _HINTS else ""
+
+
+@contextmanager
+def request(
+    who: str, address: Address, path: str, timeout: float, settings: Settings | None = None, method: str = "GET"
+) -> Iterator[http.client.HTTPResponse]:
+    """Lends an answer; DiscoveryError, also if it breaks off. An nsqd is asked as its `settings` require."""
+    connection, headers, hint = http.client.HTTPConnection(*address, timeout=timeout), {}, ""
+    if settings is not None:
+        if settings.nsqd_http_tls:
+            connection = http.client.HTTPSConnection(*address, timeout=timeout, context=tls_of(settings))
+        if settings.nsqd_http_token:
+            headers = {"Authorization": f"Bearer {settings.nsqd_http_token}"}
+        if settings.nsqd_tcp_addresses and not settings.nsqd_http_addresses:
+            hint = " (from its TCP port; option 'nsq.nsqd.http.addresses' specifies another one)"
     try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        status, text = response.status, response.read(_LARGEST)
+        connection.request(method, path, headers=headers)
+        yield connection.getresponse()
     except (OSError, UnicodeError, http.client.HTTPException) as error:
         what = "does not speak HTTP" if isinstance(error, http.client.HTTPException) else reason(error)
+        what, hint = (repr(error), "") if isinstance(error, http.client.IncompleteRead) else (what, hint)
         raise DiscoveryError(f"{who} does not answer at HTTP address {name_of(address)}: {what}{hint}") from None
     finally:
         connection.close()
+
+
+def _get(who: str, address: Address, path: str, timeout: float, settings: Settings | None = None) -> tuple[int, Any]:
+    """Returns the status, and what the answer's JSON holds if that is 200."""
+    with request(who, address, path, timeout, settings) as response:
+        status, text = response.status, response.read(_LARGEST)
     try:
         return status, json.loads(text) if status == 200 else None
     except (ValueError, RecursionError):

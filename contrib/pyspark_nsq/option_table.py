@@ -80,7 +80,7 @@ def missing(name: str, options: Mapping[str, str], what: str = "") -> OptionErro
 
 
 def _is_secret(name: str) -> bool:
-    return "secret" in name
+    return "secret" in name or "token" in name
 
 
 def _unknown(key: str, uses: Collection[str], table: Collection[SourceOption]) -> OptionError:

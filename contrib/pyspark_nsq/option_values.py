@@ -58,6 +58,12 @@ def _list(read: Callable[[str], object]) -> Callable[[str], tuple[object, ...]]:
     return read_list
 
 
+def _token(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._~+/=-]+", text):
+        raise ValueError("expected a token, of the characters A-Z a-z 0-9 . _ ~ + / = -")
+    return text
+
+
 def _pattern(text: str) -> str:
     try:
         re.compile(_text(text))
@@ -157,6 +163,7 @@ FILE = ValueKind("file", _text)
 DIRECTORY = ValueKind("directory", _text)
 TOPIC = ValueKind("topic", _name)
 TOPICS = ValueKind("topics", _list(_name), ())
+TOKEN = ValueKind("token", _token)
 PATTERN = ValueKind("regular expression", _pattern, "")
 CHANNEL = ValueKind("channel", _channel, "")
 TCP_ADDRESSES = ValueKind("addresses", _list(_address), ())

@@ -61,6 +61,8 @@ class Settings:
         "HTTP addresses of the same nsqds, in the same order; default: their TCP port + 1")
     nsqd_http_tls: bool = option("nsq.nsqd.http.tls", kind.BOOLEAN, READERS,
         "query nsqds for statistics by HTTPS: at the given HTTP addresses, or else at their HTTP port + 1", "false")
+    nsqd_http_token: str | None = option("nsq.nsqd.http.token", kind.TOKEN, READERS,
+        "token for nsqds with --http-auth-token-file, for ranges of the role full; with nsqlookupds also needs HTTPS")
     discovery_timeout: float = option("nsq.http.timeout", kind.TIMEOUT, ALL, "timeout of HTTP requests", "5s")
     max_messages_per_trigger: int | None = option("maxMessagesPerTrigger", kind.NUMBER, (READ_STREAM,),
         "maximum number of messages of a batch, for all topics and nsqds together; default: all unread messages")
@@ -218,6 +220,12 @@ def _check_addresses(values: Mapping[str, Any], options: Mapping[str, str]) -> N
 
 def _check_tls(values: dict[str, Any]) -> None:
     """Also switches TLS on where an option implies it."""
+    is_certain = values.get("nsqd_http_tls") and values.get("tls_verify", True)
+    if "nsqd_http_token" in values and "lookupd_http_addresses" in values and not is_certain:
+        raise OptionError(
+            "option 'nsq.nsqd.http.token' with 'nsq.lookupd.http.addresses' needs 'nsq.nsqd.http.tls' = 'true', and "
+            "certificates that are verified: any program could register at an nsqlookupd to get the token"
+        )
     implied = [row.name for row in OPTIONS if row.field in values and row.field.startswith("tls_")]
     if implied and not values.setdefault("tls", True):
         raise OptionError(f"option {implied[0]!r} contradicts 'nsq.tls.enabled', which is false")

@@ -3,13 +3,12 @@
 import http.client
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from gnsqd.shared.client import reason
-from pyspark_nsq.client import name_of, tls_of
-from pyspark_nsq.discovery import Nsqd
+from pyspark_nsq.client import name_of
+from pyspark_nsq.discovery import Nsqd, hint_of, request
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError
 from pyspark_nsq.options import Settings
 
@@ -55,7 +54,7 @@ class Node:
             return None
         if status != 200:
             code = answer.get("message")
-            self._refuse(f"{status} {code}", none=status == 404 or code == "NO_JOURNAL")
+            self._refuse(status, f"{code}", none=status == 404 or code == "NO_JOURNAL")
         return Extent(**{name: answer[name] for name in Extent._fields if name in answer})
 
     def published(self, topic: str, epoch: str, number: int) -> int:
@@ -75,11 +74,12 @@ class Node:
     def _expect(self, path: str, **query: str) -> dict[str, Any]:
         status, answer = self._ask("POST", path, **query)
         if status != 200:
-            self._refuse(f"{status} {answer.get('message')} to {path}")
+            self._refuse(status, f"{answer.get('message')} to {path}")
         return answer
 
-    def _refuse(self, what: str, none: bool = False) -> None:
-        text = f"nsqd {self.nsqd.name} answered {what} at HTTP address {name_of(self.nsqd.http)}"
+    def _refuse(self, status: int, what: str, none: bool = False) -> None:
+        address, hint = name_of(self.nsqd.http), hint_of(status)
+        text = f"nsqd {self.nsqd.name} answered {status} {what} at HTTP address {address}{hint}"
         raise NoRanges(f"{text}: ranges need gnsqd with --durability") if none else DiscoveryError(text)
 
     @contextmanager
@@ -94,31 +94,19 @@ class Node:
                 text += self._settings.fail_on_data_loss * " ('failOnDataLoss' = 'false' leaves out what is missing)"
                 if response.status == 410 or answer.get("message") == "MESSAGES_DAMAGED":
                     raise Unreadable(text, int(answer.get("readable", 0)))
-                raise DiscoveryError(text)
+                hint = hint_of(response.status)
+                raise (NsqSourceError if hint else DiscoveryError)(f"{text}{hint}")  # only the latter is tried again
             yield response
 
     def _ask(self, method: str, path: str, **query: str) -> tuple[int, dict[str, Any]]:
         with self._request(method, path, query, self._settings.discovery_timeout) as response:
             return response.status, _parse(response.read())
 
-    @contextmanager
     def _request(
         self, method: str, path: str, query: dict[str, str], timeout: float
-    ) -> Iterator[http.client.HTTPResponse]:
-        host, port = self.nsqd.http
-        connection = http.client.HTTPConnection(host, port, timeout=timeout)
-        if self._settings.nsqd_http_tls:
-            context = tls_of(self._settings)
-            connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
-        try:
-            connection.request(method, f"{path}?{urlencode(query)}")
-            yield connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
-            what = repr(error) if isinstance(error, http.client.HTTPException) else reason(error)
-            address = name_of(self.nsqd.http)
-            raise DiscoveryError(f"nsqd {self.nsqd.name} does not answer at HTTP address {address}: {what}") from None
-        finally:
-            connection.close()
+    ) -> AbstractContextManager[http.client.HTTPResponse]:
+        path = f"{path}?{urlencode(query)}"
+        return request(f"nsqd {self.nsqd.name}", self.nsqd.http, path, timeout, self._settings, method)
 
 
 def _parse(text: bytes) -> dict[str, Any]:

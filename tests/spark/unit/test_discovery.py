@@ -193,7 +193,7 @@ TLS_REQUIRED = response('{"message":"TLS_REQUIRED"}', "403 Forbidden")
     "answer, text",
     [
         *((response(answer), "does not answer as nsqd does at HTTP address {}$") for answer in ANSWERS),
-        (TLS_REQUIRED, r"answered 403 to /stats at HTTP address {} \(option 'nsq.nsqd.http.tls' asks by HTTPS\)$"),
+        (TLS_REQUIRED, r"answered 403 to /stats at HTTP address {} \(option 'nsq.nsqd.http.tls' asks by HTTPS;"),
     ],
 )
 def test_an_answer_that_is_not_of_nsqd_is_reported(answer: bytes, text: str) -> None:

@@ -260,10 +260,21 @@ def test_load_refuses_what_neither_read_nor_read_stream_takes() -> None:
 
 
 def test_a_secret_is_not_shown() -> None:
-    settings = parse({**NSQD, "nsq.auth.secret": "s3cret"}, "write")
+    secrets = {"nsq.auth.secret": "s3cret", "nsq.nsqd.http.token": "s3cret"}
+    settings = parse({**STREAM, **secrets}, "readStream")
     assert "s3cret" not in repr(settings)
-    assert "s3cret" not in refused("write", {**NSQD, "nsq.auth.secret": "s3cret", "nsq.tls.ca": ""})
+    assert "s3cret" not in refused("read", {**STREAM, **secrets, "nsq.tls.ca": ""})
+    assert "s3cret" not in refused("read", {**STREAM, "nsq.nsqd.http.token": "s3cret\nHost: x"})
     assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_a_token_is_not_given_to_whoever_registers_at_an_nsqlookupd() -> None:
+    listed = {**STREAM, LOOKUPD: "h:4161", "nsq.nsqd.http.token": "s3cret"}
+    del listed[TCP]
+    assert "needs 'nsq.nsqd.http.tls' = 'true', and cert" in refused("readStream", listed)
+    listed["nsq.nsqd.http.tls"] = "true"
+    assert parse(listed, "readStream").nsqd_http_token == "s3cret"
+    assert "certificates that are verified" in refused("readStream", {**listed, "nsq.tls.verify": "false"})
 
 
 # Tables of Spark's catalog
@@ -288,8 +299,9 @@ def test_the_schema_of_a_table_keeps_its_options() -> None:
     assert all_options({"peek": "true"}, schema, peek="x", topic="t") == {"channel": "c", "peek": "true", "topic": "t"}
     assert all_options({"topic": "t"}, schema, peek=None, readid=None) == {"channel": "c", "topic": "t"}
     assert all_options({"peek": "true"}, StructType([]), topic="t", peek=None) == {"peek": "true"}
-    with pytest.raises(OptionError, match="option 'nsq.auth.secret' cannot be kept in a table"):
-        schema_with({"nsq.auth.secret": "s"}, "value BINARY")
+    for secret in ("nsq.auth.secret", "nsq.nsqd.http.token"):
+        with pytest.raises(OptionError, match=f"option '{secret}' cannot be kept in a table"):
+            schema_with({secret: "s"}, "value BINARY")
 
 
 @pytest.mark.parametrize("use", USES)

@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,11 +13,13 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from kit.daemons import Daemon, eventually, fixed_ports
+from kit.certificates import write_identities
+from kit.daemons import Daemon, eventually, fixed_ports, free_port
 from kit.nsq_client import Client
 from kit.spark_topics import bodies, daemon_options, name
 from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 from pyspark_nsq.columns import ARROW_SCHEMA
+from pyspark_nsq.discovery import depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.options import parse
 from pyspark_nsq.ranges import planning, stream_reader
@@ -167,6 +170,30 @@ def test_batch_that_cannot_be_read_is_an_error(durable: Factory, gnsqd_factory: 
     nsqd.terminate()
     with pytest.raises(DiscoveryError, match="connection refused"):
         batch(nsqd)
+
+
+def test_token_opens_a_node_also_over_https(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    identities, https = write_identities(tmp_path), f"127.0.0.1:{free_port()}"
+    cert, key = identities["server"]
+    flags = [f"--tls-cert={cert}", f"--tls-key={key}", f"--https-address={https}"]
+    for role in ("full", "read"):
+        (tmp_path / role).write_text(f"{role}-of-the-test")
+        flags.append(f"--http-auth-token-file={role}:{tmp_path / role}")
+    nsqd = gnsqd_factory("--durability=process", "--retention-bytes=1000000", *fixed_ports(), *flags)
+    publish(nsqd, "t", *bodies(10))
+    by_https = {"nsq.nsqd.http.addresses": https, "nsq.nsqd.http.tls": "true", "nsq.tls.ca": identities["authority"][0]}
+    for more in ({}, by_https):
+        stream = Stream(nsqd, **more, **{"nsq.nsqd.http.token": "full-of-the-test"}, startingOffsets="earliest")
+        assert numbers(stream.next()) == [*range(1, 11)]
+        with pytest.raises(DiscoveryError, match="401 UNAUTHORIZED .*'nsq.nsqd.http.token' must have one of its tok"):
+            batch(nsqd, **more)
+        with pytest.raises(NsqSourceError, match="403 FORBIDDEN.* 'nsq.nsqd.http.token' must have the role full"):
+            batch(nsqd, **more, **{"nsq.nsqd.http.token": "read-of-the-test"})
+    settings = parse(options(nsqd, **{"nsq.nsqd.http.token": "read-of-the-test"}), "read")
+    (node,) = find_nsqds(settings)
+    assert depths(settings, node)["t"].topic_exists
+    with pytest.raises(DiscoveryError, match="401 to /stats .*'nsq.nsqd.http.token' must have one of its tokens"):
+        depths(replace(settings, nsqd_http_token=None), node)
 
 
 def test_stream_advances_its_channel_and_goes_on_after_a_kill(durable: Factory) -> None:
