@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from pyspark_nsq.client import Client
-from pyspark_nsq.discovery import Depth, Nsqd, depths, find_nsqds
+from pyspark_nsq.discovery import Depth, Nsqd, check_silent, depths, find_nsqds
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError
 from pyspark_nsq.offsets import Key, Offset
 from pyspark_nsq.options import Settings
@@ -150,6 +150,11 @@ class Backlog:
             del self._asked[name]
         return answers
 
+    def check_silent(self) -> None:
+        """Raises DiscoveryError if an nsqd that should be there does not answer, unless 'failOnDataLoss' is false."""
+        listed = {nsqd.name for found in self._found.values() for nsqd in found}
+        check_silent(self._settings, (error for name, (error, *_) in self._silent.items() if name in listed))
+
     def _make_channel(self, topic: str, nsqd: Nsqd) -> None:
         try:
             with Client.connect(nsqd.tcp, self._settings) as client:
@@ -174,10 +179,12 @@ class Drain:
         self._planned: tuple[int, Mapping[Key, int]] = (0, {})
 
     def look(self, before: Offset, spool: Spool | None) -> dict[Key, int]:
-        """How many messages of the drain wait, after the batch `before`; all 0 when it is over."""
+        """Returns how many messages of the drain wait, after the batch `before`; all 0 when it is over. DiscoveryError
+        as `Backlog.check_silent`, at its begin and end."""
         deadline = time.monotonic() + self.wait
         self._backlog.look(before)
         if self._left is None:
+            self._backlog.check_silent()
             self._left = {key: at.channel + at.topic + at.in_flight + at.deferred for key, at in self._depths()}
         else:
             self._account(before, spool)
@@ -188,6 +195,8 @@ class Drain:
                 break
             again = False  # a message on its way back to the queue may have been overlooked
             self._backlog.look(before)
+        if not any(waiting.values()):
+            self._backlog.check_silent()
         return waiting
 
     def plan(self, batch: int, counts: Mapping[Key, int]) -> None:

@@ -98,8 +98,8 @@ class Settings:
         "true: every first attempt is a new row, so also messages that `channel rewind` repeats after a restart of "
         "nsqd; a killed nsqd may then cause duplicates", "false")
     fail_on_data_loss: bool = option("failOnDataLoss", kind.BOOLEAN, READERS,
-        "true: fail if messages are lost: past the retention, in a log that was replaced, in a deleted spool; false: "
-        "warn and continue", "true")
+        "true: fail if messages are lost: past the retention, in a log that was replaced, in a deleted spool; or "
+        "not read by availableNow, as their nsqd does not answer; false: warn and continue", "true")
     batch_size: int = option("batchSize", kind.NUMBER, WRITERS, "maximum number of messages of an MPUB", "1000")
     batch_bytes: int = option("batchBytes", kind.SIZE, WRITERS, "maximum bytes of an MPUB", "1048576")
     retry_timeout: float = option("retryTimeoutMs", kind.WAIT, WRITERS,

@@ -10,7 +10,7 @@ from functools import partial
 from time import monotonic
 from typing import NamedTuple, TypeVar
 
-from pyspark_nsq.discovery import Nsqd, depths, find_nsqds
+from pyspark_nsq.discovery import Nsqd, check_silent, depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.options import EARLIEST, LATEST, Offsets, Settings
 from pyspark_nsq.ranges.node import Extent, Node, NoRanges
@@ -144,8 +144,17 @@ class Planner:
         )
 
     def latest(self) -> dict[Log, Position]:
-        """Returns the positions behind the last messages of the logs that can be read now."""
-        return positions_of(place.position(place.extent.next) for place in self.look())
+        """Returns the positions behind the last messages of the logs; DiscoveryError as `check_silent`."""
+        places = self.look()
+        self.check_drained({})
+        return positions_of(place.position(place.extent.next) for place in places)
+
+    def check_drained(self, positions: Positions) -> None:
+        """Raises DiscoveryError as `check_silent`; warns of positions in logs that are nowhere."""
+        check_silent(self._settings, (failure.text for failure in self._failures.values()))
+        for topic, epoch in positions.keys() - self.places.keys():
+            node = positions[topic, epoch].node
+            _log.warning("no nsqd has the log %s of topic %r, which nsqd %s had: it is not read", epoch, topic, node)
 
     def _floor(self, place: Place) -> int:
         """Returns where the channel was when its stream first saw a log; creates a missing one. What is gone from there

@@ -266,6 +266,39 @@ def test_node_that_is_away_is_read_later_under_whatever_address(durable: Factory
     assert [row["value"] for row in stream.next()] == [b"2"], "it is the same log"
 
 
+def test_available_now_fails_if_a_node_does_not_answer(durable: Factory, caplog: pytest.LogCaptureFixture) -> None:
+    here, away = durable(), durable()
+    stream = Stream(here, away, maxMessagesPerTrigger="2")
+
+    def restart(*nsqds: Daemon) -> None:
+        stream.restart(*nsqds)
+        stream.reader.prepareForTriggerAvailableNow()
+
+    for nsqd in (here, away):
+        publish(nsqd, "t", b"1", b"2")
+    restart()
+    assert len(stream.next()) == 2
+    away.terminate()
+    assert [row["nsqd"] for row in stream.next()] == [name(here)]
+    silent = (
+        rf"nsqd {name(away)} does not answer .*refused \('failOnDataLoss' = 'false' reads only the nsqds that answer"
+    )
+    for _ in range(2):
+        with pytest.raises(DiscoveryError, match=silent):
+            stream.next()
+        restart()
+    stream.given["failOnDataLoss"] = "false"
+    restart()
+    assert stream.next() == []
+    del stream.given["failOnDataLoss"]
+    restart(here)
+    assert stream.next() == []
+    assert f"topic 't', which nsqd {name(away)} had: it is not read" in caplog.text
+    away.start()
+    restart(here, away)
+    assert [row["value"] for row in stream.next()] == [b"2"]
+
+
 def test_log_that_comes_later_is_read_from_its_beginning(durable: Factory, gnsqd_factory: DaemonFactory) -> None:
     first = durable()
     stream = Stream(first)

@@ -389,6 +389,30 @@ def test_available_now_gives_up_what_never_comes(
     assert batches.committed <= 4
 
 
+def test_available_now_fails_if_an_nsqd_does_not_answer(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    away = "nsqd node:4250 does not answer .'failOnDataLoss' = 'false' reads only the nsqds that answer"
+    for fake in nsqds:
+        fake.publish(4)
+    batches = MicroBatches(replace(settings, max_messages_per_trigger=4))
+    batches.plan()
+    batches.execute()
+    nsqds[1].up = False
+    with pytest.raises(DiscoveryError, match=away):
+        batches.drain()
+    assert len(batches.sink) == 6, "the other one is read first"
+    batches.restart()
+    with pytest.raises(DiscoveryError, match=away):
+        batches.drain()
+    batches.settings = replace(settings, fail_on_data_loss=False)
+    batches.restart()
+    batches.drain()
+    nsqds[1].up = True
+    batches.settings = settings
+    batches.restart()
+    batches.drain()
+    assert sorted(row["value"] for row in batches.sink) == sorted(bodies(nsqds))
+
+
 def of_daemon(nsqd: Daemon, settings: Settings) -> Settings:
     tcp, http = nsqd.tcp_address, nsqd.http_address
     assert isinstance(tcp, tuple)
