@@ -9,7 +9,7 @@ import importlib.machinery
 import importlib.util
 import sys
 
-VERSION = "0.1.0"
+VERSION = "1.0.0"
 NSQD_VERSION = "1.3.0"
 
 

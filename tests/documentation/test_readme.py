@@ -51,7 +51,7 @@ def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
     """In an empty home. `.ci/first-contact` runs the one that installs gnsqd."""
     (install,) = blocks("Install")
     (typed,) = blocks("Try it")
-    (program,) = blocks("In your tests")
+    program, *_ = [token.content for token in parse(README) if token.type == "code_block"]
     (replaced,) = blocks("In place of nsqd")
     link, _, version = replaced.partition("\n")
     command, _, comment = version.strip().partition("  # ")
@@ -63,7 +63,7 @@ def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
             [
                 Step(0, "run: first terminal", "shell", "make run"),
                 *prompted(typed),
-                Step(0, "run: pytest", "python", f"def publish_orders(address): ...\n\n\n{program}"),
+                Step(0, "run: pytest", "python", program),
                 Step(0, "run", "shell", link),
                 Step(0, "run", "shell", command),
                 Step(0, "prints", "text", re.sub(r"gnsqd-.*\)", "gnsqd-...)", comment.strip())),

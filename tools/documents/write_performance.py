@@ -1,13 +1,13 @@
-"""Writes the ratios of the README and their figure, contrib/docs/speed.svg, from the table of performance.md, which
-is pasted from `make bench`. `make options` runs it; a test compares."""
+"""Draws the ratios of the README, contrib/docs/speed.svg, from the table of performance.md, which is pasted from
+`make bench`. `make options` runs it; a test compares."""
 
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from documents.marks import DOCS, ROOT, cells, part, replaced, table
+from documents.marks import DOCS, cells, part
 
-# The rows of the README by their titles in the table, and what they are called there.
+# The rows of the picture by their titles in the table, and what they are called there.
 SHOWN = {
     "PUB one by one": "PUB, one by one",
     "bench_writer, batch 1": "MPUB of 1 (bench_writer)",
@@ -55,11 +55,6 @@ def measured(page: str) -> Ratios:
     return found
 
 
-def readme(ratios: Ratios) -> str:
-    rows = [[title, *(f"{value:.2f}" if value else "" for value in ratios[row])] for row, title in SHOWN.items()]
-    return table(["", *COLUMNS], rows, "|---" + "|---:" * len(COLUMNS) + "|")
-
-
 def figure(ratios: Ratios) -> str:
     """Returns an SVG: a bar for each row and column, and a line at 1, which is nsqd."""
     height = TOP + GROUP * len(SHOWN)
@@ -98,6 +93,4 @@ def _bars(ratios: Ratios, row: str, top: int, unit: int) -> Iterator[str]:
 
 def pages() -> dict[Path, str]:
     """Every file that is written, with its text."""
-    ratios = measured((DOCS / "performance.md").read_text("utf-8"))
-    path = ROOT / "README.md"
-    return {path: replaced(path.read_text("utf-8"), "speed", readme(ratios)), DOCS / "speed.svg": figure(ratios)}
+    return {DOCS / "speed.svg": figure(measured((DOCS / "performance.md").read_text("utf-8")))}
