@@ -63,10 +63,30 @@ class Daemon:
         if lookupd:
             listeners += ["embedded-lookupd-tcp", "embedded-lookupd-http"]
             more.insert(0, "--lookup-creates-topics")
-        _check_flags(flags, tuple(command) == GNSQD)
+        self._check_flags(flags, tuple(command) == GNSQD)
         self._command = command
         self._flags = [f"--{name}-address=127.0.0.1:{self._reserve_port()}" for name in listeners] + more
         self._process: subprocess.Popen[bytes] | Process | None = None
+
+    def _check_flags(self, flags: Sequence[str], are_ours: bool) -> None:
+        """Raises StartFailed unless these are strings, and for gnsqd flags with their values."""
+        for word in [flags] if isinstance(flags, str) else flags:
+            if word is flags or not isinstance(word, str):
+                raise StartFailed(
+                    f'each flag of gnsqd is a string of its own, such as "--mem-queue-size=0", not {word!r}'
+                )
+        if not are_ours:
+            return
+        from gnsqd.configuration import BadValue, FlagError, HelpRequested, parse_flags  # loads slowly
+
+        try:
+            _, ignored = parse_flags(flags)
+        except HelpRequested:
+            return
+        except (BadValue, FlagError) as error:
+            raise StartFailed(f"gnsqd: {error}{_proposal(str(error))}") from None
+        if ignored:
+            raise StartFailed(f"gnsqd ignores {ignored[0]!r}: a flag begins with --")
 
     def _reserve_port(self) -> int:
         """Returns a bound port, which Linux assigns to nobody else; nobody listens there, so the daemon can."""
@@ -187,25 +207,6 @@ class Daemon:
     def log(self) -> str:
         """Returns the log since the last start."""
         return self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
-
-
-def _check_flags(flags: Sequence[str], are_ours: bool) -> None:
-    """Raises StartFailed unless these are strings, and for gnsqd flags with their values."""
-    for word in [flags] if isinstance(flags, str) else flags:
-        if word is flags or not isinstance(word, str):
-            raise StartFailed(f'each flag of gnsqd is a string of its own, such as "--mem-queue-size=0", not {word!r}')
-    if not are_ours:
-        return
-    from gnsqd.configuration import BadValue, FlagError, HelpRequested, parse_flags  # loads slowly
-
-    try:
-        _, ignored = parse_flags(flags)
-    except HelpRequested:
-        return
-    except (BadValue, FlagError) as error:
-        raise StartFailed(f"gnsqd: {error}{_proposal(str(error))}") from None
-    if ignored:
-        raise StartFailed(f"gnsqd ignores {ignored[0]!r}: a flag begins with --")
 
 
 def _proposal(error: str) -> str:

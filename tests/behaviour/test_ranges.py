@@ -273,7 +273,7 @@ def test_reader_with_a_channel_skips_what_consumers_have_finished(gnsqd_factory:
         messages = [client.message() for _ in range(100)]
         client.send(b"".join(b"FIN %b\n" % each.id for number, each in enumerate(messages, 1) if number % 10))
         wait_for(nsqd, "t", "c", in_flight_count=10)
-        # Some are gone with their segments, others from between those that were copied to another segment.
+        # Some are gone with their segments, others from between messages that were copied to another segment.
         eventually(lambda: {ask(nsqd, f"{MESSAGES}&from={number}&to={number + 1}")[0] for number in (2, 39)} == {410})
         with pytest.raises(IncompleteRead):
             nsqd.http("GET", "/topic/messages?topic=t&from=10")
