@@ -37,6 +37,13 @@ class HTMLCell(NamedTuple):
     href: str = ""
 
 
+class HTMLRow(NamedTuple):
+    """`key` names what the row shows, so that a live update finds the row again."""
+
+    key: str
+    cells: list[HTMLCell]
+
+
 class Heading(NamedTuple):
     text: str
     classes: str
@@ -50,7 +57,7 @@ class HTMLTable:
 
     caption: str
     headings: list[Heading]
-    rows: list[list[HTMLCell]]
+    rows: list[HTMLRow]
     total: list[HTMLCell] = field(default_factory=list)
     empty: str = ""
     count: int = 0
@@ -90,7 +97,7 @@ def html_table(caption: str, table: Table, link: Link = lambda key, row: "", vie
     made = HTMLTable(
         caption,
         [_heading(column, view) for column in columns],
-        [_cells(row, columns, link) for row in rows],
+        [HTMLRow(_key(row, columns), _cells(row, columns, link)) for row in rows],
         [] if table.total is None else _cells(table.total, columns, lambda key, row: ""),
         table.empty,
         count,
@@ -106,6 +113,14 @@ def html_table(caption: str, table: Table, link: Link = lambda key, row: "", vie
 def _heading(column: Column, view: View | None) -> Heading:
     href = view.at(sort=column.key) if view is not None and column.heading else ""
     return Heading(column.heading, _classes(column), href, view is not None and view.sort == column.key)
+
+
+_NAMES = ("topic", "channel", "node", "client", "remote_address")
+
+
+def _key(row: Row, columns: Sequence[Column]) -> str:
+    pairs = zip(columns, row, strict=True)
+    return " ".join(printable(str(as_json(value))) for column, value in pairs if column.key in _NAMES)
 
 
 def _cells(row: Row, columns: Sequence[Column], link: Link) -> list[HTMLCell]:

@@ -59,7 +59,7 @@ def browser() -> Iterator[Any]:
 def serve(tmp_path: Path) -> Iterator[Serve]:
     """Serve the page with options, until the test has ended and its pages are closed."""
     with ExitStack() as stack:
-        yield lambda *flags: stack.enter_context(WebProcess(tmp_path, *flags))
+        yield lambda *flags, **more: stack.enter_context(WebProcess(tmp_path, *flags, **more))
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_every_action_by_its_buttons(page: Open, serve: Serve, nsqd: Daemon) -> 
 
 def test_numbers_rates_and_a_trend_are_live(page: Open, serve: Serve, nsqd: Daemon) -> None:
     create(nsqd, "orders", "mail")
-    web = serve(*at(nsqd))
+    web = serve(*at(nsqd), fast=True)
     it = page(web.url)
     it.get_by_text("live", exact=True).wait_for()
     it.evaluate("window.loaded = 'once'")
@@ -145,7 +145,7 @@ def test_numbers_rates_and_a_trend_are_live(page: Open, serve: Serve, nsqd: Daem
     it.locator("td", has_text="7").first.wait_for()
     it.locator(".trend polyline").wait_for()
     assert it.evaluate("window.loaded") == "once"
-    assert it.evaluate("document.activeElement.textContent") == "orders"  # also after its element was replaced
+    assert it.evaluate("document.activeElement.textContent") == "orders"
     with Client(nsqd.tcp_address) as consumer:
         consumer.identify(client_id="worker-7")
         consumer.subscribe("orders", "mail")
@@ -154,6 +154,58 @@ def test_numbers_rates_and_a_trend_are_live(page: Open, serve: Serve, nsqd: Daem
     it.get_by_text("No consumers.").wait_for()
     it.keyboard.press("p")
     it.get_by_text("stopped", exact=True).wait_for()
+
+
+CLICKS = """
+window.clicked = [];
+window.patched = 0;
+document.addEventListener("click", (event) => {
+  event.preventDefault();
+  clicked.push(event.target.closest("tbody a")?.textContent ?? event.target.localName);
+}, true);
+const changes = { childList: true, characterData: true, subtree: true };
+new MutationObserver(() => patched++).observe(document.getElementById("live"), changes);
+"""
+ORDERS = """
+(() => {
+  const { x, y } = document.querySelector('a[href="/topics/orders"]').getBoundingClientRect();
+  return [x + 5, y + 5];
+})()
+"""
+
+
+def test_live_updates_lose_no_click_no_selection_and_no_focus(page: Open, serve: Serve) -> None:
+    counts = iter(range(10**9))
+
+    def stats() -> dict[str, Any]:
+        number = next(counts)
+        names = ["clicks", "orders", *(["web"] if number // 5 % 2 else [])]  # one comes and goes
+        return node(*(topic(name, message_count=number) for name in names))
+
+    fake = FakeServer({"/stats": [stats]})
+    it = page(serve(f"--nsqd-http-address={fake.address}", fast=True).url)
+    it.get_by_text("Doctor found no problems").wait_for()
+    it.evaluate(CLICKS)
+    it.mouse.move(*it.evaluate(ORDERS))
+    for _ in range(200):
+        it.mouse.down()
+        it.wait_for_timeout(10)  # a person takes longer
+        it.mouse.up()
+    assert it.evaluate("clicked.length") == 200
+    assert set(it.evaluate("clicked")) == {"orders"}
+    assert it.evaluate("patched") > 10  # meanwhile
+
+    it.get_by_role("link", name="clicks").focus()
+    it.locator(".taken").select_text()
+    selected, looks = it.evaluate("getSelection().toString()"), len(fake.asked)
+    assert selected.startswith("As of ")
+    eventually(lambda: len(fake.asked) > looks + 10)
+    assert it.evaluate("getSelection().toString()") == selected
+    it.get_by_text("waits while text is selected").wait_for()
+    patched = it.evaluate("getSelection().empty(), patched")
+    eventually(lambda: it.evaluate("patched") > patched + 10)
+    it.get_by_text("live", exact=True).wait_for()
+    assert it.evaluate("document.activeElement.textContent") == "clicks"
 
 
 def test_views_by_keyboard_alone(page: Open, serve: Serve, nsqd: Daemon) -> None:

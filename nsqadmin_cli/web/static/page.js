@@ -1,42 +1,78 @@
-// Live updates: the server renders the part #live again, and this puts it in its place.
+// Live updates: the server renders the part #live again, and this changes what differs in the document.
 "use strict";
 (() => {
   const live = document.getElementById("live");
   const state = document.getElementById("live-state");
   let source = null;
   let stopped = false;
+  let pressed = false; // a pointer is down
+  let waiting = null; // the latest part, as long as it cannot be shown
 
   function say(text) {
     state.hidden = false;
-    state.textContent = text;
+    if (state.textContent !== text) state.textContent = text;
   }
 
-  // What has the focus, to find it again among the new elements.
-  function place(element) {
-    if (!element || element === live || !live.contains(element)) return null;
-    const selector = element.matches("a") ? `a[href="${CSS.escape(element.getAttribute("href"))}"]` : element.localName;
-    const all = [...live.querySelectorAll(selector)];
-    return { selector, index: all.indexOf(element), row: element.closest("tr")?.rowIndex };
-  }
+  // Nodes of one parent with the same signature are the same thing in another state.
+  const signature = (node) => `${node.nodeName} ${node.dataset?.key ?? ""}`;
 
-  function show(html) {
-    const selection = getSelection();
-    if (!selection.isCollapsed && live.contains(selection.anchorNode)) return; // somebody copies
-    const focus = place(document.activeElement);
-    const scrolled = [...live.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
-    live.innerHTML = html; // of our own templates, which escape
-    [...live.querySelectorAll(".scroll")].forEach((one, index) => { one.scrollLeft = scrolled[index] ?? 0; });
-    if (focus) {
-      const all = live.querySelectorAll(focus.selector);
-      (all[focus.index] ?? all[0])?.focus({ preventScroll: true });
+  // Gives `old` the content of `next`. Elements that both have stay the same ones, so that clicks, the focus and scroll
+  // positions are not lost.
+  function patch(old, next) {
+    if (old.nodeType !== Node.ELEMENT_NODE) {
+      if (old.data !== next.data) old.data = next.data;
+      return;
     }
+    for (const { name } of [...old.attributes]) if (!next.hasAttribute(name)) old.removeAttribute(name);
+    for (const { name, value } of next.attributes) {
+      if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+    patchChildren(old, next);
+  }
+
+  function patchChildren(old, next) {
+    const left = new Map();
+    for (const child of old.childNodes) {
+      const same = left.get(signature(child));
+      if (same) same.push(child);
+      else left.set(signature(child), [child]);
+    }
+    const pairs = [...next.childNodes].map((child) => [child, left.get(signature(child))?.shift()]);
+    for (const gone of left.values()) for (const child of gone) child.remove();
+    let at = old.firstChild;
+    for (const [child, kept] of pairs) {
+      if (!kept) old.insertBefore(child, at);
+      else if (kept === at) at = at.nextSibling;
+      else old.insertBefore(kept, at);
+      if (kept) patch(kept, child);
+    }
+  }
+
+  function isSelected() {
+    const selection = getSelection();
+    return !selection.isCollapsed && selection.containsNode(live, true);
+  }
+
+  function show() {
+    if (waiting === null || pressed) return;
+    if (isSelected()) return say("waits while text is selected");
+    const template = document.createElement("template");
+    template.innerHTML = waiting; // of our own templates, which escape
+    waiting = null;
+    const focused = document.activeElement;
+    patchChildren(live, template.content);
+    // A row that has been moved loses the focus.
+    if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
     say("live");
   }
 
   function start() {
     if (source || stopped || document.hidden) return;
     source = new EventSource(`/live?at=${encodeURIComponent(location.pathname + location.search)}`);
-    source.onmessage = (event) => show(JSON.parse(event.data));
+    source.onmessage = (event) => {
+      waiting = JSON.parse(event.data);
+      show();
+    };
     source.onerror = () => {
       say(source.readyState === EventSource.CLOSED ? "not live" : "connecting");
       if (source.readyState === EventSource.CLOSED) source = null;
@@ -45,10 +81,20 @@
 
   function stop() {
     if (source) source.close();
-    source = null;
+    source = waiting = null;
   }
 
   if (live && live.children.length && document.body.querySelector("time")) {
+    const release = () => {
+      pressed = false;
+      setTimeout(show); // after the click
+    };
+    addEventListener("pointerdown", () => { pressed = true; }, true);
+    for (const name of ["pointerup", "pointercancel", "dragend"]) addEventListener(name, release, true);
+    addEventListener("blur", (event) => { if (event.target === window) release(); });
+    // A pointer that was released outside the window, or over a menu.
+    addEventListener("pointermove", (event) => { if (pressed && !event.buttons) release(); }, true);
+    document.addEventListener("selectionchange", () => { if (waiting !== null) show(); });
     start();
     // A browser has six connections to a host, so pages that nobody sees give theirs back.
     document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));
