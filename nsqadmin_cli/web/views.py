@@ -13,7 +13,7 @@ from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.message import MOST, Found, Peeked, clock, hex_lines, peek_at, pretty_lines
 from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, backlog, through
-from nsqadmin_cli.stat_tables import LISTING, RATES, Value, count
+from nsqadmin_cli.stat_tables import LISTING, RATES, NodeRow, Value, count
 from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, table_of
 from nsqadmin_cli.units import plural, printable, suggestion
 from nsqadmin_cli.web.http import HTTPError, Request, Response
@@ -126,6 +126,7 @@ def overview(site: Site, request: Request) -> Page:
             "sort": view.sort,
             "examined": diagnosis is not None,
             "findings": urgent,
+            "examined_ago": units.duration(round(max(0.0, seen.clock - diagnosis.clock))) if diagnosis else "",
             "more_findings": len(diagnosis.findings) - len(urgent) if diagnosis else 0,
         },
     )
@@ -225,7 +226,8 @@ def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
     rates = _rates(seen, (topic, name))
     rows = facts(Grid.of(stat_tables.common_facts(found, shares)))
     flow = (seen.flows or {}).get((topic, name))
-    if flow is not None and (seconds := flow.drain_seconds(backlog(found))):
+    seconds = None if flow is None or found.paused else flow.drain_seconds(backlog(found))
+    if seconds is not None and seconds >= 1.0:
         rows.append(("empty in", units.duration(seconds), ""))
     clients = stat_tables.client_table(seen, with_places=False, of=(topic, name))
     clients.empty = "No consumers."
@@ -247,15 +249,29 @@ def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
 
 
 def nodes(site: Site, request: Request) -> Page:
-    rows = site.monitor.node_rows.value()
-    seen = site.monitor.snapshot(10.0)
+    details = site.monitor.node_rows.value()
+    seen = site.snapshot(request)
+    rows = stat_tables.node_rows(seen)
+    for at, row in rows.items():
+        _add_details(row, details.get(at))
     without = RATES if site.cluster.lookupds else (*LISTING, *RATES)
-    rows = {at: rows[at] for at in seen.answers if at in rows}
     table = stat_tables.node_table(seen, rows, without)
     return Page(
         "nodes.html",
         {**_common(site, seen), "title": "Nodes", "table": html_table("Nodes", table, _node_link, _view(request))},
     )
+
+
+def _add_details(row: NodeRow, details: NodeRow | None) -> None:
+    """Completes a row with what changes rarely, and may be a minute older than its counts: the daemon, whether it
+    drains, and what nsqlookupds list."""
+    if details is None:
+        return
+    row.daemon, row.draining = details.daemon, details.draining
+    if row.error is None and row.draining and row.health == "OK":
+        row.status = details.status
+    row.listed, row.tombstoned = details.listed, details.tombstoned
+    row.tombstoned_topics = details.tombstoned_topics
 
 
 def node(site: Site, request: Request) -> Page:
@@ -266,9 +282,7 @@ def node(site: Site, request: Request) -> Page:
     answer = seen.answers[found]
     alone = ClusterSnapshot({found: answer}, [])
     row = stat_tables.node_rows(alone)[found]
-    if detailed := (site.monitor.node_rows.latest() or {}).get(found):
-        row.daemon, row.status = detailed.daemon, detailed.status
-        row.listed, row.tombstoned_topics = detailed.listed, detailed.tombstoned_topics
+    _add_details(row, (site.monitor.node_rows.latest() or {}).get(found))
     rows: list[Sequence[Cell | str]] = [["status", row.status]]
     if row.daemon:
         rows.append(["daemon", str(row.daemon)])

@@ -4,6 +4,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
 from urllib.parse import quote
 
@@ -56,6 +57,47 @@ def test_rates_and_a_trend_come_with_the_second_snapshot(monkeypatch: pytest.Mon
     app.page("/")
     assert "<polyline" in app.get("/topics/t").text
     assert re.search(r"messages per second now, at most \d", app.get("/").text)
+
+
+def test_nodes_and_their_total_are_of_one_snapshot_also_when_the_details_are_older(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nsqadmin_cli.web.site.FRESH", 0.0)
+    depths = iter(range(1000, 2000))
+    fakes = [FakeServer({"/stats": [lambda: node(topic("t", depth=next(depths)))], "/ping": ["OK"]}) for _ in range(2)]
+    app = App([fake.address for fake in fakes])
+    for _ in range(3):
+        app.page("/")  # takes another snapshot
+        counts = re.findall(r'<td class="k9 n">([\d,]+)</td>', app.get("/nodes").text)
+        first, second, total = (int(text.replace(",", "")) for text in counts)
+        assert first + second == total
+        assert "nsqd" in app.page("/nodes")
+
+
+def test_an_overview_reports_how_old_its_findings_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsqadmin_cli.web.monitor._EXAMINING", 0.01)
+    fake = FakeServer({"/stats": [node(topic("t", channel("c", depth=5)))]})
+    app = App([fake.address])
+    assert "Doctor examines" in app.page("/")
+    app.page("/doctor")
+    diagnosis = app.app._site.monitor.diagnosis
+    found, moment = diagnosis._found  # type: ignore[misc]
+    diagnosis._found = replace(found, clock=found.clock - 75), moment  # type: ignore[type-var]
+    assert "5 messages and no consumer" in app.page("/")
+    assert "examined 1m 1" in app.page("/")
+
+
+def test_a_paused_channel_is_not_said_to_become_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("monitor._LEAST", "site.FRESH"):
+        monkeypatch.setattr(f"nsqadmin_cli.web.{name}", 0.0)
+    for paused in (False, True):
+        looks = [
+            node(topic("t", channel("c", depth=depth, message_count=1000, paused=paused), message_count=1000))
+            for depth in (900, 899)
+        ]
+        app = App([FakeServer({"/stats": looks}).address])
+        app.page("/topics/t/c")
+        assert ("empty in" in app.page("/topics/t/c")) is not paused
 
 
 def test_names_of_a_hostile_node_are_text_everywhere() -> None:
