@@ -76,6 +76,7 @@ class TopicCounts(Counts):
 class ChannelCounts(Counts):
     name: Value = column("channel", key="channel")
     place: Value = column("topic", key="topic", keep=ALWAYS, tone=Tone.STRONG)
+    egress_rate: Value = column("finished/s", "fin/s", form=Form.RATE, keep=8)
     paused: Value = column("paused", form=Form.FLAG, keep=6, tone=Tone.NOTE)
 
 
@@ -281,7 +282,7 @@ class NodeRow:
     start_time: Value = json_only()
     uptime_seconds: Value = column("up", form=Form.DURATION, keep=7, json=False)
     ingress_rate: Value = column("in/s", form=Form.RATE, keep=8, json=False)
-    egress_rate: Value = column("out/s", form=Form.RATE, keep=8, json=False)
+    egress_rate: Value = column("finished/s", "fin/s", form=Form.RATE, keep=8, json=False)
     topic_count: Value = count("topics", keep=6)
     channel_count: Value = count("channels", keep=6)
     depth: Value = count("depth", keep=ALWAYS)

@@ -80,8 +80,9 @@ def stats(
 
     --columns, --sort and --trouble are for tables and CSV; --json has everything.
 
-    With --watch, in/s is the rate of published messages. out/s is the rate of messages finished by a channel's clients,
-    or, for a topic, passed to all its channels.
+    With --watch, in/s is the rate of published messages, and finished/s the rate of messages finished by a channel's
+    clients. In tables with topics, out/s is the same for channels, and for topics the rate of messages passed to all
+    channels.
 
     On a narrow terminal, headings are abbreviated as in nsq_stat, and numbers are rounded down (12.3k).
 
@@ -231,7 +232,7 @@ class Count:
     published: int = column("published", form=Form.COUNT, keep=ALWAYS)
     delivered: int = column("delivered", form=Form.COUNT, keep=ALWAYS)
     ingress_rate: float | None = column("in/s", form=Form.RATE, keep=ALWAYS)
-    egress_rate: float | None = column("out/s", form=Form.RATE, keep=ALWAYS)
+    egress_rate: float | None = column("finished/s", "fin/s", form=Form.RATE, keep=ALWAYS)
 
 
 @command(

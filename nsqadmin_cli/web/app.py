@@ -33,6 +33,9 @@ _THREADS = 8  # for views and actions
 _LIVE_THREADS = 2
 _STATIC = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
+# NSQ's codes for people.
+_TEXTS = {"NOT_FOUND": "No page has this address.", "METHOD_NOT_ALLOWED": "This address cannot be used in this way."}
+
 Handler = Callable[[Site, Request], Page | Response]
 
 
@@ -189,15 +192,13 @@ class Application:
     def _error(self, request: Request, error: HTTPError) -> Response:
         """In a thread of the pool, which has the templates."""
         challenge = [("WWW-Authenticate", 'Bearer realm="nsqadmin"')] if error.status == 401 else []
-        if request.is_api or (error.status in (404, 405) and not self._is_known(request)):
+        if request.is_api or _prefers_json(request):
             return Response.json({"message": str(error)}, error.status, challenge)
         if error.status == 401 and request.method == "GET" and request.path != "/live":
             return Response.redirect(f"/login?{query(next=request.target)}")
-        page = Page("error.html", {"title": "Error", "text": str(error), "status": error.status})
+        title = "Not found" if error.status == 404 else "Error"
+        page = Page("error.html", {"title": title, "text": _TEXTS.get(str(error), str(error)), "status": error.status})
         return Response(error.status, self._site.render(request, page), headers=challenge)
-
-    def _is_known(self, request: Request) -> bool:
-        return any(_matches(route.pattern, request.segments) for route in ROUTES)
 
     def _stream(self, request: Request) -> Generator[bytes]:
         """The live part of the page at the target `at`."""
@@ -215,7 +216,9 @@ class Application:
                 text = str(error)
             except Exception:
                 text = self._log_defect(looked_at)
-            return self._site.render_live(looked_at, Page("error.html", {"text": text, "status": 500}))
+            return self._site.render_live(
+                looked_at, Page("error.html", {"title": "Error", "text": text, "status": 500})
+            )
 
         return self._live.stream(render, lambda: self._security.check(request))
 
@@ -268,6 +271,12 @@ def _handler(request: Request) -> Handler:
         if route.method == method:
             return route.handler
     raise HTTPError(405, "METHOD_NOT_ALLOWED") if found else HTTPError(404, "NOT_FOUND")
+
+
+def _prefers_json(request: Request) -> bool:
+    """True for clients that ask for JSON, and not for a page."""
+    accepted = request.header("accept") or ""
+    return "application/json" in accepted and "text/html" not in accepted
 
 
 def _sentence(error: AdminError) -> str:

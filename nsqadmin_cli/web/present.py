@@ -6,7 +6,7 @@ from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 from nsqadmin_cli import units
-from nsqadmin_cli.table import ALWAYS, AT_LEFT, Column, Grid, Row, Table, Tone, as_json, shown
+from nsqadmin_cli.table import ALWAYS, AT_LEFT, Column, Form, Grid, Row, Table, Tone, as_json, shown
 from nsqadmin_cli.units import printable
 
 PAGE_ROWS = 100  # of one table on one page
@@ -35,6 +35,7 @@ class HTMLCell(NamedTuple):
     text: str
     classes: str
     href: str = ""
+    below: str = ""  # a second line
 
 
 class HTMLRow(NamedTuple):
@@ -47,8 +48,8 @@ class HTMLRow(NamedTuple):
 class Heading(NamedTuple):
     text: str
     classes: str
-    href: str = ""  # sorts by the column
-    is_sorted: bool = False
+    href: str = ""  # sorts by the column, or the other way if the rows are sorted by it
+    order: str = ""  # if the rows are sorted by it: ascending or descending
 
 
 @dataclass(slots=True)
@@ -68,7 +69,8 @@ class HTMLTable:
 
 
 class View(NamedTuple):
-    """What the address of a page selects of its main table: texts to find, the column to sort by, the page."""
+    """What the address of a page selects of its main table: texts to find, the column to sort by, with a hyphen before
+    it for the other order, and the page."""
 
     path: str
     find: str = ""
@@ -83,22 +85,28 @@ class View(NamedTuple):
         return f"{self.path}{join}{parameters}" if parameters else self.path
 
 
-def html_table(caption: str, table: Table, link: Link = lambda key, row: "", view: View | None = None) -> HTMLTable:
-    """`table` for a template; with `view`, sorted, and the rows of one page."""
-    first, *others = table.columns or (Column("", ""),)
-    columns = [replace(first, keep=ALWAYS), *others]  # however narrow the page is
+def html_table(
+    caption: str, table: Table, link: Link = lambda key, row: "", view: View | None = None, *, below: str = ""
+) -> HTMLTable:
+    """`table` for a template; with `view`, sorted, and the rows of one page. The column `below` becomes the second line
+    of the first one."""
+    columns = list(table.columns or (Column("", ""),))
+    for index, column in enumerate(columns):
+        if not index or column.key == "node":  # rows can be told apart by them, however narrow the page is
+            columns[index] = replace(column, keep=ALWAYS)
     keys = [column.key for column in columns]
-    if view is not None and view.sort in keys:
-        table.sort(keys.index(view.sort))
+    order = view.sort.removeprefix("-") if view is not None else ""
+    if view is not None and order in keys:
+        _sort(table, keys.index(order), is_reversed=view.sort != order)
     count = len(table.rows)
     pages = max(1, -(-count // PAGE_ROWS)) if view is not None else 1
     page = min(max(1, view.page), pages) if view is not None else 1
     rows = table.rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS] if view is not None else table.rows
     made = HTMLTable(
         caption,
-        [_heading(column, view) for column in columns],
-        [HTMLRow(_key(row, columns), _cells(row, columns, link)) for row in rows],
-        [] if table.total is None else _cells(table.total, columns, lambda key, row: ""),
+        [_heading(column, view) for column in columns if column.key != below],
+        [HTMLRow(_key(row, columns), _cells(row, columns, link, below)) for row in rows],
+        [] if table.total is None else _cells(table.total, columns, lambda key, row: "", below),
         table.empty,
         count,
         page,
@@ -110,9 +118,22 @@ def html_table(caption: str, table: Table, link: Link = lambda key, row: "", vie
     return made
 
 
+def _sort(table: Table, index: int, *, is_reversed: bool) -> None:
+    table.sort(index)
+    if is_reversed:
+        blanks = [row for row in table.rows if as_json(row[index]) is None]
+        table.rows = [row for row in reversed(table.rows) if as_json(row[index]) is not None] + blanks
+
+
 def _heading(column: Column, view: View | None) -> Heading:
-    href = view.at(sort=column.key) if view is not None and column.heading else ""
-    return Heading(column.heading, _classes(column), href, view is not None and view.sort == column.key)
+    if view is None or not column.heading:
+        return Heading(column.heading, _classes(column))
+    is_first = view.sort == column.key
+    href = view.at(sort=f"-{column.key}" if is_first else column.key)
+    is_ascending = (column.form is Form.TEXT) is is_first
+    is_sorted = view.sort.removeprefix("-") == column.key
+    order = ("ascending" if is_ascending else "descending") if is_sorted else ""
+    return Heading(column.heading, _classes(column), href, order)
 
 
 _NAMES = ("topic", "channel", "node", "client", "remote_address")
@@ -123,13 +144,17 @@ def _key(row: Row, columns: Sequence[Column]) -> str:
     return " ".join(printable(str(as_json(value))) for column, value in pairs if column.key in _NAMES)
 
 
-def _cells(row: Row, columns: Sequence[Column], link: Link) -> list[HTMLCell]:
+def _cells(row: Row, columns: Sequence[Column], link: Link, below: str) -> list[HTMLCell]:
     values = {column.key: as_json(value) for column, value in zip(columns, row, strict=True)}
     found = []
+    second = ""
     for value, column in zip(row, columns, strict=True):
         text, tone = shown(value, column)
-        found.append(HTMLCell(text, _classes(column, tone), link(column.key, values) if text else ""))
-    return found
+        if column.key == below:
+            second = text
+        else:
+            found.append(HTMLCell(text, _classes(column, tone), link(column.key, values) if text else ""))
+    return [found[0]._replace(below=second), *found[1:]]
 
 
 def _classes(column: Column, tone: Tone = Tone.PLAIN) -> str:

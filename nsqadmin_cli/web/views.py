@@ -31,8 +31,8 @@ class TopicRow:
     name: Value = column("topic", key="topic", tone=Tone.STRONG)
     ingress_rate: Value = column("in/s", form=Form.RATE, keep=8)
     egress_rate: Value = column("finished/s", form=Form.RATE, keep=5)
-    depth: Value = count("in topic", keep=9)
-    channel_depth: Value = count("in channels", keep=9)
+    depth: Value = count("depth", keep=9)
+    channel_depth: Value = count("channel depth", keep=9)
     in_flight_count: Value = count("in flight", keep=5)
     deferred_count: Value = count("deferred", keep=3)
     message_count: Value = count("messages", keep=3)
@@ -51,7 +51,7 @@ def _topic_row(topic: TopicStats, flow: Flow | None, finished: float | None) -> 
     elif paused := sum(one.paused for one in channels):
         state = Cell(f"{plural(paused, 'channel')} paused", Tone.NOTE)
     elif any(backlog(one) and not one.client_count for one in channels):
-        state = Cell("no consumers", Tone.BAD)
+        state = Cell("no clients", Tone.BAD)
     return TopicRow(
         topic.topic_name,
         flow.ingress if flow else None,
@@ -191,7 +191,8 @@ def _topic(site: Site, request: Request, name: str) -> Page:
             "topic": name,
             "whole": whole,
             "facts": rows,
-            "flow": _rates(seen, (name, "")),
+            "flow": _topic_rates(seen, name),
+            "paused": _paused(shares),
             "trend": trend_of(site.monitor.trend(name)),
             "nodes_table": html_table("Nodes", nodes, _node_link),
             "table": html_table("Channels", channels, link, _view(request)),
@@ -204,6 +205,20 @@ def _topic(site: Site, request: Request, name: str) -> Page:
 
 def _keys(whole: TopicStats | None, name: str) -> set[tuple[str, str]]:
     return {(name, one.channel_name) for one in whole.channels} if whole is not None else set()
+
+
+def _paused(shares: stat_tables.Shares) -> str:
+    """Where a topic or channel is paused: on "all" nodes, on "some", or "" for none."""
+    paused = sum(share.paused for share in shares.values())
+    return ("all" if paused == len(shares) else "some") if paused else ""
+
+
+def _topic_rates(seen: ClusterSnapshot, name: str) -> tuple[str, str] | None:
+    """The messages per second published to a topic, and finished in its channels."""
+    if seen.flows is None:
+        return None
+    whole = through({key: flow for key, flow in seen.flows.items() if key[0] == name})
+    return units.rate(whole.ingress), units.rate(whole.egress)
 
 
 def _rates(seen: ClusterSnapshot, key: tuple[str, str]) -> tuple[str, str] | None:
@@ -223,14 +238,13 @@ def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
         known = [one.channel_name for one in whole.channels] if whole is not None else []
         raise _unknown(seen, f"the channel {name} in the topic {topic}", name, known)
     shares = seen.channel_shares[topic, name]
-    rates = _rates(seen, (topic, name))
     rows = facts(Grid.of(stat_tables.common_facts(found, shares)))
     flow = (seen.flows or {}).get((topic, name))
     seconds = None if flow is None or found.paused else flow.drain_seconds(backlog(found))
     if seconds is not None and seconds >= 1.0:
         rows.append(("empty in", units.duration(seconds), ""))
     clients = stat_tables.client_table(seen, with_places=False, of=(topic, name))
-    clients.empty = "No consumers."
+    clients.empty = "No clients."
     return Page(
         "channel.html",
         {
@@ -240,10 +254,11 @@ def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
             "channel": name,
             "whole": found,
             "facts": rows,
-            "flow": rates,
+            "flow": _rates(seen, (topic, name)),
+            "paused": _paused(shares),
             "trend": trend_of(site.monitor.trend(topic, name)),
             "nodes_table": html_table("Nodes", stat_tables.share_table(seen, shares, found), _node_link),
-            "table": html_table("Consumers", clients, _node_link, _view(request)),
+            "table": html_table("Clients", clients, _node_link, _view(request), below="remote_address"),
         },
     )
 
@@ -287,13 +302,14 @@ def node(site: Site, request: Request) -> Page:
     if row.daemon:
         rows.append(["daemon", str(row.daemon)])
     if not isinstance(answer, NodeError):
-        rows += [["nsqd", answer.version], ["up", units.duration(row.uptime_seconds)]]
+        rows += [["version", answer.version], ["up", units.duration(row.uptime_seconds)]]
     if site.cluster.lookupds and row.listed:
         rows.append(["listed", row.listed])
     if row.tombstoned_topics:
         rows.append(["tombstoned", Cell(", ".join(row.tombstoned_topics), Tone.NOTE)])
     clients = stat_tables.client_table(alone)
-    clients.empty = "No consumers."
+    clients.select([index for index, column in enumerate(clients.columns) if column.key != "node"])
+    clients.empty = "No clients."
     channels = stat_tables.channel_table(alone)
     channels.empty = "No channels."
 
@@ -310,7 +326,7 @@ def node(site: Site, request: Request) -> Page:
             "facts": facts(Grid(rows)),
             "topics": html_table("Topics", stat_tables.topic_table(alone), link),
             "channels": html_table("Channels", channels, link),
-            "table": html_table("Consumers", clients, link, _view(request)),
+            "table": html_table("Clients", clients, link, _view(request), below="remote_address"),
         },
     )
 

@@ -182,7 +182,8 @@ class WebProcess:
 
     def end(self) -> int:
         self.process.terminate()
-        return self.process.wait(DEADLINE)
+        code: int = self.process.wait(DEADLINE)
+        return code
 
     def __enter__(self) -> "WebProcess":
         return self

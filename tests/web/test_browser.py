@@ -3,6 +3,7 @@ without JavaScript, with hostile names and a node that hangs; no line on the con
 """
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -151,7 +152,7 @@ def test_numbers_rates_and_a_trend_are_live(page: Open, serve: Serve, nsqd: Daem
         consumer.subscribe("orders", "mail")
         it.goto(f"{web.url}/topics/orders/mail")
         it.get_by_role("rowheader", name="worker-7").wait_for()
-    it.get_by_text("No consumers.").wait_for()
+    it.get_by_text("No clients.").wait_for()
     it.keyboard.press("p")
     it.get_by_text("stopped", exact=True).wait_for()
 
@@ -272,12 +273,16 @@ def test_hostile_names_long_lists_and_a_node_that_hangs_fit_every_width(page: Op
 @pytest.fixture
 def ordinary(serve: Serve) -> WebProcess:
     """A page of two nodes with names and numbers as they are usual, and with a word in every column of states."""
-    shop = topic("orders", channel("mail", depth=24_310), channel("billing", client("worker-7"), depth=3), depth=0)
-    others = [topic("web-events-of-the-shop", channel("analytics", depth=270)), topic("clicks", depth=123_456)]
-    fakes = [
-        FakeServer({"/stats": [node(shop, *others), node(shop | {"message_count": 90}, *others)], "/ping": ["OK"]})
-        for _ in range(2)
+    workers = [
+        client("worker-7", remote_address=f"10.0.0.{number}:57213", user_agent="go-nsq/1.1.0") for number in (1, 2)
     ]
+    shop = topic("orders", channel("mail", depth=24_310), channel("billing", *workers, depth=3), depth=0)
+    others = [topic("web-events-of-the-shop", channel("analytics", depth=270)), topic("clicks", depth=123_456)]
+    looks = [node(shop, *others), node(shop | {"message_count": 90}, *others)]
+    body = json.dumps({"order": 1, "items": [{"sku": f"sku-{number}", "price": 9.95} for number in range(20)]})
+    message = {"id": "0" * 16, "timestamp": 1, "attempts": 1, "on_disk": False, "size": len(body), "body": body}
+    peeked = {"depth": 10, "backend_depth": 0, "messages": [message] * 10}
+    fakes = [FakeServer({"/stats": looks, "/ping": ["OK"], "/channel/peek": [peeked]}) for _ in range(2)]
     return serve(*(f"--nsqd-http-address={fake.address}" for fake in fakes))
 
 
@@ -291,14 +296,20 @@ TREND = """
 
 
 def test_no_column_of_ordinary_tables_is_cut_and_the_trend_ends_at_the_edge(page: Open, ordinary: WebProcess) -> None:
-    for width, scheme in ((360, "light"), (400, "dark"), (1280, "light")):
+    for width, scheme in ((360, "light"), (800, "dark"), (1280, "light")):
         it = page(ordinary.url, width, scheme)
         it.locator(".trend polyline").wait_for()
         curve, trend, numbers = it.evaluate(TREND)
         assert curve == trend == (numbers if width < 760 else width - 16), width
-        for path in ("/", "/topics/orders", "/topics/orders/billing", "/nodes"):
+        paths = ["/", "/topics/orders", "/topics/orders/billing", "/nodes"]
+        for path in paths:
             it.goto(f"{ordinary.url}{path}")
+            if path == "/nodes":
+                paths.append(it.locator("tbody a").first.get_attribute("href"))
             assert max(it.evaluate(TABLES)) == 0, (path, width)
+        it.goto(f"{ordinary.url}/peek?topic=orders&channel=billing")
+        assert it.evaluate("document.querySelectorAll('pre').length") == 20
+        assert it.evaluate("document.documentElement.scrollHeight") < 20 * 250 + 500  # 50 lines each
 
 
 def test_reading_and_confirming_work_without_javascript(page: Open, serve: Serve, nsqd: Daemon) -> None:

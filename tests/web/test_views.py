@@ -17,7 +17,7 @@ from kit.daemons import Daemon, free_port
 from kit.lookupds import EMBEDDED, EmbeddedLookupd
 from kit.traffic import DaemonFactory, create, publish, wait_for
 from nsqadmin_cli.web.app import ROUTES
-from web.app import App
+from web.app import OWN, App
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)> \u202e\x00{{7*7}}'
 VIEWS = ["/", "/topics", "/nodes", "/lookup", "/doctor", "/publish"]
@@ -29,9 +29,9 @@ def test_every_view_of_a_node(gnsqd: Daemon) -> None:
     wait_for(gnsqd, "orders", "mail", depth=1)
     address = "{}:{}".format(*gnsqd.http_address)
     app = App([address])
-    assert "orders 0 1 0 0 1 1 0 no consumers" in app.page("/")
+    assert "orders 0 1 0 0 1 1 0 no clients" in app.page("/")
     assert "mail" in app.page("/topics/orders")
-    assert "queued 1" in app.page("/topics/orders/mail")
+    assert "depth 1" in app.page("/topics/orders/mail")
     assert address in app.page("/nodes")
     assert "gnsqd" in app.page("/nodes")
     assert "mail" in app.page(f"/nodes/{address}")
@@ -81,8 +81,8 @@ def test_an_overview_reports_how_old_its_findings_are(monkeypatch: pytest.Monkey
     assert "Doctor examines" in app.page("/")
     app.page("/doctor")
     diagnosis = app.app._site.monitor.diagnosis
-    found, moment = diagnosis._found  # type: ignore[misc]
-    diagnosis._found = replace(found, clock=found.clock - 75), moment  # type: ignore[type-var]
+    found = diagnosis.value()
+    diagnosis._found = replace(found, clock=found.clock - 75), time.monotonic()
     assert "5 messages and no consumer" in app.page("/")
     assert "examined 1m 1" in app.page("/")
 
@@ -98,6 +98,36 @@ def test_a_paused_channel_is_not_said_to_become_empty(monkeypatch: pytest.Monkey
         app = App([FakeServer({"/stats": looks}).address])
         app.page("/topics/t/c")
         assert ("empty in" in app.page("/topics/t/c")) is not paused
+
+
+@pytest.mark.parametrize(
+    "paused, buttons", [((False, False), ["Pause"]), ((True, True), ["Unpause"]), ((True, False), ["Pause", "Unpause"])]
+)
+def test_buttons_pause_what_is_not_paused_and_unpause_what_is(paused: tuple[bool, bool], buttons: list[str]) -> None:
+    looks = [node(topic("t", channel("c", paused=one), paused=one)) for one in paused]
+    app = App([FakeServer({"/stats": [look]}).address for look in looks])
+    for target in ("/topics/t", "/topics/t/c"):
+        assert re.findall(r">(Pause|Unpause)</button>", app.get(target).text) == buttons
+
+
+def test_clients_of_one_name_can_be_told_apart() -> None:
+    clients = [client("worker", remote_address=f"10.0.0.7:{port}") for port in (1, 2)]
+    fake = FakeServer({"/stats": [node(topic("t", channel("c", *clients)))]})
+    app = App([fake.address])
+    for target in ("/topics/t/c", f"/nodes/{fake.address}"):
+        cells = re.findall(
+            r'<th scope="row" class="k9">worker ?<span class="below">([^<]*)</span>', app.get(target).text
+        )
+        assert cells == ["10.0.0.7:1", "10.0.0.7:2"]
+
+
+def test_an_unknown_address_is_a_page_or_json_for_a_client_that_asks_for_it() -> None:
+    app = App([DOWN])
+    assert app.get("/nope", Accept="text/html,*/*").shown.startswith("Not found · gnsqadmin")
+    assert "No page has this address." in app.get("/a/b/c/d").shown
+    assert "This address cannot be used in this way." in app.ask("DELETE", "/nodes", **OWN).shown
+    assert app.get("/nope", Accept="application/json").json() == {"message": "NOT_FOUND"}
+    assert app.get("/api/nope").json() == {"message": "NOT_FOUND"}
 
 
 def test_names_of_a_hostile_node_are_text_everywhere() -> None:
@@ -170,6 +200,14 @@ def test_five_hundred_topics_are_shown_in_pages_and_found() -> None:
     assert re.findall(r'href="/topics/(topic-\d+)"', app.get("/?page=5").text) == names[400:]
     assert re.findall(r'href="/topics/(topic-\d+)"', app.get("/?page=99999").text) == names[400:]
     assert re.findall(r'href="/topics/(topic-\d+)"', app.get("/?sort=depth").text)[:2] == ["topic-499", "topic-498"]
+    for column, order, first in (
+        ("depth", "descending", names[-1]), ("-depth", "ascending", names[0]),
+        ("topic", "ascending", names[0]), ("-topic", "descending", names[-1]),
+    ):  # fmt: skip
+        page = app.get(f"/?sort={column}").text
+        assert re.findall(r'href="/topics/(topic-\d+)"', page)[0] == first
+        other = column.removeprefix("-") if column.startswith("-") else f"-{column}"
+        assert f'aria-sort="{order}"><a href="/?sort={other}"' in page
     assert re.findall(r'href="/topics/(topic-\d+)"', app.get("/?find=C-49").text) == names[490:]
     assert 'rel="next"' in app.get("/?find=topic&page=1").text
     assert "No topic matches" in app.page("/?find=nothing")
