@@ -87,6 +87,7 @@ class ChannelStats(ChannelFigures):
 
     e2e_processing_latency: Latency = _NO_LATENCY
     clients: tuple[ClientStats, ...] | None = None  # None: not asked for, and in sums
+    finish_count: int | None = field(default=None, metadata={"json": False})  # None: nsqd does not have it; in sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,12 @@ def _topic(data: object) -> TopicStats:
     channels = []
     for item in _list(topic, "channels", ("topic", name)) or ():
         channel = _object(item, inner)
-        nested = _latency(channel, inner), _clients(channel, "clients", inner)
+        finished = channel.get("finish_count")
+        nested = (
+            _latency(channel, inner),
+            _clients(channel, "clients", inner),
+            finished if type(finished) is int else None,
+        )
         channels.append(ChannelStats(*scalars(ChannelStats, channel, inner), *nested))  # type: ignore[call-arg]
     return TopicStats(*values, _latency(topic, ("topic", name)), tuple(channels))  # type: ignore[call-arg]
 
@@ -437,7 +443,7 @@ class Nsqd(Peer):
     def stats(self, *, topic: str = "", channel: str = "", clients: bool = False) -> NodeStats:
         """Topics and channels, all or those of the given names (an empty name does not filter)."""
         query = {"format": "json", "include_clients": str(clients).lower(), "include_mem": "false"}
-        query |= {"topic": topic, "channel": channel}
+        query |= {"include_finished": "true", "topic": topic, "channel": channel}
         moments: list[float] = []  # the first is that of the answer: more of it may take long to arrive and to parse
 
         def row(data: object) -> TopicStats:

@@ -72,7 +72,7 @@ def _topic(rows: Sequence[TopicStats]) -> TopicStats:
 def _channel(rows: Sequence[ChannelStats]) -> ChannelStats:
     if len(rows) == 1 and rows[0].clients is None:
         return rows[0]
-    return replace(rows[0], **_sums(rows, _OF_CHANNEL), clients=None)
+    return replace(rows[0], **_sums(rows, _OF_CHANNEL), clients=None, finish_count=None)
 
 
 def _sums(rows: Sequence[TopicStats] | Sequence[ChannelStats], names: Sequence[str]) -> dict[str, Any]:
@@ -164,7 +164,8 @@ def through(flows: Mapping[Key, Flow]) -> Flow:
 
 
 def node_flows(before: NodeStats | None, after: NodeStats) -> dict[Key, Flow]:
-    """The flows of everything that one node has; none if it was restarted, or a topic created again, in between."""
+    """The flows of everything that one node has; none if it was restarted, or a topic created again, in between. What
+    left a channel is what its clients finished, if that is known: messages may also leave because it was emptied."""
     found: dict[Key, Flow] = {}
     known = by_key(before) if before and before.start_time == after.start_time else {}
     seconds = max(1e-3, after.moment - before.moment) if before else 1.0
@@ -176,6 +177,8 @@ def node_flows(before: NodeStats | None, after: NodeStats) -> dict[Key, Flow]:
         arrived = row.message_count - then.message_count
         counts = [arrived, max(0, arrived - (backlog(row) - backlog(then)))]
         if isinstance(row, ChannelStats) and isinstance(then, ChannelStats):
+            if (finished := _finished_between(then, row)) is not None:
+                counts[1] = max(0, finished)
             counts.append(max(0, row.requeue_count - then.requeue_count))
             counts.append(max(0, row.timeout_count - then.timeout_count))
         found[key] = Flow(*(count / seconds for count in counts)) if any(counts) else _STILL
@@ -183,6 +186,19 @@ def node_flows(before: NodeStats | None, after: NodeStats) -> dict[Key, Flow]:
 
 
 _STILL = Flow()
+
+
+def _finished_between(before: ChannelStats, after: ChannelStats) -> int | None:
+    """The messages finished between two answers of a node; None if it is not known: nsqd counts them for each client,
+    and a client that has gone took its count along."""
+    if before.finish_count is not None and after.finish_count is not None:
+        return after.finish_count - before.finish_count
+    if before.clients is None or after.clients is None:
+        return None
+    then, now = (
+        {(one.remote_address, one.connect_ts): one.finish_count for one in row.clients or ()} for row in (before, after)
+    )
+    return sum(now.values()) - sum(then.values()) if then.keys() <= now.keys() else None
 
 
 def by_key(node: NodeStats) -> dict[Key, TopicStats | ChannelStats]:

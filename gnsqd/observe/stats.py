@@ -153,9 +153,11 @@ def snapshot(
     topic_name: str = "",
     channel_name: str = "",
     include_clients: bool = True,
+    include_finished: bool = False,
 ) -> StatsRows:
-    """Returns the present state, or that of one topic or of the channels of one name (NSQD-COMPAT 5.3). Yields if there
-    is much: the figures of a row are of one moment, those of two rows need not be."""
+    """Returns the present state, or that of one topic or of the channels of one name (NSQD-COMPAT 5.3). With
+    `include_finished`, channels have `finish_count`, which clients of nsqd do not expect. Yields if there is much: the
+    figures of a row are of one moment, those of two rows need not be."""
     if topic_name and topic_name not in registry.topics:
         return StatsRows(None, None)
     topics = [registry.topics[name] for name in ([topic_name] if topic_name else sorted(registry.topics))]
@@ -175,13 +177,15 @@ def snapshot(
         # before its channels: a message on its way to them shows twice rather than nowhere
         row: Row = {"topic_name": topic.name, "channels": []}
         row |= {field.name: field.getter(topic) for field in STAT_FIELDS["topic"]}
-        row["channels"] += [_channel_row(channel, client_rows) for channel in turns.over(channels)]
+        row["channels"] += [_channel_row(channel, client_rows, include_finished) for channel in turns.over(channels)]
         row["e2e_processing_latency"] = _latency_row(e2e_latency(topic))
         rows.append(row)
     return StatsRows(rows, client_rows(producers()) or None)
 
 
-def _channel_row(channel: Channel, client_rows: Callable[[Iterable[Consumer]], list[Row] | None]) -> Row:
+def _channel_row(
+    channel: Channel, client_rows: Callable[[Iterable[Consumer]], list[Row] | None], include_finished: bool
+) -> Row:
     row: Row = {"channel_name": channel.name}
     for field in STAT_FIELDS["channel"]:
         if field.name == "paused":
@@ -192,6 +196,8 @@ def _channel_row(channel: Channel, client_rows: Callable[[Iterable[Consumer]], l
     row["e2e_processing_latency"] = _latency_row(e2e_latency(channel))
     if channel.limiter is not None:
         row["rules"] = channel.rules._asdict()
+    if include_finished:
+        row["finish_count"] = channel.finish_count
     return row
 
 

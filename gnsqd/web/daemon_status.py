@@ -96,7 +96,8 @@ class Status(Record):
         registry, parameters = self._registry, read_parameters(request)
         names = (parameters.get("topic", ""), parameters.get("channel", ""))
         include_clients = BOOLS.get(parameters.get("include_clients", ""), True)
-        stats = snapshot(registry, self._tcp_server.producers, *names, include_clients)
+        include_finished = BOOLS.get(parameters.get("include_finished", ""), False)
+        stats = snapshot(registry, self._tcp_server.producers, *names, include_clients, include_finished)
         memory = self._debug.memory.row() if BOOLS.get(parameters.get("include_mem", ""), True) else None
         if parameters.get("format") != "json":
             uptime = time.monotonic_ns() - self._started

@@ -92,7 +92,7 @@ def html_table(
     of the first one."""
     columns = list(table.columns or (Column("", ""),))
     for index, column in enumerate(columns):
-        if not index or column.key == "node":  # rows can be told apart by them, however narrow the page is
+        if not index or column.key == "node":  # they name the row, however narrow the page is
             columns[index] = replace(column, keep=ALWAYS)
     keys = [column.key for column in columns]
     order = view.sort.removeprefix("-") if view is not None else ""

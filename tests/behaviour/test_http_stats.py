@@ -1,6 +1,7 @@
 """/stats in both its forms: to the byte against the real daemon, with every combination of its parameters."""
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -105,3 +106,16 @@ def test_stats_of_clients_on_unix_sockets(peer_binary: Callable[[str], Path], tm
             found.append([answer(nsqd, f"format={format}") for format in ("json", "text")])
     assert found[0] == found[1]
     assert '"remote_address":"@"' in found[0][0].body
+
+
+def test_finished_messages_are_counted_for_who_asks(gnsqd: Daemon) -> None:
+    with Client(gnsqd.tcp_address) as client:
+        client.publish("t", b"x")
+        client.publish("t", b"y")
+        client.subscribe("t", "c", rdy=2)
+        client.command(b"FIN " + client.message().id)
+        wait_for(gnsqd, "t", "c", depth=0, in_flight_count=1)
+    answers = {query: ask(gnsqd, f"GET /stats?format=json{query}")[1] for query in ("", "&include_finished=true")}
+    assert "finish_count" not in answers[""]
+    (topic,) = json.loads(answers["&include_finished=true"])["topics"]
+    assert topic["channels"][0]["finish_count"] == 1

@@ -130,7 +130,7 @@ def test_rates_and_the_time_to_drain_take_two_looks() -> None:
     looks = [
         node(topic("t", slow, channel("storm", client("x"), requeue_count=count, timeout_count=count)))
         for depth, count in ((1000, 0), (999, 100))
-        for slow in [channel("slow", depth=depth, message_count=1000)]
+        for slow in [channel("slow", depth=depth, message_count=1000, clients=None)]
     ]
     limits = ("--requeue-rate=1,10000", "--timeout-rate=2.5", "--drain-time=1s,10d", "--interval=0.3")
     with FakeNsqd(*looks) as nsqd:

@@ -10,7 +10,7 @@ from cli.gnsqadmin import ok, words
 from cli.nodes import at
 from kit.daemons import Daemon
 from kit.traffic import create
-from nsqadmin_cli.api import ChannelStats, NodeStats, TopicStats
+from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, drain_seconds, flows_between
 
@@ -31,6 +31,26 @@ def test_flows_are_what_came_and_what_is_done_with_each_second() -> None:
     changes = {"in_flight_count": 5, "deferred_count": -3, "requeue_count": 6, "timeout_count": 2}
     found = flows_between({A: NODE}, {A: node(40, 2.0, message_count=40, depth=10, **changes)})
     assert found == {("t", ""): Flow(20, 20), ("t", "c"): Flow(20, 14, 3, 1)}
+
+
+def test_emptied_messages_are_not_finished_where_the_node_or_its_clients_count_what_is() -> None:
+    def flow(before: ChannelStats, after: ChannelStats) -> float:
+        looks = [replace(TOPIC, channels=(one,)) for one in (before, after)]
+        then, now = (replace(NODE, topics=(look,), moment=float(index)) for index, look in enumerate(looks))
+        return flows_between({A: then}, {A: now})["t", "c"].egress
+
+    emptied = replace(CHANNEL, depth=0)
+    assert flow(CHANNEL, emptied) == 100  # a node that does not count
+    assert flow(replace(CHANNEL, finish_count=7), replace(emptied, finish_count=9)) == 2
+    assert flow(replace(CHANNEL, clients=()), replace(emptied, clients=())) == 0
+    one, two = client(5), client(8, "b:2")
+    assert flow(replace(CHANNEL, clients=(one,)), replace(emptied, clients=(client(6), two))) == 9
+    assert flow(replace(CHANNEL, clients=(one, two)), replace(emptied, clients=(client(6),))) == 100  # one has gone
+
+
+def client(finished: int, address: str = "a:1") -> ClientStats:
+    texts = ("client", "host", address, "V2", "")
+    return ClientStats(*texts, 3, 1, 0, finished, finished, 0, 1, 0, deflate=False, snappy=False)
 
 
 def test_flows_of_several_nodes_add_up() -> None:

@@ -92,8 +92,8 @@ def test_a_paused_channel_is_not_said_to_become_empty(monkeypatch: pytest.Monkey
         monkeypatch.setattr(f"nsqadmin_cli.web.{name}", 0.0)
     for paused in (False, True):
         looks = [
-            node(topic("t", channel("c", depth=depth, message_count=1000, paused=paused), message_count=1000))
-            for depth in (900, 899)
+            node(topic("t", channel("c", client("w", connect_ts=1, finish_count=count), depth=900, paused=paused)))
+            for count in (0, 1)
         ]
         app = App([FakeServer({"/stats": looks}).address])
         app.page("/topics/t/c")
@@ -110,7 +110,7 @@ def test_buttons_pause_what_is_not_paused_and_unpause_what_is(paused: tuple[bool
         assert re.findall(r">(Pause|Unpause)</button>", app.get(target).text) == buttons
 
 
-def test_clients_of_one_name_can_be_told_apart() -> None:
+def test_clients_of_one_name_have_their_addresses() -> None:
     clients = [client("worker", remote_address=f"10.0.0.7:{port}") for port in (1, 2)]
     fake = FakeServer({"/stats": [node(topic("t", channel("c", *clients)))]})
     app = App([fake.address])
