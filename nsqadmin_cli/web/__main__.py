@@ -93,7 +93,9 @@ def _application(settings: dict[str, Any], security: Security, log: Logger) -> A
         host, port = settings["listed"]
         own = Address.parse(join_host_port(host or cluster.lookupds[0].address.host or "localhost", port))
         cluster.http.reach(own, Address.parse(settings["nsqd"]))
-    return Application(cluster, commands, security, log, own_tokens=bool(settings["token_files"]))
+    application = Application(cluster, commands, security, log, own_tokens=bool(settings["token_files"]))
+    application.keep_history()
+    return application
 
 
 if __name__ == "__main__":

@@ -138,8 +138,13 @@ class Application:
             return http11.render(head, response.status, response.body, lines)
         return _stream(http11.render_beginning(head, lines), response.body)
 
+    def keep_history(self) -> None:
+        """Starts to take snapshots for the charts while nobody looks."""
+        self._site.monitor.keep_history()
+
     def close(self) -> None:
-        """End the live pages."""
+        """End the live pages, and the snapshots."""
+        self._site.monitor.close()
         self._live.close()
 
     def _respond(self, request: Request, head: http11.Request) -> Response:

@@ -59,6 +59,7 @@ def web(
     supervisor = Supervisor(log, end.set)
     supervisor.watch()
     application = Application(cluster, Commands(settings), security, log)
+    application.keep_history()
     server = PageServer(listener, application, log, supervisor.spawn_for_client)
     for number in (signal.SIGINT, signal.SIGTERM):
         gevent.signal_handler(number, end.set)

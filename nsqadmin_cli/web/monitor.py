@@ -1,7 +1,7 @@
 """What the page knows of the cluster: the latest snapshot, rates, trends and findings, shared by everybody who looks.
 
-Nothing is queried while nobody looks. Threads may share a Monitor; at most one of them queries the nodes at a time, and
-the others wait for its answer.
+While nobody looks, nothing is queried, except for the charts in the hour after a look. Threads may share a Monitor; at
+most one of them queries the nodes at a time, and the others wait for its answer.
 """
 
 import ctypes
@@ -25,6 +25,7 @@ from nsqadmin_cli.diagnosis.examination import Finding, examine
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError, timed_out
 from nsqadmin_cli.snapshot import ClusterSnapshot, Key, through
+from nsqadmin_cli.web.history import History
 
 INTERVAL = 2.0  # seconds between two live snapshots
 FRESH = 1.0  # seconds for which a snapshot serves every view
@@ -34,6 +35,8 @@ _MOST = 30.0  # seconds; after a longer pause, rates and trends begin again
 _QUICK = 1.0  # seconds to wait for a node that did not answer in time before
 _TREND = 90  # values of a trend: three minutes
 _MOST_TRENDS = 5000  # topics and channels with a trend
+_SAMPLED = 10.0  # seconds between two snapshots for the charts while nobody looks
+_REMEMBERED = 3600.0  # seconds after the last look until they end
 _NODES = 5.0  # seconds for which the list of nodes is used
 _EXAMINING = 3.0  # seconds between the two snapshots of an examination
 _EXAMINED = 15.0  # seconds for which findings are used
@@ -127,6 +130,10 @@ class Monitor:
         self._stale = False  # an operation changed what they show
         self._slow: set[object] = set()  # addresses of nodes that did not answer in time
         self._trends: dict[Key, array[float]] = {}
+        self._trended = 0.0  # when they were extended
+        self._looked = -_REMEMBERED
+        self._closed = threading.Event()
+        self.history = History()
         self._nodes = Kept(self._find_nodes, _NODES)
         self.diagnosis = Kept(self._examine, _EXAMINED)
         self.node_rows = Kept(lambda: rows_with_daemons(cluster, self.snapshot(SHARED)), _NODES)
@@ -135,6 +142,24 @@ class Monitor:
     def snapshot(self, oldest: float) -> ClusterSnapshot:
         """All nodes with their clients, at most `oldest` seconds ago, with flows if there was a snapshot before.
         AdminError if no nsqlookupd answers and no node was given."""
+        self._looked = time.monotonic()
+        return self._snapshot(oldest, is_sample=False)
+
+    def keep_history(self) -> None:
+        """Starts a thread that takes snapshots for the charts, until nobody has looked for an hour."""
+        threading.Thread(target=self._sample, name="history", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends that thread."""
+        self._closed.set()
+
+    def _sample(self) -> None:
+        while not self._closed.wait(_SAMPLED):
+            if time.monotonic() - self._looked < _REMEMBERED:
+                with suppress(AdminError):  # which the next look shows
+                    self._snapshot(_SAMPLED / 2, is_sample=True)
+
+    def _snapshot(self, oldest: float, *, is_sample: bool) -> ClusterSnapshot:
         with self._lock:
             now = time.monotonic()
             if not self._seen or self._stale or now - self._seen[-1].moment > oldest:
@@ -144,11 +169,12 @@ class Monitor:
                 now = time.monotonic()
                 before = [one for one in self._seen if _LEAST <= now - one.moment <= _MOST]
                 found = ClusterSnapshot(answers, errors, before[-1] if before else None)
-                if self._seen and found.moment - self._seen[-1].moment > _MOST:
-                    self._seen.clear()
-                    self._trends.clear()
+                while self._seen and now - self._seen[0].moment > _MOST:
+                    self._seen.popleft()
                 self._seen.append(found)
-                self._extend_trends(found)
+                if not is_sample:
+                    self._extend_trends(found)
+                self.history.add(found)
             return self._seen[-1]
 
     def changed(self) -> None:
@@ -163,10 +189,12 @@ class Monitor:
 
     def _extend_trends(self, found: ClusterSnapshot) -> None:
         """Add the rates, at most one for each INTERVAL."""
-        if found.flows is None or (
-            len(self._seen) > 1 and found.moment - self._seen[-2].moment < INTERVAL / 2 and self._trends
-        ):
+        pause = found.moment - self._trended
+        if found.flows is None or pause < INTERVAL / 2:
             return
+        if pause > _MOST:
+            self._trends.clear()
+        self._trended = found.moment
         rates = {("", ""): through(found.flows).ingress} | {key: flow.ingress for key, flow in found.flows.items()}
         for key in self._trends.keys() - rates.keys():
             del self._trends[key]

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from math import isnan
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 from nsqadmin_cli import units
 from nsqadmin_cli.table import ALWAYS, AT_LEFT, Column, Form, Grid, Row, Table, Tone, as_json, shown
 from nsqadmin_cli.units import printable
+from nsqadmin_cli.web.history import Hour
 
 PAGE_ROWS = 100  # of one table on one page
 
@@ -207,3 +210,47 @@ def trend_of(values: Sequence[float]) -> Curve | None:
     return Curve(
         " ".join(points), f"{left:.1f},{_HEIGHT} {' '.join(points)} {_WIDTH},{_HEIGHT}", units.rate(highest), label
     )
+
+
+class Chart(NamedTuple):
+    """One figure in the last hour, in a box of `_CHART_WIDTH` by `_CHART_HEIGHT`; each shape is a run of steps."""
+
+    name: str
+    shapes: list[str]
+    latest: str
+    highest: str
+    label: str
+
+
+_CHART_WIDTH, _CHART_HEIGHT = 480, 120
+
+
+def charts_of(hour: Hour | None, depth: str = "depth") -> list[Chart]:
+    """The charts of depth, under this name, and rates, as far as there are values."""
+    if hour is None:
+        return []
+    count = lambda value: f"{round(value):,}"  # noqa: E731
+    figures = (
+        (depth, hour.depth, count),
+        ("in/s", hour.ingress, units.rate),
+        ("finished/s", hour.egress, units.rate),
+    )
+    return [_chart(name, values, text) for name, values, text in figures if not all(map(isnan, values))]
+
+
+def _chart(name: str, values: Sequence[float], text: Callable[[float], str]) -> Chart:
+    known = [value for value in values if not isnan(value)]
+    highest = max(*known, 1.0) if len(known) > 1 else max(known[0], 1.0)
+    width = _CHART_WIDTH / len(values)
+    shapes = []
+    for is_gap, run in groupby(enumerate(values), lambda pair: isnan(pair[1])):
+        if is_gap:
+            continue
+        heights = [(index, round(_CHART_HEIGHT - 2 - value / highest * (_CHART_HEIGHT - 6))) for index, value in run]
+        (first, left), (last, right) = heights[0], heights[-1]
+        points = [f"{first * width:g},{_CHART_HEIGHT}", f"{first * width:g},{left}"]
+        points += [f"{(index + 0.5) * width:g},{height}" for index, height in heights]
+        points += [f"{(last + 1) * width:g},{right}", f"{(last + 1) * width:g},{_CHART_HEIGHT}"]
+        shapes.append(" ".join(points))
+    latest, lowest, most = text(known[-1]), text(min(known)), text(max(known))
+    return Chart(name, shapes, latest, most, f"{name} in the last hour: {latest} now, {lowest} to {most}")

@@ -17,7 +17,17 @@ from nsqadmin_cli.stat_tables import LISTING, RATES, NodeRow, Value, count
 from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, table_of
 from nsqadmin_cli.units import plural, printable, suggestion
 from nsqadmin_cli.web.http import HTTPError, Request, Response
-from nsqadmin_cli.web.present import View, address_of, facts, html_table, node_address, query, trend_of
+from nsqadmin_cli.web.present import (
+    Chart,
+    View,
+    address_of,
+    charts_of,
+    facts,
+    html_table,
+    node_address,
+    query,
+    trend_of,
+)
 from nsqadmin_cli.web.site import Exact, Lines, Page, Site
 
 _FINDINGS = 5  # on the overview
@@ -121,6 +131,7 @@ def overview(site: Site, request: Request) -> Page:
             "nodes_up": len(seen.nodes),
             "nodes": len(seen.answers),
             "trend": trend_of(site.monitor.trend()),
+            "charts": _charts(site),
             "table": html_table("Topics", table, _topic_link, view),
             "find": view.find,
             "sort": view.sort,
@@ -193,7 +204,9 @@ def _topic(site: Site, request: Request, name: str) -> Page:
             "facts": rows,
             "flow": _topic_rates(seen, name),
             "paused": _paused(shares),
+            "channel_depth": sum(one.depth for one in whole.channels) if whole is not None else 0,
             "trend": trend_of(site.monitor.trend(name)),
+            "charts": _charts(site, name),
             "nodes_table": html_table("Nodes", nodes, _node_link),
             "table": html_table("Channels", channels, link, _view(request)),
             "tombstones": sorted(listed.nodes) if listed is not None else [],
@@ -205,6 +218,11 @@ def _topic(site: Site, request: Request, name: str) -> Page:
 
 def _keys(whole: TopicStats | None, name: str) -> set[tuple[str, str]]:
     return {(name, one.channel_name) for one in whole.channels} if whole is not None else set()
+
+
+def _charts(site: Site, topic: str = "", channel: str = "") -> list[Chart]:
+    depth = "depth with channels" if topic and not channel else "depth"
+    return charts_of(site.monitor.history.hour(time.monotonic(), topic, channel), depth)
 
 
 def _paused(shares: stat_tables.Shares) -> str:
@@ -257,6 +275,7 @@ def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
             "flow": _rates(seen, (topic, name)),
             "paused": _paused(shares),
             "trend": trend_of(site.monitor.trend(topic, name)),
+            "charts": _charts(site, topic, name),
             "nodes_table": html_table("Nodes", stat_tables.share_table(seen, shares, found), _node_link),
             "table": html_table("Clients", clients, _node_link, _view(request), below="remote_address"),
         },

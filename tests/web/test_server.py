@@ -70,7 +70,7 @@ def test_the_page_is_served_until_a_signal(gnsqd: Daemon, tmp_path: Path) -> Non
         assert re.search(r"ADMIN: listening on 127\.0\.0\.1:\d+", web.log())
 
 
-def test_live_pages_share_the_queries_and_nobody_looking_makes_none(fake: FakeServer, tmp_path: Path) -> None:
+def test_live_pages_share_the_queries_and_nobody_looking_makes_few(fake: FakeServer, tmp_path: Path) -> None:
     with WebProcess(tmp_path, f"--nsqd-http-address={fake.address}") as web:
         streams = [Stream(web.address, at) for at in ("/", "/", "/topics/t", "/nodes")]
         for stream in streams:
