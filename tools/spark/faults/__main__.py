@@ -3,11 +3,13 @@
 import argparse
 import re
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 from kit.daemons import exit_on_signals
+from spark import table_formats
 from spark.faults.scenarios import ROWS, SHORT, play
 
 HEAD = "| | times | published | rows | distinct ids | lost | duplicated | starts |\n| --- |" + " ---: |" * 7
@@ -26,6 +28,9 @@ def main() -> None:
     print(HEAD, flush=True)
     for row in SHORT if arguments.short else ROWS:
         if not re.search(arguments.rows, row.name):
+            continue
+        if row.table_format != "parquet" and row.table_format != table_formats.installed():
+            print(f"{row.name}: left out, there is no such package for this Spark", file=sys.stderr)
             continue
         directory = Path(tempfile.mkdtemp(prefix="nsq-faults-"))
         tally, gone, deaths = play(row, directory, arguments.times)

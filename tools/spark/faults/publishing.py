@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
@@ -93,8 +94,14 @@ class Tally(NamedTuple):
 
 
 def files(out: Path) -> list[Path]:
-    """The files that count: the ones in the sink's log. A killed job leaves others."""
+    """Returns the files that count: the ones in the log of the sink, or of the table. A killed job leaves others."""
     found = set()
+    for commit in sorted((out / "_delta_log").glob("*.json")):
+        for action in map(json.loads, commit.read_text("utf-8").splitlines()):
+            if "add" in action:
+                found.add(out / unquote(action["add"]["path"]))
+            if "remove" in action:
+                found.discard(out / unquote(action["remove"]["path"]))
     log = out / "_spark_metadata"
     for entry in log.iterdir() if log.exists() else ():
         if entry.name.removesuffix(".compact").isdecimal():

@@ -1,6 +1,6 @@
 """What a stream is put through, a row of ROWS each, and how it is counted.
 
-Two daemons, a publisher that never stops, a stream from both into Parquet. Then the faults of the row, each after the
+Two daemons, a publisher that never stops, a stream from both into a table. Then the faults of the row, each after the
 stream has committed another batch; then the publisher ends, the stream takes what is left, and the files are counted.
 """
 
@@ -53,6 +53,7 @@ class Row:
     durability: str = "none"  # where it is another, the stream reads ranges
     power: bool = False  # can be lost
     retention: int = 0  # bytes
+    table_format: str = "parquet"
 
 
 class Stage:
@@ -111,7 +112,7 @@ class Stage:
             environment = StreamProcess.environment(directory) | patience
             master = stack.enter_context(cluster(directory / "cluster", environment))
         self.publisher = stack.enter_context(Publisher(self.daemons, TOPIC))
-        self.stream = StreamProcess(directory, options, master, prefix)
+        self.stream = StreamProcess(directory, options, master, prefix, row.table_format)
         stack.callback(self.stream.close)
 
     def start_lookupd(self) -> None:
@@ -281,6 +282,14 @@ ROWS = (
         for faults, times, what in (
             ((kill_nsqd,), 2 * KILLS, f"{what}, at any moment"),
             (RANGE_NSQD, 2, f"{what} at each of {len(RANGE_NSQD)} points"),
+        )
+    ),
+    *(
+        Row(f"ranges: {name}, into Delta Lake", faults, times, durability="process", table_format="delta")
+        for name, faults, times in (
+            ("driver killed, at any moment", (kill_driver,), 5),
+            (f"driver killed at each of {len(RANGE_POINTS)} points", RANGE_DRIVER, 1),
+            ("nsqd killed, at any moment", (kill_nsqd,), 5),
         )
     ),
     Row("ranges: nsqd at another address", (rename_nsqd,), KILLS, lookupd=True, durability="process"),

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from gnsq_pipeline.running import DELTA_CONF
 from kit.daemons import Daemon, eventually
 from kit.spark_cluster import Process
 from kit.spark_sessions import CONF, spark_environment
+from spark import table_formats
 
 HERE = Path(__file__).parent
 TOPIC, CHANNEL = "orders", "archive"
@@ -71,11 +73,16 @@ T = TypeVar("T")
 
 
 class StreamProcess:
-    """The stream `format("nsq")` to Parquet on `master`, with `options` beside the topic; started again whenever it
+    """The stream `format("nsq")` to a table on `master`, with `options` beside the topic; started again whenever it
     ends before it should. `deaths` counts that. `prefix` stands before its command."""
 
     def __init__(
-        self, directory: Path, options: Mapping[str, str], master: str, prefix: Callable[[Sequence[str]], list[str]]
+        self,
+        directory: Path,
+        options: Mapping[str, str],
+        master: str,
+        prefix: Callable[[Sequence[str]], list[str]],
+        table_format: str,
     ) -> None:
         self.job = directory / "job"
         self.deaths = 0
@@ -86,7 +93,10 @@ class StreamProcess:
         (self._faults / "points.json").write_text(json.dumps(POINTS | RANGE_POINTS))
         conf = {**CONF, "spark.local.dir": str(directory / "local"), "spark.driver.memory": "512m"}
         conf |= {"spark.sql.streaming.stopTimeout": "60s", **({} if master.startswith("local") else CLUSTER_CONF)}
+        if table_format == "delta":
+            conf |= {**table_formats.conf(directory), **DELTA_CONF, "spark.driver.memory": "1g"}
         self._given: dict[str, Any] = {
+            "format": table_format,
             "master": master,
             "conf": conf,
             "trigger": {"processingTime": "0 seconds"},
