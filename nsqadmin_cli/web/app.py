@@ -197,13 +197,19 @@ class Application:
     def _error(self, request: Request, error: HTTPError) -> Response:
         """In a thread of the pool, which has the templates."""
         challenge = [("WWW-Authenticate", 'Bearer realm="nsqadmin"')] if error.status == 401 else []
-        if request.is_api or _prefers_json(request):
+        if request.is_api or self._prefers_json(request):
             return Response.json({"message": str(error)}, error.status, challenge)
         if error.status == 401 and request.method == "GET" and request.path != "/live":
             return Response.redirect(f"/login?{query(next=request.target)}")
         title = "Not found" if error.status == 404 else "Error"
         page = Page("error.html", {"title": title, "text": _TEXTS.get(str(error), str(error)), "status": error.status})
         return Response(error.status, self._site.render(request, page), headers=challenge)
+
+    def _prefers_json(self, request: Request) -> bool:
+        """Returns True for clients that ask for JSON, and for programs at an address that is unknown to nsqadmin."""
+        accepted = request.header("accept") or ""
+        is_known = any(_matches(route.pattern, request.segments) for route in ROUTES)
+        return "text/html" not in accepted and ("application/json" in accepted or not is_known)
 
     def _stream(self, request: Request) -> Generator[bytes]:
         """The live part of the page at the target `at`."""
@@ -276,12 +282,6 @@ def _handler(request: Request) -> Handler:
         if route.method == method:
             return route.handler
     raise HTTPError(405, "METHOD_NOT_ALLOWED") if found else HTTPError(404, "NOT_FOUND")
-
-
-def _prefers_json(request: Request) -> bool:
-    """True for clients that ask for JSON, and not for a page."""
-    accepted = request.header("accept") or ""
-    return "application/json" in accepted and "text/html" not in accepted
 
 
 def _sentence(error: AdminError) -> str:

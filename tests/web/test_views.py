@@ -124,7 +124,8 @@ def test_clients_of_one_name_have_their_addresses() -> None:
 def test_an_unknown_address_is_a_page_or_json_for_a_client_that_asks_for_it() -> None:
     app = App([DOWN])
     assert app.get("/nope", Accept="text/html,*/*").shown.startswith("Not found · gnsqadmin")
-    assert "No page has this address." in app.get("/a/b/c/d").shown
+    assert "No page has this address." in app.get("/a/b/c/d", Accept="text/html").shown
+    assert app.get("/nope").json() == {"message": "NOT_FOUND"}
     assert "This address cannot be used in this way." in app.ask("DELETE", "/nodes", **OWN).shown
     assert app.get("/nope", Accept="application/json").json() == {"message": "NOT_FOUND"}
     assert app.get("/api/nope").json() == {"message": "NOT_FOUND"}
