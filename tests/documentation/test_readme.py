@@ -51,14 +51,14 @@ def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
     """In an empty home. `.ci/first-contact` runs the one that installs gnsqd."""
     (install,) = blocks("Install")
     (typed,) = blocks("Try it")
-    program, *_ = [token.content for token in parse(README) if token.type == "code_block"]
+    program = next(token.content for token in parse(README) if token.type == "code_block" and "def " in token.content)
     (replaced,) = blocks("In place of nsqd")
     link, _, version = replaced.partition("\n")
     command, _, comment = version.strip().partition("  # ")
     with Session(tmp_path, "README.md") as session:
         home = tmp_path / "clone"
-        assert "-m venv ~/gnsqd " in install
-        (home / "gnsqd").symlink_to(home / ".venv")
+        assert "-m venv ~/.gnsqd " in install
+        (home / ".gnsqd").symlink_to(home / ".venv")
         session.run(
             [
                 Step(0, "run: first terminal", "shell", "make run"),
