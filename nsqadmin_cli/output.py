@@ -7,6 +7,7 @@ import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Any, NamedTuple, TextIO, TypeAlias, TypeVar
 
 import click
@@ -128,15 +129,35 @@ def standard_output() -> TextIO:
     return sys.stdout
 
 
+_COLLECTED: ContextVar[list[str] | None] = ContextVar("collected", default=None)
+
+
+@contextmanager
+def collected(texts: list[str]) -> Iterator[None]:
+    """Adds what `note` and `report` print in `with`, in this thread, to `texts` instead."""
+    token = _COLLECTED.set(texts)
+    try:
+        yield
+    finally:
+        _COLLECTED.reset(token)
+
+
 def note(text: str) -> None:
-    click.echo(printable(text, 2000), err=True)
+    if (texts := _COLLECTED.get()) is not None:
+        texts.append(text)
+    else:
+        click.echo(printable(text, 2000), err=True)
 
 
 def report(errors: Iterable[Exception]) -> ExitCode:
     """Print a line on standard error for each; returns the exit code."""
     code = ExitCode.OK
+    texts = _COLLECTED.get()
     for error in errors:
-        click.echo(f"Error: {printable(str(error), 2000)}", err=True)
+        if texts is not None:
+            texts.append(str(error))
+        else:
+            click.echo(f"Error: {printable(str(error), 2000)}", err=True)
         code = ExitCode.FAILED
     return code
 

@@ -148,6 +148,7 @@ def test_a_token_of_its_role_is_needed(fake: FakeServer, tokens: list[str]) -> N
     assert app.ask("DELETE", "/api/topics/t", Authorization=f"Bearer {READ}").status == 403
     # Messages need the full role, as gnsqd's own peek.
     assert app.get("/peek?topic=t", Authorization=f"Bearer {READ}").status == 403
+    assert app.get("/deferred?topic=t&channel=c", Authorization=f"Bearer {READ}").status == 403
     assert "/peek" not in app.get("/topics/t", Authorization=f"Bearer {READ}").text
     assert app.get("/peek?topic=t", Authorization=f"Bearer {FULL}").status == 200
     # A reader sees no buttons.
