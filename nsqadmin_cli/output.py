@@ -192,7 +192,7 @@ class Confirm(NamedTuple):
         lost; `blocks` show details before `question` is asked."""
         if self.yes:
             return
-        if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        if _COLLECTED.get() is not None or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
             raise AdminError(f"{warning} Nothing was done: use --yes to do it{more}", ExitCode.NOT_CONFIRMED)
         from nsqadmin_cli.render import show_blocks  # imported late: what it needs loads slowly
 

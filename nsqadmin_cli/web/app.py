@@ -67,6 +67,7 @@ ROUTES = _routes(
         "GET /lookup": views.lookup,
         "GET /doctor": views.doctor,
         "GET /peek": views.peek,
+        "GET /tail": views.tail,
         "GET /publish": views.publish,
         "POST /publish": actions.publish,
         "GET /plan": actions.plan,
@@ -94,7 +95,7 @@ ROUTES = _routes(
 )
 
 _BODIES: Mapping[Handler, int] = {actions.publish: MAX_BODY, actions.login: 8 * 1024}
-_LIVE = (views.overview, views.topic, views.channel, views.nodes, views.node, views.lookup, views.doctor)
+_LIVE = (views.overview, views.topic, views.channel, views.nodes, views.node, views.lookup, views.doctor, views.tail)
 
 
 class Application:
@@ -148,6 +149,7 @@ class Application:
     def close(self) -> None:
         """End the live pages, and the snapshots."""
         self._site.monitor.close()
+        self._site.tails.close()
         self._live.close()
 
     def _respond(self, request: Request, head: http11.Request) -> Response:
@@ -221,6 +223,12 @@ class Application:
         if handler not in _LIVE:
             raise HTTPError(404, "NOT_FOUND")
 
+        def check() -> None:
+            self._security.check(request)
+            self._security.check(looked_at)
+
+        check()
+
         def render() -> str:
             try:
                 page = handler(self._site, looked_at)
@@ -234,7 +242,7 @@ class Application:
                 looked_at, Page("error.html", {"title": "Error", "text": text, "status": 500})
             )
 
-        return self._live.stream(render, lambda: self._security.check(request))
+        return self._live.stream(render, check)
 
 
 _AUDITED = ("action", "topic", "channel", "node", "to", "rate", "burst", "ordered", "cancel", "option", "value")

@@ -31,7 +31,7 @@ HEADERS = [
 COOKIE = "gnsqadmin_session"
 _SESSION_SECONDS = 12 * 3600
 _MOST_SESSIONS = 1000
-_MESSAGES = (("peek",), ("deferred",))  # for full tokens, as gnsqd's own /channel/peek
+_MESSAGES = (("peek",), ("deferred",), ("tail",))  # for full tokens, as gnsqd's own /channel/peek
 _OPEN = ("ping", "static", "login")  # first segments of what needs no token
 
 

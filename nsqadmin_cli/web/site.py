@@ -15,6 +15,7 @@ from nsqadmin_cli.web import present
 from nsqadmin_cli.web.http import Request
 from nsqadmin_cli.web.monitor import FRESH, INTERVAL, SHARED, Monitor
 from nsqadmin_cli.web.security import Security
+from nsqadmin_cli.web.tail import Tails
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -57,6 +58,7 @@ class Site:
         self.cluster = cluster
         self.monitor = monitor
         self.security = security
+        self.tails = Tails(cluster)
         self._results: OrderedDict[str, Page] = OrderedDict()
 
     def acting(self, authorization: str) -> "Site":

@@ -29,6 +29,7 @@ from nsqadmin_cli.web.present import (
     trend_of,
 )
 from nsqadmin_cli.web.site import Exact, Lines, Page, Site
+from nsqadmin_cli.web.tail import SHOWN, TEMPORARY
 
 _FINDINGS = 5  # on the overview
 _LONGEST_BODY = 4096  # characters of a message that are shown
@@ -453,6 +454,29 @@ def _message(peeked: Peeked, as_hex: str) -> dict[str, Any]:
         "cut": peeked.size > len(message.body) or len(message.body) > _LONGEST_BODY,
         "body": Lines("\n".join(lines)),
     }
+
+
+def tail(site: Site, request: Request) -> Page:
+    """The latest messages of a topic. They are only consumed for live pages, which no other site can load."""
+    name = request.query.get("topic", "")
+    if not name:
+        raise HTTPError(400, "a topic is needed")
+    if site.security.read_only:
+        raise HTTPError(403, "This page is read-only, and live messages need a temporary channel.")
+    seen = site.snapshot(request)
+    whole = next((one for one in seen.totals.topics if one.topic_name == name), None)
+    if whole is None:
+        raise _unknown(seen, f"the topic {name}", name, list(seen.topic_shares))
+    values: dict[str, Any] = {"title": f"Live messages of {printable(name, 64)}", "topic": name, "messages": []}
+    values |= {**_common(site, seen), "count": 0, "shown": SHOWN}
+    # Its first channel, which this would be, would get all queued messages, and they would be lost with it.
+    values["is_possible"] = any(not one.channel_name.startswith(TEMPORARY) for one in whole.channels)
+    if request.is_live and values["is_possible"]:
+        found = site.tails.look(name)
+        values["messages"] = [_message(each, "") | {"node": each.message.node} for each in list(found.latest)]
+        values["count"] = found.count
+        values["errors"] += found.errors
+    return Page("tail.html", values)
 
 
 def publish(site: Site, request: Request) -> Page:

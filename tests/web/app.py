@@ -6,8 +6,8 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -121,6 +121,17 @@ class App:
 
     def get(self, target: str, **headers: str) -> Answer:
         return self.ask("GET", target, **headers)
+
+    @contextmanager
+    def live(self, target: str) -> Iterator[Iterator[str]]:
+        """The texts of the live part of a page."""
+        head = f"GET /live?{urlencode({'at': target})} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
+        (request,) = RequestReader(self.app.body_limit, {}).feed(head)
+        answer = self.app.respond(request, "127.0.0.1:50000")
+        assert not isinstance(answer, bytes), answer
+        with closing(answer):
+            found = (part.decode() for parts in answer for part in parts)
+            yield (shown(json.loads(text.removeprefix("data: "))) for text in found if text.startswith("data: "))
 
     def page(self, target: str) -> str:
         """The text of a page that must be there."""

@@ -148,7 +148,8 @@ def test_a_token_of_its_role_is_needed(fake: FakeServer, tokens: list[str]) -> N
     assert app.ask("DELETE", "/api/topics/t", Authorization=f"Bearer {READ}").status == 403
     # Messages need the full role, as gnsqd's own peek.
     assert app.get("/peek?topic=t", Authorization=f"Bearer {READ}").status == 403
-    assert app.get("/deferred?topic=t&channel=c", Authorization=f"Bearer {READ}").status == 403
+    for target in ("/deferred?topic=t&channel=c", "/tail?topic=t", "/live?at=/tail%3Ftopic=t"):
+        assert app.get(target, Authorization=f"Bearer {READ}").status == 403, target
     assert "/peek" not in app.get("/topics/t", Authorization=f"Bearer {READ}").text
     assert app.get("/peek?topic=t", Authorization=f"Bearer {FULL}").status == 200
     # A reader sees no buttons.

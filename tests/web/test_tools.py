@@ -7,9 +7,9 @@ import pytest
 
 from cli.fake_nsqd import FakeServer, channel, node, topic
 from cli.nodes import address, fill
-from kit.daemons import Daemon
+from kit.daemons import Daemon, eventually
 from kit.http_api import ask
-from kit.traffic import DaemonFactory, post, wait_for
+from kit.traffic import DaemonFactory, post, publish, wait_for
 from web.app import App
 
 PLACE = "topic=t&channel=c"
@@ -96,3 +96,39 @@ def test_a_node_that_cannot_do_it_is_an_error_on_the_page(capfd: pytest.CaptureF
         assert "it is not gnsqd" in answer.shown, (answer.status, answer.shown)
     assert app.get("/rules?topic=t").status == 400
     assert capfd.readouterr().err == ""
+
+
+def channels(daemon: Daemon) -> int:
+    return len(daemon.stats()["topics"][0]["channels"])
+
+
+def test_live_messages_are_copies_that_are_received_while_somebody_looks(
+    gnsqd: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsqadmin_cli.web.live.INTERVAL", 0.02)
+    monkeypatch.setattr("nsqadmin_cli.web.site.SHARED", 0.0)
+    app = App([address(gnsqd)])
+    assert "No message yet" in app.page("/tail?topic=t")
+    assert channels(gnsqd) == 1
+    with app.live("/tail?topic=t") as events:
+        eventually(lambda: next(events) and channels(gnsqd) == 2)
+        publish(gnsqd, "t", b'{"order": 1}', b"<b>two</b>")
+        text = next(found for found in events if "2 received" in found)
+        assert text.index("<b>two</b>") < text.index('"order": 1')
+        wait_for(gnsqd, "t", "c", depth=2)  # as before
+        monkeypatch.setattr("nsqadmin_cli.web.tail._PATIENCE", 0.0)
+    eventually(lambda: channels(gnsqd) == 1)
+
+
+def test_live_messages_are_refused_where_they_would_be_lost(
+    gnsqd_factory: DaemonFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsqadmin_cli.web.live.INTERVAL", 0.02)
+    daemon = gnsqd_factory()
+    publish(daemon, "t", b"x")
+    app = App([address(daemon)])
+    with app.live("/tail?topic=t") as events:
+        assert "Create a channel first" in next(events)
+    assert App([address(daemon)], read_only=True).get("/tail?topic=t").status == 403
+    assert app.get("/tail?topic=none").status == 404
+    assert daemon.stats()["topics"][0]["depth"] == 1

@@ -279,7 +279,7 @@ def test_no_reading_request_creates_a_topic_that_nsqlookupd_would_create_for_a_c
     app = App(lookupds=[lookupd.http_address])
     reading = ["/".join(("", *route.pattern)) for route in ROUTES if route.method == "GET"]
     reading += ["/?find=*", "/peek?topic=*", "/plan?action=delete&topic=*", "/api/topics?inactive=true"]
-    reading += [f"/{name}?topic=*&channel=*&to=first&rate=1" for name in ("rewind", "rules", "deferred")]
+    reading += [f"/{name}?topic=*&channel=*&to=first&rate=1" for name in ("rewind", "rules", "deferred", "tail")]
     for name in ("nope", "listed"):
         for target in reading:
             app.get(target.replace("*", name))
