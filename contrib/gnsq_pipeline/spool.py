@@ -122,7 +122,7 @@ def publish(
             if batch <= report.committed_batch and not committed:
                 continue
             for _, chain in stored.chains(batch):
-                for entry in chain.refresh():
+                for entry in chain.entries:
                     if entry.kind not in (EntryKind.SEGMENT, EntryKind.LOST):
                         continue
                     try:

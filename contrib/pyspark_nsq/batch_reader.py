@@ -86,8 +86,7 @@ def plan(settings: Settings, stream: str) -> list[ReadPartition]:
         if not looked.chains and settings.read_id is None and _is_connect():
             return []  # or all reads of the session with these options would stay empty
         session = _session() if settings.read_id is None else ""
-        topics, channel = settings.subscription, settings.channel
-        Spool.create(spool.location, stream, kind="read", topics=topics, channel=channel, session=session)
+        Spool.create(settings, stream, "read", session)
         settled = spool.settle_plan(looked.to_json())
     elif settings.read_id is not None:
         about = spool.about()

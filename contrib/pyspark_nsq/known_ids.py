@@ -17,7 +17,7 @@ ids begin with the time, so ranges rarely overlap, and hardly a file is ever ope
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -69,13 +69,10 @@ def archive(spool: Spool, batch: int) -> int:
     dropped = 0
     groups: dict[tuple[str, int, bool], list[Entry]] = {}
     for nsqd, chain in spool.chains(batch):
-        chain.refresh()
+        dropped += sum(entry.started for entry in chain.entries if entry.kind is EntryKind.END)
         confirmed = chain.confirmed()
-        for entry in chain.entries:
-            if entry.kind is EntryKind.END:
-                dropped += entry.started
-            elif entry.kind is EntryKind.SEGMENT:
-                groups.setdefault((nsqd, entry.started, entry.slot in confirmed), []).append(entry)
+        for entry in chain.segments():
+            groups.setdefault((nsqd, entry.started, entry.slot in confirmed), []).append(entry)
     for (nsqd, started, sure), entries in groups.items():
         directory = spool.ids_directory(nsqd)
         place(directory).make_directory(directory)
@@ -130,32 +127,31 @@ class KnownIds:
         self._started = started
         self._rewound = rewound
         self._chain = chain
-        self._looked_at = 0  # entries of the chain
+        self._looked_at = 0  # segments of the chain
         self._same_run: list[IdsFile | Entry] = []  # sealed since the nsqd was started
         self._before: list[IdsFile | Entry] = []
         # In this order a batch that is committed meanwhile is seen one way or the other.
         committed = spool.committed()
         for earlier in spool.batches():
             if committed < earlier < batch:
-                for entry in [entry for at, one in spool.chains(earlier) if at == nsqd for entry in one.refresh()]:
-                    self._add(entry)
+                for _, earlier_chain in spool.chains(earlier, nsqd):
+                    self._add(earlier_chain.segments())
         committed = spool.committed()
-        for file in ids_files(spool, nsqd):
-            if file.batch <= committed and not (file.confirmed and self._is_same_run(file)):
-                self._add(file)
+        files = [file for file in ids_files(spool, nsqd) if file.batch <= committed]
+        self._add(file for file in files if not (file.confirmed and self._is_same_run(file)))
 
     def _is_same_run(self, ids: IdsFile | Entry) -> bool:
         return self._rewound or ids.started == self._started != 0
 
-    def _add(self, ids: IdsFile | Entry) -> None:
-        if isinstance(ids, IdsFile) or ids.kind is EntryKind.SEGMENT:
+    def _add(self, parts: Iterable[IdsFile | Entry]) -> None:
+        for ids in parts:
             (self._same_run if self._is_same_run(ids) else self._before).append(ids)
 
     def among(self, topic: str, messages: Messages) -> set[bytes]:
         """Returns the ids of the messages of a topic that were read before."""
-        for entry in self._chain.entries[self._looked_at :]:
-            self._add(entry)
-        self._looked_at = len(self._chain.entries)
+        segments = self._chain.segments()
+        self._add(segments[self._looked_at :])
+        self._looked_at = len(segments)
         known: set[bytes] = set()
         if again := messages.again():
             known.update(*(_common(topic, again, ids) for ids in self._same_run))

@@ -138,17 +138,15 @@ def _inspect(spool: Spool) -> StreamReport:
     for batch in spool.batches():
         report.batches += 1
         for _, chain in spool.chains(batch):
-            chain.refresh()
             sure = chain.confirmed()
-            for entry in chain.entries:
-                report.bytes += entry.size
-                report.damaged += entry.kind is EntryKind.LOST
-                if entry.kind is EntryKind.SEGMENT:
-                    report.segments += 1
-                    report.messages += entry.messages
-                    if batch > report.committed_batch:
-                        report.uncommitted_messages += entry.messages
-                        report.suspects += 0 if entry.slot in sure else entry.messages
+            report.bytes += sum(entry.size for entry in chain.entries)
+            report.damaged += sum(entry.kind is EntryKind.LOST for entry in chain.entries)
+            for entry in chain.segments():
+                report.segments += 1
+                report.messages += entry.messages
+                if batch > report.committed_batch:
+                    report.uncommitted_messages += entry.messages
+                    report.suspects += 0 if entry.slot in sure else entry.messages
     for file in all_ids_files(spool):
         try:
             entry = read_entry(file.path, 0)

@@ -24,8 +24,8 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -40,27 +40,28 @@ _MARKER = "fin-"
 _log = logging.getLogger(__name__)
 
 
+@contextmanager
+def _spool_errors(doing: str, path: str) -> Iterator[None]:
+    """Turns an OSError into a SpoolError."""
+    try:
+        yield
+    except OSError as error:
+        what = reason_of(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            what += " (messages stay in NSQ until there is room)"
+        raise SpoolError(f"cannot {doing} the spool at {path}: {what}") from None
+
+
 def _create(path: str, pieces: Pieces) -> bool:
     """Make a whole file, durably and at once, unless there is one; whether there was none. SpoolError."""
-    try:
+    with _spool_errors("write", os.path.dirname(path)):
         return place(path).create(path, pieces)
-    except OSError as error:
-        raise _trouble("write", os.path.dirname(path), error) from None
-
-
-def _trouble(doing: str, path: str, error: OSError) -> SpoolError:
-    what = reason_of(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        what += " (messages stay in NSQ until there is room)"
-    return SpoolError(f"cannot {doing} the spool at {path}: {what}")
 
 
 def check_location(location: str) -> None:
     """Make the directory of a spool; SpoolError if that fails, or files there can be replaced by mistake."""
-    try:
+    with _spool_errors("make", location):
         place(location).check(location)
-    except OSError as error:
-        raise _trouble("make", location, error) from None
 
 
 class Chain:
@@ -74,7 +75,6 @@ class Chain:
         self._place = place(directory)
         self._strict = strict
         self.entries: list[Entry] = []
-        self._ended: set[int] = set()
 
     def open(self) -> None:
         """Make the directory if there is none, and read what is in it.
@@ -82,38 +82,26 @@ class Chain:
         What was linked by a run that died may not be durable yet: that is made up for, because messages that are in
         the chain are finished without another look.
         """
-        try:
+        with _spool_errors("open", self.directory):
             self._place.make_directory(self.directory)
             self.refresh()
             if self.entries:
                 self._place.settle(self.directory)
-        except OSError as error:
-            raise _trouble("open", self.directory, error) from None
 
-    def refresh(self) -> list[Entry]:
-        """The entries that are new since the last look; none if there is no such directory."""
-        new: list[Entry] = []
+    def refresh(self) -> None:
+        """Look at the entries that are new since the last look; none if there is no such directory."""
         first_look = not self.entries
-        slot = len(self.entries)
         while True:
+            slot = len(self.entries)
             try:
                 entry = read_entry(self._path(slot), slot)
             except FileNotFoundError:
                 if not (first_look and self._is_gap(slot)):
-                    break
+                    return
                 entry = self._lost(slot, Damaged(f"{self._path(slot)} is missing, but there are later ones"))
             except Damaged as error:
                 entry = self._lost(slot, error)
-            new.append(entry)
-            slot += 1
-        for entry in new:
-            self._add(entry)
-        return new
-
-    def _add(self, entry: Entry) -> None:
-        self.entries.append(entry)
-        if entry.kind is EntryKind.END:
-            self._ended.add(entry.part)
+            self.entries.append(entry)
 
     def _is_gap(self, slot: int) -> bool:
         # Entries that were linked meanwhile are none.
@@ -131,11 +119,12 @@ class Chain:
 
     def ended(self, part: int) -> bool:
         """Whether nothing of that task may follow."""
-        return part in self._ended
+        return any(entry.kind is EntryKind.END and entry.part == part for entry in self.entries)
 
-    def segments(self, part: int) -> list[Entry]:
-        """The segments of a task, in order."""
-        return [entry for entry in self.entries if entry.kind is EntryKind.SEGMENT and entry.part == part]
+    def segments(self, part: int | None = None) -> list[Entry]:
+        """The segments of a task, or of all tasks, in order."""
+        segments = [entry for entry in self.entries if entry.kind is EntryKind.SEGMENT]
+        return segments if part is None else [entry for entry in segments if entry.part == part]
 
     def append(self, pieces: Sequence[bytes | memoryview]) -> bool:
         """Put an entry into the next slot; False, having looked at what is new, if somebody else was first.
@@ -145,7 +134,7 @@ class Chain:
         slot = len(self.entries)
         path = self._path(slot)
         if _create(path, pieces):
-            self._add(parse_header(path, slot, b"".join(pieces[:2]), sum(map(len, pieces))))
+            self.entries.append(parse_header(path, slot, b"".join(pieces[:2]), sum(map(len, pieces))))
             return True
         self.refresh()
         return False
@@ -188,22 +177,18 @@ class Spool:
         return cls(settings.spool_location, stream, strict=settings.fail_on_data_loss)
 
     @classmethod
-    def create(
-        cls, location: str, stream: str, *, kind: str, topics: Sequence[str], channel: str, session: str = ""
-    ) -> "Spool":
+    def create(cls, settings: Settings, stream: str, kind: str, session: str = "") -> "Spool":
         """A new stream's directory, made by the driver; `kind` is "readStream" or "read", `session` that of a read
         without a name. SpoolError if it can't be."""
-        spool = cls(location, stream)
-        check_location(location)
-        about = {"version": 1, "kind": kind, "created": int(time.time()), "topics": list(topics), "channel": channel}
-        about["session"] = session
-        try:
+        spool = cls.of(settings, stream)
+        check_location(spool.location)
+        about = {"version": 1, "kind": kind, "created": int(time.time()), "session": session}
+        about |= {"topics": settings.subscription, "channel": settings.channel}
+        with _spool_errors("make", spool.directory):
             for name in ("batches", "ids"):
                 spool._place.make_directory(spool._file(name))
             if not spool.exists():
                 spool._place.replace(spool._file("stream"), [json.dumps(about).encode() + b"\n"])
-        except OSError as error:
-            raise _trouble("make", spool.directory, error) from None
         return spool
 
     def mark_named(self) -> None:
@@ -247,18 +232,23 @@ class Spool:
     def batch_directory(self, batch: int) -> str:
         return os.path.join(self.directory, "batches", f"{batch:010d}")
 
-    def chains(self, batch: int) -> list[tuple[str, Chain]]:
-        """Returns (nsqd, chain) of all chains of a batch, not looked at yet."""
-        names = [name.split("@") for name in sorted(names_in(self.batch_directory(batch))) if "@" in name]
-        return [(unquote(nsqd), self.chain(batch, int(number), unquote(nsqd))) for number, nsqd in names]
+    def chains(self, batch: int, of_nsqd: str | None = None) -> Iterator[tuple[str, Chain]]:
+        """Yields (nsqd, chain) of all chains of a batch, or those of one nsqd, as they are now."""
+        for name in sorted(names_in(self.batch_directory(batch))):
+            number, at, quoted = name.partition("@")
+            nsqd = unquote(quoted)
+            if at and of_nsqd in (nsqd, None):
+                chain = self.chain(batch, int(number), nsqd)
+                chain.refresh()
+                yield nsqd, chain
 
     def messages(self, batch: int) -> Counter[tuple[str, str]]:
         """Returns by topic and nsqd how many messages the segments of a batch have."""
         found: Counter[tuple[str, str]] = Counter()
         for nsqd, chain in self.chains(batch):
-            for entry in chain.refresh():
+            for entry in chain.segments():
                 try:
-                    ids_of = read_ids(entry) if entry.kind is EntryKind.SEGMENT else {}
+                    ids_of = read_ids(entry)
                 except Damaged:  # the task that reads it warns
                     if self.strict:
                         raise

@@ -70,7 +70,7 @@ class NsqStreamReader(StreamReader):
             self._drain.plan(before.batch + 1, counts)
         if before.batch == 0 and self._settings.spool:
             self._warn_of_other_streams(before.stream)
-            self._create_spool(before.stream)
+            Spool.create(self._settings, before.stream, "readStream")
         chains = plan_tasks(counts, self._settings.max_in_flight, self._settings.min_partitions)
         end = Offset(before.stream, before.batch + 1, self._settings.channel, chains, self._backlog.nsqds())
         self._latest = report(end, self._backlog.depths)
@@ -118,10 +118,6 @@ class NsqStreamReader(StreamReader):
     def _spool(self, stream: str) -> Spool:
         return Spool.of(self._settings, stream)
 
-    def _create_spool(self, stream: str) -> None:
-        settings, location = self._settings, self._spool(stream).location
-        Spool.create(location, stream, kind="readStream", topics=settings.subscription, channel=settings.channel)
-
     def _warn_of_other_streams(self, stream: str) -> None:
         """A new stream does not read what another one, whose checkpoint may be deleted, has left in the spool."""
         location = self._spool(stream).location
@@ -152,7 +148,7 @@ class NsqStreamReader(StreamReader):
         if self._settings.fail_on_data_loss:
             raise SpoolError(f"{what} ('failOnDataLoss' = 'false' goes on without them)")
         _log.warning("%s", what)
-        self._create_spool(offset.stream)
+        Spool.create(self._settings, offset.stream, "readStream")
 
     def _end_chains(self, offset: Offset) -> None:
         """See to it that nothing is put any more into the batch before, which is over: the tasks of the next one

@@ -148,7 +148,7 @@ def test_all_scans_of_a_frame_read_what_the_first_one_settled(nsqd: Daemon, tmp_
 
 
 def test_two_scans_that_are_planned_at_once_have_one_plan(tmp_path: Path) -> None:
-    spool = Spool.create(str(tmp_path), "s", kind="read", topics=("t",), channel="c")
+    spool = Spool.create(Settings(topics=("t",), channel="c", spool_location=str(tmp_path)), "s", "read")
     assert spool.settle_plan({"version": 1, "batch": 1}) == {"version": 1, "batch": 1}
     assert spool.settle_plan({"version": 1, "batch": 2}) == {"version": 1, "batch": 1}
     assert spool.plan() == {"version": 1, "batch": 1}
@@ -234,9 +234,9 @@ def test_the_spool_keeps_a_read_for_a_day(gnsqd: Daemon, tmp_path: Path) -> None
     about = json.loads((first / "stream").read_text())
     about["created"] -= 2 * 86400
     (first / "stream").write_text(json.dumps(about))
-    stream = Spool.create(str(spool), "s", kind="readStream", topics=("t",), channel="c")
+    stream = Spool.create(Settings(topics=("t",), channel="c", spool_location=str(spool)), "s", "readStream")
     Path(stream.directory, "stream").write_text(json.dumps(about | {"kind": "readStream"}))
-    fourth = Spool.create(str(spool), "u@d", kind="read", topics=("t",), channel="d", session="another")
+    fourth = Spool.create(Settings(topics=("t",), channel="d", spool_location=str(spool)), "u@d", "read", "another")
     chain = fourth.chain(1, 0, "n:1")
     chain.open()
     chain.append(pack_entry(EntryKind.SEGMENT, 0, 0, {"t": b"1" * 16}, b"payload"))

@@ -26,7 +26,7 @@ def given(directory: Path, stream: str = "ab", **options: Any) -> SimpleNamespac
 
 
 def stream(spool: Path, name: str, kind: str = "readStream") -> None:
-    Spool.create(str(spool), name, kind=kind, topics=("orders",), channel="c")
+    Spool.create(Settings(topics=("orders",), channel="c", spool_location=str(spool)), name, kind)
 
 
 def test_streams_are_found_in_a_spool_and_in_an_output_that_has_one(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_stream_is_named_by_the_begin_of_its_id_if_that_is_of_one_only(tmp_pat
 @pytest.fixture
 def half_committed(tmp_path: Path) -> Path:
     """The spool of the stream `ab` with two batches, of which the first one is committed."""
-    spool = Spool.create(str(tmp_path), "ab", kind="readStream", topics=("orders",), channel="c")
+    spool = Spool.create(Settings(topics=("orders",), channel="c", spool_location=str(tmp_path)), "ab", "readStream")
     for batch in (1, 2):
         chain = spool.chain(batch, 0, "node:4150")
         chain.open()

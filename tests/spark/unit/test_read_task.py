@@ -103,7 +103,7 @@ def test_a_task_has_as_many_connections_as_what_may_be_in_flight_needs(
     patch(monkeypatch, [fake])
     fake.max_consumers = consumers
     fake.publish(30)
-    Spool.create(settings.spool_location or "", "s", kind="readStream", topics=[TOPIC], channel=CHANNEL)
+    Spool.create(settings, "s", "readStream")
     assert len(run_task(ReadPartition(settings, "s", 1, 0, fake.nsqd, 0, {TOPIC: 17}))) == 17
     assert fake.most_in_flight == most
     assert [message.attempts for message in fake.queue] == [0] * 13  # no connection takes more than its share

@@ -32,7 +32,7 @@ def ids(batch: int) -> list[bytes]:
 
 @pytest.fixture
 def spool(location: str) -> Spool:
-    return Spool.create(location, "s", kind="readStream", topics=[TOPIC], channel="c")
+    return Spool.create(Settings(topics=(TOPIC,), channel="c", spool_location=location), "s", "readStream")
 
 
 def fill(spool: Spool, batch: int, *, confirmed: bool = True, topic: str = TOPIC) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from pyspark_nsq import files
 from pyspark_nsq.errors import SpoolError
+from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import (
     EntryKind,
     pack_entry,
@@ -25,7 +26,7 @@ IDS = [b"00000000000000%02x" % number for number in (5, 1, 9)]
 
 @pytest.fixture
 def spool(location: str) -> Spool:
-    return Spool.create(location, "s", kind="readStream", topics=["t"], channel="c")
+    return Spool.create(Settings(topics=("t",), channel="c", spool_location=location), "s", "readStream")
 
 
 def opened(spool: Spool, batch: int = 1) -> Chain:
@@ -95,14 +96,14 @@ def test_a_file_system_without_links_is_reported(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(os, "link", refuse)
     with pytest.raises(SpoolError, match="without hard links: operation not permitted"):
-        Spool.create(str(tmp_path), "s", kind="readStream", topics=["t"], channel="c")
+        Spool.create(Settings(topics=("t",), channel="c", spool_location=str(tmp_path)), "s", "readStream")
     assert not list((tmp_path / "s").glob(".tmp*"))
 
 
 @BOTH_PLACES
 def test_creating_again_keeps_what_is_there(spool: Spool) -> None:
     about = spool.about()
-    Spool.create(spool.location, "s", kind="read", topics=["other"], channel="c")
+    Spool.create(Settings(topics=("other",), channel="c", spool_location=spool.location), "s", "read")
     assert spool.about() == about
 
 
