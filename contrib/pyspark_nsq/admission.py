@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_nsq.errors import OptionError
 from pyspark_nsq.options import Settings
+from pyspark_nsq.partitions import read_rows
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
@@ -50,5 +51,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Returns the rows of a task, on an executor."""
-        rows: Iterator[pa.RecordBatch] = partition.value.read()
-        return rows
+        return read_rows(partition)

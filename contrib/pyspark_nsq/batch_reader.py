@@ -23,7 +23,8 @@ from pyspark_nsq.discovery import Depth, Nsqd, depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError, plain_errors
 from pyspark_nsq.offsets import Key, Offset, plan_tasks
 from pyspark_nsq.options import Settings
-from pyspark_nsq.read_task import ReadPartition, read_partition, tasks_of
+from pyspark_nsq.partitions import read_rows
+from pyspark_nsq.read_task import ReadPartition, tasks_of
 from pyspark_nsq.retention import check_other_reads
 from pyspark_nsq.spool import Spool, chain_name
 
@@ -43,11 +44,10 @@ class NsqReader(DataSourceReader):
 
     @plain_errors()
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition is None or partition.value is None:  # what Spark makes of no partitions, 4.1 the former
-            return iter(())
-        if (context := TaskContext.get()) is not None and context.attemptNumber() > 0:
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() > 0 and partition is not None:
             check_retry(self.settings, partition.value)
-        return read_partition(partition.value)
+        return read_rows(partition)
 
 
 def stream_of(settings: Settings, load_id: str) -> str:
@@ -137,9 +137,9 @@ def _look(settings: Settings, stream: str) -> Offset:
     return Offset(stream, 1, settings.channel, chains, known)
 
 
-def check_retry(settings: Settings, task: ReadPartition) -> None:
+def check_retry(settings: Settings, task: ReadPartition | None) -> None:
     """NsqSourceError for a second run of a task if the first one may have taken messages with it."""
-    if not settings.spool and not settings.peek and settings.fail_on_data_loss:
+    if task is not None and not settings.spool and not settings.peek and settings.fail_on_data_loss:
         raise NsqSourceError(
             f"a task that read topic {', '.join(task.quotas)} from nsqd {task.nsqd.name} died, and rows may be lost "
             "with it: with option 'spoolLocation' the next run would have yielded them; "

@@ -18,9 +18,6 @@ A segment is sealed when half of what may be in flight has come, so that nsqd go
 
 import contextlib
 import logging
-import os
-import select
-import stat
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +26,7 @@ import pyarrow as pa
 
 from pyspark_nsq.columns import Messages, pack, rows_of
 from pyspark_nsq.discovery import Nsqd, depths
-from pyspark_nsq.errors import ConnectionLost, DiscoveryError, SpoolError, plain_errors
+from pyspark_nsq.errors import ConnectionLost, DiscoveryError, SpoolError
 from pyspark_nsq.known_ids import KnownIds
 from pyspark_nsq.offsets import Offset
 from pyspark_nsq.options import Settings
@@ -62,7 +59,11 @@ class ReadPartition:
     quotas: Mapping[str, int]
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        return read_partition(self)
+        """Yields the rows. ConnectionLost only without a spool; Refused, SpoolError. What is in flight is released when
+        the iterator is closed before its end."""
+        take = peek if self.settings.peek else read if self.settings.spool else _read_without_spool
+        with contextlib.closing(take(self)) as messages:
+            yield from _rows(self, messages)
 
     def __str__(self) -> str:
         return f"batch {self.batch}, part {self.part} of topic {', '.join(self.quotas)} at nsqd {self.nsqd.name}"
@@ -75,21 +76,6 @@ def tasks_of(batch: Offset, settings: Settings) -> list[ReadPartition]:
         for chain, (name, tasks) in enumerate(batch.chains)
         for part, quotas in enumerate(tasks)
     ]
-
-
-def read_partition(partition: ReadPartition) -> Generator[pa.RecordBatch, None, None]:
-    """The rows of the partition. ConnectionLost only without a spool; Refused, SpoolError.
-
-    Spark drops the iterator before its end when it has rows enough (show, limit): what is in flight is released then.
-    """
-    try:
-        with plain_errors():
-            take = peek if partition.settings.peek else read if partition.settings.spool else _read_without_spool
-            with contextlib.closing(take(partition)) as messages:
-                yield from _rows(partition, messages)
-    except GeneratorExit:
-        mute_broken_sockets()
-        raise
 
 
 def read(partition: ReadPartition) -> Generator[Taken, None, None]:
@@ -293,28 +279,3 @@ def peek(partition: ReadPartition) -> Generator[Taken, None, None]:
         subscription.release()
     if messages:
         yield messages
-
-
-def mute_broken_sockets() -> None:
-    """Let writes to sockets of this process whose other end is closed go nowhere.
-
-    When Spark has rows enough it closes its connection to the Python worker, and the worker, which ends then, would
-    print a traceback (BrokenPipeError) for the rows that it still holds.
-    """
-    sink = os.open(os.devnull, os.O_RDWR)
-    try:
-        for name in os.listdir("/dev/fd"):
-            descriptor = int(name)
-            try:
-                if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                    continue
-                poll = select.poll()
-                poll.register(descriptor, 0)  # only what cannot be left out: POLLERR, POLLHUP
-                if poll.poll(0):
-                    os.dup2(sink, descriptor)
-            except OSError:
-                continue
-    except OSError:  # a system without /dev/fd: the traceback stays
-        pass
-    finally:
-        os.close(sink)

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_nsq.errors import DiscoveryError, plain_errors
+from pyspark_nsq.errors import DiscoveryError
 from pyspark_nsq.options import EARLIEST, Settings
+from pyspark_nsq.partitions import read_rows
 from pyspark_nsq.ranges.planning import Planner
 from pyspark_nsq.ranges.reading import RangePartition
 
@@ -32,9 +33,5 @@ class RangeReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(task) for task in self._tasks]
 
-    @plain_errors()
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition is None or partition.value is None:  # what Spark makes of no partitions, 4.1 the former
-            return iter(())
-        rows: Iterator[pa.RecordBatch] = partition.value.read()
-        return rows
+        return read_rows(partition)

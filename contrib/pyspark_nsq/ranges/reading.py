@@ -17,10 +17,9 @@ import pyarrow.compute as pc
 from gnsqd.shared.client import FRAME_HEAD
 from pyspark_nsq.columns import ARROW_SCHEMA, batch_of, columns_of, cut
 from pyspark_nsq.discovery import Nsqd
-from pyspark_nsq.errors import DiscoveryError, plain_errors
+from pyspark_nsq.errors import DiscoveryError
 from pyspark_nsq.options import Settings
 from pyspark_nsq.ranges.node import Node, Unreadable
-from pyspark_nsq.read_task import mute_broken_sockets
 
 _ROWS = 10_000  # of an Arrow batch, about
 _BYTES = 8 << 20  # of an Arrow batch, about
@@ -47,14 +46,6 @@ class RangePartition:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yields the rows; Unreadable, DiscoveryError."""
-        try:
-            with plain_errors():
-                yield from self._read()
-        except GeneratorExit:
-            mute_broken_sockets()
-            raise
-
-    def _read(self) -> Iterator[pa.RecordBatch]:
         number, failures, skipped = self.start, 0, 0
         node = Node(self.nsqd, self.settings)
         more = {"channel": self.settings.channel} if self.follows else {}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark_nsq.options import Settings
-from pyspark_nsq.read_task import ReadPartition, read_partition
+from pyspark_nsq.read_task import ReadPartition
 from pyspark_nsq.stream_reader import NsqStreamReader
 
 
@@ -21,7 +21,7 @@ Rows = list[dict[str, Any]]
 
 def run_task(partition: ReadPartition) -> Rows:
     """The rows of one run of a task."""
-    return [row for batch in read_partition(partition) for row in batch.to_pylist()]
+    return [row for batch in partition.read() for row in batch.to_pylist()]
 
 
 class MicroBatches:

@@ -30,7 +30,8 @@ from pyspark_nsq.columns import ARROW_SCHEMA
 from pyspark_nsq.data_source import NsqDataSource
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError, SpoolError
 from pyspark_nsq.options import Settings, parse
-from pyspark_nsq.read_task import ReadPartition, mute_broken_sockets
+from pyspark_nsq.partitions import mute_broken_sockets
+from pyspark_nsq.read_task import ReadPartition
 from pyspark_nsq.retention import inspect
 from pyspark_nsq.segment import EntryKind, pack_entry
 from pyspark_nsq.spool import Spool

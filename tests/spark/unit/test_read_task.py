@@ -15,7 +15,7 @@ import pytest
 from pyspark_nsq import known_ids, read_task
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.options import Settings
-from pyspark_nsq.read_task import ReadPartition, read_partition
+from pyspark_nsq.read_task import ReadPartition
 from pyspark_nsq.segment import Entry
 from pyspark_nsq.spool import Spool
 from pyspark_nsq.stream_reader import NsqStreamReader
@@ -114,7 +114,7 @@ def test_nothing_is_in_flight_once_a_sink_is_slow(
     planned: ReadPartition, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_task, "_SLOW", -1.0)
-    rows = read_partition(planned)
+    rows = planned.read()
     next(rows)
     assert next(rows).num_rows == 3
     assert not nsqd.queue
