@@ -17,7 +17,7 @@ ids begin with the time, so ranges rarely overlap, and hardly a file is ever ope
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -53,15 +53,11 @@ class IdsFile(NamedTuple):
         )
 
 
-def ids_files(spool: Spool, *nsqds: str) -> list[IdsFile]:
-    """Returns the ids files of the nsqds."""
+def ids_files(spool: Spool, nsqd: str | None = None) -> list[IdsFile]:
+    """Returns the ids files of a stream, or those of one nsqd."""
+    nsqds = map(unquote, names_in(os.path.join(spool.directory, "ids"))) if nsqd is None else [nsqd]
     paths = [os.path.join(where, name) for where in map(spool.ids_directory, nsqds) for name in sorted(names_in(where))]
     return [file for path in paths if (file := IdsFile.of(path))]
-
-
-def all_ids_files(spool: Spool) -> list[IdsFile]:
-    """Returns all ids files of a stream."""
-    return ids_files(spool, *map(unquote, names_in(os.path.join(spool.directory, "ids"))))
 
 
 def archive(spool: Spool, batch: int) -> int:
@@ -127,38 +123,27 @@ class KnownIds:
         self._started = started
         self._rewound = rewound
         self._chain = chain
-        self._looked_at = 0  # segments of the chain
-        self._same_run: list[IdsFile | Entry] = []  # sealed since the nsqd was started
-        self._before: list[IdsFile | Entry] = []
+        self._earlier: list[IdsFile | Entry] = []
         # In this order a batch that is committed meanwhile is seen one way or the other.
         committed = spool.committed()
         for earlier in spool.batches():
             if committed < earlier < batch:
-                for _, earlier_chain in spool.chains(earlier, nsqd):
-                    self._add(earlier_chain.segments())
+                self._earlier += [entry for _, one in spool.chains(earlier, nsqd) for entry in one.segments()]
         committed = spool.committed()
         files = [file for file in ids_files(spool, nsqd) if file.batch <= committed]
-        self._add(file for file in files if not (file.confirmed and self._is_same_run(file)))
+        self._earlier += [file for file in files if not (file.confirmed and self._is_same_run(file))]
 
     def _is_same_run(self, ids: IdsFile | Entry) -> bool:
+        """True if a message that is sealed there and comes again is another attempt."""
         return self._rewound or ids.started == self._started != 0
-
-    def _add(self, parts: Iterable[IdsFile | Entry]) -> None:
-        for ids in parts:
-            (self._same_run if self._is_same_run(ids) else self._before).append(ids)
 
     def among(self, topic: str, messages: Messages) -> set[bytes]:
         """Returns the ids of the messages of a topic that were read before."""
-        segments = self._chain.segments()
-        self._add(segments[self._looked_at :])
-        self._looked_at = len(segments)
-        known: set[bytes] = set()
-        if again := messages.again():
-            known.update(*(_common(topic, again, ids) for ids in self._same_run))
-        if self._before:
+        sealed = [*self._earlier, *self._chain.segments()]
+        again = every = messages.again()
+        if not all(map(self._is_same_run, sealed)):
             every = set(split_ids(messages.ids))
-            known.update(*(_common(topic, every, ids) for ids in self._before))
-        return known
+        return {id for ids in sealed for id in _common(topic, again if self._is_same_run(ids) else every, ids)}
 
 
 def _common(topic: str, candidates: set[bytes], ids: IdsFile | Entry) -> set[bytes]:

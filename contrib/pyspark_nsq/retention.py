@@ -18,6 +18,7 @@ import logging
 import math
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -25,9 +26,9 @@ from typing import Any
 from gnsqd.shared.errors import reason_of
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import place
-from pyspark_nsq.known_ids import all_ids_files, archive
+from pyspark_nsq.known_ids import archive, ids_files
 from pyspark_nsq.options import Settings
-from pyspark_nsq.segment import EntryKind, read_entry
+from pyspark_nsq.segment import EntryKind
 from pyspark_nsq.spool import Spool, split_chain_name
 
 CONFIRMED_RETENTION = 600.0
@@ -66,7 +67,7 @@ class Retention:
         """Delete what is due, and segments that there is no room for; returns what is left."""
         settings, now = self._settings, time.monotonic()
         segments = [self._spool.batch_directory(batch) for batch in self._spool.batches() if batch <= committed]
-        ids = {file.path: file for file in all_ids_files(self._spool) if file.batch <= committed}
+        ids = {file.path: file for file in ids_files(self._spool) if file.batch <= committed}
         for path in (*segments, *ids):
             if path not in self._seen:
                 self._seen[path] = now, place(path).size(path)
@@ -147,14 +148,11 @@ def _inspect(spool: Spool) -> StreamReport:
                 if batch > report.committed_batch:
                     report.uncommitted_messages += entry.messages
                     report.suspects += 0 if entry.slot in sure else entry.messages
-    for file in all_ids_files(spool):
-        try:
-            entry = read_entry(file.path, 0)
-        except (SpoolError, FileNotFoundError):
-            continue
-        report.bytes += entry.size
-        report.known_ids += entry.messages
-        report.suspects += 0 if file.confirmed else entry.messages
+    for file in ids_files(spool):
+        with suppress(FileNotFoundError):
+            report.bytes += place(file.path).size(file.path)
+            report.known_ids += file.messages
+            report.suspects += 0 if file.confirmed else file.messages
     return report
 
 
