@@ -159,14 +159,10 @@ class _Task:
             self._known = KnownIds(*known, self.settings.deliver_rewound)
             self._sealed.clear()
             try:
-                through = yield from self._pull(subscription)
+                yield from self._pull(subscription)
             except BaseException:
                 subscription.release()
                 raise
-            if through:
-                self.confirm(subscription)
-            else:
-                subscription.release()
 
     def _start_time(self) -> int:
         """When the nsqd was started to which a connection is open; 0 if it does not report that."""
@@ -177,23 +173,23 @@ class _Task:
             _log.warning("%s", error)
             return 0
 
-    def _pull(self, subscription: Subscription) -> Generator[Taken, None, bool]:
-        """Take messages; False if another run of this task has ended it, so that nothing may be finished."""
+    def _pull(self, subscription: Subscription) -> Iterator[Taken]:
         while subscription.left > 0:
             if subscription.receive(_QUIET if subscription.count else self.settings.idle_timeout):
                 if not subscription.is_half_full and subscription.size < _SEGMENT_BYTES:
                     continue
             elif not subscription.count:
                 break
-            if not self.seal(subscription.take()):
-                return False
+            if not self.seal(subscription.take()):  # another run of this task has ended it: nothing may be finished
+                subscription.release()
+                return
             subscription.finish()
             if self._fresh is not None:
                 began = time.monotonic()
                 yield from self.new()
                 if time.monotonic() - began > _SLOW:
                     self._fresh = None
-        return True
+        self.confirm(subscription)
 
     def seal(self, taken: Taken) -> bool:
         """Make the new ones of the messages durable in the chain; False if that may take no more of this task."""
