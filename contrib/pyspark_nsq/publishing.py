@@ -31,17 +31,10 @@ class Publisher:
 
     def publish(self, batch: MessageBatch) -> None:
         """Return when an nsqd has taken all of them. WriteError when none does, Refused when none ever will."""
-
-        def send(client: Client) -> None:
-            client.publish_joined(batch.topic, batch.data, batch.messages, batch.defer_ms)
-
-        if self._client is not None:
-            try:
-                send(self._client)
-                return
-            except (ConnectionLost, Refused) as error:
-                self._forget(error)
-        self._until_done(send, f"no nsqd takes {batch.messages} messages for topic {batch.topic}")
+        self._until_done(
+            lambda client: client.publish_joined(batch.topic, batch.data, batch.messages, batch.defer_ms),
+            f"no nsqd takes {batch.messages} messages for topic {batch.topic}",
+        )
 
     def connect(self) -> None:
         """Return when an nsqd could be reached. WriteError when none can."""
@@ -50,10 +43,7 @@ class Publisher:
     def _until_done(self, action: Callable[[Client], None], failure: str) -> None:
         deadline = time.monotonic() + self._settings.retry_timeout
         pause = _FIRST_PAUSE
-        while True:
-            errors = self._offer(action)
-            if not errors:
-                return
+        while errors := self._offer(action):
             if time.monotonic() + pause > deadline or all(map(_is_lasting, errors)):
                 reasons = "; ".join(sorted(set(map(str, errors))))
                 raise WriteError(f"{failure}: {reasons}")
@@ -61,7 +51,13 @@ class Publisher:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _offer(self, action: Callable[[Client], None]) -> list[NsqSourceError]:
-        """Each nsqd once, until the action succeeds with one: then no errors."""
+        """The connection that is open, then each nsqd once, until the action succeeds with one: then no errors."""
+        if self._client is not None:
+            try:
+                action(self._client)
+                return []
+            except (ConnectionLost, Refused) as error:
+                self._forget(error)
         try:
             self._find()
         except DiscoveryError as error:
