@@ -11,7 +11,6 @@ nsqd, and for each of its tasks the quotas: the most messages that the task take
 got is in the spool. `addresses` are those of all nsqds known then (TCP, HTTP), for the time when no nsqlookupd answers.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,20 +106,13 @@ def plan_tasks(quotas: Mapping[Key, int], most: int, min_partitions: int | None)
         largest = largest * 9 // 10
 
 
-def report(offset: Offset, depths: Mapping[Key, Depth], planned: bool = True) -> dict[str, Any]:
+def report(offset: Offset, depths: Mapping[Key, Depth], taken: Mapping[Key, int]) -> dict[str, Any]:
     """What Spark shows as the latest offset of its progress: by topic and nsqd, the queued messages that are unread
-    after this batch, and the messages in flight when it was planned.
-
-    `planned`: the batch is yet to read its quotas.
-    """
-    quotas_of: Counter[Key] = Counter()
-    for name, tasks in offset.chains if planned else ():
-        for quotas in tasks:
-            quotas_of.update({(topic, name): quota for topic, quota in quotas.items()})
+    besides those `taken` by the batch, and the messages in flight when it was planned."""
     unread: dict[str, dict[str, int]] = {}
     in_flight: dict[str, dict[str, int]] = {}
     for (topic, name), at in depths.items():
-        unread.setdefault(topic, {})[name] = max(0, at.waiting - quotas_of[topic, name])
+        unread.setdefault(topic, {})[name] = max(0, at.waiting - taken.get((topic, name), 0))
         in_flight.setdefault(topic, {})[name] = at.in_flight
     progress = {"version": VERSION, "stream": offset.stream, "batch": offset.batch}
     return {**progress, "unread": unread, "in_flight": in_flight}

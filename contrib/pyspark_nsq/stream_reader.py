@@ -60,7 +60,7 @@ class NsqStreamReader(StreamReader):
             waiting = self._drain.look(before, self._spool(before.stream) if self._settings.spool else None)
         counts = share(waiting, getattr(limit, "max_rows", None))
         if not any(counts.values()):
-            self._latest = report(before, self._backlog.depths, planned=False)
+            self._latest = report(before, self._backlog.depths, counts)
             if self._drain is not None:
                 # Spark has noted the batch before as committed when it asks for another one, but does not report it
                 # before the next run. (That is otherwise with asynchronous progress tracking, which has no drain.)
@@ -73,7 +73,7 @@ class NsqStreamReader(StreamReader):
             Spool.create(self._settings, before.stream, "readStream")
         chains = plan_tasks(counts, self._settings.max_in_flight, self._settings.min_partitions)
         end = Offset(before.stream, before.batch + 1, self._settings.channel, chains, self._backlog.nsqds())
-        self._latest = report(end, self._backlog.depths)
+        self._latest = report(end, self._backlog.depths, counts)
         return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
