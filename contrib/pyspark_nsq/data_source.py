@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -62,22 +62,14 @@ class NsqDataSource(DataSource):
 
     @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from pyspark_nsq.stream_reader import NsqStreamReader
+
         try:
             settings = parse(all_options(self.options, schema, peek=None, readid=None), "readStream")
             _check_schema(schema)
-            if settings.mode == "deliveries":
-                from pyspark_nsq.stream_reader import NsqStreamReader
-
-                return NsqStreamReader(settings)
-            if settings.mode == "ranges":
-                from pyspark_nsq.ranges.stream_reader import RangeStreamReader
-
-                return RangeStreamReader(settings)
-            from pyspark_nsq.ranges.automatic import AutomaticStreamReader
-
-            return AutomaticStreamReader(settings)
+            return NsqStreamReader(settings)
         except OptionError as error:
-            return RefusedStream(error)
+            return NsqStreamReader(error)
 
     @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -96,20 +88,6 @@ class NsqDataSource(DataSource):
         from pyspark_nsq.writer import NsqStreamWriter
 
         return NsqStreamWriter(settings, schema)
-
-
-class RefusedStream(DataSourceStreamReader):
-    """Fails at the first question. What `streamReader` itself raises Spark (4.3) ends with an UnboundLocalError of its
-    own, which is what people would see first."""
-
-    def __init__(self, error: OptionError) -> None:
-        self._error = error
-
-    @plain_errors()
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise self._error
-
-    getDefaultReadLimit = initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815
 
 
 def _plan(options: Mapping[str, str]) -> Sequence[Any] | NsqSourceError | None:

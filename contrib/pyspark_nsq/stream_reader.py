@@ -1,163 +1,111 @@
-"""`spark.readStream.format("nsq")`: plans batches on the driver; tasks read them, see read_task.
-
-NSQ has no offsets. A batch is planned from /stats (see backlog): for each topic of each nsqd how many
-messages wait there, cut to the limit of the trigger and split into tasks. That plan is the offset which Spark stores,
-so a replay of the batch has the same tasks, and the spool has what each of them has read. What was planned but not
-to be had (another consumer was faster) is planned again while it waits.
+"""`spark.readStream.format("nsq")`: what Spark asks a stream for. A stream reads ranges, or deliveries.
 
 All of this runs in one Python process of the driver, except `read`, of which executors get a copy.
+
+Spark 4.1 has no limits of a batch: there a batch has all that is there. It asks for the latest offset without `start`
+and `limit`. But before a query continues, it passes the last offset to `partitions`, as the start and as the end.
 """
 
-import logging
-import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pyspark.sql.datasource import InputPartition
+import pyarrow as pa
+import pyspark
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pyspark_nsq.admission import StreamReader
-from pyspark_nsq.backlog import Backlog, Drain
-from pyspark_nsq.errors import OptionError, SpoolError, plain_errors
-from pyspark_nsq.offsets import Offset, plan_tasks, report, share
-from pyspark_nsq.options import Settings
-from pyspark_nsq.read_task import tasks_of
-from pyspark_nsq.retention import Retention, inspect
-from pyspark_nsq.spool import Spool, check_location
+from pyspark_nsq.delivery_stream import DeliveryStream
+from pyspark_nsq.errors import OptionError, plain_errors
+from pyspark_nsq.options import Settings, check_spool
+from pyspark_nsq.partitions import read_rows
+from pyspark_nsq.ranges.planning import offers_ranges
+from pyspark_nsq.ranges.positions import is_ours
+from pyspark_nsq.ranges.range_stream import RangeStream
 
-_log = logging.getLogger(__name__)
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+
+    HAS_LIMITS = True
+except ImportError:
+    SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
+    HAS_LIMITS = False
+
+_LIMITS = {"maxMessagesPerTrigger": "max_messages_per_trigger", "maxBytesPerTrigger": "max_bytes_per_trigger"}
 
 
-class NsqStreamReader(StreamReader):
-    """Plans the batches of one streaming query."""
+class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of one streaming query. Made of an OptionError, it fails at the first question: what `streamReader`
+    itself raises Spark (4.3) ends with an UnboundLocalError of its own, which is what people would see first."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        self._backlog = Backlog(settings)
-        self._drain: Drain | None = None
-        self._retention: Retention | None = None
-        self._latest: dict[str, Any] | None = None
-        self._kept: dict[str, int] = {}  # in the spool, at the last commit
-        self._new_stream = uuid.uuid4().hex
+    def __init__(self, settings: Settings | OptionError) -> None:
+        self._given = settings
+        self._chosen: DeliveryStream | RangeStream | None = None
+        self._initial: dict[str, Any] | None = None
+        self._is_draining = False  # by the trigger availableNow
+        self._end: dict[str, Any] | None = None  # of the last batch whose tasks were planned
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Nothing read yet, of a new stream; Spark asks twice in a first batch."""
-        return Offset(self._new_stream, 0, self._settings.channel).to_json()
+    def _settings(self) -> Settings:
+        """OptionError if they are wrong, or limit a batch and this Spark cannot."""
+        if isinstance(self._given, OptionError):
+            raise self._given
+        for name, field in _LIMITS.items():
+            if getattr(self._given, field) is not None and not HAS_LIMITS:
+                raise OptionError(
+                    f"option {name!r} needs Spark 4.2 or newer, this is {pyspark.__version__}: "
+                    "here each batch reads all queued messages"
+                )
+        return self._given
+
+    def _stream(self, offset: dict[str, Any] | None = None) -> DeliveryStream | RangeStream:
+        """Returns what plans the batches. If `mode` is auto, the offset of a checkpoint decides which it is, or for a
+        new stream what the nsqds offer."""
+        if self._chosen is None:
+            settings = self._settings()
+            mode = settings.mode
+            if mode == "auto":
+                reads_ranges = is_ours(offset) if offset is not None else offers_ranges(settings)
+                mode = "ranges" if reads_ranges else "deliveries"
+            if mode == "ranges":
+                self._chosen = RangeStream(settings, self._is_draining)
+            else:
+                check_spool(settings)
+                self._chosen = DeliveryStream(settings, self._is_draining)
+        return self._chosen
+
+    @plain_errors()
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        limit = self._settings().max_messages_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read what there is at the next look, and no more."""
-        self._drain = Drain(self._backlog, self._settings.msg_timeout_ms)
+        self._is_draining = True
+
+    @plain_errors()
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        if self._initial is None:  # Spark asks twice in a first batch
+            self._initial = self._stream().initial()
+        return self._initial
 
     @plain_errors()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """The plan of the next batch; `start` itself if nothing waits."""
+        """Returns the end of the next batch; `start` itself if there is nothing new."""
         start = start or self._end or self.initialOffset()
-        before = self._offset(start)
-        if before.batch == 0 and self._latest is None and self._settings.spool_location is not None:
-            check_location(self._settings.spool_location)
-        if self._drain is None:
-            waiting = self._backlog.look(before)
-        else:
-            waiting = self._drain.look(before, self._spool(before.stream) if self._settings.spool else None)
-        counts = share(waiting, getattr(limit, "max_rows", None))
-        if not any(counts.values()):
-            self._latest = report(before, self._backlog.depths, counts)
-            if self._drain is not None:
-                # Spark has noted the batch before as committed when it asks for another one, but does not report it
-                # before the next run. (That is otherwise with asynchronous progress tracking, which has no drain.)
-                self.commit(start)
-            return start
-        if self._drain is not None:
-            self._drain.plan(before.batch + 1, counts)
-        if before.batch == 0 and self._settings.spool:
-            self._warn_of_other_streams(before.stream)
-            Spool.create(self._settings, before.stream, "readStream")
-        chains = plan_tasks(counts, self._settings.max_in_flight, self._settings.min_partitions)
-        end = Offset(before.stream, before.batch + 1, self._settings.channel, chains, self._backlog.nsqds())
-        self._latest = report(end, self._backlog.depths, counts)
-        return end.to_json()
+        return self._stream(start).next(start, getattr(limit, "max_rows", None))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """What is unread and in flight besides the batch planned last, and what the spool has of committed ones."""
-        return self._latest and self._latest | self._kept
+        """Returns what the progress of the query shows of the batch planned last."""
+        return None if self._chosen is None else self._chosen.report
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of the batch that `end` plans. In a replay of a first batch, `start` is the initial offset of this
-        reader and not of the one that planned it: the stream is that of `end`."""
-        before, after, self._end = self._offset(start), self._offset(end), end
-        if after.batch == 0 or (before.stream, before.batch) == (after.stream, after.batch):
-            return []
-        if self._settings.spool:
-            self._check_spool(after)
-            if before.stream == after.stream:
-                self._end_chains(before)
-        return [InputPartition(task) for task in tasks_of(after, self._settings)]
+        """Returns the tasks of the batch that `end` plans."""
+        self._end = end
+        return [InputPartition(task) for task in self._stream(end).tasks(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Returns the rows of a task, on an executor."""
+        return read_rows(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """The sink has everything up to `end`."""
-        offset = self._offset(end)
-        if not self._settings.spool or offset.batch == 0:
-            return
-        if self._retention is None:
-            self._retention = Retention(self._spool(offset.stream), self._settings)
-        try:
-            self._end_chains(offset)
-            self._kept = self._retention.commit(offset.batch)
-        except (OSError, SpoolError) as error:
-            _log.warning("the spool is not tidied up: %s", error)  # next time
-
-    def _offset(self, value: dict[str, Any]) -> Offset:
-        offset = Offset.from_json(value)
-        if offset.channel != self._settings.channel:
-            raise OptionError(
-                f"option 'channel' is {self._settings.channel!r}, but the checkpoint belongs to a query that reads "
-                f"the channel {offset.channel!r}: expected that, or another checkpointLocation"
-            )
-        return offset
-
-    def _spool(self, stream: str) -> Spool:
-        return Spool.of(self._settings, stream)
-
-    def _warn_of_other_streams(self, stream: str) -> None:
-        """A new stream does not read what another one, whose checkpoint may be deleted, has left in the spool."""
-        location = self._spool(stream).location
-        try:
-            reports = inspect(location)
-        except (OSError, SpoolError):  # there is none yet; or making this stream's directory will fail with the reason
-            return
-        for other in reports:
-            same = other.channel == self._settings.channel and not set(self._settings.subscription).isdisjoint(
-                other.topics
-            )
-            if other.kind == "readStream" and same and other.uncommitted_messages and other.stream != stream:
-                _log.warning(
-                    f"the spool at {location} has {other.uncommitted_messages} messages of stream {other.stream} that "
-                    "are not committed. This query is a new stream and does not read them: if the checkpoint of that "
-                    f"stream is gone, `gnsq-pipeline spool replay {location} {other.stream}` publishes them again"
-                )
-
-    def _check_spool(self, offset: Offset) -> None:
-        """SpoolError if the stream's directory is gone, and with it perhaps messages that NSQ no longer has."""
-        spool = self._spool(offset.stream)
-        if spool.exists():
-            return
-        what = (
-            f"{spool.directory} is gone: messages that were read and not committed yet are lost, "
-            "and ids that were remembered"
-        )
-        if self._settings.fail_on_data_loss:
-            raise SpoolError(f"{what} ('failOnDataLoss' = 'false' goes on without them)")
-        _log.warning("%s", what)
-        Spool.create(self._settings, offset.stream, "readStream")
-
-    def _end_chains(self, offset: Offset) -> None:
-        """See to it that nothing is put any more into the batch before, which is over: the tasks of the next one
-        compare with what is in it. Spark may have left a task behind that still runs, or never ran one."""
-        spool = self._spool(offset.stream)
-        if offset.batch <= spool.committed():
-            return
-        for number, (nsqd, tasks) in enumerate(offset.chains):
-            chain = spool.chain(offset.batch, number, nsqd)
-            chain.open()
-            for part in range(len(tasks)):
-                chain.end(part)
+        self._stream(end).commit(end)

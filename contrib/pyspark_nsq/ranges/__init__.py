@@ -5,7 +5,7 @@
     planning        which logs there are, and which ranges of them a batch has
     reading         the rows of one range, in a task
     batch_reader    `spark.read`
-    stream_reader   `spark.readStream`
+    range_stream    the batches of `spark.readStream`
 
 Nothing is consumed by reading, so there is no spool and no id to remember: a task that runs again asks for the same
 range. A stream advances its channel when Spark has committed a batch, so the channel's depth is the stream's lag, and

@@ -5,6 +5,7 @@ sink has its rows. `Died` stands for a kill: a driver that died is replaced by c
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pyspark_nsq.options import Settings
@@ -38,7 +39,7 @@ class MicroBatches:
 
     def restart(self) -> None:
         """A new driver."""
-        self.reader = NsqStreamReader(self.settings)
+        self.reader = NsqStreamReader(replace(self.settings, mode="deliveries"))
         self.reader.prepareForTriggerAvailableNow()
 
     def start(self) -> dict[str, Any]:

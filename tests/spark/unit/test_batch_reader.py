@@ -401,7 +401,6 @@ def test_a_stream_with_wrong_options_says_so_whatever_it_is_asked_first() -> Non
         (stream.initialOffset,),
         (stream.latestOffset, {}, ReadAllAvailable()),
         (stream.partitions, {}, {}),
-        (stream.read, InputPartition(None)),
     ):
         with pytest.raises(OptionError, match="option 'spoolLocation' is required"):
             ask(*arguments)

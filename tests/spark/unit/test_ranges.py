@@ -22,13 +22,12 @@ from pyspark_nsq.columns import ARROW_SCHEMA
 from pyspark_nsq.discovery import depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.options import parse
-from pyspark_nsq.ranges import planning, stream_reader
-from pyspark_nsq.ranges.automatic import AutomaticStreamReader
+from pyspark_nsq.ranges import planning, range_stream
 from pyspark_nsq.ranges.batch_reader import plan
 from pyspark_nsq.ranges.node import NoRanges, Unreadable
 from pyspark_nsq.ranges.positions import pieces, split
 from pyspark_nsq.ranges.reading import RangePartition
-from pyspark_nsq.ranges.stream_reader import RangeStreamReader
+from pyspark_nsq.stream_reader import NsqStreamReader
 
 Row = dict[str, Any]
 Factory = Callable[..., Daemon]
@@ -85,7 +84,7 @@ class Stream:
     def restart(self, *nsqds: Daemon) -> None:
         if nsqds:
             self.given |= options(*nsqds)
-        self.reader = RangeStreamReader(parse(self.given, "readStream"))
+        self.reader = NsqStreamReader(parse(self.given, "readStream"))
 
     @staticmethod
     def json(offset: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +98,7 @@ class Stream:
         if end == start:
             return []
         rows = read(*self.reader.partitions(start, end))
-        assert read(*RangeStreamReader(parse(self.given, "readStream")).partitions(start, end)) == rows, "replayed"
+        assert read(*NsqStreamReader(parse(self.given, "readStream")).partitions(start, end)) == rows, "replayed"
         if commits:
             self.checkpoint = end
             self.reader.commit(end)
@@ -363,7 +362,7 @@ def test_stream_goes_on_without_nsqlookupd(durable: Factory, monkeypatch: pytest
 
 
 def test_channel_is_advanced_later_if_its_nsqd_was_away(durable: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_reader, "_COMMIT_INTERVAL", 0.0)
+    monkeypatch.setattr(range_stream, "_COMMIT_INTERVAL", 0.0)
     nsqd = durable()
     publish(nsqd, "t", b"1")
     stream = Stream(nsqd)
@@ -518,8 +517,8 @@ def test_automatic_stream_reads_ranges_where_all_have_them(durable: Factory, gns
     nsqd, plain = durable(), gnsqd_factory()
     create(plain, "t", "c")
 
-    def reader(*nsqds: Daemon, **more: str) -> AutomaticStreamReader:
-        return AutomaticStreamReader(parse(options(*nsqds, **more) | {"mode": "auto"}, "readStream"))
+    def reader(*nsqds: Daemon, **more: str) -> NsqStreamReader:
+        return NsqStreamReader(parse(options(*nsqds, **more) | {"mode": "auto"}, "readStream"))
 
     ranges = reader(nsqd).initialOffset()
     assert "positions" in ranges
@@ -529,9 +528,9 @@ def test_automatic_stream_reads_ranges_where_all_have_them(durable: Factory, gns
         reader(nsqd, plain).initialOffset()
     assert reader(nsqd, spoolLocation="/spool").partitions(deliveries, deliveries) == [], "as the checkpoint has it"
     with pytest.raises(NsqSourceError, match="by a query that reads deliveries"):
-        RangeStreamReader(parse(options(nsqd), "readStream")).partitions(deliveries, deliveries)
+        NsqStreamReader(parse(options(nsqd), "readStream")).partitions(deliveries, deliveries)
     with pytest.raises(OptionError, match="option 'channel' is 'x', but the checkpoint belongs to .* channel 'c'"):
-        RangeStreamReader(parse(options(nsqd, channel="x"), "readStream")).partitions(ranges, ranges)
+        NsqStreamReader(parse(options(nsqd, channel="x"), "readStream")).partitions(ranges, ranges)
 
 
 def test_shares_and_pieces_lose_nothing() -> None:

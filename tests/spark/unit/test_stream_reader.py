@@ -28,7 +28,7 @@ ALL = ReadAllAvailable()
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(topics=(TOPIC,), channel=CHANNEL, spool_location=str(tmp_path), idle_timeout=0.0)
+    return Settings(topics=(TOPIC,), channel=CHANNEL, mode="deliveries", spool_location=str(tmp_path), idle_timeout=0.0)
 
 
 pytestmark = pytest.mark.usefixtures("fast_disk")

@@ -30,7 +30,7 @@ class Point(NamedTuple):
     within: str = ""
 
 
-_TASK, _SPOOL, _READER = "pyspark_nsq.read_task", "pyspark_nsq.spool", "pyspark_nsq.stream_reader"
+_TASK, _SPOOL, _READER = "pyspark_nsq.read_task", "pyspark_nsq.spool", "pyspark_nsq.delivery_stream"
 _SUBSCRIPTION = "pyspark_nsq.subscription"
 _SEAL = f"{_TASK}:_Task.seal"
 
@@ -47,22 +47,22 @@ POINTS = {
     "marked, before the end": Point(_SPOOL, "Chain.end", "before"),
     "ended, before rows": Point(_SPOOL, "Chain.end", "after"),
     "handing out rows": Point("pyspark_nsq.columns", "rows_of", "after"),
-    "planned": Point(_READER, "NsqStreamReader.partitions", "after"),
-    "before commit": Point(_READER, "NsqStreamReader.commit", "before"),
-    "after commit": Point(_READER, "NsqStreamReader.commit", "after"),
+    "planned": Point(_READER, "DeliveryStream.tasks", "after"),
+    "before commit": Point(_READER, "DeliveryStream.commit", "before"),
+    "after commit": Point(_READER, "DeliveryStream.commit", "after"),
 }
 
-_RANGE_READER, _RANGE_NODE = "pyspark_nsq.ranges.stream_reader", "pyspark_nsq.ranges.node"
+_RANGE_READER, _RANGE_NODE = "pyspark_nsq.ranges.range_stream", "pyspark_nsq.ranges.node"
 _RANGE_TASK = "pyspark_nsq.ranges.reading"
 
 # The same for a stream of ranges.
 RANGE_POINTS = {
-    "range planned": Point(_RANGE_READER, "RangeStreamReader.partitions", "after"),
+    "range planned": Point(_RANGE_READER, "RangeStream.tasks", "after"),
     "range asked for": Point(_RANGE_NODE, "Node.messages", "after"),
     "some rows made": Point(_RANGE_TASK, "RangePartition._rows", "after"),
-    "channels not advanced": Point(_RANGE_READER, "RangeStreamReader.commit", "before"),
+    "channels not advanced": Point(_RANGE_READER, "RangeStream.commit", "before"),
     "one channel advanced": Point(_RANGE_NODE, "Node.advance", "after"),
-    "channels advanced": Point(_RANGE_READER, "RangeStreamReader.commit", "after"),
+    "channels advanced": Point(_RANGE_READER, "RangeStream.commit", "after"),
 }
 
 IN_TASK = tuple(name for name, point in POINTS.items() if point.module != _READER)

@@ -4,47 +4,41 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark.sql.datasource import InputPartition
-
-from pyspark_nsq.admission import StreamReader
-from pyspark_nsq.errors import plain_errors
 from pyspark_nsq.options import Settings
 from pyspark_nsq.ranges.planning import Planner
 from pyspark_nsq.ranges.positions import Positions, from_json, to_json
+from pyspark_nsq.ranges.reading import RangePartition
 
 _LOOK_INTERVAL = 0.25  # seconds between looks while there is nothing new
 _COMMIT_INTERVAL = 5.0  # seconds after which an advance that failed is tried again then
 
 
-class RangeStreamReader(StreamReader):
-    """Plans the batches of one streaming query."""
+class RangeStream:
+    """Plans the batches of one streaming query; `report` has, by topic and nsqd, how many messages are behind the batch
+    planned last. A stream that `is_draining` reads what there is at the first look."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, is_draining: bool) -> None:
+        self._settings = settings
+        self._is_draining = is_draining
         self._planner = Planner(settings)
-        self._initial: dict[str, Any] | None = None
         self._target: Positions | None = None  # of Trigger.AvailableNow, once it is known
         self._looked = 0.0  # when there was nothing (monotonic)
-        self._latest: dict[str, Any] | None = None
+        self.report: dict[str, Any] | None = None
         self._committed: Positions | None = None
         self._commit_again = 0.0  # when (monotonic)
 
-    @plain_errors()
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        if self._initial is None:  # Spark asks twice
-            self._initial = to_json(self._settings.channel, self._planner.begin())
-        return self._initial
+    def initial(self) -> dict[str, Any]:
+        """Returns where a query without a checkpoint begins."""
+        return to_json(self._settings.channel, self._planner.begin())
 
-    @plain_errors()
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+    def next(self, start: dict[str, Any], _: int | None) -> dict[str, Any]:
         """Returns the end of the next batch; `start` itself if there is nothing new."""
-        start = start or self._end or self.initialOffset()
         positions = from_json(start, self._settings.channel)
         time.sleep(max(0.0, self._looked + _LOOK_INTERVAL - time.monotonic()))
         if self._is_draining and self._target is None:
             self._target = self._planner.latest()
         ends = self._planner.next(positions, self._target)
-        self._latest = {"unread": self._planner.unread(ends)}
+        self.report = {"unread": self._planner.unread(ends)}
         if ends == positions:
             if self._is_draining:
                 self._planner.check_drained(ends)
@@ -55,15 +49,10 @@ class RangeStreamReader(StreamReader):
         self._looked = 0.0
         return to_json(self._settings.channel, ends)
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Returns, by topic and nsqd, how many messages are behind the batch planned last."""
-        return self._latest
-
-    @plain_errors()
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        channel, self._end = self._settings.channel, end
-        begins, ends = from_json(start, channel), from_json(end, channel)
-        return [InputPartition(task) for task in self._planner.tasks(begins, ends, of_stream=True)]
+    def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[RangePartition]:
+        """Returns the tasks of the batch between these offsets."""
+        begins, ends = from_json(start, self._settings.channel), from_json(end, self._settings.channel)
+        return self._planner.tasks(begins, ends, of_stream=True)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Advances the channel: the sink has everything up to `end`."""
