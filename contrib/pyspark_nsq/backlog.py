@@ -1,30 +1,22 @@
 """Messages queued in the nsqds, for the planner of a stream: where topics are, and how much is in them.
 
-Discovery finds the nsqds. One that is no longer listed is still asked while it answers, since messages may wait there;
-and if no nsqlookupd answers, those known are enough. One that does not answer is asked again after pauses that grow,
-while the others are read. On an nsqd that has a topic but not the channel, the channel is
-made: the topic's backlog moves over, and what is published from then on gets there. Until then the topic's own depth
-is the backlog.
+On an nsqd that has a topic but not the channel, the channel is made: the topic's backlog moves over, and what is
+published from then on gets there. Until then the topic's own depth is the backlog.
 """
 
 import logging
 import time
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 
 from pyspark_nsq.client import Client
-from pyspark_nsq.discovery import Depth, Nsqd, check_silent, depths, find_nsqds
+from pyspark_nsq.discovery import Depth, Nsqd, depths
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError
+from pyspark_nsq.nodes import Nodes
 from pyspark_nsq.offsets import Key, Offset
 from pyspark_nsq.options import Settings
 from pyspark_nsq.spool import Spool
 
 _LOOK_INTERVAL = 0.25  # seconds between looks while nothing waits
-_DISCOVERY_INTERVAL = 5.0  # seconds
-_NEW_TOPIC_INTERVAL = 1.0  # seconds, while no nsqd has the topic
-_PAUSES = 1.0, 60.0  # seconds until an nsqd that did not answer is asked again: after the first time, and at most
-_PATIENCE = 0.2  # seconds to wait for its answer then
-_REMEMBER = 600.0  # seconds for which an nsqd is known that neither answers nor is listed
 _MSG_TIMEOUT = 60.0  # seconds, nsqd's default
 _SCAN = 5.0  # seconds, more than nsqd needs to notice a timeout
 _LOOKS_WITH_OTHERS = 3  # in a row, until a warning
@@ -38,20 +30,11 @@ class Backlog:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._known: dict[str, tuple[Nsqd, float]] = {}  # and when it was last listed, or answered
-        self._found: dict[str, list[Nsqd]] = {}  # by topic, or of all that match the pattern
-        self._discover_at = float("-inf")
+        self.nodes = Nodes(settings)
         self._looked = float("-inf")
         self._reached = False  # at a TCP address
-        self._pool: ThreadPoolExecutor | None = None
-        self._asked: dict[str, Future[dict[str, Depth]]] = {}  # without an answer, by name
-        self._silent: dict[str, tuple[str, float, float]] = {}  # by name: error, pause in seconds, and its end
         self._others: dict[Key, int] = {}  # in how many looks in a row there were consumers
         self.depths: dict[Key, Depth] = {}
-
-    def nsqds(self) -> dict[str, Nsqd]:
-        """Those known, by name."""
-        return {name: nsqd for name, (nsqd, _) in self._known.items()}
 
     def look(self, before: Offset) -> dict[Key, int]:
         """How many messages wait for the channel, after the batch `before`.
@@ -61,21 +44,19 @@ class Backlog:
         """
         if not any(at.waiting for at in self.depths.values()):
             time.sleep(max(0.0, self._looked + _LOOK_INTERVAL - time.monotonic()))
-        self._find(before)
-        answers = self._answers()
+        answers = self.nodes.ask(lambda nsqd: depths(self._settings, nsqd), before.nsqds.values())
         self._looked = time.monotonic()
-        nsqds = [nsqd for name, nsqd in self.nsqds().items() if name in answers]
-        if self._known and not nsqds and before.batch == 0:
-            raise DiscoveryError(f"no nsqd answers: {'; '.join(sorted(error for error, *_ in self._silent.values()))}")
-        if before.batch == 0 and nsqds and not self._reached:
-            self._reach(nsqds)
-        self._known |= {nsqd.name: (nsqd, self._looked) for nsqd in nsqds}
-        self.depths = {(topic, nsqd.name): at for nsqd in nsqds for topic, at in answers[nsqd.name].items()}
-        for (topic, name), at in self.depths.items():
-            self._warn_of_others((topic, name), at.consumers)
-            nsqd = self._known[name][0]
-            if not at.channel_exists and nsqd in self._found.get(topic, self._found.get("", ())):
-                self._make_channel(topic, nsqd)
+        if self.nodes.known and not answers and before.batch == 0:
+            errors = sorted(silence.error for silence in self.nodes.silent.values())
+            raise DiscoveryError(f"no nsqd answers: {'; '.join(errors)}")
+        if before.batch == 0 and answers and not self._reached:
+            self._reach(answers)
+        self.depths = {(topic, nsqd.name): at for nsqd, found in answers.items() for topic, at in found.items()}
+        for nsqd, found in answers.items():
+            for topic, at in found.items():
+                self._warn_of_others((topic, nsqd.name), at.consumers)
+                if not at.channel_exists and nsqd in self.nodes.listed.get(topic, self.nodes.listed.get("", ())):
+                    self._make_channel(topic, nsqd)
         return {key: at.waiting for key, at in self.depths.items()}
 
     def _warn_of_others(self, key: Key, consumers: int) -> None:
@@ -90,31 +71,7 @@ class Backlog:
                 consumers,
             )
 
-    def _find(self, before: Offset) -> None:
-        now = time.monotonic()
-        for name, nsqd in before.nsqds.items():
-            self._known.setdefault(name, (nsqd, now))
-        if now >= self._discover_at:
-            self._discover()
-        for found in self._found.values():
-            self._known.update((nsqd.name, (nsqd, now)) for nsqd in found)
-        for name in [name for name, (_, heard) in self._known.items() if heard < now - _REMEMBER]:
-            del self._known[name]
-
-    def _discover(self) -> None:
-        interval = _DISCOVERY_INTERVAL
-        for topic in self._settings.topics or ("",):
-            try:
-                self._found[topic] = find_nsqds(self._settings, topic)
-                if not self._found[topic]:
-                    interval = _NEW_TOPIC_INTERVAL
-            except DiscoveryError as error:
-                if not self._known:
-                    raise
-                _log.warning("%s; going on with the nsqds known so far", error)
-        self._discover_at = time.monotonic() + interval
-
-    def _reach(self, nsqds: list[Nsqd]) -> None:
+    def _reach(self, nsqds: Iterable[Nsqd]) -> None:
         """ConnectionLost if none can be reached at its TCP address, which may be wrong if the stream is new."""
         errors = []
         for nsqd in nsqds:
@@ -125,35 +82,6 @@ class Backlog:
             except ConnectionLost as error:
                 errors.append(error)
         raise errors[0]
-
-    def _answers(self) -> dict[str, dict[str, Depth]]:
-        """Asks the nsqds; returns, by name, the depths of each one that answers. One that did not answer before is
-        hardly waited for: its answer may come at a later look."""
-        self._pool = self._pool or ThreadPoolExecutor(16)
-        for name, (nsqd, _) in self._known.items():
-            if name not in self._asked and (name not in self._silent or time.monotonic() >= self._silent[name][2]):
-                self._asked[name] = self._pool.submit(depths, self._settings, nsqd)
-        answers = {}
-        for name, asked in list(self._asked.items()):
-            silent = name in self._silent
-            try:
-                answers[name] = asked.result(_PATIENCE if silent else None)
-                if self._silent.pop(name, None):
-                    _log.warning("nsqd %s answers again", name)
-            except DiscoveryError as error:
-                if not silent:
-                    _log.warning("%s", error)
-                pause = min(2 * self._silent[name][1], _PAUSES[1]) if silent else _PAUSES[0]
-                self._silent[name] = str(error), pause, time.monotonic() + pause
-            except TimeoutError:
-                continue
-            del self._asked[name]
-        return answers
-
-    def check_silent(self) -> None:
-        """Raises DiscoveryError if an nsqd that should be there does not answer, unless 'failOnDataLoss' is false."""
-        listed = {nsqd.name for found in self._found.values() for nsqd in found}
-        check_silent(self._settings, (error for name, (error, *_) in self._silent.items() if name in listed))
 
     def _make_channel(self, topic: str, nsqd: Nsqd) -> None:
         try:
@@ -180,11 +108,11 @@ class Drain:
 
     def look(self, before: Offset, spool: Spool | None) -> dict[Key, int]:
         """Returns how many messages of the drain wait, after the batch `before`; all 0 when it is over. DiscoveryError
-        as `Backlog.check_silent`, at its begin and end."""
+        as `Nodes.check_silent`, at its begin and end."""
         deadline = time.monotonic() + self.wait
         self._backlog.look(before)
         if self._left is None:
-            self._backlog.check_silent()
+            self._backlog.nodes.check_silent()
             self._left = {key: at.channel + at.topic + at.in_flight + at.deferred for key, at in self._depths()}
         else:
             self._account(before, spool)
@@ -196,7 +124,7 @@ class Drain:
             again = False  # a message on its way back to the queue may have been overlooked
             self._backlog.look(before)
         if not any(waiting.values()):
-            self._backlog.check_silent()
+            self._backlog.nodes.check_silent()
         return waiting
 
     def plan(self, batch: int, counts: Mapping[Key, int]) -> None:

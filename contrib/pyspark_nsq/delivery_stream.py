@@ -60,7 +60,7 @@ class DeliveryStream:
             self._warn_of_other_streams(before.stream)
             Spool.create(self._settings, before.stream, "readStream")
         chains = plan_tasks(counts, self._settings.max_in_flight, self._settings.min_partitions)
-        end = Offset(before.stream, before.batch + 1, self._settings.channel, chains, self._backlog.nsqds())
+        end = Offset(before.stream, before.batch + 1, self._settings.channel, chains, self._backlog.nodes.known)
         self._latest = report(end, self._backlog.depths, counts)
         return end.to_json()
 

@@ -7,7 +7,7 @@ does: nsqds register with all of them.
 import http.client
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -136,12 +136,6 @@ def _depth(topic: Mapping[str, Any] | None, channel: str, started: int) -> Depth
             paused, consumers = paused or bool(one["paused"]), int(one["client_count"])
             return Depth(*counts, depth, True, True, paused, started, consumers)
     return Depth(topic=depth, topic_exists=True, paused=paused, start_time=started)
-
-
-def check_silent(settings: Settings, errors: Iterable[str]) -> None:
-    """Raises DiscoveryError if there are errors of nsqds that do not answer, unless 'failOnDataLoss' is false."""
-    if (text := "; ".join(errors)) and settings.fail_on_data_loss:
-        raise DiscoveryError(f"{text} ('failOnDataLoss' = 'false' reads only the nsqds that answer)")
 
 
 def hint_of(status: int) -> str:

@@ -13,7 +13,7 @@ from pyspark_nsq.errors import DiscoveryError, NsqSourceError
 from pyspark_nsq.options import Settings
 
 
-class NoRanges(DiscoveryError):
+class NoRanges(NsqSourceError):
     """The nsqd has no logs: it is the real one, or has no --durability."""
 
 

@@ -5,32 +5,20 @@ new since the last look, as of a node that was added, is read from its first mes
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from time import monotonic
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from pyspark_nsq.discovery import Nsqd, check_silent, depths, find_nsqds
+from pyspark_nsq.discovery import Nsqd, depths
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
+from pyspark_nsq.nodes import Nodes
 from pyspark_nsq.options import EARLIEST, LATEST, Offsets, Settings
 from pyspark_nsq.ranges.node import Extent, Node, NoRanges
 from pyspark_nsq.ranges.positions import Log, Position, Positions, pieces, positions_of, split
 from pyspark_nsq.ranges.reading import RangePartition
 
-_LIST_SECONDS = 5.0  # between two questions which nsqds there are
-_PAUSE = 1.0  # seconds, after which a node that did not answer is asked again, and twice as long after each failure
-_LONGEST_PAUSE = 60.0
 _SPECIAL = {-2: EARLIEST, -1: LATEST}  # numbers that Kafka's source has for these
 
-Answer = TypeVar("Answer")
-
 _log = logging.getLogger(__name__)
-
-
-class _Failure(NamedTuple):
-    text: str
-    pause: float  # seconds
-    until: float  # monotonic
 
 
 class Place(NamedTuple):
@@ -51,71 +39,31 @@ class Place(NamedTuple):
 
 
 class Planner:
-    """Looks at the logs of all topics, again and again. A node that does not answer is asked again after a pause, which
-    grows, and logged once."""
+    """Looks at the logs of all topics, again and again."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.places: dict[Log, Place] = {}  # as they were found last
-        self._nsqds: list[tuple[str, Nsqd]] = []  # with a topic that each may have
-        self._listed = -_LIST_SECONDS  # when these were (monotonic)
-        self._failures: dict[str, _Failure] = {}  # by nsqd
+        self._nodes = Nodes(settings)
         self._floors: dict[Log, int] = {}  # where the channel was when its stream first saw the logs
         self._advanced: dict[Log, int] = {}  # to which numbers the channel was
 
     def look(self, **more: str) -> list[Place]:
-        """Returns the logs that can be read now; `more` as for `Node.extent`. DiscoveryError if nobody knows, or has
-        known, which nsqds there are; NoRanges."""
-        if monotonic() - self._listed >= _LIST_SECONDS:
-            try:
-                self._nsqds = self._list()
-            except DiscoveryError as error:
-                if not self._nsqds:
-                    raise
-                _log.warning("%s; the nsqds known are read", error)
-            self._listed = monotonic()
-        found = []
-        for topic, nsqd in self._nsqds:
-            extent = self._ask(nsqd, partial(Node(nsqd, self._settings).extent, topic, **more))
-            if extent is not None:
-                found.append(Place(topic, nsqd, extent))
+        """Returns the logs that can be read now; `more` is for `Node.extent`. DiscoveryError, NoRanges."""
+        answers = self._nodes.ask(lambda nsqd: self._places_at(nsqd, more))
+        found = [place for places in answers.values() for place in places]
         self.places |= {place.log: place for place in found}
         return found
 
-    def _list(self) -> list[tuple[str, Nsqd]]:
-        """Returns the topics to read with every nsqd that may have each."""
-        if topics := self._settings.topics:
-            return [(topic, nsqd) for topic in topics for nsqd in find_nsqds(self._settings, topic)]
-        nsqds = []
-        for nsqd in find_nsqds(self._settings):
-            there = self._ask(nsqd, partial(depths, self._settings, nsqd))
-            known = [topic for topic, other in self._nsqds if other == nsqd]
-            nsqds += [(topic, nsqd) for topic in (known if there is None else there)]
-        return nsqds
-
-    def _ask(self, nsqd: Nsqd, question: Callable[[], Answer]) -> Answer | None:
-        """Returns the answer of a node, None if it does not answer, or did not a moment ago; NoRanges."""
-        failure = self._failures.get(nsqd.name)
-        if failure is not None and monotonic() < failure.until:
-            return None
-        try:
-            answer = question()
-        except NoRanges:
-            raise
-        except DiscoveryError as error:
-            if failure is None:
-                _log.warning("%s; what it has is read when it is back", error)
-            pause = min(2 * failure.pause, _LONGEST_PAUSE) if failure else _PAUSE
-            self._failures[nsqd.name] = _Failure(str(error), pause, monotonic() + pause)
-            return None
-        self._failures.pop(nsqd.name, None)
-        return answer
+    def _places_at(self, nsqd: Nsqd, more: Mapping[str, str]) -> list[Place]:
+        topics = self._settings.topics or depths(self._settings, nsqd)
+        extents = {topic: Node(nsqd, self._settings).extent(topic, **more) for topic in topics}
+        return [Place(topic, nsqd, extent) for topic, extent in extents.items() if extent is not None]
 
     def look_at_all(self, **more: str) -> list[Place]:
         """Returns the logs of all nsqds as `look`; DiscoveryError also if one does not answer."""
         found = self.look(**more)
-        if self._failures:
-            raise DiscoveryError("; ".join(failure.text for failure in self._failures.values()))
+        self._nodes.check_silent(is_required=True)
         return found
 
     def begin(self, default: str = "") -> dict[Log, Position]:
@@ -144,14 +92,14 @@ class Planner:
         )
 
     def latest(self) -> dict[Log, Position]:
-        """Returns the positions behind the last messages of the logs; DiscoveryError as `check_silent`."""
+        """Returns the positions behind the last messages of the logs; DiscoveryError as `Nodes.check_silent`."""
         places = self.look()
         self.check_drained({})
         return positions_of(place.position(place.extent.next) for place in places)
 
     def check_drained(self, positions: Positions) -> None:
-        """Raises DiscoveryError as `check_silent`; warns of positions in logs that are nowhere."""
-        check_silent(self._settings, (failure.text for failure in self._failures.values()))
+        """Raises DiscoveryError as `Nodes.check_silent`; warns of positions in logs that are nowhere."""
+        self._nodes.check_silent()
         for topic, epoch in positions.keys() - self.places.keys():
             node = positions[topic, epoch].node
             _log.warning("no nsqd has the log %s of topic %r, which nsqd %s had: it is not read", epoch, topic, node)
@@ -227,7 +175,7 @@ class Planner:
         """Returns, by topic and nsqd, how many messages are behind these positions, of nsqds that answer."""
         counts: dict[str, dict[str, int]] = {}
         for log, position in positions.items():
-            if (place := self.places.get(log)) is not None and place.nsqd.name not in self._failures:
+            if (place := self.places.get(log)) is not None and place.nsqd.name not in self._nodes.silent:
                 nodes = counts.setdefault(place.topic, {})
                 nodes[place.nsqd.name] = nodes.get(place.nsqd.name, 0) + place.extent.next - position.number
         return counts
@@ -261,7 +209,7 @@ class Planner:
         if not positions.keys() <= self.places.keys():
             self.look()
         for log, position in positions.items():
-            if (place := self.places.get(log)) is None or place.nsqd.name in self._failures:
+            if (place := self.places.get(log)) is None or place.nsqd.name in self._nodes.silent:
                 continue
             if self._advanced.get(log, 0) >= position.number:
                 continue

@@ -12,7 +12,7 @@ from typing import Self
 import pytest
 
 from gnsqd.shared.client import Frames, PushedMessage
-from pyspark_nsq import backlog, read_task, subscription
+from pyspark_nsq import backlog, nodes, read_task, subscription
 from pyspark_nsq.discovery import Depth, Nsqd
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NsqSourceError, Refused
 from pyspark_nsq.option_values import Address
@@ -231,7 +231,7 @@ def patch(monkeypatch: pytest.MonkeyPatch, nsqds: Sequence[FakeNsqd]) -> None:
         monkeypatch.setattr(module, "depths", depths)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr(subscription, "wait", lambda clients, timeout: False)
-    monkeypatch.setattr(backlog, "find_nsqds", find_nsqds)
+    monkeypatch.setattr(nodes, "find_nsqds", find_nsqds)
     monkeypatch.setattr(backlog, "_SCAN", -60.0)
     monkeypatch.setattr(read_task, "_RECONNECT", 0.0)
 

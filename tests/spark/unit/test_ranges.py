@@ -18,11 +18,12 @@ from kit.daemons import Daemon, eventually, fixed_ports, free_port
 from kit.nsq_client import Client
 from kit.spark_topics import bodies, daemon_options, name
 from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
+from pyspark_nsq import nodes
 from pyspark_nsq.columns import ARROW_SCHEMA
 from pyspark_nsq.discovery import depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.options import parse
-from pyspark_nsq.ranges import planning, range_stream
+from pyspark_nsq.ranges import range_stream
 from pyspark_nsq.ranges.batch_reader import plan
 from pyspark_nsq.ranges.node import NoRanges, Unreadable
 from pyspark_nsq.ranges.positions import pieces, split
@@ -317,8 +318,9 @@ def test_log_that_comes_later_is_read_from_its_beginning(durable: Factory, gnsqd
 def test_topics_that_match_a_pattern_are_read_from_their_beginning(
     gnsqd_factory: DaemonFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "_LIST_SECONDS", 0.0)
-    monkeypatch.setattr(planning, "_PAUSE", 0.0)
+    monkeypatch.setattr(nodes, "_LIST_INTERVAL", 0.0)
+    monkeypatch.setattr(nodes, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(nodes, "_PATIENCE", 60.0)
     flags = "--durability=process", "--retention-bytes=1000000"
     here, away = (gnsqd_factory(*flags, *fixed_ports()) for _ in range(2))
     create(here, "x#ephemeral", "c")  # which has no log
@@ -351,8 +353,8 @@ def test_stream_goes_on_without_nsqlookupd(durable: Factory, monkeypatch: pytest
 
     nsqd = durable()
     stream = Stream(nsqd)
-    monkeypatch.setattr(planning, "find_nsqds", find)
-    monkeypatch.setattr(planning, "_LIST_SECONDS", 0.0)
+    monkeypatch.setattr(nodes, "find_nsqds", find)
+    monkeypatch.setattr(nodes, "_LIST_INTERVAL", 0.0)
     publish(nsqd, "t", b"1")
     end = stream.reader.latestOffset(stream.checkpoint)
     assert numbers(read(*stream.reader.partitions(stream.checkpoint, end))) == [1]

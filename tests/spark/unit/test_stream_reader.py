@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from kit.daemons import Daemon
 from kit.spark_topics import bodies as numbered
 from kit.traffic import publish
-from pyspark_nsq import backlog
+from pyspark_nsq import backlog, nodes
 from pyspark_nsq.discovery import Depth
 from pyspark_nsq.errors import DiscoveryError, OptionError, SpoolError
 from pyspark_nsq.offsets import Offset
@@ -129,7 +129,7 @@ def test_without_nsqlookupd_the_nsqds_of_the_checkpoint_are_read(
 ) -> None:
     nsqds[0].publish(1)
     end = plan(NsqStreamReader(settings)).to_json()
-    monkeypatch.setattr(backlog, "find_nsqds", no_discovery)
+    monkeypatch.setattr(nodes, "find_nsqds", no_discovery)
     nsqds[1].publish(3)
     assert quotas(NsqStreamReader(settings), end) == {"node:4150": [1], "node:4250": [3]}
     assert "no nsqlookupd answers; going on" in caplog.text
@@ -143,12 +143,12 @@ def test_an_nsqd_that_left_discovery_is_read_while_it_answers(
     reader = NsqStreamReader(settings)
     nsqds[0].publish(1)
     end = plan(reader).to_json()
-    monkeypatch.setattr(backlog, "find_nsqds", lambda settings, topic=None: [nsqds[1].nsqd])
-    monkeypatch.setattr(backlog, "_DISCOVERY_INTERVAL", 0.0)
+    monkeypatch.setattr(nodes, "find_nsqds", lambda settings, topic=None: [nsqds[1].nsqd])
+    monkeypatch.setattr(nodes, "_LIST_INTERVAL", 0.0)
     assert quotas(reader, end) == {"node:4150": [1]}
     nsqds[0].up = False
     nsqds[1].publish(1)
-    monkeypatch.setattr(backlog, "_REMEMBER", 0.0)
+    monkeypatch.setattr(nodes, "_REMEMBER", 0.0)
     assert quotas(reader, end) == {"node:4250": [1]}
 
 
@@ -178,24 +178,24 @@ def test_an_nsqd_that_is_away_is_asked_again_after_pauses_that_grow(
         return in_truth()
 
     monkeypatch.setattr(nsqds[0], "depth", depth)
-    monkeypatch.setattr("pyspark_nsq.backlog.time.monotonic", lambda: now)
-    monkeypatch.setattr(backlog, "_PATIENCE", 60.0)
-    monkeypatch.setattr(backlog, "_PAUSES", (1.0, 3.0))
+    monkeypatch.setattr("pyspark_nsq.nodes.time.monotonic", lambda: now)
+    monkeypatch.setattr(nodes, "_PATIENCE", 60.0)
+    monkeypatch.setattr(nodes, "_PAUSES", (1.0, 3.0))
     nsqds[0].up = False
     nsqds[1].publish(2)
     reader = NsqStreamReader(settings)
     for now in (0.0, 0.9, 1.0, 2.9, 3.0, 5.9, 6.0, 7.0, 99.0):
         if now == 6:
-            monkeypatch.setattr(backlog, "_PATIENCE", 0.0)
+            monkeypatch.setattr(nodes, "_PATIENCE", 0.0)
         assert quotas(reader) == {"node:4250": [2]}
     assert asked == [0, 1, 3, 6]
     nsqds[0].up = True
     nsqds[0].publish(1)
     answer.set()
-    monkeypatch.setattr(backlog, "_PATIENCE", 60.0)
+    monkeypatch.setattr(nodes, "_PATIENCE", 60.0)
     assert quotas(reader) == {"node:4150": [1], "node:4250": [2]}
     assert [record.getMessage() for record in caplog.records] == [
-        "nsqd node:4150 does not answer",
+        "nsqd node:4150 does not answer; what it has is read when it is back",
         "nsqd node:4150 answers again",
     ]
 
@@ -205,7 +205,7 @@ def test_topics_that_match_a_pattern_are_read_when_they_are_there(
 ) -> None:
     views, visits = (FakeNsqd(topic=topic) for topic in ("views", "visits"))
     nsqds = [FakeNsqd()]
-    monkeypatch.setattr(backlog, "_DISCOVERY_INTERVAL", 0.0)
+    monkeypatch.setattr(nodes, "_LIST_INTERVAL", 0.0)
     patch(monkeypatch, nsqds)
     reader = NsqStreamReader(replace(settings, topics=(), topic_pattern="vi.*"))
     start = reader.initialOffset()

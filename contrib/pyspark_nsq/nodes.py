@@ -1,0 +1,115 @@
+"""The nsqds that have the topics to read, asked again and again, all at once.
+
+Discovery lists them. One that is no longer listed is still asked while it answers, since messages may wait there; and
+if no nsqlookupd answers, those known are enough. One that does not answer is asked again after pauses that grow, while
+the others are read.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+from pyspark_nsq.discovery import Nsqd, find_nsqds
+from pyspark_nsq.errors import DiscoveryError
+from pyspark_nsq.options import Settings
+
+_LIST_INTERVAL = 5.0  # seconds between two questions which nsqds there are
+_NEW_TOPIC_INTERVAL = 1.0  # seconds, while no nsqd has the topic
+_PAUSES = 1.0, 60.0  # seconds until an nsqd that did not answer is asked again: after the first time, and at most
+_PATIENCE = 0.2  # seconds to wait for its answer then
+_REMEMBER = 600.0  # seconds for which an nsqd is known that neither answers nor is listed
+
+Answer = TypeVar("Answer")
+
+_log = logging.getLogger(__name__)
+
+
+class Silence(NamedTuple):
+    """Why an nsqd did not answer, and the `pause` (seconds) that ends at `until` (monotonic)."""
+
+    error: str
+    pause: float
+    until: float
+
+
+class Nodes:
+    """What is known of the nsqds: those `listed` by topic (or with a pattern, under ""), and the `silent` by name."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.listed: dict[str, list[Nsqd]] = {}
+        self.silent: dict[str, Silence] = {}
+        self._settings = settings
+        self._known: dict[str, tuple[Nsqd, float]] = {}  # and when it was last listed, or answered
+        self._list_at = float("-inf")
+        self._pool: ThreadPoolExecutor | None = None
+        self._asked: dict[str, Future[Any]] = {}  # without an answer, by name
+
+    @property
+    def known(self) -> dict[str, Nsqd]:
+        """Those known, by name."""
+        return {name: nsqd for name, (nsqd, _) in self._known.items()}
+
+    def ask(self, question: Callable[[Nsqd], Answer], known: Iterable[Nsqd] = ()) -> dict[Nsqd, Answer]:
+        """Returns the answers of those listed or `known` that answer. DiscoveryError if no nsqlookupd answers and
+        nobody is known; other errors of the question as they are.
+
+        One that did not answer before is hardly waited for: its answer to this question may come at a later one.
+        """
+        self._find(known)
+        self._pool = self._pool or ThreadPoolExecutor(16)
+        for name, nsqd in self.known.items():
+            if name not in self._asked and (name not in self.silent or time.monotonic() >= self.silent[name].until):
+                self._asked[name] = self._pool.submit(question, nsqd)
+        answers = {}
+        for name, asked in list(self._asked.items()):
+            silence = self.silent.get(name)
+            try:
+                answer = asked.result(_PATIENCE if silence else None)
+            except DiscoveryError as error:
+                if not silence:
+                    _log.warning("%s; what it has is read when it is back", error)
+                pause = min(2 * silence.pause, _PAUSES[1]) if silence else _PAUSES[0]
+                self.silent[name] = Silence(str(error), pause, time.monotonic() + pause)
+            except TimeoutError:
+                continue
+            else:
+                if self.silent.pop(name, None):
+                    _log.warning("nsqd %s answers again", name)
+                if name in self._known:
+                    nsqd = self._known[name][0]
+                    self._known[name], answers[nsqd] = (nsqd, time.monotonic()), answer
+            del self._asked[name]
+        return answers
+
+    def _find(self, known: Iterable[Nsqd]) -> None:
+        now = time.monotonic()
+        for nsqd in known:
+            self._known.setdefault(nsqd.name, (nsqd, now))
+        if now >= self._list_at:
+            interval = _LIST_INTERVAL
+            for topic in self._settings.topics or ("",):
+                try:
+                    self.listed[topic] = find_nsqds(self._settings, topic)
+                    if not self.listed[topic]:
+                        interval = _NEW_TOPIC_INTERVAL
+                except DiscoveryError as error:
+                    if not self._known:
+                        raise
+                    _log.warning("%s; going on with the nsqds known so far", error)
+            self._list_at = now + interval
+        for listed in self.listed.values():
+            self._known.update((nsqd.name, (nsqd, now)) for nsqd in listed)
+        for name in [name for name, (_, heard) in self._known.items() if heard < now - _REMEMBER]:
+            del self._known[name]
+
+    def check_silent(self, is_required: bool = False) -> None:
+        """Raises DiscoveryError if an nsqd that is listed does not answer, unless 'failOnDataLoss' is false and it is
+        not required."""
+        listed = {nsqd.name for nsqds in self.listed.values() for nsqd in nsqds}
+        errors = "; ".join(silence.error for name, silence in self.silent.items() if name in listed)
+        if errors and is_required:
+            raise DiscoveryError(errors)
+        if errors and self._settings.fail_on_data_loss:
+            raise DiscoveryError(f"{errors} ('failOnDataLoss' = 'false' reads only the nsqds that answer)")
