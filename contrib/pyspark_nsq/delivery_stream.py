@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyspark_nsq.backlog import Backlog, Drain
-from pyspark_nsq.errors import OptionError, SpoolError
+from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.offsets import Offset, plan_tasks, report, share
 from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, tasks_of
@@ -39,7 +39,7 @@ class DeliveryStream:
 
     def next(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
         """The plan of the next batch, of `limit` messages at most; `start` itself if nothing waits."""
-        before = self._offset(start)
+        before = Offset.from_json(start)
         if before.batch == 0 and self._latest is None and self._settings.spool_location is not None:
             check_location(self._settings.spool_location)
         if self._drain is None:
@@ -72,7 +72,7 @@ class DeliveryStream:
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ReadPartition]:
         """The tasks of the batch that `end` plans. In a replay of a first batch, `start` is the initial offset of this
         reader and not of the one that planned it: the stream is that of `end`."""
-        before, after = self._offset(start), self._offset(end)
+        before, after = Offset.from_json(start), Offset.from_json(end)
         if after.batch == 0 or (before.stream, before.batch) == (after.stream, after.batch):
             return []
         if self._settings.spool:
@@ -83,7 +83,7 @@ class DeliveryStream:
 
     def commit(self, end: dict[str, Any]) -> None:
         """The sink has everything up to `end`."""
-        offset = self._offset(end)
+        offset = Offset.from_json(end)
         if not self._settings.spool or offset.batch == 0:
             return
         if self._retention is None:
@@ -93,15 +93,6 @@ class DeliveryStream:
             self._kept = self._retention.commit(offset.batch)
         except (OSError, SpoolError) as error:
             _log.warning("the spool is not tidied up: %s", error)  # next time
-
-    def _offset(self, value: dict[str, Any]) -> Offset:
-        offset = Offset.from_json(value)
-        if offset.channel != self._settings.channel:
-            raise OptionError(
-                f"option 'channel' is {self._settings.channel!r}, but the checkpoint belongs to a query that reads "
-                f"the channel {offset.channel!r}: expected that, or another checkpointLocation"
-            )
-        return offset
 
     def _spool(self, stream: str) -> Spool:
         return Spool.of(self._settings, stream)

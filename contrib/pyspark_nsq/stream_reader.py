@@ -57,9 +57,14 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _stream(self, offset: dict[str, Any] | None = None) -> DeliveryStream | RangeStream:
         """Returns what plans the batches. If `mode` is auto, the offset of a checkpoint decides which it is, or for a
-        new stream what the nsqds offer."""
+        new stream what the nsqds offer. OptionError if the offset is of another channel."""
+        settings = self._settings()
+        if offset is not None and (channel := offset.get("channel", settings.channel)) != settings.channel:
+            raise OptionError(
+                f"option 'channel' is {settings.channel!r}, but the checkpoint belongs to a query that reads the "
+                f"channel {channel!r}: expected that, or another checkpointLocation"
+            )
         if self._chosen is None:
-            settings = self._settings()
             mode = settings.mode
             if mode == "auto":
                 reads_ranges = is_ours(offset) if offset is not None else offers_ranges(settings)

@@ -11,9 +11,10 @@ from typing import NamedTuple
 from pyspark_nsq.discovery import Nsqd, depths
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.nodes import Nodes
+from pyspark_nsq.offsets import share
 from pyspark_nsq.options import EARLIEST, LATEST, Offsets, Settings
 from pyspark_nsq.ranges.node import Extent, Node, NoRanges
-from pyspark_nsq.ranges.positions import Log, Position, Positions, pieces, positions_of, split
+from pyspark_nsq.ranges.positions import Log, Position, Positions, pieces, positions_of
 from pyspark_nsq.ranges.reading import RangePartition
 
 _SPECIAL = {-2: EARLIEST, -1: LATEST}  # numbers that Kafka's source has for these
@@ -158,11 +159,11 @@ class Planner:
 
     def _limited(self, begins: Positions, ends: Mapping[Log, int], places: Mapping[Log, Place]) -> dict[Log, Position]:
         sizes = {log: end - begins[log].number for log, end in ends.items()}
-        taken = split(sizes, self._settings.max_messages_per_trigger)
+        taken = share(sizes, self._settings.max_messages_per_trigger)
         if self._settings.max_bytes_per_trigger is not None:
             means = {log: _mean_size(places[log].extent) for log in taken}
             volumes = {log: count * means[log] for log, count in taken.items()}
-            allowed = split(volumes, self._settings.max_bytes_per_trigger)
+            allowed = share(volumes, self._settings.max_bytes_per_trigger)
             taken = {log: min(count, -(-allowed[log] // means[log])) for log, count in taken.items()}
         result = {**begins}
         for log, count in taken.items():

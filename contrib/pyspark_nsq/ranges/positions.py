@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from pyspark_nsq.errors import NsqSourceError, OptionError
+from pyspark_nsq.errors import NsqSourceError
 
 VERSION = 1
 Log = tuple[str, str]  # topic, epoch
@@ -52,33 +52,17 @@ def is_ours(offset: Mapping[str, Any]) -> bool:
     return "positions" in offset
 
 
-def from_json(offset: Mapping[str, Any], channel: str) -> dict[Log, Position]:
-    """Returns the positions that `to_json` was given; NsqSourceError if they are not of a query with this channel."""
+def from_json(offset: Mapping[str, Any]) -> dict[Log, Position]:
+    """Returns the positions that `to_json` was given; NsqSourceError if they are not of such a query."""
     if not is_ours(offset) or offset.get("version") != VERSION:
         raise NsqSourceError(
             "the checkpoint was written by a query that reads deliveries, by another version of pyspark_nsq, or by "
             "another source: expected positions of version 1 ('mode' = 'deliveries' goes on with the former)"
         )
-    if offset.get("channel") != channel:
-        raise OptionError(
-            f"option 'channel' is {channel!r}, but the checkpoint belongs to a query that reads the channel "
-            f"{offset.get('channel')!r}: expected that, or another checkpointLocation"
-        )
     try:
         return positions_of(Position(**row) for row in offset["positions"])
     except TypeError as error:
         raise NsqSourceError(f"the checkpoint has positions that make no sense ({error!r}): {offset}") from None
-
-
-def split(sizes: Mapping[Log, int], limit: int | None) -> dict[Log, int]:
-    """Returns how much of each log a batch takes: `limit` together, each in proportion to what it has."""
-    total = sum(sizes.values())
-    if limit is None or total <= limit:
-        return dict(sizes)
-    shares = {log: size * limit // total for log, size in sizes.items()}
-    for log in sorted(sizes, key=lambda log: shares[log] - sizes[log])[: limit - sum(shares.values())]:
-        shares[log] += 1
-    return shares
 
 
 def pieces(start: int, end: int, count: int) -> list[tuple[int, int]]:

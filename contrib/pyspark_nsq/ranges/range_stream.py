@@ -33,7 +33,7 @@ class RangeStream:
 
     def next(self, start: dict[str, Any], _: int | None) -> dict[str, Any]:
         """Returns the end of the next batch; `start` itself if there is nothing new."""
-        positions = from_json(start, self._settings.channel)
+        positions = from_json(start)
         time.sleep(max(0.0, self._looked + _LOOK_INTERVAL - time.monotonic()))
         if self._is_draining and self._target is None:
             self._target = self._planner.latest()
@@ -51,11 +51,10 @@ class RangeStream:
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[RangePartition]:
         """Returns the tasks of the batch between these offsets."""
-        begins, ends = from_json(start, self._settings.channel), from_json(end, self._settings.channel)
-        return self._planner.tasks(begins, ends, of_stream=True)
+        return self._planner.tasks(from_json(start), from_json(end), of_stream=True)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Advances the channel: the sink has everything up to `end`."""
-        self._committed = from_json(end, self._settings.channel)
+        self._committed = from_json(end)
         self._planner.commit(self._committed)
         self._commit_again = time.monotonic() + _COMMIT_INTERVAL
