@@ -1,30 +1,21 @@
-"""Which nsqds there are, and how much waits in them: one HTTP request for each question, by the standard library.
+"""Which nsqds there are, and how much waits in them: one HTTP request for each question.
 
 nsqlookupds are asked in turn and their answers joined. One that doesn't answer is a warning as long as another one
 does: nsqds register with all of them.
 """
 
-import http.client
-import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from gnsqd.shared.client import reason
-from pyspark_nsq.client import name_of, tls_of
+from pyspark_nsq.client import name_of
 from pyspark_nsq.errors import DiscoveryError
+from pyspark_nsq.http_api import ask, hint_of
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
 
 _log = logging.getLogger(__name__)
-
-_LARGEST = 64 << 20  # bytes of an answer
-_HINTS = {
-    401: "'nsq.nsqd.http.token' must have one of its tokens",
-    403: "'nsq.nsqd.http.tls' asks by HTTPS; 'nsq.nsqd.http.token' must have the role full for ranges",
-}
 
 
 class Nsqd(NamedTuple):
@@ -87,7 +78,7 @@ def _configured(settings: Settings) -> list[Nsqd]:
 def _producers(lookupd: Address, topic: str, settings: Settings) -> list[Nsqd]:
     path = f"/lookup?{urlencode({'topic': topic})}" if topic else "/nodes"
     who = f"nsqlookupd {name_of(lookupd)}"
-    status, answer = _get(who, lookupd, path, settings.discovery_timeout)
+    status, answer = ask(who, lookupd, path, settings.discovery_timeout)
     if status == 404 and topic:
         return []  # a topic that nobody has
     if status != 200:
@@ -102,7 +93,7 @@ def _producers(lookupd: Address, topic: str, settings: Settings) -> list[Nsqd]:
             for host, tcp, http in nodes
         ]
     except (LookupError, TypeError, ValueError):
-        raise DiscoveryError(f"{who} does not answer as nsqlookupd does") from None
+        raise DiscoveryError(f"{who} does not answer as nsqlookupd does; is that its HTTP address?") from None
 
 
 def depths(settings: Settings, nsqd: Nsqd, topics: Sequence[str] = ()) -> dict[str, Depth]:
@@ -114,7 +105,7 @@ def depths(settings: Settings, nsqd: Nsqd, topics: Sequence[str] = ()) -> dict[s
     if len(topics) == 1:
         query["topic"] = topics[0]
     who = f"nsqd {nsqd.name}"
-    status, answer = _get(who, nsqd.http, f"/stats?{urlencode(query)}", settings.discovery_timeout, settings)
+    status, answer = ask(who, nsqd.http, f"/stats?{urlencode(query)}", settings.discovery_timeout, settings)
     if status != 200:
         text = f"{who} answered {status} to /stats at HTTP address {name_of(nsqd.http)}"
         raise DiscoveryError(text + hint_of(status))
@@ -136,42 +127,3 @@ def _depth(topic: Mapping[str, Any] | None, channel: str, started: int) -> Depth
             paused, consumers = paused or bool(one["paused"]), int(one["client_count"])
             return Depth(*counts, depth, True, True, paused, started, consumers)
     return Depth(topic=depth, topic_exists=True, paused=paused, start_time=started)
-
-
-def hint_of(status: int) -> str:
-    """Returns which options an nsqd may require that refuses a request with this status."""
-    return f" (option {_HINTS[status]})" if status in _HINTS else ""
-
-
-@contextmanager
-def request(
-    who: str, address: Address, path: str, timeout: float, settings: Settings | None = None, method: str = "GET"
-) -> Iterator[http.client.HTTPResponse]:
-    """Lends an answer; DiscoveryError, also if it breaks off. An nsqd is asked as its `settings` require."""
-    connection, headers, hint = http.client.HTTPConnection(*address, timeout=timeout), {}, ""
-    if settings is not None:
-        if settings.nsqd_http_tls:
-            connection = http.client.HTTPSConnection(*address, timeout=timeout, context=tls_of(settings))
-        if settings.nsqd_http_token:
-            headers = {"Authorization": f"Bearer {settings.nsqd_http_token}"}
-        if settings.nsqd_tcp_addresses and not settings.nsqd_http_addresses:
-            hint = " (from its TCP port; option 'nsq.nsqd.http.addresses' specifies another one)"
-    try:
-        connection.request(method, path, headers=headers)
-        yield connection.getresponse()
-    except (OSError, UnicodeError, http.client.HTTPException) as error:
-        what = "does not speak HTTP" if isinstance(error, http.client.HTTPException) else reason(error)
-        what, hint = (repr(error), "") if isinstance(error, http.client.IncompleteRead) else (what, hint)
-        raise DiscoveryError(f"{who} does not answer at HTTP address {name_of(address)}: {what}{hint}") from None
-    finally:
-        connection.close()
-
-
-def _get(who: str, address: Address, path: str, timeout: float, settings: Settings | None = None) -> tuple[int, Any]:
-    """Returns the status, and what the answer's JSON holds if that is 200."""
-    with request(who, address, path, timeout, settings) as response:
-        status, text = response.status, response.read(_LARGEST)
-    try:
-        return status, json.loads(text) if status == 200 else None
-    except (ValueError, RecursionError):
-        raise DiscoveryError(f"{who} answers something that is not JSON; is that its HTTP address?") from None

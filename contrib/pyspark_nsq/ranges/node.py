@@ -1,15 +1,15 @@
 """The HTTP API of one gnsqd, as far as it is about logs (gnsqd's documents: logs.md)."""
 
 import http.client
-import json
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from pyspark_nsq.client import name_of
-from pyspark_nsq.discovery import Nsqd, hint_of, request
+from pyspark_nsq.discovery import Nsqd
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError
+from pyspark_nsq.http_api import ask, hint_of, parse, request
 from pyspark_nsq.options import Settings
 
 
@@ -44,6 +44,7 @@ class Node:
 
     def __init__(self, nsqd: Nsqd, settings: Settings) -> None:
         self.nsqd = nsqd
+        self._who = f"nsqd {nsqd.name}"
         self._settings = settings
 
     def extent(self, topic: str, **more: str) -> Extent | None:
@@ -79,17 +80,18 @@ class Node:
 
     def _refuse(self, status: int, what: str, none: bool = False) -> None:
         address, hint = name_of(self.nsqd.http), hint_of(status)
-        text = f"nsqd {self.nsqd.name} answered {status} {what} at HTTP address {address}{hint}"
+        text = f"{self._who} answered {status} {what} at HTTP address {address}{hint}"
         raise NoRanges(f"{text}: ranges need gnsqd with --durability") if none else DiscoveryError(text)
 
     @contextmanager
     def messages(self, topic: str, epoch: str, start: int, end: int, **more: str) -> Iterator[http.client.HTTPResponse]:
         """Lends an answer with the records of a range, with `channel` skipping what that has finished. Unreadable."""
         query = {"topic": topic, "epoch": epoch, "from": str(start), "to": str(end), "format": "records", **more}
-        with self._request("GET", "/topic/messages", query, self._settings.read_timeout) as response:
+        path, timeout = f"/topic/messages?{urlencode(query)}", self._settings.read_timeout
+        with request(self._who, self.nsqd.http, path, timeout, self._settings) as response:
             if response.status != 200:
-                answer = _parse(response.read())
-                what = f"messages {start} to {end - 1} of topic {topic!r} at nsqd {self.nsqd.name}"
+                answer = parse(response.read())
+                what = f"messages {start} to {end - 1} of topic {topic!r} at {self._who}"
                 text = f"{what}: {response.status} {answer.get('message')}, {answer}"
                 text += self._settings.fail_on_data_loss * " ('failOnDataLoss' = 'false' leaves out what is missing)"
                 if response.status == 410 or answer.get("message") == "MESSAGES_DAMAGED":
@@ -99,19 +101,5 @@ class Node:
             yield response
 
     def _ask(self, method: str, path: str, **query: str) -> tuple[int, dict[str, Any]]:
-        with self._request(method, path, query, self._settings.discovery_timeout) as response:
-            return response.status, _parse(response.read())
-
-    def _request(
-        self, method: str, path: str, query: dict[str, str], timeout: float
-    ) -> AbstractContextManager[http.client.HTTPResponse]:
-        path = f"{path}?{urlencode(query)}"
-        return request(f"nsqd {self.nsqd.name}", self.nsqd.http, path, timeout, self._settings, method)
-
-
-def _parse(text: bytes) -> dict[str, Any]:
-    try:
-        answer = json.loads(text) if text else {}
-    except ValueError:
-        answer = {"message": text[:100].decode("utf-8", "replace")}
-    return answer if isinstance(answer, dict) else {"message": str(answer)}
+        path, timeout = f"{path}?{urlencode(query)}", self._settings.discovery_timeout
+        return ask(self._who, self.nsqd.http, path, timeout, self._settings, method)

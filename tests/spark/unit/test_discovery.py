@@ -118,7 +118,7 @@ OTHER = "does not answer as nsqlookupd does"
         (response("[]"), OTHER),
         (response('{"producers":[{"broadcast_address":5,"tcp_port":1,"http_port":2}]}'), OTHER),
         (response('{"producers":[{"broadcast_address":"a"}]}'), OTHER),
-        (response("<html>"), "answers something that is not JSON"),
+        (response("<html>"), OTHER),
         (response("{}", "500 Internal Server Error"), r"answered 500 to /lookup\?topic=t"),
         (b"NSQ\r\n\r\n", "does not answer at HTTP address .*: does not speak HTTP"),
     ],
