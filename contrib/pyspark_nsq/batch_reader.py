@@ -19,9 +19,10 @@ from pyspark import SparkFiles, TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_nsq.client import Client
-from pyspark_nsq.discovery import Depth, Nsqd, depths, find_nsqds
+from pyspark_nsq.discovery import depths
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError, plain_errors
-from pyspark_nsq.offsets import Key, Offset, plan_tasks
+from pyspark_nsq.nodes import Nodes
+from pyspark_nsq.offsets import Offset, plan_tasks
 from pyspark_nsq.options import Settings
 from pyspark_nsq.partitions import read_rows
 from pyspark_nsq.read_task import ReadPartition, tasks_of
@@ -104,29 +105,21 @@ def plan(settings: Settings, stream: str) -> list[ReadPartition]:
 def _look(settings: Settings, stream: str) -> Offset:
     """What is queued now, as the only batch of `stream`. Creates the channel if it is missing, so that nsqds keep for
     the next read what comes from now on."""
-    waiting: dict[Key, int] = {}
-    known: dict[str, Nsqd] = {}
-    asked: dict[Nsqd, dict[str, Depth]] = {}
+    nodes = Nodes(settings)
+    answers = nodes.ask(lambda nsqd: depths(settings, nsqd))
+    nodes.check_silent(is_required=True)
+    there = {(topic, nsqd): at for nsqd, found in answers.items() for topic, at in found.items() if at.topic_exists}
     for name in settings.topics or ("",):
-        nsqds = find_nsqds(settings, name)
-        asked |= {nsqd: depths(settings, nsqd) for nsqd in nsqds if nsqd not in asked}
-        found = {
-            (topic, nsqd): there
-            for nsqd in nsqds
-            for topic, there in asked[nsqd].items()
-            if there.topic_exists and name in ("", topic)
-        }
-        if not found:
+        if not any(name in ("", topic) for topic, _ in there):
             what = f"the topic {name!r}" if name else f"a topic that matches {settings.topic_pattern!r}"
-            names = f": asked {', '.join(nsqd.name for nsqd in nsqds)}" if nsqds else ""
-            raise DiscoveryError(f"no nsqd has {what}{names}")
-        for (topic, nsqd), there in found.items():
-            with Client.connect(nsqd.tcp, settings) as client:  # or tasks would find the wrong address
-                if not there.channel_exists:
-                    client.subscribe(topic, settings.channel)
-            # The topic's queued messages move over into the channel.
-            waiting[topic, nsqd.name] = there.channel + there.topic
-            known[nsqd.name] = nsqd
+            asked = ", ".join(nsqd.name for nsqd in nodes.listed[name])
+            raise DiscoveryError(f"no nsqd has {what}{asked and ': asked '}{asked}")
+    for (topic, nsqd), at in there.items():
+        with Client.connect(nsqd.tcp, settings) as client:  # or tasks would find the wrong address
+            if not at.channel_exists:
+                client.subscribe(topic, settings.channel)
+    # The topic's queued messages move over into the channel.
+    waiting = {(topic, nsqd.name): at.channel + at.topic for (topic, nsqd), at in there.items()}
     min_partitions = settings.min_partitions
     if settings.peek:  # by one task each, since a second one would see what the first one has requeued
         seen = {key: min(count, settings.max_in_flight) for key, count in waiting.items()}
@@ -134,7 +127,7 @@ def _look(settings: Settings, stream: str) -> Offset:
             _log.warning("'peek' shows %d of %d messages: see 'maxInFlight'", sum(seen.values()), sum(waiting.values()))
         waiting, min_partitions = seen, None
     chains = plan_tasks(waiting, settings.max_in_flight, min_partitions)
-    return Offset(stream, 1, settings.channel, chains, known)
+    return Offset(stream, 1, settings.channel, chains, nodes.known)
 
 
 def check_retry(settings: Settings, task: ReadPartition | None) -> None:
