@@ -55,19 +55,12 @@ class Offset:
                 "it was written by another version of pyspark_nsq, or by another source"
             )
         try:
-            return cls(
-                str(value["stream"]),
-                int(value["batch"]),
-                str(value["channel"]),
-                [
-                    (str(name), [{topic: int(quota) for topic, quota in task.items()} for task in tasks])
-                    for name, tasks in value["chains"]
-                ],
-                {
-                    name: Nsqd(name, (str(tcp_host), int(tcp_port)), (str(http_host), int(http_port)))
-                    for name, (tcp_host, tcp_port, http_host, http_port) in value["addresses"].items()
-                },
-            )
+            chains = [(name, [dict(task) for task in tasks]) for name, tasks in value["chains"]]
+            nsqds = {
+                name: Nsqd(name, (tcp_host, tcp_port), (http_host, http_port))
+                for name, (tcp_host, tcp_port, http_host, http_port) in value["addresses"].items()
+            }
+            return cls(value["stream"], int(value["batch"]), value["channel"], chains, nsqds)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise NsqSourceError(f"the checkpoint has an offset that makes no sense ({error!r}): {value}") from None
 
