@@ -7,7 +7,7 @@ published again when Spark runs the task, or the batch of a stream, once more. A
 again, a row or message that NSQ does not take, therefore ends a task without failing it: the driver raises it instead.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -57,14 +57,6 @@ class Rejected(WriterCommitMessage):
     error: str
 
 
-@plain_errors()
-def raise_rejected(messages: Sequence[WriterCommitMessage | None]) -> None:
-    """On the driver: WriteError if a task met what NSQ does not take."""
-    errors = sorted({message.error for message in messages if isinstance(message, Rejected)})
-    if errors:
-        raise WriteError("; ".join(errors))
-
-
 class _Writer:
     """What both writers do; pickled to the executors."""
 
@@ -95,16 +87,17 @@ class _Writer:
             publisher.close()
         return WriterCommitMessage()
 
+    @plain_errors()
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
+        """On the driver: WriteError if a task met what NSQ does not take."""
+        errors = sorted({message.error for message in messages if isinstance(message, Rejected)})
+        if errors:
+            raise WriteError("; ".join(errors))
+
 
 class NsqWriter(_Writer, DataSourceArrowWriter):
     """Of a batch."""
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        raise_rejected(messages)
-
 
 class NsqStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Of a stream."""
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        raise_rejected(messages)
