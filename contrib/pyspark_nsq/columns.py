@@ -22,21 +22,14 @@ from gnsqd.shared.client import FRAME_HEAD, Frames
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.segment import ID_LENGTH, fixed_size_ids, split_ids
 
-MESSAGE_COLUMNS = (
-    ("value", "BINARY"),
-    ("topic", "STRING"),
-    ("channel", "STRING"),
-    ("nsqd", "STRING"),
-    ("message_id", "STRING"),
-    ("timestamp", "TIMESTAMP"),
-    ("timestamp_ns", "LONG"),
-    ("attempts", "INT"),
+MESSAGE_DDL = (
+    "value BINARY, topic STRING, channel STRING, nsqd STRING, message_id STRING, "
+    "timestamp TIMESTAMP, timestamp_ns LONG, attempts INT"
 )
-MESSAGE_DDL = ", ".join(f"{name} {kind}" for name, kind in MESSAGE_COLUMNS)
 SCHEMA_DDL = f"{MESSAGE_DDL}, offset LONG"
 MOMENT = pa.timestamp("us", tz="UTC")
 _TYPES = {"BINARY": pa.binary(), "STRING": pa.string(), "TIMESTAMP": MOMENT, "LONG": pa.int64(), "INT": pa.int32()}
-MESSAGE_SCHEMA = pa.schema([(name, _TYPES[kind]) for name, kind in MESSAGE_COLUMNS])
+MESSAGE_SCHEMA = pa.schema([(name, _TYPES[kind]) for name, kind in map(str.split, MESSAGE_DDL.split(", "))])
 ARROW_SCHEMA = MESSAGE_SCHEMA.append(pa.field("offset", pa.int64()))
 _STORED = pa.schema([ARROW_SCHEMA.field(name) for name in ("value", "timestamp_ns", "attempts")])
 

@@ -57,11 +57,9 @@ def find_nsqds(settings: Settings, topic: str = "") -> list[Nsqd]:
     failures = []
     for address in settings.lookupd_http_addresses:
         try:
-            producers = _producers(address, topic, settings)
+            found |= {nsqd.name: nsqd for nsqd in _producers(address, topic, settings)}
         except DiscoveryError as error:
             failures.append(error)
-            continue
-        found.update((nsqd.name, nsqd) for nsqd in producers)
     if failures and len(failures) == len(settings.lookupd_http_addresses):
         raise DiscoveryError("; ".join(map(str, failures)))
     for failure in failures:
