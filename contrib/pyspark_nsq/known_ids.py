@@ -42,22 +42,18 @@ class IdsFile(NamedTuple):
     low: bytes
     high: bytes
 
-    @classmethod
-    def of(cls, path: str) -> "IdsFile | None":
-        """None if the name is none of an ids file."""
-        if not (match := _NAME.fullmatch(os.path.basename(path))):
-            return None
-        batch, messages, started, doubt, low, high = match.groups()
-        return cls(
-            path, int(batch), int(messages), int(started), doubt == "confirmed", bytes.fromhex(low), bytes.fromhex(high)
-        )
-
 
 def ids_files(spool: Spool, nsqd: str | None = None) -> list[IdsFile]:
     """Returns the ids files of a stream, or those of one nsqd."""
     nsqds = map(unquote, names_in(os.path.join(spool.directory, "ids"))) if nsqd is None else [nsqd]
-    paths = [os.path.join(where, name) for where in map(spool.ids_directory, nsqds) for name in sorted(names_in(where))]
-    return [file for path in paths if (file := IdsFile.of(path))]
+    files = []
+    for directory in map(spool.ids_directory, nsqds):
+        for match in filter(None, map(_NAME.fullmatch, sorted(names_in(directory)))):
+            batch, messages, started = map(int, match.group(1, 2, 3))
+            low, high = map(bytes.fromhex, match.group(5, 6))
+            path = os.path.join(directory, match[0])
+            files.append(IdsFile(path, batch, messages, started, match[4] == "confirmed", low, high))
+    return files
 
 
 def archive(spool: Spool, batch: int) -> int:
@@ -101,11 +97,8 @@ def _ids_of_file(path: str) -> dict[str, bytes]:
 
 
 def _is_among(ids: bytes, id: bytes) -> bool:
-    def id_at(index: int) -> bytes:
-        return ids[ID_LENGTH * index : ID_LENGTH * (index + 1)]
-
-    at = bisect_left(range(len(ids) // ID_LENGTH), id, key=id_at)
-    return id_at(at) == id
+    at = bisect_left(range(0, len(ids), ID_LENGTH), id, key=lambda begin: ids[begin : begin + ID_LENGTH])
+    return ids[ID_LENGTH * at : ID_LENGTH * (at + 1)] == id
 
 
 @lru_cache(maxsize=256)
