@@ -102,7 +102,8 @@ class Drain:
     def __init__(self, backlog: Backlog, msg_timeout_ms: int | None) -> None:
         self._backlog = backlog
         self.wait = _SCAN + (_MSG_TIMEOUT if msg_timeout_ms is None else msg_timeout_ms / 1000)
-        self._left: dict[Key, int] | None = None
+        self._is_new = True
+        self._left: dict[Key, int] = {}
         self._vain: dict[Key, int] = {}
         self._planned: tuple[int, Mapping[Key, int]] = (0, {})
 
@@ -111,8 +112,9 @@ class Drain:
         as `Nodes.check_silent`, at its begin and end."""
         deadline = time.monotonic() + self.wait
         self._backlog.look(before)
-        if self._left is None:
+        if self._is_new:
             self._backlog.nodes.check_silent()
+            self._is_new = False
             self._left = {key: at.channel + at.topic + at.in_flight + at.deferred for key, at in self._depths()}
         else:
             self._account(before, spool)
@@ -129,31 +131,26 @@ class Drain:
 
     def plan(self, batch: int, counts: Mapping[Key, int]) -> None:
         """These are to be read by that batch."""
-        assert self._left is not None
         self._planned = batch, {key: count for key, count in counts.items() if count}
-        for key, count in self._planned[1].items():
-            self._left[key] -= count
 
     def _depths(self) -> list[tuple[Key, Depth]]:
         return [(key, at) for key, at in self._backlog.depths.items() if not at.paused]
 
     def _waiting(self) -> dict[Key, int]:
-        assert self._left is not None
         return {
             key: min(at.waiting, self._left.get(key, 0)) if self._vain.get(key, 0) < _VAIN_BATCHES else 0
             for key, at in self._backlog.depths.items()
         }
 
     def _account(self, before: Offset, spool: Spool | None) -> None:
-        """Take back what was planned and not read."""
-        assert self._left is not None
+        """Subtract what the batch planned last has read, if it is the batch `before`."""
         batch, counts = self._planned
         self._planned = 0, {}
+        if batch != before.batch:
+            return
         # Of a batch that is committed the spool may have forgotten the segments.
         read = spool.messages(batch) if spool is not None and batch > spool.committed() else counts
         for key, count in counts.items():
-            taken = 0
-            if batch == before.batch:
-                taken = read.get(key, 0)
-                self._vain[key] = 0 if taken else self._vain.get(key, 0) + 1
-            self._left[key] += max(0, count - taken)
+            taken = min(count, read.get(key, 0))
+            self._left[key] -= taken
+            self._vain[key] = 0 if taken else self._vain.get(key, 0) + 1

@@ -183,8 +183,7 @@ class Planner:
 
     def tasks(self, start: Positions, end: Positions, of_stream: bool = False) -> list[RangePartition]:
         """Returns the tasks for the messages from `start` to `end`; DiscoveryError if nobody has one of the logs."""
-        sizes = {log: position.number - _begin(start, position) for log, position in end.items()}
-        sizes = {log: size for log, size in sizes.items() if size > 0}
+        sizes = {log: size for log, last in end.items() if (size := last.number - _begin(start, last)) > 0}
         if any(log not in self.places for log in sizes):
             self.look()
         tasks = []
