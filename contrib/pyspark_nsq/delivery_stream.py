@@ -16,7 +16,7 @@ from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.offsets import Offset, plan_tasks, report, share
 from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, tasks_of
-from pyspark_nsq.retention import Retention, inspect
+from pyspark_nsq.retention import Retention, others_of
 from pyspark_nsq.spool import Spool, check_location
 
 _log = logging.getLogger(__name__)
@@ -99,16 +99,9 @@ class DeliveryStream:
 
     def _warn_of_other_streams(self, stream: str) -> None:
         """A new stream does not read what another one, whose checkpoint may be deleted, has left in the spool."""
-        location = self._spool(stream).location
-        try:
-            reports = inspect(location)
-        except (OSError, SpoolError):  # there is none yet; or making this stream's directory will fail with the reason
-            return
-        for other in reports:
-            same = other.channel == self._settings.channel and not set(self._settings.subscription).isdisjoint(
-                other.topics
-            )
-            if other.kind == "readStream" and same and other.uncommitted_messages and other.stream != stream:
+        location = self._settings.spool_location
+        for other in others_of(self._settings, "readStream"):
+            if other.takes_from(self._settings) and other.uncommitted_messages and other.stream != stream:
                 _log.warning(
                     f"the spool at {location} has {other.uncommitted_messages} messages of stream {other.stream} that "
                     "are not committed. This query is a new stream and does not read them: if the checkpoint of that "

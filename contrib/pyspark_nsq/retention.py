@@ -114,6 +114,10 @@ class StreamReport:
     bytes: int = 0
     damaged: int = 0
 
+    def takes_from(self, settings: Settings) -> bool:
+        """True if it takes messages of the channel and of a topic of the settings."""
+        return self.channel == settings.channel and not set(self.topics).isdisjoint(settings.subscription)
+
 
 def inspect(location: str) -> list[StreamReport]:
     """All streams of a spool, by age; SpoolError if there is no such directory."""
@@ -156,21 +160,24 @@ def _inspect(spool: Spool) -> StreamReport:
     return report
 
 
+def others_of(settings: Settings, kind: str) -> list[StreamReport]:
+    """Returns the streams of a kind in the spool of the settings, before a new one begins."""
+    try:
+        return [report for report in inspect(settings.spool_location or "") if report.kind == kind]
+    except (OSError, SpoolError):  # there is none yet; or making the new one's directory will fail with the reason
+        return []
+
+
 def check_other_reads(settings: Settings, session: str) -> None:
     """Raises SpoolError, before a batch read begins in `session`, if a read without a name took messages of its channel
     in another session, since nothing else would read them; in this one, where its frame is, warns. Deletes old reads.
     """
     location = settings.spool_location or ""
-    try:
-        reads = [report for report in inspect(location) if report.kind == "read"]
-    except (OSError, SpoolError):  # there is none yet; or making this read's directory will fail with the reason
-        return
+    reads = others_of(settings, "read")
     unnamed = [read for read in reads if read.session and read.messages]
     lost = [read for read in unnamed if read.session != session and settings.fail_on_data_loss]
-    same = [
-        read for read in unnamed if read.channel == settings.channel and set(read.topics) & set(settings.subscription)
-    ]
-    for read in [] if settings.read_id else sorted(same, key=lost.__contains__)[-1:]:
+    rivals = [read for read in unnamed if read.takes_from(settings) and settings.read_id is None]
+    for read in sorted(rivals, key=lost.__contains__)[-1:]:
         name, _ = split_chain_name(read.stream)
         text = (
             f"the spool at {location} has {read.messages} messages of channel {read.channel}, which another batch read "
