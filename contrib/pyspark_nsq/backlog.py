@@ -143,7 +143,7 @@ class Drain:
         }
 
     def _account(self, before: Offset, spool: Spool | None) -> None:
-        """Subtract what the batch planned last has read, if it is the batch `before`."""
+        """Subtracts what the batch planned last has read, if it is the batch `before`."""
         batch, counts = self._planned
         self._planned = 0, {}
         if batch != before.batch:

@@ -34,11 +34,11 @@ class DeliveryStream:
         self._kept: dict[str, int] = {}  # in the spool, at the last commit
 
     def initial(self) -> dict[str, Any]:
-        """Nothing read yet, of a new stream."""
+        """Returns the offset of a new stream, which has read nothing yet."""
         return Offset(uuid.uuid4().hex, 0, self._settings.channel).to_json()
 
     def next(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
-        """The plan of the next batch, of `limit` messages at most; `start` itself if nothing waits."""
+        """Returns the plan of the next batch, of `limit` messages at most; `start` itself if nothing waits."""
         before = Offset.from_json(start)
         if before.batch == 0 and self._latest is None and self._settings.spool_location is not None:
             check_location(self._settings.spool_location)
@@ -66,12 +66,12 @@ class DeliveryStream:
 
     @property
     def report(self) -> dict[str, Any] | None:
-        """What is unread and in flight besides the batch planned last, and what the spool has of committed ones."""
+        """The messages unread and in flight besides the batch planned last, and the figures of the spool."""
         return self._latest and self._latest | self._kept
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ReadPartition]:
-        """The tasks of the batch that `end` plans. In a replay of a first batch, `start` is the initial offset of this
-        reader and not of the one that planned it: the stream is that of `end`."""
+        """Returns the tasks of the batch that `end` plans. In a replay of a first batch, `start` is the initial offset
+        of this reader and not of the one that planned it: the stream is that of `end`."""
         before, after = Offset.from_json(start), Offset.from_json(end)
         if after.batch == 0 or (before.stream, before.batch) == (after.stream, after.batch):
             return []
@@ -82,7 +82,7 @@ class DeliveryStream:
         return tasks_of(after, self._settings)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The sink has everything up to `end`."""
+        """Notes that the sink has everything up to `end`, and deletes what the spool need not keep."""
         offset = Offset.from_json(end)
         if not self._settings.spool or offset.batch == 0:
             return

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Silence(NamedTuple):
-    """Why an nsqd did not answer, and the `pause` (seconds) that ends at `until` (monotonic)."""
+    """The error of an nsqd that did not answer, and the `pause` (seconds) that ends at `until` (monotonic)."""
 
     error: str
     pause: float
@@ -35,7 +35,7 @@ class Silence(NamedTuple):
 
 
 class Nodes:
-    """What is known of the nsqds: those `listed` by topic (or with a pattern, under ""), and the `silent` by name."""
+    """Owns what is known of the nsqds: those `listed` by topic (with a pattern, under ""), and the `silent` by name."""
 
     def __init__(self, settings: Settings) -> None:
         self.listed: dict[str, list[Nsqd]] = {}

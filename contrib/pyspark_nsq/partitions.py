@@ -31,7 +31,7 @@ def read_rows(partition: "InputPartition | None") -> Generator[pa.RecordBatch, N
 
 
 def mute_broken_sockets() -> None:
-    """Let writes to sockets of this process whose other end is closed go nowhere.
+    """Lets writes to sockets of this process whose other end is closed go nowhere.
 
     When Spark has rows enough it closes its connection to the Python worker, and the worker, which ends then, would
     print a traceback (BrokenPipeError) for the rows that it still holds.

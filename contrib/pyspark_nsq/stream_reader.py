@@ -44,7 +44,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._end: dict[str, Any] | None = None  # of the last batch whose tasks were planned
 
     def _settings(self) -> Settings:
-        """OptionError if they are wrong, or limit a batch and this Spark cannot."""
+        """Returns the settings; OptionError if they are wrong, or limit a batch and this Spark cannot."""
         if isinstance(self._given, OptionError):
             raise self._given
         for name, field in _LIMITS.items():
@@ -82,7 +82,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read what there is at the next look, and no more."""
+        """Limits the query to what there is at the first look."""
         self._is_draining = True
 
     @plain_errors()
@@ -112,5 +112,5 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_rows(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The sink has everything up to `end`."""
+        """Notes that the sink has everything up to `end`."""
         self._stream(end).commit(end)
