@@ -63,8 +63,8 @@ class Nodes:
             if name not in self._asked and (name not in self.silent or time.monotonic() >= self.silent[name].until):
                 self._asked[name] = self._pool.submit(question, nsqd)
         answers = {}
-        for name, asked in list(self._asked.items()):
-            silence = self.silent.get(name)
+        for name in list(self._asked):
+            asked, silence = self._asked.pop(name), self.silent.get(name)
             try:
                 answer = asked.result(_PATIENCE if silence else None)
             except DiscoveryError as error:
@@ -73,14 +73,14 @@ class Nodes:
                 pause = min(2 * silence.pause, _PAUSES[1]) if silence else _PAUSES[0]
                 self.silent[name] = Silence(str(error), pause, time.monotonic() + pause)
             except TimeoutError:
-                continue
+                self._asked[name] = asked
             else:
                 if self.silent.pop(name, None):
                     _log.warning("nsqd %s answers again", name)
                 if name in self._known:
                     nsqd = self._known[name][0]
-                    self._known[name], answers[nsqd] = (nsqd, time.monotonic()), answer
-            del self._asked[name]
+                    self._known[name] = nsqd, time.monotonic()
+                    answers[nsqd] = answer
         return answers
 
     def _find(self, known: Iterable[Nsqd]) -> None:
