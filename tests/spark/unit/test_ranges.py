@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -345,22 +345,6 @@ def test_topics_that_match_a_pattern_are_read_from_their_beginning(
     away.start()
     assert [(row["topic"], row["offset"]) for row in stream.next()] == [("x1", 3), ("x1", 4)]
     assert len(batch(here, away, **pattern)) == 7
-
-
-def test_stream_goes_on_without_nsqlookupd(durable: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(*_: object) -> NoReturn:
-        raise DiscoveryError("no nsqlookupd answers")
-
-    nsqd = durable()
-    stream = Stream(nsqd)
-    monkeypatch.setattr(nodes, "find_nsqds", find)
-    monkeypatch.setattr(nodes, "_LIST_INTERVAL", 0.0)
-    publish(nsqd, "t", b"1")
-    end = stream.reader.latestOffset(stream.checkpoint)
-    assert numbers(read(*stream.reader.partitions(stream.checkpoint, end))) == [1]
-    stream.restart()
-    with pytest.raises(DiscoveryError, match="no nsqlookupd answers"):
-        stream.next()
 
 
 def test_channel_is_advanced_later_if_its_nsqd_was_away(durable: Factory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,17 +152,6 @@ def test_an_nsqd_that_left_discovery_is_read_while_it_answers(
     assert quotas(reader, end) == {"node:4250": [1]}
 
 
-def test_an_nsqd_that_is_away_holds_up_nobody(
-    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
-) -> None:
-    nsqds[0].up = False
-    nsqds[1].publish(2)
-    reader = NsqStreamReader(settings)
-    for _ in range(3):
-        assert quotas(reader) == {"node:4250": [2]}
-    assert len(caplog.records) == 1, "one warning, not one for each look"
-
-
 def test_an_nsqd_that_is_away_is_asked_again_after_pauses_that_grow(
     settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
