@@ -408,7 +408,8 @@ def transfer(
 
     Returns the errors of nodes, and whether Ctrl-C or SIGTERM ended it.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if threading.current_thread() is threading.main_thread():  # not for the page
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     count, moved, interrupted = source.count, 0, False
     consumer: Any = ClusterConsumer(cluster, [topic], source.options)
     if source.begin is not None:

@@ -103,7 +103,7 @@ def progress(
 ) -> AbstractContextManager[Advance]:
     """Show the progress of `with`, which gets a function to call with the number of further `unit` done. Nothing is
     shown if standard error is not a terminal. `unit` "bytes" is shown in kB and MB."""
-    if not (shown and is_terminal(sys.stderr)):
+    if not (shown and is_terminal(sys.stderr)) or _COLLECTED.get() is not None:
         return nullcontext(lambda count: None)
     from nsqadmin_cli.render.progress import progress  # imported late: what it needs loads slowly
 
@@ -134,7 +134,8 @@ _COLLECTED: ContextVar[list[str] | None] = ContextVar("collected", default=None)
 
 @contextmanager
 def collected(texts: list[str]) -> Iterator[None]:
-    """Adds what `note` and `report` print in `with`, in this thread, to `texts` instead."""
+    """Adds what `note` and `report` print in `with`, in this thread, to `texts` instead. Nothing is asked on the
+    terminal, and no progress is shown there."""
     token = _COLLECTED.set(texts)
     try:
         yield

@@ -13,9 +13,10 @@ import click
 
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.errors import AdminError, NotFound
+from nsqadmin_cli.message import MOST
 from nsqadmin_cli.output import Confirm, Made, Output, collected
 from nsqadmin_cli.table import ALWAYS, Block, Grid, Paragraph, Table
-from nsqadmin_cli.units import printable
+from nsqadmin_cli.units import plural, printable
 from nsqadmin_cli.web.http import HTTPError, Request, Response
 from nsqadmin_cli.web.present import HTMLTable, address_of, facts, html_table, node_address, query
 from nsqadmin_cli.web.site import Page, Site
@@ -99,6 +100,13 @@ def _number(given: Values, name: str, kind: type[int] | type[float]) -> Any:
         raise click.UsageError(f"--{name}: {printable(repr(text), 100)} is not a number.") from None
 
 
+def _limit(given: Values, default: int) -> int:
+    limit: int | None = _number(given, "limit", int)
+    if limit is not None and not 0 < limit <= MOST:
+        raise click.UsageError(f"--limit: {limit} is not 1 to {MOST}.")
+    return limit or default
+
+
 def _rewind(cluster: Cluster, output: Output, confirm: Confirm, given: Values) -> object:
     from nsqadmin_cli.commands.rewind import rewind
 
@@ -117,13 +125,28 @@ def _rules(cluster: Cluster, output: Output, confirm: Confirm, given: Values) ->
 def _deferred(cluster: Cluster, output: Output, confirm: Confirm, given: Values) -> object:
     from nsqadmin_cli.commands.deferred import deferred
 
-    limit = _number(given, "limit", int) or 20
-    if not 0 < limit <= 1000:
-        raise click.UsageError("--limit: expected 1 to 1000.")
     if "cancel" not in given:
         confirm = Confirm(yes=False, dry_run=False)  # which the command accepts without --cancel
-    values = {"limit": limit, "since": given.get("from"), "cancel": given.get("cancel")}
+    values = {"limit": _limit(given, 20), "since": given.get("from"), "cancel": given.get("cancel")}
     return _call(deferred, cluster, output, confirm, given["topic"], given["channel"], **values)
+
+
+def _replay_dead(cluster: Cluster, output: Output, confirm: Confirm, given: Values) -> object:
+    from nsqadmin_cli.commands.replay_dead import replay_dead
+
+    places = {"topic": given["topic"], "channel": given["channel"], "destination": given.get("to")}
+    limit = _limit(given, 100)
+    more = {"limit": limit, "dry_run": not confirm.yes, "rate": 0.0, "auth_secret": ""}
+    return _call(replay_dead, cluster, output, **places, **more)
+
+
+def _plan_of_replay(given: Values) -> str:
+    if not (limit := given.get("limit", "")).isdecimal():
+        return ""  # or an error
+    to = given.get("to") or "the topics that they come from"
+    return (
+        f"At most {plural(int(limit[:9]), 'message')} will be published again to {to}. All channels there receive them."
+    )
 
 
 def _drain(cluster: Cluster, output: Output, confirm: Confirm, given: Values) -> object:
@@ -194,6 +217,19 @@ TOOLS = {
         (Field("limit", "At most", "20"), Field("from", "Due from", "a time, or as in 7d")),
         "Show",
         _deferred,
+    ),
+    "replay-dead": Tool(
+        "Replay dead letters",
+        "gnsqd moves messages that failed too often to a dead-letter topic. They are published again with new ids, and "
+        "finished there. Nothing is lost, but a run that ends early may leave duplicates.",
+        False,
+        (
+            Field("limit", "At most", "a number of messages, as in 100", is_required=True),
+            Field("to", "To another topic", "instead of the topics that they come from"),
+        ),
+        "Show the plan",
+        _replay_dead,
+        plan=_plan_of_replay,
     ),
     "drain": Tool(
         "Drain",

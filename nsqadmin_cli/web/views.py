@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gnsqd.broker.dead_letter_format import dead_letter_topic
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import TopicStats
 from nsqadmin_cli.commands.nodes import Listed
@@ -274,6 +275,7 @@ def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
             "whole": found,
             "facts": rows,
             "flow": _rates(seen, (topic, name)),
+            "has_dead_letters": dead_letter_topic(topic, name) in seen.topic_shares,
             "paused": _paused(shares),
             "trend": trend_of(site.monitor.trend(topic, name)),
             "charts": _charts(site, topic, name),

@@ -98,6 +98,30 @@ def test_a_node_that_cannot_do_it_is_an_error_on_the_page(capfd: pytest.CaptureF
     assert capfd.readouterr().err == ""
 
 
+def test_dead_letters_are_shown_and_replayed(gnsqd: Daemon) -> None:
+    app = App([address(gnsqd)])
+    assert "/replay-dead" not in app.get("/topics/t/c").text
+    header = {
+        "id": "0" * 16,
+        "topic": "t",
+        "channel": "c",
+        "attempts": 5,
+        "timestamp": 1,
+        "reason": "timed out",
+        "died": 2,
+    }
+    publish(gnsqd, "t.c.dead", json.dumps(header).encode() + b"\nfirst", json.dumps(header).encode() + b"\nsecond")
+    eventually(lambda: gnsqd.stats("t.c.dead")["topics"][0]["depth"] == 2)
+    app.app._site.monitor.changed()
+    assert "/replay-dead" in app.get("/topics/t/c").text
+    assert "Would publish 2 messages" in app.page(f"/replay-dead?{PLACE}")
+    assert "At most 1 message will be published again to" in app.page(f"/replay-dead?{PLACE}&limit=1")
+    assert app.get(f"/replay-dead?{PLACE}&limit=0").status == 400
+    assert gnsqd.channel_stats("t", "c")["depth"] == 0
+    assert "Published 1 message (5 B) to t" in confirmed(app, "replay-dead", topic="t", channel="c", limit="1")
+    wait_for(gnsqd, "t", "c", depth=1)
+
+
 def channels(daemon: Daemon) -> int:
     return len(daemon.stats()["topics"][0]["channels"])
 
