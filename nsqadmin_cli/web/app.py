@@ -211,10 +211,12 @@ class Application:
         return Response(error.status, self._site.render(request, page), headers=challenge)
 
     def _prefers_json(self, request: Request) -> bool:
-        """Returns True for clients that ask for JSON, and for programs at an address that is unknown to nsqadmin."""
+        """True for clients that ask for JSON and not for a page, and, as nsqadmin does it, for programs that ask for
+        nothing special at an unknown address."""
         accepted = request.header("accept") or ""
-        is_known = any(_matches(route.pattern, request.segments) for route in ROUTES)
-        return "text/html" not in accepted and ("application/json" in accepted or not is_known)
+        if "text/html" in accepted:
+            return False
+        return "application/json" in accepted or not any(_matches(one.pattern, request.segments) for one in ROUTES)
 
     def _stream(self, request: Request) -> Generator[bytes]:
         """The live part of the page at the target `at`."""

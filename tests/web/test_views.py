@@ -125,10 +125,9 @@ def test_an_unknown_address_is_a_page_or_json_for_a_client_that_asks_for_it() ->
     app = App([DOWN])
     assert app.get("/nope", Accept="text/html,*/*").shown.startswith("Not found · gnsqadmin")
     assert "No page has this address." in app.get("/a/b/c/d", Accept="text/html").shown
-    assert app.get("/nope").json() == {"message": "NOT_FOUND"}
     assert "This address cannot be used in this way." in app.ask("DELETE", "/nodes", **OWN).shown
-    assert app.get("/nope", Accept="application/json").json() == {"message": "NOT_FOUND"}
-    assert app.get("/api/nope").json() == {"message": "NOT_FOUND"}
+    assert app.get("/done/none", Accept="application/json").json() == {"message": "This result is no longer kept."}
+    assert app.get("/nope").json() == app.get("/api/nope").json() == {"message": "NOT_FOUND"}
 
 
 def test_names_of_a_hostile_node_are_text_everywhere() -> None:
