@@ -100,15 +100,22 @@ _LIVE = (views.overview, views.topic, views.channel, views.nodes, views.node, vi
 
 class Application:
     """One page of one cluster. `commands` are shown as remedies. With `own_tokens` the tokens of the page are those of
-    its node, which then gets the user's."""
+    its node, which then gets the user's. Every page links to `grafana_url`, if it is not empty."""
 
     def __init__(
-        self, cluster: Cluster, commands: Commands, security: Security, log: Logger, *, own_tokens: bool = False
+        self,
+        cluster: Cluster,
+        commands: Commands,
+        security: Security,
+        log: Logger,
+        *,
+        own_tokens: bool = False,
+        grafana_url: str = "",
     ) -> None:
         self._log = log
         self._security = security
         self._own_tokens = own_tokens
-        self._site = Site(cluster, Monitor(cluster, commands), security)
+        self._site = Site(cluster, Monitor(cluster, commands), security, grafana_url)
         self._pool = ThreadPool(_THREADS)
         live_pool = ThreadPool(_LIVE_THREADS)
         self._live = Live(lambda render: live_pool.apply(render))

@@ -4,9 +4,16 @@ import signal
 
 from gnsqd.log import Level, Logger
 from gnsqd.shared.errors import StartError
-from nsqadmin_cli.command_base import command, flag, option
+from nsqadmin_cli.command_base import Parsed, command, flag, option
 from nsqadmin_cli.context import ClusterSettings, Commands
 from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.units import printable
+
+
+def _url(text: str) -> str:
+    if text and not text.startswith(("http://", "https://")):
+        raise ValueError(f"{printable(repr(text), 100)} is not an address, expected http://HOST or https://HOST.")
+    return text
 
 
 @command(
@@ -26,6 +33,9 @@ def web(
         "Require one of the tokens in FILE, one per line. ROLE is read, or full for changes. May be repeated.",
         multiple=True,
         metavar="ROLE:FILE",
+    ),
+    grafana_url: str = option(
+        "Link to this address of Grafana on every page.", Parsed("URL", _url), default="", metavar="URL"
     ),
 ) -> int:
     """Serve the cluster as a page for browsers, with nsqadmin's JSON API.
@@ -58,7 +68,7 @@ def web(
     end = Event()
     supervisor = Supervisor(log, end.set)
     supervisor.watch()
-    application = Application(cluster, Commands(settings), security, log)
+    application = Application(cluster, Commands(settings), security, log, grafana_url=grafana_url)
     application.keep_history()
     server = PageServer(listener, application, log, supervisor.spawn_for_client)
     for number in (signal.SIGINT, signal.SIGTERM):

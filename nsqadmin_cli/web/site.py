@@ -54,7 +54,8 @@ class Page:
 class Site:
     """One page of one cluster; threads share it."""
 
-    def __init__(self, cluster: Cluster, monitor: Monitor, security: Security) -> None:
+    def __init__(self, cluster: Cluster, monitor: Monitor, security: Security, grafana_url: str = "") -> None:
+        self.grafana_url = grafana_url
         self.cluster = cluster
         self.monitor = monitor
         self.security = security
@@ -123,6 +124,7 @@ class Site:
             "read_only": self.security.read_only,
             "has_tokens": self.security.has_tokens,
             "has_lookupds": bool(self.cluster.lookupds),
+            "grafana_url": self.grafana_url,
             "interval": INTERVAL,
         }
         return shared | page.values

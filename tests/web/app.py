@@ -97,12 +97,14 @@ class App:
         loopback: bool = True,
         token_file: str = "",
         own_tokens: bool = False,
+        grafana_url: str = "",
     ) -> None:
         settings = ClusterSettings(ClusterContext(tuple(nodes), tuple(lookupds), timeout, token_file=token_file))
         self.log = io.StringIO()
         log = Logger("", Level.INFO, self.log)
         security = Security(token_files, log, loopback=loopback, read_only=read_only)
-        self.app = Application(settings.cluster(), Commands(settings), security, log, own_tokens=own_tokens)
+        own: dict[str, Any] = {"own_tokens": own_tokens, "grafana_url": grafana_url}
+        self.app = Application(settings.cluster(), Commands(settings), security, log, **own)
 
     def ask(self, method: str, target: str, body: bytes = b"", /, **headers: str) -> Answer:
         """`headers` have an underscore for each hyphen. The body is announced, and may be longer than what is sent."""

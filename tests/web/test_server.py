@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 import pytest
 
 from cli.fake_nsqd import FakeServer, node, topic
-from cli.gnsqadmin import failure
+from cli.gnsqadmin import failure, gnsqadmin
 from kit.daemons import DEADLINE, Daemon, address_of, eventually, open_socket, own_command, run_to_end
 from kit.lookupds import DEV
 from kit.traffic import DaemonFactory, create
@@ -140,6 +140,11 @@ def test_wrong_options_are_one_line(flag: str, reason: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         used = "{}:{}".format(*taken.getsockname())
         assert reason in failure("web", "--http-address=127.0.0.1:0", flag.format(used))
+
+
+def test_the_address_of_grafana_is_that_of_a_page() -> None:
+    result = gnsqadmin("web", "--grafana-url=grafana:3000")
+    assert (result.code, "'grafana:3000' is not an address, expected http://" in result.err) == (2, True)
 
 
 def test_another_address_without_a_token_is_warned_of(fake: FakeServer, tmp_path: Path) -> None:

@@ -130,6 +130,14 @@ def test_an_unknown_address_is_a_page_or_json_for_a_client_that_asks_for_it() ->
     assert app.get("/nope").json() == app.get("/api/nope").json() == {"message": "NOT_FOUND"}
 
 
+def test_the_overview_counts_messages_and_pages_link_to_grafana() -> None:
+    fake = FakeServer({"/stats": [node(topic("t", message_count=1234), topic("u", message_count=1))]})
+    app = App([fake.address], grafana_url="https://grafana.example/d/nsq")
+    assert "messages 1,235" in app.page("/")
+    assert '<a href="https://grafana.example/d/nsq">Grafana</a>' in app.get("/nodes").text
+    assert "Grafana" not in App([fake.address]).page("/nodes")
+
+
 def test_names_of_a_hostile_node_are_text_everywhere() -> None:
     odd = topic(HOSTILE, channel(HOSTILE, client(HOSTILE), client("\ud800", user_agent=HOSTILE), depth=5), depth=3)
     fake = FakeServer(
