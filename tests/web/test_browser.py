@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cli.fake_nsqd import FakeServer, channel, client, node, topic
-from cli.nodes import at, publish
+from cli.nodes import address, at, publish
 from conftest import missing
 from interop.test_nsqadmin import BROWSERS
 from kit.daemons import DEADLINE, Daemon, eventually
@@ -329,6 +329,8 @@ def test_every_field_has_a_label_and_every_table_headers(page: Open, serve: Serv
     web = serve(*at(gnsqd))
     it = page(web.url)
     views = ("/", "/topics/orders", "/topics/orders/mail", "/nodes", "/lookup", "/publish", "/peek?topic=orders")
+    views += tuple(f"/{tool}?topic=orders&channel=mail" for tool in ("rewind", "rules", "deferred", "tail"))
+    views += tuple(f"/{tool}?node={address(gnsqd)}" for tool in ("drain", "config"))
     for path in views:
         it.goto(f"{web.url}{path}")
         assert it.evaluate(

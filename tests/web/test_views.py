@@ -168,6 +168,12 @@ def test_names_of_a_hostile_node_are_text_everywhere() -> None:
         f"/login?next={name}",
         f"/done/{name}",
         f"/{name}",
+        f"/rewind?topic={name}&channel={name}&to={name}",
+        f"/rules?topic={name}&channel={name}&rate={name}",
+        f"/deferred?topic={name}&channel={name}&cancel={name}",
+        f"/config?node={fake.address}&option={name}&value={name}",
+        f"/drain?node={name}",
+        f"/tail?topic={name}",
     ]
     for view in views:
         text = app.get(view).text
