@@ -328,9 +328,9 @@ def test_every_field_has_a_label_and_every_table_headers(page: Open, serve: Serv
     create(gnsqd, "orders", "mail")
     web = serve(*at(gnsqd))
     it = page(web.url)
-    views = ("/", "/topics/orders", "/topics/orders/mail", "/nodes", "/lookup", "/publish", "/peek?topic=orders")
-    views += tuple(f"/{tool}?topic=orders&channel=mail" for tool in ("rewind", "rules", "deferred", "tail"))
-    views += tuple(f"/{tool}?node={address(gnsqd)}" for tool in ("drain", "config"))
+    views = ["/", "/topics/orders", "/topics/orders/mail", "/nodes", "/lookup", "/publish", "/peek?topic=orders"]
+    views += [f"/{tool}?topic=orders&channel=mail" for tool in ("rewind", "rules", "deferred", "tail")]
+    views += [f"/{tool}?node={address(gnsqd)}" for tool in ("drain", "config")]
     for path in views:
         it.goto(f"{web.url}{path}")
         assert it.evaluate(
