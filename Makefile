@@ -52,7 +52,7 @@ test-plain: ## what may differ where no module is compiled
 
 test-spark: ## the Spark side, with Spark installed; needs Java 17 or 21
 	@CC=/bin/false .ci/install .venv-plain dev,spark,object-store,s3-server
-	@PYTHONPATH=tests .venv-plain/bin/python -m spark.table_formats
+	@PYTHONPATH=tests .venv-plain/bin/python -m kit.table_formats
 	@PYTHONPATH=tests .venv-plain/bin/python -m spark.shared_classes
 	@$(call PYTEST,.venv-plain) tests/spark $(TESTS)
 
@@ -61,7 +61,7 @@ test-old-spark: WORKERS := 1
 test-old-spark: ## sources and sinks with the oldest Spark and pyarrow that pyproject.toml allows
 	@CC=/bin/false .ci/install .venv-plain dev,spark,object-store,s3-server
 	@$(MAKE) --no-print-directory $(OLD_SPARK)
-	@PYTHONPATH=$(dir $(OLD_SPARK)):tests .venv-plain/bin/python -m spark.table_formats
+	@PYTHONPATH=$(dir $(OLD_SPARK)):tests .venv-plain/bin/python -m kit.table_formats
 	@PYTHONPATH=$(dir $(OLD_SPARK)) $(call PYTEST,.venv-plain) -m "not peer" tests/spark/test_catalog.py \
 		$(patsubst %,tests/spark/unit/test_%.py,columns diskqueue writer) \
 		$(patsubst %,tests/spark/test_%.py,read_batch read_stream table_formats write) $(TESTS)
@@ -137,7 +137,7 @@ mutants: $(PEERS) ## which tests notice a broken line: an hour or two
 # What kills, restarts and full disks cost a Spark stream: the tables of contrib/docs/spark.md, in 45 minutes.
 spark-faults: ## kills, restarts and full disks beside a Spark stream
 	@CC=/bin/false .ci/install .venv-plain dev,spark,object-store,s3-server
-	@PYTHONPATH=tests .venv-plain/bin/python -m spark.table_formats
+	@PYTHONPATH=tests .venv-plain/bin/python -m kit.table_formats
 	@PYTHONPATH=tests:tools .venv-plain/bin/python -m spark.faults $(FLAGS)
 
 # Rows per second of Spark's readers and writers, with gnsqd and the real nsqd.

@@ -58,7 +58,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """A local session of two cores, one for all tests; they are marked `spark`."""
     from kit.s3_server import set_environment
     from kit.spark_sessions import CONF, start_session
-    from spark.table_formats import conf
+    from kit.table_formats import conf
 
     set_environment()  # the server may be started later
     directory = tmp_path_factory.mktemp("spark")

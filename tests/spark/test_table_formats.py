@@ -13,9 +13,9 @@ from gnsq_pipeline.errors import NotFound, UsageError
 from gnsq_pipeline.running import DELTA_CONF
 from kit.daemons import Daemon
 from kit.spark_topics import bodies, daemon_options
+from kit.table_formats import installed
 from kit.traffic import create, publish
 from spark.command_line import Run, sources
-from spark.table_formats import installed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

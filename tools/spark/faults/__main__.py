@@ -8,8 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from kit import table_formats
 from kit.daemons import exit_on_signals
-from spark import table_formats
 from spark.faults.scenarios import ROWS, SHORT, play
 
 HEAD = "| | times | published | rows | distinct ids | lost | duplicated | starts |\n| --- |" + " ---: |" * 7

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from gnsq_pipeline.running import DELTA_CONF
+from kit import table_formats
 from kit.daemons import Daemon, eventually
 from kit.spark_cluster import Process
 from kit.spark_sessions import CONF, spark_environment
-from spark import table_formats
 
 HERE = Path(__file__).parent
 TOPIC, CHANNEL = "orders", "archive"

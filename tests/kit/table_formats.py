@@ -1,4 +1,4 @@
-"""`python -m spark.table_formats`: downloads the packages for tests that write tables of Delta Lake or Iceberg.
+"""`python -m kit.table_formats`: downloads the packages for tests that write tables of Delta Lake or Iceberg.
 
 contrib/docs/spark.md names the packages for the installed version of Spark. Spark's own Ivy downloads them, without
 their dependencies: of these Spark has all except one of Delta Lake.
