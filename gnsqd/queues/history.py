@@ -193,9 +193,10 @@ class History:
             backend.rewound_end = max(backend.rewound_end, again.ceiling)
         return runs, queued, count + queued
 
-    def published(self, number: int) -> int | None:
-        """Returns when the first message from `number` on was published (wall clock, ns), None if there is none."""
-        frames = self._journal.log.read(number, self._journal.log.next_number)[1]
+    def published(self, number: int, end: int | None = None) -> int | None:
+        """Returns when the first message from `number` on and before `end` was published (wall clock, ns), None if
+        there is none."""
+        frames = self._journal.log.read(number, self._journal.log.next_number if end is None else end)[1]
         return Message(frames[0], 0, 0).timestamp if frames else None
 
     def _number_at(self, time: int, first: int) -> int:

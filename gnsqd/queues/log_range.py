@@ -5,7 +5,7 @@ distinguishes it from another log: of a topic that was deleted and made again, o
 """
 
 from contextlib import suppress
-from functools import partial
+from itertools import repeat
 
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.queues.history import History
@@ -15,6 +15,8 @@ from gnsqd.shared.errors import NSQError, StorageError
 from gnsqd.shared.journal.records import cut_put, decode_put
 from gnsqd.shared.journal.spans import Spans
 from gnsqd.storage.journal.journal import Journal
+
+MOST_QUESTIONS = 5000  # to queues, in one read: some ms
 
 
 class Unreadable(NSQError):
@@ -93,9 +95,9 @@ class LogRange:
             return max(int(text), 1)
         return self.next if text == "next" else min(self._history.position(text, self.first), self.next)
 
-    def published(self, number: int) -> int | None:
-        """Returns when the first message from `number` on was published (wall clock, ns), None if there is none."""
-        return self._history.published(number)
+    def published(self, number: int, end: int) -> int | None:
+        """Returns what `History.published` does."""
+        return self._history.published(number, end)
 
     def read(self, number: int, end: int, size: int, queue: Queue | None = None) -> tuple[list[bytes], int]:
         """Returns messages in a row from `number` on, which is less than `end` and that at most `next`, and the number
@@ -105,10 +107,14 @@ class LogRange:
         With the `queue` of a channel, messages that are not kept any more since the channel has finished them are
         skipped: of a range of such messages, it returns none and `end`."""
         log = self._journal.log
-        skip = partial(self._behind_finished, queue)
+        gaps = repeat(None, MOST_QUESTIONS // len(self._finished))  # each asks every queue
+
+        def skip(number: int) -> int:
+            return next((self._behind_finished(queue, number) for _ in gaps), number)
+
         payloads = log.segments.read_records(number, end, size, skip)
         if not payloads:
-            if (behind := skip(number)) > number:
+            if (behind := self._behind_finished(queue, number)) > number:
                 return self.read(behind, end, size, queue) if behind < end else ([], end)
             if (kept := self._next_kept(number)) > number and number not in log.lost:
                 raise MessagesGone(f"messages {number} to {kept - 1} are not kept any more", kept)

@@ -67,8 +67,10 @@ class Ranges:
             row["at"] = parsed(log.position, parameters["at"], "INVALID_ARG_AT")
         if "channel" in parameters:
             row["position"] = log.channel_position(_find_channel(topic, parameters["channel"]).queue)
-        first, last = log.published(log.first), log.published(log.next - 1)
-        return {**_extent(log), "first_published": first, "last_published": last, "bytes": log.size, **row}
+        epoch = log.epoch  # may yield, so that what follows is of one moment
+        first, end = log.first, log.next
+        times = {"first_published": log.published(first, end), "last_published": log.published(end - 1, end)}
+        return {"epoch": epoch, "first": first, "next": end, **times, "bytes": log.size, **row}
 
     def get_messages(self, request: Request) -> Stream:
         parameters = read_parameters(request)

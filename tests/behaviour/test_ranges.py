@@ -3,6 +3,7 @@
 import json
 import re
 import struct
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -210,6 +211,28 @@ def test_message_that_comes_back_after_the_reader_is_not_reported_as_lost(gnsqd_
         publish(nsqd, "t", b"last")
         assert all_done(client)
     assert "can't be read" not in nsqd.log()
+
+
+def test_last_message_of_a_range_is_that_of_its_time(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--durability=disk")
+    stopped = threading.Event()
+
+    def publish_on() -> None:
+        with Client(nsqd.tcp_address) as client:
+            while not stopped.is_set():
+                client.publish("t", b"1", b"2")
+
+    publish(nsqd, "t", b"0")
+    with ThreadPoolExecutor() as pool:
+        for _ in range(3):
+            pool.submit(publish_on)
+        try:
+            for _ in range(5):
+                found = extent(nsqd)  # the first gives the log its epoch
+                last = f"&from={found['next'] - 1}&to={found['next']}"
+                assert [row["timestamp"] for row in rows(nsqd, last)] == [found["last_published"]]
+        finally:
+            stopped.set()
 
 
 def test_another_log_is_noticed(nsqd: Daemon) -> None:
