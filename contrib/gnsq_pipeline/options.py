@@ -247,7 +247,8 @@ def _number_of_log(flag: str, number: int, settings: Settings) -> str:
     """The value of an option for offsets; UsageError if there are several logs, as each has numbers of its own."""
     offsets = {topic: {node.name: number for node in find_nsqds(settings, topic)} for topic in settings.topics}
     if settings.topic_pattern or sum(map(len, offsets.values())) > 1:
-        option = f"{'starting' if flag == '--from' else 'ending'}Offsets='{json.dumps(offsets)}'"
+        names = f"='{json.dumps(offsets)}'" if offsets else ""
+        option = f"{'starting' if flag == '--from' else 'ending'}Offsets{names}"
         raise UsageError(f"{flag} {number}: each topic of each nsqd has numbers of its own, so use -o {option}")
     return json.dumps(offsets)
 

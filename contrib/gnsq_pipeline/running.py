@@ -279,8 +279,10 @@ def run_batch(
 
 def _check_topics(given: SimpleNamespace, settings: Settings) -> None:
     if not given.allow_missing_topics and (missing := missing_topics(settings)):
-        topics = f"topic {missing[0]!r}" if len(missing) == 1 else f"topics {', '.join(map(repr, missing))}"
-        raise NotFound(f"no nsqd has the {topics}; --allow-missing-topics runs nevertheless")
+        topics = f"the topic {missing[0]!r}" if len(missing) == 1 else f"the topics {', '.join(map(repr, missing))}"
+        if settings.topic_pattern:
+            topics = f"a topic that matches {settings.topic_pattern!r}"
+        raise NotFound(f"no nsqd has {topics}; --allow-missing-topics runs nevertheless")
 
 
 def run_job(spark: "SparkSession", job: Callable[[], T], stop: Stop) -> T:

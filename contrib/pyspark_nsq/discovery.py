@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from pyspark_nsq.client import name_of
-from pyspark_nsq.errors import DiscoveryError
+from pyspark_nsq.errors import DiscoveryError, NsqSourceError
 from pyspark_nsq.http_api import ask, hint_of
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
@@ -105,8 +105,8 @@ def depths(settings: Settings, nsqd: Nsqd, topics: Sequence[str] = ()) -> dict[s
     who = f"nsqd {nsqd.name}"
     status, answer = ask(who, nsqd.http, f"/stats?{urlencode(query)}", settings.discovery_timeout, settings)
     if status != 200:
-        text = f"{who} answered {status} to /stats at HTTP address {name_of(nsqd.http)}"
-        raise DiscoveryError(text + hint_of(status))
+        text, hint = f"{who} answered {status} to /stats at HTTP address {name_of(nsqd.http)}", hint_of(status)
+        raise (NsqSourceError if hint else DiscoveryError)(text + hint)  # only the latter is tried again
     try:
         started, found = int(answer["start_time"]), {one["topic_name"]: one for one in answer["topics"] or ()}
         topics = topics or list(filter(settings.matches, found))

@@ -104,11 +104,12 @@ class Nodes:
         for name in [name for name, (_, heard) in self._known.items() if heard < now - _REMEMBER]:
             del self._known[name]
 
-    def check_silent(self, is_required: bool = False) -> None:
-        """Raises DiscoveryError if an nsqd that is listed does not answer, unless 'failOnDataLoss' is false and it is
-        not required."""
+    def check_silent(self, is_required: bool = False, missed: Iterable[str] = ()) -> None:
+        """Raises DiscoveryError if an nsqd that is listed does not answer, or with what is `missed`, unless
+        'failOnDataLoss' is false and it is not required."""
         listed = {nsqd.name for nsqds in self.listed.values() for nsqd in nsqds}
-        errors = "; ".join(silence.error for name, silence in self.silent.items() if name in listed)
+        silent = [silence.error for name, silence in self.silent.items() if name in listed]
+        errors = "; ".join(silent or missed)
         if errors and is_required:
             raise DiscoveryError(errors)
         if errors and self._settings.fail_on_data_loss:

@@ -61,7 +61,10 @@ class Node:
     def published(self, topic: str, epoch: str, number: int) -> int:
         """Returns when a message was published (ns), 0 if it is not there any more."""
         query = {"topic": topic, "epoch": epoch, "from": str(number), "to": str(number + 1)}
-        return int(self._ask("GET", "/topic/messages", **query)[1].get("timestamp", 0))
+        status, answer = self._ask("GET", "/topic/messages", **query)
+        if status not in (200, 404, 410):
+            self._refuse(status, f"{answer.get('message')} to /topic/messages")
+        return int(answer.get("timestamp", 0))
 
     def create_channel(self, topic: str, channel: str) -> None:
         self._expect("/channel/create", topic=topic, channel=channel)
@@ -81,7 +84,9 @@ class Node:
     def _refuse(self, status: int, what: str, none: bool = False) -> None:
         address, hint = name_of(self.nsqd.http), hint_of(status)
         text = f"{self._who} answered {status} {what} at HTTP address {address}{hint}"
-        raise NoRanges(f"{text}: ranges need gnsqd with --durability") if none else DiscoveryError(text)
+        if none:
+            raise NoRanges(f"{text}: ranges need gnsqd with --durability")
+        raise (NsqSourceError if hint else DiscoveryError)(text)  # only the latter is tried again
 
     @contextmanager
     def messages(self, topic: str, epoch: str, start: int, end: int, **more: str) -> Iterator[http.client.HTTPResponse]:
@@ -93,8 +98,9 @@ class Node:
                 answer = parse(response.read())
                 what = f"messages {start} to {end - 1} of topic {topic!r} at {self._who}"
                 text = f"{what}: {response.status} {answer.get('message')}, {answer}"
-                text += self._settings.fail_on_data_loss * " ('failOnDataLoss' = 'false' leaves out what is missing)"
                 if response.status == 410 or answer.get("message") == "MESSAGES_DAMAGED":
+                    if self._settings.fail_on_data_loss:
+                        text += " ('failOnDataLoss' = 'false' leaves out what is missing)"
                     raise Unreadable(text, int(answer.get("readable", 0)))
                 hint = hint_of(response.status)
                 raise (NsqSourceError if hint else DiscoveryError)(f"{text}{hint}")  # only the latter is tried again

@@ -98,9 +98,14 @@ class Planner:
         self.check_drained({})
         return positions_of(place.position(place.extent.next) for place in places)
 
-    def check_drained(self, positions: Positions) -> None:
-        """Raises DiscoveryError as `Nodes.check_silent`; warns of positions in logs that are nowhere."""
-        self._nodes.check_silent()
+    def check_drained(self, positions: Positions, target: Positions | None = None) -> None:
+        """Raises DiscoveryError as `Nodes.check_silent`, or if a position is before its target; warns of positions in
+        logs that are nowhere."""
+        left = [
+            end for log, end in (target or {}).items() if log not in positions or positions[log].number < end.number
+        ]
+        gone = "topic {!r} is not read up to message {}, as nsqd {} is gone"
+        self._nodes.check_silent(missed=[gone.format(end.topic, end.number, end.node) for end in left])
         for topic, epoch in positions.keys() - self.places.keys():
             node = positions[topic, epoch].node
             _log.warning("no nsqd has the log %s of topic %r, which nsqd %s had: it is not read", epoch, topic, node)
@@ -112,6 +117,7 @@ class Planner:
             node = Node(place.nsqd, self._settings)
             if (extent := node.extent(place.topic, channel=self._settings.channel)) is None:
                 node.create_channel(place.topic, self._settings.channel)
+                extent = node.extent(place.topic, channel=self._settings.channel)
             self._floors[place.log] = extent.position if extent else place.extent.next
         return self._floors[place.log]
 
@@ -134,17 +140,26 @@ class Planner:
                 self._lose(place, text)
                 begins[log] = place.position(place.extent.next)
                 continue
-            if place.extent.next > number and 0 < position.published != self._published(place, position) != 0:
+            published = position.published and self._published(place, number)
+            if position.published != published != 0:
                 self._lose(place, f"message {number - 1} is not the one that was read: an older copy was restored")
+                begins[log] = position._replace(published=published)
             last = place.extent.next
             if most is not None:
                 last = min(last, most[log].number if log in most else number)
             ends[log] = max(last, number)
         return self._limited(begins, ends, places)
 
-    def _published(self, place: Place, position: Position) -> int:
-        """Returns when the message before a position was published (ns), 0 if it is not there any more."""
-        return Node(place.nsqd, self._settings).published(*place.log, position.number - 1)
+    def _published(self, place: Place, number: int) -> int:
+        """Returns when the message before `number` was published (ns); 0 if it is not there any more, or nobody
+        answers."""
+        if number == place.extent.next:
+            return place.extent.last_published or 0
+        try:
+            return Node(place.nsqd, self._settings).published(*place.log, number - 1)
+        except DiscoveryError as error:
+            _log.warning("%s", error)
+            return 0
 
     def _check_replaced(self, start: Positions, place: Place, places: Mapping[Log, Place]) -> None:
         for position in start.values():
@@ -168,8 +183,9 @@ class Planner:
         result = {**begins}
         for log, count in taken.items():
             if count or places[log].nsqd.name != begins[log].node:
-                end = places[log].position(begins[log].number + count, begins[log].begin)
-                result[log] = end if end.published else end._replace(published=self._published(places[log], end))
+                number = begins[log].number + count
+                end = places[log].position(number, begins[log].begin)
+                result[log] = end._replace(published=self._published(places[log], number))
         return result
 
     def unread(self, positions: Positions) -> dict[str, dict[str, int]]:

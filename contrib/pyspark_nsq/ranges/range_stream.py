@@ -41,7 +41,7 @@ class RangeStream:
         self.report = {"unread": self._planner.unread(ends)}
         if ends == positions:
             if self._is_draining:
-                self._planner.check_drained(ends)
+                self._planner.check_drained(ends, self._target)
             self._looked = time.monotonic()
             if positions != self._committed or time.monotonic() >= self._commit_again:
                 self.commit(start)  # Spark does that with the next batch only, which may come tomorrow

@@ -15,7 +15,7 @@ from kit.peer_program import start_nsqlookupd
 from kit.traffic import DaemonFactory, create, post, publish
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Depth, Nsqd, depths, find_nsqds
-from pyspark_nsq.errors import DiscoveryError
+from pyspark_nsq.errors import DiscoveryError, NsqSourceError
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings, parse
 
@@ -199,5 +199,5 @@ TLS_REQUIRED = response('{"message":"TLS_REQUIRED"}', "403 Forbidden")
 def test_an_answer_that_is_not_of_nsqd_is_reported(answer: bytes, text: str) -> None:
     with AuthServer(answer) as server:
         here = Nsqd("n", ("127.0.0.1", 1), address(server.address))
-        with pytest.raises(DiscoveryError, match=f"^nsqd n {text.format(server.address)}"):
+        with pytest.raises(NsqSourceError, match=f"^nsqd n {text.format(server.address)}"):
             depths(Settings(channel="c"), here, ["t"])

@@ -3,10 +3,13 @@
 import json
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -25,7 +28,7 @@ from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.options import parse
 from pyspark_nsq.ranges import range_stream
 from pyspark_nsq.ranges.batch_reader import plan
-from pyspark_nsq.ranges.node import NoRanges, Unreadable
+from pyspark_nsq.ranges.node import Node, NoRanges, Unreadable
 from pyspark_nsq.ranges.positions import pieces
 from pyspark_nsq.ranges.reading import RangePartition
 from pyspark_nsq.stream_reader import NsqStreamReader
@@ -185,14 +188,18 @@ def test_token_opens_a_node_also_over_https(gnsqd_factory: DaemonFactory, tmp_pa
     for more in ({}, by_https):
         stream = Stream(nsqd, **more, **{"nsq.nsqd.http.token": "full-of-the-test"}, startingOffsets="earliest")
         assert numbers(stream.next()) == [*range(1, 11)]
-        with pytest.raises(DiscoveryError, match="401 UNAUTHORIZED .*'nsq.nsqd.http.token' must have one of its tok"):
+        with pytest.raises(NsqSourceError, match="401 UNAUTHORIZED .*'nsq.nsqd.http.token' must have one of its tok"):
             batch(nsqd, **more)
         with pytest.raises(NsqSourceError, match="403 FORBIDDEN.* 'nsq.nsqd.http.token' must have the role full"):
             batch(nsqd, **more, **{"nsq.nsqd.http.token": "read-of-the-test"})
+    stream.given["nsq.nsqd.http.token"] = "revoked"
+    stream.restart()
+    with pytest.raises(NsqSourceError, match="401 UNAUTHORIZED"):
+        stream.next()
     settings = parse(options(nsqd, **{"nsq.nsqd.http.token": "read-of-the-test"}), "read")
     (node,) = find_nsqds(settings)
     assert depths(settings, node)["t"].topic_exists
-    with pytest.raises(DiscoveryError, match="401 to /stats .*'nsq.nsqd.http.token' must have one of its tokens"):
+    with pytest.raises(NsqSourceError, match="401 to /stats .*'nsq.nsqd.http.token' must have one of its tokens"):
         depths(replace(settings, nsqd_http_token=None), node)
 
 
@@ -297,6 +304,58 @@ def test_available_now_fails_if_a_node_does_not_answer(durable: Factory, caplog:
     away.start()
     restart(here, away)
     assert [row["value"] for row in stream.next()] == [b"2"]
+
+
+def test_available_now_fails_if_a_node_is_gone_that_had_messages(
+    durable: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, away = durable(), durable()
+    listed = [name(here), name(away)]
+    monkeypatch.setattr(nodes, "_LIST_INTERVAL", 0)
+    monkeypatch.setattr(nodes, "find_nsqds", lambda *given: [one for one in find_nsqds(*given) if one.name in listed])
+    stream = Stream(here, away, maxMessagesPerTrigger="2")
+    for nsqd in (here, away):
+        publish(nsqd, "t", b"1", b"2")
+    stream.restart()
+    stream.reader.prepareForTriggerAvailableNow()
+    assert len(stream.next()) == 2
+    away.terminate()
+    listed.remove(name(away))
+    assert [row["nsqd"] for row in stream.next()] == [name(here)]
+    with pytest.raises(DiscoveryError, match=f"topic 't' is not read up to message 3, as nsqd {name(away)} is gone"):
+        stream.next()
+
+
+def test_answer_that_a_proxy_cuts_is_asked_for_again(durable: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    nsqd = durable()
+    publish(nsqd, "t", *bodies(1000))
+    asked: list[int] = []
+    ask = Node.messages
+
+    @contextmanager
+    def cut(node: Node, topic: str, epoch: str, start: int, end: int, **more: str) -> Iterator[Any]:
+        asked.append(start)
+        with ask(node, topic, epoch, start, end, **more) as response:
+            pieces = iter([response.read1(5000)])
+            yield SimpleNamespace(read1=lambda _: next(pieces, b""))
+
+    stream = Stream(nsqd, startingOffsets="earliest")
+    start, end = stream.checkpoint, stream.json(stream.reader.latestOffset(stream.checkpoint))
+    tasks = stream.reader.partitions(start, end)
+    monkeypatch.setattr(Node, "messages", cut)
+    assert numbers(read(*tasks)) == [*range(1, 1001)]
+    assert len(asked) > 2
+
+
+def test_node_that_dies_while_a_batch_is_planned_does_not_end_the_stream(
+    durable: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nsqd = durable()
+    publish(nsqd, "t", *bodies(4))
+    stream = Stream(nsqd, startingOffsets="earliest", maxMessagesPerTrigger="2")
+    assert numbers(stream.next()) == [1, 2]
+    monkeypatch.setattr(Node, "published", Mock(side_effect=DiscoveryError("it has died")))
+    assert numbers(stream.next()) == [3, 4]
 
 
 def test_log_that_comes_later_is_read_from_its_beginning(durable: Factory, gnsqd_factory: DaemonFactory) -> None:
@@ -408,6 +467,9 @@ def test_older_copy_is_noticed(durable: Factory, tmp_path: Path) -> None:
     nsqd.start()
     publish(nsqd, "t", b"2", b"3")
     assert len(stream.next()) == 3
+    restore(b"other", b"messages")
+    with pytest.raises(NsqSourceError, match="message 3 is not the one that was read: an older copy was restored"):
+        stream.next()
     restore()
     stream = loses(stream, "it ends at message 2, but 4 was reached: an older copy was restored")
     assert stream.next() == []
