@@ -12,7 +12,7 @@ finished, which fails the job rather than leave rows out. With `peek` messages a
 import logging
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark import SparkFiles, TaskContext
@@ -33,21 +33,21 @@ _log = logging.getLogger(__name__)
 
 
 class NsqReader(DataSourceReader):
-    """The reader of one scan of the read `stream`; it is pickled to the tasks."""
+    """The reader of one scan, by deliveries or by ranges, whose tasks `plan` returns; it is pickled to them."""
 
-    def __init__(self, settings: Settings, stream: str) -> None:
-        self.settings = settings
-        self.stream = stream
+    def __init__(self, settings: Settings, plan: Callable[[], Sequence[object]]) -> None:
+        self._settings = settings
+        self._plan = plan
 
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(task) for task in plan(self.settings, self.stream)]
+        return [InputPartition(task) for task in self._plan()]
 
     @plain_errors()
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         if context is not None and context.attemptNumber() > 0 and partition is not None:
-            check_retry(self.settings, partition.value)
+            check_retry(self._settings, partition.value)
         return read_rows(partition)
 
 

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -47,18 +48,18 @@ class NsqDataSource(DataSource):
 
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
+        from pyspark_nsq.batch_reader import NsqReader, plan, stream_of
+        from pyspark_nsq.ranges.planning import plan_batch
+
         settings = parse(all_options(self.options, schema, peek="true"), "read")
         _check_schema(schema)
         if settings.mode == "ranges":
-            from pyspark_nsq.ranges.batch_reader import RangeReader, plan
-
-            ranges = plan(settings) if self._ranges is None else self._ranges  # of a table, each scan has its own
+            # Of a table, each scan has its own.
+            ranges = plan_batch(settings) if self._ranges is None else self._ranges
             if isinstance(ranges, NsqSourceError):
                 raise ranges
-            return RangeReader(ranges)
-        from pyspark_nsq.batch_reader import NsqReader, stream_of
-
-        return NsqReader(settings, stream_of(settings, self.load_id))
+            return NsqReader(settings, partial(list, ranges))
+        return NsqReader(settings, partial(plan, settings, stream_of(settings, self.load_id)))
 
     @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -98,9 +99,9 @@ def _plan(options: Mapping[str, str]) -> Sequence[Any] | NsqSourceError | None:
         settings = parse(options, "read")
         if settings.mode != "ranges":
             return None
-        from pyspark_nsq.ranges.batch_reader import plan
+        from pyspark_nsq.ranges.planning import plan_batch
 
-        return plan(settings)
+        return plan_batch(settings)
     except NsqSourceError as error:
         return error
 

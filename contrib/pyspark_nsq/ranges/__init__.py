@@ -2,9 +2,8 @@
 
     positions       where a stream is in each log, as Spark's checkpoint keeps it
     node            the HTTP API of one gnsqd
-    planning        which logs there are, and which ranges of them a batch has
+    planning        which logs there are, and which ranges of them a batch has, also one of `spark.read`
     reading         the rows of one range, in a task
-    batch_reader    `spark.read`
     range_stream    the batches of `spark.readStream`
 
 Nothing is consumed by reading, so there is no spool and no id to remember: a task that runs again asks for the same

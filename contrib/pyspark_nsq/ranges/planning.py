@@ -236,6 +236,18 @@ class Planner:
                 _log.warning("the channel is not advanced: %s", error)
 
 
+def plan_batch(settings: Settings) -> list[RangePartition]:
+    """Returns the tasks of a batch, between the positions that the options name; DiscoveryError, OptionError."""
+    planner = Planner(settings)
+    begins, ends = planner.begin(EARLIEST), planner.end()
+    if not begins:
+        topics, pattern = ", ".join(settings.topics), settings.topic_pattern
+        raise DiscoveryError(
+            f"no nsqd has {f'a topic that matches {pattern!r}' if pattern else f'one of the topics {topics}'}"
+        )
+    return planner.tasks(begins, ends)
+
+
 def offers_ranges(settings: Settings) -> bool:
     """True if every nsqd offers ranges, and one has a topic; DiscoveryError."""
     try:

@@ -8,6 +8,7 @@ import socket
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -55,7 +56,8 @@ def rows(reader: NsqReader, partitions: Iterable[InputPartition]) -> list[dict[s
 
 def new_reader(*nsqds: Daemon, **more: str) -> NsqReader:
     """Of a new frame."""
-    return NsqReader(parse(options(*nsqds, **more), "read"), uuid.uuid4().hex)
+    settings = parse(options(*nsqds, **more), "read")
+    return NsqReader(settings, partial(plan_scan, settings, uuid.uuid4().hex))
 
 
 def plan(settings: Settings) -> list[ReadPartition]:

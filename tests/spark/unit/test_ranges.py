@@ -27,8 +27,8 @@ from pyspark_nsq.discovery import depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.options import parse
 from pyspark_nsq.ranges import range_stream
-from pyspark_nsq.ranges.batch_reader import plan
 from pyspark_nsq.ranges.node import Node, NoRanges, Unreadable
+from pyspark_nsq.ranges.planning import plan_batch
 from pyspark_nsq.ranges.positions import pieces
 from pyspark_nsq.ranges.reading import RangePartition
 from pyspark_nsq.stream_reader import NsqStreamReader
@@ -70,7 +70,7 @@ def read(*tasks: RangePartition | InputPartition) -> list[Row]:
 
 
 def batch(*nsqds: Daemon, **more: str) -> list[Row]:
-    return read(*plan(parse(options(*nsqds, **more), "read")))
+    return read(*plan_batch(parse(options(*nsqds, **more), "read")))
 
 
 def numbers(rows: list[Row]) -> list[int]:
@@ -253,7 +253,7 @@ def test_limits_of_a_trigger_are_shared(durable: Factory) -> None:
 def test_tasks_are_parts_of_the_range(durable: Factory) -> None:
     nsqd = durable()
     publish(nsqd, "t", *bodies(100))
-    tasks = plan(parse(options(nsqd, minPartitions="3"), "read"))
+    tasks = plan_batch(parse(options(nsqd, minPartitions="3"), "read"))
     assert [(task.start, task.end) for task in tasks] == [(1, 34), (34, 67), (67, 101)]
 
 
