@@ -217,7 +217,8 @@ HELP = (
     ("Space", "pause, continue"),
     ("q", "quit"),
     ("", ""),
-    ("in/s, out/s", "messages published, and finished or passed to all channels"),
+    ("in/s, finished/s", "messages published, and finished by clients"),
+    ("out/s", "messages that a topic passed to all its channels; to sort, also finished/s"),
     ("drain", "time until the queue is empty at the current rates; never: it does not shrink"),
     ("trend", "depth over the last updates"),
 )
@@ -484,19 +485,24 @@ def _fitted(items: Sequence[tuple[str, Tone]], width: int) -> Line:
 
 
 _KEYS = "q quit", "? help", "Tab view", "Enter open", "p pause", "P peek", "T tail", "E empty", "D delete", "/ filter"
-_FLOWS = (
+_DEPTH = (
     Column("depth", "depth", form=Form.COUNT, keep=ALWAYS),
     Column("ingress_rate", "in/s", form=Form.RATE, keep=8),
-    Column("egress_rate", "out/s", form=Form.RATE, keep=8),
+)
+_OUT = Column("egress_rate", "out/s", form=Form.RATE, keep=8)
+_FINISHED = Column("egress_rate", "finished/s", "fin/s", form=Form.RATE, keep=8)
+_TREND = (
     Column("drain", "drain", keep=7),
     Column("trend", "trend", keep=6, tone=Tone.NODE),
 )
 _TROUBLE = Column("trouble", "", keep=7)
-_TOPIC_COLUMNS = (Column("topic", "topic"), *_FLOWS, _TROUBLE)
+_TOPIC_COLUMNS = (Column("topic", "topic"), *_DEPTH, _OUT, *_TREND, _TROUBLE)
 _CHANNEL_COLUMNS = (
     Column("channel", "channel"),
     Column("topic", "topic", keep=ALWAYS, tone=Tone.STRONG),
-    *_FLOWS,
+    *_DEPTH,
+    _FINISHED,
+    *_TREND,
     Column("in_flight_count", "in flight", "inflt", Form.COUNT, keep=7),
     Column("deferred_count", "deferred", "def", Form.COUNT, keep=2),
     Column("requeue_rate", "req/s", form=Form.RATE, keep=4),
