@@ -100,7 +100,7 @@ def work(nodes: list[Daemon], over: threading.Event) -> None:
 def consume(node: Daemon, consumer: Consumer, over: threading.Event) -> None:
     with Client(node.tcp_address) as client, contextlib.suppress(OSError):
         host = f"{consumer.name}.example"
-        client.identify(client_id=consumer.name, hostname=host, user_agent="go-nsq/1.1.0", heartbeat_interval=-1)
+        client.identify(client_id=consumer.name, hostname=host, user_agent="go-nsq/1.1.0", heartbeat_interval=60_000)
         client.subscribe(consumer.topic, consumer.channel, rdy=consumer.rdy)
         count = 0
         while not over.is_set():
