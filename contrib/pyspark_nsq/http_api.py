@@ -53,7 +53,10 @@ def ask(
 ) -> tuple[int, dict[str, Any]]:
     """Returns the status and the answer to a request, as `parse` does."""
     with request(who, address, path, timeout, settings, method) as response:
-        return response.status, parse(response.read(_LARGEST))
+        text = response.read(_LARGEST)
+        if response.length:  # `read` with a size returns what there is if the answer breaks off
+            raise http.client.IncompleteRead(text, response.length)
+        return response.status, parse(text)
 
 
 def parse(text: bytes) -> dict[str, Any]:

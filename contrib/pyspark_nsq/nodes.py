@@ -98,7 +98,7 @@ class Nodes:
                     if not self._known:
                         raise
                     _log.warning("%s; going on with the nsqds known so far", error)
-            self._list_at = now + interval
+            self._list_at = time.monotonic() + interval
         for listed in self.listed.values():
             self._known.update((nsqd.name, (nsqd, now)) for nsqd in listed)
         for name in [name for name, (_, heard) in self._known.items() if heard < now - _REMEMBER]:

@@ -41,6 +41,12 @@ class Publisher:
         self._until_done(lambda client: None, "no nsqd can be reached")
 
     def _until_done(self, action: Callable[[Client], None], failure: str) -> None:
+        if self._client is not None:
+            try:
+                action(self._client)
+                return
+            except (ConnectionLost, Refused) as error:
+                self._forget(error)
         deadline = time.monotonic() + self._settings.retry_timeout
         pause = _FIRST_PAUSE
         while errors := self._offer(action):
@@ -51,13 +57,7 @@ class Publisher:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _offer(self, action: Callable[[Client], None]) -> list[NsqSourceError]:
-        """The connection that is open, then each nsqd once, until the action succeeds with one: then no errors."""
-        if self._client is not None:
-            try:
-                action(self._client)
-                return []
-            except (ConnectionLost, Refused) as error:
-                self._forget(error)
+        """Each nsqd once, until the action succeeds with one: then no errors."""
         try:
             self._find()
         except DiscoveryError as error:

@@ -159,10 +159,12 @@ class _Task:
             self._known = KnownIds(*known, self.settings.deliver_rewound)
             self._sealed.clear()
             try:
-                yield from self._pull(subscription)
+                through = yield from self._pull(subscription)
             except BaseException:
                 subscription.release()
                 raise
+            if through:  # a connection that breaks in here has nothing to release
+                self.confirm(subscription)
 
     def _start_time(self) -> int:
         """When the nsqd was started to which a connection is open; 0 if it does not report that."""
@@ -173,7 +175,7 @@ class _Task:
             _log.warning("%s", error)
             return 0
 
-    def _pull(self, subscription: Subscription) -> Iterator[Taken]:
+    def _pull(self, subscription: Subscription) -> Generator[Taken, None, bool]:
         while subscription.left > 0:
             if subscription.receive(_QUIET if subscription.count else self.settings.idle_timeout):
                 if not subscription.is_half_full and subscription.size < _SEGMENT_BYTES:
@@ -182,14 +184,14 @@ class _Task:
                 break
             if not self.seal(subscription.take()):  # another run of this task has ended it: nothing may be finished
                 subscription.release()
-                return
+                return False
             subscription.finish()
             if self._fresh is not None:
                 began = time.monotonic()
                 yield from self.new()
                 if time.monotonic() - began > _SLOW:
                     self._fresh = None
-        self.confirm(subscription)
+        return True
 
     def seal(self, taken: Taken) -> bool:
         """Make the new ones of the messages durable in the chain; False if that may take no more of this task."""

@@ -111,6 +111,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns the rows of a task, on an executor."""
         return read_rows(partition)
 
+    @plain_errors()
     def commit(self, end: dict[str, Any]) -> None:
         """Notes that the sink has everything up to `end`."""
         self._stream(end).commit(end)

@@ -193,6 +193,7 @@ TLS_REQUIRED = response('{"message":"TLS_REQUIRED"}', "403 Forbidden")
     "answer, text",
     [
         *((response(answer), "does not answer as nsqd does at HTTP address {}$") for answer in ANSWERS),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}", r"does not answer at HTTP address {}: IncompleteRead"),
         (TLS_REQUIRED, r"answered 403 to /stats at HTTP address {} \(option 'nsq.nsqd.http.tls' asks by HTTPS;"),
     ],
 )

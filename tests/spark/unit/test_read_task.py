@@ -9,16 +9,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
+from unittest.mock import Mock
 
 import pytest
 
 from pyspark_nsq import known_ids, read_task
-from pyspark_nsq.errors import SpoolError
+from pyspark_nsq.errors import ConnectionLost, SpoolError
 from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition
 from pyspark_nsq.segment import Entry
 from pyspark_nsq.spool import Spool
 from pyspark_nsq.stream_reader import NsqStreamReader
+from pyspark_nsq.subscription import Subscription
 from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
 from spark.unit.interruption import BOTH_PLACES, PLACES_AND_STEPS, STEPS, Interruption
 from spark.unit.micro_batches import Died, MicroBatches, Rows, run_task
@@ -167,6 +169,16 @@ def test_an_nsqd_that_is_away_ends_the_task(settings: Settings, nsqds: list[Fake
     batches.restart()
     batches.drain()
     judge(batches, nsqds)
+
+
+def test_a_connection_that_is_lost_at_the_end_is_not_waited_for_again(
+    planned: ReadPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[Subscription] = []
+    monkeypatch.setattr(read_task._Task, "confirm", Mock(side_effect=ConnectionLost("no answer to CLS")))
+    monkeypatch.setattr(Subscription, "release", released.append)
+    run_task(planned)
+    assert released == []
 
 
 def occurrences(run: Callable[[int], bool]) -> None:

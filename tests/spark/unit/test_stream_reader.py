@@ -152,6 +152,26 @@ def test_an_nsqd_that_left_discovery_is_read_while_it_answers(
     assert quotas(reader, end) == {"node:4250": [1]}
 
 
+def test_an_nsqlookupd_that_hangs_is_not_asked_at_every_look(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, asked = 0.0, 0
+
+    def hang(settings: Settings, topic: str | None = None) -> NoReturn:
+        nonlocal now, asked
+        now, asked = now + 6, asked + 1
+        raise DiscoveryError("no answer")
+
+    nsqds[0].publish(1)
+    end = plan(NsqStreamReader(settings)).to_json()
+    monkeypatch.setattr("pyspark_nsq.nodes.time.monotonic", lambda: now)
+    monkeypatch.setattr(nodes, "find_nsqds", hang)
+    reader = NsqStreamReader(settings)
+    for _ in range(3):
+        assert quotas(reader, end) == {"node:4150": [1]}
+    assert asked == len(settings.topics)
+
+
 def test_an_nsqd_that_is_away_is_asked_again_after_pauses_that_grow(
     settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -295,6 +295,19 @@ def test_a_batch_is_offered_again_until_an_nsqd_is_back(nodes: Nodes) -> None:
     assert nodes.tries == "abca"
 
 
+def test_the_time_that_an_open_connection_takes_to_fail_is_none_of_the_retries(nodes: Nodes) -> None:
+    def hang() -> Iterator[NsqSourceError | None]:
+        yield None
+        nodes.now += 60
+        nodes.fail(ALL_LOST)
+        nodes.on_sleep = lambda: nodes.fail({})
+        yield LOST
+
+    nodes.nsqds["a"].answers = hang()
+    publish(nodes, batches=2)
+    assert nodes.slept == 1
+
+
 @pytest.mark.parametrize("error, reported", [(None, "there is no nsqd to write to"), ("no nsqlookupd answers",) * 2])
 def test_where_nsqds_are_not_found_they_are_waited_for(nodes: Nodes, error: str | None, reported: str) -> None:
     there, nodes.nsqds = nodes.nsqds, {}
