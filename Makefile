@@ -159,7 +159,7 @@ docs: ## the documents as a site, in build/docs
 
 # The config file and the page about options, from the table in gnsqd/options.py; the page about gnsqadmin, from itself;
 # what the page about Spark says of options, from theirs; those about HTTP, TCP and statistics, from the tables of each;
-# the speed in the README, with the figure, from the table in performance.md.
+# the picture of speed in the README, from the table in performance.md.
 options: ## the pages and files that are made from tables
 	@.ci/install .venv dev
 	@.venv/bin/python tools/documents

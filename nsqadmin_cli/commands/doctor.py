@@ -17,7 +17,7 @@ from nsqadmin_cli.snapshot import require
 from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone, described
 from nsqadmin_cli.units import grouped, plural
 
-TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.STRONG_NOTE, Severity.NOTE: Tone.FAINT}
+_TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.STRONG_NOTE, Severity.NOTE: Tone.FAINT}
 _MARGIN = 10  # columns; the longest severity and two blanks
 _OF_A_KIND = 5  # findings that are shown without --all
 
@@ -102,6 +102,11 @@ def findings_of(seen: Examination, here: Sequence[Finding] = ()) -> list[Finding
     return sorted(found, key=lambda finding: order.index(finding.severity))
 
 
+def label_of(severity: Severity) -> tuple[str, Tone]:
+    """What a finding of this severity begins with."""
+    return severity.value.upper().ljust(_MARGIN), _TONES[severity]
+
+
 def _counts(findings: list[Finding]) -> dict[str, int]:
     return {severity.value: sum(finding.severity is severity for finding in findings) for severity in Severity}
 
@@ -112,7 +117,7 @@ def _blocks(findings: list[Finding], of_a_kind: int | None) -> Iterator[Block]:
     for (severity, code), alike in grouped(((one.severity, one.code), one) for one in findings).items():
         shown = alike[:of_a_kind]
         for finding in shown:
-            yield Paragraph((severity.value.upper().ljust(_MARGIN), TONES[severity]), finding.summary, Tone.STRONG)
+            yield Paragraph(label_of(severity), finding.summary, Tone.STRONG)
             for text in finding.evidence:
                 yield Paragraph(blank, text)
             for remedy in finding.remedies:
@@ -131,5 +136,5 @@ def _summary(seen: Examination, findings: list[Finding]) -> Iterator[Block]:
     looked = f"{plural(len(seen.after.nodes), 'node')}, {topics}, {channels}, {plural(totals.client_count, 'consumer')}"
     counts = _counts(findings)
     found = f"{counts['critical']:,} critical, {plural(counts['warning'], 'warning')}, {plural(counts['note'], 'note')}"
-    label = (f"{found}: ", TONES[findings[0].severity]) if findings else ("No problems: ", Tone.GOOD)
+    label = (f"{found}: ", _TONES[findings[0].severity]) if findings else ("No problems: ", Tone.GOOD)
     yield Paragraph(label, f"{looked}, watched for {seen.seconds:.1f} s.")

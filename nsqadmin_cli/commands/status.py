@@ -1,11 +1,12 @@
 """`gnsqadmin status`: the state of the cluster in about ten lines, which `gnsqadmin` alone shows on a terminal."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.command_base import command
-from nsqadmin_cli.commands.doctor import TONES, findings_of
+from nsqadmin_cli.commands.doctor import findings_of, label_of
 from nsqadmin_cli.context import ClusterSettings, Commands
 from nsqadmin_cli.diagnosis.examination import Examination, Finding, examine
 from nsqadmin_cli.errors import ExitCode
@@ -44,7 +45,7 @@ def status(settings: ClusterSettings, output: Output) -> int:
     findings = findings_of(seen)
     after = seen.after
     document: dict[str, Any] = {"nodes": len(after.answers), "nodes_up": len(after.nodes), "totals": after.totals}
-    channels = stat_tables.channel_table(after, watched=True)
+    channels = partial(stat_tables.channel_table, after, watched=True)
     output.show(document | {"findings": findings}, lambda: [*_blocks(seen, findings)], channels)
     return ExitCode.OK if after.nodes else ExitCode.FAILED
 
@@ -68,7 +69,7 @@ def _blocks(seen: Examination, findings: list[Finding]) -> Iterator[Block]:
     if table.rows:
         yield table
     for finding in findings[:_FINDINGS]:
-        yield Paragraph((f"{finding.severity.value.upper():10}", TONES[finding.severity]), finding.summary)
+        yield Paragraph(label_of(finding.severity), finding.summary)
     more = f"{plural(len(findings) - _FINDINGS, 'more finding')} and " if len(findings) > _FINDINGS else ""
     text = f"gnsqadmin doctor shows {more}remedies, gnsqadmin top all queues, gnsqadmin --help all commands."
     yield Paragraph(("→ ", Tone.GOOD), text)

@@ -240,7 +240,7 @@ def charts_of(hour: Hour | None, depth: str = "depth") -> list[Chart]:
 
 def _chart(name: str, values: Sequence[float], text: Callable[[float], str]) -> Chart:
     known = [value for value in values if not isnan(value)]
-    highest = max(*known, 1.0) if len(known) > 1 else max(known[0], 1.0)
+    highest = max(*known, 1.0)
     width = _CHART_WIDTH / len(values)
     shapes = []
     for is_gap, run in groupby(enumerate(values), lambda pair: isnan(pair[1])):

@@ -1,7 +1,6 @@
 """The result as a document, which is also the JSON file, and its table in Markdown.
 
-contrib/docs/performance.md has such a table; tools/documents/write_performance.py makes the README's ratios and the
-figure from it.
+contrib/docs/performance.md has such a table; tools/documents/write_performance.py draws the README's picture of it.
 """
 
 import math
