@@ -26,9 +26,9 @@ SHOWN = {
     "PUB round trip, alone, p99": "round trip of a PUB, p99",
     "restart, no backlog": "start",
 }
-PACED = "messages a second"  # in the title of a row whose rate is given
+PACED = "messages a second"  # in the title of a row whose speed is given
 LANE = "gnsqd compiled"
-COLUMNS = ("rate", "CPU time per message")
+COLUMNS = ("speed", "CPU time per message")
 
 # The picture: sizes in pixels, colours that can be read on white and on black.
 WIDTH = 600
@@ -44,7 +44,7 @@ Ratios = dict[str, tuple[float, float]]  # of a row, those of COLUMNS; 0 if ther
 
 
 def measured(page: str) -> Ratios:
-    """Returns the medians of each row, relative to nsqd. The rate of a time is its inverse."""
+    """Returns the medians of each row, relative to nsqd. The speed of a time is its inverse."""
     found = {}
     row = unit = ""
     for title, its_unit, lane, _, ratio, _, cpu_ratio, *_ in cells(part(page, "speed")):
@@ -63,7 +63,7 @@ def figure(ratios: Ratios) -> str:
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
             f'font-family="system-ui, sans-serif" font-size="14" fill="{TEXT}" role="img">',
-            "<title>Rate and CPU time per message of gnsqd, relative to nsqd</title>",
+            "<title>Speed and CPU time per message of gnsqd, relative to nsqd</title>",
             *_legend(unit),
             *(line for number, row in enumerate(SHOWN) for line in _bars(ratios, row, TOP + GROUP * number, unit)),
             f'<path d="M{LEFT + unit} {TOP - 8}V{height}" stroke="{TEXT}" stroke-dasharray="4 3"/>',
