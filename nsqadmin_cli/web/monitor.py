@@ -1,4 +1,4 @@
-"""What the page knows of the cluster: the latest snapshot, rates, trends and findings, shared by everybody who looks.
+"""What the page knows of the cluster: the latest snapshot, rates, the last hour and findings, shared by everybody who looks.
 
 While nobody looks, nothing is queried, except for the charts in the hour after a look. Threads may share a Monitor; at
 most one of them queries the nodes at a time, and the others wait for its answer.
@@ -7,7 +7,6 @@ most one of them queries the nodes at a time, and the others wait for its answer
 import ctypes
 import threading
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,17 +23,15 @@ from nsqadmin_cli.context import Commands
 from nsqadmin_cli.diagnosis.examination import Finding, examine
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError, timed_out
-from nsqadmin_cli.snapshot import ClusterSnapshot, Key, through
+from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.web.history import History
 
 INTERVAL = 2.0  # seconds between two live snapshots
 FRESH = 1.0  # seconds for which a snapshot serves every view
 SHARED = 0.9 * INTERVAL  # seconds for which it serves the live ones
 _LEAST = 1.5  # seconds between two snapshots that rates are of; over less they are not meaningful
-_MOST = 30.0  # seconds; after a longer pause, rates and trends begin again
+_MOST = 30.0  # seconds; after a longer pause, rates begin again
 _QUICK = 1.0  # seconds to wait for a node that did not answer in time before
-_TREND = 90  # values of a trend: three minutes
-_MOST_TRENDS = 5000  # topics and channels with a trend
 _SAMPLED = 10.0  # seconds between two snapshots for the charts while nobody looks
 _REMEMBERED = 3600.0  # seconds after the last look until they end
 _NODES = 5.0  # seconds for which the list of nodes is used
@@ -129,8 +126,6 @@ class Monitor:
         self._seen: deque[ClusterSnapshot] = deque(maxlen=4)  # the youngest last
         self._stale = False  # an operation changed what they show
         self._slow: set[object] = set()  # addresses of nodes that did not answer in time
-        self._trends: dict[Key, array[float]] = {}
-        self._trended = 0.0  # when they were extended
         self._looked = -_REMEMBERED
         self._closed = threading.Event()
         self.history = History()
@@ -143,7 +138,7 @@ class Monitor:
         """All nodes with their clients, at most `oldest` seconds ago, with flows if there was a snapshot before.
         AdminError if no nsqlookupd answers and no node was given."""
         self._looked = time.monotonic()
-        return self._snapshot(oldest, is_sample=False)
+        return self._snapshot(oldest)
 
     def keep_history(self) -> None:
         """Starts a thread that takes snapshots for the charts, until nobody has looked for an hour."""
@@ -157,9 +152,9 @@ class Monitor:
         while not self._closed.wait(_SAMPLED):
             if time.monotonic() - self._looked < _REMEMBERED:
                 with suppress(AdminError):  # which the next look shows
-                    self._snapshot(_SAMPLED / 2, is_sample=True)
+                    self._snapshot(_SAMPLED / 2)
 
-    def _snapshot(self, oldest: float, *, is_sample: bool) -> ClusterSnapshot:
+    def _snapshot(self, oldest: float) -> ClusterSnapshot:
         with self._lock:
             now = time.monotonic()
             if not self._seen or self._stale or now - self._seen[-1].moment > oldest:
@@ -172,8 +167,6 @@ class Monitor:
                 while self._seen and now - self._seen[0].moment > _MOST:
                     self._seen.popleft()
                 self._seen.append(found)
-                if not is_sample:
-                    self._extend_trends(found)
                 self.history.add(found)
             return self._seen[-1]
 
@@ -182,27 +175,6 @@ class Monitor:
         self._stale = True
         for kept in (self.diagnosis, self.node_rows, self.lookups):
             kept.forget()
-
-    def trend(self, topic: str = "", channel: str = "") -> list[float]:
-        """Messages per second into a topic or channel, or into all topics; the youngest last, one every 2 seconds."""
-        return list(self._trends.get((topic, channel), ()))
-
-    def _extend_trends(self, found: ClusterSnapshot) -> None:
-        """Add the rates, at most one for each INTERVAL."""
-        pause = found.moment - self._trended
-        if found.flows is None or pause < INTERVAL / 2:
-            return
-        if pause > _MOST:
-            self._trends.clear()
-        self._trended = found.moment
-        rates = {("", ""): through(found.flows).ingress} | {key: flow.ingress for key, flow in found.flows.items()}
-        for key in self._trends.keys() - rates.keys():
-            del self._trends[key]
-        for key, rate in rates.items():
-            if len(self._trends) < _MOST_TRENDS or key in self._trends:
-                trend = self._trends.setdefault(key, array("f"))
-                trend.append(rate)
-                del trend[:-_TREND]
 
     def _find_nodes(self) -> tuple[list[Nsqd], list[NodeError]]:
         nodes = self.cluster.nsqds()

@@ -1,4 +1,4 @@
-"""Tables, links and trends as the templates need them: text, classes and addresses; markup is in the templates."""
+"""Tables, links and charts as the templates need them: text, classes and addresses; markup is in the templates."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -183,41 +183,11 @@ def facts(grid: Grid) -> list[tuple[str, str, str]]:
     return found
 
 
-class Curve(NamedTuple):
-    """A curve in a box of `_WIDTH` by `_HEIGHT`; `points` and `area` are those of SVG."""
-
-    points: str
-    area: str
-    highest: str
-    label: str
-
-
-_WIDTH, _HEIGHT, _MOST = 300, 48, 90
-
-
-def trend_of(values: Sequence[float]) -> Curve | None:
-    """The trend of rates, one every two seconds, the youngest at the right; None if there are fewer than two."""
-    if len(values) < 2:
-        return None
-    highest = max(*values, 1.0)
-    step = _WIDTH / (_MOST - 1)
-    left = _WIDTH - step * (len(values) - 1)
-    points = [
-        f"{left + index * step:.1f},{_HEIGHT - 2 - value / highest * (_HEIGHT - 4):.1f}"
-        for index, value in enumerate(values)
-    ]
-    label = f"{units.rate(values[-1])} messages per second now, at most {units.rate(max(values))} in the time shown"
-    return Curve(
-        " ".join(points), f"{left:.1f},{_HEIGHT} {' '.join(points)} {_WIDTH},{_HEIGHT}", units.rate(highest), label
-    )
-
-
 class Chart(NamedTuple):
     """One figure in the last hour, in a box of `_CHART_WIDTH` by `_CHART_HEIGHT`; each shape is a run of steps."""
 
     name: str
     shapes: list[str]
-    latest: str
     highest: str
     label: str
 
@@ -253,4 +223,4 @@ def _chart(name: str, values: Sequence[float], text: Callable[[float], str]) -> 
         points += [f"{(last + 1) * width:g},{right}", f"{(last + 1) * width:g},{_CHART_HEIGHT}"]
         shapes.append(" ".join(points))
     latest, lowest, most = text(known[-1]), text(min(known)), text(max(known))
-    return Chart(name, shapes, latest, most, f"{name} in the last hour: {latest} now, {lowest} to {most}")
+    return Chart(name, shapes, most, f"{name} in the last hour: {latest} now, {lowest} to {most}")

@@ -27,7 +27,6 @@ from nsqadmin_cli.web.present import (
     html_table,
     node_address,
     query,
-    trend_of,
 )
 from nsqadmin_cli.web.site import Exact, Lines, Page, Site
 from nsqadmin_cli.web.tail import SHOWN, TEMPORARY
@@ -62,8 +61,8 @@ def _topic_row(topic: TopicStats, flow: Flow | None, finished: float | None) -> 
         state = Cell("paused", Tone.NOTE)
     elif paused := sum(one.paused for one in channels):
         state = Cell(f"{plural(paused, 'channel')} paused", Tone.NOTE)
-    elif any(backlog(one) and not one.client_count for one in channels):
-        state = Cell("no clients", Tone.BAD)
+    elif unserved := sum(1 for channel in channels if backlog(channel) and not channel.client_count):
+        state = Cell(f"{plural(unserved, 'channel')} without clients", Tone.BAD)
     return TopicRow(
         topic.topic_name,
         flow.ingress if flow else None,
@@ -132,7 +131,6 @@ def overview(site: Site, request: Request) -> Page:
             "flow": whole and (units.rate(whole.ingress), units.rate(whole.egress)),
             "nodes_up": len(seen.nodes),
             "nodes": len(seen.answers),
-            "trend": trend_of(site.monitor.trend()),
             "charts": _charts(site),
             "table": html_table("Topics", table, _topic_link, view),
             "find": view.find,
@@ -207,7 +205,6 @@ def _topic(site: Site, request: Request, name: str) -> Page:
             "flow": _topic_rates(seen, name),
             "paused": _paused(shares),
             "channel_depth": sum(one.depth for one in whole.channels) if whole is not None else 0,
-            "trend": trend_of(site.monitor.trend(name)),
             "charts": _charts(site, name),
             "nodes_table": html_table("Nodes", nodes, _node_link),
             "table": html_table("Channels", channels, link, _view(request)),
@@ -277,7 +274,6 @@ def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
             "flow": _rates(seen, (topic, name)),
             "has_dead_letters": dead_letter_topic(topic, name) in seen.topic_shares,
             "paused": _paused(shares),
-            "trend": trend_of(site.monitor.trend(topic, name)),
             "charts": _charts(site, topic, name),
             "nodes_table": html_table("Nodes", stat_tables.share_table(seen, shares, found), _node_link),
             "table": html_table("Clients", clients, _node_link, _view(request), below="remote_address"),

@@ -91,11 +91,9 @@ def test_snapshots_for_charts_are_taken_until_nobody_has_looked_for_an_hour(monk
     monkeypatch.setattr("nsqadmin_cli.web.monitor._SAMPLED", 0.01)
     fake = FakeServer({"/stats": [node(topic("t"))]})
     app = App([fake.address])
-    monitor = app.app._site.monitor
     app.app.keep_history()
     app.page("/nodes")
     eventually(lambda: len(fake.queries("/stats")) > 10)
-    assert monitor.trend() == []  # they are of looks
     monkeypatch.setattr("nsqadmin_cli.web.monitor._REMEMBERED", 0.0)
     last = [len(fake.asked), time.monotonic()]
 
