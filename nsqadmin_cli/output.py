@@ -58,7 +58,7 @@ class Output:
             case OutputFormat.JSON:
                 click.echo(json.dumps(_made(document), default=as_json, indent=2 if number is None else None))
             case OutputFormat.CSV:
-                self._csv(_made(rows) if rows else next(one for one in _made(blocks) if isinstance(one, Table)))
+                self._csv(_made(rows) if rows else next(block for block in _made(blocks) if isinstance(block, Table)))
             case OutputFormat.TABLE:
                 from nsqadmin_cli.render import show_blocks, show_row  # imported late: it loads slowly
 
@@ -86,16 +86,16 @@ class Output:
 
 def _csv_value(value: object, column: Column) -> object:
     match value.value if isinstance(value, Cell) else value:
-        case bool(found):
-            return str(found).lower()
-        case int() | None as found:
-            return found
-        case float(found) if column.form is Form.TIME:
-            return units.iso_time(round(found * 1000) * 1_000_000)
-        case float(found):
-            return units.exact(found)
-        case found:
-            return printable(str(found))
+        case bool(flag):
+            return str(flag).lower()
+        case int() | None as count:
+            return count
+        case float(seconds) if column.form is Form.TIME:
+            return units.iso_time(round(seconds * 1000) * 1_000_000)
+        case float(number):
+            return units.exact(number)
+        case other:
+            return printable(str(other))
 
 
 def progress(

@@ -120,20 +120,20 @@ def _health(node: NodeStats) -> Cell:
     return Cell("healthy", Tone.GOOD) if node.health == "OK" else Cell(node.health, Tone.BAD)
 
 
-def tree_table(seen: ClusterSnapshot, *, watched: bool = False, by_node: bool = False) -> Table:
+def tree_table(snapshot: ClusterSnapshot, *, watched: bool = False, by_node: bool = False) -> Table:
     """Each topic followed by its channels; with `by_node`, also their shares of nodes, if several have one."""
-    totals, flows = seen.totals, seen.flows or {}
+    totals, flows = snapshot.totals, snapshot.flows or {}
     rows: list[Counts] = []
     for topic in totals.topics:
         name = topic.topic_name
-        groups = [_with_shares(topic, name, seen.topic_shares[name], Tone.STRONG, flows.get((name, "")))]
+        groups = [_with_shares(topic, name, snapshot.topic_shares[name], Tone.STRONG, flows.get((name, "")))]
         for channel in topic.channels:
             key = name, channel.channel_name
-            shares, flow = seen.channel_shares[key], flows.get(key)
+            shares, flow = snapshot.channel_shares[key], flows.get(key)
             groups.append(_with_shares(channel, f"  {key[1]}", shares, Tone.PLAIN, flow))
         for group in groups:
             rows += islice(group, None if by_node else 1)
-    several = len(seen.answers) > 1
+    several = len(snapshot.answers) > 1
     summary = f"{plural(totals.topic_count, 'topic')}, {plural(totals.channel_count, 'channel')}"
     total = counts(Counts, totals, Cell(summary, Tone.STRONG)) if len(totals.topics) > 1 else None
     without = [*(() if watched else RATES), *(() if several else ("place",))]
@@ -153,10 +153,10 @@ def _with_shares(
         yield counts(Counts, share, Cell("    (paused)" if share.paused else "", Tone.NOTE), place=str(address))
 
 
-def topic_table(seen: ClusterSnapshot, *, watched: bool = False) -> Table:
+def topic_table(snapshot: ClusterSnapshot, *, watched: bool = False) -> Table:
     """One row for each topic, summed over nodes."""
-    rows, flows = [], seen.flows or {}
-    for topic in seen.totals.topics:
+    rows, flows = [], snapshot.flows or {}
+    for topic in snapshot.totals.topics:
         row = counts(TopicCounts, topic, topic.topic_name, flows.get((topic.topic_name, "")))
         row.message_bytes, row.channel_count, row.paused = topic.message_bytes, len(topic.channels), topic.paused
         rows.append(row)
@@ -165,11 +165,11 @@ def topic_table(seen: ClusterSnapshot, *, watched: bool = False) -> Table:
 
 
 def channel_table(
-    seen: ClusterSnapshot, *, watched: bool = False, with_topic: bool = True, only: Collection[Key] | None = None
+    snapshot: ClusterSnapshot, *, watched: bool = False, with_topic: bool = True, only: Collection[Key] | None = None
 ) -> Table:
     """One row for each channel, or only for these, summed over nodes."""
-    rows, flows = [], seen.flows or {}
-    for topic in seen.totals.topics:
+    rows, flows = [], snapshot.flows or {}
+    for topic in snapshot.totals.topics:
         for channel in topic.channels:
             key = topic.topic_name, channel.channel_name
             if only is not None and key not in only:
@@ -181,16 +181,16 @@ def channel_table(
     return table_of(ChannelCounts, rows, without=without, empty="No channels.")
 
 
-def troubled(seen: ClusterSnapshot) -> set[Key]:
+def troubled(snapshot: ClusterSnapshot) -> set[Key]:
     """Channels that are paused, have messages on disk, or on a node without a consumer, time out or grow."""
-    found = set()
-    for key, places in seen.channel_shares.items():
-        flow, shares = (seen.flows or {}).get(key, Flow()), places.values()
+    keys = set()
+    for key, places in snapshot.channel_shares.items():
+        flow, shares = (snapshot.flows or {}).get(key, Flow()), places.values()
         growing = flow.is_growing and any(share.depth for share in shares)
         idle = any(share.depth and not share.client_count for share in shares)
         if growing or idle or flow.timeouts or any(share.paused or share.backend_depth for share in shares):
-            found.add(key)
-    return found
+            keys.add(key)
+    return keys
 
 
 def make_compact(table: Table) -> None:
@@ -207,10 +207,10 @@ _OPTIONAL = {"memory_depth", "backend_depth", "paused"}
 _OPTIONAL |= {name for name in OF_CHANNELS if columns_of(Counts)[name].keep < ALWAYS}
 
 
-def share_table(seen: ClusterSnapshot, shares: Shares, whole: TopicStats | ChannelStats) -> Table:
+def share_table(snapshot: ClusterSnapshot, shares: Shares, whole: TopicStats | ChannelStats) -> Table:
     """The share of each node of one topic or channel; nodes that did not answer have a row with the reason."""
     rows: list[NodeCounts] = []
-    for address, answer in seen.answers.items():
+    for address, answer in snapshot.answers.items():
         if isinstance(answer, NodeError):
             rows.append(NodeCounts(str(address), state=failed(answer.reason)))
         elif (share := shares.get(address)) is not None:
@@ -241,11 +241,11 @@ class ClientRow:
     user_agent: Value = column("user agent", keep=2, tone=Tone.FAINT)
 
 
-def client_table(seen: ClusterSnapshot, *, with_places: bool = True, of: tuple[str, str] | None = None) -> Table:
+def client_table(snapshot: ClusterSnapshot, *, with_places: bool = True, of: tuple[str, str] | None = None) -> Table:
     """One row for each consumer, or for those of one channel."""
     rows = [
-        _client(client, topic, channel, address, seen.clock)
-        for address, node in seen.nodes.items()
+        _client(client, topic, channel, address, snapshot.clock)
+        for address, node in snapshot.nodes.items()
         for topic, channel in node.channels()
         if of in (None, (topic, channel.channel_name))
         for client in channel.clients or ()
@@ -300,17 +300,17 @@ LISTING = ("listed", "tombstoned")
 _SUMS = ("topic_count", "channel_count", "depth", "backend_depth", "in_flight_count", "message_count", "client_count")
 
 
-def node_rows(seen: ClusterSnapshot) -> dict[Address, NodeRow]:
+def node_rows(snapshot: ClusterSnapshot) -> dict[Address, NodeRow]:
     """The rows of all nodes, also of nodes that are down."""
     rows = {}
-    for address, answer in seen.answers.items():
+    for address, answer in snapshot.answers.items():
         row = rows[address] = NodeRow(str(address))
         if isinstance(answer, NodeError):
             row.error, row.status = answer.reason, failed(answer.reason)
             continue
         row.status, row.version = _health(answer), answer.version
         row.health, row.start_time = answer.health, answer.start_time
-        row.uptime_seconds = max(0.0, seen.clock - answer.start_time)
+        row.uptime_seconds = max(0.0, snapshot.clock - answer.start_time)
         _sum_up(row, Totals.over([answer]))
     return rows
 
@@ -322,13 +322,14 @@ def _sum_up(row: NodeRow, sums: Totals) -> NodeRow:
 
 
 def node_table(
-    seen: ClusterSnapshot,
+    snapshot: ClusterSnapshot,
     rows: Mapping[Address, NodeRow] | None = None,
     without: Sequence[str] = ("daemon", *LISTING, *RATES),
 ) -> Table:
-    total = _sum_up(NodeRow(Cell(plural(len(seen.answers), "node"), Tone.STRONG)), seen.totals)
-    found = [*(rows or node_rows(seen)).values()]
-    return table_of(NodeRow, found, without=without, total=total if len(seen.nodes) > 1 else None, empty="No nodes.")
+    rows = rows or node_rows(snapshot)
+    label = Cell(plural(len(snapshot.answers), "node"), Tone.STRONG)
+    total = _sum_up(NodeRow(label), snapshot.totals) if len(snapshot.nodes) > 1 else None
+    return table_of(NodeRow, [*rows.values()], without=without, total=total, empty="No nodes.")
 
 
 def topic_facts(whole: TopicStats, shares: Mapping[Address, TopicStats]) -> dict[str, Cell | str]:
@@ -345,19 +346,22 @@ def common_facts(whole: TopicStats | ChannelStats, shares: Shares) -> dict[str, 
         facts["paused"] = Cell(where, Tone.NOTE)
     latency = whole.e2e_processing_latency
     if latency.percentiles:
-        texts = [f"{one.quantile * 100:g}% {units.latency(one.value / 1e9)}" for one in latency.percentiles]
+        texts = [
+            f"{percentile.quantile * 100:g}% {units.latency(percentile.value / 1e9)}"
+            for percentile in latency.percentiles
+        ]
         facts["latency"] = f"{'  '.join(texts)}  (of {plural(latency.count, 'message')})"
     return facts
 
 
 def share_documents(
-    seen: ClusterSnapshot, shares: Shares, key: str, **more: Callable[[Address], object]
+    snapshot: ClusterSnapshot, shares: Shares, key: str, **more: Callable[[Address], object]
 ) -> list[object]:
     """For each node: its address, error, what the functions `more` return for it, and its share under `key`."""
-    errors = {error.address: error.reason for error in errors_of(seen.answers)}
+    errors = {error.address: error.reason for error in errors_of(snapshot.answers)}
     return [
         {"address": str(address), "error": errors.get(address)}
         | {name: value(address) for name, value in more.items()}
         | {key: as_json(shares.get(address))}
-        for address in seen.answers
+        for address in snapshot.answers
     ]

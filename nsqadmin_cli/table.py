@@ -147,17 +147,17 @@ def json_only(help: str = "", *, null: bool = False, **default: Any) -> Any:
 @cache
 def columns_of(kind: type) -> dict[str, Column]:
     """The columns of a kind of rows, by the name of the field."""
-    found = {}
-    for one in dataclasses.fields(kind):
-        if declared := one.metadata.get("column"):
-            found[one.name] = Column(declared[0] or one.name, *declared[1:])
-    return found
+    columns = {}
+    for row_field in dataclasses.fields(kind):
+        if declared := row_field.metadata.get("column"):
+            columns[row_field.name] = Column(declared[0] or row_field.name, *declared[1:])
+    return columns
 
 
 @cache
 def _keys_of(kind: type) -> "tuple[dataclasses.Field[Any], ...]":
     """The fields that are in JSON."""
-    return tuple(one for one in dataclasses.fields(kind) if one.metadata.get("json", True))
+    return tuple(row_field for row_field in dataclasses.fields(kind) if row_field.metadata.get("json", True))
 
 
 def table_of(
@@ -186,13 +186,15 @@ def as_json(value: object) -> Any:
     if isinstance(value, Cell):
         return as_json(value.value)
     if isinstance(value, list | tuple | set):
-        return [as_json(one) for one in (sorted(value) if isinstance(value, set) else value)]
+        return [as_json(element) for element in (sorted(value) if isinstance(value, set) else value)]
     if isinstance(value, dict):
-        return {key: as_json(one) for key, one in value.items()}
+        return {key: as_json(member) for key, member in value.items()}
     kind: Any = type(value)
     if dataclasses.is_dataclass(kind) and kind.__str__ is object.__str__:
-        found = ((one, getattr(value, one.name)) for one in _keys_of(kind))
-        return {one.name: None if was == "" and one.metadata.get("null") else as_json(was) for one, was in found}
+        members = ((key, getattr(value, key.name)) for key in _keys_of(kind))
+        return {
+            key.name: None if member == "" and key.metadata.get("null") else as_json(member) for key, member in members
+        }
     return str(value)
 
 
@@ -201,7 +203,7 @@ _SIMPLE = (str, int, float, type(None))
 
 def described(name: str, what: str, kind: type) -> str:
     """`name` and its meaning, with the keys of a kind of rows, for the help of a command: lines of 80 columns."""
-    helps = ((one.name, one.metadata.get("help")) for one in _keys_of(kind))
+    helps = ((key.name, key.metadata.get("help")) for key in _keys_of(kind))
     keys = ", ".join(f"{name} ({help})" if help else name for name, help in helps)
     return textwrap.fill(f"{what}: {keys}", 78, initial_indent=f"{name:8} ", subsequent_indent=" " * 9) + "\n"
 

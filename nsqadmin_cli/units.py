@@ -122,7 +122,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """`; did you mean orders?` with the name of `known` that is most similar to `name`; empty if none is similar."""
     import difflib  # rarely needed
 
-    near = difflib.get_close_matches(name, [one for one in known if one != name], n=1)
+    near = difflib.get_close_matches(name, [other for other in known if other != name], n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -134,10 +134,10 @@ def shortened(names: Sequence[str], most: int) -> str:
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """The second parts of the pairs by their first."""
-    found: dict[K, list[V]] = {}
+    groups: dict[K, list[V]] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def one_or_number(nodes: Collection[object]) -> str:

@@ -63,8 +63,8 @@ def lay_out(table: Table, width: int, *, least: int = 0, cut: bool = False) -> I
         return made[key]
 
     for fit in fits(columns):
-        found = [columns[index] for index in fit.columns]
-        headings = [column.short if fit.short and column.short else column.heading for column in found]
+        chosen = [columns[index] for index in fit.columns]
+        headings = [column.short if fit.short and column.short else column.heading for column in chosen]
         body = [cells(index, fit.compact) for index in fit.columns]
         widths = [
             max(cell_len(heading), least, *(_width(text) for text, _ in column))
