@@ -165,12 +165,12 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         A channel that no node has is created only with `create_channel`, or if it is ephemeral. An ephemeral channel
         would take the messages of a topic without channels with it, so this needs `yes`, or confirmation.
         """
-        found = self._cluster.ask(self._node_stats)
-        errors = [*self._cluster.lookupd_errors, *errors_of(found)]
-        self._require(values_of(found), errors, create_channel)
+        stats = self._cluster.ask(self._node_stats)
+        errors = [*self._cluster.lookupd_errors, *errors_of(stats)]
+        self._require(values_of(stats), errors, create_channel)
         if is_ephemeral(self._options.channel) and not yes:
-            self._confirm(values_of(found).values())
-        self._join(found)
+            self._confirm(values_of(stats).values())
+        self._join(stats)
         self._welcome()
         if not self._subscriptions:
             raise AdminError("; ".join(map(str, self.errors.values())))
@@ -207,16 +207,16 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
                 continue
             looked = time.monotonic()
             try:
-                found = self._cluster.ask(self._node_stats)
+                stats = self._cluster.ask(self._node_stats)
             except AdminError:
                 continue  # no nsqlookupd answers; the nodes that are known go on
             if not self._over.is_set():
-                self._join(found)
+                self._join(stats)
 
-    def _join(self, found: dict[Address, NodeStats | NodeError]) -> None:
+    def _join(self, stats: dict[Address, NodeStats | NodeError]) -> None:
         """Connect to nodes that have a topic and are not connected to; keep the errors of the others."""
-        self.errors = {address: error for address, error in found.items() if isinstance(error, NodeError)}
-        keys = [(address, one.topic_name) for address, node in values_of(found).items() for one in node.topics]
+        self.errors = {address: error for address, error in stats.items() if isinstance(error, NodeError)}
+        keys = [(address, topic.topic_name) for address, node in values_of(stats).items() for topic in node.topics]
         missing = [key for key in keys if key[1] in self._topics and key not in self._connected]
         share = max(1, self._options.window // max(1, len(missing) + len(self._connected)))
         options = replace(self._options, window=share)
@@ -242,7 +242,7 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         """Messages from all nodes, received within `timeout` seconds."""
         self._welcome()
         received: list[Received] = []
-        waiting = [one for one in self._subscriptions.values() if one.has_messages]
+        waiting = [subscription for subscription in self._subscriptions.values() if subscription.has_messages]
         ready = [key.data for key, _ in self._selector.select(0 if waiting else timeout)]
         for subscription in dict.fromkeys([*waiting, *ready]):
             try:
@@ -252,10 +252,10 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         return received
 
     def finish(self, messages: Iterable[Received]) -> None:
-        for subscription, found in grouped((message.subscription, message.id) for message in messages).items():
+        for subscription, ids in grouped((message.subscription, message.id) for message in messages).items():
             if self._subscriptions.get((subscription.node.address, subscription.topic)) is subscription:
                 try:
-                    subscription.finish(found)
+                    subscription.finish(ids)
                 except NodeError as error:
                     self._lose(subscription, error)
 
@@ -271,17 +271,17 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         note(f"Warning: {error}; trying again")
 
     def _look_at_rest(self) -> Left:
-        found = self._cluster.ask(self._node_stats)
-        topic, channel, left = self._topics[0], self._options.channel, Left(errors=errors_of(found))
-        for address, node in values_of(found).items():
-            for one in node.topics:
-                channels = [entry for entry in one.channels if entry.channel_name == channel]
-                left.waiting += one.depth + sum(entry.depth for entry in channels)
+        stats = self._cluster.ask(self._node_stats)
+        topic, channel, left = self._topics[0], self._options.channel, Left(errors=errors_of(stats))
+        for address, node in values_of(stats).items():
+            for share in node.topics:
+                channels = [entry for entry in share.channels if entry.channel_name == channel]
+                left.waiting += share.depth + sum(entry.depth for entry in channels)
                 left.in_flight += sum(entry.in_flight_count for entry in channels)
                 left.deferred += sum(entry.deferred_count for entry in channels)
-                if one.paused and one.depth:
+                if share.paused and share.depth:
                     left.paused.append(f"the topic {topic} is paused at {address}")
-                left.paused += [f"the channel {channel} is paused at {address}" for one in channels if one.paused]
+                left.paused += [f"the channel {channel} is paused at {address}" for entry in channels if entry.paused]
         return left
 
     def waiting(self) -> int:
@@ -313,9 +313,9 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         self._welcome()
         closing = list(self._subscriptions.values())
         with ThreadPoolExecutor(max(1, len(closing))) as pool:
-            for one, is_confirmed in zip(closing, pool.map(Subscription.leave, closing), strict=True):
-                self.unconfirmed += not is_confirmed and one.has_finished
-                self.too_late += len(one.unfinished)
+            for subscription, is_confirmed in zip(closing, pool.map(Subscription.leave, closing), strict=True):
+                self.unconfirmed += not is_confirmed and subscription.has_finished
+                self.too_late += len(subscription.unfinished)
         self._selector.close()
 
     def warn(self) -> None:

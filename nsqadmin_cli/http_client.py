@@ -199,8 +199,8 @@ class HTTPClient:
         if response.status != 200:
             withheld = response.status == 401 and self._authorization and not authorization
             advice = _NOT_NAMED.format(address) if withheld else ""
-            found = _explanation(response.reason or "", response.headers, answer)
-            refusal = NodeRefused(program, address, response.status, *found, advice)
+            code, explanation = _explanation(response.reason or "", response.headers, answer)
+            refusal = NodeRefused(program, address, response.status, code, explanation, advice)
             refusal.answer = answer
             raise refusal
         return response.headers, answer
@@ -275,10 +275,10 @@ _FAILURES = (HTTPError, http.client.HTTPException, OSError, ValueError)
 
 
 def _beginning(parts: Iterator[bytes]) -> bytes:
-    found = b""
-    while len(found) <= _LARGEST_REFUSAL and (part := next(parts, b"")):
-        found += part
-    return found
+    body = b""
+    while len(body) <= _LARGEST_REFUSAL and (part := next(parts, b"")):
+        body += part
+    return body
 
 
 def _read_token(path: str) -> str:
@@ -395,14 +395,14 @@ def _reason(error: BaseException, program: str, timeout: float) -> str:
 
 def _causes(error: BaseException) -> list[BaseException]:
     """The error and its causes, innermost first."""
-    found: list[BaseException] = []
+    causes: list[BaseException] = []
     pending: list[object] = [error]
-    while pending and len(found) < 10:
+    while pending and len(causes) < 10:
         current = pending.pop(0)
-        if isinstance(current, BaseException) and current not in found:
-            found.append(current)
+        if isinstance(current, BaseException) and current not in causes:
+            causes.append(current)
             pending += [current.__cause__, current.__context__, getattr(current, "reason", None), *current.args]
-    return found[::-1]
+    return causes[::-1]
 
 
 def _https_port(answer: bytes) -> int:

@@ -122,7 +122,7 @@ def message_blocks(message: MessageRow, facts: Sequence[Part], *, as_hex: bool =
     if message.attempts > 1:
         parts.append((f"attempt {message.attempts}", Tone.NOTE))
     gap = ("  ", Tone.PLAIN)
-    yield Line(tuple(one for part in parts for one in (part, gap))[:-1])
+    yield Line(tuple(piece for part in parts for piece in (part, gap))[:-1])
     if not as_hex:
         yield from (Paragraph(gap, line) for line in pretty_lines(message.body_text))
         return
@@ -135,9 +135,9 @@ def message_blocks(message: MessageRow, facts: Sequence[Part], *, as_hex: bool =
 def message_table(messages: Sequence[MessageRow]) -> Table:
     """A row for each, for CSV; bodies are made printable, and are whole in JSON only."""
     table = Table([Column(name, name) for name in ("time", "topic", "node", "id", "attempts", "size", "body")])
-    for one in messages:
-        about = units.iso_time(one.timestamp), one.topic, one.node, one.id_text, one.attempts
-        table.rows.append((*about, len(one.body), one.body_text))
+    for message in messages:
+        about = units.iso_time(message.timestamp), message.topic, message.node, message.id_text, message.attempts
+        table.rows.append((*about, len(message.body), message.body_text))
     return table
 
 
@@ -165,12 +165,12 @@ def peek_at(node: Nsqd, topic: str, channel: str, count: int) -> Found | None:
 
     @expecting("a list of messages")
     def read(data: Any) -> Found:
-        found = Found(int(data["depth"]), int(data["backend_depth"]), [])
+        queue = Found(int(data["depth"]), int(data["backend_depth"]), [])
         for row in data["messages"]:
             id = str(row["id"]).encode("utf-8", "surrogatepass")
             about = topic, int(row["timestamp"]), int(row["attempts"]), id, body_of(row), str(node.address)
-            found.messages.append(Peeked(MessageRow(*about), bool(row["on_disk"]), int(row["size"])))
-        return found
+            queue.messages.append(Peeked(MessageRow(*about), bool(row["on_disk"]), int(row["size"])))
+        return queue
 
     query = {"topic": topic, "limit": str(count)} | ({"channel": channel} if channel else {})
     try:
