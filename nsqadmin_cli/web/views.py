@@ -54,12 +54,12 @@ class TopicRow:
 
 def _topic_row(topic: TopicStats, flow: Flow | None, finished: float | None) -> TopicRow:
     channels = topic.channels
-    depth = sum(one.depth for one in channels)
-    clients = sum(one.client_count for one in channels)
+    depth = sum(channel.depth for channel in channels)
+    clients = sum(channel.client_count for channel in channels)
     state = None
     if topic.paused:
         state = Cell("paused", Tone.NOTE)
-    elif paused := sum(one.paused for one in channels):
+    elif paused := sum(channel.paused for channel in channels):
         state = Cell(f"{plural(paused, 'channel')} paused", Tone.NOTE)
     elif unserved := sum(1 for channel in channels if backlog(channel) and not channel.client_count):
         state = Cell(f"{plural(unserved, 'channel')} without clients", Tone.BAD)
@@ -69,8 +69,8 @@ def _topic_row(topic: TopicStats, flow: Flow | None, finished: float | None) -> 
         finished,
         topic.depth,
         depth,
-        sum(one.in_flight_count for one in channels),
-        sum(one.deferred_count for one in channels),
+        sum(channel.in_flight_count for channel in channels),
+        sum(channel.deferred_count for channel in channels),
         topic.message_count,
         len(channels),
         clients,
@@ -88,12 +88,12 @@ def _view(request: Request) -> View:
     )
 
 
-def _common(site: Site, seen: ClusterSnapshot) -> dict[str, Any]:
+def _common(site: Site, snapshot: ClusterSnapshot) -> dict[str, Any]:
     """What the live part of most pages shows at its end, or begins with."""
     return {
-        "errors": [str(error) for error in seen.errors],
-        "taken": f"{units.clock(seen.clock)}",
-        "has_rates": seen.flows is not None,
+        "errors": [str(error) for error in snapshot.errors],
+        "taken": f"{units.clock(snapshot.clock)}",
+        "has_rates": snapshot.flows is not None,
     }
 
 
@@ -104,48 +104,49 @@ def overview(site: Site, request: Request) -> Page:
             if (channel_name := request.query.get("channel"))
             else _topic(site, request, name)
         )
-    seen, view = site.snapshot(request), _view(request)
-    flows = seen.flows
+    snapshot, view = site.snapshot(request), _view(request)
+    flows = snapshot.flows
     finished: dict[str, float] = {}
     for (topic, channel), flow in (flows or {}).items():
         finished[topic] = finished.get(topic, 0.0) + (flow.egress if channel else 0.0)
-    found = [one for one in seen.totals.topics if _matches(one, view.find)]
+    topics = [stats for stats in snapshot.totals.topics if _matches(stats, view.find)]
     rows = [
-        _topic_row(one, flows.get((one.topic_name, "")), finished.get(one.topic_name))
+        _topic_row(stats, flows.get((stats.topic_name, "")), finished.get(stats.topic_name))
         if flows
-        else _topic_row(one, None, None)
-        for one in found
+        else _topic_row(stats, None, None)
+        for stats in topics
     ]
     table = table_of(
         TopicRow, rows, empty="No topic matches." if view.find else "No topics yet: publishing creates one."
     )
     diagnosis = site.monitor.diagnosis.latest()
-    urgent = [one for one in diagnosis.findings if one.severity is not Severity.NOTE][:_FINDINGS] if diagnosis else []
-    totals, whole = seen.totals, through(flows) if flows is not None else None
+    findings = diagnosis.findings if diagnosis else ()
+    urgent = [finding for finding in findings if finding.severity is not Severity.NOTE][:_FINDINGS]
+    totals, whole = snapshot.totals, through(flows) if flows is not None else None
     return Page(
         "overview.html",
         {
-            **_common(site, seen),
+            **_common(site, snapshot),
             "title": "Overview",
             "totals": totals,
             "flow": whole and (units.rate(whole.ingress), units.rate(whole.egress)),
-            "nodes_up": len(seen.nodes),
-            "nodes": len(seen.answers),
+            "nodes_up": len(snapshot.nodes),
+            "nodes": len(snapshot.answers),
             "charts": _charts(site),
             "table": html_table("Topics", table, _topic_link, view),
             "find": view.find,
             "sort": view.sort,
             "examined": diagnosis is not None,
             "findings": urgent,
-            "examined_ago": units.duration(round(max(0.0, seen.clock - diagnosis.clock))) if diagnosis else "",
-            "more_findings": len(diagnosis.findings) - len(urgent) if diagnosis else 0,
+            "examined_ago": units.duration(round(max(0.0, snapshot.clock - diagnosis.clock))) if diagnosis else "",
+            "more_findings": len(findings) - len(urgent),
         },
     )
 
 
 def _matches(topic: TopicStats, find: str) -> bool:
     text = find.lower()
-    return text in topic.topic_name.lower() or any(text in one.channel_name.lower() for one in topic.channels)
+    return text in topic.topic_name.lower() or any(text in channel.channel_name.lower() for channel in topic.channels)
 
 
 def _topic_link(key: str, row: dict[str, object]) -> str:
@@ -164,20 +165,20 @@ def _listed(site: Site, name: str) -> Listed | None:
     return site.monitor.lookups.value().topics.get(name) if site.cluster.lookupds else None
 
 
-def _unknown(seen: ClusterSnapshot, what: str, name: str, known: Sequence[str]) -> AdminError:
+def _unknown(snapshot: ClusterSnapshot, what: str, name: str, known: Sequence[str]) -> AdminError:
     """The error if no node that answered has it."""
-    if seen.errors or not seen.nodes:
-        return NotFound(f"no node that answered has {what}", causes=seen.errors)
+    if snapshot.errors or not snapshot.nodes:
+        return NotFound(f"no node that answered has {what}", causes=snapshot.errors)
     return NotFound(f"no node has {what}{suggestion(name, known)}")
 
 
 def _topic(site: Site, request: Request, name: str) -> Page:
-    seen, listed = site.snapshot(request), _listed(site, name)
-    whole = next((one for one in seen.totals.topics if one.topic_name == name), None)
+    snapshot, listed = site.snapshot(request), _listed(site, name)
+    whole = next((topic for topic in snapshot.totals.topics if topic.topic_name == name), None)
     if whole is None and listed is None:
-        raise _unknown(seen, f"the topic {name}", name, list(seen.topic_shares))
+        raise _unknown(snapshot, f"the topic {name}", name, list(snapshot.topic_shares))
     rows: list[tuple[str, str, str]] = []
-    shares = seen.topic_shares.get(name, {})
+    shares = snapshot.topic_shares.get(name, {})
     hidden: list[str] = []
     if whole is not None:
         rows = facts(Grid.of(stat_tables.topic_facts(whole, shares)))
@@ -187,36 +188,36 @@ def _topic(site: Site, request: Request, name: str) -> Page:
         rows = [("nodes", "no node has it; nsqlookupd still lists it", "note")]
     if hidden:
         rows.append(("not found", f"nsqlookupd does not send consumers to {', '.join(hidden)}", "note"))
-    channels = stat_tables.channel_table(seen, watched=True, with_topic=False, only=_keys(whole, name))
+    channels = stat_tables.channel_table(snapshot, watched=True, with_topic=False, only=_keys(whole, name))
     channels.empty = "No channels: messages are queued in the topic until there is one."
 
     def link(key: str, row: dict[str, object]) -> str:
         return address_of(name, str(row["channel"])) if key == "channel" else ""
 
-    nodes = stat_tables.share_table(seen, shares, whole) if whole is not None else Table([])
+    nodes = stat_tables.share_table(snapshot, shares, whole) if whole is not None else Table([])
     return Page(
         "topic.html",
         {
-            **_common(site, seen),
+            **_common(site, snapshot),
             "title": f"Topic {printable(name, 64)}",
             "topic": name,
             "whole": whole,
             "facts": rows,
-            "flow": _topic_rates(seen, name),
+            "flow": _topic_rates(snapshot, name),
             "paused": _paused(shares),
-            "channel_depth": sum(one.depth for one in whole.channels) if whole is not None else 0,
+            "channel_depth": sum(channel.depth for channel in whole.channels) if whole is not None else 0,
             "charts": _charts(site, name),
             "nodes_table": html_table("Nodes", nodes, _node_link),
             "table": html_table("Channels", channels, link, _view(request)),
             "tombstones": sorted(listed.nodes) if listed is not None else [],
             "tombstoned": sorted(listed.tombstoned) if listed is not None else [],
-            "publish_to": [str(at) for at in seen.nodes],
+            "publish_to": [str(at) for at in snapshot.nodes],
         },
     )
 
 
 def _keys(whole: TopicStats | None, name: str) -> set[tuple[str, str]]:
-    return {(name, one.channel_name) for one in whole.channels} if whole is not None else set()
+    return {(name, channel.channel_name) for channel in whole.channels} if whole is not None else set()
 
 
 def _charts(site: Site, topic: str = "", channel: str = "") -> list[Chart]:
@@ -230,16 +231,16 @@ def _paused(shares: stat_tables.Shares) -> str:
     return ("all" if paused == len(shares) else "some") if paused else ""
 
 
-def _topic_rates(seen: ClusterSnapshot, name: str) -> tuple[str, str] | None:
+def _topic_rates(snapshot: ClusterSnapshot, name: str) -> tuple[str, str] | None:
     """The messages per second published to a topic, and finished in its channels."""
-    if seen.flows is None:
+    if snapshot.flows is None:
         return None
-    whole = through({key: flow for key, flow in seen.flows.items() if key[0] == name})
+    whole = through({key: flow for key, flow in snapshot.flows.items() if key[0] == name})
     return units.rate(whole.ingress), units.rate(whole.egress)
 
 
-def _rates(seen: ClusterSnapshot, key: tuple[str, str]) -> tuple[str, str] | None:
-    flow = (seen.flows or {}).get(key)
+def _rates(snapshot: ClusterSnapshot, key: tuple[str, str]) -> tuple[str, str] | None:
+    flow = (snapshot.flows or {}).get(key)
     return None if flow is None else (units.rate(flow.ingress), units.rate(flow.egress))
 
 
@@ -248,34 +249,35 @@ def channel(site: Site, request: Request) -> Page:
 
 
 def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
-    seen = site.snapshot(request)
-    whole = next((one for one in seen.totals.topics if one.topic_name == topic), None)
-    found = next((one for one in whole.channels if one.channel_name == name), None) if whole is not None else None
-    if found is None:
-        known = [one.channel_name for one in whole.channels] if whole is not None else []
-        raise _unknown(seen, f"the channel {name} in the topic {topic}", name, known)
-    shares = seen.channel_shares[topic, name]
-    rows = facts(Grid.of(stat_tables.common_facts(found, shares)))
-    flow = (seen.flows or {}).get((topic, name))
-    seconds = None if flow is None or found.paused else flow.drain_seconds(backlog(found))
+    snapshot = site.snapshot(request)
+    whole = next((stats for stats in snapshot.totals.topics if stats.topic_name == topic), None)
+    channels = whole.channels if whole is not None else ()
+    channel = next((stats for stats in channels if stats.channel_name == name), None)
+    if channel is None:
+        known = [stats.channel_name for stats in channels]
+        raise _unknown(snapshot, f"the channel {name} in the topic {topic}", name, known)
+    shares = snapshot.channel_shares[topic, name]
+    rows = facts(Grid.of(stat_tables.common_facts(channel, shares)))
+    flow = (snapshot.flows or {}).get((topic, name))
+    seconds = None if flow is None or channel.paused else flow.drain_seconds(backlog(channel))
     if seconds is not None and seconds >= 1.0:
         rows.append(("empty in", units.duration(seconds), ""))
-    clients = stat_tables.client_table(seen, with_places=False, of=(topic, name))
+    clients = stat_tables.client_table(snapshot, with_places=False, of=(topic, name))
     clients.empty = "No clients."
     return Page(
         "channel.html",
         {
-            **_common(site, seen),
+            **_common(site, snapshot),
             "title": f"Channel {printable(name, 64)} of {printable(topic, 64)}",
             "topic": topic,
             "channel": name,
-            "whole": found,
+            "whole": channel,
             "facts": rows,
-            "flow": _rates(seen, (topic, name)),
-            "has_dead_letters": dead_letter_topic(topic, name) in seen.topic_shares,
+            "flow": _rates(snapshot, (topic, name)),
+            "has_dead_letters": dead_letter_topic(topic, name) in snapshot.topic_shares,
             "paused": _paused(shares),
             "charts": _charts(site, topic, name),
-            "nodes_table": html_table("Nodes", stat_tables.share_table(seen, shares, found), _node_link),
+            "nodes_table": html_table("Nodes", stat_tables.share_table(snapshot, shares, channel), _node_link),
             "table": html_table("Clients", clients, _node_link, _view(request), below="remote_address"),
         },
     )
@@ -283,15 +285,15 @@ def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
 
 def nodes(site: Site, request: Request) -> Page:
     details = site.monitor.node_rows.value()
-    seen = site.snapshot(request)
-    rows = stat_tables.node_rows(seen)
+    snapshot = site.snapshot(request)
+    rows = stat_tables.node_rows(snapshot)
     for at, row in rows.items():
         _add_details(row, details.get(at))
     without = RATES if site.cluster.lookupds else (*LISTING, *RATES)
-    table = stat_tables.node_table(seen, rows, without)
+    table = stat_tables.node_table(snapshot, rows, without)
     return Page(
         "nodes.html",
-        {**_common(site, seen), "title": "Nodes", "table": html_table("Nodes", table, _node_link, _view(request))},
+        {**_common(site, snapshot), "title": "Nodes", "table": html_table("Nodes", table, _node_link, _view(request))},
     )
 
 
@@ -308,14 +310,14 @@ def _add_details(row: NodeRow, details: NodeRow | None) -> None:
 
 
 def node(site: Site, request: Request) -> Page:
-    seen, name = site.snapshot(request), request.segments[1]
-    found = next((at for at in seen.answers if str(at) == name), None)
-    if found is None:
-        raise NotFound(f"no node has the address {printable(name)}; known are {_some(map(str, seen.answers))}")
-    answer = seen.answers[found]
-    alone = ClusterSnapshot({found: answer}, [])
-    row = stat_tables.node_rows(alone)[found]
-    _add_details(row, (site.monitor.node_rows.latest() or {}).get(found))
+    snapshot, name = site.snapshot(request), request.segments[1]
+    address = next((at for at in snapshot.answers if str(at) == name), None)
+    if address is None:
+        raise NotFound(f"no node has the address {printable(name)}; known are {_some(map(str, snapshot.answers))}")
+    answer = snapshot.answers[address]
+    alone = ClusterSnapshot({address: answer}, [])
+    row = stat_tables.node_rows(alone)[address]
+    _add_details(row, (site.monitor.node_rows.latest() or {}).get(address))
     rows: list[Sequence[Cell | str]] = [["status", row.status]]
     if row.daemon:
         rows.append(["daemon", str(row.daemon)])
@@ -338,9 +340,9 @@ def node(site: Site, request: Request) -> Page:
     return Page(
         "node.html",
         {
-            **_common(site, seen),
-            "title": f"Node {found}",
-            "node": str(found),
+            **_common(site, snapshot),
+            "title": f"Node {address}",
+            "node": str(address),
             "facts": facts(Grid(rows)),
             "topics": html_table("Topics", stat_tables.topic_table(alone), link),
             "channels": html_table("Channels", channels, link),
@@ -358,11 +360,11 @@ def lookup(site: Site, request: Request) -> Page:
     values: dict[str, Any] = {"title": "Lookup", "errors": [], "taken": units.clock(time.time()), "has_rates": True}
     if not site.cluster.lookupds:
         return Page("lookup.html", values | {"lookupds": [], "table": None})
-    found = site.monitor.lookups.value()
-    rows = [found.topics[name] for name in sorted(found.topics)]
+    lookups = site.monitor.lookups.value()
+    rows = [lookups.topics[name] for name in sorted(lookups.topics)]
     registered = [
         (str(at), answer.reason, []) if isinstance(answer, NodeError) else (str(at), "", _registrations(answer))
-        for at, answer in found.nodes.items()
+        for at, answer in lookups.nodes.items()
     ]
     table = table_of(Listed, rows, empty="No topics.")
     return Page(
@@ -371,7 +373,7 @@ def lookup(site: Site, request: Request) -> Page:
         | {
             "lookupds": registered,
             "table": html_table("Topics", table, _topic_link, _view(request)),
-            "tombstoned": [(one.topic_name, sorted(one.tombstoned)) for one in rows if one.tombstoned],
+            "tombstoned": [(listed.topic_name, sorted(listed.tombstoned)) for listed in rows if listed.tombstoned],
         },
     )
 
@@ -379,9 +381,14 @@ def lookup(site: Site, request: Request) -> Page:
 def _registrations(producers: Any) -> list[dict[str, Any]]:
     """One row for each node that an nsqlookupd lists."""
     rows = []
-    for one in sorted(producers, key=lambda producer: producer.name):
-        hidden = [topic for topic, dead in zip(one.topics, one.tombstones, strict=False) if dead]
-        facts = {"name": one.name, "hostname": one.hostname, "version": one.version, "topics": len(one.topics)}
+    for producer in sorted(producers, key=lambda producer: producer.name):
+        hidden = [topic for topic, dead in zip(producer.topics, producer.tombstones, strict=False) if dead]
+        facts = {
+            "name": producer.name,
+            "hostname": producer.hostname,
+            "version": producer.version,
+            "topics": len(producer.topics),
+        }
         rows.append(
             {key: printable(str(value), 100) for key, value in facts.items()}
             | {"tombstoned": _some(hidden) if hidden else ""}
@@ -391,14 +398,14 @@ def _registrations(producers: Any) -> list[dict[str, Any]]:
 
 def doctor(site: Site, request: Request) -> Page:
     """The findings, after an examination of some seconds if there are none yet."""
-    found = site.monitor.diagnosis.value()
+    diagnosis = site.monitor.diagnosis.value()
     return Page(
         "doctor.html",
         {
             "title": "Doctor",
-            "findings": found.findings,
-            "taken": units.clock(found.clock),
-            "seconds": f"{found.seconds:.1f}",
+            "findings": diagnosis.findings,
+            "taken": units.clock(diagnosis.clock),
+            "seconds": f"{diagnosis.seconds:.1f}",
             "errors": [],
             "has_rates": True,
         },
@@ -412,10 +419,10 @@ def peek(site: Site, request: Request) -> Page:
     number = given.get("count", "10")
     if not topic or not number.isdecimal() or not 0 < int(number[:9]) <= MOST:
         raise HTTPError(400, f"a topic is needed, and a count of 1 to {MOST}")
-    answers = site.cluster.ask(lambda one: peek_at(one, topic, channel, int(number)))
-    found = {at: one for at, one in answers.items() if isinstance(one, Found)}
-    errors = [one for one in answers.values() if isinstance(one, NodeError)]
-    if not found and not errors:
+    answers = site.cluster.ask(lambda nsqd: peek_at(nsqd, topic, channel, int(number)))
+    queues = {at: answer for at, answer in answers.items() if isinstance(answer, Found)}
+    errors = [error for error in answers.values() if isinstance(error, NodeError)]
+    if not queues and not errors:
         raise NotFound(f"no node has the {f'channel {channel} in the topic {topic}' if channel else f'topic {topic}'}")
     return Page(
         "peek.html",
@@ -426,8 +433,8 @@ def peek(site: Site, request: Request) -> Page:
             "count": number,
             "as_hex": given.get("hex", ""),
             "nodes": [
-                (str(at), one.depth, [_message(each, given.get("hex", "")) for each in one.messages])
-                for at, one in found.items()
+                (str(at), queue.depth, [_message(each, given.get("hex", "")) for each in queue.messages])
+                for at, queue in queues.items()
             ],
             "errors": [str(error) for error in errors],
         },
@@ -461,25 +468,25 @@ def tail(site: Site, request: Request) -> Page:
         raise HTTPError(400, "a topic is needed")
     if site.security.read_only:
         raise HTTPError(403, "This page is read-only, and live messages need a temporary channel.")
-    seen = site.snapshot(request)
-    whole = next((one for one in seen.totals.topics if one.topic_name == name), None)
+    snapshot = site.snapshot(request)
+    whole = next((topic for topic in snapshot.totals.topics if topic.topic_name == name), None)
     if whole is None:
-        raise _unknown(seen, f"the topic {name}", name, list(seen.topic_shares))
+        raise _unknown(snapshot, f"the topic {name}", name, list(snapshot.topic_shares))
     values: dict[str, Any] = {"title": f"Live messages of {printable(name, 64)}", "topic": name, "messages": []}
-    values |= {**_common(site, seen), "count": 0, "shown": SHOWN}
+    values |= {**_common(site, snapshot), "count": 0, "shown": SHOWN}
     # Its first channel, which this would be, would get all queued messages, and they would be lost with it.
-    values["is_possible"] = any(not one.channel_name.startswith(TEMPORARY) for one in whole.channels)
+    values["is_possible"] = any(not channel.channel_name.startswith(TEMPORARY) for channel in whole.channels)
     if request.is_live and values["is_possible"]:
-        found = site.tails.look(name)
-        values["messages"] = [_message(each, "") | {"node": each.message.node} for each in list(found.latest)]
-        values["count"] = found.count
-        values["errors"] += found.errors
+        tail = site.tails.look(name)
+        values["messages"] = [_message(each, "") | {"node": each.message.node} for each in list(tail.latest)]
+        values["count"] = tail.count
+        values["errors"] += tail.errors
     return Page("tail.html", values)
 
 
 def publish(site: Site, request: Request) -> Page:
-    seen = site.monitor.snapshot(10.0)
-    return publish_page([str(at) for at in seen.nodes], request.query.get("topic", ""))
+    snapshot = site.monitor.snapshot(10.0)
+    return publish_page([str(at) for at in snapshot.nodes], request.query.get("topic", ""))
 
 
 def publish_page(nodes: list[str], topic: str, **more: Any) -> Page:
