@@ -107,24 +107,24 @@ def _all_nodes(site: Site) -> tuple[list[Node], list[NodeError]]:
         return _given_nodes(site, "")
     answers = site.cluster.ask_lookupds(Lookupd.nodes)
     errors = _answers(answers, "nsqlookupd")
-    found: dict[tuple[str, int], Node] = {}
+    nodes: dict[tuple[str, int], Node] = {}
     for lookupd, producers in values_of(answers).items():
         for producer in producers:
             key = producer.broadcast_address, producer.tcp_port
-            if key not in found:
+            if key not in nodes:
                 nsqd = _nsqd_at(site, producer)
                 if isinstance(nsqd, NodeError):
                     errors.append(nsqd)
                     continue
-                found[key] = Node(_entry(producer), nsqd)
-                found[key].entry["remote_addresses"] = []
-                if topics := found[key].entry["topics"]:
-                    topics.sort(key=lambda one: one["topic"])
-            found[key].entry["remote_addresses"].append(f"{lookupd}/{producer.remote_address or 'N/A'}")
-    latest = max([_version(node.entry["version"]) for node in found.values()], default=())
-    for node in found.values():
+                nodes[key] = Node(_entry(producer), nsqd)
+                nodes[key].entry["remote_addresses"] = []
+                if topics := nodes[key].entry["topics"]:
+                    topics.sort(key=lambda topic: topic["topic"])
+            nodes[key].entry["remote_addresses"].append(f"{lookupd}/{producer.remote_address or 'N/A'}")
+    latest = max([_version(node.entry["version"]) for node in nodes.values()], default=())
+    for node in nodes.values():
         node.entry["out_of_date"] = _version(node.entry["version"]) < latest
-    return sorted(found.values(), key=lambda node: str(node.entry["hostname"])), errors
+    return sorted(nodes.values(), key=lambda node: str(node.entry["hostname"])), errors
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -137,7 +137,7 @@ def _given_nodes(site: Site, topic: str) -> tuple[list[Node], list[NodeError]]:
     """The nsqds that the page was given, or those of them that have the topic."""
 
     def ask(nsqd: Nsqd) -> Node | None:
-        topics = tuple(one.topic_name for one in nsqd.stats(topic=topic).topics)
+        topics = tuple(stats.topic_name for stats in nsqd.stats(topic=topic).topics)
         if topic and topic not in topics:
             return None
         info: JSONObject = nsqd.ask("/info", dict)  # type: ignore[arg-type]
@@ -165,15 +165,15 @@ def _nodes_of(site: Site, topic: str) -> tuple[list[Node], list[NodeError]]:
         return _given_nodes(site, topic)
     answers = site.cluster.ask_lookupds(lambda lookupd: lookupd.lookup(topic))
     errors = _answers(answers, "nsqlookupd")
-    found: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
     for producers in values_of(answers).values():
         for producer in producers:
             nsqd = _nsqd_at(site, producer)
             if isinstance(nsqd, NodeError):
                 errors.append(nsqd)
             else:
-                found.setdefault(producer.name, Node(_entry(producer), nsqd))
-    return list(found.values()), errors
+                nodes.setdefault(producer.name, Node(_entry(producer), nsqd))
+    return list(nodes.values()), errors
 
 
 # Statistics
@@ -216,7 +216,7 @@ def _stats_of(
                 if name not in channels:
                     channels[name] = _empty_channel(node.name, made["topic_name"], inner["channel_name"])
                 _add_channel(channels[name], inner)
-    topics.sort(key=lambda one: str(one["hostname"]))
+    topics.sort(key=lambda stats: str(stats["hostname"]))
     return topics, channels, errors
 
 
@@ -233,7 +233,7 @@ def _topic(stats: JSONObject, node: Node) -> JSONObject:
         "backend_depth": stats["backend_depth"],
         "message_count": stats["message_count"],
         "nodes": None,
-        "channels": None if channels is None else [_channel(one, name, node) for one in channels],
+        "channels": None if channels is None else [_channel(channel, name, node) for channel in channels],
         "paused": stats["paused"],
         "e2e_processing_latency": _latency(stats.get("e2e_processing_latency")),
     }
@@ -247,7 +247,7 @@ def _channel(stats: JSONObject, topic: str, node: Node) -> JSONObject:
     return made | {
         "hostname": node.entry["hostname"],
         "memory_depth": stats["depth"] - stats["backend_depth"],
-        "clients": None if clients is None else [_client(one, node) for one in clients],
+        "clients": None if clients is None else [_client(client, node) for client in clients],
         "paused": stats["paused"],
         "e2e_processing_latency": _latency(stats.get("e2e_processing_latency")),
     }
@@ -273,8 +273,8 @@ def _latency(latency: JSONObject | None) -> JSONObject | None:
     count, percentiles = latency.get("count", 0), latency.get("percentiles")
     if percentiles is not None:
         percentiles = [
-            _sorted({**one, "min": one["value"], "max": one["value"], "average": one["value"], "count": count})
-            for one in percentiles
+            _sorted(percentile | dict.fromkeys(("min", "max", "average"), percentile["value"]) | {"count": count})
+            for percentile in percentiles
         ]
     return {"count": count, "percentiles": percentiles, "topic": "", "channel": "", "host": ""}
 
@@ -288,55 +288,56 @@ def _plain(number: Any) -> Any:
     return int(number) if isinstance(number, float) and number.is_integer() and abs(number) < 1e21 else number
 
 
-def _add_topic(sums: JSONObject, one: JSONObject) -> None:
+def _add_topic(sums: JSONObject, topic: JSONObject) -> None:
     sums["node"] = "*"
     for key in _SUMS_OF_TOPICS:
-        sums[key] += one[key]
-    sums["paused"] = sums["paused"] or one["paused"]
-    for channel in one["channels"] or ():
+        sums[key] += topic[key]
+    sums["paused"] = sums["paused"] or topic["paused"]
+    for channel in topic["channels"] or ():
         known = [other for other in sums["channels"] or () if other["channel_name"] == channel["channel_name"]]
         for other in known:
             _add_channel(other, channel)
         if not known:
             sums["channels"] = [*(sums["channels"] or ()), channel]
-    sums["nodes"] = sorted([*(sums["nodes"] or ()), one], key=lambda other: str(other["hostname"]))
-    _add_latency(sums, one, sums["topic_name"], "")
+    sums["nodes"] = sorted([*(sums["nodes"] or ()), topic], key=lambda other: str(other["hostname"]))
+    _add_latency(sums, topic, sums["topic_name"], "")
 
 
-def _add_channel(sums: JSONObject, one: JSONObject) -> None:
+def _add_channel(sums: JSONObject, channel: JSONObject) -> None:
     sums["node"] = "*"
     for key in _SUMS_OF_CHANNELS:
-        sums[key] += one[key]
-    sums["paused"] = sums["paused"] or one["paused"]
-    sums["nodes"] = sorted([*(sums["nodes"] or ()), one], key=lambda other: str(other["hostname"]))
-    if one["clients"]:
-        sums["clients"] = sorted([*(sums["clients"] or ()), *one["clients"]], key=lambda other: str(other["hostname"]))
-    _add_latency(sums, one, sums["topic_name"], sums["channel_name"])
+        sums[key] += channel[key]
+    sums["paused"] = sums["paused"] or channel["paused"]
+    sums["nodes"] = sorted([*(sums["nodes"] or ()), channel], key=lambda other: str(other["hostname"]))
+    if channel["clients"]:
+        clients = [*(sums["clients"] or ()), *channel["clients"]]
+        sums["clients"] = sorted(clients, key=lambda client: str(client["hostname"]))
+    _add_latency(sums, channel, sums["topic_name"], sums["channel_name"])
 
 
-def _add_latency(sums: JSONObject, one: JSONObject, topic: str, channel: str) -> None:
+def _add_latency(sums: JSONObject, stats: JSONObject, topic: str, channel: str) -> None:
     """Average the percentiles, as nsqadmin does."""
     latency = sums["e2e_processing_latency"]
     if latency is None:
         latency = {"count": 0, "percentiles": None, "topic": topic, "channel": channel, "host": ""}
         sums["e2e_processing_latency"] = latency
     latency["host"] = "*"
-    added = one["e2e_processing_latency"] or {"count": 0, "percentiles": None}
+    added = stats["e2e_processing_latency"] or {"count": 0, "percentiles": None}
     latency["count"] += added["count"]
     for value in added["percentiles"] or ():
         latency["percentiles"] = latency["percentiles"] or []
-        found = next((known for known in latency["percentiles"] if known["quantile"] == value["quantile"]), None)
-        if found is None:
-            found = {"average": 0, "count": 0, "max": 0, "min": 0, "quantile": value["quantile"]}
-            latency["percentiles"].append(found)
-        found["max"] = max(value["max"], found["max"])
-        found["min"] = min(value["max"], found["max"])
-        found["count"] += value["count"]
-        if found["count"]:
-            change = (value["average"] - found["average"]) * value["count"] / found["count"]
-            found["average"] = _plain(found["average"] + change)
+        percentile = next((known for known in latency["percentiles"] if known["quantile"] == value["quantile"]), None)
+        if percentile is None:
+            percentile = {"average": 0, "count": 0, "max": 0, "min": 0, "quantile": value["quantile"]}
+            latency["percentiles"].append(percentile)
+        percentile["max"] = max(value["max"], percentile["max"])
+        percentile["min"] = min(value["max"], percentile["max"])
+        percentile["count"] += value["count"]
+        if percentile["count"]:
+            change = (value["average"] - percentile["average"]) * value["count"] / percentile["count"]
+            percentile["average"] = _plain(percentile["average"] + change)
         else:
-            found["average"] = 0
+            percentile["average"] = 0
 
 
 # Reading
@@ -346,17 +347,16 @@ def topics(site: Site, request: Request) -> Response:
     if site.cluster.lookupds:
         answers = site.cluster.ask_lookupds(Lookupd.topics)
         errors = _answers(answers, "nsqlookupd")
-        names = {name for found in values_of(answers).values() for name in found}
+        names = {name for listed in values_of(answers).values() for name in listed}
     else:
         stats = site.cluster.ask(Nsqd.stats, site.cluster.nsqds())
         errors = _answers(stats, "nsqd")
-        names = {one.topic_name for found in values_of(stats).values() for one in found.topics}
+        names = {topic.topic_name for node in values_of(stats).values() for topic in node.topics}
     if request.query.get("inactive") != "true":
         return Response.json({"topics": sorted(names) or None, **_message(errors)})
-    inactive = {name: _inactive_channels(site, name) for name in sorted(names) if site.cluster.lookupds}
-    return Response.json(
-        {"topics": {n: found for n, found in inactive.items() if found is not _ACTIVE}, **_message(errors)}
-    )
+    channels_of = {name: _inactive_channels(site, name) for name in sorted(names) if site.cluster.lookupds}
+    inactive = {name: channels for name, channels in channels_of.items() if channels is not _ACTIVE}
+    return Response.json({"topics": inactive, **_message(errors)})
 
 
 _ACTIVE: list[str] = ["a node has the topic"]
@@ -368,17 +368,17 @@ def _inactive_channels(site: Site, topic: str) -> list[str]:
     if any(producers.values()):
         return _ACTIVE
     channels = values_of(site.cluster.ask_lookupds(lambda lookupd: lookupd.channels(topic)))
-    return sorted({name for found in channels.values() for name in found})
+    return sorted({name for names in channels.values() for name in names})
 
 
 def topic(site: Site, request: Request) -> Response:
     name = request.segments[2]
     nodes, errors = _nodes_of(site, name)
-    found, _, more = _stats_of(site, nodes, name)
+    shares, _, more = _stats_of(site, nodes, name)
     sums: JSONObject = {"node": "", "hostname": "", "topic_name": name} | dict.fromkeys(_SUMS_OF_TOPICS, 0)
     sums |= {"nodes": None, "channels": None, "paused": False, "e2e_processing_latency": None}
-    for one in found:
-        _add_topic(sums, one)
+    for share in shares:
+        _add_topic(sums, share)
     return Response.json(sums | _message([*errors, *more]))
 
 
@@ -390,14 +390,14 @@ def channel(site: Site, request: Request) -> Response:
 
 
 def nodes(site: Site, request: Request) -> Response:
-    found, errors = _all_nodes(site)
-    return Response.json({"nodes": [node.entry for node in found] or None, **_message(errors)})
+    nodes, errors = _all_nodes(site)
+    return Response.json({"nodes": [node.entry for node in nodes] or None, **_message(errors)})
 
 
 def node(site: Site, request: Request) -> Response:
     name = request.segments[2]
-    found, errors = _all_nodes(site)
-    chosen = [node for node in found if node.name == name][:1]
+    nodes, errors = _all_nodes(site)
+    chosen = [node for node in nodes if node.name == name][:1]
     if not chosen:
         raise HTTPError(404, "NODE_NOT_FOUND")
     topics, _, _ = _stats_of(site, chosen, clients=True)
@@ -410,14 +410,14 @@ def counter(site: Site, request: Request) -> Response:
     nodes, errors = _all_nodes(site)
     _, channels, more = _stats_of(site, nodes)
     stats = {
-        f"{one['topic_name']}:{one['channel_name']}:{share['node']}": {
+        f"{channel['topic_name']}:{channel['channel_name']}:{share['node']}": {
             "node": share["node"],
-            "topic_name": one["topic_name"],
-            "channel_name": one["channel_name"],
+            "topic_name": channel["topic_name"],
+            "channel_name": channel["channel_name"],
             "message_count": share["message_count"],
         }
-        for one in channels.values()
-        for share in one["nodes"]
+        for channel in channels.values()
+        for share in channel["nodes"]
     }
     return Response.json({"stats": {key: stats[key] for key in sorted(stats)}, **_message([*errors, *more])})
 
@@ -428,14 +428,14 @@ def counter(site: Site, request: Request) -> Response:
 def _body(request: Request) -> dict[str, str]:
     """The strings of the JSON object in the body, which may have others; HTTPError."""
     try:
-        found = json.JSONDecoder().raw_decode(request.body.decode("utf-8", "replace").lstrip())[0]
+        document = json.JSONDecoder().raw_decode(request.body.decode("utf-8", "replace").lstrip())[0]
     except (ValueError, RecursionError):
         raise HTTPError(400, "INVALID_BODY") from None
-    if not isinstance(found, dict) or not all(
-        isinstance(found.get(key) or "", str) for key in ("topic", "channel", "action")
+    if not isinstance(document, dict) or not all(
+        isinstance(document.get(key) or "", str) for key in ("topic", "channel", "action")
     ):
         raise HTTPError(400, "INVALID_BODY")
-    return {key: found.get(key) or "" for key in ("topic", "channel", "action")}
+    return {key: document.get(key) or "" for key in ("topic", "channel", "action")}
 
 
 def _at_nodes(site: Site, nodes: Sequence[Node], action: Action, topic: str, channel: str) -> list[NodeError]:
