@@ -47,8 +47,8 @@ def _page(site: Site, form: dict[str, str], work: Work, *, done: bool) -> Page:
     fields = {name: text for name, text in form.items() if name in _FIELDS and text}
     errors = [*site.cluster.lookupd_errors]
     destructive = operation.is_destructive and bool(work.nodes or work.at_lookupds == "delete")
-    failed = any(one.result is Result.FAILED for one in work.nodes)
-    failed = failed or any(one.result is Result.FAILED for one in work.lookupds)
+    failed = any(outcome.result is Result.FAILED for outcome in work.nodes)
+    failed = failed or any(outcome.result is Result.FAILED for outcome in work.lookupds)
     return Page(
         "operation.html",
         {

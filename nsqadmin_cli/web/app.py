@@ -180,18 +180,18 @@ class Application:
             except Exception as error:
                 return error
 
-        found = self._pool.apply(call)
-        if isinstance(found, Exception):
-            raise found
-        assert isinstance(found, Response)
-        return found
+        outcome = self._pool.apply(call)
+        if isinstance(outcome, Exception):
+            raise outcome
+        assert isinstance(outcome, Response)
+        return outcome
 
     def _handle(self, handler: Handler, request: Request) -> Response:
         """In a thread of the pool."""
         try:
             site = self._site.acting(self._security.authorization(request)) if self._own_tokens else self._site
-            found = handler(site, request)
-            return found if isinstance(found, Response) else Response(200, self._site.render(request, found))
+            answer = handler(site, request)
+            return answer if isinstance(answer, Response) else Response(200, self._site.render(request, answer))
         except HTTPError as error:
             return self._error(request, error)
         except NotFound as error:
@@ -223,7 +223,7 @@ class Application:
         accepted = request.header("accept") or ""
         if "text/html" in accepted:
             return False
-        return "application/json" in accepted or not any(_matches(one.pattern, request.segments) for one in ROUTES)
+        return "application/json" in accepted or not any(_matches(route.pattern, request.segments) for route in ROUTES)
 
     def _stream(self, request: Request) -> Generator[bytes]:
         """The live part of the page at the target `at`."""
@@ -299,16 +299,16 @@ def _matches(pattern: tuple[str, ...], segments: tuple[str, ...]) -> bool:
 
 def _handler(request: Request) -> Handler:
     """HTTPError if there is none, with NSQ's codes."""
-    found = [route for route in ROUTES if _matches(route.pattern, request.segments)]
+    routes = [route for route in ROUTES if _matches(route.pattern, request.segments)]
     method = "GET" if request.method == "HEAD" else request.method
-    for route in found:
+    for route in routes:
         if route.method == method:
             return route.handler
-    raise HTTPError(405, "METHOD_NOT_ALLOWED") if found else HTTPError(404, "NOT_FOUND")
+    raise HTTPError(405, "METHOD_NOT_ALLOWED") if routes else HTTPError(404, "NOT_FOUND")
 
 
 def _sentence(error: AdminError) -> str:
-    return "; ".join(printable(str(one), 1000) for one in (error, *error.causes))
+    return "; ".join(printable(text, 1000) for text in map(str, (error, *error.causes)))
 
 
 def _static(name: str) -> Response:

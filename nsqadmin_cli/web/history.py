@@ -60,25 +60,25 @@ class History:
     def __init__(self) -> None:
         self._series: dict[Key, _Series] = {}
 
-    def add(self, seen: ClusterSnapshot) -> None:
+    def add(self, snapshot: ClusterSnapshot) -> None:
         """Adds a snapshot with an answer, and forgets topics and channels that it does not have."""
-        if not seen.nodes:
+        if not snapshot.nodes:
             return
-        step, flows = _step_of(seen.moment), seen.flows
+        step, flows = _step_of(snapshot.moment), snapshot.flows
         whole = None if flows is None else through(flows)
-        found: dict[Key, tuple[int, Flow | None]] = {("", ""): (seen.totals.depth, whole)}
-        for topic in seen.totals.topics:
+        values: dict[Key, tuple[int, Flow | None]] = {("", ""): (snapshot.totals.depth, whole)}
+        for topic in snapshot.totals.topics:
             name, depth, egress = topic.topic_name, topic.depth, 0.0
             for channel in topic.channels:
                 key = name, channel.channel_name
                 flow = None if flows is None else flows.get(key, Flow())
-                found[key] = channel.depth, flow
+                values[key] = channel.depth, flow
                 depth += channel.depth
                 egress += flow.egress if flow else 0.0
             ingress = None if flows is None else flows.get((name, ""), Flow()).ingress
-            found[name, ""] = depth, None if ingress is None else Flow(ingress, egress)
-        self._series = {key: series for key, series in self._series.items() if key in found}
-        for key, (depth, flow) in found.items():
+            values[name, ""] = depth, None if ingress is None else Flow(ingress, egress)
+        self._series = {key: series for key, series in self._series.items() if key in values}
+        for key, (depth, flow) in values.items():
             series = self._series.get(key)
             if series is None:
                 if len(self._series) >= _MOST:

@@ -44,10 +44,10 @@ class Request:
     def form(self) -> dict[str, str]:
         """The fields of a form; HTTPError."""
         try:
-            found = parse_qsl(self.body.decode("ascii"), keep_blank_values=True, max_num_fields=50)
+            fields = parse_qsl(self.body.decode("ascii"), keep_blank_values=True, max_num_fields=50)
         except ValueError:
             raise HTTPError(400, "this is not a form") from None
-        return dict(found)
+        return dict(fields)
 
     def cookie(self, name: str) -> str:
         for part in (self.header("cookie") or "").split(";"):

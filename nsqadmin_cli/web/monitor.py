@@ -1,4 +1,4 @@
-"""What the page knows of the cluster: the latest snapshot, rates, the last hour and findings, shared by everybody who looks.
+"""What the page knows of the cluster: snapshots, rates, the last hour, findings. All who look share it.
 
 While nobody looks, nothing is queried, except for the charts in the hour after a look. Threads may share a Monitor; at
 most one of them queries the nodes at a time, and the others wait for its answer.
@@ -57,33 +57,33 @@ class Kept(Generic[T]):
         self._get = get
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._found: tuple[T | AdminError, float] | None = None
+        self._kept: tuple[T | AdminError, float] | None = None
 
     def latest(self) -> T | None:
         """The latest value, which may be old, or None; a newer one is got meanwhile."""
-        found = self._found
-        if (found is None or time.monotonic() - found[1] > self._seconds) and self._lock.acquire(blocking=False):
+        kept = self._kept
+        if (kept is None or time.monotonic() - kept[1] > self._seconds) and self._lock.acquire(blocking=False):
             threading.Thread(target=self._renew, daemon=True).start()
-        return None if found is None or isinstance(found[0], AdminError) else found[0]
+        return None if kept is None or isinstance(kept[0], AdminError) else kept[0]
 
     def value(self, oldest: float = 60.0) -> T:
         """The latest value, unless it is more than `oldest` seconds old; then wait for the next one. AdminError."""
-        found = self._found
-        if found is None or time.monotonic() - found[1] > oldest:
+        kept = self._kept
+        if kept is None or time.monotonic() - kept[1] > oldest:
             with self._lock:
-                if self._found is found:
-                    self._found = self._got(), time.monotonic()
+                if self._kept is kept:
+                    self._kept = self._got(), time.monotonic()
         else:
             self.latest()
-        assert self._found is not None
-        value = self._found[0]
+        assert self._kept is not None
+        value = self._kept[0]
         if isinstance(value, AdminError):
             raise value
         return value
 
     def forget(self) -> None:
         """What was got before is too old."""
-        self._found = None
+        self._kept = None
 
     def _got(self) -> T | AdminError:
         try:
@@ -93,7 +93,7 @@ class Kept(Generic[T]):
 
     def _renew(self) -> None:
         try:
-            self._found = self._got(), time.monotonic()
+            self._kept = self._got(), time.monotonic()
         finally:
             self._lock.release()
 
@@ -123,7 +123,7 @@ class Monitor:
         self.cluster = cluster
         self._commands = commands
         self._lock = threading.Lock()
-        self._seen: deque[ClusterSnapshot] = deque(maxlen=4)  # the youngest last
+        self._snapshots: deque[ClusterSnapshot] = deque(maxlen=4)  # the youngest last
         self._stale = False  # an operation changed what they show
         self._slow: set[object] = set()  # addresses of nodes that did not answer in time
         self._looked = -_REMEMBERED
@@ -157,18 +157,18 @@ class Monitor:
     def _snapshot(self, oldest: float) -> ClusterSnapshot:
         with self._lock:
             now = time.monotonic()
-            if not self._seen or self._stale or now - self._seen[-1].moment > oldest:
+            if not self._snapshots or self._stale or now - self._snapshots[-1].moment > oldest:
                 self._stale = False
                 nodes, errors = self._nodes.value()
                 answers = self._ask(nodes)
                 now = time.monotonic()
-                before = [one for one in self._seen if _LEAST <= now - one.moment <= _MOST]
-                found = ClusterSnapshot(answers, errors, before[-1] if before else None)
-                while self._seen and now - self._seen[0].moment > _MOST:
-                    self._seen.popleft()
-                self._seen.append(found)
-                self.history.add(found)
-            return self._seen[-1]
+                before = [earlier for earlier in self._snapshots if _LEAST <= now - earlier.moment <= _MOST]
+                snapshot = ClusterSnapshot(answers, errors, before[-1] if before else None)
+                while self._snapshots and now - self._snapshots[0].moment > _MOST:
+                    self._snapshots.popleft()
+                self._snapshots.append(snapshot)
+                self.history.add(snapshot)
+            return self._snapshots[-1]
 
     def changed(self) -> None:
         """An operation was done: the next snapshot is a new one."""
@@ -189,19 +189,19 @@ class Monitor:
         question = partial(Nsqd.stats, clients=True)
         quick = min(_QUICK, self.cluster.timeout)
         slow = [node for node in nodes if node.address in self._slow]
-        found: Answers[NodeStats] = {}
+        slow_answers: Answers[NodeStats] = {}
         budget = Budget(len(nodes))
-        ask = lambda: found.update(ask_all(slow, question, quick, budget=budget))  # noqa: E731
+        ask = lambda: slow_answers.update(ask_all(slow, question, quick, budget=budget))  # noqa: E731
         thread = threading.Thread(target=ask, daemon=True)
         thread.start()
         others = [node for node in nodes if node not in slow]
         answers = ask_all(others, question, self.cluster.timeout, budget=budget)
         thread.join()
-        answers |= found
+        answers |= slow_answers
         texts = (timed_out(self.cluster.timeout), timed_out(quick))
-        self._slow = {at for at, one in answers.items() if isinstance(one, NodeError) and one.reason in texts}
+        self._slow = {at for at, answer in answers.items() if isinstance(answer, NodeError) and answer.reason in texts}
         return {node.address: answers[node.address] for node in nodes}
 
     def _examine(self) -> Diagnosis:
-        seen = examine(self.cluster, self._commands, interval=_EXAMINING)
-        return Diagnosis(findings_of(seen), seen.after.clock, seen.seconds)
+        examination = examine(self.cluster, self._commands, interval=_EXAMINING)
+        return Diagnosis(findings_of(examination), examination.after.clock, examination.seconds)

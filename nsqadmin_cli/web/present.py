@@ -149,15 +149,15 @@ def _key(row: Row, columns: Sequence[Column]) -> str:
 
 def _cells(row: Row, columns: Sequence[Column], link: Link, below: str) -> list[HTMLCell]:
     values = {column.key: as_json(value) for column, value in zip(columns, row, strict=True)}
-    found = []
+    cells = []
     second = ""
     for value, column in zip(row, columns, strict=True):
         text, tone = shown(value, column)
         if column.key == below:
             second = text
         else:
-            found.append(HTMLCell(text, _classes(column, tone), link(column.key, values) if text else ""))
-    return [found[0]._replace(below=second), *found[1:]]
+            cells.append(HTMLCell(text, _classes(column, tone), link(column.key, values) if text else ""))
+    return [cells[0]._replace(below=second), *cells[1:]]
 
 
 def _classes(column: Column, tone: Tone = Tone.PLAIN) -> str:
@@ -175,12 +175,12 @@ def tone_class(tone: Tone | None) -> str:
 
 def facts(grid: Grid) -> list[tuple[str, str, str]]:
     """Name, text and class of the rows of a grid."""
-    found = []
+    rows = []
     for row in grid.rows:
         name, *values = (getattr(value, "value", value) for value in row)
         tone = getattr(row[-1], "tone", None)
-        found.append((printable(str(name)), " ".join(printable(str(value)) for value in values), tone_class(tone)))
-    return found
+        rows.append((printable(str(name)), " ".join(printable(str(value)) for value in values), tone_class(tone)))
+    return rows
 
 
 class Chart(NamedTuple):

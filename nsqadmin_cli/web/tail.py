@@ -75,9 +75,10 @@ class Tails:
                 consumer.start()
                 while self._is_looked_at(tail):
                     messages = consumer.receive(_TICK)
-                    for one in messages:
-                        short = MessageRow(one.topic, one.timestamp, one.attempts, one.id, one.body[:LONGEST], one.node)
-                        tail.latest.appendleft(Peeked(short, False, len(one.body)))
+                    for message in messages:
+                        about = message.topic, message.timestamp, message.attempts, message.id
+                        short = MessageRow(*about, message.body[:LONGEST], message.node)
+                        tail.latest.appendleft(Peeked(short, False, len(message.body)))
                     tail.count += len(messages)
                     consumer.finish(messages)
                     tail.errors = [str(error) for error in consumer.errors.values()]

@@ -286,10 +286,10 @@ def _asked(request: Request, form: Values) -> tuple[str, Tool, Values]:
     """The name of the tool, the tool and the values of its fields; HTTPError."""
     name = request.segments[0]
     tool = TOOLS[name]
-    names = [*(one.name for one in tool.fields), *(["node"] if tool.of_node else ["topic", "channel"])]
+    names = [*(form_field.name for form_field in tool.fields), *(["node"] if tool.of_node else ["topic", "channel"])]
     names += ["cancel"] if name == "deferred" else []
-    given = {one: form[one].strip() for one in names if form.get(one, "").strip()}
-    if missing := [one for one in ("node", "topic", "channel") if one in names and one not in given]:
+    given = {key: form[key].strip() for key in names if form.get(key, "").strip()}
+    if missing := [key for key in ("node", "topic", "channel") if key in names and key not in given]:
         raise HTTPError(400, f"a {missing[0]} is needed")
     return name, tool, given
 
@@ -301,7 +301,7 @@ def _page(
     cluster, output, warning, status = _cluster(site, tool, given), Shown(), tool.plan(given), 200
     blocks: Sequence[Block] = output.blocks
     errors: list[str] = []
-    is_asked = tool.shows or any(one.name in given for one in tool.fields)
+    is_asked = tool.shows or any(form_field.name in given for form_field in tool.fields)
     with collected(errors):
         try:
             if is_asked:
@@ -355,7 +355,7 @@ def _cluster(site: Site, tool: Tool, given: Values) -> Cluster:
 def _shown(block: Block, link: Callable[[str, dict[str, object]], str]) -> HTMLTable | list[tuple[str, str, str]] | str:
     """A table, the rows of a grid, or a text, for the template."""
     if isinstance(block, Table):
-        block.columns = [replace(one, keep=ALWAYS) if one.key == "due" else one for one in block.columns]
+        block.columns = [replace(column, keep=ALWAYS) if column.key == "due" else column for column in block.columns]
         return html_table("Result", block, link)
     if isinstance(block, Grid):
         return facts(block)

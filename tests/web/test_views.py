@@ -80,8 +80,8 @@ def test_an_overview_reports_how_old_its_findings_are(monkeypatch: pytest.Monkey
     assert "Doctor examines" in app.page("/")
     app.page("/doctor")
     diagnosis = app.app._site.monitor.diagnosis
-    found = diagnosis.value()
-    diagnosis._found = replace(found, clock=found.clock - 75), time.monotonic()
+    latest = diagnosis.value()
+    diagnosis._kept = replace(latest, clock=latest.clock - 75), time.monotonic()
     assert "5 messages and no consumer" in app.page("/")
     assert "examined 1m 1" in app.page("/")
 
