@@ -1,4 +1,4 @@
-"""What the page knows of the cluster: snapshots, rates, the last hour, findings. All who look share it.
+"""What the page knows of the cluster: snapshots, rates, the last hour and findings, shared by everybody who looks.
 
 While nobody looks, nothing is queried, except for the charts in the hour after a look. Threads may share a Monitor; at
 most one of them queries the nodes at a time, and the others wait for its answer.
