@@ -119,7 +119,7 @@ def examine(
     after = ClusterSnapshot(before.answers | cluster.ask(question, there), [], before)
     dropped = _sum_dropped(cluster, dropping)
     # What is left of these are nodes at impossible addresses.
-    discovery += [one for one in cluster.lookupd_errors if not isinstance(listed.get(one.address), NodeError)]
+    discovery += [error for error in cluster.lookupd_errors if not isinstance(listed.get(error.address), NodeError)]
     seconds, whole = max(1e-3, after.moment - before.moment), not topic and not channel
     answers = clocks, drains, dropped_before, dropped, options, listed, known
     return Examination(before, after, seconds, commands, deep, whole, *answers, discovery)

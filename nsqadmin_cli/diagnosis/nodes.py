@@ -23,71 +23,72 @@ CRITICAL, WARNING, NOTE = Severity
 _SKEW = 2.0  # seconds between clocks that are too many
 
 
-def examine_nodes(seen: Examination) -> Iterator[Finding]:
+def examine_nodes(examination: Examination) -> Iterator[Finding]:
     """All problems of nodes and nsqlookupds."""
-    for error in seen.discovery:
+    for error in examination.discovery:
         if isinstance(error, NodeError):
             remedy = Remedy("Set --broadcast-address of that node to a host name or an IP address.")
             yield Finding(WARNING, "bad-listing", str(error), (), (remedy,))
-    yield from _unreachable(seen)
-    if not seen.after.answers:
+    yield from _unreachable(examination)
+    if not examination.after.answers:
         remedy = Remedy("Start nsqd with --lookupd-tcp-address, or name nodes with --nsqd-http-address.")
         yield Finding(CRITICAL, "no-nodes", "there are no nodes to examine", (), (remedy,))
-    yield from _health(seen)
-    yield from _versions(seen)
-    yield from _clocks(seen)
-    missing = unregistered(seen)
-    yield from _registrations(seen, missing)
-    yield from _drift(seen, [key for key in COMPARED if not missing or key != LOOKUPDS])
-    yield from _tombstones(seen)
-    yield from _ghosts(seen)
+    yield from _health(examination)
+    yield from _versions(examination)
+    yield from _clocks(examination)
+    missing = unregistered(examination)
+    yield from _registrations(examination, missing)
+    yield from _drift(examination, [key for key in COMPARED if not missing or key != LOOKUPDS])
+    yield from _tombstones(examination)
+    yield from _ghosts(examination)
 
 
-def _unreachable(seen: Examination) -> Iterator[Finding]:
+def _unreachable(examination: Examination) -> Iterator[Finding]:
     start = "Start it, or make it reachable from this machine"
-    for error in errors_of(seen.after.answers):
-        answered = not isinstance(seen.before.answers[error.address], NodeError)
-        lists = [str(lookupd) for lookupd, nodes in _listing_nodes(seen).items() if error.address in nodes]
-        evidence = [error.reason, *([f"it answered {seen.seconds:.1f} s ago"] if answered else [])]
+    for error in errors_of(examination.after.answers):
+        answered = not isinstance(examination.before.answers[error.address], NodeError)
+        lists = [str(lookupd) for lookupd, nodes in _listing_nodes(examination).items() if error.address in nodes]
+        evidence = [error.reason, *([f"it answered {examination.seconds:.1f} s ago"] if answered else [])]
         evidence += [f"listed by nsqlookupd at {some_of(lists)}"] if lists else []
         text, node = f"nsqd at {error.address} does not answer", str(error.address)
-        remedy = Remedy(f"{start}; then:", seen.commands.on(error.address, "nodes"))
+        remedy = Remedy(f"{start}; then:", examination.commands.on(error.address, "nodes"))
         yield Finding(CRITICAL, "unreachable", text, tuple(evidence), (remedy,), node=node)
-    some = len(values_of(seen.listed)) > 0
+    some = len(values_of(examination.listed)) > 0
     others = "others answer" if some else "none answers: consumers cannot find new nodes"
-    for error in errors_of(seen.listed):
+    for error in errors_of(examination.listed):
         text, node = f"nsqlookupd at {error.address} does not answer", str(error.address)
         severity = WARNING if some else CRITICAL
         yield Finding(severity, "lookupd-unreachable", text, (error.reason, others), (Remedy(f"{start}."),), node=node)
 
 
-def _health(seen: Examination) -> Iterator[Finding]:
-    for address, node in seen.after.nodes.items():
+def _health(examination: Examination) -> Iterator[Finding]:
+    for address, node in examination.after.nodes.items():
         if node.health != "OK":
             text = f"nsqd at {address} is unhealthy: its last write to disk failed"
             healed = "nsqd is healthy again after the next successful write."
             remedy = Remedy(f"Free space on its disk, or repair it. {healed}")
             yield Finding(CRITICAL, "unhealthy", text, (node.health,), (remedy,), node=str(address))
-    for address, state in values_of(seen.drains).items():
+    for address, state in values_of(examination.drains).items():
         if state.draining:
             text = f"nsqd at {address} is draining: it accepts no new messages and exits when it is empty"
             evidence = (plural(state.messages, "message") + " left",)
-            watch = Remedy("Watch it:", seen.commands.on(address, "drain watch"))
-            cancel = Remedy("To cancel:", seen.commands.on(address, "drain cancel"))
+            watch = Remedy("Watch it:", examination.commands.on(address, "drain watch"))
+            cancel = Remedy("To cancel:", examination.commands.on(address, "drain cancel"))
             yield Finding(NOTE, "draining", text, evidence, (watch, cancel), node=str(address))
 
 
-def _versions(seen: Examination) -> Iterator[Finding]:
-    found = grouped((node.version, str(address)) for address, node in seen.after.nodes.items())
-    if len(found) > 1:
-        evidence = tuple(f"{version}: {some_of(nodes)}" for version, nodes in sorted(found.items()))
-        remedy = Remedy("Update all nodes to one version. To list them:", seen.commands.on_all("nodes"))
-        yield Finding(WARNING, "version-mix", f"nodes have {len(found)} different versions", evidence, (remedy,))
+def _versions(examination: Examination) -> Iterator[Finding]:
+    nodes_by_version = grouped((node.version, str(address)) for address, node in examination.after.nodes.items())
+    if len(nodes_by_version) > 1:
+        evidence = tuple(f"{version}: {some_of(nodes)}" for version, nodes in sorted(nodes_by_version.items()))
+        remedy = Remedy("Update all nodes to one version. To list them:", examination.commands.on_all("nodes"))
+        text = f"nodes have {len(nodes_by_version)} different versions"
+        yield Finding(WARNING, "version-mix", text, evidence, (remedy,))
 
 
-def _clocks(seen: Examination) -> Iterator[Finding]:
+def _clocks(examination: Examination) -> Iterator[Finding]:
     """Clocks that differ from this machine's; if all differ alike, this machine's clock is wrong."""
-    offsets = {address: span for address, span in values_of(seen.clocks).items() if span is not None}
+    offsets = {address: span for address, span in values_of(examination.clocks).items() if span is not None}
     wrong = {address: span for address, span in offsets.items() if span[0] > _SKEW or span[1] < -_SKEW}
     synchronize = "timedatectl set-ntp true"
     if len(offsets) > 1 and len(wrong) == len(offsets):
@@ -110,39 +111,39 @@ def _ahead(span: tuple[float, float]) -> str:
     return f"{units.latency(abs(middle))} {'ahead of' if middle > 0 else 'behind'}"
 
 
-def _listing_nodes(seen: Examination) -> dict[Address, set[Address]]:
+def _listing_nodes(examination: Examination) -> dict[Address, set[Address]]:
     """The nodes that each nsqlookupd lists."""
-    listed = values_of(seen.listed)
+    listed = values_of(examination.listed)
     return {lookupd: {address for address, _ in located(producers)} for lookupd, producers in listed.items()}
 
 
-def unregistered(seen: Examination) -> dict[Address, list[Address]]:
+def unregistered(examination: Examination) -> dict[Address, list[Address]]:
     """The nodes that an nsqlookupd does not list, each with these nsqlookupds."""
-    listing = _listing_nodes(seen)
+    listing = _listing_nodes(examination)
     everywhere = set().union(*listing.values())
     # A node with a listed port may have been given by another name than its broadcast-address.
-    ports = {producer.http_port for producers in values_of(seen.listed).values() for producer in producers}
-    found: dict[Address, list[Address]] = {}
-    for address in seen.after.nodes:
+    ports = {producer.http_port for producers in values_of(examination.listed).values() for producer in producers}
+    unlisted: dict[Address, list[Address]] = {}
+    for address in examination.after.nodes:
         missing = [lookupd for lookupd, nodes in listing.items() if address not in nodes]
         if missing and (address in everywhere or address.port not in ports):
-            found[address] = missing
-    return found
+            unlisted[address] = missing
+    return unlisted
 
 
-def _registrations(seen: Examination, unregistered: dict[Address, list[Address]]) -> Iterator[Finding]:
-    lookupds = len(values_of(seen.listed))
+def _registrations(examination: Examination, unregistered: dict[Address, list[Address]]) -> Iterator[Finding]:
+    lookupds = len(values_of(examination.listed))
     for address, missing in unregistered.items():
         text = f"nsqd at {address} is not registered at nsqlookupd at {some_of(list(map(str, missing)))}"
         listing = f"{lookupds - len(missing)} of {lookupds} list it"
         evidence = "consumers that use this nsqlookupd do not find it", listing
-        remedy = _registration(seen, address, missing)
+        remedy = _registration(examination, address, missing)
         yield Finding(WARNING, "not-registered", text, evidence, (remedy,), node=str(address))
 
 
-def _registration(seen: Examination, address: Address, missing: list[Address]) -> Remedy:
+def _registration(examination: Examination, address: Address, missing: list[Address]) -> Remedy:
     """How to register a node: with the nsqlookupds of other nodes, and those whose TCP port is the default one."""
-    lists = {node: _texts(options.get(LOOKUPDS)) for node, options in values_of(seen.options).items()}
+    lists = {node: _texts(options.get(LOOKUPDS)) for node, options in values_of(examination.options).items()}
     if address not in lists:
         return Remedy("Check that its --lookupd-tcp-address includes that nsqlookupd.")
     own = lists[address]
@@ -151,7 +152,7 @@ def _registration(seen: Examination, address: Address, missing: list[Address]) -
     if lacking := sorted((known or usual) - set(own)):
         return Remedy(
             "To register it until it restarts (then it needs these addresses as --lookupd-tcp-address):",
-            seen.commands.on(address, f"config set {LOOKUPDS}", *own, *lacking),
+            examination.commands.on(address, f"config set {LOOKUPDS}", *own, *lacking),
         )
     if own:
         return Remedy(f"It has the nsqlookupds {', '.join(own)}. Its log has the reason if it cannot connect to them.")
@@ -162,51 +163,56 @@ def _texts(value: object) -> list[str]:
     return list(map(str, value)) if isinstance(value, list) else []
 
 
-def _drift(seen: Examination, keys: Sequence[str]) -> Iterator[Finding]:
+def _drift(examination: Examination, keys: Sequence[str]) -> Iterator[Finding]:
     """Options of which nodes have different values; nodes without the option do not count."""
+    options_by_node = values_of(examination.options)
     for key in keys:
-        values = {address: options[key] for address, options in values_of(seen.options).items() if key in options}
+        values = {address: options[key] for address, options in options_by_node.items() if key in options}
         if key == LOOKUPDS:
-            values = {one: sorted(_texts(value)) for one, value in values.items() if not seen.has_nsqlookupd(one)}
-        found = grouped((shown(key, value), str(address)) for address, value in values.items())
-        if len(found) > 1:
+            values = {
+                address: sorted(_texts(value))
+                for address, value in values.items()
+                if not examination.has_nsqlookupd(address)
+            }
+        nodes_by_value = grouped((shown(key, value), str(address)) for address, value in values.items())
+        if len(nodes_by_value) > 1:
             severity = WARNING if key == LOOKUPDS else NOTE
-            evidence = tuple(f"{text}: {some_of(nodes)}" for text, nodes in sorted(found.items()))
-            remedy = Remedy("To compare all options:", seen.commands.on_all("config get --different"))
-            text = f"nodes have {len(found)} different values of {key}"
+            evidence = tuple(f"{text}: {some_of(nodes)}" for text, nodes in sorted(nodes_by_value.items()))
+            remedy = Remedy("To compare all options:", examination.commands.on_all("config get --different"))
+            text = f"nodes have {len(nodes_by_value)} different values of {key}"
             yield Finding(severity, "config-drift", text, evidence, (remedy,))
 
 
-def tombstones(seen: Examination) -> dict[tuple[str, Address], list[Address]]:
+def tombstones(examination: Examination) -> dict[tuple[str, Address], list[Address]]:
     """Topics that nsqlookupds hide on a node that has them, each with these nsqlookupds."""
     return grouped(
         ((topic, address), lookupd)
-        for lookupd, producers in values_of(seen.listed).items()
+        for lookupd, producers in values_of(examination.listed).items()
         for address, producer in located(producers)
         for topic, dead in zip(producer.topics, producer.tombstones, strict=False)
-        if dead and address in seen.after.topic_shares.get(topic, ())
+        if dead and address in examination.after.topic_shares.get(topic, ())
     )
 
 
-def _tombstones(seen: Examination) -> Iterator[Finding]:
-    for (topic, address), lookupds in tombstones(seen).items():
-        share = seen.after.topic_shares[topic][address]
+def _tombstones(examination: Examination) -> Iterator[Finding]:
+    for (topic, address), lookupds in tombstones(examination).items():
+        share = examination.after.topic_shares[topic][address]
         waiting = share.depth + sum(channel.depth for channel in share.channels)
         text = f"topic {topic} is hidden at {address}: new consumers do not find it there"
         hidden = f"tombstoned at {some_of(list(map(str, lookupds)))}, for 45 s by default"
         evidence = hidden, f"{plural(waiting, 'message')} queued there"
-        remedy = Remedy("To remove the topic from the node:", seen.commands.on(address, "topic delete", topic))
+        remedy = Remedy("To remove the topic from the node:", examination.commands.on(address, "topic delete", topic))
         severity = WARNING if waiting else NOTE
         yield Finding(severity, "tombstoned", text, evidence, (remedy,), topic=topic, node=str(address))
 
 
-def _ghosts(seen: Examination) -> Iterator[Finding]:
+def _ghosts(examination: Examination) -> Iterator[Finding]:
     """Topics that only nsqlookupd lists; unknown while a node does not answer."""
-    if not seen.whole or errors_of(seen.after.answers) or seen.discovery:
+    if not examination.whole or errors_of(examination.after.answers) or examination.discovery:
         return
-    known = {topic for topics in values_of(seen.known_topics).values() for topic in topics}
-    for topic in sorted(known - seen.after.topic_shares.keys()):
-        remedy = Remedy("If it is no longer needed:", seen.commands.on_all("topic delete", topic))
+    known = {topic for topics in values_of(examination.known_topics).values() for topic in topics}
+    for topic in sorted(known - examination.after.topic_shares.keys()):
+        remedy = Remedy("If it is no longer needed:", examination.commands.on_all("topic delete", topic))
         text = f"topic {topic} is listed by nsqlookupd, but no node has it"
         yield Finding(NOTE, "ghost-topic", text, (), (remedy,), topic=topic)
 
@@ -216,24 +222,24 @@ _LOW, _VERY_LOW = 0.10, 0.03  # of the disk
 
 def examine_directory(path: str) -> Iterator[Finding]:
     """All problems of a data directory; AdminError if it cannot be read, or is not a data directory."""
-    found = list_directory(path)
-    queues = found.queues.values()
+    directory = list_directory(path)
+    queues = directory.queues.values()
     yield from _disk(path)
     bad = {queue.file_name(number, bad=True): size for queue in queues for number, size in queue.bad.items()}
     if bad:
         text = f"{path} holds {plural(len(bad), 'damaged file')} set aside, which will not be read"
         remedy = Remedy("Show what can be recovered, then recover it:", _data("recover-bad", path))
         yield Finding(WARNING, "bad-files", text, (units.size(sum(bad.values())), some_of(sorted(bad))), (remedy,))
-    if found.journals and not is_held(path):
-        size = units.size(sum(journal.size for journal in found.journals.values()))
-        text = f"{path} has journals of {plural(len(found.journals), 'topic')}: only gnsqd reads them"
+    if directory.journals and not is_held(path):
+        size = units.size(sum(journal.size for journal in directory.journals.values()))
+        text = f"{path} has journals of {plural(len(directory.journals), 'topic')}: only gnsqd reads them"
         verify = Remedy("gnsqd loads them when it starts. To count their messages:", _data("verify", path))
         convert = Remedy("For the real nsqd, move the messages to disk queues:", _data("convert", path))
-        yield Finding(NOTE, "journals", text, (size, some_of(sorted(found.journals))), (verify, convert))
+        yield Finding(NOTE, "journals", text, (size, some_of(sorted(directory.journals))), (verify, convert))
     unread = [queue for queue in queues if _holds_messages(queue)]
-    if found.listed is None:
-        yield from _no_metadata(found, unread)
-    elif orphans := [queue for queue in unread if not found.is_listed(queue)]:
+    if directory.listed is None:
+        yield from _no_metadata(directory, unread)
+    elif orphans := [queue for queue in unread if not directory.is_listed(queue)]:
         unlisted = f"{plural(len(orphans), 'queue')} that {METADATA} does not list, and which will not be read"
         evidence = units.size(sum(queue.size for queue in orphans)), some_of(sorted(queue.name for queue in orphans))
         remedy = Remedy("A topic or channel created with that name gets them. To show them:", _data("ls", path))
@@ -271,16 +277,16 @@ def _disk(path: str) -> Iterator[Finding]:
             yield Finding(severity, "disk-full", text, evidence, (Remedy(catch_up, _data("ls", path)),))
 
 
-def _no_metadata(found: DataDirectory, unread: list[StoredQueue]) -> Iterator[Finding]:
+def _no_metadata(directory: DataDirectory, unread: list[StoredQueue]) -> Iterator[Finding]:
     """nsqd.dat does not exist, or cannot be read."""
-    file = os.path.join(found.path, METADATA)
+    file = os.path.join(directory.path, METADATA)
     names = some_of(sorted(queue.name for queue in unread))
     queues = f"{plural(len(unread), 'queue')} with messages: {names}" if unread else "no messages on disk"
     if os.path.lexists(file):
         text = f"{file} cannot be used: no daemon starts with it"
         remedy = Remedy("Restore it, or move it away and create the topics and channels again.")
-        yield Finding(CRITICAL, "bad-metadata", text, (found.metadata_error, queues), (remedy,))
+        yield Finding(CRITICAL, "bad-metadata", text, (directory.metadata_error, queues), (remedy,))
     elif unread:
-        text = f"{found.path} has no {METADATA}: a daemon that starts there finds no topics"
+        text = f"{directory.path} has no {METADATA}: a daemon that starts there finds no topics"
         remedy = Remedy("Restore it, or create the topics and channels again: they get their messages back.")
         yield Finding(CRITICAL, "no-metadata", text, (queues,), (remedy,))

@@ -29,106 +29,108 @@ _MANY = 100  # of them since the start
 Shares = Mapping[Address, ChannelStats]
 
 
-def examine_queues(seen: Examination) -> Iterator[Finding]:
+def examine_queues(examination: Examination) -> Iterator[Finding]:
     """All problems of topics and channels, topic by topic."""
-    before = {address: node.connections() for address, node in seen.before.nodes.items()}
+    before = {address: node.connections() for address, node in examination.before.nodes.items()}
     unserved: dict[Address, list[tuple[str, int]]] = {}
-    lookupds = len(values_of(seen.listed))
+    lookupds = len(values_of(examination.listed))
     # Nodes, and topics of nodes, that no nsqlookupd gives to consumers: there are findings about these.
-    lost: set[object] = {address for address, missing in unregistered(seen).items() if len(missing) == lookupds}
-    lost.update(key for key, hiding in tombstones(seen).items() if len(hiding) == lookupds)
-    for topic in seen.after.totals.topics:
+    lost: set[object] = {address for address, missing in unregistered(examination).items() if len(missing) == lookupds}
+    lost.update(key for key, hiding in tombstones(examination).items() if len(hiding) == lookupds)
+    for topic in examination.after.totals.topics:
         name = topic.topic_name
         if is_dead_letter_topic(name) and not any(channel.client_count for channel in topic.channels):
-            yield from _dead_letters(seen, topic)
+            yield from _dead_letters(examination, topic)
             continue
-        yield from _topic(seen, topic)
-        yield from _dropped(seen, name)
+        yield from _topic(examination, topic)
+        yield from _dropped(examination, name)
         for channel in topic.channels:
             key = name, channel.channel_name
-            shares = seen.after.channel_shares[key]
-            flow = (seen.after.flows or {}).get(key, Flow())
-            then = seen.before.channel_shares.get(key, {})
+            shares = examination.after.channel_shares[key]
+            flow = (examination.after.flows or {}).get(key, Flow())
+            then = examination.before.channel_shares.get(key, {})
             consumers = [
                 ConsumerPair(address, client, before[address].get((*key, client.remote_address, client.connect_ts)))
                 for address, share in shares.items()
                 for client in share.clients or ()
             ]
-            check = ChannelCheck(seen, topic, channel, shares, then, flow, consumers)
+            check = ChannelCheck(examination, topic, channel, shares, then, flow, consumers)
             yield from check.findings()
-            yield from _dropped(seen, *key)
+            yield from _dropped(examination, *key)
             for address in check.unserved():
                 if address not in lost and (name, address) not in lost:
                     unserved.setdefault(address, []).append(("/".join(key), shares[address].depth))
-    yield from (_unserved(seen, address, channels) for address, channels in unserved.items())
+    yield from (_unserved(examination, address, channels) for address, channels in unserved.items())
 
 
-def _topic(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
-    name, commands = topic.topic_name, seen.commands
-    shares = seen.after.topic_shares[name]
-    flow = (seen.after.flows or {}).get((name, ""), Flow())
+def _topic(examination: Examination, topic: TopicStats) -> Iterator[Finding]:
+    name, commands = topic.topic_name, examination.commands
+    shares = examination.after.topic_shares[name]
+    flow = (examination.after.flows or {}).get((name, ""), Flow())
     paused = [address for address, share in shares.items() if share.paused]
     # What passes messages on: the shares that have a channel, on nodes whose disks are in order.
-    passing = [one for at, one in shares.items() if one.channels and seen.after.nodes[at].health == "OK"]
+    passing = [
+        share for address, share in shares.items() if share.channels and examination.after.nodes[address].health == "OK"
+    ]
     depth = f"{plural(topic.depth, 'message')} in the topic on {one_or_number(shares)}"
     rates = f"{units.rate(flow.ingress)}/s published"
     if paused:
         text = f"topic {name} is paused{_some(paused, shares)}: its channels get no messages"
         unpause = Remedy("To unpause it:", commands.on_all("topic unpause", name))
         yield Finding(WARNING if topic.depth else NOTE, "paused-topic", text, (depth, rates), (unpause,), name)
-    elif topic.depth and not topic.channels and seen.whole:
+    elif topic.depth and not topic.channels and examination.whole:
         text = f"topic {name} has no channel: published messages stay in it"
         creating = commands.on_all("channel create", name, "CHANNEL")
         create = Remedy("Start a consumer, which creates its channel; or create a channel:", creating)
         empty = Remedy("If the messages are not needed:", commands.on_all("topic empty", name))
-        yield Finding(_by_depth(seen, topic.depth), "no-channel", text, (depth, rates), (create, empty), name)
-    elif not flow.egress and sum(share.depth for share in passing) >= seen.deep:
+        yield Finding(_by_depth(examination, topic.depth), "no-channel", text, (depth, rates), (create, empty), name)
+    elif not flow.egress and sum(share.depth for share in passing) >= examination.deep:
         text = f"topic {name} does not pass messages to its channels"
-        evidence = depth, f"{rates}, none passed to channels in {seen.seconds:.1f} s"
+        evidence = depth, f"{rates}, none passed to channels in {examination.seconds:.1f} s"
         remedy = Remedy("The node's log has the reason; often it cannot write a channel's overflow to disk.")
         yield Finding(CRITICAL, "stuck-topic", text, evidence, (remedy,), name)
-    if seen.whole:
-        yield from _missing_channels(seen, topic)
+    if examination.whole:
+        yield from _missing_channels(examination, topic)
 
 
-def _missing_channels(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
+def _missing_channels(examination: Examination, topic: TopicStats) -> Iterator[Finding]:
     """Nodes that got messages of a topic but have not all its channels; ephemeral ones come with their consumers."""
     name = topic.topic_name
-    names = [one.channel_name for one in topic.channels if not is_ephemeral(one.channel_name)]
-    for address, share in seen.after.topic_shares[name].items():
-        missing = sorted(set(names) - {one.channel_name for one in share.channels})
+    names = [channel.channel_name for channel in topic.channels if not is_ephemeral(channel.channel_name)]
+    for address, share in examination.after.topic_shares[name].items():
+        missing = sorted(set(names) - {channel.channel_name for channel in share.channels})
         if not missing or not (share.depth or share.message_count):
             continue
         which = f"{plural(len(missing), 'channel')} that other nodes have: {some_of(missing)}"
         there = f"{plural(share.depth, 'message')} in the topic" if share.depth else "they get no messages from"
         evidence = f"{share.message_count:,} messages published there", f"{there} there"
-        one = missing[0] if len(missing) == 1 else ""
-        create = partial(seen.commands.on, address, "channel create", name)
-        remedies = tuple(Remedy(f"To create {'it' if one else each} there:", create(each)) for each in missing)
-        text, severity = f"topic {name} at {address} lacks {which}", _by_depth(seen, share.depth)
-        yield Finding(severity, "missing-channel", text, evidence, remedies, name, one, str(address))
+        only_channel = missing[0] if len(missing) == 1 else ""
+        create = partial(examination.commands.on, address, "channel create", name)
+        remedies = tuple(Remedy(f"To create {'it' if only_channel else each} there:", create(each)) for each in missing)
+        text, severity = f"topic {name} at {address} lacks {which}", _by_depth(examination, share.depth)
+        yield Finding(severity, "missing-channel", text, evidence, remedies, name, only_channel, str(address))
 
 
-def _dropped(seen: Examination, topic: str, channel: str = "") -> Iterator[Finding]:
+def _dropped(examination: Examination, topic: str, channel: str = "") -> Iterator[Finding]:
     """Messages that an ephemeral topic or channel had no room for."""
-    total = seen.dropped[topic, channel]
+    total = examination.dropped[topic, channel]
     if not total or not is_ephemeral(channel or topic):
         return
-    lately = max(total - seen.dropped_before[topic, channel], 0)
+    lately = max(total - examination.dropped_before[topic, channel], 0)
     what = f"channel {topic}/{channel}" if channel else f"topic {topic}"
     severity, text = (WARNING, "its memory is full: it drops") if lately else (NOTE, "its memory was full: it dropped")
-    evidence = f"{total:,} since the start, {lately:,} of them in the last {seen.seconds:.1f} s"
+    evidence = f"{total:,} since the start, {lately:,} of them in the last {examination.seconds:.1f} s"
     more = Remedy("It keeps at most mem-queue-size messages, an option of the node. Add consumers, or increase it.")
     keep = Remedy(f"If no message may be lost, use a name that does not end with {EPHEMERAL_SUFFIX}.")
     yield Finding(severity, "dropped", f"{what}: {text} messages", (evidence,), (more, keep), topic, channel)
 
 
-def _dead_letters(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
+def _dead_letters(examination: Examination, topic: TopicStats) -> Iterator[Finding]:
     """A topic of dead letters without consumers, as one finding with its channels."""
-    name, commands = topic.topic_name, seen.commands
+    name, commands = topic.topic_name, examination.commands
     if held := max([topic.depth, *map(backlog, topic.channels)]):
         text = f"topic {name} has {plural(held, 'dead letter')}: messages that reached max-attempts"
-        where = f"on {one_or_number(seen.after.topic_shares[name])}"
+        where = f"on {one_or_number(examination.after.topic_shares[name])}"
         remedies = (
             Remedy("To list them, with the reasons:", commands.on_all("replay-dead --dry-run", name)),
             Remedy("To publish them again, after the cause is fixed:", commands.on_all("replay-dead", name)),
@@ -137,16 +139,16 @@ def _dead_letters(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
         yield Finding(WARNING, "dead-letters", text, (where,), remedies, name)
 
 
-def _unserved(seen: Examination, address: Address, channels: list[tuple[str, int]]) -> Finding:
+def _unserved(examination: Examination, address: Address, channels: list[tuple[str, int]]) -> Finding:
     """A node with messages of channels whose consumers are all at other nodes."""
     depth = sum(count for _, count in channels)
     names = some_of([name for name, _ in channels])
     topic, _, channel = channels[0][0].partition("/") if len(channels) == 1 else ("", "", "")
     text = f"{plural(depth, 'message')} of {names} at {address}, without a consumer there"
     registered = "Check that this node is registered there and not tombstoned:"
-    find = Remedy(f"Consumers find nodes through nsqlookupd. {registered}", seen.commands.on_all("nodes"))
+    find = Remedy(f"Consumers find nodes through nsqlookupd. {registered}", examination.commands.on_all("nodes"))
     connect = Remedy("Check that consumers can connect to its broadcast-address.")
-    evidence, severity = ("the consumers are at other nodes",), _by_depth(seen, depth)
+    evidence, severity = ("the consumers are at other nodes",), _by_depth(examination, depth)
     return Finding(severity, "unserved-node", text, evidence, (find, connect), topic, channel, str(address))
 
 
@@ -178,7 +180,7 @@ class ConsumerPair:
 class ChannelCheck:
     """One channel, summed over nodes, with its share on each of them now and in the first snapshot."""
 
-    seen: Examination
+    examination: Examination
     topic: TopicStats
     channel: ChannelStats
     shares: Shares
@@ -187,17 +189,17 @@ class ChannelCheck:
     consumers: list[ConsumerPair]
 
     def findings(self) -> Iterator[Finding]:
-        found = self._paused() or self._no_consumers() or self._not_ready() or self._stuck()
-        if found is not None:
-            yield found
-        if found is None or found.code == "stuck":
-            idle = list(self._idle_consumers()) if found is None else []
+        cause = self._paused() or self._no_consumers() or self._not_ready() or self._stuck()
+        if cause is not None:
+            yield cause
+        if cause is None or cause.code == "stuck":
+            idle = list(self._idle_consumers()) if cause is None else []
             requeued, late = self._comes_back("requeue-storm"), None if idle else self._comes_back("timeouts")
-            returned = [one for one in (requeued, late) if one is not None]
+            returned = [finding for finding in (requeued, late) if finding is not None]
             yield from [*returned, *idle]
-            if found is None and all(one.severity is NOTE for one in returned) and (slow := self._slow()):
+            if cause is None and all(finding.severity is NOTE for finding in returned) and (slow := self._slow()):
                 yield slow
-        if self.channel.client_count and (found is None or found.code not in ("paused-channel", "rdy-zero")):
+        if self.channel.client_count and (cause is None or cause.code not in ("paused-channel", "rdy-zero")):
             yield from self._not_ready_at_nodes()
 
     def _finding(
@@ -208,7 +210,7 @@ class ChannelCheck:
         return Finding(severity, code, text, tuple(evidence), remedies, topic, channel, node)
 
     def _on_all(self, words: str) -> str:
-        return self.seen.commands.on_all(words, self.topic.topic_name, self.channel.channel_name)
+        return self.examination.commands.on_all(words, self.topic.topic_name, self.channel.channel_name)
 
     def _show(self, text: str) -> Remedy:
         return Remedy(text, self._on_all("channel show"))
@@ -239,7 +241,7 @@ class ChannelCheck:
             start = Remedy("Start its consumers, or find out why they cannot connect.")
             delete = Remedy("If the channel is no longer needed:", self._on_all("channel delete"))
             discard = Remedy("If only these messages are not needed:", self._on_all("channel empty"))
-            severity, summary = _by_depth(self.seen, owed), f"{plural(owed, 'message')} and no consumer"
+            severity, summary = _by_depth(self.examination, owed), f"{plural(owed, 'message')} and no consumer"
             evidence = [self._depth(), self._rates()]
             return self._finding(severity, "no-consumers", summary, evidence, start, delete, discard)
         if is_ephemeral(channel.channel_name):
@@ -251,15 +253,19 @@ class ChannelCheck:
 
     def _wanting(self) -> set[Address]:
         """Nodes with a consumer that had RDY above 0 in one of the snapshots."""
-        return {one.node for one in self.consumers if one.now.ready_count or one.then is None or one.then.ready_count}
+        return {
+            consumer.node
+            for consumer in self.consumers
+            if consumer.now.ready_count or consumer.then is None or consumer.then.ready_count
+        }
 
     def _not_ready(self) -> Finding | None:
         """Messages are queued, but all consumers on all nodes have RDY 0."""
         consumers = self.consumers
-        if not consumers or self._wanting() or not any(self.shares[one.node].depth for one in consumers):
+        if not consumers or self._wanting() or not any(self.shares[consumer.node].depth for consumer in consumers):
             return None
         summary = f"messages are queued, but {_all(len(consumers))} RDY 0"
-        evidence = [self._depth(), f"consumers: {some_of([one.name for one in consumers])}"]
+        evidence = [self._depth(), f"consumers: {some_of([consumer.name for consumer in consumers])}"]
         causes = "They are in backoff after failures, are shutting down, or their max_in_flight is smaller than the "
         remedies = Remedy(f"{causes}number of nodes; see their logs."), self._show("See them:")
         return self._finding(CRITICAL, "rdy-zero", summary, evidence, *remedies)
@@ -267,19 +273,21 @@ class ChannelCheck:
     def _stuck(self) -> Finding | None:
         """Consumers with messages in flight that finish none, while others are queued; may be slow processing."""
         channel = self.channel
-        if not self.consumers or any(one.moved for one in self.consumers) or self.flow.egress or self.flow.timeouts:
+        if not self.consumers or any(consumer.moved for consumer in self.consumers):
+            return None
+        if self.flow.egress or self.flow.timeouts:
             return None
         if not channel.in_flight_count or not any(share.in_flight_count for share in self.shares_before.values()):
             return None
-        clock = self.seen.after.clock
-        longest = max(one.connected(clock) for one in self.consumers)
-        idle = not any(one.now.finish_count for one in self.consumers)
+        clock = self.examination.after.clock
+        longest = max(consumer.connected(clock) for consumer in self.consumers)
+        idle = not any(consumer.now.finish_count for consumer in self.consumers)
         never = idle and longest >= _SETTLED and channel.timeout_count > 0  # else it may be their first message
-        if not never and not any(self.shares[one.node].depth for one in self.consumers):
+        if not never and not any(self.shares[consumer.node].depth for consumer in self.consumers):
             return None  # no messages are queued behind them
-        held = max(self.consumers, key=lambda one: one.now.in_flight_count)
+        held = max(self.consumers, key=lambda consumer: consumer.now.in_flight_count)
         since = f"nothing since the first connected {units.duration(longest)} ago" if never else "nothing meanwhile"
-        severity = CRITICAL if never else WARNING if channel.depth >= self.seen.deep else NOTE
+        severity = CRITICAL if never else WARNING if channel.depth >= self.examination.deep else NOTE
         in_flight = f"{plural(channel.in_flight_count, 'message')} in flight"
         evidence = [
             self._depth(),
@@ -290,12 +298,12 @@ class ChannelCheck:
             "If processing a message takes longer than that, use a longer --interval. Otherwise the consumers hang; "
             "messages are delivered again after the node's msg-timeout, or at once if a consumer is restarted."
         )
-        summary = f"{in_flight} and none finished in {self.seen.seconds:.1f} s"
+        summary = f"{in_flight} and none finished in {self.examination.seconds:.1f} s"
         return self._finding(severity, "stuck", summary, evidence, slow, self._show("See them:"))
 
     def _slow(self) -> Finding | None:
         channel, flow = self.channel, self.flow
-        if channel.depth < self.seen.deep:
+        if channel.depth < self.examination.deep:
             return None
         seconds = flow.drain_seconds(channel.depth)
         if flow.is_growing:
@@ -306,10 +314,10 @@ class ChannelCheck:
             code, how = "slow", f"it needs {units.duration(seconds)} to become empty"
         else:
             return None
-        ready = sum(one.now.ready_count for one in self.consumers)
+        ready = sum(consumer.now.ready_count for consumer in self.consumers)
         consumers = f"{plural(channel.client_count, 'consumer')} with RDY {ready:,} together"
         add = "Add consumers, or increase max_in_flight if they are not busy. To watch it:"
-        remedy = Remedy(add, self.seen.commands.on_all("top --sort drain"))
+        remedy = Remedy(add, self.examination.commands.on_all("top --sort drain"))
         summary = f"{plural(channel.depth, 'message')} queued, and {how}"
         return self._finding(WARNING, code, summary, [self._depth(), self._rates(), consumers], remedy)
 
@@ -339,26 +347,26 @@ class ChannelCheck:
                 "messages, set a longer msg_timeout, or reduce max_in_flight. To list the consumers:"
             )
         elif self.consumers:
-            worst = max(self.consumers, key=lambda one: one.now.requeue_count)
+            worst = max(self.consumers, key=lambda consumer: consumer.now.requeue_count)
             evidence.append(f"most by {worst.name} at {worst.node}: {worst.now.requeue_count:,}")
         return self._finding(severity, code, summary, evidence, self._show(text))
 
     def _idle_consumers(self) -> Iterator[Finding]:
         """Consumers with messages in flight that never finished one, while others do."""
-        clock = self.seen.after.clock
+        clock = self.examination.after.clock
         remedy = Remedy("It hangs or does not finish messages. See its log, then restart it.")
-        for one in self.consumers:
-            now = one.now
+        for consumer in self.consumers:
+            now = consumer.now
             before = now.message_count - now.in_flight_count  # messages that it had, and that went back
-            if one.moved or now.finish_count or not now.in_flight_count or before <= 0:
+            if consumer.moved or now.finish_count or not now.in_flight_count or before <= 0:
                 continue
-            if (connected := one.connected(clock)) < _SETTLED:
+            if (connected := consumer.connected(clock)) < _SETTLED:
                 continue
             in_flight = f"{plural(now.in_flight_count, 'message')} in flight"
-            place = f"at {one.node}, connected {units.duration(connected)}, RDY {now.ready_count:,}"
+            place = f"at {consumer.node}, connected {units.duration(connected)}, RDY {now.ready_count:,}"
             evidence = f"{place}, {plural(now.message_count, 'message')} sent to it, {now.requeue_count:,} requeued"
-            summary = f"consumer {one.name} has {in_flight} and never finished one"
-            yield self._finding(WARNING, "stuck-consumer", summary, [evidence], remedy, node=str(one.node))
+            summary = f"consumer {consumer.name} has {in_flight} and never finished one"
+            yield self._finding(WARNING, "stuck-consumer", summary, [evidence], remedy, node=str(consumer.node))
 
     def _not_ready_at_nodes(self) -> Iterator[Finding]:
         """Nodes with messages of the channel, whose consumers all have RDY 0."""
@@ -379,8 +387,8 @@ class ChannelCheck:
         return (item for item in self.shares.items() if item[1].depth and item[0] not in wanting)
 
 
-def _by_depth(seen: Examination, depth: int) -> Severity:
-    return CRITICAL if depth >= seen.deep else WARNING
+def _by_depth(examination: Examination, depth: int) -> Severity:
+    return CRITICAL if depth >= examination.deep else WARNING
 
 
 def _some(which: list[Address], shares: Mapping[Address, object]) -> str:
