@@ -128,27 +128,27 @@ class QueueReport:
 class Checker:
     """Checks a directory. `running`: a daemon uses it, so meta files are older than data files."""
 
-    _found: DataDirectory
+    _directory: DataDirectory
     _running: bool
     _max_msg_size: int
     _advance: Advance
 
     @property
     def _repair(self) -> str:
-        return shlex.join(["gnsqadmin", "data", "repair", self._found.path])
+        return shlex.join(["gnsqadmin", "data", "repair", self._directory.path])
 
     def check_directory(self) -> Iterator[Finding]:
         """Problems that do not concern a queue."""
-        found = self._found
-        if found.listed is None:
-            starts = found.metadata_error == "no such file or directory"
-            text = f"{found.metadata_error}: nsqd {'starts without topics' if starts else 'does not start'}"
+        directory = self._directory
+        if directory.listed is None:
+            starts = directory.metadata_error == "no such file or directory"
+            text = f"{directory.metadata_error}: nsqd {'starts without topics' if starts else 'does not start'}"
             yield Finding(Severity.DAMAGE, "", METADATA, None, text, self._repair)
-        for name in found.others:
+        for name in directory.others:
             yield Finding(Severity.NOTE, "", name, None, "this is not a data file, though it is named like one")
-        if found.temporary and not self._running:
-            text = f"{plural(len(found.temporary), 'file')} that a killed nsqd left unfinished; gnsqd removes them"
-            yield Finding(Severity.NOTE, "", found.temporary[0], None, text)
+        if directory.temporary and not self._running:
+            text = f"{plural(len(directory.temporary), 'file')} that a killed nsqd left unfinished; gnsqd removes them"
+            yield Finding(Severity.NOTE, "", directory.temporary[0], None, text)
 
     def check(self, queue: StoredQueue) -> QueueReport:
         """Read a queue. AdminError if a file cannot be read."""
@@ -168,7 +168,7 @@ class Checker:
         if queue.bad_due_times:
             text = "due times were set aside: deferred messages may have been delivered early or be missing"
             report.add(Severity.NOTE, f"{due_times_file_name(queue.name)}.bad", text)
-        if not self._found.is_listed(queue) and report.messages:
+        if not self._directory.is_listed(queue) and report.messages:
             text = f"not in {METADATA}: its {plural(report.messages, 'message')} are unread until it is created again"
             report.add(Severity.NOTE, "", text, f"{self._repair} --adopt-orphans" if "#" not in queue.name else "")
         for number in sorted(queue.bad):
@@ -244,7 +244,7 @@ class Checker:
         else:
             text = f"set aside for {tally.flaw}; {plural(tally.behind, 'message')} behind that can be recovered"
             severity = Severity.DAMAGE if tally.behind else Severity.NOTE
-            command = shlex.join(["gnsqadmin", "data", "recover-bad", self._found.path]) if tally.behind else ""
+            command = shlex.join(["gnsqadmin", "data", "recover-bad", self._directory.path]) if tally.behind else ""
             report.add(severity, name, text, command, tally.flaw_position)
 
 
@@ -277,11 +277,11 @@ def count_messages(journal: StoredJournal) -> dict[str, int]:
 
 
 def check_journals(
-    found: DataDirectory, topic: str, channel: str, *, running: bool, advance: Advance
+    directory: DataDirectory, topic: str, channel: str, *, running: bool, advance: Advance
 ) -> list[JournalReport]:
     """Read the journals of that topic, or of all; with a `channel`, only messages of channels of that name."""
     reports = []
-    for journal in found.select_journals(topic):
+    for journal in directory.select_journals(topic):
         replay = _replay(journal, sorted(journal.numbers), advance)
         report = JournalReport(journal, _counts(replay))
         report.findings += _judge(report, replay, running)

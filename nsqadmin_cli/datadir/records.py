@@ -86,9 +86,9 @@ class DataFile(AbstractContextManager["DataFile"]):
                     yield Record(position, end, payload)
                     position = end
                     continue
-            for found in self._pass(position, length):
-                yield found
-                position = found.end
+            for item in self._pass(position, length):
+                yield item
+                position = item.end
         self._report(self.size)
 
     def _pass(self, position: int, length: int) -> Iterator[Record | Gap]:

@@ -87,9 +87,9 @@ def replace_file(path: str, data: bytes, like: str) -> None:
 def take_over_owner(path: str, like: str, mode: int) -> None:
     """Give `path` this mode and the owner of `like`, as far as permitted."""
     os.chmod(path, mode)
-    found = os.stat(like)
+    status = os.stat(like)
     with suppress(PermissionError):
-        os.chown(path, found.st_uid, found.st_gid)
+        os.chown(path, status.st_uid, status.st_gid)
 
 
 def sync_directory(path: str) -> None:
@@ -104,10 +104,10 @@ def sync_directory(path: str) -> None:
 
 @dataclass(frozen=True)
 class Repair:
-    """Copies the directory `found`, with the state of its queues in `reports`, to `target`, which must not exist. With
+    """Copies a data directory, with the state of its queues in `reports`, to `target`, which must not exist. With
     `adopt`, adds topics and channels to nsqd.dat that it does not list."""
 
-    _found: DataDirectory
+    _directory: DataDirectory
     _reports: Sequence[QueueReport]
     _target: str
     _adopt: bool
@@ -116,17 +116,20 @@ class Repair:
     @property
     def adopted(self) -> list[str]:
         """The queues that nsqd.dat will list and does not list now."""
-        if self._found.listed is not None and not self._adopt:
+        listed = self._directory.listed
+        if listed is not None and not self._adopt:
             return []
-        unknown = [queue for queue in self._found.queues.values() if queue.name not in (self._found.listed or {})]
+        unknown = [queue for queue in self._directory.queues.values() if queue.name not in (listed or {})]
         names = {queue.name for queue in unknown if queue.numbers or queue.has_meta}
-        if self._found.listed is None:
-            names.update(self._found.journals)
+        if listed is None:
+            names.update(self._directory.journals)
         return sorted(name for name in names if is_valid_queue(name) and EPHEMERAL_SUFFIX not in name)
 
     @property
     def is_needed(self) -> bool:
-        return bool(self._found.listed is None or self.adopted or any(report.needs_repair for report in self._reports))
+        if self._directory.listed is None or self.adopted:
+            return True
+        return any(report.needs_repair for report in self._reports)
 
     @property
     def size(self) -> int:
@@ -136,7 +139,7 @@ class Repair:
 
     def run(self, advance: Advance) -> list[Saved]:
         """Make the copy; on failure, AdminError, and the copy is removed."""
-        source, target = self._found.path, self._target
+        source, target = self._directory.path, self._target
         with _made_directory(source, target, self.size) as unfinished:
             repaired = []
             for report in self._reports:
@@ -145,22 +148,22 @@ class Repair:
                 else:
                     self._copy_names(_names(report.queue), unfinished, advance)
             self._write_metadata(unfinished)
-            journals = self._found.journals.values()
+            journals = self._directory.journals.values()
             segments = [segment_name(journal.topic, number) for journal in journals for number in journal.numbers]
-            self._copy_names([*self._found.unknown, *segments], unfinished, advance)
+            self._copy_names([*self._directory.unknown, *segments], unfinished, advance)
         return repaired
 
     def _copy_names(self, names: Sequence[str], target: str, advance: Advance) -> None:
         for name in names:
-            copy_file(os.path.join(self._found.path, name), os.path.join(target, name), advance)
+            copy_file(os.path.join(self._directory.path, name), os.path.join(target, name), advance)
 
     def _rewrite(self, report: QueueReport, target: str, advance: Advance) -> Saved:
         queue, meta = report.queue, report.plan.meta
         first = last = max([-1, *queue.numbers, *queue.bad, meta.write_file if meta else -1]) + 1
         messages, position = 0, 0
-        like = queue.path(min(queue.numbers)) if queue.numbers else self._found.path
-        found = read_queue(queue, report.plan, self._max_msg_size, advance)
-        records = ((number, item.payload) for number, item in found if isinstance(item, Record))
+        like = queue.path(min(queue.numbers)) if queue.numbers else self._directory.path
+        items = read_queue(queue, report.plan, self._max_msg_size, advance)
+        records = ((number, item.payload) for number, item in items if isinstance(item, Record))
         for last, (_, same_file) in enumerate(groupby(records, itemgetter(0)), first):
             with Writer(os.path.join(target, queue.file_name(last)), like) as writer:
                 for _, payload in same_file:
@@ -176,13 +179,13 @@ class Repair:
         return Saved(queue.name, messages, report.lost)
 
     def _write_metadata(self, target: str) -> None:
-        source = os.path.join(self._found.path, METADATA)
+        source = os.path.join(self._directory.path, METADATA)
         path = os.path.join(target, METADATA)
-        adopted, listed = self.adopted, self._found.listed
+        adopted, listed = self.adopted, self._directory.listed
         if listed is not None and not adopted:
             copy_file(source, path, lambda count: None)
             return
-        with Writer(path, source if os.path.isfile(source) else self._found.path) as writer:
+        with Writer(path, source if os.path.isfile(source) else self._directory.path) as writer:
             writer.write(_metadata(listed or {}, [*(listed or ()), *adopted]))
 
 
@@ -283,10 +286,10 @@ class BadFile:
             self.unknown, self.delivered = self.delivered, 0
 
 
-def put_back(queue: StoredQueue, bad: str, payloads: Iterator[bytes], found: DataDirectory) -> None:
+def put_back(queue: StoredQueue, bad: str, payloads: Iterator[bytes], directory: DataDirectory) -> None:
     """Put the messages of the file `bad` back at the end of its queue, and rename it; AdminError, with the queue as it
     was, if that fails. The lock of the directory must be held."""
-    meta = _meta_to_append_to(found, queue)
+    meta = _meta_to_append_to(directory, queue)
     number = meta.write_file + 1 if meta.write_pos else meta.write_file
     path = queue.path(number)
     try:
@@ -318,9 +321,9 @@ def put_back(queue: StoredQueue, bad: str, payloads: Iterator[bytes], found: Dat
         raise AdminError(f"its messages cannot be recovered: {reason_of(error)}") from error
 
 
-def _meta_to_append_to(found: DataDirectory, queue: StoredQueue) -> Meta:
+def _meta_to_append_to(directory: DataDirectory, queue: StoredQueue) -> Meta:
     """The end of the queue; AdminError if nothing may be added there."""
-    if found.listed is None or not found.is_listed(queue):
+    if directory.listed is None or not directory.is_listed(queue):
         text = f"nsqd.dat does not list the topic or channel {queue.name}"
         raise AdminError(f"{text}; --to writes the messages to a file")
     try:
