@@ -66,9 +66,9 @@ class Operation:
         """Its object, as in "no node has ..."."""
         return f"the channel {self.channel} in the topic {self.topic}" if self.channel else f"the topic {self.topic}"
 
-    def matches(self, seen: ClusterSnapshot) -> "list[Operation]":
+    def matches(self, snapshot: ClusterSnapshot) -> "list[Operation]":
         """The operations that a pattern stands for, by name."""
-        known = seen.channel_shares if self.channel else [(topic, "") for topic in seen.topic_shares]
+        known = snapshot.channel_shares if self.channel else [(topic, "") for topic in snapshot.topic_shares]
         names = sorted(key for key in known if fnmatchcase(key[0], self.topic) and fnmatchcase(key[1], self.channel))
         return [replace(self, topic=topic, channel=channel) for topic, channel in names]
 
@@ -85,9 +85,10 @@ class Operation:
             return {"depth": share.depth}
         channels = share.channels if isinstance(share, TopicStats) else (share,)
         lost = {"channel_count": len(channels)} if self.action == "delete" and not self.channel else {}
-        lost["depth"] = sum(one.depth for one in channels) + (share.depth if isinstance(share, TopicStats) else 0)
+        lost["depth"] = sum(channel.depth for channel in channels)
+        lost["depth"] += share.depth if isinstance(share, TopicStats) else 0
         names = ["in_flight_count", "deferred_count", *(["client_count"] if self.action == "delete" else [])]
-        return lost | {name: sum(getattr(one, name) for one in channels) for name in names}
+        return lost | {name: sum(getattr(channel, name) for channel in channels) for name in names}
 
 
 def plan_for_nodes(cluster: Cluster, operation: Operation, nodes: Sequence[Nsqd]) -> list[Outcome[Nsqd]]:
@@ -122,7 +123,9 @@ def plan_for_lookupds(cluster: Cluster, operation: Operation) -> list[Outcome[Lo
     if operation.action not in ("create", "delete"):
         return []
     topic, channel = operation.topic, operation.channel
-    answers = cluster.ask_lookupds(lambda one: channel in one.channels(topic) if channel else topic in one.topics())
+    answers = cluster.ask_lookupds(
+        lambda lookupd: channel in lookupd.channels(topic) if channel else topic in lookupd.topics()
+    )
     outcomes: list[Outcome[Lookupd]] = []
     for lookupd in cluster.lookupds:
         answer = answers[lookupd.address]
@@ -264,9 +267,10 @@ class Work:
         def at_node(node: Nsqd) -> None:
             node.act(action, topic, channel)
             share = shares[node.address]
-            for one in share.channels if self.operation.with_channels and isinstance(share, TopicStats) else ():
+            channels = share.channels if self.operation.with_channels and isinstance(share, TopicStats) else ()
+            for emptied in channels:
                 try:
-                    node.act("empty", topic, one.channel_name)
+                    node.act("empty", topic, emptied.channel_name)
                 except UnicodeEncodeError:
                     reason = "answered JSON that is not an nsqd's: no channel can have such a name"
                     raise NodeError(node.program, node.address, reason) from None
@@ -293,14 +297,14 @@ class Work:
 
     def document(self, dry_run: bool) -> dict[str, Any]:
 
-        def described(one: Outcome[Any]) -> dict[str, Any]:
-            reason = one.error.reason if one.error else None
-            return {"address": str(one.peer.address), "result": one.result, "error": reason}
+        def described(outcome: Outcome[Any]) -> dict[str, Any]:
+            reason = outcome.error.reason if outcome.error else None
+            return {"address": str(outcome.peer.address), "result": outcome.result, "error": reason}
 
         topic, channel = self.operation.topic, self.operation.channel or None
         about = {"action": self.at_lookupds, "topic": topic, "channel": channel, "dry_run": dry_run}
-        nodes = [described(one) | {"lost": self.losses_of(one) or None} for one in self.nodes]
-        lookupds = [described(one) for one in self.lookupds]
+        nodes = [described(outcome) | {"lost": self.losses_of(outcome) or None} for outcome in self.nodes]
+        lookupds = [described(outcome) for outcome in self.lookupds]
         return about | {"nodes": nodes, "lookupds": lookupds, "lost": self.losses() or None}
 
     def _blocks(self, end: str = "") -> list[Block]:
@@ -308,25 +312,32 @@ class Work:
         operation = self.operation
         there = [outcome for outcome in self.nodes if outcome.result is not Result.ABSENT]
         listed = [outcome for outcome in self.lookupds if outcome.result is not Result.ABSENT]
-        found: list[Block] = []
+        blocks: list[Block] = []
         if not operation.is_destructive:
-            found.append(Grid([[Cell(str(one.peer), Tone.NODE), _cell(operation.action, one)] for one in there]))
+            results = [(str(outcome.peer), _cell(operation.action, outcome)) for outcome in there]
+            blocks.append(Grid([[Cell(address, Tone.NODE), result] for address, result in results]))
         elif there:
-            found.append(self.table(there))
+            blocks.append(self.table(there))
         if listed:
-            results = [(str(one.peer), _cell(self.at_lookupds, one)) for one in listed]
-            found.append(Grid([[Cell(address, Tone.NODE), "nsqlookupd", result] for address, result in results]))
+            results = [(str(outcome.peer), _cell(self.at_lookupds, outcome)) for outcome in listed]
+            blocks.append(Grid([[Cell(address, Tone.NODE), "nsqlookupd", result] for address, result in results]))
         if absent := len(self.nodes) - len(there):
             others = plural(absent, "other node" if there else "node")
             what = f"the topic {operation.topic}" if operation.action == "create" else "it"
-            found.append(Line.of(f"{others} {'does' if absent == 1 else 'do'} not have {what}", Tone.FAINT))
-        return [*found, Line.of(end)] if end else found
+            blocks.append(Line.of(f"{others} {'does' if absent == 1 else 'do'} not have {what}", Tone.FAINT))
+        return [*blocks, Line.of(end)] if end else blocks
 
     def table(self, outcomes: Sequence[Outcome[Nsqd]], lookupds: Sequence[Outcome[Lookupd]] | None = None) -> Table:
         """One row for each node: what is lost there, and the result; for CSV, also one for each of `lookupds`."""
         action = self.operation.action
-        rows = [_row(self.losses_of(one), address=str(one.peer), result=_cell(action, one)) for one in outcomes]
-        rows += [OutcomeRow(str(one.peer), "nsqlookupd", result=_cell(self.at_lookupds, one)) for one in lookupds or ()]
+        rows = [
+            _row(self.losses_of(outcome), address=str(outcome.peer), result=_cell(action, outcome))
+            for outcome in outcomes
+        ]
+        rows += [
+            OutcomeRow(str(outcome.peer), "nsqlookupd", result=_cell(self.at_lookupds, outcome))
+            for outcome in lookupds or ()
+        ]
         done = sum(outcome.result in (Result.PLANNED, Result.DONE) for outcome in outcomes)
         lost = self.losses()
         kept = lost or (["depth"] if self.operation.is_destructive and outcomes else [])
@@ -357,9 +368,11 @@ def plan(cluster: Cluster, operation: Operation) -> Work:
 def plan_tombstone(cluster: Cluster, topic: str, node: str, *, with_delete: bool) -> Work:
     """Plan a tombstone for the node of this name, which must have the topic; NotFound."""
     producers, address = cluster.producers(), node.removeprefix("http://")
-    matching = [one for one in producers if node == one.name or address in map(str, dict(located([one])))]
+    matching = [
+        producer for producer in producers if node == producer.name or address in map(str, dict(located([producer])))
+    ]
     if not matching:
-        known = ", ".join(one.name for one in producers) or "none"
+        known = ", ".join(producer.name for producer in producers) or "none"
         raise NotFound(f"nsqlookupd does not list the node {printable(node)}; it lists: {printable(known, 1000)}")
     if topic not in matching[0].topics:
         raise NotFound(f"the node {printable(node)} has not registered the topic {topic} at nsqlookupd")
@@ -385,12 +398,14 @@ def operate(cluster: Cluster, output: Output, operation: Operation, confirm: Con
 def _operate_on_matches(cluster: Cluster, output: Output, operation: Operation, confirm: Confirm) -> int:
     """Do `operation` on everything that matches its pattern, once that is confirmed."""
     nodes = cluster.nsqds()
-    seen = ClusterSnapshot(cluster.ask(Nsqd.stats, nodes), cluster.lookupd_errors)
-    found = operation.matches(seen)
-    works = [Work(one, _plan(one, nodes, seen.answers), plan_for_lookupds(cluster, one)) for one in found]
+    snapshot = ClusterSnapshot(cluster.ask(Nsqd.stats, nodes), cluster.lookupd_errors)
+    matches = operation.matches(snapshot)
+    works = [Work(match, _plan(match, nodes, snapshot.answers), plan_for_lookupds(cluster, match)) for match in matches]
     if not works:
-        what = f"channel that matches {operation.topic}/{operation.channel}"
-        raise not_found(f"a {what}" if operation.channel else f"a topic that matches {operation.topic}", seen.errors)
+        kind, pattern = "topic", operation.topic
+        if operation.channel:
+            kind, pattern = "channel", f"{operation.topic}/{operation.channel}"
+        raise not_found(f"a {kind} that matches {pattern}", snapshot.errors)
     doing = f"{_DOING[operation.action].capitalize()} {plural(len(works), 'channel' if operation.channel else 'topic')}"
     if not confirm.dry_run:
         losing = " loses what the table shows" * operation.is_destructive
@@ -400,15 +415,15 @@ def _operate_on_matches(cluster: Cluster, output: Output, operation: Operation, 
     document: dict[str, Any] = {"action": operation.action, "dry_run": confirm.dry_run}
     document["operations"] = [work.document(confirm.dry_run) for work in works]
     output.show(document, [_match_table(works), *([Line.of("Nothing was done.")] if confirm.dry_run else [])])
-    failures = {str(error): error for work in works for error in work.failures(seen.errors)}
-    return report([*seen.errors, *failures.values()])
+    failures = {str(error): error for work in works for error in work.failures(snapshot.errors)}
+    return report([*snapshot.errors, *failures.values()])
 
 
 def _match_table(works: Sequence[Work]) -> Table:
     rows = []
     for work in works:
         errors = [outcome for outcome in work.nodes if outcome.error]
-        there = [one for one in work.nodes if not (one.error or one.result is Result.ABSENT)]
+        there = [outcome for outcome in work.nodes if not (outcome.error or outcome.result is Result.ABSENT)]
         worst = max(there or errors or work.nodes, key=lambda outcome: _BY_NEED.index(outcome.result))
         result = _cell(work.operation.action, worst)
         if there and errors:

@@ -66,7 +66,7 @@ def _topic(rows: Sequence[TopicStats]) -> TopicStats:
     name = attrgetter("channel_name")
     same = groupby(sorted((channel for row in rows for channel in row.channels), key=name), name)
     sums = _sums(rows, _OF_TOPIC)
-    return replace(rows[0], **sums, channels=tuple(_channel(list(found)) for _, found in same))
+    return replace(rows[0], **sums, channels=tuple(_channel(list(channels)) for _, channels in same))
 
 
 def _channel(rows: Sequence[ChannelStats]) -> ChannelStats:
@@ -86,8 +86,10 @@ def _sums(rows: Sequence[TopicStats] | Sequence[ChannelStats], names: Sequence[s
 def _latency(rows: Sequence[TopicStats] | Sequence[ChannelStats]) -> Latency:
     """Each quantile is that of the slowest node: quantiles cannot be added, and this is an upper bound."""
     latencies = [row.e2e_processing_latency for row in rows]
-    found = grouped((one.quantile, one.value) for latency in latencies for one in latency.percentiles)
-    percentiles = tuple(Percentile(quantile, max(values)) for quantile, values in found.items())
+    quantiles = grouped(
+        (percentile.quantile, percentile.value) for latency in latencies for percentile in latency.percentiles
+    )
+    percentiles = tuple(Percentile(quantile, max(values)) for quantile, values in quantiles.items())
     return Latency(sum(latency.count for latency in latencies), percentiles)
 
 
@@ -124,9 +126,9 @@ class Flow(NamedTuple):
 def drain_seconds(row: TopicStats | ChannelStats, flow: Flow, seconds: float = 1.0) -> float | None:
     """As `Flow.drain_seconds`. Consumers that finished nothing in the `seconds` of measurement may be slow: their
     messages in flight count as finished in this time if nothing arrived, or if the queue is in transit."""
-    found = flow.drain_seconds(row.depth)
-    if found is not None or flow.egress or row.paused:
-        return found
+    drain_time = flow.drain_seconds(row.depth)
+    if drain_time is not None or flow.egress or row.paused:
+        return drain_time
     takers, held = (len(row.channels), 0) if isinstance(row, TopicStats) else (row.client_count, row.in_flight_count)
     if row.depth <= _TRANSIT:
         held = held or min(takers, 1)
@@ -153,8 +155,8 @@ def flows_between(before: Mapping[Address, NodeStats], after: Mapping[Address, N
 
 def summed(parts: Iterable[Mapping[Key, Flow]]) -> dict[Key, Flow]:
     """The flows of several nodes together."""
-    found = grouped(pair for part in parts for pair in part.items())
-    return {key: reduce(add, flows) for key, flows in found.items()}
+    flows_by_key = grouped(pair for part in parts for pair in part.items())
+    return {key: reduce(add, flows) for key, flows in flows_by_key.items()}
 
 
 def through(flows: Mapping[Key, Flow]) -> Flow:
@@ -166,13 +168,13 @@ def through(flows: Mapping[Key, Flow]) -> Flow:
 def node_flows(before: NodeStats | None, after: NodeStats) -> dict[Key, Flow]:
     """The flows of everything that one node has; none if it was restarted, or a topic created again, in between. What
     left a channel is what its clients finished, if that is known: messages may also leave because it was emptied."""
-    found: dict[Key, Flow] = {}
+    flows: dict[Key, Flow] = {}
     known = by_key(before) if before and before.start_time == after.start_time else {}
     seconds = max(1e-3, after.moment - before.moment) if before else 1.0
     for key, row in by_key(after).items():
         then = known.get(key)
         if then is None or row.message_count < then.message_count:
-            found[key] = _STILL
+            flows[key] = _STILL
             continue
         arrived = row.message_count - then.message_count
         counts = [arrived, max(0, arrived - (backlog(row) - backlog(then)))]
@@ -181,8 +183,8 @@ def node_flows(before: NodeStats | None, after: NodeStats) -> dict[Key, Flow]:
                 counts[1] = max(0, finished)
             counts.append(max(0, row.requeue_count - then.requeue_count))
             counts.append(max(0, row.timeout_count - then.timeout_count))
-        found[key] = Flow(*(count / seconds for count in counts)) if any(counts) else _STILL
-    return found
+        flows[key] = Flow(*(count / seconds for count in counts)) if any(counts) else _STILL
+    return flows
 
 
 _STILL = Flow()
@@ -196,14 +198,15 @@ def _finished_between(before: ChannelStats, after: ChannelStats) -> int | None:
     if before.clients is None or after.clients is None:
         return None
     then, now = (
-        {(one.remote_address, one.connect_ts): one.finish_count for one in row.clients or ()} for row in (before, after)
+        {(client.remote_address, client.connect_ts): client.finish_count for client in row.clients or ()}
+        for row in (before, after)
     )
     return sum(now.values()) - sum(then.values()) if then.keys() <= now.keys() else None
 
 
 def by_key(node: NodeStats) -> dict[Key, TopicStats | ChannelStats]:
-    found: dict[Key, TopicStats | ChannelStats] = {(topic.topic_name, ""): topic for topic in node.topics}
-    return found | {(topic, channel.channel_name): channel for topic, channel in node.channels()}
+    rows: dict[Key, TopicStats | ChannelStats] = {(topic.topic_name, ""): topic for topic in node.topics}
+    return rows | {(topic, channel.channel_name): channel for topic, channel in node.channels()}
 
 
 @dataclass
@@ -234,15 +237,18 @@ class ClusterSnapshot:
     @cached_property
     def topic_shares(self) -> dict[str, dict[Address, TopicStats]]:
         """Each topic on each node that has it."""
-        shares = ((one.topic_name, (address, one)) for address, node in self.nodes.items() for one in node.topics)
-        return {name: dict(found) for name, found in grouped(shares).items()}
+        placed = ((topic.topic_name, (address, topic)) for address, node in self.nodes.items() for topic in node.topics)
+        return {name: dict(shares) for name, shares in grouped(placed).items()}
 
     @cached_property
     def channel_shares(self) -> dict[Key, dict[Address, ChannelStats]]:
         """Each channel, by topic and name, on each node that has it."""
-        placed = ((address, *found) for address, node in self.nodes.items() for found in node.channels())
-        shares = (((topic, channel.channel_name), (address, channel)) for address, topic, channel in placed)
-        return {key: dict(found) for key, found in grouped(shares).items()}
+        placed = (
+            ((topic, channel.channel_name), (address, channel))
+            for address, node in self.nodes.items()
+            for topic, channel in node.channels()
+        )
+        return {key: dict(shares) for key, shares in grouped(placed).items()}
 
     @property
     def errors(self) -> list[NodeError]:
@@ -265,12 +271,12 @@ def snapshots(
     """Snapshots `seconds` apart: `count` of them, one without `seconds`. After a slow one, the next one waits for at
     least half of `seconds`: rates over less are not meaningful. NotFound if the first lacks the topic or channel."""
     due = time.monotonic()
-    seen: ClusterSnapshot | None = None
+    snapshot: ClusterSnapshot | None = None
     for number in itertools.count(1):
-        seen = take_snapshot(cluster, topic=topic, channel=channel, clients=clients, before=seen)
+        snapshot = take_snapshot(cluster, topic=topic, channel=channel, clients=clients, before=snapshot)
         if number == 1:
-            require(cluster, seen, topic, channel)
-        yield seen
+            require(cluster, snapshot, topic, channel)
+        yield snapshot
         if seconds is None or number == count:
             return
         now = time.monotonic()
@@ -278,11 +284,11 @@ def snapshots(
         time.sleep(due - now)
 
 
-def require(cluster: Cluster, seen: ClusterSnapshot, topic: str, channel: str = "") -> None:
+def require(cluster: Cluster, snapshot: ClusterSnapshot, topic: str, channel: str = "") -> None:
     """Raise unless a node has the topic or channel of the options (empty: none), or no node answered."""
-    names = [name for name in seen.channel_shares if channel == name[1]] if channel else seen.topic_shares
-    if seen.nodes and (topic or channel) and not names:
-        raise no_such(cluster, seen.errors, topic, channel)
+    names = [name for name in snapshot.channel_shares if channel == name[1]] if channel else snapshot.topic_shares
+    if snapshot.nodes and (topic or channel) and not names:
+        raise no_such(cluster, snapshot.errors, topic, channel)
 
 
 def no_such(cluster: Cluster, errors: Sequence[AdminError], topic: str, channel: str = "") -> AdminError:
@@ -304,8 +310,12 @@ _ABSENT = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "MESSAGE_NOT_FOUND")
 
 def present(cluster: Cluster, answers: Answers[T], topic: str, channel: str = "", message: str = "") -> Answers[T]:
     """Leaves out nodes that do not have the topic, channel or message; NotFound if no node has it."""
-    absent = {at: one.code for at, one in answers.items() if isinstance(one, NodeRefused) and one.code in _ABSENT}
-    others = {at: one for at, one in answers.items() if at not in absent}
+    absent = {
+        address: answer.code
+        for address, answer in answers.items()
+        if isinstance(answer, NodeRefused) and answer.code in _ABSENT
+    }
+    others = {address: answer for address, answer in answers.items() if address not in absent}
     if absent and not values_of(others):
         errors = [*cluster.lookupd_errors, *errors_of(others)]
         if "MESSAGE_NOT_FOUND" in absent.values():
@@ -316,8 +326,11 @@ def present(cluster: Cluster, answers: Answers[T], topic: str, channel: str = ""
 
 def names_of(nodes: Iterable[NodeStats]) -> dict[str, set[str]]:
     """The channels of each topic."""
-    found = grouped((topic.topic_name, topic.channels) for node in nodes for topic in node.topics)
-    return {topic: {one.channel_name for one in itertools.chain(*channels)} for topic, channels in found.items()}
+    channels_by_topic = grouped((topic.topic_name, topic.channels) for node in nodes for topic in node.topics)
+    return {
+        topic: {channel.channel_name for channel in itertools.chain(*channels)}
+        for topic, channels in channels_by_topic.items()
+    }
 
 
 def take_snapshot(
