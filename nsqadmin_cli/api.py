@@ -124,7 +124,11 @@ class NodeStats:
 
     def connections(self) -> dict[Connection, ClientStats]:
         """The consumers, by the identity of their connection."""
-        clients = ((topic, one.channel_name, client) for topic, one in self.channels() for client in one.clients or ())
+        clients = (
+            (topic, channel.channel_name, client)
+            for topic, channel in self.channels()
+            for client in channel.clients or ()
+        )
         return {(*place, client.remote_address, client.connect_ts): client for *place, client in clients}  # type: ignore[misc]
 
     @classmethod
@@ -207,7 +211,7 @@ class DrainState:
     def from_json(cls, data: Any) -> "DrainState":
         """ModelError."""
         with expecting("a state of a drain"):
-            holding = tuple(Holder(*scalars(Holder, one)) for one in data["holding"])
+            holding = tuple(Holder(*scalars(Holder, holder)) for holder in data["holding"])
             state = cls(*scalars(cls, data), holding)  # type: ignore[call-arg]
             if min(state.messages, state.remaining) < 0:
                 raise ValueError
@@ -232,10 +236,10 @@ def items(data: object, key: str) -> tuple[Any, ...]:
 
 def strings(data: object, key: str, where: Where = ("the document", "")) -> tuple[str, ...]:
     """The list of strings that an object has under `key`; ModelError."""
-    found = _list(_object(data, where), key, where) or []
-    if not all(isinstance(text, str) for text in found):
+    texts = _list(_object(data, where), key, where) or []
+    if not all(isinstance(text, str) for text in texts):
         raise ModelError(f'"{key}" of {_text(where)} is not a list of strings')
-    return tuple(found)
+    return tuple(texts)
 
 
 def _topic(data: object) -> TopicStats:
@@ -257,11 +261,11 @@ def _topic(data: object) -> TopicStats:
 
 
 def _clients(data: dict[str, Any], key: str, where: Where) -> tuple[ClientStats, ...] | None:
-    found = _list(data, key, where) if key in data else None
-    if found is None:
+    clients = _list(data, key, where) if key in data else None
+    if clients is None:
         return None
-    inner = (f"a client of {_text(where)}", "") if found else where
-    return tuple(ClientStats(*scalars(ClientStats, item, inner)) for item in found)
+    inner = (f"a client of {_text(where)}", "") if clients else where
+    return tuple(ClientStats(*scalars(ClientStats, client, inner)) for client in clients)
 
 
 def _producer(data: object) -> ClientStats:
@@ -275,14 +279,14 @@ def _name(data: object) -> str:
 
 
 def _latency(data: dict[str, Any], where: Where) -> Latency:
-    if (found := data.get("e2e_processing_latency")) is None:
+    if (value := data.get("e2e_processing_latency")) is None:
         return _NO_LATENCY
-    latency = _object(found, where)
+    latency = _object(value, where)
     percentiles = latency.get("percentiles")
     if not percentiles:
         return _NO_LATENCY
     try:
-        read = [Percentile(float(one["quantile"]), float(one["value"])) for one in percentiles]
+        read = [Percentile(float(percentile["quantile"]), float(percentile["value"])) for percentile in percentiles]
         return Latency(int(latency["count"]), tuple(read))
     except (TypeError, ValueError, LookupError, OverflowError):
         raise ModelError(f'"e2e_processing_latency" of {_text(where)} is not a latency') from None
@@ -320,8 +324,11 @@ def scalars(kind: type, data: object, where: Where = ("the document", "")) -> li
 @cache
 def _fields_of(kind: type) -> tuple[tuple[str, Any, Any], ...]:
     """Name, type and default of the fields that `scalars` reads."""
-    found = (one for one in fields(kind) if one.type in (str, int, bool) and one.metadata.get("json", True))
-    return tuple((one.name, one.type, one.default) for one in found)
+    return tuple(
+        (attribute.name, attribute.type, attribute.default)
+        for attribute in fields(kind)
+        if attribute.type in (str, int, bool) and attribute.metadata.get("json", True)
+    )
 
 
 _NAMES: dict[object, str] = {str: "a string", int: "a count", bool: "a boolean"}
@@ -376,8 +383,8 @@ class Peer:
         # Names from a command line may be any bytes, which Python carries as surrogates.
         target = f"{path}?{urllib.parse.urlencode(query, errors='surrogateescape')}" if query else path
         try:
-            found: T = self._http.answer(self.address, method, target, body, program=self.program, read=read)[1]
-            return found
+            answer: T = self._http.answer(self.address, method, target, body, program=self.program, read=read)[1]
+            return answer
         except NodeRefused as error:
             failure: NodeError = error
             if error.code == "NOT_FOUND":

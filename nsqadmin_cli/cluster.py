@@ -53,21 +53,25 @@ class Cluster:
         """The nodes given, then those listed by the nsqlookupds, by address; queries nsqlookupds at each call. One that
         does not answer is added to `lookupd_errors`; AdminError if none answers and no node was given."""
         nodes = {node.address: node for node in self._named}
-        found: dict[Address, Nsqd] = {}
+        listed: dict[Address, Nsqd] = {}
         for lookupd, producers in self._ask_for_producers().items():
             for producer in producers:
                 try:
-                    found[producer.http_address] = Nsqd(producer.http_address, self.http)
+                    listed[producer.http_address] = Nsqd(producer.http_address, self.http)
                 except ValueError as error:
                     self.lookupd_errors.append(NodeError("nsqlookupd", lookupd, f"lists a node at {error}"))
-        nodes |= {address: found[address] for address in sorted(found) if address not in nodes}
+        nodes |= {address: listed[address] for address in sorted(listed) if address not in nodes}
         return list(nodes.values())
 
     def producers(self) -> list[Producer]:
         """The nodes that the nsqlookupds list, each once, by address; queries them at each call, like `nsqds`."""
         answers = self._ask_for_producers().values()
-        found = {(one.broadcast_address, one.http_port): one for producers in answers for one in producers}
-        return [found[key] for key in sorted(found)]
+        nodes = {
+            (producer.broadcast_address, producer.http_port): producer
+            for producers in answers
+            for producer in producers
+        }
+        return [nodes[key] for key in sorted(nodes)]
 
     def _ask_for_producers(self) -> dict[Address, tuple[Producer, ...]]:
         if not self.lookupds:
@@ -161,8 +165,10 @@ def by_node(
 def rows_of(kind: Callable[..., T], answers: Answers[T]) -> list[T]:
     """The answers, which are rows; a row of this kind with the reason for each error."""
     return [
-        kind(str(at), result=failed(one.reason), error=one.reason) if isinstance(one, NodeError) else one
-        for at, one in answers.items()
+        kind(str(address), result=failed(answer.reason), error=answer.reason)
+        if isinstance(answer, NodeError)
+        else answer
+        for address, answer in answers.items()
     ]
 
 

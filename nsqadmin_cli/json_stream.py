@@ -44,19 +44,19 @@ def parse(parts: Iterator[bytes], rows: Rows) -> Any:
 
 
 def _object(text: "_Text", rows: Rows) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for _ in text.items("{", "}"):
         if text.next_char() != '"':
             raise ValueError("expected a key")
         key = text.value()
         text.skip(":")
         if text.next_char() == "[" and key in rows:
-            found[key] = [text.value(rows[key]) for _ in text.items("[", "]")]
+            members[key] = [text.value(rows[key]) for _ in text.items("[", "]")]
         else:
-            found[key] = text.value()
-        if len(found) > _MOST_KEYS:
+            members[key] = text.value()
+        if len(members) > _MOST_KEYS:
             raise TooLarge(f"answered an object of more than {_MOST_KEYS} keys")
-    return found
+    return members
 
 
 class _Text:
@@ -77,9 +77,9 @@ class _Text:
     def next_char(self) -> str:
         """The next character that is not white space, which is skipped; "" at the end."""
         while True:
-            found = _SPACE.match(self._text, self._at)
-            assert found is not None  # it may be empty
-            self._at = found.end()
+            match = _SPACE.match(self._text, self._at)
+            assert match is not None  # it may be empty
+            self._at = match.end()
             if self._at < len(self._text) or self._is_whole:
                 return self._text[self._at : self._at + 1]
             self._read(1)

@@ -46,11 +46,11 @@ def shown(key: str, value: object) -> str:
 
 def options_of(node: Nsqd, keys: Sequence[str]) -> dict[str, object]:
     """The values of those options that the node has."""
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for key in keys:
         try:
-            found[key] = parse(key, node.get_config(key))
+            values[key] = parse(key, node.get_config(key))
         except NodeRefused as error:
             if error.code != UNKNOWN:
                 raise
-    return found
+    return values

@@ -81,7 +81,7 @@ def get_range(
         epoch = bytes.fromhex(data["epoch"]).hex()
         row = RangeRow(str(node), epoch, int(data["first"]), int(data["next"]), bytes=int(data["bytes"]))
         times = (data["first_published"], data["last_published"])
-        row.first_published, row.last_published = (None if one is None else int(one) / 1e9 for one in times)
+        row.first_published, row.last_published = (None if ns is None else int(ns) / 1e9 for ns in times)
         points = (("at", at), ("position", channel))
         row.at, row.position = (None if value is None else int(data[key]) for key, value in points)
         row.lag = int(data["next"]) - int(data["position"]) if channel else None
@@ -187,7 +187,7 @@ class LogConsumer(AbstractContextManager["LogConsumer"]):
             self._errors += errors_of(answers)
         if not self._readers:
             raise AdminError("; ".join(map(str, self._errors)) or "there are no nodes to read")
-        self._threads = [Thread(target=self._run, args=(one,), daemon=True) for one in self._readers.values()]
+        self._threads = [Thread(target=self._run, args=(reader,), daemon=True) for reader in self._readers.values()]
 
     def _run(self, reader: RangeReader) -> None:
         reader.run(self._batches)
