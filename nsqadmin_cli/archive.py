@@ -156,16 +156,16 @@ class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
 
     def _open(self, append: bool) -> BinaryIO:
         try:
-            found = os.stat(self.path)
+            status = os.stat(self.path)
         except FileNotFoundError:
             self._regular = True
             return open(self.path, "xb", buffering=0)
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             return open(self.path, "wb", buffering=0)
         if not append:
             raise FileExistsError
         self._regular = True
-        self._safe = self._whole_size(found.st_size)
+        self._safe = self._whole_size(status.st_size)
         file = open(self.path, "r+b", buffering=0)  # noqa: SIM115
         file.truncate(self._safe)
         file.seek(self._safe)
@@ -258,16 +258,16 @@ def read_archive(path: str, *, start: int = 1) -> Iterator[tuple[list[ArchivedLi
     splitter = Splitter(b"\n", LONGEST_LINE, path)
     number = 0
     for piece, size in unpack(read_pieces(path), path):
-        found, failure = [], None
+        lines, failure = [], None
         for text in splitter.feed(piece):
             number += 1
             try:
                 if number >= start and (line := _parse(number, text, path)):
-                    found.append(line)
+                    lines.append(line)
             except InputError as error:
                 failure = error
                 break
-        yield found, size
+        yield lines, size
         if failure is not None:
             raise failure
     if number + 1 >= start and (line := _parse(number + 1, splitter.rest(), path)):

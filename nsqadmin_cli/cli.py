@@ -49,8 +49,8 @@ class LazyGroup(click.Group):
         if entry.words in GROUPS:
             return LazyGroup(name, first=f"{name} ", help=entry.summary)
         module, attribute = entry.module or entry.words.split()[0].replace("-", "_"), name.replace("-", "_")
-        found = importlib.import_module(module if "." in module else f"nsqadmin_cli.commands.{module}")
-        loaded = getattr(found, attribute, None) or getattr(found, f"{attribute}_")  # list_, as list is Python's
+        imported = importlib.import_module(module if "." in module else f"nsqadmin_cli.commands.{module}")
+        loaded = getattr(imported, attribute, None) or getattr(imported, f"{attribute}_")  # list_, as list is Python's
         assert isinstance(loaded, click.Command)
         if not (loaded.help or "").startswith(entry.summary):
             loaded.help = f"{entry.summary}\n\n{loaded.help or ''}".rstrip()

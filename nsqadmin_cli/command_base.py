@@ -123,17 +123,17 @@ def command(
     parts = [document] if isinstance(document, str) else document
 
     def make(function: Function) -> AdminCommand:
-        declared = {one.name: one.default for one in inspect.signature(function).parameters.values()}
-        names = [one for one in ("topic", "channel") if declared.get(one) is inspect.Parameter.empty]
-        shared = {one: found for one, found in _SHARED.items() if one in declared}
-        own = {one: found for one, found in declared.items() if one not in shared}
-        own |= {one: argument(Name(one)) for one in names}
+        declared = {parameter.name: parameter.default for parameter in inspect.signature(function).parameters.values()}
+        names = [name for name in ("topic", "channel") if declared.get(name) is inspect.Parameter.empty]
+        shared = {name: default for name, default in _SHARED.items() if name in declared}
+        own = {name: default for name, default in declared.items() if name not in shared}
+        own |= {name: argument(Name(name)) for name in names}
 
         @functools.wraps(function)
         def called(*args: Any, **values: Any) -> Any:
-            for one, found in (own | shared).items():
-                if isinstance(found, Combined):
-                    values[one] = found.make(values)
+            for name, default in (own | shared).items():
+                if isinstance(default, Combined):
+                    values[name] = default.make(values)
             if patterns and "channel" in values:
                 topic, slash, second = values["topic"].partition("/")
                 if bool(slash) == (values["channel"] is not None):
@@ -142,12 +142,12 @@ def command(
             return function(*args, **values)
 
         params: list[click.Parameter] = []
-        for one, found in (own | shared).items():
-            options = found.options if isinstance(found, Combined) else {one: found}
+        for name, default in (own | shared).items():
+            options = default.options if isinstance(default, Combined) else {name: default}
             params += [declare(key) for key, declare in options.items()]
-        name = function.__name__.rstrip("_").replace("_", "-")
+        command_name = function.__name__.rstrip("_").replace("_", "-")
         text = inspect.getdoc(function) or ""  # texts are put around it, and Python 3.13 alone removes indentation
-        made = click.command(name, cls=cls, params=params, help=text, examples=examples, document=parts)(called)
+        made = click.command(command_name, cls=cls, params=params, help=text, examples=examples, document=parts)(called)
         if patterns:
             topic, *channel = made.params[: len(names)]
             topic.type = Name("topic", pattern=True, path=bool(channel))

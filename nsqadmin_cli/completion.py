@@ -48,7 +48,7 @@ def _names(ctx: click.Context, incomplete: str, topic: str, find: Callable[[Node
         context, name = settings.resolved()
         patience = min(_PATIENCE, context.timeout or _PATIENCE)
         nodes = values_of(make_cluster(replace(context, timeout=patience), name).ask(partial(Nsqd.stats, topic=topic)))
-        found = {name for node in nodes.values() for name in find(node)}
-        return sorted(name for name in found if name.startswith(incomplete) and name.isprintable())
+        names = {name for node in nodes.values() for name in find(node)}
+        return sorted(name for name in names if name.startswith(incomplete) and name.isprintable())
     except AdminError:
         return []

@@ -47,7 +47,7 @@ class ClusterContext:
 
     def settings(self) -> dict[str, Any]:
         """The settings that are set, by name: lists, strings, numbers and booleans."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value}
 
 
@@ -130,7 +130,7 @@ def _context(name: str, table: object, file: Path) -> ClusterContext:
             raise AdminError(f"{where}: unknown key {printable(repr(key))}")
         default = getattr(ClusterContext(), key)
         kinds: tuple[type, ...] = (int, float) if default is None else (list if default == () else type(default),)
-        if type(value) not in kinds or (list in kinds and not all(isinstance(one, str) for one in value)):
+        if type(value) not in kinds or (list in kinds and not all(isinstance(text, str) for text in value)):
             expected = {list: "a list of strings", int: "a number of seconds", bool: "true or false"}
             raise AdminError(f"{where}: {key} must be {expected.get(kinds[0], 'a string')}")
         if key == "timeout" and not 0 < value <= 3600:
