@@ -63,19 +63,19 @@ def cases() -> list[tuple[Row, str, tuple[str, ...]]]:
 
 
 def excerpt(lines: str) -> str:
-    """What the README has of the table: what kills and losses of power cost, by daemon and options."""
+    """What the README has of the table: what kills and power cuts cost, by daemon and options."""
     measured = {(fault, daemon, options): [*map(int, counts[:3])] for fault, daemon, options, *counts in cells(lines)}
     shown = []
     for daemon, options in dict.fromkeys(key[1:] for key in measured):
         figures = [measured.get((row.fault, daemon, options)) for row in (KILL, POWER)]
         name = daemon if options == "default" else f"{daemon} {options}"
         shown.append((name, *(lost(*known) if known else "not measured" for known in figures)))
-    return table(("daemon", "after SIGKILL", "after a loss of power"), shown)
+    return table(("daemon", "lost by SIGKILL", "lost by a power cut"), shown)
 
 
 def lost(times: int, acknowledged: int, count: int) -> str:
     """`count` messages, each missing in one of two channels."""
-    return f"{count / acknowledged / 2:.0%} lost" if count else f"none lost in {times}"
+    return f"{count / acknowledged / 2:.0%}" if count else f"none in {times}"
 
 
 def write(lines: str) -> None:
