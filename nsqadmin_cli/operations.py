@@ -194,19 +194,15 @@ class OutcomeRow:
 
     address: object = column("node", key="node", tone=Tone.NODE)
     program: str = column("program", default="nsqd")
-    topic: str = column("topic", tone=Tone.STRONG)
-    channel: str = column("channel", keep=ALWAYS)
-    nodes: int | None = column("nodes", form=Form.COUNT, keep=ALWAYS)
-    channel_count: object = column("channels", form=Form.COUNT, keep=6, tone=Tone.NOTE)
+    topic: str | None = column("topic", tone=Tone.STRONG, sparse=True)
+    channel: str | None = column("channel", keep=ALWAYS, sparse=True)
+    nodes: int | None = column("nodes", form=Form.COUNT, keep=ALWAYS, sparse=True)
+    channel_count: object = column("channels", form=Form.COUNT, keep=6, tone=Tone.NOTE, sparse=True)
     depth: object = column("depth", form=Form.COUNT, keep=ALWAYS, tone=Tone.NOTE)
-    in_flight_count: object = column("in flight", "inflt", Form.COUNT, keep=ALWAYS, tone=Tone.NOTE)
-    deferred_count: object = column("deferred", "def", Form.COUNT, keep=6, tone=Tone.NOTE)
-    client_count: object = column("clients", form=Form.COUNT, keep=ALWAYS, tone=Tone.NOTE)
+    in_flight_count: object = column("in flight", "inflt", Form.COUNT, keep=ALWAYS, tone=Tone.NOTE, sparse=True)
+    deferred_count: object = column("deferred", "def", Form.COUNT, keep=6, tone=Tone.NOTE, sparse=True)
+    client_count: object = column("clients", form=Form.COUNT, keep=ALWAYS, tone=Tone.NOTE, sparse=True)
     result: Cell | None = column("result", keep=ALWAYS)
-
-
-_OF_TARGETS, _OF_MATCHES = ("address", "program"), ("topic", "channel", "nodes")
-_LOSSES = ("channel_count", "depth", "in_flight_count", "deferred_count", "client_count")
 
 
 @dataclass(slots=True)
@@ -340,8 +336,8 @@ class Work:
         ]
         done = sum(outcome.result in (Result.PLANNED, Result.DONE) for outcome in outcomes)
         lost = self.losses()
-        kept = lost or (["depth"] if self.operation.is_destructive and outcomes else [])
-        without = {*_OF_MATCHES, *_LOSSES, *(["program"] if lookupds is None else [])}.difference(kept)
+        without = [] if lost or (self.operation.is_destructive and outcomes) else ["depth"]
+        without += ["program"] if lookupds is None else []
         total = _row(lost, address=Cell(plural(done, "node"), Tone.STRONG)) if done > 1 and lost else None
         return table_of(OutcomeRow, rows, without=without, total=total)
 
@@ -428,11 +424,10 @@ def _match_table(works: Sequence[Work]) -> Table:
         result = _cell(work.operation.action, worst)
         if there and errors:
             result = Cell(f"{result.value}, {plural(len(errors), 'node')} failed", Tone.BAD)
-        names = {"topic": work.operation.topic, "channel": work.operation.channel, "nodes": len(there)}
+        names = {"topic": work.operation.topic, "channel": work.operation.channel or None, "nodes": len(there)}
         rows.append(_row(work.losses(), result=result, **names))
-    lost = {key for work in works for key in work.losses()}
-    without = {*_OF_TARGETS, *_LOSSES, *([] if works[0].operation.channel else ["channel"])}
-    return table_of(OutcomeRow, rows, without=without - lost)
+    without = ["address", "program", *([] if any(work.losses() for work in works) else ["depth"])]
+    return table_of(OutcomeRow, rows, without=without)
 
 
 _BY_NEED = (Result.ABSENT, Result.ALREADY, Result.DONE, Result.PLANNED, Result.FAILED)

@@ -64,10 +64,12 @@ class RangeRow:
     first_published: float | None = column("from", form=Form.TIME, keep=6, help="unix seconds, or null")
     last_published: float | None = column("to", form=Form.TIME, keep=7, help="the same")
     bytes: int | None = column("bytes", form=Form.BYTES, help="of the files that have these messages")
-    at: Any = column("at", keep=ALWAYS, tone=Tone.NOTE, help="the number at --at, or null")
-    position: Any = column("position", keep=ALWAYS, help="the first number that --channel has not finished, or null")
-    lag: int | None = column("lag", form=Form.COUNT, keep=ALWAYS, help="numbers from there to next, or null")
-    result: Cell | None = column("result", keep=ALWAYS, json=False)
+    at: Any = column("at", keep=ALWAYS, tone=Tone.NOTE, sparse=True, help="the number at --at, or null")
+    position: Any = column(
+        "position", keep=ALWAYS, sparse=True, help="the first number that --channel has not finished, or null"
+    )
+    lag: int | None = column("lag", "", Form.COUNT, ALWAYS, sparse=True, help="numbers from there to next, or null")
+    result: Cell | None = column("result", keep=ALWAYS, sparse=True, json=False)
     error: str | None = json_only("null, or why there is no answer")
 
 

@@ -65,7 +65,8 @@ Row = Sequence[object]  # a Cell or a bare value for each column; None is a blan
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column. `key` is its name in CSV. On narrow terminals, `short` replaces `heading`, and columns are dropped,
-    those with the smallest `keep` first; `ALWAYS` is kept. Values of the first column are folded if they do not fit."""
+    those with the smallest `keep` first; `ALWAYS` is kept. Values of the first column are folded if they do not fit. A
+    `sparse` column is left out of a table whose rows have no value for it."""
 
     key: str
     heading: str
@@ -73,6 +74,7 @@ class Column:
     form: Form = Form.TEXT
     keep: int = 5
     tone: Tone = Tone.PLAIN
+    sparse: bool = False
 
 
 ALWAYS = 9
@@ -127,6 +129,7 @@ def column(
     keep: int = 5,
     tone: Tone = Tone.PLAIN,
     *,
+    sparse: bool = False,
     key: str = "",
     json: bool = True,
     help: str = "",
@@ -135,7 +138,7 @@ def column(
 ) -> Any:
     """A field of a row with a column, whose name in CSV is `key`, if it differs; without `json`, it is not in JSON.
     `help` is what the description of the document adds to its name; with `null`, an empty text is null in JSON."""
-    metadata = {"column": (key, heading, short, form, keep, tone), "json": json, "help": help, "null": null}
+    metadata = {"column": (key, heading, short, form, keep, tone, sparse), "json": json, "help": help, "null": null}
     return field(default=default, metadata=metadata)
 
 
@@ -164,7 +167,11 @@ def table_of(
     kind: type, rows: Sequence[object], *, without: Collection[str] = (), total: object = None, empty: str = ""
 ) -> Table:
     """A table of rows of this kind, without some fields. `total` is another row, or the name of the sums of several."""
-    columns = {name: column for name, column in columns_of(kind).items() if name not in without}
+    columns = {
+        name: column
+        for name, column in columns_of(kind).items()
+        if name not in without and not (column.sparse and all(getattr(row, name) is None for row in rows))
+    }
     cells = [[getattr(row, name) for name in columns] for row in rows]
     last: Row | None = None
     if isinstance(total, str):

@@ -34,7 +34,7 @@ class DeferredRow:
     text: str = column("body", keep=7, key="body", json=False, default="")
     body: str | None = json_only("text, or null if it is not UTF-8")
     body_base64: str | None = json_only("the body in base64 if it is not UTF-8, else null")
-    result: Cell | None = column("result", keep=ALWAYS, json=False)
+    result: Cell | None = column("result", keep=ALWAYS, sparse=True, json=False)
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class DeferredNode:
     day: int | None = column("within 1d", "1d", Form.COUNT)
     week: int | None = column("within 7d", "7d", Form.COUNT, help="messages due within these times")
     deferred: int | None = column("deferred", "def", Form.COUNT, keep=ALWAYS, help="all messages")
-    result: Cell | None = column("result", keep=ALWAYS, json=False)
+    result: Cell | None = column("result", keep=ALWAYS, sparse=True, json=False)
     error: str | None = json_only("null, or why it failed")
     first: list[DeferredRow] = field(default_factory=list, metadata={"json": False})
 
@@ -92,8 +92,7 @@ def deferred(
     if cancel is not None:
         rows = _cancel(cluster, confirm, query, rows, answers)
     counts = rows_of(DeferredNode, answers)
-    without = () if any(row.error for row in counts) else ("result",)
-    counted = table_of(DeferredNode, counts, without=without, total="all")
+    counted = table_of(DeferredNode, counts, total="all")
     last = [Line.of("Nothing was done.")] if confirm.dry_run else []
     document = {**place, "dry_run": None if cancel is None else confirm.dry_run, "nodes": counts, "messages": rows}
     output.show(document, [*([counted] if cancel is None else []), _table(rows), *last], _table(rows, LONGEST))
@@ -125,8 +124,7 @@ def _cancel(
 def _table(rows: Sequence[DeferredRow], longest: int = 24) -> Table:
     """With the first characters of each body, as they are printed."""
     shown = [replace(row, text=printable(printable(row.text), longest)) for row in rows]
-    without = () if any(row.result for row in rows) else ("result",)
-    return table_of(DeferredRow, shown, without=without, empty="No deferred messages to show.")
+    return table_of(DeferredRow, shown, empty="No deferred messages to show.")
 
 
 def _moment(text: str) -> str:

@@ -33,7 +33,7 @@ class RewindRow:
     first: float | None = column("first", form=Form.TIME, keep=7, help="unix seconds when it was published, or null")
     last: float | None = column("last", form=Form.TIME, keep=6, help="the same")
     in_flight: int | None = column("in flight", "inflt", Form.COUNT, help="not changed, as are depth and deferred")
-    result: Cell | None = column("result", keep=ALWAYS, json=False)
+    result: Cell | None = column("result", keep=ALWAYS, sparse=True, json=False)
     depth: int | None = json_only()
     deferred: int | None = json_only()
     error: str | None = json_only("null, or why it failed")
@@ -88,8 +88,7 @@ def rewind(
 
 
 def _table(rows: list[RewindRow]) -> Table:
-    without = [] if any(row.result for row in rows) else ["result"]
-    return table_of(RewindRow, rows, without=without, total="all")
+    return table_of(RewindRow, rows, total="all")
 
 
 def _rewind(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd) -> RewindRow:

@@ -24,7 +24,7 @@ class RulesRow:
     rate: float | None = column("rate", keep=ALWAYS, help="messages a second, 0 without a limit")
     burst: int | None = column("burst", keep=ALWAYS, form=Form.COUNT, help="messages that may come at once")
     ordered: bool | None = column("ordered", keep=ALWAYS, form=Form.FLAG)
-    result: Cell | None = column("result", keep=ALWAYS, json=False)
+    result: Cell | None = column("result", keep=ALWAYS, sparse=True, json=False)
     error: str | None = json_only("null, or why it failed")
 
 
@@ -59,7 +59,7 @@ def rules(
         confirm.ask(f"The channel {channel} in the topic {topic} gets {shown}.", [], "Change it?")
         answers |= cluster.ask(partial(_ask, "POST", query | changes), nodes)
     rows = rows_of(RulesRow, answers)
-    table = table_of(RulesRow, rows, without=[] if any(row.result for row in rows) else ["result"])
+    table = table_of(RulesRow, rows)
     document = {"topic": topic, "channel": channel, "dry_run": confirm.dry_run, "nodes": rows}
     output.show(document, [table, *([Line.of("Nothing was done.")] if confirm.dry_run else [])])
     return report([*cluster.lookupd_errors, *errors_of(answers)])

@@ -114,8 +114,7 @@ def range_(
     asked = cluster.ask(partial(get_range, topic=topic, at=at, channel=channel))
     answers = present(cluster, asked, topic, channel or "", at or "")
     rows = rows_of(RangeRow, answers)
-    without = [name for name in ("at", "position", "lag", "result") if all(getattr(row, name) is None for row in rows)]
-    table = table_of(RangeRow, rows, without=without, total="all")
+    table = table_of(RangeRow, rows, total="all")
     output.show({"topic": topic, "channel": channel, "at": at, "nodes": rows}, [table])
     return report([*cluster.lookupd_errors, *errors_of(answers)])
 
