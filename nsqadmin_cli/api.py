@@ -346,7 +346,8 @@ T = TypeVar("T")
 
 Action = Literal["create", "delete", "empty", "pause", "unpause"]
 Query = Mapping[str, str] | None
-Reasons = Mapping[str, str] | None  # of a NodeError in place of Refused, by its code or status
+# By the code or status of a NodeRefused: the reason of a NodeError that is raised instead, or another error.
+Reasons = Mapping[str, str | Exception] | None
 
 
 class Peer:
@@ -386,14 +387,14 @@ class Peer:
             answer: T = self._http.answer(self.address, method, target, body, program=self.program, read=read)[1]
             return answer
         except NodeRefused as error:
-            failure: NodeError = error
+            failure: Exception = error
             if error.code == "NOT_FOUND":
                 with suppress(NodeError):
                     self._http.answer(self.address, "GET", self._elsewhere, program=self.program)
                     failure = NodeError(self.program, self.address, self._mistake)
             known = (reasons or {}).get(error.code) or (reasons or {}).get(str(error.status))
             if known and failure is error:
-                failure = NodeError(self.program, self.address, known)
+                failure = NodeError(self.program, self.address, known) if isinstance(known, str) else known
             raise failure from None
 
     def ask(

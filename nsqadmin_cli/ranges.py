@@ -90,12 +90,8 @@ def get_range(
         return row
 
     query = {key: value for key, value in (("topic", topic), ("at", at), ("channel", channel)) if value is not None}
-    try:
-        return node.ask("/topic/range", read, query, reasons=_REASONS)
-    except NodeRefused as error:
-        if error.code == "INVALID_ARG_AT":
-            raise click.UsageError(f"{name}: {printable(repr(at), 100)} is not {_POINT}.") from None
-        raise
+    invalid = click.UsageError(f"{name}: {printable(repr(at), 100)} is not {_POINT}.")
+    return node.ask("/topic/range", read, query, reasons=_REASONS | {"INVALID_ARG_AT": invalid})
 
 
 class RangeReader:

@@ -10,7 +10,7 @@ import click
 from nsqadmin_cli.api import ModelError, Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, rows_of, values_of
 from nsqadmin_cli.command_base import command, option
-from nsqadmin_cli.http_client import NodeError, NodeRefused
+from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.output import Confirm, Output, report
 from nsqadmin_cli.snapshot import present
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Line, Table, Tone, column, described, json_only, table_of
@@ -103,12 +103,12 @@ def _rewind(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd
         row.first, row.last = (counts[name] / 1e9 if name in counts else None for name in ("first", "last"))
         return row
 
-    try:
-        return node.ask("/channel/rewind", read, query, method, reasons=_REASONS)
-    except NodeRefused as error:
-        if error.code == "UNTIL_BEFORE_TO":
-            raise click.UsageError(f"--until: {printable(query['until'], 100)} is before --to.") from None
-        if (name := error.code.removeprefix("INVALID_ARG_").lower()) in ("to", "until"):
-            expected = 'a time ago (-15m), a time with its zone (2026-11-23T14:00:00Z), the id of a message, or "first"'
-            raise click.UsageError(f"--{name}: {printable(repr(query[name]), 100)} is not {expected}.") from None
-        raise
+    to, until = query["to"], query.get("until", "")
+    expected = 'a time ago (-15m), a time with its zone (2026-11-23T14:00:00Z), the id of a message, or "first"'
+    reasons: dict[str, str | Exception] = {
+        **_REASONS,
+        "INVALID_ARG_TO": click.UsageError(f"--to: {printable(repr(to), 100)} is not {expected}."),
+        "INVALID_ARG_UNTIL": click.UsageError(f"--until: {printable(repr(until), 100)} is not {expected}."),
+        "UNTIL_BEFORE_TO": click.UsageError(f"--until: {printable(until, 100)} is before --to."),
+    }
+    return node.ask("/channel/rewind", read, query, method, reasons)

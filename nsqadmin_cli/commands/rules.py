@@ -10,7 +10,6 @@ import click
 from nsqadmin_cli.api import ModelError, Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, rows_of, values_of
 from nsqadmin_cli.command_base import command, option
-from nsqadmin_cli.http_client import NodeRefused
 from nsqadmin_cli.output import Confirm, Output, report
 from nsqadmin_cli.snapshot import present
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Line, Tone, column, described, json_only, table_of
@@ -75,10 +74,8 @@ def _ask(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd) -
                 return RulesRow(str(node.address), rate, burst, ordered, changed)
         raise ModelError("these are not rules")
 
-    reasons = {"NOT_FOUND": "has no delivery rules: it is not gnsqd, or older"}
-    try:
-        return node.ask("/channel/rules", read, query, method, reasons)
-    except NodeRefused as error:
-        if (name := error.code.removeprefix("INVALID_ARG_").lower()) in query:
-            raise click.UsageError(f"--{name}: {query[name]} is not valid; see contrib/docs/rules.md.") from None
-        raise
+    reasons: dict[str, str | Exception] = {"NOT_FOUND": "has no delivery rules: it is not gnsqd, or older"}
+    for name, value in query.items():
+        invalid = click.UsageError(f"--{name}: {value} is not valid; see contrib/docs/rules.md.")
+        reasons[f"INVALID_ARG_{name.upper()}"] = invalid
+    return node.ask("/channel/rules", read, query, method, reasons)
