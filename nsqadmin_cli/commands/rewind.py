@@ -1,19 +1,18 @@
 """`gnsqadmin channel rewind`: finished messages are delivered again."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 import click
 
 from nsqadmin_cli.api import ModelError, Nsqd
-from nsqadmin_cli.cluster import Cluster, errors_of, rows_of, values_of
+from nsqadmin_cli.cluster import Cluster, rows_of, values_of
 from nsqadmin_cli.command_base import command, option
-from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.output import Confirm, Output, report
-from nsqadmin_cli.snapshot import present
-from nsqadmin_cli.table import ALWAYS, Cell, Form, Line, Table, Tone, column, described, json_only, table_of
+from nsqadmin_cli.output import Confirm, Output
+from nsqadmin_cli.snapshot import present, show_rows
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import plural, printable
 
 _REASONS = {
@@ -73,22 +72,15 @@ def rewind(
     if plans and not confirm.dry_run:
         count = plural(sum(row.messages or 0 for row in plans.values()), "message")
         warning = f"{count} will be delivered again to the channel {channel} in the topic {topic}."
-        confirm.ask(warning, [_table(rows_of(RewindRow, answers))], "Rewind it?")
-        nodes = [Nsqd(address, cluster.http) for address in plans]
-        for address, done in cluster.ask(partial(_rewind, "POST", query), nodes).items():
-            if isinstance(done, NodeError):
-                answers[address] = done
-            else:
-                plans[address].messages, plans[address].result = done.messages, Cell("rewound", Tone.GOOD)
-    rows = rows_of(RewindRow, answers)
-    document: dict[str, object] = {"topic": topic, "channel": channel, "dry_run": confirm.dry_run}
-    document |= {"messages": sum(row.messages or 0 for row in rows), "nodes": rows}
-    output.show(document, [_table(rows), *([Line.of("Nothing was done.")] if confirm.dry_run else [])])
-    return report([*cluster.lookupd_errors, *errors_of(answers)])
-
-
-def _table(rows: list[RewindRow]) -> Table:
-    return table_of(RewindRow, rows, total="all")
+        rows = rows_of(RewindRow, answers)
+        confirm.ask(warning, [table_of(RewindRow, rows, total="all")], "Rewind it?")
+        done = cluster.ask(partial(_rewind, "POST", query), [Nsqd(address, cluster.http) for address in plans])
+        answers |= done
+        for address, row in values_of(done).items():
+            answers[address] = replace(plans[address], messages=row.messages, result=Cell("rewound", Tone.GOOD))
+    messages = sum(row.messages or 0 for row in values_of(answers).values())
+    about = {"topic": topic, "channel": channel, "dry_run": confirm.dry_run, "messages": messages}
+    return show_rows(cluster, output, about, RewindRow, answers, "all")
 
 
 def _rewind(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd) -> RewindRow:

@@ -8,11 +8,11 @@ from typing import Literal
 import click
 
 from nsqadmin_cli.api import ModelError, Nsqd
-from nsqadmin_cli.cluster import Cluster, errors_of, rows_of, values_of
+from nsqadmin_cli.cluster import Cluster, values_of
 from nsqadmin_cli.command_base import command, option
-from nsqadmin_cli.output import Confirm, Output, report
-from nsqadmin_cli.snapshot import present
-from nsqadmin_cli.table import ALWAYS, Cell, Form, Line, Tone, column, described, json_only, table_of
+from nsqadmin_cli.output import Confirm, Output
+from nsqadmin_cli.snapshot import present, show_rows
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only
 
 
 @dataclass(slots=True)
@@ -57,11 +57,7 @@ def rules(
         shown = ", ".join(f"{name} {value}" for name, value in changes.items())
         confirm.ask(f"The channel {channel} in the topic {topic} gets {shown}.", [], "Change it?")
         answers |= cluster.ask(partial(_ask, "POST", query | changes), nodes)
-    rows = rows_of(RulesRow, answers)
-    table = table_of(RulesRow, rows)
-    document = {"topic": topic, "channel": channel, "dry_run": confirm.dry_run, "nodes": rows}
-    output.show(document, [table, *([Line.of("Nothing was done.")] if confirm.dry_run else [])])
-    return report([*cluster.lookupd_errors, *errors_of(answers)])
+    return show_rows(cluster, output, query | {"dry_run": confirm.dry_run}, RulesRow, answers)
 
 
 def _ask(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd) -> RulesRow:

@@ -8,13 +8,13 @@ import click
 
 from nsqadmin_cli import operations, stat_tables
 from nsqadmin_cli.api import Nsqd, expecting, located
-from nsqadmin_cli.cluster import Cluster, errors_of, rows_of, values_of
+from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.command_base import Name, argument, command, flag, option
 from nsqadmin_cli.http_client import NodeError, NodeRefused
 from nsqadmin_cli.operations import Operation, lookupd_only_option, operate, operation_command, pattern_command
 from nsqadmin_cli.output import Confirm, Output, not_found, report
 from nsqadmin_cli.ranges import RangeRow, get_range
-from nsqadmin_cli.snapshot import no_such, present, take_snapshot
+from nsqadmin_cli.snapshot import no_such, present, show_rows, take_snapshot
 from nsqadmin_cli.table import Block, Cell, Form, Grid, Line, Tone, as_json, column, described, table_of
 from nsqadmin_cli.units import plural
 
@@ -113,10 +113,7 @@ def range_(
     (2026-11-23T14:00:00Z), the id of a message, "first" or "next"."""
     asked = cluster.ask(partial(get_range, topic=topic, at=at, channel=channel))
     answers = present(cluster, asked, topic, channel or "", at or "")
-    rows = rows_of(RangeRow, answers)
-    table = table_of(RangeRow, rows, total="all")
-    output.show({"topic": topic, "channel": channel, "at": at, "nodes": rows}, [table])
-    return report([*cluster.lookupd_errors, *errors_of(answers)])
+    return show_rows(cluster, output, {"topic": topic, "channel": channel, "at": at}, RangeRow, answers, "all")
 
 
 def _found(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeError]]:
