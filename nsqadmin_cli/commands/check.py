@@ -129,7 +129,7 @@ class Scope:
     """The snapshot without `excluded`, patterns of `topic` or `topic/channel`. Its flows are those of `interval`, in
     seconds."""
 
-    seen: ClusterSnapshot
+    snapshot: ClusterSnapshot
     excluded: tuple[str, ...] = ()
     interval: float = 0.0
 
@@ -138,11 +138,11 @@ class Scope:
         return not any(fnmatchcase(name, pattern) for name in names for pattern in self.excluded)
 
     def topics(self) -> Iterator[Any]:
-        return (topic for topic in self.seen.totals.topics if self.has(topic.topic_name))
+        return (topic for topic in self.snapshot.totals.topics if self.has(topic.topic_name))
 
     def channels(self) -> Iterator[tuple[str, Any, Flow]]:
         """Topic, channel and its flows."""
-        flows = self.seen.flows or {}
+        flows = self.snapshot.flows or {}
         for topic in self.topics():
             for channel in topic.channels:
                 if self.has(topic.topic_name, channel.channel_name):
@@ -161,7 +161,7 @@ class Scope:
             yield Measure(math.inf if seconds is None else seconds, topic, channel.channel_name)
 
     def healthy_nodes(self) -> Iterator[Measure]:
-        yield Measure(sum(node.health == "OK" for node in self.seen.nodes.values()))
+        yield Measure(sum(node.health == "OK" for node in self.snapshot.nodes.values()))
 
 
 _DRAIN_HELP = (
@@ -297,25 +297,30 @@ def check(
     if interval is None and any(metric.moving for metric in limits):
         interval = 5.0
     try:
-        seen = take_snapshot(cluster, topic=topic, channel=channel)
-        if interval is not None and seen.nodes:
+        snapshot = take_snapshot(cluster, topic=topic, channel=channel)
+        if interval is not None and snapshot.nodes:
             measure_rates(interval)
-            seen = take_snapshot(cluster, topic=topic, channel=channel, before=seen)
-        found = [*_of_nodes(seen), *_of_names(seen, topic, channel)]
+            snapshot = take_snapshot(cluster, topic=topic, channel=channel, before=snapshot)
+        problems = [*_of_nodes(snapshot), *_of_names(snapshot, topic, channel)]
     except AdminError as error:  # no nsqlookupd answers
-        seen = ClusterSnapshot({}, [])
-        found = [Problem(Status.UNKNOWN, text=str(error))]
-    scope = Scope(seen, exclude, interval or 0.0)
-    measures = {one: list(one.measure(scope)) if interval is not None or not one.moving else [] for one in METRICS}
-    problems = [*found, *(_of_limits(limits, measures) if seen.answers else ())]
+        snapshot = ClusterSnapshot({}, [])
+        problems = [Problem(Status.UNKNOWN, text=str(error))]
+    scope = Scope(snapshot, exclude, interval or 0.0)
+    measures = {
+        metric: list(metric.measure(scope)) if interval is not None or not metric.moving else [] for metric in METRICS
+    }
+    problems += _of_limits(limits, measures) if snapshot.answers else ()
     order = list(Status)
     problems.sort(key=lambda problem: order.index(problem.status))
     status = problems[0].status if problems else Status.OK
     value = attrgetter("value")
-    worst = {one: (min if one.least else max)(found, key=value, default=None) for one, found in measures.items()}
+    worst = {
+        metric: (min if metric.least else max)(measured, key=value, default=None)
+        for metric, measured in measures.items()
+    }
     summary = _summary(scope, problems)
     metrics = {metric.key: _number(measure.value) if measure else None for metric, measure in worst.items()}
-    document: dict[str, Any] = {"time": seen.clock, "status": status.value, "summary": summary}
+    document: dict[str, Any] = {"time": snapshot.clock, "status": status.value, "summary": summary}
     blocks = partial(_lines, status, summary, problems, _performance(worst, limits))
     if text_format == "prometheus":
         blocks = partial(_prometheus, status, worst)
@@ -324,28 +329,28 @@ def check(
     return ExitCode[status]
 
 
-def _of_nodes(seen: ClusterSnapshot) -> Iterator[Problem]:
-    for error in errors_of(seen.answers):
+def _of_nodes(snapshot: ClusterSnapshot) -> Iterator[Problem]:
+    for error in errors_of(snapshot.answers):
         yield Problem(Status.CRITICAL, text=str(error), node=str(error.address))
-    for address, node in seen.nodes.items():
+    for address, node in snapshot.nodes.items():
         if node.health != "OK":
             yield Problem(Status.CRITICAL, text=f"nsqd at {address}: {node.health}", node=str(address))
-    for error in seen.lookupd_errors:
+    for error in snapshot.lookupd_errors:
         yield Problem(Status.WARNING, text=str(error), node=str(error.address))
-    if not seen.answers:
+    if not snapshot.answers:
         yield Problem(Status.UNKNOWN, text="nsqlookupd lists no nodes")
 
 
-def _of_names(seen: ClusterSnapshot, topic: str, channel: str) -> Iterator[Problem]:
+def _of_names(snapshot: ClusterSnapshot, topic: str, channel: str) -> Iterator[Problem]:
     """The topic or channel that was named and does not exist: without this, it would pass the limits."""
-    if seen.nodes and ((topic and topic not in seen.topic_shares) or (channel and not seen.channel_shares)):
+    if snapshot.nodes and ((topic and topic not in snapshot.topic_shares) or (channel and not snapshot.channel_shares)):
         what = f"channel {'/'.join(filter(None, (topic, channel)))}" if channel else f"topic {topic}"
         yield Problem(Status.UNKNOWN, topic=topic, channel=channel, text=f"no node has the {what}")
 
 
 def _of_limits(given: dict[Metric, Limits], measures: dict[Metric, list[Measure]]) -> Iterator[Problem]:
     for metric, limits in given.items():
-        for measure in sorted(measures[metric], key=lambda found: found.value, reverse=not metric.least):
+        for measure in sorted(measures[metric], key=attrgetter("value"), reverse=not metric.least):
             for status, limit in ((Status.CRITICAL, limits.critical), (Status.WARNING, limits.warning)):
                 if limit is not None and metric.beyond(measure.value, limit):
                     place, text = (measure.topic, measure.channel, ""), metric.complaint(measure, limit)
@@ -356,7 +361,7 @@ def _of_limits(given: dict[Metric, Limits], measures: dict[Metric, list[Measure]
 def _summary(scope: Scope, problems: list[Problem]) -> str:
     if not problems:
         topics, channels = len(list(scope.topics())), len(list(scope.channels()))
-        counts = plural(len(scope.seen.nodes), "node"), plural(topics, "topic"), plural(channels, "channel")
+        counts = plural(len(scope.snapshot.nodes), "node"), plural(topics, "topic"), plural(channels, "channel")
         return f"{', '.join(counts)}, depth {next(scope.depth()).value:,}"
     more = f", and {plural(len(problems) - 1, 'more problem')}" if len(problems) > 1 else ""
     return problems[0].text + more

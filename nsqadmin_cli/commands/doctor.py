@@ -79,27 +79,28 @@ def doctor(
     here = list(examine_directory(data_path)) if data_path else []  # reports a wrong path at once
     cluster = settings.cluster()
     where = {"topic": topic, "channel": channel}
-    seen = examine(cluster, Commands(settings), **where, interval=interval, deep=deep, wait=measure_rates)
-    require(cluster, seen.after, topic, channel)
-    findings = findings_of(seen, here)
-    document: dict[str, Any] = {"time": seen.after.clock, "seconds": seen.seconds, "nodes": by_node(seen.after.answers)}
+    examination = examine(cluster, Commands(settings), **where, interval=interval, deep=deep, wait=measure_rates)
+    after = examination.after
+    require(cluster, after, topic, channel)
+    findings = findings_of(examination, here)
+    document: dict[str, Any] = {"time": after.clock, "seconds": examination.seconds, "nodes": by_node(after.answers)}
     document |= {"counts": _counts(findings), "findings": findings}
-    blocks = [*_blocks(findings, None if everything else _OF_A_KIND), *_summary(seen, findings)]
+    blocks = [*_blocks(findings, None if everything else _OF_A_KIND), *_summary(examination, findings)]
     columns = ("severity", "code", "topic", "channel", "node", "summary", "evidence", "command")
     table = Table([Column(key, key) for key in columns])
-    for one in findings:
-        command = next((remedy.command for remedy in one.remedies if remedy.command), "")
-        about = [one.severity.value, one.code, one.topic, one.channel, one.node, one.summary]
-        table.rows.append([*about, "; ".join(one.evidence), command])
+    for finding in findings:
+        command = next((remedy.command for remedy in finding.remedies if remedy.command), "")
+        about = [finding.severity.value, finding.code, finding.topic, finding.channel, finding.node, finding.summary]
+        table.rows.append([*about, "; ".join(finding.evidence), command])
     output.show(document, blocks, table)
-    return ExitCode.FAILED if any(one.severity is not Severity.NOTE for one in findings) else ExitCode.OK
+    return ExitCode.FAILED if any(finding.severity is not Severity.NOTE for finding in findings) else ExitCode.OK
 
 
-def findings_of(seen: Examination, here: Sequence[Finding] = ()) -> list[Finding]:
+def findings_of(examination: Examination, here: Sequence[Finding] = ()) -> list[Finding]:
     """All findings, also those `here`, the worst first."""
     order = list(Severity)
-    found = [*examine_nodes(seen), *here, *examine_queues(seen)]
-    return sorted(found, key=lambda finding: order.index(finding.severity))
+    findings = [*examine_nodes(examination), *here, *examine_queues(examination)]
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
 def label_of(severity: Severity) -> tuple[str, Tone]:
@@ -114,7 +115,7 @@ def _counts(findings: list[Finding]) -> dict[str, int]:
 def _blocks(findings: list[Finding], of_a_kind: int | None) -> Iterator[Block]:
     """The findings, limited for each kind and severity, and the number left out."""
     blank = (" " * _MARGIN, Tone.PLAIN)
-    for (severity, code), alike in grouped(((one.severity, one.code), one) for one in findings).items():
+    for (severity, code), alike in grouped(((finding.severity, finding.code), finding) for finding in findings).items():
         shown = alike[:of_a_kind]
         for finding in shown:
             yield Paragraph(label_of(severity), finding.summary, Tone.STRONG)
@@ -130,11 +131,11 @@ def _blocks(findings: list[Finding], of_a_kind: int | None) -> Iterator[Block]:
             yield Line()
 
 
-def _summary(seen: Examination, findings: list[Finding]) -> Iterator[Block]:
-    totals = seen.after.totals
+def _summary(examination: Examination, findings: list[Finding]) -> Iterator[Block]:
+    after, totals = examination.after, examination.after.totals
     topics, channels = plural(totals.topic_count, "topic"), plural(totals.channel_count, "channel")
-    looked = f"{plural(len(seen.after.nodes), 'node')}, {topics}, {channels}, {plural(totals.client_count, 'consumer')}"
+    looked = f"{plural(len(after.nodes), 'node')}, {topics}, {channels}, {plural(totals.client_count, 'consumer')}"
     counts = _counts(findings)
-    found = f"{counts['critical']:,} critical, {plural(counts['warning'], 'warning')}, {plural(counts['note'], 'note')}"
-    label = (f"{found}: ", _TONES[findings[0].severity]) if findings else ("No problems: ", Tone.GOOD)
-    yield Paragraph(label, f"{looked}, watched for {seen.seconds:.1f} s.")
+    text = f"{counts['critical']:,} critical, {plural(counts['warning'], 'warning')}, {plural(counts['note'], 'note')}"
+    label = (f"{text}: ", _TONES[findings[0].severity]) if findings else ("No problems: ", Tone.GOOD)
+    yield Paragraph(label, f"{looked}, watched for {examination.seconds:.1f} s.")

@@ -41,17 +41,17 @@ def status(settings: ClusterSettings, output: Output) -> int:
 
     gnsqadmin without a command shows the same on a terminal.
     """
-    seen = examine(settings.cluster(), Commands(settings), interval=_SECONDS, wait=measure_rates)
-    findings = findings_of(seen)
-    after = seen.after
+    examination = examine(settings.cluster(), Commands(settings), interval=_SECONDS, wait=measure_rates)
+    findings = findings_of(examination)
+    after = examination.after
     document: dict[str, Any] = {"nodes": len(after.answers), "nodes_up": len(after.nodes), "totals": after.totals}
     channels = partial(stat_tables.channel_table, after, watched=True)
-    output.show(document | {"findings": findings}, lambda: [*_blocks(seen, findings)], channels)
+    output.show(document | {"findings": findings}, lambda: [*_blocks(examination, findings)], channels)
     return ExitCode.OK if after.nodes else ExitCode.FAILED
 
 
-def _blocks(seen: Examination, findings: list[Finding]) -> Iterator[Block]:
-    after, totals, flow = seen.after, seen.after.totals, through(seen.after.flows or {})
+def _blocks(examination: Examination, findings: list[Finding]) -> Iterator[Block]:
+    after, totals, flow = examination.after, examination.after.totals, through(examination.after.flows or {})
     there, known = len(after.nodes), len(after.answers)
     topics, channels = plural(totals.topic_count, "topic"), plural(totals.channel_count, "channel")
     rates = f"{units.rate(flow.ingress)}/s published, {units.rate(flow.egress)}/s finished"
