@@ -53,13 +53,14 @@ which_option: Any = Combined(
 )
 
 
-def select(found: DataDirectory, which: tuple[str, str] = ("", "")) -> list[StoredQueue]:
+def select(data_dir: DataDirectory, which: tuple[str, str] = ("", "")) -> list[StoredQueue]:
     """The queues that the options select; NotFound without any."""
     topic, channel = which
-    queues = found.select(topic, channel)
-    if not queues and not (found.select_journals(topic) and not channel) and (topic or channel):
+    queues = data_dir.select(topic, channel)
+    if not queues and not (data_dir.select_journals(topic) and not channel) and (topic or channel):
         what = f"the topic {topic}" if topic else f"the channel {channel}"
-        raise NotFound(f"{found.path} does not have {what}" + f" and its channel {channel}" * bool(topic and channel))
+        what += f" and its channel {channel}" * bool(topic and channel)
+        raise NotFound(f"{data_dir.path} does not have {what}")
     return queues
 
 
@@ -68,13 +69,13 @@ def reading(description: str, size: int, *, quiet: bool = False) -> AbstractCont
     return progress(description, size, "bytes", shown=not quiet and size >= _QUICKLY_READ)
 
 
-def head(found: DataDirectory, running: bool) -> list[Block]:
+def head(data_dir: DataDirectory, running: bool) -> list[Block]:
     """The directory, the process that uses it, and errors in nsqd.dat."""
-    facts = {"directory": Cell(found.path, Tone.STRONG)}
+    facts = {"directory": Cell(data_dir.path, Tone.STRONG)}
     if running:
-        facts["in use by"] = Cell(describe_holder(found.path), Tone.NODE)
-    if found.listed is None:
-        facts[METADATA] = Cell(found.metadata_error, Tone.BAD)
+        facts["in use by"] = Cell(describe_holder(data_dir.path), Tone.NODE)
+    if data_dir.listed is None:
+        facts[METADATA] = Cell(data_dir.metadata_error, Tone.BAD)
     return [Grid.of(facts)]
 
 
@@ -126,24 +127,26 @@ def verify(
 
     While an nsqd runs on the directory, files may disagree, so only damage within files is reported.
     """
-    found = list_directory(directory)
+    data_dir = list_directory(directory)
     running = is_held(directory)
     if running:
         note(f"Note: {directory} is in use by {describe_holder(directory)}; what it writes meanwhile is ignored.")
-    queues = select(found, which)
-    reports, findings = check(found, queues, running=running, max_msg_size=max_msg_size)
-    with reading("reading", sum(journal.size for journal in found.select_journals(which.topic))) as advance:
-        journals = checking.check_journals(found, *which, running=running, advance=advance)
-    findings = sorted([*findings, *(finding for one in journals for finding in one.findings)], key=_SEVERITY)
+    queues = select(data_dir, which)
+    reports, findings = check(data_dir, queues, running=running, max_msg_size=max_msg_size)
+    with reading("reading", sum(journal.size for journal in data_dir.select_journals(which.topic))) as advance:
+        journals = checking.check_journals(data_dir, *which, running=running, advance=advance)
+    findings = sorted([*findings, *(finding for report in journals for finding in report.findings)], key=_SEVERITY)
     damaged = any(finding.is_damage for finding in findings)
     checked = [
-        VerifiedQueue(_name(one.queue), one.messages, one.bytes, one.held, _state(one.damaged), not one.damaged)
-        for one in reports
+        VerifiedQueue(
+            _name(report.queue), report.messages, report.bytes, report.held, _state(report.damaged), not report.damaged
+        )
+        for report in reports
     ]
-    in_journals = [_verified(one) for one in journals]
-    document = {"directory": found.path, "running": running, "sound": not damaged}
+    in_journals = [_verified(report) for report in journals]
+    document = {"directory": data_dir.path, "running": running, "sound": not damaged}
     document |= {"queues": checked, "journals": [journal for journal, *_ in in_journals], "findings": findings}
-    blocks = head(found, running)
+    blocks = head(data_dir, running)
     blocks.append(table_of(VerifiedQueue, checked, total=plural(len(checked), "queue"), empty="No queues."))
     if journals:
         blocks.append(table_of(VerifiedJournal, list(chain.from_iterable(in_journals))))
@@ -153,12 +156,12 @@ def verify(
 
 
 def check(
-    found: DataDirectory, queues: list[StoredQueue], *, running: bool, max_msg_size: int
+    data_dir: DataDirectory, queues: list[StoredQueue], *, running: bool, max_msg_size: int
 ) -> tuple[list[QueueReport], list[Finding]]:
     """Read these queues; findings are sorted by severity."""
     size = sum(queue.size + sum(queue.bad.values()) for queue in queues)
     with reading("reading", size) as advance:
-        checker = Checker(found, running, max_msg_size, advance)
+        checker = Checker(data_dir, running, max_msg_size, advance)
         findings = list(checker.check_directory())
         reports = [checker.check(queue) for queue in queues]
     findings += [finding for each in reports for finding in each.findings]
@@ -254,35 +257,37 @@ def ls(output: Output, directory: str = directory_argument, which: Which = which
     file. It includes messages in flight and deferred messages. After a killed conversion, the same messages are also in
     the queue's files.
     """
-    found = list_directory(directory)
+    data_dir = list_directory(directory)
     running = is_held(directory)
-    journaled, unreadable = _count_journaled(found, which.topic)
-    rows = [_row(found, queue, journaled, unreadable) for queue in select(found, which)]
-    journals = [JournalRow(each.topic, each.size, len(each.numbers)) for each in found.select_journals(which.topic)]
+    journaled, unreadable = _count_journaled(data_dir, which.topic)
+    rows = [_row(data_dir, queue, journaled, unreadable) for queue in select(data_dir, which)]
+    journals = [JournalRow(each.topic, each.size, len(each.numbers)) for each in data_dir.select_journals(which.topic)]
 
     table = partial(table_of, QueueRow, rows, total=plural(len(rows), "queue"), empty="No queues.")
-    document = {"directory": directory, "running": running, "metadata_error": found.metadata_error or None}
+    document = {"directory": directory, "running": running, "metadata_error": data_dir.metadata_error or None}
     blocks: list[Block] = [table(), table_of(JournalRow, journals)]
     if not journals:
         blocks = [table(without=["journaled"])]
-    output.show(document | {"queues": rows, "journals": journals}, [*head(found, running), *blocks], table)
+    output.show(document | {"queues": rows, "journals": journals}, [*head(data_dir, running), *blocks], table)
 
 
-def _count_journaled(found: DataDirectory, topic: str) -> tuple[dict[str, int], dict[str, str]]:
-    """The messages in journals by queue, and by topic the errors; adds queues that only journals have to `found`."""
+def _count_journaled(data_dir: DataDirectory, topic: str) -> tuple[dict[str, int], dict[str, str]]:
+    """The messages in journals by queue, and by topic the errors; adds queues that only journals have to `data_dir`."""
     counts: dict[str, int] = {}
     unreadable: dict[str, str] = {}
-    for journal in found.select_journals(topic):
+    for journal in data_dir.select_journals(topic):
         try:
             counts |= checking.count_messages(journal)
         except AdminError as error:
             unreadable[journal.topic] = str(error)
     for name in [*counts, *unreadable]:
-        found.queues.setdefault(name, StoredQueue(found.path, name))
+        data_dir.queues.setdefault(name, StoredQueue(data_dir.path, name))
     return counts, unreadable
 
 
-def _row(found: DataDirectory, queue: StoredQueue, journaled: dict[str, int], unreadable: dict[str, str]) -> QueueRow:
+def _row(
+    data_dir: DataDirectory, queue: StoredQueue, journaled: dict[str, int], unreadable: dict[str, str]
+) -> QueueRow:
     plan = make_plan(queue)
     problem = unreadable.get(queue.name, "")
     if plan.meta is None and (queue.numbers or queue.has_meta):
@@ -291,8 +296,8 @@ def _row(found: DataDirectory, queue: StoredQueue, journaled: dict[str, int], un
         problem = describe_missing(queue, plan)
     first = plan.oldest(queue)
     row = QueueRow(_name(queue), queue.topic, queue.channel)
-    row.listed = None if found.listed is None else queue.name in found.listed
-    row.paused = found.is_paused(queue)
+    row.listed = None if data_dir.listed is None else queue.name in data_dir.listed
+    row.paused = data_dir.is_paused(queue)
     row.messages = plan.meta.depth if plan.meta else None if queue.numbers or queue.has_meta else 0
     row.journaled = None if queue.topic in unreadable else journaled.get(queue.name, 0)
     row.bytes, row.files, row.bad_files = queue.size, len(queue.numbers), len(queue.bad)

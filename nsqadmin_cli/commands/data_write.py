@@ -50,13 +50,13 @@ def export(
 
     The directory is not changed. nsqd may be running, but its messages in memory are missing.
     """
-    found = list_directory(directory)
+    data_dir = list_directory(directory)
     if is_held(directory):
         note(f"Note: {directory} is in use by {describe_holder(directory)}; its messages in memory are missing.")
-    if journals := found.select_journals(which.topic):
+    if journals := data_dir.select_journals(which.topic):
         left_out = plural(len(journals), "journal")
         note(f"Note: {left_out} left out; gnsqadmin data convert moves their messages to disk queues.")
-    queues = select(found, which)
+    queues = select(data_dir, which)
     size = sum(queue.size for queue in queues)
     with ArchiveWriter(file, append=append) as archive, reading("exporting", size, quiet=file == DASH) as advance:
         lines = MessageFile(archive)
@@ -152,9 +152,9 @@ def repair(
             other = ", or specify another path by --to" * (name == copy)
             raise AdminError(f"{name} already exists; remove it first{other}")
     with locked(path):
-        found = list_directory(path)
-        reports, findings = check(found, select(found), running=False, max_msg_size=max_msg_size)
-        work = Repair(found, reports, copy, adopt_orphans, max_msg_size)
+        data_dir = list_directory(path)
+        reports, findings = check(data_dir, select(data_dir), running=False, max_msg_size=max_msg_size)
+        work = Repair(data_dir, reports, copy, adopt_orphans, max_msg_size)
         if not work.is_needed or confirm.dry_run:
             queues = [Saved(each.queue.name, each.messages, each.lost) for each in reports if each.needs_repair]
             plan = {"directory": path, "copy": None, "kept": None, "queues": queues}
@@ -173,8 +173,8 @@ def repair(
     saved: list[Block] = [table_of(Saved, repaired, empty="No queues."), *finding_blocks(left)]
     if work.adopted:
         saved.append(Line.of(f"nsqd.dat lists {', '.join(work.adopted)}."))
-    if found.passed_over:
-        saved.append(Line.of(f"Not copied: {', '.join(sorted(found.passed_over))}.", Tone.NOTE))
+    if data_dir.passed_over:
+        saved.append(Line.of(f"Not copied: {', '.join(sorted(data_dir.passed_over))}.", Tone.NOTE))
     if replace:
         saved.append(Line.of(f"{path} is repaired; the original is {kept}."))
     else:
@@ -186,9 +186,9 @@ def repair(
 
 def _check_copy(reports: list[QueueReport], copy: str, name: str, max_msg_size: int) -> list[Finding]:
     """Verify that the copy has every message. Returns the problems left in it, with commands for the final name."""
-    found = list_directory(copy)
-    found.path = name
-    copied, findings = check(found, select(found), running=False, max_msg_size=max_msg_size)
+    data_dir = list_directory(copy)
+    data_dir.path = name
+    copied, findings = check(data_dir, select(data_dir), running=False, max_msg_size=max_msg_size)
     there = {each.queue.name: each.messages + each.held for each in copied}
     for each in reports:
         if there.get(each.queue.name, 0) != each.messages + each.held:
@@ -243,8 +243,8 @@ def recover_bad(
         changing = target is None and not dry_run
         if changing:
             stack.enter_context(locked(directory, ", or --to writes the messages to a file"))
-        found = list_directory(directory)
-        queues = select(found, which)
+        data_dir = list_directory(directory)
+        queues = select(data_dir, which)
         size = sum(sum(queue.bad.values()) for queue in queues)
         files = []
         lines = None
@@ -258,7 +258,7 @@ def recover_bad(
                 files.append(bad)
                 if changing:
                     try:
-                        put_back(queue, path, payloads, found)
+                        put_back(queue, path, payloads, data_dir)
                     except AdminError as error:
                         bad.recovered, bad.error = 0, str(error)
                     continue
