@@ -82,12 +82,12 @@ class Histogram:
 
     def bars(self) -> Iterator[Bar]:
         """The durations between 1, 2, 5, 10 and so on microseconds, without gaps from the smallest to the largest."""
-        found: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
         for bucket, count in self._buckets.items():
-            found[bisect(_BOUNDS, math.exp((bucket + 0.5) * _GROWTH))] += count
-        for place in range(min(found), max(found) + 1) if found else ():
+            counts[bisect(_BOUNDS, math.exp((bucket + 0.5) * _GROWTH))] += count
+        for place in range(min(counts), max(counts) + 1) if counts else ():
             least, most = (_BOUNDS[place - 1] if place else 0), _BOUNDS[min(place, len(_BOUNDS) - 1)]
-            yield Bar(least / 1e9, most / 1e9, found[place])
+            yield Bar(least / 1e9, most / 1e9, counts[place])
 
 
 _STAMP = Struct(">q")  # time.monotonic_ns() at which a message was sent
@@ -276,7 +276,7 @@ class Load:
             return 0
         count = 0
         report = self.report
-        waiting = [one for one in self._subscriptions if one.has_messages]
+        waiting = [subscription for subscription in self._subscriptions if subscription.has_messages]
         ready = [key.data for key, _ in self._selector.select(0 if waiting else timeout)]
         for subscription in dict.fromkeys([*waiting, *ready]):
             try:
@@ -417,8 +417,8 @@ def _latencies(histogram: Histogram) -> dict[str, float | None]:
     """Seconds; None without measurements."""
     if not histogram.count:
         return dict.fromkeys(("mean", *_QUANTILES, "max"))
-    found = {key: histogram.quantile(part) for key, part in _QUANTILES.items()}
-    return {"mean": histogram.mean, **found, "max": histogram.largest / 1e9}
+    quantiles = {key: histogram.quantile(part) for key, part in _QUANTILES.items()}
+    return {"mean": histogram.mean, **quantiles, "max": histogram.largest / 1e9}
 
 
 def _document(measured: Measurements, plan: BenchLoad, nodes: list[str]) -> dict[str, Any]:

@@ -22,12 +22,12 @@ _ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\0": b"\0", r"\r": b"\r"}
 
 def _byte(text: str) -> bytes:
     """A single byte, as it is or as an escape sequence."""
-    found = _ESCAPES.get(text) or os.fsencode(text)
+    byte = _ESCAPES.get(text) or os.fsencode(text)
     if match := re.fullmatch(r"\\x([0-9a-fA-F]{2})", text):
-        found = bytes.fromhex(match[1])
-    if len(found) != 1:
+        byte = bytes.fromhex(match[1])
+    if len(byte) != 1:
         raise ValueError(rf"{text!r} is not a single byte, as in ',', '\0' or '\x1e'.")
-    return found
+    return byte
 
 
 @command(
@@ -97,8 +97,8 @@ def _publish_file(publisher: Publisher, topic: str, path: str, delimiter: bytes 
     is_typed = path == DASH and is_terminal(sys.stdin)
     with progress("publishing", size_of(path), "bytes", shown=not is_typed) as advance:
         splitter = Splitter(delimiter or b"\n", _LONGEST, path)
-        for found, size in _parts(splitter, path) if delimiter else [_all(path)]:
-            bodies = [body for body in found if body]
+        for messages, size in _parts(splitter, path) if delimiter else [_all(path)]:
+            bodies = [body for body in messages if body]
             published = spread(advance, size, len(bodies) + 1)
             for count in publisher.publish(topic, bodies, defer_ms):
                 published(count)

@@ -122,10 +122,10 @@ class _Run(ByTopic):
         peek = partial(peek_at, topic=self.source, count=count)
         answers = cluster.ask(lambda node: peek(node, channel=CHANNEL) or peek(node, channel=""))
         self.errors += [*cluster.lookupd_errors, *errors_of(answers)]
-        found = [answer for answer in values_of(answers).values() if answer is not None]
-        if not found:
+        queues = [answer for answer in values_of(answers).values() if answer is not None]
+        if not queues:
             raise no_such(cluster, self.errors, self.source)
-        for peeked in [one for answer in found for one in answer.messages][:limit]:
+        for peeked in [peeked for queue in queues for peeked in queue.messages][:limit]:
             if (letter := self._read(peeked.message)) is not None:
                 # The node may show no more than the beginning of it.
                 size = peeked.size - (len(peeked.message.body) - len(letter.body))
@@ -136,7 +136,7 @@ class _Run(ByTopic):
                 self.letters.append(row)
                 self.topics[self.destination or letter.topic] += 1
                 self.bytes += size
-        waiting = sum(answer.depth for answer in found)
+        waiting = sum(queue.depth for queue in queues)
         shown = len(self.letters) + len(self.left)
         if shown < min(waiting, limit or waiting):
             note(f"{shown:,} of {plural(waiting, 'message')} shown")
@@ -149,12 +149,12 @@ class _Run(ByTopic):
         assert self.publisher is not None
         letters = ((message, letter) for message in messages if (letter := self._read(message)))
         by_topic = grouped((self.destination or letter.topic, (message, letter)) for message, letter in letters)
-        for topic, found in by_topic.items():
-            for count in self.publisher.publish(topic, [letter.body for _, letter in found]):
+        for topic, pairs in by_topic.items():
+            for count in self.publisher.publish(topic, [letter.body for _, letter in pairs]):
                 self.topics[topic] += count
                 advance(count)
         self.bytes = self.publisher.bytes
-        return [message for found in by_topic.values() for message, _ in found]
+        return [message for pairs in by_topic.values() for message, _ in pairs]
 
     def _read(self, message: MessageRow) -> DeadLetter | None:
         try:

@@ -130,8 +130,10 @@ def tail(
         while (count is None or shown < count) and (deadline is None or time.monotonic() < deadline):
             patience = _TICK if deadline is None else max(0.0, min(_TICK, deadline - time.monotonic()))
             batch = consumer.receive(patience)
-            found = [message for message in batch if all(pattern.search(message.body) for pattern in patterns)]
-            chosen = [message for message in found if all(_has(message.body, *condition) for condition in conditions)]
+            matching = [message for message in batch if all(pattern.search(message.body) for pattern in patterns)]
+            chosen = [
+                message for message in matching if all(_has(message.body, *condition) for condition in conditions)
+            ]
             chosen = chosen[: None if count is None else count - shown]
             if chosen:
                 show(chosen)
@@ -145,22 +147,22 @@ def tail(
 def _has(body: bytes, path: str, expected: str) -> bool:
     """Whether the value at `path`, or its text form, is `expected`."""
     try:
-        found: Any = json.loads(body)
+        value: Any = json.loads(body)
         for name in path.split("."):
-            found = found[name]
+            value = value[name]
     except (ValueError, RecursionError, LookupError, TypeError):
         return False
-    return found == expected or (not isinstance(found, str) and json.dumps(found, ensure_ascii=False) == expected)
+    return value == expected or (not isinstance(value, str) and json.dumps(value, ensure_ascii=False) == expected)
 
 
 def _printer(output: Output, *, details: bool, as_hex: bool, several: bool) -> Callable[[Sequence[MessageRow]], None]:
 
-    def blocks(one: MessageRow) -> Iterator[Block]:
-        return message_blocks(one, [(one.topic, Tone.STRONG), (one.node, Tone.NODE)], as_hex=as_hex)
+    def blocks(message: MessageRow) -> Iterator[Block]:
+        return message_blocks(message, [(message.topic, Tone.STRONG), (message.node, Tone.NODE)], as_hex=as_hex)
 
     if output.format is OutputFormat.JSON:
         return lambda messages: sys.stdout.writelines(
-            f"{json.dumps({'node': one.node} | one.document())}\n" for one in messages
+            f"{json.dumps({'node': message.node} | message.document())}\n" for message in messages
         )
     if output.format is OutputFormat.CSV:
         return lambda messages: output.show({}, (), message_table(messages), number=0)
@@ -171,12 +173,14 @@ def _printer(output: Output, *, details: bool, as_hex: bool, several: bool) -> C
 
 def _print_bodies(messages: Sequence[MessageRow], several: bool) -> None:
     """With the name of the topic where there are `several`."""
-    heads = [f"{one.topic} | " if several else "" for one in messages]
+    heads = [f"{message.topic} | " if several else "" for message in messages]
     if sys.stdout.isatty():
-        texts = ["\n".join(printable(line, _LONGEST) for line in pretty_lines(one.body_text)) for one in messages]
+        texts = [
+            "\n".join(printable(line, _LONGEST) for line in pretty_lines(message.body_text)) for message in messages
+        ]
         sys.stdout.writelines(f"{head}{text}\n" for head, text in zip(heads, texts, strict=True))
     else:
-        bodies = [head.encode() + one.body + b"\n" for head, one in zip(heads, messages, strict=True)]
+        bodies = [head.encode() + message.body + b"\n" for head, message in zip(heads, messages, strict=True)]
         sys.stdout.buffer.write(b"".join(bodies))
 
 
@@ -220,51 +224,51 @@ def peek(
         asked = cluster.ask(lambda node: peek_at(node, topic, channel or "", count))
         answers = {str(address): answer for address, answer in asked.items()}
         errors = [*cluster.lookupd_errors, *errors_of(asked)]
-    found = {address: answer for address, answer in answers.items() if isinstance(answer, Found)}
-    if not found:
+    queues = {address: answer for address, answer in answers.items() if isinstance(answer, Found)}
+    if not queues:
         if not errors or None in answers.values():
             raise no_such(cluster, errors, topic, channel or "")
         return report(errors)
-    table = message_table([one.message for answer in found.values() for one in answer.messages])
-    output.show(partial(_peek_document, answers), lambda: list(_peek_blocks(found, topic, channel, as_hex)), table)
+    table = message_table([peeked.message for queue in queues.values() for peeked in queue.messages])
+    output.show(partial(_peek_document, answers), lambda: list(_peek_blocks(queues, topic, channel, as_hex)), table)
     return report(errors)
 
 
 def _look_at_files(path: str, topic: str, channel: str, count: int) -> Found:
-    found = list_directory(path).select(topic, channel)
-    if (queue := next((one for one in found if one.channel == channel), None)) is None:
+    queues = list_directory(path).select(topic, channel)
+    if (queue := next((queue for queue in queues if queue.channel == channel), None)) is None:
         raise NotFound(f"{path} does not have the {f'channel {channel} of {topic}' if channel else f'topic {topic}'}")
     plan = make_plan(queue)
     records = (item for _, item in read_queue(queue, plan, DEFAULT_MAX_MSG_SIZE) if isinstance(item, Record))
     messages = [MessageRow(topic, *decode_record(record.payload), path) for record in islice(records, count)]
     depth = len(messages) if plan.meta is None else plan.meta.depth
-    return Found(depth, depth, [Peeked(one, True, len(one.body)) for one in messages])
+    return Found(depth, depth, [Peeked(message, True, len(message.body)) for message in messages])
 
 
-def _peek_blocks(found: dict[str, Found], topic: str, channel: str | None, as_hex: bool) -> Iterator[Block]:
-    for number, (address, answer) in enumerate(found.items()):
+def _peek_blocks(queues: dict[str, Found], topic: str, channel: str | None, as_hex: bool) -> Iterator[Block]:
+    for number, (address, queue) in enumerate(queues.items()):
         if number:
             yield Line()
-        queued = f"{plural(answer.depth, 'message')} queued" if answer.depth else "no messages"
-        if len(answer.messages) < answer.depth:
-            queued += f", {len(answer.messages):,} shown"
+        queued = f"{plural(queue.depth, 'message')} queued" if queue.depth else "no messages"
+        if len(queue.messages) < queue.depth:
+            queued += f", {len(queue.messages):,} shown"
         name = f"{topic} {channel}" if channel else topic
         yield Line(((name, Tone.STRONG), (" at ", Tone.FAINT), (address, Tone.NODE), (f": {queued}", Tone.PLAIN)))
-        for one in answer.messages:
-            age = f"{units.duration(time.time() - one.message.timestamp / 1e9)} ago"
-            place = "on disk" if one.on_disk else "in memory", Tone.FAINT
-            if one.size > len(one.message.body):
-                place = f"the beginning of {units.size(one.size)}", Tone.NOTE
-            yield from message_blocks(one.message, [(age, Tone.FAINT), place], as_hex=as_hex)
+        for peeked in queue.messages:
+            age = f"{units.duration(time.time() - peeked.message.timestamp / 1e9)} ago"
+            place = "on disk" if peeked.on_disk else "in memory", Tone.FAINT
+            if peeked.size > len(peeked.message.body):
+                place = f"the beginning of {units.size(peeked.size)}", Tone.NOTE
+            yield from message_blocks(peeked.message, [(age, Tone.FAINT), place], as_hex=as_hex)
 
 
 def _peek_document(answers: dict[str, Found | NodeError | None]) -> dict[str, Any]:
     known = {address: answer for address, answer in answers.items() if answer is not None}
     failed = {"depth": None, "backend_depth": None}
-    nodes = by_node(known, lambda found: {"depth": found.depth, "backend_depth": found.backend_depth}, failed)
+    nodes = by_node(known, lambda queue: {"depth": queue.depth, "backend_depth": queue.backend_depth}, failed)
     messages = [
-        {"node": address, "on_disk": one.on_disk, "size": one.size} | one.message.document()
+        {"node": address, "on_disk": peeked.on_disk, "size": peeked.size} | peeked.message.document()
         for address, answer in known.items()
-        for one in (answer.messages if isinstance(answer, Found) else ())
+        for peeked in (answer.messages if isinstance(answer, Found) else ())
     ]
     return {"nodes": nodes, "messages": messages}
