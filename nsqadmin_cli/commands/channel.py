@@ -31,20 +31,20 @@ from nsqadmin_cli.units import plural
 )
 def show(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
     """CSV output has one row per consumer."""
-    seen = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
-    if (topic, channel) not in seen.channel_shares:
-        raise no_such(cluster, seen.errors, topic, channel)
-    whole, shares = seen.totals.topics[0].channels[0], seen.channel_shares[topic, channel]
+    snapshot = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
+    if (topic, channel) not in snapshot.channel_shares:
+        raise no_such(cluster, snapshot.errors, topic, channel)
+    whole, shares = snapshot.totals.topics[0].channels[0], snapshot.channel_shares[topic, channel]
     clients = [client_document(client, address) for address, share in shares.items() for client in share.clients or ()]
     document = {"topic_name": topic, **as_json(whole), "clients": clients}
     facts = {"channel": Cell(channel, Tone.STRONG), "topic": topic, **stat_tables.common_facts(whole, shares)}
-    table = stat_tables.client_table(seen, with_places=False)
+    table = stat_tables.client_table(snapshot, with_places=False)
     table.empty = "No consumers." if not whole.depth else "No consumers: its messages are not consumed."
     count = Line.of(plural(len(table.rows), "consumer"), Tone.STRONG)
-    document["nodes"] = stat_tables.share_documents(seen, shares, "channel")
-    blocks: list[Block] = [Grid.of(facts), stat_tables.share_table(seen, shares, whole), count, table]
-    output.show(document, blocks, partial(stat_tables.client_table, seen))
-    return report(seen.errors)
+    document["nodes"] = stat_tables.share_documents(snapshot, shares, "channel")
+    blocks: list[Block] = [Grid.of(facts), stat_tables.share_table(snapshot, shares, whole), count, table]
+    output.show(document, blocks, partial(stat_tables.client_table, snapshot))
+    return report(snapshot.errors)
 
 
 @operation_command(

@@ -60,19 +60,19 @@ def get(
     keys = list(dict.fromkeys(option)) or list(NODE_OPTIONS)
     answers = ask_all(cluster.nsqds(), lambda node: options_of(node, keys), cluster.timeout * _PATIENCE)
     errors = [*cluster.lookupd_errors, *errors_of(answers)]
-    found = values_of(answers)
-    missing = [key for key in keys if not any(key in options for options in found.values())]
-    if option and missing and (found or not errors):
+    answered = values_of(answers)
+    missing = [key for key in keys if not any(key in options for options in answered.values())]
+    if option and missing and (answered or not errors):
         raise not_found(f"the option {missing[0]}{suggestion(missing[0], NODE_OPTIONS)}", errors)
     kept = [key for key in keys if key not in missing]
     if different:
-        texts = {key: {json.dumps(had[key]) if key in had else "" for had in found.values()} for key in kept}
+        texts = {key: {json.dumps(had[key]) if key in had else "" for had in answered.values()} for key in kept}
         kept = [key for key in kept if len(texts[key]) > 1]
     nodes = by_node(answers, lambda had: {"options": {key: had[key] for key in kept if key in had}}, {"options": {}})
-    values = [(key, str(node), had[key]) for key in kept for node, had in found.items() if key in had]
-    rows: list[Row] = [(*place, one if isinstance(one, str) else json.dumps(one)) for *place, one in values]
+    values = [(key, str(node), had[key]) for key in kept for node, had in answered.items() if key in had]
+    rows: list[Row] = [(*place, value if isinstance(value, str) else json.dumps(value)) for *place, value in values]
     flat = Table((Column("option", "option"), Column("node", "node"), Column("value", "value")), rows)
-    output.show({"nodes": nodes}, [_value_table(kept, found)], flat)
+    output.show({"nodes": nodes}, [_value_table(kept, answered)], flat)
     return report(errors)
 
 
@@ -106,10 +106,10 @@ def set_(
         return before, parse(option, node.set_config(option, text, reasons))
 
     answers = cluster.ask(change)
-    found = values_of(answers)
+    changes = values_of(answers)
     errors = [*cluster.lookupd_errors, *errors_of(answers)]
     others = [error for error in errors if not (isinstance(error, NodeRefused) and error.code == UNKNOWN)]
-    if not found and others != errors:
+    if not changes and others != errors:
         raise not_found(f"the option {option}{suggestion(option, NODE_OPTIONS)}", others)
     columns = Column("node", "node", tone=Tone.NODE), Column("before", f"{option} before", "before", keep=ALWAYS)
     table = Table((*columns, Column("after", "after", keep=ALWAYS)), empty="No nodes.")
@@ -121,7 +121,7 @@ def set_(
             table.rows.append([str(address), before, Cell(after, Tone.GOOD)])
     nodes = by_node(answers, lambda pair: {"before": pair[0], "after": pair[1]}, {"before": None, "after": None})
     # Where nothing was changed, the errors are enough.
-    output.show({"option": option, "nodes": nodes}, [table] if found else [], table)
+    output.show({"option": option, "nodes": nodes}, [table] if changes else [], table)
     return report(errors)
 
 
@@ -143,17 +143,17 @@ def _text(key: str, values: Sequence[str]) -> str:
     return json.dumps(values)
 
 
-def _value_table(keys: Sequence[str], found: Mapping[Address, Mapping[str, object]]) -> Table:
+def _value_table(keys: Sequence[str], answered: Mapping[Address, Mapping[str, object]]) -> Table:
     """One row for each value of each option, with the nodes that have it where these are not all."""
-    several = len(found) > 1
+    several = len(answered) > 1
     node = (Column("node", "nodes", keep=ALWAYS, tone=Tone.NODE),) if several else ()
-    empty = "No option differs." if found else ""
+    empty = "No option differs." if answered else ""
     table = Table((Column("option", "option"), Column("value", "value", keep=ALWAYS), *node), empty=empty)
     for key in keys:
-        values = ((shown(key, had[key]) if key in had else "", str(address)) for address, had in found.items())
+        values = ((shown(key, had[key]) if key in had else "", str(address)) for address, had in answered.items())
         name: object = Cell(key, Tone.STRONG)
         for value, nodes in grouped(values).items():
-            where = plural(len(nodes), "node") if len(nodes) == len(found) else shortened(nodes, _SHOWN)
+            where = plural(len(nodes), "node") if len(nodes) == len(answered) else shortened(nodes, _SHOWN)
             text = Cell(value or "has no such option", Tone.FAINT if value in ("", "none") else None)
             table.rows.append([name, text, *([where] if several else [])])
             name = ""

@@ -42,7 +42,7 @@ def list_(output: Output) -> None:
         words = []  # as one would type them
         for key, value in given.items():
             values = value if isinstance(value, list) else [f"{value:g}" if isinstance(value, float) else value]
-            words += [f"--{key.replace('_', '-')}{'' if value is True else f' {one}'}" for one in values]
+            words += [f"--{key.replace('_', '-')}{'' if value is True else f' {text}'}" for text in values]
         tone, current = (Tone.STRONG, "yes") if name == saved.current else (None, "")
         table.rows.append([Cell(name, tone), current, " ".join(words)])
     output.show({"file": str(config_path()), "contexts": documents}, [table])

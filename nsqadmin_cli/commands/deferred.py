@@ -112,7 +112,7 @@ def _cancel(
         confirm.ask(warning.format(**query), [_table(rows)], "Cancel it?")
         holders = [Nsqd(at, cluster.http) for at, node in values_of(answers).items() if node.first]
         done = cluster.ask(lambda node: node.request("POST", "/channel/deferred/cancel", query=query), holders)
-        answers |= {one.address: one for one in errors_of(done)}
+        answers |= {error.address: error for error in errors_of(done)}
         rows = [row for row in rows if row.node in {str(at) for at in values_of(done)}]
     if not rows:
         raise not_found(f"the deferred message {query['id']}", [*cluster.lookupd_errors, *errors_of(answers)])
@@ -140,16 +140,16 @@ def _look(query: Mapping[str, str], node: Nsqd) -> DeferredNode:
 
     @expecting("a list of deferred messages")
     def read(data: Any) -> DeferredNode:
-        within = {one["within"]: int(one["messages"]) for one in data["due"]}
-        found = DeferredNode(str(node), deferred=int(data["deferred"]))
-        found.minute, found.hour, found.day, found.week = (within[seconds * 10**9] for seconds in _WITHIN)
-        for one in data["messages"]:
-            row = DeferredRow(found.address, int(one["due"]) / 1e9, str(one["id"]))
-            row.attempts, row.size = int(one["attempts"]), int(one["size"])
-            row.text = body_of(one).decode("utf-8", "backslashreplace")
-            row.body, row.body_base64 = one["body"], one["body_base64"]
-            found.first.append(row)
-        return found
+        within = {count["within"]: int(count["messages"]) for count in data["due"]}
+        answer = DeferredNode(str(node), deferred=int(data["deferred"]))
+        answer.minute, answer.hour, answer.day, answer.week = (within[seconds * 10**9] for seconds in _WITHIN)
+        for message in data["messages"]:
+            row = DeferredRow(answer.address, int(message["due"]) / 1e9, str(message["id"]))
+            row.attempts, row.size = int(message["attempts"]), int(message["size"])
+            row.text = body_of(message).decode("utf-8", "backslashreplace")
+            row.body, row.body_base64 = message["body"], message["body_base64"]
+            answer.first.append(row)
+        return answer
 
     reasons = {"NOT_FOUND": "cannot list deferred messages: it is not gnsqd, or an older one"}
     try:

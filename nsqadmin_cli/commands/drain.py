@@ -31,7 +31,7 @@ class Watched:
 
     node: Nsqd
     state: DrainState
-    seen: float  # when it was asked for `state`, by time.monotonic()
+    asked: float  # when it was asked for `state`, by time.monotonic()
     end: str = ""
     error: NodeError | None = None
     failures: int = 0
@@ -39,12 +39,12 @@ class Watched:
     def take(self, answer: DrainState | NodeError, asked: float) -> None:
         if isinstance(answer, DrainState):
             self.failures = 0
-            self.state, self.seen = answer, asked
+            self.state, self.asked = answer, asked
             if not answer.draining:
                 self.end = "cancelled"
         elif answer.reason in _GONE:
             # Its time was up if it could be before this look; what was left then was too much for this moment.
-            in_time = self.state.remaining / 1e9 > time.monotonic() - self.seen + POLL_SECONDS
+            in_time = self.state.remaining / 1e9 > time.monotonic() - self.asked + POLL_SECONDS
             self.end = "exited" if in_time or not self.state.messages else "timed out"
         else:
             self.failures += 1
@@ -106,7 +106,8 @@ def start(
         warning = f"Draining {plural(len(able), 'node')} makes {them} refuse publishers, and exit when empty{latest}."
         if cluster.lookupds and len(able) == len(nodes):
             warning += " These are all nodes of the cluster."
-        confirm.ask(warning, [table_of(DrainRow, [_row(*one) for one in answers.items()])], f"Drain {them}?")
+        rows = [_row(address, answer) for address, answer in answers.items()]
+        confirm.ask(warning, [table_of(DrainRow, rows)], f"Drain {them}?")
         asked = time.monotonic()
         answers |= cluster.ask(lambda node: node.drain("POST"), able)
         if is_watched:
@@ -132,7 +133,8 @@ def cancel(cluster: Cluster, output: Output) -> int:
 
 
 def _show_answers(cluster: Cluster, output: Output, answers: Answers[DrainState]) -> int:
-    return _show(output, [_row(*one) for one in answers.items()], [*cluster.lookupd_errors, *errors_of(answers)])
+    rows = [_row(address, answer) for address, answer in answers.items()]
+    return _show(output, rows, [*cluster.lookupd_errors, *errors_of(answers)])
 
 
 def _show(output: Output, rows: Sequence[DrainRow], errors: Sequence[AdminError]) -> int:
@@ -150,26 +152,26 @@ def _watch(cluster: Cluster, output: Output, asked: float, answers: Answers[Drai
         raise AdminError("no node is draining")
     try:
         with progress(
-            f"draining {plural(len(watched), 'node')}", sum(one.state.messages for one in watched)
+            f"draining {plural(len(watched), 'node')}", sum(drain.state.messages for drain in watched)
         ) as advance:
-            while going_on := [one for one in watched if not (one.end or one.error)]:
-                before = sum(one.state.messages for one in going_on)
+            while going_on := [drain for drain in watched if not (drain.end or drain.error)]:
+                before = sum(drain.state.messages for drain in going_on)
                 asked = time.monotonic()
-                polled = cluster.ask(lambda node: node.drain("GET"), [one.node for one in going_on])
-                for one in going_on:
-                    one.take(polled[one.node.address], asked)
-                advance(before - sum(one.state.messages for one in going_on if one.end != "exited"))
+                polled = cluster.ask(lambda node: node.drain("GET"), [drain.node for drain in going_on])
+                for drain in going_on:
+                    drain.take(polled[drain.node.address], asked)
+                advance(before - sum(drain.state.messages for drain in going_on if drain.end != "exited"))
                 time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
         note("the drain continues; gnsqadmin drain cancel cancels it")
         raise
-    errors += [one.error for one in watched if one.error]
-    for one in watched:
-        left = f"exited because its time was up; about {plural(one.state.messages, 'message')} were left"
+    errors += [drain.error for drain in watched if drain.error]
+    for drain in watched:
+        left = f"exited because its time was up; about {plural(drain.state.messages, 'message')} were left"
         reasons = {"timed out": left, "cancelled": "no longer drains: it was cancelled"}
-        if one.end in reasons:
-            errors.append(NodeError(one.node.program, one.node.address, reasons[one.end]))
-    return _show(output, [_row(one.node.address, one.error or one.state, one.end) for one in watched], errors)
+        if drain.end in reasons:
+            errors.append(NodeError(drain.node.program, drain.node.address, reasons[drain.end]))
+    return _show(output, [_row(drain.node.address, drain.error or drain.state, drain.end) for drain in watched], errors)
 
 
 def _row(address: Address, answer: DrainState | NodeError, end: str = "") -> DrainRow:

@@ -87,7 +87,7 @@ def _rewind(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd
     """The plan, or what was done, which has only the number of messages. UsageError for a point that is none."""
 
     def read(data: object) -> RewindRow:
-        counts = {name: found for name, found in data.items() if type(found) is int} if isinstance(data, dict) else {}
+        counts = {name: value for name, value in data.items() if type(value) is int} if isinstance(data, dict) else {}
         if "messages" not in counts:
             raise ModelError("it is not a rewind")
         row = RewindRow(str(node.address), counts["messages"])

@@ -52,30 +52,30 @@ def show(cluster: Cluster, output: Output, topic: str) -> int:
     """With nsqlookupds, a node is marked if they do not return it to consumers: the topic is tombstoned there, or the
     node is not registered. If gnsqd keeps the messages of the topic for a rewind, a table shows how many, and the
     limits."""
-    seen = take_snapshot(cluster, topic=topic)
-    found, errors = _found(cluster, topic)
-    if topic not in seen.topic_shares:
-        if found is not None and not errors and operations.is_listed(cluster, topic):
+    snapshot = take_snapshot(cluster, topic=topic)
+    producers, errors = _producers(cluster, topic)
+    if topic not in snapshot.topic_shares:
+        if producers is not None and not errors and operations.is_listed(cluster, topic):
             more = "but nsqlookupd still lists it: gnsqadmin topic delete removes it there"
-            raise not_found(f"the topic {topic}, {more}", seen.errors)
-        raise no_such(cluster, [*seen.errors, *errors], topic)
-    whole, shares = seen.totals.topics[0], seen.topic_shares[topic]
+            raise not_found(f"the topic {topic}, {more}", snapshot.errors)
+        raise no_such(cluster, [*snapshot.errors, *errors], topic)
+    whole, shares = snapshot.totals.topics[0], snapshot.topic_shares[topic]
     facts = {"topic": Cell(topic, Tone.STRONG), **stat_tables.topic_facts(whole, shares)}
-    if lost := [str(address) for address in shares if found is not None and str(address) not in found]:
+    if lost := [str(address) for address in shares if producers is not None and str(address) not in producers]:
         facts["not found"] = Cell(f"nsqlookupd does not send consumers to {', '.join(lost)}", Tone.NOTE)
-    channels = stat_tables.channel_table(seen, with_topic=False)
+    channels = stat_tables.channel_table(snapshot, with_topic=False)
     channels.empty = "No channels: messages are queued in the topic until there is one."
     count = Line.of(plural(len(channels.rows), "channel"), Tone.STRONG)
     nodes = stat_tables.share_documents(
-        seen, shares, "topic", found=lambda at: None if found is None else str(at) in found
+        snapshot, shares, "topic", found=lambda at: None if producers is None else str(at) in producers
     )
-    table = stat_tables.share_table(seen, shares, whole)
+    table = stat_tables.share_table(snapshot, shares, whole)
     kept, failures = _retention(cluster, topic, [Nsqd(address, cluster.http) for address in shares])
     blocks: list[Block] = [Grid.of(facts), table, count, channels]
     if kept:
         blocks += [Line.of("Kept for a rewind", Tone.STRONG), table_of(RetentionRow, kept, total="all")]
     output.show({**as_json(whole), "nodes": nodes, "kept": kept}, blocks, table)
-    return report([*seen.errors, *errors, *failures])
+    return report([*snapshot.errors, *errors, *failures])
 
 
 def _retention(cluster: Cluster, topic: str, nodes: list[Nsqd]) -> tuple[list[RetentionRow], list[NodeError]]:
@@ -116,18 +116,18 @@ def range_(
     return show_rows(cluster, output, {"topic": topic, "channel": channel, "at": at}, RangeRow, answers, "all")
 
 
-def _found(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeError]]:
+def _producers(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeError]]:
     """The addresses that nsqlookupds send consumers of the topic to, None without nsqlookupds; and their errors."""
     if not cluster.lookupds:
         return None, []
-    found: set[str] = set()
+    producers: set[str] = set()
     errors: list[NodeError] = []
     for answer in cluster.ask_lookupds(lambda lookupd: lookupd.lookup(topic)).values():
         if not isinstance(answer, NodeError):
-            found |= {str(address) for address, _ in located(answer)}
+            producers |= {str(address) for address, _ in located(answer)}
         elif not (isinstance(answer, NodeRefused) and answer.code == "TOPIC_NOT_FOUND"):
             errors.append(answer)
-    return found, errors
+    return producers, errors
 
 
 @operation_command(

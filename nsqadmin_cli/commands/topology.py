@@ -41,14 +41,14 @@ class Difference:
 def export(cluster: Cluster) -> int:
     """A line has the keys topic, channel (null for the topic itself) and paused (on all nodes that have it). Ephemeral
     topics and channels are left out."""
-    seen = take_snapshot(cluster)
-    found: dict[Entry, bool] = {}
-    for node in seen.nodes.values():
+    snapshot = take_snapshot(cluster)
+    entries: dict[Entry, bool] = {}
+    for node in snapshot.nodes.values():
         for entry, paused in _topology(node).items():
-            found[entry] = paused and found.get(entry, True)
-    for (topic, channel), paused in sorted(found.items()):
+            entries[entry] = paused and entries.get(entry, True)
+    for (topic, channel), paused in sorted(entries.items()):
         click.echo(json.dumps({"topic": topic, "channel": channel or None, "paused": paused}))
-    return report(seen.errors)
+    return report(snapshot.errors)
 
 
 @command(
@@ -63,10 +63,10 @@ def diff(cluster: Cluster, output: Output, file: str = file_argument) -> int:
     the topics of all nodes together: right after an export, a topic that is not on all nodes is missing on the
     others."""
     expected = _read(file)
-    seen = take_snapshot(cluster)
-    found = list(_differences(seen, expected))
-    output.show({"differences": found}, [_table(seen, found, "No differences")])
-    return max(report(seen.errors), ExitCode.FAILED if found else ExitCode.OK)
+    snapshot = take_snapshot(cluster)
+    differences = list(_differences(snapshot, expected))
+    output.show({"differences": differences}, [_table(snapshot, differences, "No differences")])
+    return max(report(snapshot.errors), ExitCode.FAILED if differences else ExitCode.OK)
 
 
 @command(
@@ -80,24 +80,24 @@ def import_(cluster: Cluster, output: Output, confirm: Confirm, file: str = file
     """The changes are shown, and made after confirmation. Nothing is deleted: topics and channels that are not in the
     file are left as they are."""
     expected = _read(file)
-    seen = take_snapshot(cluster)
-    found = [one for one in _differences(seen, expected) if one.difference != "extra"]
-    if found and not confirm.dry_run:
-        nodes = {one.node for one in found}
-        changes = f"{plural(len(found), 'change')} on {plural(len(nodes), 'node')}"
-        confirm.ask(f"{changes}.", [table_of(Difference, found)], "Continue?")
-    errors: list[AdminError] = list(seen.errors)
+    snapshot = take_snapshot(cluster)
+    changes = [change for change in _differences(snapshot, expected) if change.difference != "extra"]
+    if changes and not confirm.dry_run:
+        nodes = {change.node for change in changes}
+        count = f"{plural(len(changes), 'change')} on {plural(len(nodes), 'node')}"
+        confirm.ask(f"{count}.", [table_of(Difference, changes)], "Continue?")
+    errors: list[AdminError] = list(snapshot.errors)
     if not confirm.dry_run:
-        todo = {address: [one for one in found if one.node == str(address)] for address in seen.nodes}
-        changed = [Nsqd(address, cluster.http) for address, changes in todo.items() if changes]
+        todo = {address: [change for change in changes if change.node == str(address)] for address in snapshot.nodes}
+        changed = [Nsqd(address, cluster.http) for address in todo if todo[address]]
         errors += errors_of(cluster.ask(lambda node: _apply(node, todo[node.address], expected), changed))
-    output.show({"differences": found}, [_table(seen, found, "Nothing to change")])
+    output.show({"differences": changes}, [_table(snapshot, changes, "Nothing to change")])
     return report(errors)
 
 
-def _table(seen: ClusterSnapshot, found: Sequence[Difference], none: str) -> Table:
-    where = " on the nodes that answered" if seen.errors else ""
-    return table_of(Difference, found, empty=f"{none}{where}." if seen.nodes else "")
+def _table(snapshot: ClusterSnapshot, differences: Sequence[Difference], none: str) -> Table:
+    where = " on the nodes that answered" if snapshot.errors else ""
+    return table_of(Difference, differences, empty=f"{none}{where}." if snapshot.nodes else "")
 
 
 def _topology(node: NodeStats) -> dict[Entry, bool]:
@@ -105,30 +105,30 @@ def _topology(node: NodeStats) -> dict[Entry, bool]:
     return {key: row.paused for key, row in by_key(node).items() if not any(map(is_ephemeral, key))}
 
 
-def _differences(seen: ClusterSnapshot, expected: dict[Entry, bool]) -> Iterator[Difference]:
+def _differences(snapshot: ClusterSnapshot, expected: dict[Entry, bool]) -> Iterator[Difference]:
     """In the order in which they can be changed: a topic before its channels."""
-    by_node = {address: _topology(node) for address, node in seen.nodes.items()}
-    for entry in sorted({*expected, *(entry for found in by_node.values() for entry in found)}):
-        for address, found in by_node.items():
-            paused = found.get(entry)
+    by_node = {address: _topology(node) for address, node in snapshot.nodes.items()}
+    for entry in sorted({*expected, *(entry for topology in by_node.values() for entry in topology)}):
+        for address, topology in by_node.items():
+            paused = topology.get(entry)
             if paused != expected.get(entry):
                 state = "missing" if paused is None else "paused" if paused else "unpaused"
                 yield Difference(*entry, str(address), state if entry in expected else "extra")
 
 
 def _apply(node: Nsqd, changes: Sequence[Difference], expected: dict[Entry, bool]) -> None:
-    for one in changes:
-        if one.difference == "missing":
-            node.act("create", one.topic, one.channel)
-        if expected[one.topic, one.channel]:
-            node.act("pause", one.topic, one.channel)
-        elif one.difference != "missing":
-            node.act("unpause", one.topic, one.channel)
+    for change in changes:
+        if change.difference == "missing":
+            node.act("create", change.topic, change.channel)
+        if expected[change.topic, change.channel]:
+            node.act("pause", change.topic, change.channel)
+        elif change.difference != "missing":
+            node.act("unpause", change.topic, change.channel)
 
 
 def _read(path: str) -> dict[Entry, bool]:
     """The entries of a file; AdminError. Each channel adds its topic."""
-    found: dict[Entry, bool] = {}
+    entries: dict[Entry, bool] = {}
     try:
         text = b"".join(read_pieces(path)).decode()
     except UnicodeDecodeError:
@@ -136,9 +136,9 @@ def _read(path: str) -> dict[Entry, bool]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             entry, paused = _entry(line, f"{name_of(path)}, line {number}")
-            found.setdefault((entry[0], ""), False)
-            found[entry] = paused
-    return found
+            entries.setdefault((entry[0], ""), False)
+            entries[entry] = paused
+    return entries
 
 
 def _entry(line: str, where: str) -> tuple[Entry, bool]:
