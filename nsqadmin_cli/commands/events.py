@@ -39,7 +39,7 @@ class Event:
         tone = _TONES.get(self.event, Tone.GOOD)
         parts = [(units.clock(self.time), Tone.FAINT), (self.event.ljust(12), tone), (place, Tone.STRONG)]
         parts += [(self.node, Tone.NODE), (self.detail, Tone.PLAIN)]
-        return Line(tuple(one for text, tone in parts if text for one in ((text, tone), ("  ", Tone.PLAIN)))[:-1])
+        return Line(tuple(part for text, tone in parts if text for part in ((text, tone), ("  ", Tone.PLAIN)))[:-1])
 
 
 @command(
@@ -63,17 +63,17 @@ def events(
     seen."""
     before: ClusterSnapshot | None = None
     number = 0
-    for seen in snapshots(cluster, interval, count, topic, channel, clients=True):
+    for snapshot in snapshots(cluster, interval, count, topic, channel, clients=True):
         if before is None:
-            report(seen.errors)
+            report(snapshot.errors)
             if is_terminal(sys.stderr):
-                note(f"Watching {plural(len(seen.nodes), 'node')}. Ctrl-C ends it.")
-        then = before.answers if before else seen.answers
-        for address in {**then, **seen.answers}:
-            for event in _of_node(seen.clock, address, then.get(address), seen.answers.get(address)):
+                note(f"Watching {plural(len(snapshot.nodes), 'node')}. Ctrl-C ends it.")
+        then = before.answers if before else snapshot.answers
+        for address in {**then, **snapshot.answers}:
+            for event in _of_node(snapshot.clock, address, then.get(address), snapshot.answers.get(address)):
                 output.show(event, [event.line()], table_of(Event, [event]), number=number)
                 number += 1
-        before = seen
+        before = snapshot
 
 
 def _of_node(clock: float, address: Address, then: Answer, now: Answer) -> Iterator[Event]:

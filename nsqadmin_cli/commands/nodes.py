@@ -27,22 +27,22 @@ def nodes(cluster: Cluster, output: Output) -> int:
     """ "daemon" is gnsqd with its own version, or nsqd. A draining node accepts no new messages and exits when it is
     empty. "listed" is the number of nsqlookupds that list a node. "tombstoned" is the number of topics for which
     nsqlookupds hide the node from consumers."""
-    seen = take_snapshot(cluster)
-    rows = rows_with_daemons(cluster, seen)
+    snapshot = take_snapshot(cluster)
+    rows = rows_with_daemons(cluster, snapshot)
     without = RATES if cluster.lookupds else (*LISTING, *RATES)
-    output.show({"nodes": list(rows.values())}, [node_table(seen, rows, without)])
-    return report(seen.errors)
+    output.show({"nodes": list(rows.values())}, [node_table(snapshot, rows, without)])
+    return report(snapshot.errors)
 
 
-def rows_with_daemons(cluster: Cluster, seen: ClusterSnapshot) -> dict[Address, NodeRow]:
+def rows_with_daemons(cluster: Cluster, snapshot: ClusterSnapshot) -> dict[Address, NodeRow]:
     """The rows of all nodes with their daemons, which are queried, and what nsqlookupds list."""
-    rows = node_rows(seen)
+    rows = node_rows(snapshot)
 
     def kind(node: Nsqd) -> tuple[str, bool]:
         daemon = node.daemon()
         return daemon, daemon != "nsqd" and node.drain("GET").draining
 
-    kinds = cluster.ask(kind, [Nsqd(address, cluster.http) for address in seen.nodes])
+    kinds = cluster.ask(kind, [Nsqd(address, cluster.http) for address in snapshot.nodes])
     for address, (daemon, draining) in values_of(kinds).items():
         row = rows[address]
         row.daemon, row.draining = daemon, draining
@@ -90,8 +90,8 @@ def lookup(cluster: Cluster, output: Output, orphans: bool = flag("Show only top
     because a node that creates the topic also creates them."""
     if not cluster.lookupds:
         raise click.UsageError("give an nsqlookupd by --lookupd-http-address or a saved context.")
-    found, errors = listed_topics(cluster)
-    rows = [found[name] for name in sorted(found) if not (orphans and found[name].has_node)]
+    topics, errors = listed_topics(cluster)
+    rows = [topics[name] for name in sorted(topics) if not (orphans and topics[name].has_node)]
     if len(errors) < len(cluster.lookupds):
         output.show({"topics": rows}, [table_of(Listed, rows, empty="No topics.")])
     return report(errors)
@@ -100,23 +100,23 @@ def lookup(cluster: Cluster, output: Output, orphans: bool = flag("Show only top
 def listed_topics(cluster: Cluster) -> tuple[dict[str, Listed], list[NodeError]]:
     """All topics that any nsqlookupd lists; and one error for each that could not be queried."""
     answers = cluster.ask_lookupds(lambda lookupd: (lookupd.topics(), lookupd.nodes()))
-    found: dict[str, Listed] = {}
+    listed: dict[str, Listed] = {}
     for topics, producers in values_of(answers).values():
         for name in topics:
-            found.setdefault(name, Listed(name))
+            listed.setdefault(name, Listed(name))
         for producer in producers:
             for name, hidden in zip(producer.topics, producer.tombstones, strict=False):
-                topic = found.setdefault(name, Listed(name))
+                topic = listed.setdefault(name, Listed(name))
                 (topic.tombstoned if hidden else topic.nodes).add(producer.name)
-    if alone := [name for name, topic in found.items() if not topic.has_node]:
+    if alone := [name for name, topic in listed.items() if not topic.has_node]:
         known = cluster.ask_lookupds(lambda lookupd: [(name, lookupd.channels(name)) for name in alone])
         for name, channels in chain.from_iterable(values_of(known).values()):
-            found[name].channels.update(channels)  # type: ignore[union-attr]
-    for topic in found.values():
+            listed[name].channels.update(channels)  # type: ignore[union-attr]
+    for topic in listed.values():
         topic.node_count, topic.tombstoned_count = len(topic.nodes), len(topic.tombstoned)
         if not topic.nodes:
             named = f", channels {', '.join(sorted(topic.channels))}" if topic.channels else ""
             topic.state = Cell("all tombstoned" if topic.tombstoned else f"no node{named}", Tone.NOTE)
         if topic.has_node:
             topic.channels = None
-    return found, errors_of(answers)
+    return listed, errors_of(answers)

@@ -95,20 +95,20 @@ def stats(
     by = by or ("channel" if sort or trouble or columns not in (None, "all") else "tree")
     names, watched = columns.split(",") if columns else None, watch.interval is not None
 
-    def table(seen: ClusterSnapshot, by: str, *, compact: bool = False) -> Table:
+    def table(snapshot: ClusterSnapshot, by: str, *, compact: bool = False) -> Table:
         """The selected rows and columns; UsageError for a wrong name."""
         match by:
             case "tree":
-                table = stat_tables.tree_table(seen, watched=watched, by_node=by_node)
+                table = stat_tables.tree_table(snapshot, watched=watched, by_node=by_node)
             case "topic":
-                table = stat_tables.topic_table(seen, watched=watched)
+                table = stat_tables.topic_table(snapshot, watched=watched)
             case "channel":
-                only = stat_tables.troubled(seen) if trouble else None
-                table = stat_tables.channel_table(seen, watched=watched, only=only)
+                only = stat_tables.troubled(snapshot) if trouble else None
+                table = stat_tables.channel_table(snapshot, watched=watched, only=only)
             case "client":
-                table = stat_tables.client_table(seen)
+                table = stat_tables.client_table(snapshot)
             case _:
-                table = stat_tables.node_table(seen)
+                table = stat_tables.node_table(snapshot)
         keys = [column.key for column in table.columns]
         for name in [*(names or ()), *([sort] if sort else [])]:
             if name not in keys and name != "all":
@@ -121,24 +121,24 @@ def stats(
             stat_tables.make_compact(table)
         return table
 
-    def blocks(seen: ClusterSnapshot) -> Sequence[Block]:
-        if not seen.nodes and by != "node":
+    def blocks(snapshot: ClusterSnapshot) -> Sequence[Block]:
+        if not snapshot.nodes and by != "node":
             return ()
-        rows = table(seen, by, compact=True)
-        if not rows.rows and not seen.totals.topics:
+        rows = table(snapshot, by, compact=True)
+        if not rows.rows and not snapshot.totals.topics:
             rows.empty = "No topics."
         elif not rows.rows and trouble:
             rows.empty = "No channel is in trouble."
         if watched and by in ("topic", "channel") and len(rows.rows) == 1:
             return [rows]
-        head = [Line(), Line.of(units.clock(seen.clock))] if watched else []
-        return [*head, *([stat_tables.node_grid(seen.answers)] if by == "tree" else []), rows]
+        head = [Line(), Line.of(units.clock(snapshot.clock))] if watched else []
+        return [*head, *([stat_tables.node_grid(snapshot.answers)] if by == "tree" else []), rows]
 
     code = ExitCode.OK
-    for number, seen in enumerate(snapshots(cluster, *watch, topic, channel, clients=by == "client")):
-        rows = partial(table, seen, "channel" if by == "tree" else by)
-        output.show(seen.document, partial(blocks, seen), rows, number=number if watched else None)
-        code = report(seen.errors)
+    for number, snapshot in enumerate(snapshots(cluster, *watch, topic, channel, clients=by == "client")):
+        rows = partial(table, snapshot, "channel" if by == "tree" else by)
+        output.show(snapshot.document, partial(blocks, snapshot), rows, number=number if watched else None)
+        code = report(snapshot.errors)
     return code
 
 
@@ -158,11 +158,11 @@ def stats(
 )
 def tree(cluster: Cluster, output: Output, topic: str = topic_option, channel: str = channel_option) -> int:
     """CSV output has one row per consumer."""
-    seen = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
-    require(cluster, seen, topic, channel)
-    document, table = partial(_tree_document, seen), partial(stat_tables.client_table, seen)
-    output.show(lambda: {"topics": list(document())}, lambda: [_tree(seen)], table)
-    return report(seen.errors)
+    snapshot = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
+    require(cluster, snapshot, topic, channel)
+    document, table = partial(_tree_document, snapshot), partial(stat_tables.client_table, snapshot)
+    output.show(lambda: {"topics": list(document())}, lambda: [_tree(snapshot)], table)
+    return report(snapshot.errors)
 
 
 Places = Mapping[Address, ChannelStats]  # one channel on each node that has it
@@ -185,14 +185,14 @@ _TREE = (
 )
 
 
-def _tree(seen: ClusterSnapshot) -> Table:
+def _tree(snapshot: ClusterSnapshot) -> Table:
     table = Table(_TREE, empty="No topics.")
-    for topic in seen.totals.topics:
+    for topic in snapshot.totals.topics:
         name = topic.topic_name
         title = Cell(name + " (paused)" * topic.paused, Tone.STRONG_NOTE if topic.paused else Tone.STRONG)
-        table.rows.append([title, one_or_number(seen.topic_shares[name]), topic.depth, *[None] * 5])
+        table.rows.append([title, one_or_number(snapshot.topic_shares[name]), topic.depth, *[None] * 5])
         for index, channel in enumerate(topic.channels):
-            places = seen.channel_shares[name, channel.channel_name]
+            places = snapshot.channel_shares[name, channel.channel_name]
             table.rows += _branch(channel, places, last=index == len(topic.channels) - 1)
     return table
 
@@ -214,15 +214,15 @@ def _branch(channel: ChannelStats, places: Places, *, last: bool) -> Iterator[Ro
         yield [twig + name, str(address), *numbers, client.remote_address, client.user_agent]
 
 
-def _tree_document(seen: ClusterSnapshot) -> Iterator[dict[str, object]]:
-    for topic in seen.totals.topics:
+def _tree_document(snapshot: ClusterSnapshot) -> Iterator[dict[str, object]]:
+    for topic in snapshot.totals.topics:
         name, channels = topic.topic_name, []
         for channel in topic.channels:
-            places = seen.channel_shares[name, channel.channel_name]
+            places = snapshot.channel_shares[name, channel.channel_name]
             counts = {key: getattr(channel, key) for key in ("depth", "in_flight_count", "deferred_count", "paused")}
             clients = [client_document(client, address) for address, client in _clients(places)]
             channels.append({"channel_name": channel.channel_name, "nodes": [*places], **counts, "clients": clients})
-        about = {"topic_name": name, "nodes": [*seen.topic_shares[name]], "depth": topic.depth}
+        about = {"topic_name": name, "nodes": [*snapshot.topic_shares[name]], "depth": topic.depth}
         yield about | {"paused": topic.paused, "channels": channels}
 
 
@@ -252,12 +252,12 @@ class Count:
 )
 def counter(cluster: Cluster, output: Output, watch: Watch, topic: str = topic_option) -> int:
     code = ExitCode.OK
-    for number, seen in enumerate(snapshots(cluster, *watch, topic)):
-        delivered = sum(channel.message_count for topic in seen.totals.topics for channel in topic.channels)
-        row = Count(seen.clock, seen.totals.message_count, delivered)
-        if seen.flows is not None:
-            row.ingress_rate, row.egress_rate, *_ = through(seen.flows)
+    for number, snapshot in enumerate(snapshots(cluster, *watch, topic)):
+        delivered = sum(channel.message_count for topic in snapshot.totals.topics for channel in topic.channels)
+        row = Count(snapshot.clock, snapshot.totals.message_count, delivered)
+        if snapshot.flows is not None:
+            row.ingress_rate, row.egress_rate, *_ = through(snapshot.flows)
         table = table_of(Count, [row], without=() if watch.interval else stat_tables.RATES)
         output.show(row, [table], number=number if watch.interval else None)
-        code = report(seen.errors)
+        code = report(snapshot.errors)
     return code

@@ -256,12 +256,16 @@ class TopView:
         """Add one snapshot of all nodes, with the flows of each."""
         self._answers = answers
         flows = summed(node_flows.values())
-        self._node_flows = {address: through(found) for address, found in node_flows.items()}
+        self._node_flows = {address: through(of_node) for address, of_node in node_flows.items()}
         self._flow = through(flows)
         nodes = values_of(answers).values()
         self._totals = Totals.over(nodes)
-        channels = [(topic, channel) for node in nodes for topic, channel in node.channels()]
-        lonely = Counter((topic, one.channel_name) for topic, one in channels if one.depth and not one.client_count)
+        lonely = Counter(
+            (topic, channel.channel_name)
+            for node in nodes
+            for topic, channel in node.channels()
+            if channel.depth and not channel.client_count
+        )
         trends: dict[Key, Trend] = {}
         self._rows = []
         for topic in self._totals.topics:
@@ -429,18 +433,19 @@ class TopView:
         return _fitted([*items, (" ", Tone.PLAIN), *((f"  {key}", Tone.FAINT) for key in _KEYS)], width)
 
     def _table(self) -> Table:
-        seen = ClusterSnapshot(self._answers, [])
+        snapshot = ClusterSnapshot(self._answers, [])
         if self.subject == CONSUMER:
-            table = stat_tables.client_table(seen, with_places=False, of=self.within)
-            asked = all(one.clients is not None for node in seen.nodes.values() for _, one in node.channels())
+            table = stat_tables.client_table(snapshot, with_places=False, of=self.within)
+            nodes = snapshot.nodes.values()
+            asked = all(channel.clients is not None for node in nodes for _, channel in node.channels())
             table.empty = "No consumers." if asked else "asking"
             return table
         if self.subject != "node":
             return self._row_table()
-        rows = stat_tables.node_rows(seen)
+        rows = stat_tables.node_rows(snapshot)
         for address, flow in self._node_flows.items():
             rows[address].ingress_rate, rows[address].egress_rate = flow.ingress, flow.egress
-        table = stat_tables.node_table(seen, rows, ("daemon", *stat_tables.LISTING))
+        table = stat_tables.node_table(snapshot, rows, ("daemon", *stat_tables.LISTING))
         table.total = None  # the first line has the sums
         return table
 
