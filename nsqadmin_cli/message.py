@@ -152,20 +152,20 @@ class Peeked(NamedTuple):
     size: int
 
 
-class Found(NamedTuple):
-    """The messages that a node or directory shows of a queue with `depth` messages, `on_disk` of them on disk."""
+class PeekedQueue(NamedTuple):
+    """The messages that a node or directory shows of a queue with `depth` messages, `backend_depth` of them on disk."""
 
     depth: int
     backend_depth: int
     messages: list[Peeked]
 
 
-def peek_at(node: Nsqd, topic: str, channel: str, count: int) -> Found | None:
+def peek_at(node: Nsqd, topic: str, channel: str, count: int) -> PeekedQueue | None:
     """The queued messages of a channel, or, if that is "", of the topic. None if it does not exist; NodeError."""
 
     @expecting("a list of messages")
-    def read(data: Any) -> Found:
-        queue = Found(int(data["depth"]), int(data["backend_depth"]), [])
+    def read(data: Any) -> PeekedQueue:
+        queue = PeekedQueue(int(data["depth"]), int(data["backend_depth"]), [])
         for row in data["messages"]:
             id = str(row["id"]).encode("utf-8", "surrogatepass")
             about = topic, int(row["timestamp"]), int(row["attempts"]), id, body_of(row), str(node.address)

@@ -327,8 +327,8 @@ def present(cluster: Cluster, answers: Answers[T], topic: str, channel: str = ""
 def show_rows(
     cluster: Cluster, output: Output, about: Mapping[str, object], kind: type, answers: Answers[Any], total: Any = None
 ) -> int:
-    """Shows the answers, which are rows of this kind, in JSON behind the keys of `about`; reports the errors, and
-    returns the exit code."""
+    """Shows the answers, which are rows of this kind, in JSON behind the keys of `about`, and with `dry_run` there that
+    nothing was done; reports the errors, and returns the exit code."""
     rows = rows_of(kind, answers)
     end = [Line.of("Nothing was done.")] if about.get("dry_run") else []
     output.show({**about, "nodes": rows}, [table_of(kind, rows, total=total), *end])

@@ -198,9 +198,10 @@ def as_json(value: object) -> Any:
         return {key: as_json(member) for key, member in value.items()}
     kind: Any = type(value)
     if dataclasses.is_dataclass(kind) and kind.__str__ is object.__str__:
-        members = ((key, getattr(value, key.name)) for key in _keys_of(kind))
+        members = ((row_field, getattr(value, row_field.name)) for row_field in _keys_of(kind))
         return {
-            key.name: None if member == "" and key.metadata.get("null") else as_json(member) for key, member in members
+            row_field.name: None if member == "" and row_field.metadata.get("null") else as_json(member)
+            for row_field, member in members
         }
     return str(value)
 
@@ -210,7 +211,7 @@ _SIMPLE = (str, int, float, type(None))
 
 def described(name: str, what: str, kind: type) -> str:
     """`name` and its meaning, with the keys of a kind of rows, for the help of a command: lines of 80 columns."""
-    helps = ((key.name, key.metadata.get("help")) for key in _keys_of(kind))
+    helps = ((row_field.name, row_field.metadata.get("help")) for row_field in _keys_of(kind))
     keys = ", ".join(f"{name} ({help})" if help else name for name, help in helps)
     return textwrap.fill(f"{what}: {keys}", 78, initial_indent=f"{name:8} ", subsequent_indent=" " * 9) + "\n"
 

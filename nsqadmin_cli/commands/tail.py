@@ -30,9 +30,9 @@ from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.message import (
     DOCUMENT,
     MOST,
-    Found,
     MessageRow,
     Peeked,
+    PeekedQueue,
     message_blocks,
     message_table,
     peek_at,
@@ -217,14 +217,14 @@ def peek(
     Only gnsqd supports this over HTTP. --data-path reads the queues on disk of gnsqd or nsqd, also while it runs. The
     daemon writes all other messages to disk when it exits.
     """
-    answers: dict[str, Found | NodeError | None]
+    answers: dict[str, PeekedQueue | NodeError | None]
     if data_path is not None:
         answers, errors = {data_path: _look_at_files(data_path, topic, channel or "", count)}, []
     else:
         asked = cluster.ask(lambda node: peek_at(node, topic, channel or "", count))
         answers = {str(address): answer for address, answer in asked.items()}
         errors = [*cluster.lookupd_errors, *errors_of(asked)]
-    queues = {address: answer for address, answer in answers.items() if isinstance(answer, Found)}
+    queues = {address: answer for address, answer in answers.items() if isinstance(answer, PeekedQueue)}
     if not queues:
         if not errors or None in answers.values():
             raise no_such(cluster, errors, topic, channel or "")
@@ -234,7 +234,7 @@ def peek(
     return report(errors)
 
 
-def _look_at_files(path: str, topic: str, channel: str, count: int) -> Found:
+def _look_at_files(path: str, topic: str, channel: str, count: int) -> PeekedQueue:
     queues = list_directory(path).select(topic, channel)
     if (queue := next((queue for queue in queues if queue.channel == channel), None)) is None:
         raise NotFound(f"{path} does not have the {f'channel {channel} of {topic}' if channel else f'topic {topic}'}")
@@ -242,10 +242,10 @@ def _look_at_files(path: str, topic: str, channel: str, count: int) -> Found:
     records = (item for _, item in read_queue(queue, plan, DEFAULT_MAX_MSG_SIZE) if isinstance(item, Record))
     messages = [MessageRow(topic, *decode_record(record.payload), path) for record in islice(records, count)]
     depth = len(messages) if plan.meta is None else plan.meta.depth
-    return Found(depth, depth, [Peeked(message, True, len(message.body)) for message in messages])
+    return PeekedQueue(depth, depth, [Peeked(message, True, len(message.body)) for message in messages])
 
 
-def _peek_blocks(queues: dict[str, Found], topic: str, channel: str | None, as_hex: bool) -> Iterator[Block]:
+def _peek_blocks(queues: dict[str, PeekedQueue], topic: str, channel: str | None, as_hex: bool) -> Iterator[Block]:
     for number, (address, queue) in enumerate(queues.items()):
         if number:
             yield Line()
@@ -262,13 +262,13 @@ def _peek_blocks(queues: dict[str, Found], topic: str, channel: str | None, as_h
             yield from message_blocks(peeked.message, [(age, Tone.FAINT), place], as_hex=as_hex)
 
 
-def _peek_document(answers: dict[str, Found | NodeError | None]) -> dict[str, Any]:
+def _peek_document(answers: dict[str, PeekedQueue | NodeError | None]) -> dict[str, Any]:
     known = {address: answer for address, answer in answers.items() if answer is not None}
     failed = {"depth": None, "backend_depth": None}
     nodes = by_node(known, lambda queue: {"depth": queue.depth, "backend_depth": queue.backend_depth}, failed)
     messages = [
         {"node": address, "on_disk": peeked.on_disk, "size": peeked.size} | peeked.message.document()
         for address, answer in known.items()
-        for peeked in (answer.messages if isinstance(answer, Found) else ())
+        for peeked in (answer.messages if isinstance(answer, PeekedQueue) else ())
     ]
     return {"nodes": nodes, "messages": messages}

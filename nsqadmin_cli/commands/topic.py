@@ -53,21 +53,21 @@ def show(cluster: Cluster, output: Output, topic: str) -> int:
     node is not registered. If gnsqd keeps the messages of the topic for a rewind, a table shows how many, and the
     limits."""
     snapshot = take_snapshot(cluster, topic=topic)
-    producers, errors = _producers(cluster, topic)
+    listed, errors = _listed_addresses(cluster, topic)
     if topic not in snapshot.topic_shares:
-        if producers is not None and not errors and operations.is_listed(cluster, topic):
+        if listed is not None and not errors and operations.is_listed(cluster, topic):
             more = "but nsqlookupd still lists it: gnsqadmin topic delete removes it there"
             raise not_found(f"the topic {topic}, {more}", snapshot.errors)
         raise no_such(cluster, [*snapshot.errors, *errors], topic)
     whole, shares = snapshot.totals.topics[0], snapshot.topic_shares[topic]
     facts = {"topic": Cell(topic, Tone.STRONG), **stat_tables.topic_facts(whole, shares)}
-    if lost := [str(address) for address in shares if producers is not None and str(address) not in producers]:
+    if lost := [str(address) for address in shares if listed is not None and str(address) not in listed]:
         facts["not found"] = Cell(f"nsqlookupd does not send consumers to {', '.join(lost)}", Tone.NOTE)
     channels = stat_tables.channel_table(snapshot, with_topic=False)
     channels.empty = "No channels: messages are queued in the topic until there is one."
     count = Line.of(plural(len(channels.rows), "channel"), Tone.STRONG)
     nodes = stat_tables.share_documents(
-        snapshot, shares, "topic", found=lambda at: None if producers is None else str(at) in producers
+        snapshot, shares, "topic", found=lambda at: None if listed is None else str(at) in listed
     )
     table = stat_tables.share_table(snapshot, shares, whole)
     kept, failures = _retention(cluster, topic, [Nsqd(address, cluster.http) for address in shares])
@@ -116,18 +116,18 @@ def range_(
     return show_rows(cluster, output, {"topic": topic, "channel": channel, "at": at}, RangeRow, answers, "all")
 
 
-def _producers(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeError]]:
+def _listed_addresses(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeError]]:
     """The addresses that nsqlookupds send consumers of the topic to, None without nsqlookupds; and their errors."""
     if not cluster.lookupds:
         return None, []
-    producers: set[str] = set()
+    addresses: set[str] = set()
     errors: list[NodeError] = []
     for answer in cluster.ask_lookupds(lambda lookupd: lookupd.lookup(topic)).values():
         if not isinstance(answer, NodeError):
-            producers |= {str(address) for address, _ in located(answer)}
+            addresses |= {str(address) for address, _ in located(answer)}
         elif not (isinstance(answer, NodeRefused) and answer.code == "TOPIC_NOT_FOUND"):
             errors.append(answer)
-    return producers, errors
+    return addresses, errors
 
 
 @operation_command(

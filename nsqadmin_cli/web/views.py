@@ -12,7 +12,7 @@ from nsqadmin_cli.commands.nodes import Listed
 from nsqadmin_cli.diagnosis.examination import Severity
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.message import MOST, Found, Peeked, clock, hex_lines, peek_at, pretty_lines
+from nsqadmin_cli.message import MOST, Peeked, PeekedQueue, clock, hex_lines, peek_at, pretty_lines
 from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, backlog, through
 from nsqadmin_cli.stat_tables import LISTING, RATES, NodeRow, Value, count
 from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, table_of
@@ -62,7 +62,7 @@ def _topic_row(topic: TopicStats, flow: Flow | None, finished: float | None) -> 
     elif paused := sum(channel.paused for channel in channels):
         state = Cell(f"{plural(paused, 'channel')} paused", Tone.NOTE)
     elif unserved := sum(1 for channel in channels if backlog(channel) and not channel.client_count):
-        state = Cell(f"{plural(unserved, 'channel')} without clients", Tone.BAD)
+        state = Cell(f"{plural(unserved, 'channel')} not consumed", Tone.BAD)
     return TopicRow(
         topic.topic_name,
         flow.ingress if flow else None,
@@ -420,7 +420,7 @@ def peek(site: Site, request: Request) -> Page:
     if not topic or not number.isdecimal() or not 0 < int(number[:9]) <= MOST:
         raise HTTPError(400, f"a topic is needed, and a count of 1 to {MOST}")
     answers = site.cluster.ask(lambda nsqd: peek_at(nsqd, topic, channel, int(number)))
-    queues = {at: answer for at, answer in answers.items() if isinstance(answer, Found)}
+    queues = {at: answer for at, answer in answers.items() if isinstance(answer, PeekedQueue)}
     errors = [error for error in answers.values() if isinstance(error, NodeError)]
     if not queues and not errors:
         raise NotFound(f"no node has the {f'channel {channel} in the topic {topic}' if channel else f'topic {topic}'}")

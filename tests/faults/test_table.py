@@ -73,4 +73,4 @@ def test_table_in_the_documentation_has_every_fault_daemon_and_option() -> None:
 
 def test_readme_has_an_excerpt_of_it() -> None:
     lost = [row.split(" | ")[1] for row in table("README.md")[2:]]
-    assert lost == ["88%", "34%", "88%", "7%", "none in 500", "none in 500"]
+    assert lost == ["88%", "34%", "88%", "7%", "none in 500 kills", "none in 500 kills"]

@@ -29,7 +29,7 @@ def test_every_view_of_a_node(gnsqd: Daemon) -> None:
     wait_for(gnsqd, "orders", "mail", depth=1)
     address = "{}:{}".format(*gnsqd.http_address)
     app = App([address])
-    assert "orders 0 1 0 0 1 1 0 1 channel without clients" in app.page("/")
+    assert "orders 0 1 0 0 1 1 0 1 channel not consumed" in app.page("/")
     assert "mail" in app.page("/topics/orders")
     assert "depth 1" in app.page("/topics/orders/mail")
     assert address in app.page("/nodes")

@@ -67,15 +67,18 @@ def excerpt(lines: str) -> str:
     measured = {(fault, daemon, options): [*map(int, counts[:3])] for fault, daemon, options, *counts in cells(lines)}
     shown = []
     for daemon, options in dict.fromkeys(key[1:] for key in measured):
-        figures = [measured.get((row.fault, daemon, options)) for row in (KILL, POWER)]
+        kills, cuts = (measured.get((row.fault, daemon, options)) for row in (KILL, POWER))
         name = daemon if options == "default" else f"{daemon} {options}"
-        shown.append((name, *(lost(*known) if known else "not measured" for known in figures)))
+        shown.append((name, lost(kills, "kills"), lost(cuts, "power cuts")))
     return table(("daemon", "lost by SIGKILL", "lost by a power cut"), shown)
 
 
-def lost(times: int, acknowledged: int, count: int) -> str:
-    """`count` messages, each missing in one of two channels."""
-    return f"{count / acknowledged / 2:.0%}" if count else f"none in {times}"
+def lost(counts: Sequence[int] | None, what: str) -> str:
+    """The share of messages that is lost: each may be missing in two channels."""
+    if counts is None:
+        return "not measured"
+    times, acknowledged, count = counts
+    return f"{count / acknowledged / 2:.0%}" if count else f"none in {times} {what}"
 
 
 def write(lines: str) -> None:
