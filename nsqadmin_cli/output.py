@@ -60,15 +60,18 @@ class Output:
             case OutputFormat.CSV:
                 self._csv(_made(rows) if rows else next(block for block in _made(blocks) if isinstance(block, Table)))
             case OutputFormat.TABLE:
-                from nsqadmin_cli.render import show_blocks, show_row  # imported late: it loads slowly
-
-                match made := _made(blocks):
-                    case [Table(rows=[_]) as table] if number is not None:
-                        show_row(table, number)
-                    case _:
-                        show_blocks(made)
+                self._tables(_made(blocks), number)
         if number is not None and sys.stdout is not None:  # it may be closed
             sys.stdout.flush()
+
+    def _tables(self, blocks: Sequence[Block], number: int | None) -> None:
+        from nsqadmin_cli.render import show_blocks, show_row  # imported late: it loads slowly
+
+        match blocks:
+            case [Table(rows=[_]) as table] if number is not None:
+                show_row(table, number)
+            case _:
+                show_blocks(blocks)
 
     def _csv(self, table: Table) -> None:
         import csv  # imported late: few need it
@@ -143,22 +146,19 @@ def collected(texts: list[str]) -> Iterator[None]:
         _COLLECTED.reset(token)
 
 
-def note(text: str) -> None:
+def note(text: str, label: str = "") -> None:
+    """Print a line on standard error."""
     if (texts := _COLLECTED.get()) is not None:
         texts.append(text)
     else:
-        click.echo(printable(text, 2000), err=True)
+        click.echo(label + printable(text, 2000), err=True)
 
 
 def report(errors: Iterable[Exception]) -> ExitCode:
     """Print a line on standard error for each; returns the exit code."""
     code = ExitCode.OK
-    texts = _COLLECTED.get()
     for error in errors:
-        if texts is not None:
-            texts.append(str(error))
-        else:
-            click.echo(f"Error: {printable(str(error), 2000)}", err=True)
+        note(str(error), "Error: ")
         code = ExitCode.FAILED
     return code
 

@@ -250,6 +250,12 @@ class ClusterSnapshot:
         )
         return {key: dict(shares) for key, shares in grouped(placed).items()}
 
+    @cached_property
+    def topic_flows(self) -> dict[str, Flow]:
+        """Of each topic, what is published to it, and finished in its channels; {} without flows."""
+        parts = grouped((key[0], (key, flow)) for key, flow in (self.flows or {}).items())
+        return {topic: through(dict(flows)) for topic, flows in parts.items()}
+
     @property
     def errors(self) -> list[NodeError]:
         return [*self.lookupd_errors, *errors_of(self.answers)]

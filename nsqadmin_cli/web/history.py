@@ -64,19 +64,16 @@ class History:
         """Adds a snapshot with an answer, and forgets topics and channels that it does not have."""
         if not snapshot.nodes:
             return
-        step, flows = _step_of(snapshot.moment), snapshot.flows
-        whole = None if flows is None else through(flows)
+        step, flows = _step_of(snapshot.moment), snapshot.flows or {}
+        whole = None if snapshot.flows is None else through(flows)
         values: dict[Key, tuple[int, Flow | None]] = {("", ""): (snapshot.totals.depth, whole)}
         for topic in snapshot.totals.topics:
-            name, depth, egress = topic.topic_name, topic.depth, 0.0
+            name, depth = topic.topic_name, topic.depth
             for channel in topic.channels:
                 key = name, channel.channel_name
-                flow = None if flows is None else flows.get(key, Flow())
-                values[key] = channel.depth, flow
+                values[key] = channel.depth, flows.get(key)
                 depth += channel.depth
-                egress += flow.egress if flow else 0.0
-            ingress = None if flows is None else flows.get((name, ""), Flow()).ingress
-            values[name, ""] = depth, None if ingress is None else Flow(ingress, egress)
+            values[name, ""] = depth, snapshot.topic_flows.get(name)
         self._series = {key: series for key, series in self._series.items() if key in values}
         for key, (depth, flow) in values.items():
             series = self._series.get(key)

@@ -14,7 +14,7 @@ import click
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.message import MOST
-from nsqadmin_cli.output import Confirm, Made, Output, collected
+from nsqadmin_cli.output import Confirm, Output, collected
 from nsqadmin_cli.table import ALWAYS, Block, Grid, Paragraph, Table
 from nsqadmin_cli.units import plural, printable
 from nsqadmin_cli.web.http import HTTPError, Request, Response
@@ -41,15 +41,8 @@ class Shown(Output):
         super().__init__()
         self.blocks: list[Block] = []
 
-    def show(
-        self,
-        document: object,
-        blocks: Made[Sequence[Block]],
-        rows: Made[Table] | None = None,
-        *,
-        number: int | None = None,
-    ) -> None:
-        self.blocks += blocks() if callable(blocks) else blocks
+    def _tables(self, blocks: Sequence[Block], number: int | None) -> None:
+        self.blocks += blocks
 
 
 class Planned(Exception):

@@ -52,7 +52,7 @@ class TopicRow:
     state: Value = column("state", keep=9)
 
 
-def _topic_row(topic: TopicStats, flow: Flow | None, finished: float | None) -> TopicRow:
+def _topic_row(topic: TopicStats, flow: Flow | None) -> TopicRow:
     channels = topic.channels
     depth = sum(channel.depth for channel in channels)
     clients = sum(channel.client_count for channel in channels)
@@ -66,7 +66,7 @@ def _topic_row(topic: TopicStats, flow: Flow | None, finished: float | None) -> 
     return TopicRow(
         topic.topic_name,
         flow.ingress if flow else None,
-        finished,
+        flow.egress if flow else None,
         topic.depth,
         depth,
         sum(channel.in_flight_count for channel in channels),
@@ -105,31 +105,21 @@ def overview(site: Site, request: Request) -> Page:
             else _topic(site, request, name)
         )
     snapshot, view = site.snapshot(request), _view(request)
-    flows = snapshot.flows
-    finished: dict[str, float] = {}
-    for (topic, channel), flow in (flows or {}).items():
-        finished[topic] = finished.get(topic, 0.0) + (flow.egress if channel else 0.0)
     topics = [stats for stats in snapshot.totals.topics if _matches(stats, view.find)]
-    rows = [
-        _topic_row(stats, flows.get((stats.topic_name, "")), finished.get(stats.topic_name))
-        if flows
-        else _topic_row(stats, None, None)
-        for stats in topics
-    ]
+    rows = [_topic_row(stats, snapshot.topic_flows.get(stats.topic_name)) for stats in topics]
     table = table_of(
         TopicRow, rows, empty="No topic matches." if view.find else "No topics yet: publishing creates one."
     )
     diagnosis = site.monitor.diagnosis.latest()
     findings = diagnosis.findings if diagnosis else ()
     urgent = [finding for finding in findings if finding.severity is not Severity.NOTE][:_FINDINGS]
-    totals, whole = snapshot.totals, through(flows) if flows is not None else None
     return Page(
         "overview.html",
         {
             **_common(site, snapshot),
             "title": "Overview",
-            "totals": totals,
-            "flow": whole and (units.rate(whole.ingress), units.rate(whole.egress)),
+            "totals": snapshot.totals,
+            "flow": _rates(None if snapshot.flows is None else through(snapshot.flows)),
             "nodes_up": len(snapshot.nodes),
             "nodes": len(snapshot.answers),
             "charts": _charts(site),
@@ -203,7 +193,7 @@ def _topic(site: Site, request: Request, name: str) -> Page:
             "topic": name,
             "whole": whole,
             "facts": rows,
-            "flow": _topic_rates(snapshot, name),
+            "flow": _rates(snapshot.topic_flows.get(name)),
             "paused": _paused(shares),
             "channel_depth": sum(channel.depth for channel in whole.channels) if whole is not None else 0,
             "charts": _charts(site, name),
@@ -231,16 +221,7 @@ def _paused(shares: stat_tables.Shares) -> str:
     return ("all" if paused == len(shares) else "some") if paused else ""
 
 
-def _topic_rates(snapshot: ClusterSnapshot, name: str) -> tuple[str, str] | None:
-    """The messages per second published to a topic, and finished in its channels."""
-    if snapshot.flows is None:
-        return None
-    whole = through({key: flow for key, flow in snapshot.flows.items() if key[0] == name})
-    return units.rate(whole.ingress), units.rate(whole.egress)
-
-
-def _rates(snapshot: ClusterSnapshot, key: tuple[str, str]) -> tuple[str, str] | None:
-    flow = (snapshot.flows or {}).get(key)
+def _rates(flow: Flow | None) -> tuple[str, str] | None:
     return None if flow is None else (units.rate(flow.ingress), units.rate(flow.egress))
 
 
@@ -273,7 +254,7 @@ def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
             "channel": name,
             "whole": channel,
             "facts": rows,
-            "flow": _rates(snapshot, (topic, name)),
+            "flow": _rates(flow),
             "has_dead_letters": dead_letter_topic(topic, name) in snapshot.topic_shares,
             "paused": _paused(shares),
             "charts": _charts(site, topic, name),
