@@ -16,6 +16,7 @@ from kit.daemons import Daemon, own_command
 from kit.http_api import Answer, ask, chunked, head, message, normal, whole_answer
 from kit.nsq_client import mpub_body
 from kit.pairs import Pair, difference, running_pair
+from kit.traffic import wait_for
 
 LIMITS = ["--max-msg-size=10", "--max-body-size=40", "--max-req-timeout=1h"]
 
@@ -215,6 +216,8 @@ def ask_row(nsqd: Daemon, row: Row, topic: str) -> Answer:
     for line in row.before:
         method, target = line.replace("{t}", topic).split(" ")
         assert nsqd.http(method, target, b"x")[0] == 200, line
+    if row.before == FILL_CHANNEL:  # emptying either part would leave what is on its way between them
+        wait_for(nsqd, topic, "c", depth=1)
     body = row.body.replace(b"{t}", topic.encode())
     request = head(row.request.replace("{t}", topic), *(row.headers or [f"Content-Length: {len(body)}"])) + body
     return answer(nsqd, request)
