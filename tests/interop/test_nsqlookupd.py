@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from interop.cluster import Pretender, is_registered
-from kit.daemons import eventually, free_port
+from kit.daemons import Daemon, eventually, free_port
 from kit.exposition import labels, series
 from kit.handover import saved_topics
 from kit.lookupds import Lookupd
@@ -20,6 +20,11 @@ from kit.nsq_client import Client, sized
 from kit.traffic import DaemonFactory, create, post, publish, wait_for
 
 pytestmark = pytest.mark.peer
+
+
+def is_known(lookupd: Lookupd, nsqd: Daemon) -> None:
+    """Wait until `nsqd` would ask for the channels of a new topic: IDENTIFY was answered."""
+    eventually(lambda: f"LOOKUPD({lookupd.tcp_address}): peer info" in nsqd.log(), "nsqlookupd known")
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -70,7 +75,7 @@ def test_new_topic_begins_with_the_channels_that_nsqlookupd_knows(
     peers = [start_lookupd(), start_lookupd()]
     nsqd = nsqd_factory(*(peer.flag for peer in peers))
     for peer, channels in zip(peers, (["b", "a", "e%23ephemeral"], ["c", "b"]), strict=True):
-        eventually(peer.producers)
+        is_known(peer, nsqd)
         for channel in channels:
             peer.ask(f"/channel/create?topic=t&channel={channel}", "POST")
     publish(nsqd, "t", b"x")
@@ -145,7 +150,7 @@ def test_lying_nsqlookupds_delay_neither_publishers_nor_metadata_nor_others(
     with ExitStack() as stack:
         flags = [stack.enter_context(Pretender(lie)).flag for lie in lies]
         nsqd = gnsqd_factory("--http-client-request-timeout=2s", *flags, lookupd.flag)
-        eventually(lookupd.producers)
+        is_known(lookupd, nsqd)
         eventually(lambda: f"HTTPPort:{silent_port} " in nsqd.log())
         started = time.monotonic()
         with Client(nsqd.tcp_address) as client:
