@@ -61,6 +61,10 @@ class Totals(_Sums):  # type: ignore[misc]
         sums |= {name: sum(map(attrgetter(name), [*topics, *channels])) for name in ("depth", "backend_depth")}
         return cls(topic_count=len(topics), channel_count=len(channels), **sums, topics=topics)
 
+    def topic(self, name: str) -> TopicStats | None:
+        """Returns the sums of one topic, None if no node has it."""
+        return next((topic for topic in self.topics if topic.topic_name == name), None)
+
 
 def _topic(rows: Sequence[TopicStats]) -> TopicStats:
     name = attrgetter("channel_name")

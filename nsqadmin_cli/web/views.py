@@ -164,7 +164,7 @@ def _unknown(snapshot: ClusterSnapshot, what: str, name: str, known: Sequence[st
 
 def _topic(site: Site, request: Request, name: str) -> Page:
     snapshot, listed = site.snapshot(request), _listed(site, name)
-    whole = next((topic for topic in snapshot.totals.topics if topic.topic_name == name), None)
+    whole = snapshot.totals.topic(name)
     if whole is None and listed is None:
         raise _unknown(snapshot, f"the topic {name}", name, list(snapshot.topic_shares))
     rows: list[tuple[str, str, str]] = []
@@ -231,7 +231,7 @@ def channel(site: Site, request: Request) -> Page:
 
 def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
     snapshot = site.snapshot(request)
-    whole = next((stats for stats in snapshot.totals.topics if stats.topic_name == topic), None)
+    whole = snapshot.totals.topic(topic)
     channels = whole.channels if whole is not None else ()
     channel = next((stats for stats in channels if stats.channel_name == name), None)
     if channel is None:
@@ -450,7 +450,7 @@ def tail(site: Site, request: Request) -> Page:
     if site.security.read_only:
         raise HTTPError(403, "This page is read-only, and live messages need a temporary channel.")
     snapshot = site.snapshot(request)
-    whole = next((topic for topic in snapshot.totals.topics if topic.topic_name == name), None)
+    whole = snapshot.totals.topic(name)
     if whole is None:
         raise _unknown(snapshot, f"the topic {name}", name, list(snapshot.topic_shares))
     values: dict[str, Any] = {"title": f"Live messages of {printable(name, 64)}", "topic": name, "messages": []}
