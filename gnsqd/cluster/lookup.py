@@ -1,18 +1,24 @@
 """Registers topics and channels with every nsqlookupd, and asks them for the channels of a new topic. Each has its own
-lookupLoop with a queue of events, so that one that is slow, dead or faulty does not delay the others."""
+lookupLoop with a queue of events, so that one that is slow, dead or faulty does not delay the others.
+
+A name is one peer, which dials the addresses of the name in turn, as nsqd does. If the name has several addresses of
+one family, these are the peers instead. Addresses of both families are not: they may be those of one nsqlookupd.
+"""
 
 import json
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
-from gevent import Greenlet, joinall, killall
+from gevent import Greenlet, joinall, killall, sleep
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
-from gnsqd.cluster.lookup_peer import LookupdInfo, LookupPeer
+from gnsqd.cluster.lookup_peer import CONNECT_TIMEOUT, LookupdInfo, LookupPeer
 from gnsqd.hub.cooperative import Spawn
+from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
-from gnsqd.net.addresses import join_host_port
+from gnsqd.net.addresses import format_address, join_host_port, split_host_port
+from gnsqd.net.dial import is_name, look_up, reason
 from gnsqd.options import Options
 from gnsqd.shared.errors import HTTPClientError
 from gnsqd.shared.names import is_valid_name
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
     from gnsqd.cluster.http_client import HTTPClient
 
 MAX_CHANNELS_BODY = 256 * 1024  # bytes; more would keep everybody waiting while it is parsed
+RESOLVE_INTERVAL = 60.0  # seconds until names are looked up again
+RESOLVE_PAUSE = 1.0  # the same when a peer failed; many may fail, and often
 
 
 class Lookup:
@@ -34,17 +42,22 @@ class Lookup:
         self._spawn = spawn
         self._http: HTTPClient | None = None
         self._peers: dict[str, LookupPeer] = {}
+        self._addresses: dict[str, list[str]] = {}  # of each name that has several
+        self._resolver: Greenlet[..., None] | None = None
+        self._resolver_doorbell = Doorbell()
         self._queries: set[Greenlet[..., None]] = set()
 
     def stop(self) -> None:
         """Closes all connections; pending queries for channels return without them. Yields."""
         self._log.info("LOOKUP: closing")
         loops = [peer.loop for peer in self._peers.values()]
+        loops += [] if self._resolver is None else [self._resolver]
         self._peers.clear()
         killall([*loops, *self._queries])
 
     def connect(self) -> None:
-        """Connects to the nsqlookupds of the options, and disconnects from others. Never yields."""
+        """Connects to the nsqlookupds of the options, and disconnects from others. Never yields: names are looked up
+        later."""
         options = self._options
         addresses = options.nsqlookupd_tcp_addresses or []
         if addresses and self._http is None:
@@ -52,6 +65,16 @@ class Lookup:
 
             timeouts = options.http_client_connect_timeout, options.http_client_request_timeout
             self._http = HTTPClient(*timeouts, MAX_CHANNELS_BODY)
+        self._update_peers()
+        if self._resolver is not None:
+            self._resolver_doorbell.ring()
+        elif any(map(is_name, addresses)):
+            self._resolver = self._spawn("resolveLoop", self._resolve_loop)
+
+    def _update_peers(self) -> None:
+        options = self._options
+        given = options.nsqlookupd_tcp_addresses or []
+        addresses = dict.fromkeys(address for each in given for address in self._addresses.get(each, [each]))
         topology = {"topology_region": options.topology_region, "topology_zone": options.topology_zone}
         for address in [address for address in self._peers if address not in addresses]:
             self._log.info("LOOKUP(%s): removing peer", address)
@@ -67,9 +90,36 @@ class Lookup:
                     **(topology if options.has_topology else {}),
                     "version": NSQD_VERSION,
                 }
-                peer = LookupPeer(address, identity, self._registrations, options.max_body_size, self._log)
+                functions = self._registrations, self._resolver_doorbell.ring
+                peer = LookupPeer(address, identity, *functions, options.max_body_size, self._log)
                 peer.loop = self._spawn(f"lookupLoop:{address}", peer.lookupLoop)
                 self._peers[address] = peer
+
+    def _resolve_loop(self) -> None:
+        while True:
+            names = list(filter(is_name, self._options.nsqlookupd_tcp_addresses or []))
+            self._addresses = {name: self._addresses[name] for name in names if name in self._addresses}
+            for name in names:
+                self._resolve(name)
+            sleep(RESOLVE_PAUSE)
+            self._resolver_doorbell.wait(RESOLVE_INTERVAL)
+
+    def _resolve(self, name: str) -> None:
+        """Looks a name up, and connects to its addresses if it has several. If that fails, the peers stay. Yields."""
+        families: dict[int, set[str]] = {}
+        try:
+            for family, _, _, _, address in look_up(*split_host_port(name), CONNECT_TIMEOUT):
+                families.setdefault(family, set()).add(format_address(address))
+        except (OSError, ValueError) as error:
+            if name in self._addresses:  # otherwise its peer logs the same
+                self._log.warn("LOOKUP(%s): keeping its addresses - %s", name, reason(error))
+            return
+        addresses = max(map(sorted, families.values()), key=len)
+        if len(addresses) > 1:
+            self._addresses[name] = addresses
+        else:
+            self._addresses.pop(name, None)
+        self._update_peers()
 
     def connected(self) -> dict[str, bool]:
         """Returns, for each nsqlookupd by address, True if it is connected and has all registrations."""

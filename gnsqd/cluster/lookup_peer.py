@@ -60,10 +60,17 @@ class LookupdInfo(NamedTuple):
 
 class LookupPeer:
     """Owns the connection to the nsqlookupd at `address`; one greenlet at a time may use it. `identity` has the fields
-    of IDENTIFY, `registrations()` returns what to register and never yields, `loop` is the greenlet of lookupLoop."""
+    of IDENTIFY, `registrations()` returns what to register, `note_failure()` is called when a command failed; neither
+    yields. `loop` is the greenlet of lookupLoop."""
 
     def __init__(
-        self, address: str, identity: dict[str, object], registrations: Registrations, max_body_size: int, log: Logger
+        self,
+        address: str,
+        identity: dict[str, object],
+        registrations: Registrations,
+        note_failure: Callable[[], None],
+        max_body_size: int,
+        log: Logger,
     ) -> None:
         self.address = address
         self.info = LookupdInfo()  # kept when the connection breaks
@@ -71,6 +78,7 @@ class LookupPeer:
         self.connected = False  # and all that there was when the connection was made is registered
         self._identity = dumps(dict(sorted(identity.items()))).encode()
         self._registrations = registrations
+        self._note_failure = note_failure
         self._max_answer = min(max_body_size, _MAX_ANSWER)
         self._log = log
         self._socket: Socket | None = None
@@ -118,6 +126,7 @@ class LookupPeer:
             self.command(command)
         except LookupdError as error:
             self._log.error("LOOKUPD(%s): %s - %s", self.address, error.command or command or "connect", error)
+            self._note_failure()
             if not connected:
                 self._events.clear()
             elif error.ended:  # it was restarted, perhaps, and the next PING would be long in coming

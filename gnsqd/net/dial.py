@@ -37,7 +37,7 @@ def dial(host: str, port: str, timeout: float | None) -> Socket:
     bound the look-up of the name, and then the connecting: each of several addresses has its share. Yields."""
     where = f"dial tcp {join_host_port(host, port)}"
     try:
-        addresses = _look_up(host, port, timeout)
+        addresses = look_up(host, port, timeout)
     except (OSError, ValueError) as error:
         raise OSError(f"{where}: {reason(error)}") from error
     failure = OSError("no address")
@@ -70,7 +70,20 @@ def _connect(sock: Socket, address: Any, timeout: float | None) -> Socket:
     return sock
 
 
-def _look_up(host: str, port: str, timeout: float | None) -> list[Any]:
+def is_name(address: str) -> bool:
+    """True if the host of `host:port` is not a number, so that it has to be looked up. Never yields."""
+    try:
+        socket.getaddrinfo(split_host_port(address)[0], None, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        return True
+    except ValueError:  # it is not an address
+        pass
+    return False
+
+
+def look_up(host: str, port: str, timeout: float | None) -> list[Any]:
+    """Returns all addresses of a host as getaddrinfo(3) does, the best first, within `timeout` seconds. Raises OSError,
+    or ValueError if that is not a host or a port. Yields, unless the host is a number."""
     if port.isdecimal() and int(port) > HIGHEST_PORT:
         raise ValueError("invalid port")
     host = host or "localhost"

@@ -35,27 +35,36 @@ def own_lookupd_command() -> list[str]:
 
 class Lookupd:
     """One nsqlookupd by its command, not started yet; `with` starts and ends it. After `kill` or `terminate`, `start`
-    begins again on the same `ports`, of TCP and HTTP, knowing nothing; for 0 it is one that nobody else gets."""
+    begins again on the same `ports` of `host`, of TCP and HTTP, knowing nothing; for 0 it is one that nobody else gets.
+    """
 
-    def __init__(self, command: Sequence[str], directory: Path, *flags: str, ports: tuple[int, int] = (0, 0)) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        directory: Path,
+        *flags: str,
+        ports: tuple[int, int] = (0, 0),
+        host: str = "127.0.0.1",
+    ) -> None:
         self._command = list(command)
         self._directory = directory
         self._flags = flags
+        self._host = host
         self._log = directory / "nsqlookupd.log"
         self._ports = dict(zip(("tcp", "http"), (str(port or free_port()) for port in ports), strict=True))
         self.process: subprocess.Popen[bytes] | preloaded.Process | None = None
 
     def start(self) -> "Lookupd":
         self._directory.mkdir(parents=True, exist_ok=True)
-        flags = [f"--{kind}-address=127.0.0.1:{port}" for kind, port in self._ports.items()]
-        flags = ["--broadcast-address=127.0.0.1", *flags, *self._flags]
+        flags = [f"--{kind}-address={self._host}:{port}" for kind, port in self._ports.items()]
+        flags = [f"--broadcast-address={self._host}", *flags, *self._flags]
         with self._log.open("wb") as log, open(os.devnull, "rb") as nothing:
             if Daemon.preloaded and preloaded.can_start(self._command):
                 self.process = preloaded.start(self._command, flags, stdin=nothing, stdout=log, stderr=log)
             else:
                 self.process = subprocess.Popen([*self._command, *flags], stdin=nothing, stdout=log, stderr=log)
         for kind in self._ports:
-            line = re.compile(rf"\b{kind.upper()}: listening on 127\.0\.0\.1:(\d+)$", re.MULTILINE)
+            line = re.compile(rf"\b{kind.upper()}: listening on {re.escape(self._host)}:(\d+)$", re.MULTILINE)
             found = eventually(lambda line=line: self._running() and line.search(self.log()))  # type: ignore[misc]
             self._ports[kind] = found[1]
         if self._command == REAL_COMMAND:
@@ -99,15 +108,15 @@ class Lookupd:
 
     @property
     def tcp_address(self) -> str:
-        return f"127.0.0.1:{self._ports['tcp']}"
+        return f"{self._host}:{self._ports['tcp']}"
 
     @property
     def http_address(self) -> str:
-        return f"127.0.0.1:{self._ports['http']}"
+        return f"{self._host}:{self._ports['http']}"
 
     def connect(self, kind: str = "tcp") -> socket.socket:
         """A connection to the address of TCP or HTTP."""
-        return socket.create_connection(("127.0.0.1", int(self._ports[kind])), DEADLINE)
+        return socket.create_connection((self._host, int(self._ports[kind])), DEADLINE)
 
     @property
     def flag(self) -> str:

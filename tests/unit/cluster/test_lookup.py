@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from socket import AF_INET, AF_INET6, SOCK_STREAM, gaierror
 
 import pytest
 from gevent import killall, sleep, spawn
 from gevent.event import Event
 
 from gnsqd.broker.registry import Registry
-from gnsqd.cluster import lookup_peer
+from gnsqd.cluster import lookup, lookup_peer
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
@@ -164,6 +165,136 @@ def test_end_says_nothing_and_closes(ours: Daemon, lookupd: Lookupd) -> None:
     eventually(lambda: server.closed)
     ours.registry.get_topic("t")
     assert server.lines == [["IDENTIFY"]]
+
+
+# Names
+
+
+class Names:
+    """A name server: the addresses of each name, as `host:port` or `[v6]:port`; None: it fails."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[str, list[str] | None] = {}
+        self.asked: list[str] = []
+
+    def getaddrinfo(self, host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        self.asked.append(host)
+        found = self.addresses[host]
+        if found is None:
+            raise gaierror(-3, "Temporary failure in name resolution")
+        parts = [address.replace("[", "").replace("]", "").rpartition(":") for address in found]
+        family = {True: (AF_INET6, (0, 0)), False: (AF_INET, ())}
+        answer = [(*family[":" in host], host, int(port)) for host, _, port in parts]
+        return [(kind, SOCK_STREAM, 0, "", (host, port, *scope)) for kind, scope, host, port in answer]
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    """The name server that is asked, and often."""
+    names = Names()
+    monkeypatch.setattr("gevent.socket.getaddrinfo", names.getaddrinfo)
+    monkeypatch.setattr(lookup, "RESOLVE_PAUSE", 0.001)
+    monkeypatch.setattr(lookup, "RESOLVE_INTERVAL", 0.01)
+    return names
+
+
+def has_peers(ours: Daemon, *addresses: str) -> None:
+    eventually(lambda: ours.lookup.connected().keys() == set(addresses))
+
+
+def asked_again(names: Names) -> None:
+    """All names were looked up after what the caller did."""
+    count = len(names.asked)
+    eventually(lambda: len(names.asked) >= count + 2 * len(names.addresses))
+
+
+def test_name_is_all_of_its_addresses_at_any_time(ours: Daemon, lookupd: Lookupd, names: Names) -> None:
+    one, two, three = lookupd(), lookupd(), lookupd()
+    names.addresses["several"] = [one.address, two.address]
+    ours.registry.get_topic("t")
+    ours.start("several:4160")
+    has_peers(ours, one.address, two.address)
+    eventually(lambda: all(server.lines[-1:] == [["IDENTIFY", "REGISTER t"]] for server in (one, two)))
+    connections = len(two.lines)
+    names.addresses["several"] = [three.address, two.address]
+    reported(three, ["REGISTER t"])
+    has_peers(ours, two.address, three.address)
+    eventually(lambda: len(one.closed) == len(one.lines))
+    assert len(two.lines) == connections
+    changes = [line for line in ours.log().splitlines() if line.endswith("ing peer")]
+    assert [line.partition("LOOKUP(")[2] for line in changes if two.address not in line] == [
+        "several:4160): adding peer",
+        "several:4160): removing peer",
+        f"{one.address}): adding peer",
+        f"{one.address}): removing peer",
+        f"{three.address}): adding peer",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "peers"),
+    [
+        (["127.0.0.1:1"], ["name:4160"]),
+        (["[::1]:1", "127.0.0.1:1"], ["name:4160"]),
+        (["127.0.0.1:1", "127.0.0.1:1"], ["name:4160"]),
+        (["[::1]:1", "127.0.0.1:1", "127.0.0.1:2"], ["127.0.0.1:1", "127.0.0.1:2"]),
+        (["[::1]:1", "127.0.0.1:1", "127.0.0.1:2", "[::1]:2"], ["[::1]:1", "[::1]:2"]),
+    ],
+)
+def test_addresses_of_one_family_only_may_be_several_nsqlookupds(
+    addresses: list[str], peers: list[str], ours: Daemon, names: Names
+) -> None:
+    names.addresses["name"] = addresses
+    ours.start("name:4160")
+    asked_again(names)
+    has_peers(ours, *peers)
+
+
+def test_names_that_share_an_address_share_its_peer(ours: Daemon, names: Names) -> None:
+    names.addresses |= {"a": ["127.0.0.1:1", "127.0.0.1:2"], "b": ["127.0.0.1:2", "127.0.0.1:3"]}
+    ours.start("a:4160", "127.0.0.1:1", "b:4160")
+    has_peers(ours, "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
+    assert len([line for line in ours.log().splitlines() if line.endswith("(127.0.0.1:2): adding peer")]) == 1
+
+
+def test_name_server_that_fails_leaves_the_peers(ours: Daemon, names: Names) -> None:
+    names.addresses |= {"a": ["127.0.0.1:1", "127.0.0.1:2"], "b": None}
+    ours.start("a:4160", "b:4160", "b:99999")
+    has_peers(ours, "127.0.0.1:1", "127.0.0.1:2", "b:4160", "b:99999")
+    names.addresses["a"] = None
+    asked_again(names)
+    has_peers(ours, "127.0.0.1:1", "127.0.0.1:2", "b:4160", "b:99999")
+    text = "WARNING: LOOKUP(a:4160): keeping its addresses - temporary failure in name resolution\n"
+    assert text in ours.log()
+    assert "LOOKUP(b:4160): keeping" not in ours.log()
+
+
+def test_failure_of_a_peer_is_a_reason_to_look_again(
+    ours: Daemon, lookupd: Lookupd, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup, "RESOLVE_INTERVAL", DEADLINE * 10)
+    servers = [lookupd(), lookupd(), lookupd()]
+    names.addresses["a"] = [server.address for server in servers[:2]]
+    ours.start("a:4160")
+    eventually(lambda: list(ours.lookup.connected().values()) == [True, True])
+    names.addresses["a"] = [server.address for server in servers[1:]]
+    servers[0].close()
+    ours.registry.get_topic("t")
+    has_peers(ours, *(server.address for server in servers[1:]))
+
+
+def test_changed_option_is_looked_up_at_once_and_numbers_never(
+    ours: Daemon, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup, "RESOLVE_INTERVAL", DEADLINE * 10)
+    ours.start("127.0.0.1:1", "[::1]:1", "nowhere")
+    assert not [greenlet for greenlet in ours.fakes.greenlets if getattr(greenlet, "name", "") == "resolveLoop"]
+    names.addresses |= {"a": ["127.0.0.1:1", "127.0.0.1:2"], "b": ["127.0.0.1:3", "127.0.0.1:4"]}
+    ours.start("a:4160")
+    has_peers(ours, "127.0.0.1:1", "127.0.0.1:2")
+    ours.start("b:4160", "127.0.0.1:1")
+    has_peers(ours, "127.0.0.1:3", "127.0.0.1:4", "127.0.0.1:1")
+    assert set(names.asked) == {"a", "b"}
 
 
 # Channels of a new topic

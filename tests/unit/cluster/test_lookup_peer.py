@@ -29,6 +29,7 @@ class Peer(LookupPeer):
             address,
             identity={"version": "1.3.0"},
             registrations=lambda: self.topics,
+            note_failure=lambda: None,
             max_body_size=max_body_size,
             log=Logger("", Level.DEBUG, self.log),
         )
