@@ -181,7 +181,11 @@ def resolve(flags: Mapping[str, Any], config: Mapping[str, Any]) -> Options:
     values = combine(flags, config)
     if values.get("dev"):
         values = DEV | values
-    return Options(**values, broadcast_address_given="broadcast_address" in values)
+    is_auto = values.get("broadcast_address") == "auto"
+    if is_auto:
+        del values["broadcast_address"]  # it is the host name until an nsqlookupd is connected
+    is_given = "broadcast_address" in values
+    return Options(**values, broadcast_address_given=is_given, broadcast_address_auto=is_auto)
 
 
 def combine(flags: Mapping[str, Any], config: Mapping[str, Any], options: Table = OPTIONS) -> dict[str, Any]:

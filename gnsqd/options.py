@@ -124,9 +124,12 @@ class Options(Record):
     )
     https_address: str = _row("0.0.0.0:4152", "<addr>:<port> to listen on for HTTPS clients")
     broadcast_address: str = _row(
-        _HOSTNAME, "address that will be registered with lookupd (defaults to the OS hostname)"
+        _HOSTNAME,
+        "address that will be registered with lookupd (defaults to the OS hostname)"
+        " [gnsqd: auto is the local address of the connection to each lookupd]",
     )
-    broadcast_address_given: bool = _row(False, flag="", cfg="")  # not the default
+    broadcast_address_given: bool = _row(False, flag="", cfg="")  # neither the default nor auto
+    broadcast_address_auto: bool = _row(False, flag="", cfg="")  # broadcast_address is the one registered last
     broadcast_tcp_port: int = _row(
         0, "TCP port that will be registered with lookupd (defaults to the TCP port that this nsqd is listening on)"
     )

@@ -9,6 +9,7 @@ type, means that this is another program, and is a `ModelError`.
 
 import email.utils
 import re
+import socket
 import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,9 +18,10 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, TypeVar
 
+from gnsqd.shared.errors import reason_of
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.shared.statistics import ChannelFigures, TopicFigures
-from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, NodeRefused
+from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, NodeRefused, timed_out
 from nsqadmin_cli.json_stream import Rows, parse
 
 _LARGEST = 2**64  # no count of a Go program goes beyond its integers
@@ -447,6 +449,15 @@ class Nsqd(Peer):
         if port < 1:
             raise NodeError(self.program, self.address, "does not have a TCP port, only a unix socket")
         return self.address.host or "127.0.0.1", port
+
+    def try_tcp(self, port: int) -> None:
+        """Connects to this TCP port of its host, as a consumer would. NodeError."""
+        try:
+            with socket.create_connection((self.address.host, port), self.timeout) as sock:
+                sock.sendall(b"  V2")  # else nsqd would log an error
+        except (OSError, OverflowError) as error:
+            reason = timed_out(self.timeout) if isinstance(error, TimeoutError) else reason_of(error)
+            raise NodeError(self.program, self.address, f"TCP port {port}: {reason}") from None
 
     def stats(self, *, topic: str = "", channel: str = "", clients: bool = False) -> NodeStats:
         """Topics and channels, all or those of the given names (an empty name does not filter)."""

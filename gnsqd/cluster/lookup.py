@@ -75,23 +75,14 @@ class Lookup:
         options = self._options
         given = options.nsqlookupd_tcp_addresses or []
         addresses = dict.fromkeys(address for each in given for address in self._addresses.get(each, [each]))
-        topology = {"topology_region": options.topology_region, "topology_zone": options.topology_zone}
         for address in [address for address in self._peers if address not in addresses]:
             self._log.info("LOOKUP(%s): removing peer", address)
             self._peers.pop(address).loop.kill(block=False)
         for address in addresses:
             if address not in self._peers:
                 self._log.info("LOOKUP(%s): adding peer", address)
-                identity = {
-                    "broadcast_address": options.broadcast_address,
-                    "hostname": gethostname(),
-                    "http_port": options.broadcast_http_port,
-                    "tcp_port": options.broadcast_tcp_port,
-                    **(topology if options.has_topology else {}),
-                    "version": NSQD_VERSION,
-                }
-                functions = self._registrations, self._resolver_doorbell.ring
-                peer = LookupPeer(address, identity, *functions, options.max_body_size, self._log)
+                functions = self._identity, self._registrations, self._resolver_doorbell.ring
+                peer = LookupPeer(address, *functions, options.max_body_size, self._log)
                 peer.loop = self._spawn(f"lookupLoop:{address}", peer.lookupLoop)
                 self._peers[address] = peer
 
@@ -124,6 +115,20 @@ class Lookup:
     def connected(self) -> dict[str, bool]:
         """Returns, for each nsqlookupd by address, True if it is connected and has all registrations."""
         return {address: peer.connected for address, peer in self._peers.items()}
+
+    def _identity(self, local_host: str) -> dict[str, object]:
+        options = self._options
+        if options.broadcast_address_auto:
+            options.broadcast_address = local_host  # /info shows it too
+        topology = {"topology_region": options.topology_region, "topology_zone": options.topology_zone}
+        return {
+            "broadcast_address": options.broadcast_address,
+            "hostname": gethostname(),
+            "http_port": options.broadcast_http_port,
+            "tcp_port": options.broadcast_tcp_port,
+            **(topology if options.has_topology else {}),
+            "version": NSQD_VERSION,
+        }
 
     def _registrations(self) -> list[tuple[str, list[str]]]:
         return [

@@ -32,6 +32,7 @@ _INFO = Struct(
     "nsqd.peerInfo", {"tcp_port": "int", "http_port": "int", "version": "string", "broadcast_address": "string"}
 )
 
+Identity = Callable[[str], dict[str, object]]  # the fields of IDENTIFY, for a local IP address
 Registrations = Callable[[], list[tuple[str, list[str]]]]  # topic names, each with the names of its channels
 
 
@@ -59,14 +60,14 @@ class LookupdInfo(NamedTuple):
 
 
 class LookupPeer:
-    """Owns the connection to the nsqlookupd at `address`; one greenlet at a time may use it. `identity` has the fields
-    of IDENTIFY, `registrations()` returns what to register, `note_failure()` is called when a command failed; neither
-    yields. `loop` is the greenlet of lookupLoop."""
+    """Owns the connection to the nsqlookupd at `address`; one greenlet at a time may use it. `identity` and
+    `registrations` return what to send, `note_failure` is called when a command failed; none of them yields. `loop` is
+    the greenlet of lookupLoop."""
 
     def __init__(
         self,
         address: str,
-        identity: dict[str, object],
+        identity: Identity,
         registrations: Registrations,
         note_failure: Callable[[], None],
         max_body_size: int,
@@ -76,7 +77,7 @@ class LookupPeer:
         self.info = LookupdInfo()  # kept when the connection breaks
         self.loop: Greenlet[..., None]
         self.connected = False  # and all that there was when the connection was made is registered
-        self._identity = dumps(dict(sorted(identity.items()))).encode()
+        self._identity = identity
         self._registrations = registrations
         self._note_failure = note_failure
         self._max_answer = min(max_body_size, _MAX_ANSWER)
@@ -144,9 +145,11 @@ class LookupPeer:
         self._log.info("LOOKUP connecting to %s", self.address)
         try:
             self._socket = dial_address(self.address, CONNECT_TIMEOUT)
+            local_host = self._socket.getsockname()[0].removeprefix("::ffff:")
         except OSError as error:
+            self.close()
             raise LookupdError("", str(error)) from error
-        self._identify()
+        self._identify(local_host)
         for topic, channels in self._registrations():
             names = [f"{topic} {channel}" for channel in channels] or [topic]
             for command in [f"REGISTER {name}" for name in names]:
@@ -154,8 +157,9 @@ class LookupPeer:
                 self._exchange(command)
         self.connected = True
 
-    def _identify(self) -> None:
-        answer = self._exchange("IDENTIFY", _SIZE.pack(len(self._identity)) + self._identity, MAGIC_V1)
+    def _identify(self, local_host: str) -> None:
+        identity = dumps(dict(sorted(self._identity(local_host).items()))).encode()
+        answer = self._exchange("IDENTIFY", _SIZE.pack(len(identity)) + identity, MAGIC_V1)
         try:
             info = LookupdInfo(**decode_object(answer, _INFO))
             if not str(info).isprintable():

@@ -43,8 +43,8 @@ _OF_A_KIND = 5  # findings that are shown without --all
                  paused-topic, paused-channel, rdy-zero, stuck, stuck-consumer,
                  stuck-topic, slow, growing, requeue-storm, timeouts, dead-letters,
                  dropped;
-                 of nodes: unreachable, unhealthy, draining, unserved-node,
-                 version-mix, config-drift, clock-skew, no-nodes;
+                 of nodes: unreachable, tcp-unreachable, unhealthy, draining,
+                 unserved-node, version-mix, config-drift, clock-skew, no-nodes;
                  of nsqlookupd: lookupd-unreachable, not-registered,
                  tombstoned, ghost-topic, bad-listing; of the data directory:
                  disk-full, bad-files, journals, orphan-files, no-metadata,
@@ -79,7 +79,9 @@ def doctor(
     here = list(examine_directory(data_path)) if data_path else []  # reports a wrong path at once
     cluster = settings.cluster()
     where = {"topic": topic, "channel": channel}
-    examination = examine(cluster, Commands(settings), **where, interval=interval, deep=deep, wait=measure_rates)
+    examination = examine(
+        cluster, Commands(settings), **where, interval=interval, deep=deep, tcp=True, wait=measure_rates
+    )
     after = examination.after
     require(cluster, after, topic, channel)
     findings = findings_of(examination, here)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from nsqadmin_cli.api import DrainState, Lookupd, Nsqd, Producer
+from nsqadmin_cli.api import DrainState, Lookupd, Nsqd, Producer, located
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
 from nsqadmin_cli.context import Commands
 from nsqadmin_cli.errors import AdminError
@@ -79,6 +79,7 @@ class Examination:
     options: Answers[dict[str, object]] = field(default_factory=dict)  # those of these two that a node has
     listed: Answers[tuple[Producer, ...]] = field(default_factory=dict)  # by each nsqlookupd
     known_topics: Answers[tuple[str, ...]] = field(default_factory=dict)  # to each nsqlookupd
+    tcp: Answers[None] = field(default_factory=dict)  # connections to the TCP ports that nsqlookupds list
     discovery: Sequence[AdminError] = ()  # why the nodes that nsqlookupds know of could not be found out
 
     def has_nsqlookupd(self, address: Address) -> bool:
@@ -94,9 +95,11 @@ def examine(
     channel: str = "",
     interval: float = 3.0,
     deep: int = DEEP,
+    tcp: bool = False,
     wait: Callable[[float], object] = time.sleep,
 ) -> Examination:
-    """Take two snapshots of all nodes, `wait(interval)` apart, and query everything else of nodes and nsqlookupds."""
+    """Take two snapshots of all nodes, `wait(interval)` apart, and query everything else of nodes and nsqlookupds. With
+    `tcp`, also connect to the TCP ports that nsqlookupds list; each nsqd logs such a client."""
     discovery: list[AdminError] = []
     try:
         nodes = cluster.nsqds()
@@ -113,6 +116,9 @@ def examine(
     dropped_before = _sum_dropped(cluster, dropping)
     options = cluster.ask(lambda node: options_of(node, COMPARED + _EMBEDDED), there)
     lookupds = [lookupd for lookupd in cluster.lookupds if lookupd.address in values_of(listed)]
+    ports = {address: producer.tcp_port for nodes in values_of(listed).values() for address, producer in located(nodes)}
+    listed_there = [node for node in there if tcp and node.address in ports]
+    connections = cluster.ask(lambda node: node.try_tcp(ports[node.address]), listed_there)
     known = ask_all(lookupds, Lookupd.topics, cluster.timeout)
     if there:
         wait(interval)
@@ -121,7 +127,7 @@ def examine(
     # What is left of these are nodes at impossible addresses.
     discovery += [error for error in cluster.lookupd_errors if not isinstance(listed.get(error.address), NodeError)]
     seconds, whole = max(1e-3, after.moment - before.moment), not topic and not channel
-    answers = clocks, drains, dropped_before, dropped, options, listed, known
+    answers = clocks, drains, dropped_before, dropped, options, listed, known, connections
     return Examination(before, after, seconds, commands, deep, whole, *answers, discovery)
 
 

@@ -20,6 +20,10 @@ from nsqadmin_cli.node_options import shown
 from nsqadmin_cli.units import grouped, plural
 
 CRITICAL, WARNING, NOTE = Severity
+_BROADCAST = Remedy(
+    "If it runs, set its --broadcast-address and --broadcast-tcp-port to what consumers can connect to. With "
+    "--broadcast-address=auto, gnsqd registers the address from which it connects to nsqlookupd."
+)
 _SKEW = 2.0  # seconds between clocks that are too many
 
 
@@ -49,10 +53,14 @@ def _unreachable(examination: Examination) -> Iterator[Finding]:
         answered = not isinstance(examination.before.answers[error.address], NodeError)
         lists = [str(lookupd) for lookupd, nodes in _listing_nodes(examination).items() if error.address in nodes]
         evidence = [error.reason, *([f"it answered {examination.seconds:.1f} s ago"] if answered else [])]
-        evidence += [f"listed by nsqlookupd at {some_of(lists)}"] if lists else []
+        evidence += [f"nsqlookupd at {some_of(lists)} sends consumers to {error.address.host}"] if lists else []
         text, node = f"nsqd at {error.address} does not answer", str(error.address)
-        remedy = Remedy(f"{start}; then:", examination.commands.on(error.address, "nodes"))
-        yield Finding(CRITICAL, "unreachable", text, tuple(evidence), (remedy,), node=node)
+        remedies = [Remedy(f"{start}; then:", examination.commands.on(error.address, "nodes"))]
+        remedies += [_BROADCAST] if lists else []
+        yield Finding(CRITICAL, "unreachable", text, tuple(evidence), tuple(remedies), node=node)
+    for error in errors_of(examination.tcp):
+        text, node = f"nsqd at {error.address} answers HTTP, but consumers do not reach it", str(error.address)
+        yield Finding(CRITICAL, "tcp-unreachable", text, (error.reason,), (_BROADCAST,), node=node)
     some = len(values_of(examination.listed)) > 0
     others = "others answer" if some else "none answers: consumers cannot find new nodes"
     for error in errors_of(examination.listed):

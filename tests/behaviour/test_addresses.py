@@ -14,6 +14,7 @@ import pytest
 
 from kit.daemons import DEADLINE, Address, Daemon, eventually, free_port, is_readable, open_socket, run_to_end
 from kit.http_api import head, read_all
+from kit.lookupds import EMBEDDED, EmbeddedLookupd, Lookupd, own_lookupd_command
 from kit.nsq_client import Client
 from kit.peer_program import PeerProgram
 from kit.traffic import DaemonFactory
@@ -225,6 +226,31 @@ def test_nsqlookupd_on_ipv6_learns_of_an_ipv6_address_and_reports_its_channels(
         assert info(nsqd)["tcp_port"] == nsqd.tcp_address[1]
         nsqd.http("POST", "/topic/create?topic=t")
         assert list(nsqd.channel_stats("t", "known"))
+
+
+# The local address of the connection to nsqlookupd
+
+
+@ipv6
+def test_nsqlookupd_gets_the_address_by_which_nsqd_reaches_it(
+    gnsqd_factory: DaemonFactory, lookupd: Lookupd, tmp_path: Path
+) -> None:
+    (tmp_path / "nsqd.cfg").write_text('broadcast_address = "auto"')
+    nsqd = gnsqd_factory(f"--config={tmp_path}/nsqd.cfg", "--tcp-address=:0")
+    assert info(nsqd)["broadcast_address"] == socket.gethostname()
+    with Lookupd(own_lookupd_command(), tmp_path / "ipv6", host="[::1]") as over_ipv6:
+        for each, address in ((lookupd, "127.0.0.1"), (over_ipv6, "::1")):
+            nsqd.http("PUT", "/config/nsqlookupd_tcp_addresses", json.dumps([each.tcp_address]))
+            (producer,) = eventually(each.producers)
+            assert (producer["broadcast_address"], producer["hostname"]) == (address, socket.gethostname())
+            assert info(nsqd)["broadcast_address"] == address
+            with consumer(nsqd, (producer["broadcast_address"], producer["tcp_port"])):
+                pass
+
+
+def test_nsqlookupd_in_the_process_returns_the_host_of_the_request(gnsqd_factory: DaemonFactory) -> None:
+    lookupd = EmbeddedLookupd(gnsqd_factory(*EMBEDDED, "--broadcast-address=auto"))
+    assert lookupd.names("here:4161") == ["here"]
 
 
 # Unix sockets

@@ -120,12 +120,12 @@ class FakeLookupd(FakeServer):
 
 
 def producer(port: int, **tombstones: bool) -> dict[str, Any]:
-    """A node at a port of 127.0.0.1, with its topics and whether they are tombstoned."""
+    """A node at a port of 127.0.0.1, for HTTP and TCP, with its topics and whether they are tombstoned."""
     return {
         "remote_address": f"127.0.0.1:{port}",
         "hostname": "h",
         "broadcast_address": "127.0.0.1",
-        "tcp_port": 4150,
+        "tcp_port": port,
         "http_port": port,
         "version": "1.3.0",
         "topics": list(tombstones),

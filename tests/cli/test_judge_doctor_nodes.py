@@ -77,6 +77,21 @@ def test_nodes_and_nsqlookupds_that_are_down_are_findings_and_no_errors(nsqd: Da
     assert brief(examined(*at_lookupd(DOWN), *at(nsqd))) == [("critical", "lookupd-unreachable")]
 
 
+def test_a_node_that_consumers_cannot_reach_needs_another_broadcast_address() -> None:
+    closed, nobody = free_port(), free_port()
+    with FakeNsqd(node()) as nsqd:
+        with FakeLookupd(producer(nsqd.port) | {"tcp_port": closed}, producer(nobody)) as lookupd:
+            tcp, http = sorted(examined(lookupd.flag), key=lambda finding: str(finding["code"]))
+        assert (tcp["severity"], tcp["code"], tcp["node"]) == ("critical", "tcp-unreachable", nsqd.address)
+        assert tcp["evidence"] == [f"TCP port {closed}: connection refused"]
+        assert (http["severity"], http["code"], http["node"]) == ("critical", "unreachable", f"127.0.0.1:{nobody}")
+        sent = f"nsqlookupd at {lookupd.address} sends consumers to 127.0.0.1"
+        assert http["evidence"] == ["connection refused", sent]
+        for finding in (tcp, http):
+            assert "--broadcast-address=auto" in finding["remedies"][-1]["text"]
+        assert "--broadcast-address" not in str(examined(f"--nsqd-http-address=127.0.0.1:{nobody}"))
+
+
 def test_a_node_that_hangs_or_fails_meanwhile_is_found_and_the_others_are_judged() -> None:
     with FakeNode(hangs=True) as hanging, FakeNsqd(node(topic("t", depth=1))) as fine:
         found = examined("--timeout=2", *at(hanging), fine.flag)

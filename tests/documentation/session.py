@@ -1,8 +1,8 @@
 """Runs the marked blocks of one page, as a reader would type them, in a directory of its own.
 
-The commands that a reader has are there: `make run`, gnsqd, gnsqadmin and python, on the PATH and in .venv/bin. A gnsqd
-listens on ports that were free instead of 4150 and 4151, and these two are replaced wherever they stand in a block. A
-page that starts no daemon finds one running.
+The commands that a reader has are there: `make run`, gnsqd, gnsqlookupd, gnsqadmin and python, on the PATH and in
+.venv/bin. A gnsqd listens on ports that were free instead of 4150 and 4151, a gnsqlookupd instead of 4160 and 4161, and
+these are replaced wherever they stand in a block. A page that starts no daemon finds one running.
 """
 
 import os
@@ -20,6 +20,7 @@ from cli.gnsqadmin import COMMAND as GNSQADMIN
 from cli.gnsqadmin import environment
 from documentation.markdown import Step
 from kit.daemons import DEADLINE, eventually, free_port, own_command
+from kit.lookupds import own_lookupd_command
 
 _STARTS_DAEMON = re.compile(r"^make run|\bgnsqd .*--data-path=", re.MULTILINE)
 _SHOWN = 4000  # characters
@@ -39,7 +40,7 @@ class Session:
         self._page = page
         self._directory = directory / "clone"
         self._records = directory / "records"
-        self._ports = {"4150": str(free_port()), "4151": str(free_port())}
+        self._ports = {port: str(free_port()) for port in ("4150", "4151", "4160", "4161")}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._count = 0
         self._printed = ""  # by the last run
@@ -48,6 +49,8 @@ class Session:
         self._records.mkdir()
         addresses = self._own("--tcp-address=127.0.0.1:4150 --http-address=127.0.0.1:4151")
         _write_command(commands / "gnsqd", f'exec {shlex.join(own_command())} {addresses} "$@"\n')
+        addresses = self._own("--tcp-address=127.0.0.1:4160 --http-address=127.0.0.1:4161")
+        _write_command(commands / "gnsqlookupd", f'exec {shlex.join(own_lookupd_command())} {addresses} "$@"\n')
         _write_command(commands / "gnsqadmin", f'exec {shlex.join(GNSQADMIN)} "$@"\n')
         _write_command(commands / "python", f'exec {shlex.quote(sys.executable)} "$@"\n')
         _write_command(commands / "make", _MAKE)
@@ -100,7 +103,7 @@ class Session:
                 raise AssertionError(f"unknown mark {step.mark} before a block of {step.language}")
 
     def _own(self, text: str) -> str:
-        return re.sub(r"\b415[01]\b", lambda match: self._ports[match[0]], text)
+        return re.sub(r"\b41[56][01]\b", lambda match: self._ports[match[0]], text)
 
     def _shown(self, path: Path) -> str:
         text = path.read_text("utf-8", "replace")

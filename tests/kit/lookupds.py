@@ -57,7 +57,7 @@ class Lookupd:
     def start(self) -> "Lookupd":
         self._directory.mkdir(parents=True, exist_ok=True)
         flags = [f"--{kind}-address={self._host}:{port}" for kind, port in self._ports.items()]
-        flags = [f"--broadcast-address={self._host}", *flags, *self._flags]
+        flags = [f"--broadcast-address={self._host.strip('[]')}", *flags, *self._flags]
         with self._log.open("wb") as log, open(os.devnull, "rb") as nothing:
             if Daemon.preloaded and preloaded.can_start(self._command):
                 self.process = preloaded.start(self._command, flags, stdin=nothing, stdout=log, stderr=log)
@@ -116,7 +116,7 @@ class Lookupd:
 
     def connect(self, kind: str = "tcp") -> socket.socket:
         """A connection to the address of TCP or HTTP."""
-        return socket.create_connection((self._host, int(self._ports[kind])), DEADLINE)
+        return socket.create_connection((self._host.strip("[]"), int(self._ports[kind])), DEADLINE)
 
     @property
     def flag(self) -> str:

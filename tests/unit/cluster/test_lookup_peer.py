@@ -27,7 +27,7 @@ class Peer(LookupPeer):
         self.log = io.StringIO()
         super().__init__(
             address,
-            identity={"version": "1.3.0"},
+            identity=lambda local_host: {"version": "1.3.0"},
             registrations=lambda: self.topics,
             note_failure=lambda: None,
             max_body_size=max_body_size,
