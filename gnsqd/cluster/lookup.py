@@ -74,7 +74,7 @@ class Lookup:
     def _update_peers(self) -> None:
         options = self._options
         given = options.nsqlookupd_tcp_addresses or []
-        addresses = dict.fromkeys(address for each in given for address in self._addresses.get(each, [each]))
+        addresses = [address for each in given for address in self._addresses.get(each, [each])]
         for address in [address for address in self._peers if address not in addresses]:
             self._log.info("LOOKUP(%s): removing peer", address)
             self._peers.pop(address).loop.kill(block=False)

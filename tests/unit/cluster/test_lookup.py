@@ -284,16 +284,17 @@ def test_failure_of_a_peer_is_a_reason_to_look_again(
 
 
 def test_changed_option_is_looked_up_at_once_and_numbers_never(
-    ours: Daemon, names: Names, monkeypatch: pytest.MonkeyPatch
+    ours: Daemon, lookupd: Lookupd, names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookup, "RESOLVE_INTERVAL", DEADLINE * 10)
     ours.start("127.0.0.1:1", "[::1]:1", "nowhere")
     assert not [greenlet for greenlet in ours.fakes.greenlets if getattr(greenlet, "name", "") == "resolveLoop"]
-    names.addresses |= {"a": ["127.0.0.1:1", "127.0.0.1:2"], "b": ["127.0.0.1:3", "127.0.0.1:4"]}
+    one, two, three = (lookupd().address for _ in range(3))  # which do not fail
+    names.addresses |= {"a": [one, two], "b": [two, three]}
     ours.start("a:4160")
-    has_peers(ours, "127.0.0.1:1", "127.0.0.1:2")
-    ours.start("b:4160", "127.0.0.1:1")
-    has_peers(ours, "127.0.0.1:3", "127.0.0.1:4", "127.0.0.1:1")
+    has_peers(ours, one, two)
+    ours.start("b:4160", one)
+    has_peers(ours, one, two, three)
     assert set(names.asked) == {"a", "b"}
 
 
