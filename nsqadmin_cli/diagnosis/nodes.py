@@ -21,8 +21,8 @@ from nsqadmin_cli.units import grouped, plural
 
 CRITICAL, WARNING, NOTE = Severity
 _BROADCAST = Remedy(
-    "If it runs, set its --broadcast-address and --broadcast-tcp-port to what consumers can connect to. With "
-    "--broadcast-address=auto, gnsqd registers the address from which it connects to nsqlookupd."
+    "If it runs, it needs a --broadcast-address and --broadcast-tcp-port that consumers can connect to; "
+    "--broadcast-address=auto of gnsqd is the address from which it connects to nsqlookupd."
 )
 _SKEW = 2.0  # seconds between clocks that are too many
 
@@ -59,7 +59,7 @@ def _unreachable(examination: Examination) -> Iterator[Finding]:
         remedies += [_BROADCAST] if lists else []
         yield Finding(CRITICAL, "unreachable", text, tuple(evidence), tuple(remedies), node=node)
     for error in errors_of(examination.tcp):
-        text, node = f"nsqd at {error.address} answers HTTP, but consumers do not reach it", str(error.address)
+        text, node = f"nsqd at {error.address} does not answer on its TCP port for consumers", str(error.address)
         yield Finding(CRITICAL, "tcp-unreachable", text, (error.reason,), (_BROADCAST,), node=node)
     some = len(values_of(examination.listed)) > 0
     others = "others answer" if some else "none answers: consumers cannot find new nodes"
