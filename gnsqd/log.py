@@ -1,19 +1,25 @@
 """Log lines in the shape of Go's log package: `{prefix}YYYY/MM/DD HH:MM:SS.ffffff LEVEL: text`, local time, on stderr.
 
-Each line is one write to the file descriptor, so lines of different greenlets never interleave, and a stderr that
-is closed or full drops the line instead of stopping the daemon. Control characters are escaped as in Go's strings
-(`\\n`, `\\x1b`), so that nothing a client sends can pass for another line or control a terminal. Only the stack of a
-defect has lines of its own.
+Each line is one write to the file descriptor, so lines of different greenlets never interleave. A stderr that is
+closed, full or not read loses lines instead of stopping the daemon; when it takes lines again, the first is a warning
+with their number. Control characters are escaped as in Go's strings (`\\n`, `\\x1b`), so that nothing a client sends
+can pass for another line or control a terminal. Only the stack of a defect has lines of its own.
 """
 
-import contextlib
 import enum
+import fcntl
 import os
 import re
+import select
+import socket
+import stat
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Self, TextIO
+
+_PIPE_SIZE = 1 << 20  # holds some 10,000 lines, for a reader that is late
 
 # Those of ASCII and of Latin-1, and Unicode's two separators of lines.
 _CONTROL_CHARACTER = "[\x00-\x1f\x7f-\x9f\u2028\u2029]"
@@ -42,20 +48,85 @@ class Level(enum.IntEnum):
         return "WARNING" if self is Level.WARN else self.name
 
 
+class _Sink:
+    """Writes lines to a stream, and never waits for whoever reads it."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self.dropped = 0
+        self.reported = 0  # of these, in lines of the log
+        self._stream = stream  # None: stderr was closed before Python started
+        self._rest = b""  # of a line whose beginning is written
+        self._write: Callable[[bytes], int] = self._open_and_write
+
+    def put(self, line: str) -> bool:
+        """Writes a line; False if the stream takes nothing of it."""
+        begin = len(self._rest)
+        data = self._rest + line.encode("utf-8", "backslashreplace")
+        try:
+            count = self._write(data)
+        except (OSError, ValueError):  # closed, full or broken; the stream object was closed
+            return False
+        is_begun = count > begin
+        self._rest = data[count:] if is_begun else data[count:begin]
+        return is_begun
+
+    def _open_and_write(self, data: bytes) -> int:
+        self._write = len if self._stream is None else _writer(self._stream)
+        return self._write(data)
+
+
+def _writer(stream: TextIO) -> Callable[[bytes], int]:
+    """Returns a function like os.write for `stream`, which raises BlockingIOError instead of waiting, except for a
+    disk. It leaves the descriptor itself as it is, because other processes share it."""
+    try:
+        descriptor = stream.fileno()
+    except OSError:  # a stream in memory
+        return lambda data: stream.write(data.decode()) and len(data)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISSOCK(mode):
+        sock = socket.socket(fileno=os.dup(descriptor))
+        return lambda data: sock.send(data, socket.MSG_DONTWAIT)
+    if not (stat.S_ISFIFO(mode) or os.isatty(descriptor)):
+        return lambda data: os.write(descriptor, data)
+    try:
+        # Unlike a duplicate, this has flags of its own; only Linux opens a pipe once more.
+        own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLOUT)
+        return lambda data: _write_while_ready(poll, descriptor, data)
+    with suppress(OSError):  # a terminal, or this user's pipes are many
+        fcntl.fcntl(own, fcntl.F_SETPIPE_SZ, max(_PIPE_SIZE, fcntl.fcntl(own, fcntl.F_GETPIPE_SZ)))
+    return lambda data: os.write(own, data)
+
+
+def _write_while_ready(poll: select.poll, descriptor: int, data: bytes) -> int:
+    count = 0
+    while count < len(data) and poll.poll(0):
+        count += os.write(descriptor, data[count : count + select.PIPE_BUF])  # a ready pipe takes this much at once
+    return count
+
+
 class Logger:
     """Writes lines of at least `level` to one stream; `set_level` changes it at any time."""
 
     def __init__(self, prefix: str, level: Level, stream: TextIO | None = None) -> None:
         self.prefix = prefix
         self.level = level
-        self._stream = sys.stderr if stream is None else stream
+        self._sink = _Sink(sys.stderr if stream is None else stream)
         self._second = -1
         self._date = ""
         self._followers: list[Callable[[Level], object]] = []
 
+    @property
+    def dropped(self) -> int:
+        """The number of lines that the stream did not take."""
+        return self._sink.dropped
+
     def derive(self, prefix: str) -> "Logger":
         """Returns another logger for the same stream, whose level follows this one's."""
-        derived = Logger(prefix, self.level, self._stream)
+        derived = type(self)(prefix, self.level)
+        derived._sink = self._sink
         self.follow(derived.set_level)
         return derived
 
@@ -94,19 +165,23 @@ class Logger:
         if second != self._second:
             self._second = second
             self._date = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(second))
-        text = format % args if args else format
-        if not text.isprintable():
-            text = re.sub(_CONTROL_CHARACTER, lambda match: match[0].encode("unicode_escape").decode(), text)
+        sink, microseconds = self._sink, nanoseconds // 1000
+        if count := sink.dropped - sink.reported:
+            warning = "LOG: %d lines were dropped, as stderr did not take them"
+            if sink.put(self._line(microseconds, Level.WARN, warning, (count,), "")):
+                sink.reported += count
+        if not sink.put(self._line(microseconds, level, format, args, stack)):
+            sink.dropped += 1
+
+    def _line(self, microseconds: int, level: Level, format: str, args: tuple[object, ...], stack: str) -> str:
+        text = escape(format % args if args else format)
         if stack:
             text = f"{text}\n{stack}"
-        line = f"{self.prefix}{self._date}.{nanoseconds // 1000:06d} {level.word}: {text}\n"
-        if self._stream is None:  # stderr was closed before Python started
-            return
-        # OSError: closed, full or broken; ValueError: the stream object was closed
-        with contextlib.suppress(OSError, ValueError):
-            try:
-                descriptor = self._stream.fileno()
-            except OSError:  # a stream in memory
-                self._stream.write(line)
-            else:
-                os.write(descriptor, line.encode("utf-8", "backslashreplace"))
+        return f"{self.prefix}{self._date}.{microseconds:06d} {level.word}: {text}\n"
+
+
+def escape(text: str) -> str:
+    """Returns `text` with its control characters as in Go's strings."""
+    if text.isprintable():
+        return text
+    return re.sub(_CONTROL_CHARACTER, lambda match: match[0].encode("unicode_escape").decode(), text)

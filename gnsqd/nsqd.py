@@ -151,7 +151,7 @@ class NSQD(Daemon):
         commands = Commands(self._registry, options, log, new_tls, authenticate)
         self._tcp_server = TCPServer(self._listeners["TCP"], commands, options, log, spawn_for_client)
         parts = (self._registry, self._drain, self._debug, self._tcp_server, self._lookup)
-        status = Status(options, *parts, self._port("HTTP"), self._exit_requested.is_set)
+        status = Status(options, *parts, self._port("HTTP"), self._exit_requested.is_set, log)
         publishing = Publishing(options, self._registry, log)
         endpoints = (publishing, status, self._debug, self._ranges)
         api = API(options, self._registry, log, self._metadata_file, self._lookup, *endpoints)

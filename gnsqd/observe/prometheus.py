@@ -33,6 +33,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import ClientStats, Consumer
 from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import Turns, yield_turn
+from gnsqd.log import Logger
 from gnsqd.observe.memory import MemoryStats
 from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, StatField, e2e_latency, metric_fields
 from gnsqd.options import SECOND, Options
@@ -71,6 +72,7 @@ class Metrics(Collector):
     greenlets()   how many greenlets there are
     crashes       how many died of a defect, by kind
     lookupds()    whether each nsqlookupd, by address, is connected
+    log           of the daemon
     """
 
     registry: Registry
@@ -80,6 +82,7 @@ class Metrics(Collector):
     greenlets: Callable[[], int]
     crashes: Mapping[str, int]
     lookupds: Callable[[], Mapping[str, bool]]
+    log: Logger
 
     def __post_init__(self) -> None:
         self._collectors = CollectorRegistry()
@@ -127,6 +130,8 @@ class Metrics(Collector):
         # IOLoop from the start, so that there is a series to look at before something happens.
         crashes = [({"greenlet": kind}, count) for kind, count in {"IOLoop": 0, **self.crashes}.items()]
         yield "gnsqd_greenlet_crashes", "counter", "Greenlets that failed because of a defect, by kind.", crashes
+        help = "Lines of the log that stderr did not take."
+        yield "gnsqd_log_lines_dropped", "counter", help, [({}, self.log.dropped)]
         help = "Whether the nsqlookupd is connected and has all registrations (1) or not (0)."
         points = [({"address": address}, connected) for address, connected in self.lookupds().items()]
         yield "gnsqd_nsqlookupd_connected", "gauge", help, points

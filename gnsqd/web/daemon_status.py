@@ -12,6 +12,7 @@ from gnsqd.broker.drain import Drain
 from gnsqd.broker.registry import Registry
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.hub.cooperative import Turns
+from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.shared.record import Record
 from gnsqd.shared.version import NSQD_VERSION
@@ -35,6 +36,7 @@ class Status(Record):
     _lookup: Lookup
     _http_port: int
     _exiting: Callable[[], bool]
+    _log: Logger
 
     def __post_init__(self) -> None:
         self._metrics: Metrics | None = None
@@ -125,5 +127,6 @@ class Status(Record):
                     greenlets=self._debug.greenlet_count,
                     crashes=self._debug.crashes,
                     lookupds=self._lookup.connected,
+                    log=self._log,
                 )
         return Content(*self._metrics.render(request.headers.get(b"accept", b"").decode("latin-1")))

@@ -5,7 +5,10 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -87,3 +90,46 @@ def test_broken_stream_loses_the_line_only(monkeypatch: pytest.MonkeyPatch) -> N
         for stream in (full, pipe, closed, None):
             monkeypatch.setattr(sys, "stderr", stream)
             Logger("", Level.INFO).info("lost")
+
+
+@pytest.fixture(params=[True, False], ids=["reopened", "polled"])
+def pipe(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, TextIO]]:
+    """A pipe, as where it can be opened once more, and as elsewhere."""
+    if not request.param:
+
+        def refuse(*_: object) -> int:
+            raise PermissionError
+
+        monkeypatch.setattr(os, "open", refuse)
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    with open(write_end, "w") as stream:
+        yield read_end, stream
+    os.close(read_end)
+
+
+def read_all(descriptor: int) -> bytes:
+    pieces = []
+    with suppress(BlockingIOError):
+        while True:
+            pieces.append(os.read(descriptor, 1 << 16))
+    return b"".join(pieces)
+
+
+def test_full_pipe_drops_lines_and_has_none_in_parts(pipe: tuple[int, TextIO]) -> None:
+    log = Logger("", Level.INFO, pipe[1])
+    sizes = [10, 3000, 9000, 100_000]  # also more than a pipe takes at once
+    lengths = [sizes[number % 4] + number for number in range(100)]
+    for length in lengths:
+        log.info("%s", "x" * length)
+    dropped = log.dropped
+    assert dropped
+    assert os.get_blocking(pipe[1].fileno())
+    text = read_all(pipe[0])
+    log.info("%s", "again")
+    text += read_all(pipe[0])
+    bodies = [line.partition(b" INFO: ")[2] for line in text.splitlines() if b" INFO: " in line]
+    assert len(bodies) + dropped == len(lengths) + 1
+    assert {len(body) for body in bodies[:-1]} <= set(lengths)
+    assert text.splitlines()[-2].endswith(b"WARNING: LOG: %d lines were dropped, as stderr did not take them" % dropped)
+    assert bodies[-1] == b"again"

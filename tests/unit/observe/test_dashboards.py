@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from gnsqd.broker.registry import Registry
+from gnsqd.log import Level, Logger
 from gnsqd.observe.memory import MemoryStats
 from gnsqd.observe.prometheus import Metrics
 from gnsqd.options import OPTIONS, Options
@@ -84,11 +85,14 @@ def _labels(page: Iterable[Any]) -> Named:
     return found
 
 
+LOG = Logger("", Level.INFO)
+
+
 def _page(registry: Registry, options: Options, accept: str = "") -> list[Any]:
     registry.get_topic("t").get_channel("c").add_client(ShownClient(1))
     clients = [ShownClient(2, pub_counts={"t": 1})]
     metrics = Metrics(
-        registry, options, MemoryStats(), lambda: clients, lambda: 1, {}, lambda: {"127.0.0.1:4160": True}
+        registry, options, MemoryStats(), lambda: clients, lambda: 1, {}, lambda: {"127.0.0.1:4160": True}, LOG
     )
     return families(metrics.render(accept)[0])
 

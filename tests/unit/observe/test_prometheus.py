@@ -9,6 +9,7 @@ import pytest
 from gnsqd.broker.environment import ClientStats
 from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import TURN_SECONDS
+from gnsqd.log import Level, Logger
 from gnsqd.observe.memory import MemoryStats
 from gnsqd.observe.prometheus import Metrics
 from gnsqd.options import Options
@@ -17,6 +18,7 @@ from gnsqd.shared.version import NSQD_VERSION, VERSION, lane
 from kit.exposition import OPENMETRICS, Series, labels, series
 from unit.observe.clients import STATS, ShownClient
 
+LOG = Logger("", Level.INFO)
 EACH_FORMAT = pytest.mark.parametrize("accept", ["", OPENMETRICS])
 
 
@@ -27,7 +29,7 @@ def clients() -> list[ShownClient]:
 
 @pytest.fixture
 def metrics(registry: Registry, options: Options, clients: list[ShownClient]) -> Metrics:
-    return Metrics(registry, options, MemoryStats(), lambda: clients, lambda: 11, {"messagePump": 2}, dict)
+    return Metrics(registry, options, MemoryStats(), lambda: clients, lambda: 11, {"messagePump": 2}, dict, LOG)
 
 
 def scrape(metrics: Metrics, accept: str = "") -> Series:
@@ -283,7 +285,7 @@ def test_topics_and_clients_may_come_and_go_during_a_scrape(registry: Registry, 
             changes += 1
             gevent.sleep(0)
 
-    page = Metrics(registry, options, MemoryStats(), clients.values, lambda: 0, {}, dict)
+    page = Metrics(registry, options, MemoryStats(), clients.values, lambda: 0, {}, dict, LOG)
     changer = gevent.spawn(change_things)
     try:
         found = scrape(page, accept)

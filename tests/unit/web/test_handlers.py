@@ -62,7 +62,7 @@ class World:
         tcp_server = cast(Any, SimpleNamespace(port=4150, clients={}, producers=list))
         metadata_file = cast(Any, Thing(self.calls))
         lookup = cast(Any, Thing(self.calls))
-        status = Status(self.options, registry, drain, debug, tcp_server, lookup, -1, lambda: self.exiting)
+        status = Status(self.options, registry, drain, debug, tcp_server, lookup, -1, lambda: self.exiting, log)
         publishing = Publishing(self.options, registry, log)
         self.api = API(
             self.options, registry, log, metadata_file, lookup, publishing, status, debug, Ranges(registry, log)
