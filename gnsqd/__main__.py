@@ -1,26 +1,21 @@
 """The `gnsqd` command; the daemon itself is `gnsqd.nsqd`."""
 
 import sys
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 from gnsqd import process
-from gnsqd.configuration import resolve, warn_of_unknown_keys
+from gnsqd.configuration import resolve
 from gnsqd.log import Logger
-from gnsqd.options import OPTIONS
+from gnsqd.options import OPTIONS, Options
 from gnsqd.shared.errors import StartError
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the daemon until a signal stops it; returns the exit code."""
-    return process.run("nsqd", OPTIONS, sys.argv[1:] if argv is None else argv, _start)
+    return process.run("nsqd", OPTIONS, sys.argv[1:] if argv is None else argv, resolve, _start)
 
 
-def _start(flags: Mapping[str, Any], config: Mapping[str, Any]) -> int:
-    options = resolve(flags, config)
-    log = Logger(options.log_prefix, options.log_level)
-    warn_of_unknown_keys(flags.get("config", ""), config, log)
+def _start(options: Options, log: Logger) -> int:
     from gnsqd.nsqd import NSQD  # here, because a mistake in a flag should not wait for the whole daemon to load
 
     with _temporary_data_path() if options.dev and not options.data_path else nullcontext(options.data_path) as path:

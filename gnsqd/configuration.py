@@ -6,13 +6,13 @@ Values of the file are coerced as in the real daemon, with its messages, except 
 an integer for a bool has its usual meaning (1 is true), and values that it misprints or crashes on are refused.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
 from gnsqd import gotext
-from gnsqd.log import Level, Logger
+from gnsqd.log import Level
 from gnsqd.options import DEV, OPTIONS, TLS_VERSIONS, Kind, Option, Options, parse_tls_required, parse_tls_version
 from gnsqd.shared.errors import NSQError, StartError, reason_of
 
@@ -150,21 +150,22 @@ def load_file(path: str) -> dict[str, Any]:
     raise StartError(reason, prefix=f"failed to load config file {path}")
 
 
-def warn_of_unknown_keys(path: str, config: Mapping[str, Any], log: Logger, options: Table = OPTIONS) -> None:
-    """Logs each key of the config file that no option has, with the nearest that one has; they are ignored."""
+def unknown_keys(config: Mapping[str, Any], options: Table = OPTIONS) -> Iterator[str]:
+    """Yields a text for each key of the config file that no option has, with the nearest that one has; they are
+    ignored."""
     names = {option.flag.replace("-", "_"): option.cfg for option in options if option.cfg}
     names |= {key: key for key in names.values()}
     for key, value in config.items():
         if key in names.values():
             continue
         if isinstance(value, dict):
-            log.warn("config file %s: table [%s] is ignored, options belong above all tables", path, key)
+            yield f"table [{key}] is ignored, options belong above all tables"
             continue
         from difflib import get_close_matches  # imported late, as few need it
 
         nearest = get_close_matches(key.lower().replace("-", "_"), names, 1, 0.7)
         hint = f"; did you mean {names[nearest[0]]}?" if nearest else ""
-        log.warn("config file %s: unknown key %s is ignored%s", path, key, hint)
+        yield f"unknown key {key} is ignored{hint}"
 
 
 def _check_integers(value: object) -> None:

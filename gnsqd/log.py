@@ -4,10 +4,13 @@ Each line is one write to the file descriptor, so lines of different greenlets n
 closed, full or not read loses lines instead of stopping the daemon; when it takes lines again, the first is a warning
 with their number. Control characters are escaped as in Go's strings (`\\n`, `\\x1b`), so that nothing a client sends
 can pass for another line or control a terminal. Only the stack of a defect has lines of its own.
+
+With `--log-format=json`, each line is a JSON object.
 """
 
 import enum
 import fcntl
+import functools
 import os
 import re
 import select
@@ -23,6 +26,13 @@ _PIPE_SIZE = 1 << 20  # holds some 10,000 lines, for a reader that is late
 
 # Those of ASCII and of Latin-1, and Unicode's two separators of lines.
 _CONTROL_CHARACTER = "[\x00-\x1f\x7f-\x9f\u2028\u2029]"
+
+_CONVERSION = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]")
+# The end of a format before a name or an address; a queue's name is `topic` or `topic:channel`.
+_LABEL = re.compile(
+    r"(?i)(?:(?P<queue>(?:topic|journal|diskqueue|deadletter)[( ]|\bkey:)|(?P<channel>channel[( ]|\bsubkey:)|"
+    r"(?P<client>client\(|^\[|\): \[|%[ds] %s \(|error from ))$"
+)
 
 
 class Level(enum.IntEnum):
@@ -110,6 +120,9 @@ def _write_while_ready(poll: select.poll, descriptor: int, data: bytes) -> int:
 class Logger:
     """Writes lines of at least `level` to one stream; `set_level` changes it at any time."""
 
+    format = "text"
+    _date_format = "%Y/%m/%d %H:%M:%S"
+
     def __init__(self, prefix: str, level: Level, stream: TextIO | None = None) -> None:
         self.prefix = prefix
         self.level = level
@@ -164,7 +177,7 @@ class Logger:
         second, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
         if second != self._second:
             self._second = second
-            self._date = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(second))
+            self._date = time.strftime(self._date_format, time.localtime(second))
         sink, microseconds = self._sink, nanoseconds // 1000
         if count := sink.dropped - sink.reported:
             warning = "LOG: %d lines were dropped, as stderr did not take them"
@@ -178,6 +191,48 @@ class Logger:
         if stack:
             text = f"{text}\n{stack}"
         return f"{self.prefix}{self._date}.{microseconds:06d} {level.word}: {text}\n"
+
+
+class JSONLogger(Logger):
+    """Writes each line as a JSON object: `time` (RFC 3339), `level`, `daemon`, `text`; `stack` for a defect; `topic`,
+    `channel` and `client` if the text has them."""
+
+    format = "json"
+    _date_format = "%Y-%m-%dT%H:%M:%S%z"
+
+    def _line(self, microseconds: int, level: Level, format: str, args: tuple[object, ...], stack: str) -> str:
+        from json import dumps  # few need it
+
+        names = {"topic": "", "channel": "", "client": ""}
+        for index, kind in _named_arguments(format) if args else ():
+            value = str(args[index])
+            topic, _, channel = value.partition(":")
+            named = {"topic": topic, "channel": channel} if kind == "queue" else {kind: value}
+            names |= {name: value for name, value in named.items() if not names[name]}
+        date, zone = self._date[:19], self._date[19:]
+        fields = {
+            "time": f"{date}.{microseconds:06d}{zone[:3]}:{zone[3:]}",
+            "level": level.word,
+            "daemon": self.prefix.strip("[] "),
+            **names,
+            "text": escape(format % args if args else format),
+            "stack": stack,
+        }
+        shown = {name: value.encode("utf-8", "backslashreplace").decode() for name, value in fields.items() if value}
+        return f"{dumps(shown, ensure_ascii=False, separators=(',', ':'))}\n"
+
+
+@functools.lru_cache(1024)
+def _named_arguments(format: str) -> list[tuple[int, str]]:
+    """Returns the index of each argument of a format that is the name of a `queue` or `channel`, or a `client`."""
+    starts = [match.start() for match in _CONVERSION.finditer(format)]
+    labels = [(index, _LABEL.search(format, 0, start)) for index, start in enumerate(starts)]
+    return [(index, label.lastgroup) for index, label in labels if label is not None and label.lastgroup is not None]
+
+
+def new_logger(format: str, prefix: str, level: Level) -> Logger:
+    """Returns a logger for stderr, of a format of `--log-format`."""
+    return (JSONLogger if format == JSONLogger.format else Logger)(prefix, level)
 
 
 def escape(text: str) -> str:

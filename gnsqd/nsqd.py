@@ -29,7 +29,7 @@ from gnsqd.net.connection import HAS_NATIVE_SOCKETS
 from gnsqd.net.listener import Listener
 from gnsqd.net.stream import TLS
 from gnsqd.observe.memory import MemoryStats
-from gnsqd.options import TLS_REQUIRED, LookupdOptions, Options, expand_prefix, validate, validate_after_tls
+from gnsqd.options import TLS_REQUIRED, LookupdOptions, Options, early_checks, expand_prefix, late_checks, refuse
 from gnsqd.queues.data_path import DataPath
 from gnsqd.queues.guid import GuidFactory
 from gnsqd.shared.errors import BrokerError, StartError, StorageError
@@ -98,9 +98,9 @@ class NSQD(Daemon):
         self._supervisor.watch()
         self._debug.start()
         self._lock.acquire()
-        validate(options)
+        refuse(early_checks(options))
         new_tls, client_roots = self._prepare_tls()
-        validate_after_tls(options)
+        refuse(late_checks(options))
         self._rule_book.configured = broker_rules.parse_option(options.channel_rules)
         log.info(version_string())
         log.info("ID: %d", options.node_id)
@@ -214,8 +214,6 @@ class NSQD(Daemon):
 
         options, lookupd = self._options, "" if self._embedded is None else self._embedded.registered_at
         http_address = self._listeners["HTTP"].address if "HTTP" in self._listeners else ""
-        if not lookupd and (not http_address or http_address.startswith("@")):
-            raise StartError("--admin-http-address needs a port or path as --http-address")
         broadcast = (options.broadcast_address if options.broadcast_address_given else "", options.broadcast_http_port)
         rights = (options.http_auth_token_files, options.admin_read_only)
         return PageProcess(options.admin_http_address, http_address, broadcast, lookupd, *rights, self._log)

@@ -8,7 +8,9 @@ read them and define nothing themselves. Facts: NSQD-COMPAT 1.2 to 1.4 and 6.3.
 import enum
 import socket
 import zlib
+from collections.abc import Iterable, Iterator
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from gnsqd.gotext import format_float, parse_bool, quote
@@ -37,6 +39,8 @@ DEV: dict[str, Any] = {
     "admin_http_address": "127.0.0.1:4171",
     "lookup_creates_topics": True,
 }
+
+Check = tuple[bool, str]  # valid or not, and the text if not
 
 TLS_VERSIONS = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
 
@@ -90,6 +94,11 @@ _duration = partial(_row, kind=Kind.DURATION)
 _own = partial(_row, ours=True)
 _own_duration = partial(_duration, ours=True)
 _HOSTNAME = socket.gethostname()
+_LOG_FORMAT: Any = _own(
+    "text",
+    choices=("text", "json"),
+    help="format of the log: text, or json (an object for each line, with the topic, channel and client in its text)",
+)
 
 
 def _default_node_id(hostname: str) -> int:
@@ -107,6 +116,7 @@ class Options(Record):
     config: str = _row("", "path to config file", cfg="")
     log_level: Level = _row(Level.INFO, "set log verbosity: debug, info, warn, error, or fatal", reload=True)
     log_prefix: str = _row("[nsqd] ", "log message prefix")
+    log_format: str = _LOG_FORMAT
     verbose: bool = _row(False, "[deprecated] has no effect, use --log-level", cfg="")
     node_id: int = _row(
         _default_node_id(_HOSTNAME),
@@ -355,6 +365,7 @@ class LookupdOptions(Record):
     config: str = _row("", "path to config file", cfg="")
     log_level: Level = _row(Level.INFO, "set log verbosity: debug, info, warn, error, or fatal")
     log_prefix: str = _row("[nsqlookupd] ", "log message prefix")
+    log_format: str = _LOG_FORMAT
     verbose: bool = _row(False, "[deprecated] has no effect, use --log-level", cfg="")
     tcp_address: str = _row("0.0.0.0:4160", "<addr>:<port> to listen on for TCP clients")
     http_address: str = _row("0.0.0.0:4161", "<addr>:<port> to listen on for HTTP clients")
@@ -418,47 +429,55 @@ def parse_tls_version(text: str) -> int:
     return TLS_VERSIONS[text.lower()]
 
 
-def validate(options: Options) -> None:
-    """Validates before TLS is built (NSQD-COMPAT 1.4, rows 2 to 4): refuses values (raises StartError), lets an auth
-    policy turn TLS on, and cuts durations so that a sum with a time stays within an int64."""
+def early_checks(options: Options) -> Iterator[Check]:
+    """Yields what is checked before TLS is built (NSQD-COMPAT 1.4, rows 2 to 4). Before that, lets an auth policy turn
+    TLS on, and cuts durations so that a sum with a time stays within an int64."""
     for option in OPTIONS:
         if option.kind is Kind.DURATION:
             setattr(options, option.name, min(getattr(options, option.name), _LONGEST))
     if options.sync_every < 0:  # no number of operations is that, so the real daemon goes by sync-timeout alone
         options.sync_every = _LONGEST
-    _require(1 <= options.max_deflate_level <= 9, "--max-deflate-level must be [1,9]")
-    _require(0 <= options.node_id < 1024, "--node-id must be [0,1024)")
     if options.tls_client_auth_policy and options.tls_required == TLS_NOT_REQUIRED:
         options.tls_required = TLS_REQUIRED
+    yield 1 <= options.max_deflate_level <= 9, "--max-deflate-level must be [1,9]"
+    yield 0 <= options.node_id < 1024, "--node-id must be [0,1024)"
 
 
-def validate_after_tls(options: Options) -> None:
-    """Refuses values that the real daemon checks after TLS (row 8), and values with which it crashes or stops working
-    later (NSQD-COMPAT 0.1, item 16); raises StartError."""
+def late_checks(options: Options) -> Iterator[Check]:
+    """Yields what the real daemon checks after TLS (row 8), values with which it crashes or stops working later
+    (NSQD-COMPAT 0.1, item 16), and options that need another one."""
     for experiment in options.experiments:
-        _require(experiment == TOPOLOGY_AWARE, f"--enable-experiment must be {TOPOLOGY_AWARE}, not {quote(experiment)}")
-    _require(options.auth_http_request_method in ("get", "post"), "--auth-http-request-method must be post or get")
+        yield experiment == TOPOLOGY_AWARE, f"--enable-experiment must be {TOPOLOGY_AWARE}, not {quote(experiment)}"
+    yield options.auth_http_request_method in ("get", "post"), "--auth-http-request-method must be post or get"
     percentiles = options.e2e_processing_latency_percentiles
     for percentile in percentiles:
-        _require(0 < percentile <= 1, f"invalid E2E processing latency percentile: {format_float(percentile)}")
-    _require(options.mem_queue_size >= 0, "--mem-queue-size must be >= 0")
-    _require(options.sync_timeout > 0, "--sync-timeout must be > 0")
-    _require(options.output_buffer_timeout > 0, "--output-buffer-timeout must be > 0")
-    _require(options.queue_scan_selection_count >= 0, "--queue-scan-selection-count must be >= 0")
-    _require(not options.statsd_address or options.statsd_interval > SECOND, "--statsd-interval must be > 1s")
+        yield 0 < percentile <= 1, f"invalid E2E processing latency percentile: {format_float(percentile)}"
+    yield options.mem_queue_size >= 0, "--mem-queue-size must be >= 0"
+    yield options.sync_timeout > 0, "--sync-timeout must be > 0"
+    yield options.output_buffer_timeout > 0, "--output-buffer-timeout must be > 0"
+    yield options.queue_scan_selection_count >= 0, "--queue-scan-selection-count must be >= 0"
+    yield not options.statsd_address or options.statsd_interval > SECOND, "--statsd-interval must be > 1s"
     window = options.e2e_processing_latency_window_time
-    _require(not percentiles or window >= 2, "--e2e-processing-latency-window-time must be > 1ns")
-    for option in OPTIONS:
-        value = getattr(options, option.name)
-        if option.choices and value not in option.choices:
-            listed = f"{', '.join(option.choices[:-1])} or {option.choices[-1]}"
-            raise StartError(f"--{option.flag} must be {listed}, not {quote(value)}")
-        _require(option.name not in _NOT_NEGATIVE or value >= 0, f"--{option.flag} must be >= 0")
-    _require(0 <= options.max_attempts <= MOST_ATTEMPTS, f"--max-attempts must be [0,{MOST_ATTEMPTS}]")
-    _require(not options.retention_time or options.retention_bytes > 0, "--retention-time needs --retention-bytes")
-    _require(not options.retention_bytes or options.durability != "none", "--retention-bytes needs --durability")
+    yield not percentiles or window >= 2, "--e2e-processing-latency-window-time must be > 1ns"
+    for name in _NOT_NEGATIVE:
+        yield getattr(options, name) >= 0, f"--{name.replace('_', '-')} must be >= 0"
+    yield 0 <= options.max_attempts <= MOST_ATTEMPTS, f"--max-attempts must be [0,{MOST_ATTEMPTS}]"
+    yield not options.retention_time or options.retention_bytes > 0, "--retention-time needs --retention-bytes"
+    yield not options.retention_bytes or options.durability != "none", "--retention-bytes needs --durability"
+    has_http = options.http_address and not options.http_address.startswith("@")
+    has_ports = options.broadcast_http_port and (options.broadcast_tcp_port or ":" in options.tcp_address)
+    has_page = has_http or (options.embedded_lookupd_http_address and has_ports) or not options.admin_http_address
+    yield bool(has_page), "--admin-http-address needs a port or path as --http-address"
 
 
-def _require(valid: bool, text: str) -> None:
-    if not valid:
-        raise StartError(text)
+def choice_checks(options: Options | LookupdOptions, table: Iterable[Option]) -> Iterator[Check]:
+    for option in filter(attrgetter("choices"), table):
+        value, listed = getattr(options, option.name), f"{', '.join(option.choices[:-1])} or {option.choices[-1]}"
+        yield value in option.choices, f"--{option.flag} must be {listed}, not {quote(value)}"
+
+
+def refuse(checks: Iterable[Check], prefix: str = "failed to instantiate nsqd") -> None:
+    """Raises StartError for the first check that fails."""
+    for valid, text in checks:
+        if not valid:
+            raise StartError(text, prefix=prefix)

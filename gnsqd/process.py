@@ -13,50 +13,60 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from gnsqd import gc_tuning
-from gnsqd.configuration import BadValue, FlagError, HelpRequested, load_file, parse_flags, usage
-from gnsqd.log import Level, Logger
-from gnsqd.options import Option
+from gnsqd.configuration import BadValue, FlagError, HelpRequested, load_file, parse_flags, unknown_keys, usage
+from gnsqd.log import Level, Logger, new_logger
+from gnsqd.options import LookupdOptions, Option, Options, choice_checks, refuse
 from gnsqd.shared.errors import StartError
 from gnsqd.shared.version import version_string
 
 if TYPE_CHECKING:
     from gnsqd.supervisor import Daemon
 
+AnyOptions = TypeVar("AnyOptions", Options, LookupdOptions)
+
 _MOST_DESCRIPTORS = 10240  # that macOS gives a process whose hard limit is none
 
 
 def run(
     program: str,
-    options: Sequence[Option],
+    table: Sequence[Option],
     arguments: Sequence[str],
-    start: Callable[[Mapping[str, Any], Mapping[str, Any]], int],
+    resolve: Callable[[Mapping[str, Any], Mapping[str, Any]], AnyOptions],
+    start: Callable[[AnyOptions, Logger], int],
 ) -> int:
-    """Calls `start` with the values of flags and config file; returns the exit code. `program` is the real name."""
+    """Calls `start` with the options, which `resolve` makes of flags and config file, and the log; returns the exit
+    code. `program` is the real name."""
     _reserve_standard_descriptors()
+    last_log = Logger(f"[{program}] ", Level.FATAL)  # with the real daemon's own prefix, whatever log-prefix is
     try:
-        flags, _ = parse_flags(arguments, options)
+        flags, _ = parse_flags(arguments, table)
         if flags.get("version"):
             _write(sys.stdout, f"{version_string(program)}\n")
             return 0
         path = flags.get("config")
         config = load_file(path) if path else {}
         gc.disable()  # until everything is imported: next to none of it is garbage
-        return start(flags, config)
+        options = resolve(flags, config)
+        last_log = new_logger(options.log_format, last_log.prefix, Level.FATAL)
+        log = new_logger(options.log_format, options.log_prefix, options.log_level)
+        for text in unknown_keys(config, table):
+            log.warn("config file %s: %s", path, text)
+        refuse(choice_checks(options, table), prefix=f"failed to instantiate {program}")
+        return start(options, log)
     except HelpRequested:
-        _write(sys.stderr, usage(program, options))
+        _write(sys.stderr, usage(program, table))
         return 0
     except FlagError as error:
-        _write(sys.stderr, f"{error}\n{usage(program, options)}")
+        _write(sys.stderr, f"{error}\n{usage(program, table)}")
         return 2
     except BadValue as error:
         _write(sys.stderr, f"{time.strftime('%Y/%m/%d %H:%M:%S')} {error}\n")
         return 1
     except StartError as error:
-        # with the real daemon's own prefix, whatever log-prefix is
-        Logger(f"[{program}] ", Level.FATAL).fatal("%s", error.line)
+        last_log.fatal("%s", error.line)
         return 1
     finally:
         gc.enable()

@@ -34,7 +34,9 @@ SHOWN = 4000  # characters of a log
 
 _POLL_SECONDS = 0.002
 _LOOKUPD = "[nsqlookupd] "
-_LISTENING = re.compile(rf"^({re.escape(_LOOKUPD)})?.*\b(TCP|HTTP): listening on (\S+)$", re.MULTILINE)
+_LISTENING = re.compile(  # in either --log-format
+    rf'^({re.escape(_LOOKUPD)}|.*"daemon":"nsqlookupd")?.*\b(TCP|HTTP): listening on ([^\s"]+)(?:"}})?$', re.MULTILINE
+)
 
 
 class StartFailed(Exception):

@@ -5,20 +5,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from gnsqd import process
-from gnsqd.configuration import combine, warn_of_unknown_keys
+from gnsqd.configuration import combine
 from gnsqd.log import Logger
 from gnsqd.options import LOOKUPD_OPTIONS, LookupdOptions
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the daemon until a signal stops it; returns the exit code."""
-    return process.run("nsqlookupd", LOOKUPD_OPTIONS, sys.argv[1:] if argv is None else argv, _start)
+    return process.run("nsqlookupd", LOOKUPD_OPTIONS, sys.argv[1:] if argv is None else argv, _resolve, _start)
 
 
-def _start(flags: Mapping[str, Any], config: Mapping[str, Any]) -> int:
-    options = LookupdOptions(**combine(flags, config, LOOKUPD_OPTIONS))
-    log = Logger(options.log_prefix, options.log_level)
-    warn_of_unknown_keys(flags.get("config", ""), config, log, LOOKUPD_OPTIONS)
+def _resolve(flags: Mapping[str, Any], config: Mapping[str, Any]) -> LookupdOptions:
+    return LookupdOptions(**combine(flags, config, LOOKUPD_OPTIONS))
+
+
+def _start(options: LookupdOptions, log: Logger) -> int:
     from gnsqd.lookupd.nsqlookupd import NSQLookupd  # here, as in gnsqd's command
 
     return process.serve(lambda: NSQLookupd(options, log))

@@ -66,8 +66,7 @@ class Queue:
         self, name: str, options: Options, log: Logger, backend: Backend, deferred: Deferred | None = None
     ) -> None:
         self.name = name
-        topic, _, channel = name.partition(":")
-        self.label = f"CHANNEL({channel})" if channel else f"TOPIC({topic})"
+        self.label = "CHANNEL(%s)" if ":" in name else "TOPIC(%s)"
         self.use_memory(WeighedMemory() if options.max_topic_bytes else deque())
         self.capacity = options.mem_queue_size
         self.backend = backend
@@ -139,7 +138,8 @@ class Queue:
             self.put(messages, takers)
         except StorageError as error:
             self.memory.extend(messages[error.written :])
-            self.log.error("%s: failed to write message to backend - %s", self.label, error)
+            text = f"{self.label}: failed to write message to backend - %s"
+            self.log.error(text, self.name.rpartition(":")[2], error)
             if not self.blocked:
                 self.blocked = True
                 self.on_refused()
@@ -277,5 +277,6 @@ class Queue:
             messages.sort(key=sort_key(self.backend))
         if messages:
             others = f" {len(outside)} in-flight {len(deferred)} deferred" if self.deferred is not None else ""
-            self.log.info("%s: flushing %d memory%s messages to backend", self.label, len(self.memory), others)
+            text = f"{self.label}: flushing %d memory%s messages to backend"
+            self.log.info(text, self.name.rpartition(":")[2], len(self.memory), others)
         return self.backend.close(messages)

@@ -10,7 +10,7 @@ import gevent
 import gevent.socket
 from gevent.event import Event
 
-from gnsqd.log import Level, Logger
+from gnsqd.log import Level, Logger, new_logger
 from gnsqd.net.addresses import join_host_port
 from gnsqd.net.listener import Listener, ListenerBroken
 from gnsqd.shared.errors import StartError
@@ -35,7 +35,7 @@ def main() -> int:
     settings = json.loads(messages.readline() or "{}")
     if not settings:
         return 0  # the daemon is gone
-    log = Logger(settings["log_prefix"], Level(settings["log_level"]))
+    log = new_logger(settings["log_format"], settings["log_prefix"], Level(settings["log_level"]))
     end = Event()
 
     def control_loop() -> None:

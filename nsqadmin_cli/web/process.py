@@ -60,6 +60,7 @@ class PageProcess:
             "token_files": list(token_files),
             "read_only": read_only,
             "log_prefix": log.prefix,
+            "log_format": log.format,
             "idle_seconds": _IDLE_SECONDS,
         }
         log.follow(self._send_level)

@@ -1,18 +1,22 @@
-"""Where lines of the log go when nobody reads them."""
+"""Where lines of the log go: a reader that does not read, and lines of JSON for machines."""
 
 import http.client
+import json
 import os
 import re
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from kit.daemons import DEADLINE, eventually, free_port, own_command
+from kit.daemons import DEADLINE, Daemon, eventually, free_port, own_command, run_to_end
+from kit.http_api import ask
 from kit.lookupds import own_lookupd_command
+from kit.nsq_client import Client
 
 LINE = re.compile(rb"\[nsq(?:lookup)?d\] [\d/]{10} [\d:.]{15} (?:INFO|WARNING): .*")
 LONG = "x" * 8000  # characters of a request's path
@@ -88,3 +92,49 @@ def test_daemon_goes_on_without_lines_that_nobody_reads(program: str, kind: str,
     assert dropped
     others = ["/ping", "/last", "/metrics"] if is_nsqd else ["/ping", "/last"]
     assert len(requests) + sum(map(int, dropped)) == count + len(others)
+
+
+def objects(log: str) -> list[dict[str, str]]:
+    return [json.loads(line) for line in log.splitlines()]
+
+
+def fields(log: str, text: str) -> dict[str, str]:
+    """The only line with this text, without what every line has."""
+    (line,) = (line for line in objects(log) if line["text"] == text)
+    return {name: value for name, value in line.items() if name not in ("time", "daemon", "text")}
+
+
+def test_json_lines_have_what_the_text_names(tmp_path: Path) -> None:
+    with Daemon(own_command(), tmp_path / "data", "--log-format=json", "--log-prefix=[node-7] ") as nsqd:
+        with Client(nsqd.tcp_address) as client:
+            client.subscribe("t", "c")
+            local = "{}:{}".format(*client.sock.getsockname())
+            client.command(b"BOGUS")
+            client.recv_until_closed()
+        ask(nsqd, "GET /TOPIC(forged)%0a[127.0.0.1:1]")
+        nsqd.terminate()
+        log = nsqd.log()
+    assert fields(log, "TOPIC(t): created") == {"level": "INFO", "topic": "t"}
+    assert fields(log, "TOPIC(t): new channel(c)") == {"level": "INFO", "topic": "t", "channel": "c"}
+    assert fields(log, f"TCP: new client({local})") == {"level": "INFO", "client": local}
+    assert fields(log, f"[{local}] - E_INVALID invalid command BOGUS") == {"level": "ERROR", "client": local}
+    assert fields(log, f"PROTOCOL(V2): [{local}] exiting ioloop") == {"level": "INFO", "client": local}
+    (forged,) = (line for line in objects(log) if "forged" in line["text"])
+    assert set(forged) == {"time", "level", "daemon", "client", "text"}
+    for line in objects(log):
+        assert line["daemon"] == "node-7"
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}[+-]\d\d:\d\d", line["time"])
+        assert abs(datetime.now().astimezone() - datetime.fromisoformat(line["time"])) < timedelta(minutes=5)
+
+
+@pytest.mark.parametrize("program", ["nsqd", "nsqlookupd"])
+def test_reason_not_to_start_is_json_when_the_options_are_known(program: str, tmp_path: Path) -> None:
+    command = own_command() if program == "nsqd" else own_lookupd_command()
+    result = run_to_end(command, "--log-format=json", "--tcp-address=bogus:bogus", cwd=tmp_path)
+    assert result.returncode == 1
+    last = objects(result.stderr)[-1]
+    assert (last["level"], last["daemon"]) == ("FATAL", program)
+    assert "lookup tcp/bogus: unknown port" in last["text"]
+    result = run_to_end(command, "--log-format=xml", cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.endswith(' - --log-format must be text or json, not "xml"\n')

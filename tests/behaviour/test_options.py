@@ -29,6 +29,7 @@ LOGGED_AT = r"\[nsqd\] (\S+ \S+) "
 # The test that fails when an option does nothing; no-ops have one too.
 PROOFS = """
 test_log_shows_what_is_severe_enough: log-level
+test_json_lines_have_what_the_text_names: log-format
 test_deprecated_flags_change_nothing: verbose worker-id
 test_every_message_id_contains_the_node_id: node-id
 test_there_is_no_http_without_an_address: http-address

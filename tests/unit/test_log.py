@@ -1,6 +1,7 @@
 """Log lines and where they end up."""
 
 import io
+import json
 import os
 import re
 import sys
@@ -12,7 +13,7 @@ from typing import TextIO
 
 import pytest
 
-from gnsqd.log import Level, Logger
+from gnsqd.log import JSONLogger, Level, Logger
 
 
 def info(*arguments: object) -> str:
@@ -133,3 +134,34 @@ def test_full_pipe_drops_lines_and_has_none_in_parts(pipe: tuple[int, TextIO]) -
     assert {len(body) for body in bodies[:-1]} <= set(lengths)
     assert text.splitlines()[-2].endswith(b"WARNING: LOG: %d lines were dropped, as stderr did not take them" % dropped)
     assert bodies[-1] == b"again"
+
+
+@pytest.mark.parametrize(
+    "format, arguments, named",
+    [
+        ("JOURNAL(%s): %d", ("t:c#ephemeral", 1), {"topic": "t", "channel": "c#ephemeral"}),
+        ("DISKQUEUE(%s) failed to sync - %s", ("t", "TOPIC(x)"), {"topic": "t"}),
+        ("DB: client(%s) %s category:%s key:%s subkey:%s", ("1:2", "REGISTER", "client", "", ""), {"client": "1:2"}),
+        ("TOPIC(%s): deleting channel %s", ("t", "c"), {"topic": "t", "channel": "c"}),
+        ("%d %s %s (%s) %s", (200, "GET", "/?channel (x)", "a:1", "1s"), {"client": "a:1"}),
+        ("table [%s] is ignored", ("x",), {}),
+        ("TOPIC(%s)", (), {}),
+    ],
+)
+def test_json_has_names_from_the_arguments_of_the_format(
+    format: str, arguments: tuple[object, ...], named: dict[str, str]
+) -> None:
+    stream = io.StringIO()
+    JSONLogger("", Level.INFO, stream).info(format, *arguments)
+    fields = json.loads(stream.getvalue())
+    assert fields.pop("text") == (format % arguments if arguments else format)
+    assert {name: value for name, value in fields.items() if name not in ("time", "level")} == named
+
+
+def test_json_is_one_line_of_unicode_also_with_a_stack(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as stream:
+        JSONLogger("[x] ", Level.INFO, stream).error("%s", '\udcff"\u00e9\n', stack="Traceback:\n  x\n")
+    (line,) = (tmp_path / "log").read_text("utf-8").splitlines()
+    fields = json.loads(line)
+    assert (fields["text"], fields["stack"], fields["daemon"]) == ('\\udcff"\u00e9\\n', "Traceback:\n  x\n", "x")
+    assert "\u00e9" in line

@@ -330,7 +330,8 @@ def test_a_process_that_nobody_uses_ends_and_refuses_nobody() -> None:
             )
         settings = {
             "descriptor": listener.fileno(), "nsqd": "127.0.0.1:1", "listed": ["", 1], "nsqlookupd": "",
-            "token_files": [], "read_only": False, "log_prefix": "", "log_level": 2, "idle_seconds": 0.5,
+            "token_files": [], "read_only": False, "log_prefix": "", "log_format": "text", "log_level": 2,
+            "idle_seconds": 0.5,
         }  # fmt: skip
         ours.sendall(json.dumps(settings).encode() + b"\n")
         address = "http://{}:{}".format(*listener.getsockname())
