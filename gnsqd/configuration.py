@@ -99,7 +99,8 @@ def usage(program: str = "nsqd", options: Table = OPTIONS) -> str:
     rows = sorted((option for option in options if option.flag), key=attrgetter("flag"))
     theirs = "".join(_usage(option) for option in rows if not option.ours)
     ours = "".join(_usage(option) for option in rows if option.ours)
-    return f"Usage of {program}:\n{theirs}\nFlags of g{program} alone:\n{ours}"
+    command = f"Command of g{program} alone:\n  check-config FILE\n    \tlist the problems of a config file\n"
+    return f"Usage of {program}:\n{theirs}\nFlags of g{program} alone:\n{ours}\n{command}"
 
 
 _TYPE_WORDS = {Kind.STRING: " string", Kind.INT: " int", Kind.DURATION: " duration"}

@@ -2,6 +2,9 @@
 
 Exit codes: 0 for a clean exit, `--version` and `--help`; 1 if the daemon cannot start or go on; 2 for a bad command
 line and after SIGQUIT. Everything but `--version` goes to stderr (NSQD-COMPAT 1.1, 9).
+
+`check-config FILE` starts nothing. It prints what keeps a daemon with this config file from starting, or is ignored, on
+stdout, and exits with 1 if there is anything.
 """
 
 import contextlib
@@ -17,12 +20,13 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from gnsqd import gc_tuning
 from gnsqd.configuration import BadValue, FlagError, HelpRequested, load_file, parse_flags, unknown_keys, usage
-from gnsqd.log import Level, Logger, new_logger
+from gnsqd.log import Level, Logger, escape, new_logger
 from gnsqd.options import LookupdOptions, Option, Options, choice_checks, refuse
 from gnsqd.shared.errors import StartError
 from gnsqd.shared.version import version_string
 
 if TYPE_CHECKING:
+    from gnsqd.check_config import Resolve
     from gnsqd.supervisor import Daemon
 
 AnyOptions = TypeVar("AnyOptions", Options, LookupdOptions)
@@ -42,6 +46,8 @@ def run(
     _reserve_standard_descriptors()
     last_log = Logger(f"[{program}] ", Level.FATAL)  # with the real daemon's own prefix, whatever log-prefix is
     try:
+        if arguments[:1] == ["check-config"]:
+            return _check_config(program, table, arguments[1:], resolve)
         flags, _ = parse_flags(arguments, table)
         if flags.get("version"):
             _write(sys.stdout, f"{version_string(program)}\n")
@@ -70,6 +76,18 @@ def run(
         return 1
     finally:
         gc.enable()
+
+
+def _check_config(program: str, table: Sequence[Option], arguments: Sequence[str], resolve: "Resolve") -> int:
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        _write(sys.stderr, f"usage: g{program} check-config FILE\n")
+        return 2
+    from gnsqd.check_config import find_problems  # few need it
+
+    problems = find_problems(arguments[0], table, resolve)
+    for text in problems or ["OK"]:
+        _write(sys.stdout, f"{escape(f'{arguments[0]}: {text}')}\n")
+    return int(bool(problems))
 
 
 def serve(new_daemon: "Callable[[], Daemon]") -> int:

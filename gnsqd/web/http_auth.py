@@ -142,13 +142,19 @@ def _role_and_rest(flag: str, text: str) -> tuple[Role, str]:
     return _ROLES[name], rest
 
 
-def build_guard(options: Options, router: Router, log: Logger) -> Guard:
-    """Returns the guard that the options configure; raises StartError."""
+def parse_common_names(texts: Sequence[str], policy: str) -> dict[str, Role]:
+    """Returns the roles of `--http-auth-common-name`, with this `--tls-client-auth-policy`; raises StartError."""
     flag = "--http-auth-common-name"
     names: dict[str, Role] = {}
-    for text in options.http_auth_common_names:
+    for text in texts:
         role, name = _role_and_rest(flag, text)
         names[name] = max(role, names.get(name, role))
-    if names and options.tls_client_auth_policy != "require-verify":
+    if names and policy != "require-verify":
         raise StartError(f"{flag} needs --tls-client-auth-policy=require-verify")
+    return names
+
+
+def build_guard(options: Options, router: Router, log: Logger) -> Guard:
+    """Returns the guard that the options configure; raises StartError."""
+    names = parse_common_names(options.http_auth_common_names, options.tls_client_auth_policy)
     return Guard(router, Tokens(options.http_auth_token_files, log), names)

@@ -24,6 +24,7 @@ LAYERS = (
     ("gnsqd.quick_start",),
     ("gnsqd.__main__", "gnsqd.lookupd.__main__"),
     ("gnsqd.process",),
+    ("gnsqd.check_config",),
     ("gnsqd.configuration",),
     ("gnsqd.nsqd",),
     ("gnsqd.lookupd",),
