@@ -18,6 +18,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.dead_letters import DeadLetters
 from gnsqd.broker.drain import Drain
 from gnsqd.broker.environment import Environment
+from gnsqd.broker.idle import IdleChannels
 from gnsqd.broker.queue_scan import QueueScan
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
@@ -79,6 +80,7 @@ class NSQD(Daemon):
         self._free_disk = FreeDisk(options.data_path, options.min_free_disk, log) if options.min_free_disk else None
         self._bounds_exit = Event()
         self._dead_letters = DeadLetters(self._registry, log, self._spawn)
+        self._idle = IdleChannels(self._registry, options, self._metadata_file.note_change, log, self._spawn)
         self._terminating = False
         self._health = Health(self._registry, options.max_msg_size, self._metadata_path, self._syncer, log)
         self._memory = MemoryStats()
@@ -250,6 +252,7 @@ class NSQD(Daemon):
             free_disk=self._free_disk,
             note_dead=self._dead_letters.note,
             wake_at=self._queue_scan.wake_at,
+            watch_idle=self._idle.watch,
             rules=self._rule_book,
         )
 
@@ -354,6 +357,7 @@ class NSQD(Daemon):
             embedded and embedded.close,
             self._drain.stop,
             self._bounds_exit.set,
+            self._idle.stop,
             self._dead_letters.stop,
             self._lookup.stop,
             self._metadata_file.close,  # before the topics go one by one

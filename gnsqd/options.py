@@ -28,7 +28,8 @@ TLS_REQUIRED_EXCEPT_HTTP = 1
 TLS_REQUIRED = 2
 
 BOUNDS = ("max_channel_depth", "max_topic_bytes", "message_ttl", "min_free_disk")
-_NOT_NEGATIVE = (*BOUNDS, "retention_bytes", "retention_time", "max_defer_time")
+_NOT_NEGATIVE = (*BOUNDS, "retention_bytes", "retention_time", "max_defer_time", "channel_idle_timeout")
+IDLE_POLICIES = ("pause", "empty", "delete", "none")
 TOPOLOGY_AWARE = "topology-aware-consumption"
 MOST_ATTEMPTS = 0xFFFF  # that are counted
 
@@ -266,9 +267,9 @@ class Options(Record):
     max_topic_bytes: int = _limit("maximum bytes queued in a topic and its channels together")
     overflow_policy: str = _own(
         "reject",
-        choices=("reject", "drop-oldest"),
-        help="at --max-channel-depth and --max-topic-bytes: reject (refuse publishers) or drop-oldest "
-        "(drop the oldest messages)",
+        choices=("reject", "drop-oldest", "drop-idle"),
+        help="at --max-channel-depth and --max-topic-bytes: reject (refuse publishers), drop-oldest (drop the oldest "
+        "messages) or drop-idle (drop those of idle channels, refuse publishers for others)",
     )
     message_ttl: int = _own_duration(
         0, "age at which messages are dropped instead of delivered (default 0, i.e., none)", field="MessageTTL"
@@ -283,8 +284,17 @@ class Options(Record):
     )
     channel_rules: list[str] = _own(
         [],
-        "<topic>:<channel>:rate=<n>:burst=<n>:ordered=true: delivery rules of a channel, one or several, until "
-        "/channel/rules changes them (may be given multiple times)",
+        "<topic>:<channel>:rate=<n>:burst=<n>:ordered=true:idle_timeout=<duration>:idle_policy=<policy>: rules of a "
+        "channel, one or several, until /channel/rules changes them; those of the channel * are for all others of the "
+        "topic (may be given multiple times)",
+    )
+    channel_idle_timeout: int = _own_duration(
+        0, "time without consumers after which a channel is idle (default 0, i.e., never)"
+    )
+    channel_idle_policy: str = _own(
+        "pause",
+        choices=IDLE_POLICIES,
+        help="what is done to an idle channel: pause, empty, delete, or none (only --overflow-policy=drop-idle)",
     )
     metrics_clients: bool = _own(False, "add series for every client to /metrics")
     metrics_exclude_ephemeral: bool = _own(False, "leave out ephemeral topics and channels on /metrics")

@@ -1,8 +1,9 @@
 """Limits the queued messages: their number in a channel, their bytes in a topic, their age, and the use of the disk.
 
 Messages in flight and deferred messages do not count, and are not refused when they return to a queue. A publish calls
-`Bounds.admit` first; with the policy drop-oldest, `Bounds.trim` makes room afterwards. Messages that are too old are
-dropped at delivery, or by `bounds_loop`, which also trims queues to which messages returned.
+`Bounds.admit` first; with a policy that drops messages, `Bounds.trim` makes room afterwards: drop-idle does so only in
+channels that `IdleChannels` found idle, and nobody is refused because of these. Messages that are too old are dropped
+at delivery, or by `bounds_loop`, which also trims queues to which messages returned.
 
 Each method is one step, of a bounded number of messages, and `enforce` yields only after it. While a queue is put in
 order, nothing of it is dropped.
@@ -45,6 +46,7 @@ class Bounds:
         self._max_depth = options.max_channel_depth
         self._max_bytes = options.max_topic_bytes
         self._drops = options.overflow_policy == "drop-oldest"
+        self._trims = options.overflow_policy != "reject"
 
     def admit(self, bodies: list[bytes]) -> None:
         """Raises OutOfBounds if the queues cannot take messages of all these bodies."""
@@ -54,8 +56,8 @@ class Bounds:
             self._reject(count, self._queue, f"less than {self._disk.minimum} bytes of disk are free (--min-free-disk)")
         if self._drops:
             return
-        # Ephemeral channels have their own bound, mem-queue-size, and drop the rest.
-        channels = [channel for channel in self._channels.values() if not channel.ephemeral and not channel.exiting]
+        # Ephemeral channels have their own bound, mem-queue-size, and drop the rest; of idle ones `trim` may drop it.
+        channels = [channel for channel in self._channels.values() if channel.may_refuse and not channel.exiting]
         if self._max_depth:
             depth = self._queue.count() + count  # the channels will also get these
             limit = f"would hold more than {self._max_depth} messages (--max-channel-depth)"
@@ -80,12 +82,13 @@ class Bounds:
 
     def trim(self, step: int) -> bool:
         """Drops messages beyond the bounds if that is the policy, at most `step` of each queue; returns True if any."""
-        if not self._drops:
+        if not self._trims:
             return False
-        queues = self._channel_queues()
+        queues = self._channel_queues() if self._drops else self._idle_queues()
         dropped = 0
         if self._max_depth:
-            dropped += _drop_oldest(self._queue, min(self._queue.count() - self._max_depth, step))
+            if self._drops:
+                dropped += _drop_oldest(self._queue, min(self._queue.count() - self._max_depth, step))
             for queue in queues:
                 limit = max(self._max_depth - self._queue.count(), 0)
                 dropped += _drop_oldest(queue, min(queue.count() - limit, step))
@@ -96,11 +99,17 @@ class Bounds:
     def _channel_queues(self) -> list[Queue]:
         return [channel.queue for channel in self._channels.values() if not channel.exiting]
 
+    def _idle_queues(self) -> list[Queue]:
+        channels = [channel for channel in self._channels.values() if not channel.ephemeral and not channel.exiting]
+        return [channel.queue for channel in channels if not channel.may_refuse]
+
     def _trim_bytes(self, queues: list[Queue]) -> int:
         """Drops at most MAX_STEP messages, the largest queue first: one large message may displace many small ones."""
-        weighted = [(self._queue, max(len(queues), 1)), *((queue, 1) for queue in queues)]
+        everything = self._channel_queues()
+        weighted = [(self._queue, max(len(queues), 1))] if self._drops else []
+        weighted += [(queue, 1) for queue in queues]
         dropped = 0
-        while dropped < MAX_STEP and (excess := self._total(queues) - self._max_bytes) > 0:
+        while weighted and dropped < MAX_STEP and (excess := self._total(everything) - self._max_bytes) > 0:
             queue, weight = max(weighted, key=lambda each: _size_of(each[0]) * each[1])
             number = _drop_oldest(queue, MAX_STEP - dropped, -(-excess // weight))
             if not number:

@@ -97,6 +97,9 @@ class Channel:
         self._environment = environment
         self._options = environment.options
         self._on_last_client = on_last_client
+        self.may_refuse = not self.ephemeral  # publishers, at a bound
+        self.idle_since = monotonic_ns()  # when consumers were last there, or this channel began or was unpaused
+        self.emptied = 0  # monotonic ns
         self.in_flight = InFlight()
         self._alarm = maxsize  # when the queue scan looks at the channel (monotonic ns)
         max_attempts = 0 if is_dead_letter_topic(topic_name) else environment.options.max_attempts
@@ -114,7 +117,7 @@ class Channel:
         queue.on_refused = on_refused
         queue.on_more = self._on_more
         self.limiter: Limiter | None = None  # if there are rules
-        self.configured_rules = environment.rules.configured.get((topic_name, name), Rules())
+        self.configured_rules = environment.rules.configured_for(topic_name, name)
         self.set_rules(environment.rules.kept.get((topic_name, name), self.configured_rules))
         self._wake_at(self.deferred.next_due)
         environment.notify(self, not self.ephemeral)
@@ -161,12 +164,14 @@ class Channel:
         if limit and len(self.clients) >= limit and client.id not in self.clients:
             raise BrokerError(f"consumers for {self.topic_name}:{self.name} exceeds limit of {limit}")
         self.clients[client.id] = client
+        self.may_refuse = not self.ephemeral
 
     def remove_client(self, client: Consumer) -> None:
         """Removes a consumer. Its messages in flight time out, in an ordered channel at once."""
         self.stop_waiting(client)
         if self.clients.pop(client.id, None) is None or self.exiting:
             return
+        self.idle_since = monotonic_ns()
         self._time_out_abandoned()
         if not self.clients and self.ephemeral:
             self._on_last_client(self)
@@ -328,14 +333,26 @@ class Channel:
     def set_rules(self, rules: Rules) -> None:
         """Changes the rules. May yield."""
         self.rules = rules
-        if self.limiter is None and rules != Rules():
+        self._set_idle_timeout(rules.idle_timeout)
+        if self.limiter is None and rules.limit_delivery:
             self.limiter = Limiter(self.queue, lambda: None if self.paused else self._waiting.wake(1))
         if self.limiter is not None:
             self.limiter.set(rules)
-            if rules == Rules():
+            if not rules.limit_delivery:
                 self.limiter = None
             self._time_out_abandoned()
             self._wake_others()
+
+    def _set_idle_timeout(self, timeout: int | None) -> None:
+        if timeout is None:  # dead letters wait for somebody to look at them
+            timeout = 0 if is_dead_letter_topic(self.topic_name) else self._options.channel_idle_timeout
+        self.idle_timeout = 0 if self.ephemeral else timeout
+        if self.idle_timeout:
+            self._environment.watch_idle()
+
+    @property
+    def idle_policy(self) -> str:
+        return self.rules.idle_policy or self._options.channel_idle_policy
 
     def cancel(self, due: int, message: Message) -> None:
         """Drops a message that is held back until `due`. May yield."""
@@ -347,11 +364,14 @@ class Channel:
 
     def pause(self, paused: bool = True) -> None:
         self.paused = paused
+        if not paused:
+            self.idle_since = monotonic_ns()  # somebody wants it to be as it is
         for client in self.clients.values():
             client.wake()
 
     def empty(self) -> None:
         """Drops all messages: queued, in flight and deferred. StorageError."""
+        self.emptied = monotonic_ns()
         self._forget()
         self.queue.empty()
 

@@ -27,6 +27,7 @@ class Environment(NamedTuple):
     free_disk: FreeDisk | None = None  # with a bound for it
     note_dead: Callable[[Any], None] = lambda channel: None  # the channel has dead letters
     wake_at: Callable[[Any, int], None] = lambda channel, due: None  # sets its alarm, as `QueueScan.wake_at`
+    watch_idle: Callable[[], None] = lambda: None  # a channel has an idle timeout
 
 
 class ClientStats(Record):

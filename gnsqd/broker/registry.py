@@ -36,6 +36,7 @@ class Registry:
         self._environment: Environment
         self._late: set[Topic] = set()  # whose channels nsqlookupd was too slow to report
         self.error: Exception | None = None  # of the last disk write; None when it succeeded
+        self.idle_actions: dict[str, int] = {}  # by policy; empty if no channel ever had an idle timeout
         self._exiting = False
 
     def attach(self, environment: Environment) -> None:
@@ -124,7 +125,7 @@ class Registry:
         listed: list[ChannelMetadata] = []
         for channel in topic.channels.values():
             if not channel.ephemeral and not channel.exiting:
-                rules = None if channel.rules == channel.configured_rules else channel.rules._asdict()
+                rules = None if channel.rules == channel.configured_rules else channel.rules.settings()
                 listed.append(ChannelMetadata(channel.name, channel.paused, rules))
         return TopicMetadata(name, topic.paused, listed)
 

@@ -1,4 +1,4 @@
-"""Applies the delivery rules of channels: a rate limit, and order.
+"""The rules of channels, and those of delivery applied: a rate limit, and order. (`idle` applies the others.)
 
 The rate limit is a token bucket: `burst` tokens at most, `rate` more a second, and each delivery takes one. If a
 message only waits for a token, a timer wakes one consumer when there is one, and this consumer wakes the next if there
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from gevent import get_hub
 
-from gnsqd.gotext import dumps, parse_bool, parse_float, parse_int, quote
-from gnsqd.options import SECOND
+from gnsqd.gotext import dumps, parse_bool, parse_duration, parse_float, parse_int, quote
+from gnsqd.options import IDLE_POLICIES, SECOND
 from gnsqd.queues.ordering import set_ordered
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import StartError, StorageError
@@ -28,6 +28,7 @@ TICK = 0.005  # seconds: at high rates, the timer waits for as many tokens as th
 MIN_RATE = 0.001
 MAX_RATE = 1_000_000
 MAX_BURST = 1_000_000
+ALL_OTHERS = "*"  # in place of a channel
 
 
 class InvalidRule(ValueError):
@@ -39,16 +40,28 @@ class InvalidRule(ValueError):
 
 
 class Rules(NamedTuple):
-    """The rules of a channel: `rate` messages a second (0: no limit), `burst` of them at once; `ordered`: in turn."""
+    """The rules of a channel: `rate` messages a second (0: no limit), `burst` of them at once; `ordered`: in turn;
+    `idle_timeout` in ns (0: never idle). If a rule about idleness is None, the option counts."""
 
     rate: float = 0
     burst: int = 0
     ordered: bool = False
+    idle_timeout: int | None = None
+    idle_policy: str | None = None
+
+    @property
+    def limit_delivery(self) -> bool:
+        return self.rate > 0 or self.ordered
+
+    def settings(self) -> dict[str, object]:
+        """Returns the rules as JSON has them, without those that are None."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
     def changed(self, parameters: Mapping[str, str]) -> "Rules":
         """Returns these rules with changes, written as over HTTP; raises InvalidRule. A new rate without a burst gets a
-        hundredth of it, at least 1, so that consumers are woken at most a hundred times a second."""
-        rate, burst, ordered = self
+        hundredth of it, at least 1, so that consumers are woken at most a hundred times a second. An empty text removes
+        a rule about idleness."""
+        rate, burst, ordered, idle_timeout, idle_policy = self
         try:
             if (name := "rate") in parameters:
                 rate = parse_float(parameters[name])
@@ -62,9 +75,17 @@ class Rules(NamedTuple):
                     raise ValueError
             if (name := "ordered") in parameters:
                 ordered = parse_bool(parameters[name])
+            if (name := "idle_timeout") in parameters:
+                idle_timeout = parse_duration(parameters[name]) if parameters[name] else None
+                if idle_timeout is not None and idle_timeout < 0:
+                    raise ValueError
+            if (name := "idle_policy") in parameters:
+                idle_policy = parameters[name] or None
+                if idle_policy not in (None, *IDLE_POLICIES):
+                    raise ValueError
         except ValueError:
             raise InvalidRule(name) from None
-        return Rules(rate, burst, ordered)
+        return Rules(rate, burst, ordered, idle_timeout, idle_policy)
 
 
 def parse_option(texts: Iterable[str]) -> dict[Key, Rules]:
@@ -73,8 +94,10 @@ def parse_option(texts: Iterable[str]) -> dict[Key, Rules]:
     for text in texts:
         topic, channel, *settings = [*text.split(":"), ""][: max(text.count(":") + 1, 2)]
         changes = dict(setting.partition("=")[::2] for setting in settings)
-        if not (is_valid_name(topic) and is_valid_name(channel) and changes and set(changes) <= set(Rules._fields)):
-            form = "<topic>:<channel>:rate=<n>:burst=<n>:ordered=true"
+        are_names = is_valid_name(topic) and (channel == ALL_OTHERS or is_valid_name(channel))
+        if not (are_names and changes and set(changes) <= set(Rules._fields)):
+            form = "<topic>:<channel>:rate=<n>:burst=<n>:ordered=true:idle_timeout=<duration>:idle_policy="
+            form += "|".join(IDLE_POLICIES)
             raise StartError(f"--channel-rules must be {form}, not {quote(text)}")
         try:
             rules[topic, channel] = Rules().changed(changes)
@@ -91,7 +114,9 @@ def decode(settings_by_channel: Mapping[Key, Settings]) -> dict[Key, Rules]:
         try:
             if not set(settings) <= set(Rules._fields):
                 raise ValueError("unknown rule")
-            changes = {name: dumps(value) for name, value in settings.items()}
+            changes = {name: value if isinstance(value, str) else dumps(value) for name, value in settings.items()}
+            if "idle_timeout" in changes:
+                changes["idle_timeout"] += "ns"
             if changes.get("burst") == "0" and changes.get("rate") == "0":
                 del changes["burst"]  # that of no limit, which nobody can set
             rules[key] = Rules().changed(changes)
@@ -101,11 +126,16 @@ def decode(settings_by_channel: Mapping[Key, Settings]) -> dict[Key, Rules]:
 
 
 class RuleBook:
-    """The rules of new channels: `kept`, from the file of rules, while the daemon loads; else `configured`."""
+    """The rules of new channels: `kept`, from the file of rules, while the daemon loads; else `configured`, also with
+    `*` in place of a channel."""
 
     def __init__(self) -> None:
         self.configured: dict[Key, Rules] = {}
         self.kept: dict[Key, Rules] = {}
+
+    def configured_for(self, topic: str, channel: str) -> Rules:
+        others = self.configured.get((topic, ALL_OTHERS), Rules())
+        return self.configured.get((topic, channel), others)
 
 
 class Limiter:

@@ -150,6 +150,10 @@ class Metrics(Collector):
         if self.options.min_free_disk:
             help = "Whether publishers are refused because less is free than --min-free-disk (1) or not (0)."
             yield _gauge("gnsqd_low_on_disk", help, self.registry.low_on_disk)
+        if self.registry.idle_actions:
+            help = "Channels paused, emptied or deleted because they had no consumers."
+            points = [({"policy": policy}, count) for policy, count in self.registry.idle_actions.items()]
+            yield "gnsqd_idle_channels", "counter", help, points
         percentiles = self.options.e2e_processing_latency_percentiles
         topics = [topic for topic in self.registry.topics.values() if self._shows(topic.name)]
         channels = [it for topic in topics for it in topic.channels.values() if self._shows(it.name)]

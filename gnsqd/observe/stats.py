@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import ClientStats, Consumer
+from gnsqd.broker.idle import idle_action
 from gnsqd.broker.registry import Registry
+from gnsqd.broker.rules import Rules
 from gnsqd.broker.topic import Topic
 from gnsqd.hub.cooperative import Turns
 from gnsqd.options import Options
@@ -194,8 +196,10 @@ def _channel_row(
         if field.name == "message_count" and channel.local_counts is not None:
             row |= {key: count for key, count in zip(_LOCAL_COUNTS, channel.local_counts, strict=True) if count}
     row["e2e_processing_latency"] = _latency_row(e2e_latency(channel))
-    if channel.limiter is not None:
-        row["rules"] = channel.rules._asdict()
+    if channel.rules != Rules():
+        row["rules"] = channel.rules.settings()
+    if (action := idle_action(channel)) is not None:
+        row["idle"] = action._asdict()
     if include_finished:
         row["finish_count"] = channel.finish_count
     return row

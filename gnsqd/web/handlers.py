@@ -165,7 +165,7 @@ class API(Record):
         return {"messages": count}
 
     def get_rules(self, request: Request) -> dict[str, object]:
-        return self._find_channel(request).rules._asdict()
+        return self._find_channel(request).rules.settings()
 
     def set_rules(self, request: Request) -> dict[str, object]:
         topic, name = self._find_topic_and_channel_name(request)
@@ -179,7 +179,7 @@ class API(Record):
             raise HTTPError(400, f"INVALID_ARG_{error.name.upper()}") from error
         topic.set_rules(channel, rules)
         self._metadata_file.persist(topic.name)
-        return rules._asdict()
+        return rules.settings()
 
     def _find_rewind(self, request: Request) -> "tuple[Channel, History, int, int]":
         topic, name = self._find_topic_and_channel_name(request)

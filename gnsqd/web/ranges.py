@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import islice
 from sys import maxsize
-from time import monotonic
+from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING
 
 from gevent import sleep
@@ -171,6 +171,7 @@ def _find_channel(topic: Topic, name: str) -> Channel:
     channel = topic.get_existing_channel(name)
     if is_ephemeral(name):
         raise HTTPError(400, "CHANNEL_EPHEMERAL")
+    channel.idle_since = monotonic_ns()  # whoever reads by ranges is a consumer
     return channel
 
 
