@@ -84,12 +84,22 @@ class ClientStats:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleAction:
+    """What gnsqd will do in `left` ns to a channel that had no consumer for `time` ns."""
+
+    policy: str
+    time: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelStats(ChannelFigures):
     """One channel: of one node, or summed over several."""
 
     e2e_processing_latency: Latency = _NO_LATENCY
     clients: tuple[ClientStats, ...] | None = None  # None: not asked for, and in sums
     finish_count: int | None = field(default=None, metadata={"json": False})  # None: nsqd does not have it; in sums
+    idle: IdleAction | None = field(default=None, metadata={"json": False})  # None: nothing will be done; in sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +267,7 @@ def _topic(data: object) -> TopicStats:
             _latency(channel, inner),
             _clients(channel, "clients", inner),
             finished if type(finished) is int else None,
+            IdleAction(*scalars(IdleAction, channel["idle"], inner)) if "idle" in channel else None,
         )
         channels.append(ChannelStats(*scalars(ChannelStats, channel, inner), *nested))  # type: ignore[call-arg]
     return TopicStats(*values, _latency(topic, ("topic", name)), tuple(channels))  # type: ignore[call-arg]

@@ -76,7 +76,7 @@ def _topic(rows: Sequence[TopicStats]) -> TopicStats:
 def _channel(rows: Sequence[ChannelStats]) -> ChannelStats:
     if len(rows) == 1 and rows[0].clients is None:
         return rows[0]
-    return replace(rows[0], **_sums(rows, _OF_CHANNEL), clients=None, finish_count=None)
+    return replace(rows[0], **_sums(rows, _OF_CHANNEL), clients=None, finish_count=None, idle=None)
 
 
 def _sums(rows: Sequence[TopicStats] | Sequence[ChannelStats], names: Sequence[str]) -> dict[str, Any]:

@@ -29,13 +29,17 @@ MIN_RATE = 0.001
 MAX_RATE = 1_000_000
 MAX_BURST = 1_000_000
 ALL_OTHERS = "*"  # in place of a channel
+_EXPECTED = {
+    "idle_timeout": " (expected: a duration such as 72h)",
+    "idle_policy": f" (expected: {', '.join(IDLE_POLICIES)})",
+}
 
 
 class InvalidRule(ValueError):
     """The value of the parameter `name`, in lower case, is not valid."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"invalid {name}")
+        super().__init__(f"invalid {name}{_EXPECTED.get(name, '')}")
         self.name = name
 
 

@@ -39,10 +39,10 @@ _OF_A_KIND = 5  # findings that are shown without --all
         """,
         described("findings", "list, the worst first", Finding),
         """
-        code     of queues: no-consumers, orphan-channel, no-channel, missing-channel,
-                 paused-topic, paused-channel, rdy-zero, stuck, stuck-consumer,
-                 stuck-topic, slow, growing, requeue-storm, timeouts, dead-letters,
-                 dropped;
+        code     of queues: no-consumers, orphan-channel, idle-channel, no-channel,
+                 missing-channel, paused-topic, paused-channel, rdy-zero, stuck,
+                 stuck-consumer, stuck-topic, slow, growing, requeue-storm, timeouts,
+                 dead-letters, dropped;
                  of nodes: unreachable, tcp-unreachable, unhealthy, draining,
                  unserved-node, version-mix, config-drift, clock-skew, no-nodes;
                  of nsqlookupd: lookupd-unreachable, not-registered,

@@ -1,4 +1,4 @@
-"""`gnsqadmin channel rules`: the rate limit and the order of a channel."""
+"""`gnsqadmin channel rules`: the rate limit, the order and the idle timeout of a channel."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from gnsqd.options import IDLE_POLICIES, SECOND
 from nsqadmin_cli.api import ModelError, Nsqd
 from nsqadmin_cli.cluster import Cluster, values_of
 from nsqadmin_cli.command_base import command, option
@@ -23,6 +24,10 @@ class RulesRow:
     rate: float | None = column("rate", keep=ALWAYS, help="messages a second, 0 without a limit")
     burst: int | None = column("burst", keep=ALWAYS, form=Form.COUNT, help="messages that may come at once")
     ordered: bool | None = column("ordered", keep=ALWAYS, form=Form.FLAG)
+    idle_timeout: float | None = column(
+        "idle timeout", sparse=True, form=Form.DURATION, help="seconds, 0: never, null: that of the node"
+    )
+    idle_policy: str | None = column("idle policy", sparse=True, help="null: that of the node")
     result: Cell | None = column("result", keep=ALWAYS, sparse=True, json=False)
     error: str | None = json_only("null, or why it failed")
 
@@ -33,6 +38,7 @@ class RulesRow:
         gnsqadmin channel rules orders billing --rate 100 --burst 20 --yes
         gnsqadmin channel rules orders billing --ordered --dry-run
         gnsqadmin channel rules orders billing --rate 0 --no-ordered --yes
+        gnsqadmin channel rules orders billing --idle-timeout 72h --idle-policy delete --yes
     """,
     document=("topic, channel, dry_run", described("nodes", "list, in the order queried", RulesRow)),
 )
@@ -45,16 +51,19 @@ def rules(
     rate: float | None = option("Messages a second on each node; 0 removes the limit.", click.FLOAT),
     burst: int | None = option("Messages that may come at once.", click.INT),
     ordered: bool | None = option("One message at a time, oldest first.", None, "--ordered/--no-ordered", default=None),
+    idle_timeout: str | None = option("Time without consumers, as in 72h; 0: never, '': the node's.", click.STRING),
+    idle_policy: str | None = option("What is done to it then.", click.Choice(IDLE_POLICIES)),
 ) -> int:
-    """Without --rate, --burst and --ordered, show them. A rule that is not given does not change. Each node limits the
-    rate and keeps the order of its own messages; only gnsqd has rules."""
-    given = {"rate": rate, "burst": burst, "ordered": ordered}
+    """Without options, show them. A rule that is not given does not change. Each node limits the rate, keeps the order
+    of its own messages, and knows its own consumers; only gnsqd has rules."""
+    given: dict[str, object] = {"rate": rate, "burst": burst, "ordered": ordered}
+    given |= {"idle_timeout": idle_timeout, "idle_policy": idle_policy}
     changes = {name: str(value).lower() for name, value in given.items() if value is not None}
     query = {"topic": topic, "channel": channel}
     answers = present(cluster, cluster.ask(partial(_ask, "GET", query)), topic, channel)
     nodes = [Nsqd(address, cluster.http) for address in values_of(answers)]
     if changes and nodes and not confirm.dry_run:
-        shown = ", ".join(f"{name} {value}" for name, value in changes.items())
+        shown = ", ".join(f"{name.replace('_', ' ')} {value or 'of the node'}" for name, value in changes.items())
         confirm.ask(f"The channel {channel} in the topic {topic} gets {shown}.", [], "Change it?")
         answers |= cluster.ask(partial(_ask, "POST", query | changes), nodes)
     return show_rows(cluster, output, query | {"dry_run": confirm.dry_run}, RulesRow, answers)
@@ -65,13 +74,17 @@ def _ask(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd) -
 
     def read(data: object) -> RulesRow:
         match data:
-            case {"rate": int() | float() as rate, "burst": int(burst), "ordered": bool(ordered)}:
+            case {"rate": int() | float() as rate, "burst": int(burst), "ordered": bool(ordered), **more}:
                 changed = Cell("changed", Tone.GOOD) if method == "POST" else None
-                return RulesRow(str(node.address), rate, burst, ordered, changed)
+                timeout, policy = more.get("idle_timeout"), more.get("idle_policy")
+                if isinstance(timeout, int | None) and isinstance(policy, str | None):
+                    seconds = None if timeout is None else timeout / SECOND
+                    return RulesRow(str(node.address), rate, burst, ordered, seconds, policy, changed)
         raise ModelError("these are not rules")
 
     reasons: dict[str, str | Exception] = {"NOT_FOUND": "has no delivery rules: it is not gnsqd, or older"}
+    reasons["MISSING_ARG_RATE"] = "has no rules about idleness: it is an older gnsqd"
     for name, value in query.items():
-        invalid = click.UsageError(f"--{name}: {value} is not valid; see contrib/docs/rules.md.")
+        invalid = click.UsageError(f"--{name.replace('_', '-')}: {value} is not valid; see contrib/docs/rules.md.")
         reasons[f"INVALID_ARG_{name.upper()}"] = invalid
     return node.ask("/channel/rules", read, query, method, reasons)

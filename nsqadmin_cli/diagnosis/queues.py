@@ -190,7 +190,10 @@ class ChannelCheck:
 
     def findings(self) -> Iterator[Finding]:
         cause = self._paused() or self._no_consumers() or self._not_ready() or self._stuck()
-        if cause is not None:
+        idle_channel = self._idle_channel()
+        if idle_channel is not None:
+            yield idle_channel
+        if cause is not None and not (idle_channel and cause.code == "orphan-channel"):
             yield cause
         if cause is None or cause.code == "stuck":
             idle = list(self._idle_consumers()) if cause is None else []
@@ -250,6 +253,20 @@ class ChannelCheck:
         empty = f"empty now, {plural(channel.message_count, 'message')} received so far, {self._rates()}"
         remedy = Remedy("If nobody needs it any more:", self._on_all("channel delete"))
         return self._finding(NOTE, "orphan-channel", summary, [empty], remedy)
+
+    def _idle_channel(self) -> Finding | None:
+        """Nodes that will do something to the channel, as it has no consumer there."""
+        actions = {address: share.idle for address, share in self.shares.items() if share.idle is not None}
+        if not actions:
+            return None
+        first = min(actions.values(), key=lambda action: action.left)
+        done = {"pause": "paused", "empty": "emptied", "delete": "deleted"}.get(first.policy, first.policy)
+        summary = f"it will be {done} in {units.duration(first.left / 1e9)}{_some([*actions], self.shares)}"
+        evidence = f"no consumer for {units.duration(first.time / 1e9)}"
+        start = Remedy("Start its consumers, or find out why they cannot connect.")
+        keep = Remedy("To keep it as it is:", self._on_all("channel rules --idle-timeout 0"))
+        severity = NOTE if first.policy == "pause" else WARNING
+        return self._finding(severity, "idle-channel", summary, [evidence, self._depth()], start, keep)
 
     def _wanting(self) -> set[Address]:
         """Nodes with a consumer that had RDY above 0 in one of the snapshots."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from gnsqd.options import IDLE_POLICIES
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.message import MOST
@@ -112,6 +113,7 @@ def _rules(cluster: Cluster, output: Output, confirm: Confirm, given: Values) ->
 
     values = {"rate": _number(given, "rate", float), "burst": _number(given, "burst", int)}
     values["ordered"] = {"yes": True, "no": False}.get(given.get("ordered", ""))
+    values |= {name: given.get(name) for name in ("idle_timeout", "idle_policy")}
     return _call(rules, cluster, output, confirm, given["topic"], given["channel"], **values)
 
 
@@ -198,6 +200,8 @@ TOOLS = {
             Field("rate", "Rate", "messages a second, 0 for no limit"),
             Field("burst", "Burst", "messages that may come at once"),
             Field("ordered", "One at a time, oldest first", choices=(("", "no change"), ("yes", "yes"), ("no", "no"))),
+            Field("idle_timeout", "Idle after", "a time without consumers, as in 72h, 0 for never"),
+            Field("idle_policy", "Then", choices=(("", "no change"), *((policy, policy) for policy in IDLE_POLICIES))),
         ),
         "Show the plan",
         _rules,
