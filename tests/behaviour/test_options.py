@@ -73,6 +73,7 @@ test_consumers_beyond_max_channel_consumers_are_refused: max-channel-consumers
 test_messages_come_again_from_every_kind_of_point: retention-bytes
 test_messages_are_kept_for_the_time_given: retention-time
 test_option_has_the_rules_until_they_are_changed: channel-rules
+test_channel_is_emptied_again_and_again_but_not_while_it_is_empty: channel-idle-timeout channel-idle-policy
 test_longest_time_is_that_of_nsqd_unless_set: max-defer-time
 test_packets_are_those_of_nsqd: statsd-address statsd-mem-stats statsd-udp-packet-size
 test_packets_are_spread_over_interval_but_its_last_second: statsd-interval

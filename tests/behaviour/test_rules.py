@@ -232,6 +232,8 @@ REFUSED = {
             *("burst=0", "burst=5", "rate=0&burst=0", "rate=0&burst=5"),
         ],
         "ORDERED": [f"ordered={text}" for text in ("", "yes", "2")],
+        "IDLE_TIMEOUT": [f"idle_timeout={text}" for text in ("5", "-1s", "never")],
+        "IDLE_POLICY": ["idle_policy=drop"],
     }.items()
     for query in queries
 }
@@ -256,7 +258,8 @@ def test_option_has_the_rules_until_they_are_changed(gnsqd_factory: DaemonFactor
     assert not (nsqd.data_path / FILE).exists()
 
 
-FORM = "must be <topic>:<channel>:rate=<n>:burst=<n>:ordered=true"
+FORM = "must be <topic>:<channel>:rate=<n>:burst=<n>:ordered=true:idle_timeout=<duration>:idle_policy="
+FORM += "pause|empty|delete|none"
 
 
 @pytest.mark.parametrize(
@@ -266,6 +269,8 @@ FORM = "must be <topic>:<channel>:rate=<n>:burst=<n>:ordered=true"
         ("t:c:speed=1", f'{FORM}, not "t:c:speed=1"'),
         ("t:c:rate=fast", 'invalid rate in "t:c:rate=fast"'),
         ("t:c:burst=0", 'invalid burst in "t:c:burst=0"'),
+        ("t:*:idle_timeout=3", 'invalid idle_timeout (expected: a duration such as 72h) in "t:*:idle_timeout=3"'),
+        ("t:c:idle_policy=x", 'invalid idle_policy (expected: pause, empty, delete, none) in "t:c:idle_policy=x"'),
     ],
 )
 def test_option_that_is_not_valid_ends_the_start(gnsqd_factory: DaemonFactory, text: str, reason: str) -> None:
@@ -280,6 +285,7 @@ def test_option_that_is_not_valid_ends_the_start(gnsqd_factory: DaemonFactory, t
         ("{", "failed to parse rules in "),
         ('{"channels":[{"topic":"t","channel":"c","speed":1}]}', "unknown rule in {'speed': 1}"),
         ('{"channels":[{"topic":"t","channel":"c","rate":-1}]}', "invalid rate in {'rate': -1}"),
+        ('{"channels":[{"topic":"t","channel":"c","idle_timeout":"x"}]}', "invalid idle_timeout"),
     ],
 )
 def test_file_that_is_not_valid_ends_the_start(gnsqd_factory: DaemonFactory, content: str, reason: str) -> None:

@@ -115,6 +115,26 @@ def test_what_looks_show_is_found(name: str) -> None:
     assert not found or any(text in one for one in (found[0]["summary"], *found[0]["evidence"]))
 
 
+def test_what_will_be_done_to_an_idle_channel_is_found_before(gnsqd_factory: DaemonFactory) -> None:
+    policy = ("--channel-idle-timeout=72h", "--channel-idle-policy=delete")
+    served, idle = gnsqd_factory(*policy), gnsqd_factory("--channel-rules=t:c:idle_timeout=2h")
+    for nsqd in (served, idle):
+        create(nsqd, "t", "c")
+    with Client(served.tcp_address) as consumer:
+        consumer.subscribe("t", "c")
+        found = only(examined(*at(served, idle)), "idle-channel")
+        assert found["severity"] == "note"
+        assert re.search(
+            rf"channel t/c: it will be paused in 1h 59m on .*:{address(idle).split(':')[1]}", found["summary"]
+        )
+        assert brief(examined(*at(served))) == []
+    wait_for(served, "t", "c", client_count=0)
+    assert brief(examined(*at(served))) == [("warning", "idle-channel")]
+    keep = only(examined(*at(served)), "idle-channel")["remedies"][1]["command"]
+    assert gnsqadmin(*shlex.split(keep)[1:], "--yes").code == 0
+    assert brief(examined(*at(served))) == [("note", "orphan-channel")]
+
+
 def test_a_node_whose_channels_have_consumers_only_elsewhere_is_one_finding() -> None:
     busy = node(topic("t", *(channel(name, consumer(finish_count=9)) for name in "ab")))
     idle = node(topic("t", *(channel(name, depth=3, message_count=3) for name in "ab"), message_count=3))

@@ -52,6 +52,8 @@ def test_rules_are_shown_and_changed(gnsqd: Daemon) -> None:
     assert "100" not in app.page(f"/rules?{PLACE}")
     assert "changed" in confirmed(app, "rules", topic="t", channel="c", rate="100")
     assert gnsqd.channel_stats("t", "c")["rules"]["rate"] == 100
+    assert "changed" in confirmed(app, "rules", topic="t", channel="c", idle_timeout="9h", idle_policy="empty")
+    assert gnsqd.channel_stats("t", "c")["rules"]["idle_timeout"] == 9 * 3600 * 10**9
 
 
 def test_a_deferred_message_is_shown_and_cancelled(gnsqd: Daemon) -> None:

@@ -1,0 +1,162 @@
+"""Idle channels (contrib/docs/rules.md): what is done to channels without consumers, and to which not."""
+
+import json
+import re
+import time
+
+from kit.daemons import Daemon, eventually
+from kit.exposition import labels, series
+from kit.http_api import ask, topic_stats
+from kit.nsq_client import Client
+from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
+
+ROW = r"WARNING: CHANNEL\((\S+)\): (\w+), as it had no consumer for (\S+) - depth (\d+), (\d+) deferred"
+
+
+def actions(nsqd: Daemon) -> list[tuple[str, str, int, int]]:
+    """What was done according to the log: channel, deed, depth and number of deferred messages."""
+    return [(name, deed, int(depth), int(late)) for name, deed, _, depth, late in re.findall(ROW, nsqd.log())]
+
+
+def counts(nsqd: Daemon) -> list[float]:
+    found = series(nsqd.http("GET", "/metrics")[2])
+    return [found["gnsqd_idle_channels_total", labels(policy=policy)] for policy in ("pause", "empty", "delete")]
+
+
+def test_nothing_is_done_by_default(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory()
+    create(nsqd, "t", "c")
+    assert not {"idle", "rules"} & set(nsqd.channel_stats("t", "c"))
+    assert b"idle" not in nsqd.http("GET", "/metrics")[2]
+    assert "idleLoop" not in ask(nsqd, "GET /debug/pprof/goroutine")[1]
+
+
+def test_channel_is_paused_once_and_not_where_it_is_not_idle(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--channel-idle-timeout=300ms")
+    create(nsqd, "other", "e%23ephemeral")
+    create(nsqd, "t.idle.dead", "replay")
+    with Client(nsqd.tcp_address) as consumer:
+        consumer.subscribe("other", "used")
+        publish(nsqd, "t", b"1", b"2")
+        create(nsqd, "t", "idle")  # has them before it is idle
+        wait_for(nsqd, "t", "idle", paused=True)
+        assert actions(nsqd) == [("t:idle", "paused", 2, 0)]
+        (found,) = re.findall(ROW, nsqd.log())
+        assert re.fullmatch(r"[3-9]\d\dms|[1-9][\d.]*s", found[2])
+        create(nsqd, "t", "later")
+        wait_for(nsqd, "t", "later", paused=True)
+        assert len(actions(nsqd)) == 2
+        assert counts(nsqd) == [2, 0, 0]
+    nsqd.kill()
+    nsqd.start()
+    assert nsqd.channel_stats("t", "idle")["paused"]
+
+
+def test_time_counts_from_the_last_consumer_or_the_unpausing(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--channel-idle-timeout=1h", "--durability=process")
+    create(nsqd, "t", "c", "read", "beside")
+
+    def idle(channel: str) -> int:
+        time: int = nsqd.channel_stats("t", channel)["idle"]["time"]
+        return time
+
+    with Client(nsqd.tcp_address) as consumer:
+        consumer.subscribe("t", "c")
+        assert "idle" not in nsqd.channel_stats("t", "c")
+        eventually(lambda: idle("beside") > 300e6)
+        begun = time.monotonic()
+        consumer.close()
+    eventually(lambda: nsqd.channel_stats("t", "c")["client_count"] == 0)
+    post(nsqd, "/channel/pause?topic=t&channel=beside")
+    assert "idle" not in nsqd.channel_stats("t", "beside")
+    post(nsqd, "/channel/unpause?topic=t&channel=beside")
+    post(nsqd, "/channel/advance?topic=t&channel=read&to=0")  # somebody reads it by ranges
+    for channel in ("c", "read", "beside"):
+        found = nsqd.channel_stats("t", channel)["idle"]
+        assert found["policy"] == "pause"
+        assert found["time"] + found["left"] == 3600e9
+        assert found["time"] <= (time.monotonic() - begun) * 1e9, channel
+
+
+def test_channel_is_emptied_again_and_again_but_not_while_it_is_empty(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--channel-idle-timeout=300ms", "--channel-idle-policy=empty")
+    publish(nsqd, "once", b"1")
+    publish(nsqd, "t", b"1", b"2")
+    post(nsqd, "/pub?topic=t&defer=60000", b"late")
+    create(nsqd, "once", "c")
+    create(nsqd, "t", "c")
+    first = [("once:c", "emptied", 1, 0), ("t:c", "emptied", 2, 1)]
+    eventually(lambda: actions(nsqd) == first)
+    wait_for(nsqd, "t", "c", depth=0, deferred_count=0, paused=False)
+    publish(nsqd, "t", b"3")
+    eventually(lambda: len(actions(nsqd)) > 2)
+    assert actions(nsqd) == [*first, ("t:c", "emptied", 1, 0)]
+    assert counts(nsqd) == [0, 3, 0]
+
+
+def test_rules_of_a_channel_or_of_all_others_override_the_options(gnsqd_factory: DaemonFactory) -> None:
+    every = "--channel-rules=t:*:idle_timeout=200ms:idle_policy=delete:rate=7"
+    nsqd = gnsqd_factory(every, "--channel-rules=t:kept:rate=5")
+    create(nsqd, "other", "c")
+    create(nsqd, "t", "kept")
+    with Client(nsqd.tcp_address) as consumer:
+        consumer.subscribe("t", "ruled")
+        rules = post(nsqd, "/channel/rules?topic=t&channel=ruled&idle_timeout=0&rate=0")
+    none = {"rate": 0, "burst": 0, "ordered": False}
+    assert json.loads(rules) == none | {"idle_timeout": 0, "idle_policy": "delete"}
+    create(nsqd, "t", "gone")
+    eventually(lambda: not nsqd.channel_stats("t", "gone"))
+    assert actions(nsqd) == [("t:gone", "deleted", 0, 0)]
+    nsqd.kill()
+    assert '"gone"' not in (nsqd.data_path / "nsqd.dat").read_text()
+    nsqd.start()
+    assert [channel["channel_name"] for channel in topic_stats(nsqd, "t")["channels"]] == ["kept", "ruled"]
+    assert nsqd.channel_stats("t", "ruled")["rules"]["idle_timeout"] == 0
+    rules = post(nsqd, "/channel/rules?topic=other&channel=c&idle_timeout=200ms&idle_policy=pause")
+    assert json.loads(rules)["idle_timeout"] == 200e6
+    wait_for(nsqd, "other", "c", paused=True)
+    assert json.loads(post(nsqd, "/channel/rules?topic=other&channel=c&idle_timeout=&idle_policy=")) == none
+    assert "rules" not in nsqd.channel_stats("other", "c")
+
+
+DROP_IDLE = ("--overflow-policy=drop-idle", "--channel-idle-timeout=200ms", "--channel-idle-policy=none")
+
+
+def test_idle_channel_refuses_nobody_and_drops_its_oldest(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--max-channel-depth=5", *DROP_IDLE)
+    create(nsqd, "t", "used", "idle")
+    with Client(nsqd.tcp_address) as consumer:
+        consumer.subscribe("t", "used")
+        publish(nsqd, "t", *(b"%d" % number for number in range(5)))
+        assert ask(nsqd, "POST /pub?topic=t", b"x")[0] == 503
+        post(nsqd, "/channel/empty?topic=t&channel=used")
+        eventually(lambda: ask(nsqd, "POST /pub?topic=t", b"5")[0] == 200)
+        publish(nsqd, "t", b"6", b"7", b"8", b"9")
+        reason = "channel t:used would hold more than 5 messages (--max-channel-depth)"
+        assert ask(nsqd, "POST /pub?topic=t", b"x") == (503, f'{{"message":"FULL: {reason}"}}')
+        wait_for(nsqd, "t", "idle", depth=5, paused=False)
+        dropped = series(nsqd.http("GET", "/metrics")[2])
+        assert dropped["gnsqd_channel_dropped_messages_total", labels(topic="t", channel="idle")] == 5
+        assert dropped["gnsqd_channel_dropped_messages_total", labels(topic="t", channel="used")] == 0
+        post(nsqd, "/channel/empty?topic=t&channel=used")
+        assert [message.body for message in take(nsqd, "t", "idle", 1)] == [b"5"]
+        publish(nsqd, "t", b"10")
+        with Client(nsqd.tcp_address) as other:
+            other.subscribe("t", "idle")
+            assert "channel t:idle" in ask(nsqd, "POST /pub?topic=t", b"x")[1]
+    assert actions(nsqd) == []
+
+
+def test_idle_channel_makes_room_for_the_bytes_of_others(gnsqd_factory: DaemonFactory) -> None:
+    body = b"x" * 70  # 100 bytes in a disk queue
+    nsqd = gnsqd_factory("--max-topic-bytes=1000", "--mem-queue-size=2", *DROP_IDLE)
+    create(nsqd, "t", "used", "idle")
+    with Client(nsqd.tcp_address) as consumer:
+        consumer.subscribe("t", "used")
+        publish(nsqd, "t", *([body] * 5))
+        assert ask(nsqd, "POST /pub?topic=t", body)[0] == 503
+        eventually(lambda: ask(nsqd, "POST /pub?topic=t", body)[0] == 200)
+        publish(nsqd, "t", *([body] * 4))
+        assert ask(nsqd, "POST /pub?topic=t", body)[0] == 503
+        wait_for(nsqd, "t", "used", depth=10)
+        wait_for(nsqd, "t", "idle", depth=0)
