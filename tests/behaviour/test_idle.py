@@ -47,9 +47,7 @@ def test_channel_is_paused_once_and_not_where_it_is_not_idle(gnsqd_factory: Daem
         wait_for(nsqd, "t", "later", paused=True)
         assert len(actions(nsqd)) == 2
         assert counts(nsqd) == [2, 0, 0]
-    nsqd.kill()
-    nsqd.start()
-    assert nsqd.channel_stats("t", "idle")["paused"]
+    eventually(lambda: '{"name":"later","paused":true}' in (nsqd.data_path / "nsqd.dat").read_text())
 
 
 def test_time_counts_from_the_last_consumer_or_the_unpausing(gnsqd_factory: DaemonFactory) -> None:
@@ -104,6 +102,7 @@ def test_rules_of_a_channel_or_of_all_others_override_the_options(gnsqd_factory:
         rules = post(nsqd, "/channel/rules?topic=t&channel=ruled&idle_timeout=0&rate=0")
     none = {"rate": 0, "burst": 0, "ordered": False}
     assert json.loads(rules) == none | {"idle_timeout": 0, "idle_policy": "delete"}
+    post(nsqd, "/channel/rules?topic=t&channel=kept&idle_timeout=3h")
     create(nsqd, "t", "gone")
     eventually(lambda: not nsqd.channel_stats("t", "gone"))
     assert actions(nsqd) == [("t:gone", "deleted", 0, 0)]
@@ -111,7 +110,8 @@ def test_rules_of_a_channel_or_of_all_others_override_the_options(gnsqd_factory:
     assert '"gone"' not in (nsqd.data_path / "nsqd.dat").read_text()
     nsqd.start()
     assert [channel["channel_name"] for channel in topic_stats(nsqd, "t")["channels"]] == ["kept", "ruled"]
-    assert nsqd.channel_stats("t", "ruled")["rules"]["idle_timeout"] == 0
+    for channel, timeout in (("kept", 3 * 3600e9), ("ruled", 0)):
+        assert nsqd.channel_stats("t", channel)["rules"]["idle_timeout"] == timeout
     rules = post(nsqd, "/channel/rules?topic=other&channel=c&idle_timeout=200ms&idle_policy=pause")
     assert json.loads(rules)["idle_timeout"] == 200e6
     wait_for(nsqd, "other", "c", paused=True)
