@@ -365,7 +365,7 @@ class Channel:
     def pause(self, paused: bool = True) -> None:
         self.paused = paused
         if not paused:
-            self.idle_since = monotonic_ns()  # somebody wants it to be as it is
+            self.idle_since = monotonic_ns()  # or it would be paused again at once
         for client in self.clients.values():
             client.wake()
 

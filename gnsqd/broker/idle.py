@@ -24,7 +24,7 @@ _DONE = {"pause": "paused", "empty": "emptied", "delete": "deleted"}
 
 
 class IdleAction(NamedTuple):
-    """What will be done to a channel without consumers, if none comes: it had none for `time` ns, `left` remain."""
+    """An action that is due in `left` ns, unless a consumer comes; the channel had none for `time` ns."""
 
     policy: str
     time: int

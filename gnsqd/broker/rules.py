@@ -58,7 +58,7 @@ class Rules(NamedTuple):
         return self.rate > 0 or self.ordered
 
     def settings(self) -> dict[str, object]:
-        """Returns the rules as JSON has them, without those that are None."""
+        """Returns the rules as JSON has them, except where one is None."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
     def changed(self, parameters: Mapping[str, str]) -> "Rules":
