@@ -6,7 +6,7 @@ from gnsqd.net.native cimport time_ns
 cdef class Request:
     cdef public str method, target, path, query
     cdef public dict headers
-    cdef public bint http10, announced, keep_alive, expects, too_big, broken, may_yield
+    cdef public bint http10, announced, keep_alive, expects, encoded, too_big, broken, may_yield
     cdef public Py_ssize_t limit, received
     cdef public bytes body
     cdef public object buffer

@@ -38,7 +38,7 @@ REASONS = {status.value: status.phrase for status in HTTPStatus} | {413: "Reques
 
 _BAD_ESCAPE = regex("%(?![0-9a-fA-F]{2})")
 # Heads with one of these are not kept: `Request.with_body` lacks what they ask for, or they hold a secret.
-_SPECIAL = {b"authorization", b"cookie", b"expect", b"transfer-encoding"}
+_SPECIAL = {b"authorization", b"content-encoding", b"cookie", b"expect", b"transfer-encoding"}
 _ONCE = {b"host", b"content-length"}
 
 _NAME = rb"!#$%&'*+\-.^_`|~0-9A-Za-z"  # characters of a method or a header's name
@@ -70,6 +70,7 @@ class Request:
         self.announced = False  # the body's length was in the head
         self.keep_alive = True
         self.expects = False  # the client sends the body after "100 Continue"
+        self.encoded = False  # the body has a Content-Encoding
         self.buffer: bytearray | None = None  # collects a body that comes in more than one piece
         self.too_big = False  # the body is longer than its route allows, and `body` its beginning
         self.broken = False  # the body ended or went wrong too early
@@ -282,6 +283,7 @@ class RequestReader:
             if headers[b"expect"].lower() != b"100-continue":
                 self._stop(417)
             request.expects = not request.http10
+        request.encoded = b"content-encoding" in headers
         self.request = request
         self._line = None
         if b"transfer-encoding" in headers:

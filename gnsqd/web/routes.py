@@ -62,15 +62,17 @@ class Role(IntEnum):
 class Route(Record):
     """One endpoint. `/:opt` at the end of `path` stands for any one word; `handler` is a method of the API or, dotted,
     of one of its parts; `v1` adds X-Nsq-Content-Type and makes errors `{"message":"CODE"}`; `body` names the option
-    that limits the body it reads, if it reads one; `on_hub` is True if the handler raises WouldYield for a request that
-    may not yield; `errors` are those besides GENERAL_ERRORS. Handlers return text, None for an empty answer, Content,
-    Stream, or a value to be encoded as JSON."""
+    that limits the body it reads, if it reads one, and `codings` are accepted as its Content-Encoding, which is ignored
+    without any; `on_hub` is True if the handler raises WouldYield for a request that may not yield;
+    `errors` are those besides GENERAL_ERRORS. Handlers return text, None for an empty answer, Content, Stream, or a
+    value to be encoded as JSON."""
 
     method: str
     path: str
     handler: str
     v1: bool = True
     body: str = ""
+    codings: str = ""
     logged: bool = True
     on_hub: bool = False
     role: Role = Role.FULL
@@ -85,7 +87,10 @@ GENERAL_ERRORS = (
 NAMES_ERRORS = "400 MISSING_ARG_TOPIC, 400 INVALID_ARG_TOPIC, 400 MISSING_ARG_CHANNEL, 400 INVALID_ARG_CHANNEL"
 _TOPIC = "400 MISSING_ARG_TOPIC, 404 TOPIC_NOT_FOUND"
 _NEW_TOPIC = "400 MISSING_ARG_TOPIC, 400 INVALID_TOPIC, 503 TOO_MANY_TOPICS"
-_PUBLISH = f"{_NEW_TOPIC}, 400 INVALID_DEFER, 413 MSG_TOO_BIG, 503 DRAINING, 503 FULL, 503 EXITING"
+_PUBLISH = (
+    f"{_NEW_TOPIC}, 400 INVALID_DEFER, 400 INVALID_ENCODING, 415 UNSUPPORTED_ENCODING, 413 MSG_TOO_BIG, 503 DRAINING, "
+    "503 FULL, 503 EXITING"
+)
 _PUB = f"400 MSG_EMPTY, {_PUBLISH}"
 _MPUB = f"{_PUBLISH}, 413 BODY_TOO_BIG, 413 BAD_BODY, 413 BAD_MESSAGE"
 _CHANNEL = f"{NAMES_ERRORS}, 404 TOPIC_NOT_FOUND, 404 CHANNEL_NOT_FOUND"
@@ -110,7 +115,8 @@ _RULES = (
     f"{_CHANNEL}, 400 MISSING_ARG_RATE, 400 INVALID_ARG_RATE, 400 INVALID_ARG_BURST, 400 INVALID_ARG_ORDERED, "
     "400 INVALID_ARG_IDLE_TIMEOUT, 400 INVALID_ARG_IDLE_POLICY"
 )
-_CONFIG = "400 INVALID_OPTION, 400 INVALID_VALUE, 413 INVALID_VALUE"
+_CONFIG = "400 INVALID_OPTION, 400 INVALID_VALUE, 413 INVALID_VALUE, 415 UNSUPPORTED_ENCODING"
+_CODINGS = "gzip, deflate, zstd"
 
 PPROF_ROUTES = (
     *(
@@ -130,8 +136,19 @@ ROUTES = (
     Route("GET", "/info", "status.info", role=Role.READ),
     Route("GET", "/stats", "status.stats", role=Role.READ),
     Route("GET", "/metrics", "status.metrics", v1=False, role=Role.READ),
-    Route("POST", "/pub", "publishing.pub", body="max_msg_size", logged=False, on_hub=True, errors=_PUB),
-    Route("POST", "/mpub", "publishing.mpub", body="max_body_size", logged=False, on_hub=True, errors=_MPUB),
+    Route(
+        "POST", "/pub", "publishing.pub", body="max_msg_size", codings=_CODINGS, logged=False, on_hub=True, errors=_PUB
+    ),
+    Route(
+        "POST",
+        "/mpub",
+        "publishing.mpub",
+        body="max_body_size",
+        codings=_CODINGS,
+        logged=False,
+        on_hub=True,
+        errors=_MPUB,
+    ),
     Route("POST", "/topic/create", "create_topic", errors=_NEW_TOPIC),
     Route("POST", "/topic/delete", "delete_topic", errors=_TOPIC),
     Route("POST", "/topic/empty", "empty_topic", errors=f"{_TOPIC}, 400 INVALID_TOPIC"),
@@ -156,7 +173,7 @@ ROUTES = (
     Route("POST", "/channel/pause", "pause_channel", errors=_CHANNEL),
     Route("POST", "/channel/unpause", "unpause_channel", errors=_CHANNEL),
     Route("GET", "/config/:opt", "get_config", role=Role.READ, errors="400 INVALID_OPTION"),
-    Route("PUT", "/config/:opt", "put_config", body="max_msg_size", errors=_CONFIG),
+    Route("PUT", "/config/:opt", "put_config", body="max_msg_size", codings="identity", errors=_CONFIG),
     Route("GET", "/debug/pprof/", "debug.index", v1=False, logged=False),
     *PPROF_ROUTES,
     Route("PUT", "/debug/setblockrate", "debug.set_block_rate", v1=False, body="max_msg_size"),
@@ -217,6 +234,8 @@ class Router:
         if endpoint is None:
             return self._respond_unrouted(request, remote_address)
         route, handler = endpoint
+        if request.encoded and route.codings and (refusal := self._decode(request, remote_address, route.codings)):
+            return refusal
         started = monotonic_ns() if route.logged else 0
         status = 200
         try:
@@ -232,6 +251,17 @@ class Router:
         if isinstance(result, Stream):
             return _render_stream(request, result)
         return _render_result(request, status, result, route.v1)
+
+    def _decode(self, request: Request, remote_address: str, codings: str) -> bytes:
+        """Decodes the body; returns the response if that fails, else b"". Yields or raises WouldYield, as `respond`."""
+        from gnsqd.web.content_encoding import Undecodable, decode  # few publishers compress
+
+        try:
+            decode(request, codings.split(", "))
+            return b""
+        except Undecodable as error:
+            headers = b"Accept-Encoding: %s\r\n" % codings.encode()
+            return self.refuse(request, remote_address, HTTPError(error.status, error.code), headers)
 
     def _refusal(self, request: Request, error: Exception) -> tuple[int, str]:
         """Returns status and code of a handler's error; errors without a code are logged."""

@@ -1,12 +1,12 @@
-"""Little that is much to unpack or to parse: JSON in an IDENTIFY and for an option, and bodies over HTTP
-(contrib/docs/security.md). Compressed streams are in test_broken_streams.py."""
+"""Little that is much to parse: JSON in an IDENTIFY and for an option (contrib/docs/security.md). Compressed streams
+are in test_broken_streams.py, bodies over HTTP in test_http_encodings.py."""
 
 import struct
 
 import pytest
 
 from kit.daemons import Daemon, own_command
-from kit.http_api import ask, message, topic_stats
+from kit.http_api import ask, message
 from kit.nsq_client import ERROR, RESPONSE, Client, Frame
 from kit.traffic import DaemonFactory
 
@@ -68,11 +68,3 @@ def test_value_for_an_option_that_is_a_bomb_is_refused(shared: Daemon) -> None:
     ):
         answer = ask(shared, "PUT /config/nsqlookupd_tcp_addresses", body)
         assert answer == (status, message("INVALID_VALUE")), body[:30]
-
-
-def test_bodies_are_not_unpacked(shared: Daemon) -> None:
-    body = b"\x1f\x8b\x08" + bytes(100)
-    for coding in ("gzip", "deflate", "br"):
-        status, _, _ = shared.http("POST", f"/pub?topic=packed-{coding}", body, {"Content-Encoding": coding})
-        assert status == 200
-        assert topic_stats(shared, f"packed-{coding}")["message_bytes"] == len(body)

@@ -41,6 +41,7 @@ MISTAKES = {
 }
 WRONG = {error: change for change, errors in MISTAKES.items() for error in errors}
 BODIES = {"MSG_EMPTY": b"", "MSG_TOO_BIG": b"x" * 11, "BODY_TOO_BIG": b"x" * 41, "BAD_MESSAGE": b"\0\0\0\1\0\0"}
+CODINGS = {"UNSUPPORTED_ENCODING": "br", "INVALID_ENCODING": "gzip"}
 # No request comes to a daemon that is exiting; test_ranges has messages that are not there.
 ELSEWHERE = ("EXITING", "MESSAGES_GONE", "MESSAGES_DAMAGED")
 TEXTS = {"FULL": "FULL: topic full would hold more than 1 messages (--max-channel-depth)"}
@@ -57,7 +58,8 @@ def answer(address: Address, route: Route, status: str, code: str) -> tuple[int,
     line = f"{where}?{urlencode(query)}"
     line = line.replace(":opt", "nosuch" if code == "INVALID_OPTION" else "log_level")
     body = b"" if (status, code) == ("413", "INVALID_VALUE") else BODIES.get(code, b"x")
-    found = whole_answer(address, head(line, f"Content-Length: {len(body)}") + body, str)
+    coding = f"Content-Encoding: {CODINGS.get(code, 'identity')}"
+    found = whole_answer(address, head(line, coding, f"Content-Length: {len(body)}") + body, str)
     return found.status, found.body
 
 
