@@ -159,10 +159,10 @@ class NSQD(Daemon):
         api = API(options, self._registry, log, self._metadata_file, self._lookup, *endpoints)
         router = Router(api, options, log)
         guard = None
-        if options.http_auth_token_files or options.http_auth_common_names:
+        if options.http_auth_token_files or options.http_auth_common_names or options.http_auth_server:
             from gnsqd.web.http_auth import build_guard  # loads OpenSSL
 
-            guard = build_guard(options, router, log)
+            guard = build_guard(options, router, log, authenticate)
         self._http_servers: list[HTTPServer] = []
         limits = (options.http_idle_timeout, options.max_http_connections)
         if listener := self._listeners.get("HTTP"):

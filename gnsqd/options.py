@@ -309,8 +309,8 @@ class Options(Record):
     )
     http_auth_token_files: list[str] = _own(
         [],
-        "read:<path> or full:<path> of a file with one token per line; HTTP requests then require a token, except for "
-        "/ping, /healthz and /readyz (may be given multiple times)",
+        "read:<path> or full:<path> of a file with one token per line, with or without roles for topics; HTTP requests "
+        "then require a token, except for /ping, /healthz and /readyz (may be given multiple times)",
         flag="http-auth-token-file",
     )
     http_auth_common_names: list[str] = _own(
@@ -318,6 +318,11 @@ class Options(Record):
         "read:<name> or full:<name>: common name of a client certificate, accepted over HTTPS instead of a token "
         "(may be given multiple times)",
         flag="http-auth-common-name",
+    )
+    http_auth_server: bool = _own(
+        False,
+        "ask the auth servers about HTTP requests whose token is in no file: they may permit to publish to a topic, or "
+        "to read its figures",
     )
     max_tcp_connections: int = _limit("maximum number of TCP connections; further ones are closed at once")
     max_http_connections: int = _limit(
@@ -459,6 +464,7 @@ def late_checks(options: Options) -> Iterator[Check]:
     for experiment in options.experiments:
         yield experiment == TOPOLOGY_AWARE, f"--enable-experiment must be {TOPOLOGY_AWARE}, not {quote(experiment)}"
     yield options.auth_http_request_method in ("get", "post"), "--auth-http-request-method must be post or get"
+    yield not options.http_auth_server or bool(options.auth_http_addresses), "--http-auth-server needs --auth-http-address"
     percentiles = options.e2e_processing_latency_percentiles
     for percentile in percentiles:
         yield 0 < percentile <= 1, f"invalid E2E processing latency percentile: {format_float(percentile)}"

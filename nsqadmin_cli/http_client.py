@@ -282,17 +282,17 @@ def _beginning(parts: Iterator[bytes]) -> bytes:
 
 
 def _read_token(path: str) -> str:
-    """The first line of the file; AdminError."""
+    """The first word of the file, on its first line; AdminError."""
     try:
         with open(path, encoding="ascii") as file:
-            token = file.readline(_LONGEST_TOKEN).strip()
+            line = file.readline(_LONGEST_TOKEN).strip()
     except OSError as error:
         raise AdminError(f"cannot read the token in {path}: {reason_of(error)}") from None
     except ValueError:
-        token = ""
-    if not re.fullmatch(r"[A-Za-z0-9._~+/-]+=*", token):
+        line = ""
+    if (match := re.fullmatch(r"([A-Za-z0-9._~+/-]+=*)(\s+\w+:\S+)*", line)) is None:  # roles for topics may follow
         raise AdminError(f"the first line of {path} is not a token")
-    return token
+    return match[1]
 
 
 def timed_out(timeout: float) -> str:

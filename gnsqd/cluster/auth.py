@@ -122,6 +122,17 @@ class State:
             self._allowed.add(names)
         return True
 
+    def allows_reading(self, topic_name: str, channel_name: str) -> bool:
+        """Returns True if the client may subscribe to this channel or, without a name, to any channel of the topic.
+        Yields when it takes long."""
+        turns = Turns()
+        return any(
+            each.allows(topic_name, channel_name, turns)
+            if channel_name
+            else "subscribe" in each.permissions and _matches(each.topic, topic_name)
+            for each in turns.over(self._authorizations)
+        )
+
 
 class Auth:
     """Asks the servers at `addresses`: `host:port`, or URLs. `method` is get or post."""

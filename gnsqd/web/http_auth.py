@@ -1,72 +1,195 @@
-"""HTTP authorization: a token or client certificate grants a role, and every endpoint requires one.
+"""HTTP authorization: a token or client certificate grants a role for the daemon, or roles for topics, and every
+endpoint requires one.
 
 A request sends its token as in RFC 6750, `Authorization: Bearer TOKEN`. Tokens are in files, one per line. Changed
 files are read again at the next request, at most once a second. Only digests are kept, and all are compared, so that
-timing reveals nothing about a token.
+timing reveals nothing about a token. Auth servers may be asked for the permissions of a token that is in no file.
 """
 
 import os
 import re
 import stat
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from hmac import compare_digest
 from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
 
 from gnsqd.gotext import quote
+from gnsqd.hub.cooperative import WouldYield
 from gnsqd.log import Logger
 from gnsqd.options import Options
-from gnsqd.shared.errors import StartError, reason_of
+from gnsqd.shared.errors import AuthError, StartError, reason_of
+from gnsqd.shared.names import is_valid_name
 from gnsqd.web.http11 import Request
-from gnsqd.web.routes import HTTPError, Role, Router
+from gnsqd.web.routes import BadQuery, HTTPError, Role, Router, parse_query
+
+if TYPE_CHECKING:
+    from gnsqd.cluster.auth import State
 
 CHECK_SECONDS = 1.0
+MAX_STATES = 1000  # answers of auth servers that are kept
 MAX_FILE = 64 * 1024  # bytes
 _TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]{16,}=*")  # RFC 6750's syntax; what is shorter may be guessed
 _ROLES = {"read": Role.READ, "full": Role.FULL}
+_TOPIC_ROLES = ("read", "publish", "manage")
+_VERIFYING = "require-verify"
+_VERIFY = f"--tls-client-auth-policy={_VERIFYING}"
+
+Authenticate = Callable[[str, bool, str, bytes], "State"]  # `Auth.query`
+
+
+class Grant(NamedTuple):
+    """The rights that a line of a file gives: a role for the daemon, and roles for topics, each with a pattern."""
+
+    role: Role = Role.ANYBODY
+    topic_roles: Sequence[tuple[str, str]] = ()
+
+    def permits(self, topic_role: str, topic: str) -> bool:
+        """Returns True if one of the roles for topics is this one or `manage`, which includes the others."""
+        return any(role in (topic_role, "manage") and _matches(pattern, topic) for role, pattern in self.topic_roles)
+
+
+Names = Sequence[tuple[str, Grant]]
+
+
+class Needs(NamedTuple):
+    """The requirement of a request: a role for the daemon, or one for its topic, if it has a valid one."""
+
+    role: Role
+    topic_role: str = ""
+    topic: str = ""
+    channel: str = ""
+
+    @property
+    def scope(self) -> str:
+        """The role that suffices, such as publish:orders."""
+        return f"{self.topic_role}:{self.topic}" if self.topic else self.role.name.lower()
+
+    def are_met_by(self, grants: Sequence[Grant]) -> bool:
+        """Returns True if one of the grants, or nothing, suffices."""
+        return self.role is Role.ANYBODY or any(
+            grant.role >= self.role or (self.topic and grant.permits(self.topic_role, self.topic)) for grant in grants
+        )
 
 
 @dataclass(eq=False)
 class Guard:
-    """Passes requests to `router` if the roles of their token or `peer` permit it."""
+    """Passes requests to `router` if their token, or the certificate with `common_name`, permits it."""
 
     _router: Router
     _tokens: "Tokens"
-    _names: Mapping[str, Role]
-    _peer: Role = Role.ANYBODY
+    _servers: "AuthServers | None"
+    _common_name: str = ""
+    _tls: bool = False
 
     def for_peer(self, common_name: str) -> "Guard":
-        """Returns the guard for a client with such a certificate, "" without any."""
-        return Guard(self._router, self._tokens, self._names, self._names.get(common_name, Role.ANYBODY))
+        """Returns the guard for a client of HTTPS with such a certificate, "" without any."""
+        return replace(self, _common_name=common_name, _tls=True)
 
-    def _role(self, request: Request) -> Role:
-        return max(self._peer, self._tokens.role(request.headers.get(b"authorization", b"")))
+    def _judge(self, request: Request) -> tuple[Needs, list[Grant], bytes]:
+        """Returns what the request requires, what it has, and its token if auth servers may permit it, else b""."""
+        role, topic_role = self._router.roles(request)
+        needs = _needs_of(request, role, topic_role)
+        token = _token_of(request.headers.get(b"authorization", b""))
+        grants = self._tokens.grants(token)
+        asks = self._servers is not None and token and not grants and needs.topic_role in ("read", "publish")
+        return needs, grants + self._tokens.grants_of_name(self._common_name), token if asks else b""
 
     def body_limit(self, request: Request) -> int:
-        """Returns the router's limit; 0 for unauthorized requests."""
-        return self._router.body_limit(request) if self._role(request) >= self._router.role(request) else 0
+        """Returns the router's limit; 0 for unauthorized requests. Auth servers are not asked before the body."""
+        needs, grants, asked = self._judge(request)
+        return self._router.body_limit(request) if asked or needs.are_met_by(grants) else 0
 
     def respond(self, request: Request, remote_address: str) -> bytes | Generator[list[bytes]]:
         """Returns the response; yields, and raises WouldYield, as the router does."""
-        role = self._role(request)
-        if role >= self._router.role(request):
+        needs, grants, asked = self._judge(request)
+        if needs.are_met_by(grants) or (asked and self._ask(request, needs, asked, remote_address)):
             return self._router.respond(request, remote_address)
-        if role:
-            error, reason = HTTPError(403, "FORBIDDEN"), b', error="insufficient_scope"'
+        if grants or asked:
+            error = HTTPError(403, "FORBIDDEN")
+            reason = b', error="insufficient_scope", scope="%s"' % needs.scope.encode()
         else:
             error = HTTPError(401, "UNAUTHORIZED")
             reason = b', error="invalid_token"' if b"authorization" in request.headers else b""
         headers = b'WWW-Authenticate: Bearer realm="nsqd"%s\r\n' % reason
         return self._router.refuse(request, remote_address, error, headers)
 
+    def _ask(self, request: Request, needs: Needs, token: bytes, remote_address: str) -> bool:
+        assert self._servers is not None
+        host = "" if remote_address.startswith("@") else remote_address.rpartition(":")[0].strip("[]")
+        return self._servers.permit(needs, (host, self._tls, self._common_name, token), request.may_yield)
+
+
+def _needs_of(request: Request, role: Role, topic_role: str) -> Needs:
+    try:
+        parameters = parse_query(request.query) if topic_role else {}
+    except BadQuery:
+        parameters = {}
+    topic = parameters.get("topic", "")
+    if not is_valid_name(topic):  # /stats takes an empty one for all topics
+        return Needs(role)
+    return Needs(role, topic_role, topic, parameters.get("channel", ""))
+
+
+def _token_of(authorization: bytes) -> bytes:
+    scheme, _, token = authorization.partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else b""
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Returns True if `name` is `pattern` with anything in place of each `*`."""
+    first, *others = pattern.split("*")
+    if not others:
+        return name == first
+    if not name.startswith(first):
+        return False
+    position = len(first)
+    for part in others[:-1]:
+        position = name.find(part, position) + len(part)
+        if position < len(part):
+            return False
+    return name.endswith(others[-1]) and position + len(others[-1]) <= len(name)
+
+
+class AuthServers:
+    """Asks auth servers for the permissions of tokens. Answers are kept for their ttl, by digests of the questions."""
+
+    def __init__(self, authenticate: Authenticate, log: Logger) -> None:
+        self._authenticate = authenticate
+        self._log = log
+        self._states: dict[bytes, State] = {}
+
+    def permit(self, needs: Needs, question: tuple[str, bool, str, bytes], may_yield: bool) -> bool:
+        """Returns True if the answer to the question, the arguments of `authenticate`, permits a request with these
+        needs; False also if no server answers. Yields; without `may_yield`, raises WouldYield where it would."""
+        key = sha256(repr(question).encode()).digest()
+        state = self._states.get(key)
+        publishes = needs.topic_role == "publish"
+        if not may_yield and (state is None or state.expired or not (publishes and state.knows(needs.topic, ""))):
+            raise WouldYield
+        if state is None or state.expired:
+            try:
+                state = self._authenticate(*question)
+            except AuthError as error:
+                self._log.warn("HTTP: [%s] AUTH failed %s", question[0], error)
+                return False
+            if len(self._states) >= MAX_STATES:
+                self._states.clear()
+            self._states[key] = state
+        return state.allows(needs.topic, "") if publishes else state.allows_reading(needs.topic, needs.channel)
+
 
 class Tokens:
-    """The tokens of files, each given as `role:path`; raises StartError if one cannot be used."""
+    """The tokens and common names of files, each given as `role:path`; raises StartError if one cannot be used. `names`
+    are further ones. Without `verified` certificates, files may have no common names."""
 
-    def __init__(self, sources: Sequence[str], log: Logger) -> None:
+    def __init__(self, sources: Sequence[str], log: Logger, names: Names = (), *, verified: bool = True) -> None:
         self._log = log
-        self._files = [_TokenFile(*_role_and_rest("--http-auth-token-file", source)) for source in sources]
+        self._names = names
+        roles_and_paths = [_role_and_rest("--http-auth-token-file", source) for source in sources]
+        self._files = [_TokenFile(role, path, verified) for role, path in roles_and_paths]
         self._checked = monotonic()
         for file in self._files:
             try:
@@ -75,15 +198,20 @@ class Tokens:
                 raise StartError(f"failed to read HTTP tokens - {file.path}: {reason_of(error)}") from error
 
     def role(self, authorization: bytes) -> Role:
-        """Returns the role of the token in a header, which may be empty."""
-        scheme, _, token = authorization.partition(b" ")
-        if scheme.lower() != b"bearer":
-            return Role.ANYBODY
+        """Returns the daemon's role of the token in a header, which may be empty."""
+        return max((grant.role for grant in self.grants(_token_of(authorization))), default=Role.ANYBODY)
+
+    def grants(self, token: bytes) -> list[Grant]:
+        """Returns what each line with the token grants; nothing for b""."""
         if monotonic() - self._checked >= CHECK_SECONDS:
             self._check()
-        digest = sha256(token.strip()).digest()
-        roles = [file.role for file in self._files for known in file.digests if compare_digest(known, digest)]
-        return max(roles, default=Role.ANYBODY)
+        digest = sha256(token).digest()
+        return [grant for file in self._files for known, grant in file.tokens if compare_digest(known, digest)]
+
+    def grants_of_name(self, name: str) -> list[Grant]:
+        """Returns what is granted to clients whose certificate has this common name; nothing for ""."""
+        files = (self._names, *(file.names for file in self._files))
+        return [grant for names in files for known, grant in names if known == name]
 
     def _check(self) -> None:
         self._checked = monotonic()
@@ -91,7 +219,7 @@ class Tokens:
             try:
                 if file.changed():
                     file.read()
-                    self._log.info("HTTP: read %d tokens from %s", len(file.digests), file.path)
+                    self._log.info("HTTP: read %d tokens from %s", len(file.tokens), file.path)
             except (OSError, ValueError) as error:
                 if file.complaint != reason_of(error):
                     file.complaint = reason_of(error)
@@ -100,11 +228,14 @@ class Tokens:
 
 @dataclass(eq=False)
 class _TokenFile:
-    """The tokens of one role; `complaint` is the last error logged for it."""
+    """The tokens, by their digests, and common names of one file. `role` is that of lines without roles; `complaint` is
+    the last error logged for it."""
 
     role: Role
     path: str
-    digests: Sequence[bytes] = ()
+    verified: bool
+    tokens: Sequence[tuple[bytes, Grant]] = ()
+    names: Names = ()
     complaint: str = ""
     _signature: tuple[int, ...] = ()
 
@@ -120,15 +251,40 @@ class _TokenFile:
             data = file.read(MAX_FILE + 1)
         if len(data) > MAX_FILE:
             raise ValueError(f"more than {MAX_FILE} bytes")
-        lines = [line.strip() for line in data.splitlines()]
-        for number, line in enumerate(lines, 1):
-            if line and not _TOKEN.fullmatch(line):
-                raise ValueError(f"line {number} is not a token: 16 or more of A-Z a-z 0-9 . _ ~ + / -")
-        if not any(lines):
+        tokens: list[tuple[bytes, Grant]] = []
+        names: list[tuple[str, Grant]] = []
+        for number, line in enumerate(data.splitlines(), 1):
+            word, *roles = line.split() or [b""]
+            try:
+                grant = _parse_roles(roles) if roles else Grant(self.role)
+                if word.startswith(b"cn=") and len(word) > 3:
+                    if not self.verified:
+                        raise ValueError(f"has a common name, which needs {_VERIFY}")
+                    names.append((word[3:].decode("utf-8", "surrogateescape"), grant))
+                elif _TOKEN.fullmatch(word):
+                    tokens.append((sha256(word).digest(), grant))
+                elif word:
+                    raise ValueError("is not a token: 16 or more of A-Z a-z 0-9 . _ ~ + / -")
+            except ValueError as error:
+                raise ValueError(f"line {number} {error}") from error
+        if not (tokens or names):
             raise ValueError("there is no token")
-        self.digests = [sha256(line).digest() for line in lines if line]
+        self.tokens, self.names = tokens, names
         self.complaint = ""
         self._signature = signature
+
+
+def _parse_roles(words: list[bytes]) -> Grant:
+    """Returns what `ROLE:PATTERN` grant; raises ValueError. `read` of all topics is that of the daemon as well."""
+    roles = []
+    for word in words:
+        role, _, pattern = word.decode("latin-1").partition(":")
+        if role not in _TOPIC_ROLES or not is_valid_name(pattern.replace("*", "x")):
+            text = "has a role other than read:TOPIC, publish:TOPIC or manage:TOPIC, where TOPIC may contain *"
+            raise ValueError(text)  # without the word, which may be a token
+        roles.append((role, pattern))
+    reads_all = any(role != "publish" and pattern == "*" for role, pattern in roles)
+    return Grant(Role.READ if reads_all else Role.ANYBODY, roles)
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:
@@ -142,19 +298,19 @@ def _role_and_rest(flag: str, text: str) -> tuple[Role, str]:
     return _ROLES[name], rest
 
 
-def parse_common_names(texts: Sequence[str], policy: str) -> dict[str, Role]:
-    """Returns the roles of `--http-auth-common-name`, with this `--tls-client-auth-policy`; raises StartError."""
+def parse_common_names(texts: Sequence[str], policy: str) -> Names:
+    """Returns what `--http-auth-common-name` grants, with this `--tls-client-auth-policy`; raises StartError."""
     flag = "--http-auth-common-name"
-    names: dict[str, Role] = {}
-    for text in texts:
-        role, name = _role_and_rest(flag, text)
-        names[name] = max(role, names.get(name, role))
-    if names and policy != "require-verify":
-        raise StartError(f"{flag} needs --tls-client-auth-policy=require-verify")
-    return names
+    roles_and_names = [_role_and_rest(flag, text) for text in texts]
+    if roles_and_names and policy != _VERIFYING:
+        raise StartError(f"{flag} needs {_VERIFY}")
+    return [(name, Grant(role)) for role, name in roles_and_names]
 
 
-def build_guard(options: Options, router: Router, log: Logger) -> Guard:
+def build_guard(options: Options, router: Router, log: Logger, authenticate: Authenticate | None) -> Guard:
     """Returns the guard that the options configure; raises StartError."""
-    names = parse_common_names(options.http_auth_common_names, options.tls_client_auth_policy)
-    return Guard(router, Tokens(options.http_auth_token_files, log), names)
+    policy = options.tls_client_auth_policy
+    names = parse_common_names(options.http_auth_common_names, policy)
+    tokens = Tokens(options.http_auth_token_files, log, names, verified=policy == _VERIFYING)
+    servers = None if authenticate is None or not options.http_auth_server else AuthServers(authenticate, log)
+    return Guard(router, tokens, servers)

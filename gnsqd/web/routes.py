@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from enum import IntEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from math import inf
 from operator import attrgetter
@@ -63,9 +63,10 @@ class Route(Record):
     """One endpoint. `/:opt` at the end of `path` stands for any one word; `handler` is a method of the API or, dotted,
     of one of its parts; `v1` adds X-Nsq-Content-Type and makes errors `{"message":"CODE"}`; `body` names the option
     that limits the body it reads, if it reads one, and `codings` are accepted as its Content-Encoding, which is ignored
-    without any; `on_hub` is True if the handler raises WouldYield for a request that may not yield;
-    `errors` are those besides GENERAL_ERRORS. Handlers return text, None for an empty answer, Content, Stream, or a
-    value to be encoded as JSON."""
+    without any; `on_hub` is True if the handler raises WouldYield for a request that may not yield; a Guard requires
+    `role` or, for the topic of the request, `topic_role`: read, publish or manage; `errors` are those besides
+    GENERAL_ERRORS. Handlers return text, None for an empty answer, Content, Stream, or a value to be encoded as JSON.
+    """
 
     method: str
     path: str
@@ -76,6 +77,7 @@ class Route(Record):
     logged: bool = True
     on_hub: bool = False
     role: Role = Role.FULL
+    topic_role: str = ""
     errors: str = ""
 
 
@@ -99,7 +101,8 @@ _CREATE = (
     f"{NAMES_ERRORS}, 404 TOPIC_NOT_FOUND, {_RETAINED}, 400 INVALID_ARG_FROM, 400 CHANNEL_EXISTS, 503 TOO_MANY_CHANNELS"
 )
 _REWIND = f"{_CHANNEL}, {_RETAINED}, 400 MISSING_ARG_TO, 400 INVALID_ARG_TO, 400 INVALID_ARG_UNTIL, 400 UNTIL_BEFORE_TO"
-_RETENTION = f"{_TOPIC}, 400 NO_JOURNAL, 400 MISSING_ARG_BYTES, 400 INVALID_ARG_BYTES, 400 INVALID_ARG_TIME"
+_LOG = f"{_TOPIC}, 400 NO_JOURNAL"
+_RETENTION = f"{_LOG}, 400 MISSING_ARG_BYTES, 400 INVALID_ARG_BYTES, 400 INVALID_ARG_TIME"
 _RANGE = (
     f"{_TOPIC}, 400 NO_JOURNAL, 400 INVALID_ARG_AT, 400 CHANNEL_EPHEMERAL, 404 CHANNEL_NOT_FOUND, 404 MESSAGE_NOT_FOUND"
 )
@@ -116,7 +119,8 @@ _RULES = (
     "400 INVALID_ARG_IDLE_TIMEOUT, 400 INVALID_ARG_IDLE_POLICY"
 )
 _CONFIG = "400 INVALID_OPTION, 400 INVALID_VALUE, 413 INVALID_VALUE, 415 UNSUPPORTED_ENCODING"
-_CODINGS = "gzip, deflate, zstd"
+
+_publish = partial(Route, "POST", codings="gzip, deflate, zstd", logged=False, on_hub=True, topic_role="publish")
 
 PPROF_ROUTES = (
     *(
@@ -134,44 +138,33 @@ ROUTES = (
     Route("POST", "/drain", "status.start_drain", errors="503 EXITING"),
     Route("DELETE", "/drain", "status.cancel_drain", errors="503 EXITING"),
     Route("GET", "/info", "status.info", role=Role.READ),
-    Route("GET", "/stats", "status.stats", role=Role.READ),
+    Route("GET", "/stats", "status.stats", role=Role.READ, topic_role="read"),
     Route("GET", "/metrics", "status.metrics", v1=False, role=Role.READ),
-    Route(
-        "POST", "/pub", "publishing.pub", body="max_msg_size", codings=_CODINGS, logged=False, on_hub=True, errors=_PUB
-    ),
-    Route(
-        "POST",
-        "/mpub",
-        "publishing.mpub",
-        body="max_body_size",
-        codings=_CODINGS,
-        logged=False,
-        on_hub=True,
-        errors=_MPUB,
-    ),
-    Route("POST", "/topic/create", "create_topic", errors=_NEW_TOPIC),
-    Route("POST", "/topic/delete", "delete_topic", errors=_TOPIC),
-    Route("POST", "/topic/empty", "empty_topic", errors=f"{_TOPIC}, 400 INVALID_TOPIC"),
-    Route("POST", "/topic/pause", "pause_topic", errors=_TOPIC),
-    Route("POST", "/topic/unpause", "unpause_topic", errors=_TOPIC),
-    Route("GET", "/topic/peek", "peek_topic", errors=f"{_TOPIC}, 400 INVALID_LIMIT"),
-    Route("GET", "/channel/peek", "peek_channel", errors=f"{_CHANNEL}, 400 INVALID_LIMIT"),
-    Route("GET", "/topic/retention", "get_retention", role=Role.READ, errors=f"{_TOPIC}, 400 NO_JOURNAL"),
-    Route("POST", "/topic/retention", "set_retention", errors=_RETENTION),
-    Route("GET", "/topic/range", "ranges.get_range", role=Role.READ, errors=_RANGE),
-    Route("GET", "/topic/messages", "ranges.get_messages", errors=_MESSAGES),
-    Route("POST", "/channel/advance", "ranges.advance", errors=_ADVANCE),
-    Route("GET", "/channel/rewind", "plan_rewind", role=Role.READ, errors=_REWIND),
-    Route("POST", "/channel/rewind", "rewind_channel", errors=_REWIND),
-    Route("GET", "/channel/deferred", "list_deferred", errors=_DEFERRED),
-    Route("POST", "/channel/deferred/cancel", "cancel_deferred", errors=_CANCEL),
-    Route("GET", "/channel/rules", "get_rules", role=Role.READ, errors=_CHANNEL),
-    Route("POST", "/channel/rules", "set_rules", errors=_RULES),
-    Route("POST", "/channel/create", "create_channel", errors=_CREATE),
-    Route("POST", "/channel/delete", "delete_channel", errors=_CHANNEL),
-    Route("POST", "/channel/empty", "empty_channel", errors=_CHANNEL),
-    Route("POST", "/channel/pause", "pause_channel", errors=_CHANNEL),
-    Route("POST", "/channel/unpause", "unpause_channel", errors=_CHANNEL),
+    _publish("/pub", "publishing.pub", body="max_msg_size", errors=_PUB),
+    _publish("/mpub", "publishing.mpub", body="max_body_size", errors=_MPUB),
+    Route("POST", "/topic/create", "create_topic", topic_role="manage", errors=_NEW_TOPIC),
+    Route("POST", "/topic/delete", "delete_topic", topic_role="manage", errors=_TOPIC),
+    Route("POST", "/topic/empty", "empty_topic", topic_role="manage", errors=f"{_TOPIC}, 400 INVALID_TOPIC"),
+    Route("POST", "/topic/pause", "pause_topic", topic_role="manage", errors=_TOPIC),
+    Route("POST", "/topic/unpause", "unpause_topic", topic_role="manage", errors=_TOPIC),
+    Route("GET", "/topic/peek", "peek_topic", topic_role="manage", errors=f"{_TOPIC}, 400 INVALID_LIMIT"),
+    Route("GET", "/channel/peek", "peek_channel", topic_role="manage", errors=f"{_CHANNEL}, 400 INVALID_LIMIT"),
+    Route("GET", "/topic/retention", "get_retention", role=Role.READ, topic_role="read", errors=_LOG),
+    Route("POST", "/topic/retention", "set_retention", topic_role="manage", errors=_RETENTION),
+    Route("GET", "/topic/range", "ranges.get_range", role=Role.READ, topic_role="read", errors=_RANGE),
+    Route("GET", "/topic/messages", "ranges.get_messages", topic_role="manage", errors=_MESSAGES),
+    Route("POST", "/channel/advance", "ranges.advance", topic_role="manage", errors=_ADVANCE),
+    Route("GET", "/channel/rewind", "plan_rewind", role=Role.READ, topic_role="read", errors=_REWIND),
+    Route("POST", "/channel/rewind", "rewind_channel", topic_role="manage", errors=_REWIND),
+    Route("GET", "/channel/deferred", "list_deferred", topic_role="manage", errors=_DEFERRED),
+    Route("POST", "/channel/deferred/cancel", "cancel_deferred", topic_role="manage", errors=_CANCEL),
+    Route("GET", "/channel/rules", "get_rules", role=Role.READ, topic_role="read", errors=_CHANNEL),
+    Route("POST", "/channel/rules", "set_rules", topic_role="manage", errors=_RULES),
+    Route("POST", "/channel/create", "create_channel", topic_role="manage", errors=_CREATE),
+    Route("POST", "/channel/delete", "delete_channel", topic_role="manage", errors=_CHANNEL),
+    Route("POST", "/channel/empty", "empty_channel", topic_role="manage", errors=_CHANNEL),
+    Route("POST", "/channel/pause", "pause_channel", topic_role="manage", errors=_CHANNEL),
+    Route("POST", "/channel/unpause", "unpause_channel", topic_role="manage", errors=_CHANNEL),
     Route("GET", "/config/:opt", "get_config", role=Role.READ, errors="400 INVALID_OPTION"),
     Route("PUT", "/config/:opt", "put_config", body="max_msg_size", codings="identity", errors=_CONFIG),
     Route("GET", "/debug/pprof/", "debug.index", v1=False, logged=False),
@@ -219,12 +212,12 @@ class Router:
         endpoint = self._find(request)
         return getattr(self._options, endpoint[0].body) if endpoint is not None and endpoint[0].body else 0
 
-    def role(self, request: Request) -> Role:
-        """Returns the role that the request's endpoint requires; read for unknown paths."""
+    def roles(self, request: Request) -> tuple[Role, str]:
+        """Returns the role that the request's endpoint requires, read for unknown paths, and the one for its topic."""
         if request.path == "/config/auth_http_addresses":  # there may be passwords in these
-            return Role.FULL
+            return Role.FULL, ""
         endpoint = self._find(request)
-        return Role.READ if endpoint is None else endpoint[0].role
+        return (Role.READ, "") if endpoint is None else (endpoint[0].role, endpoint[0].topic_role)
 
     def respond(self, request: Request, remote_address: str) -> bytes | Generator[list[bytes]]:
         """Returns the response, also to errors of handlers. May yield if the request does; else raises WouldYield."""

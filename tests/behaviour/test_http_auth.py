@@ -92,7 +92,12 @@ def test_a_refusal_says_what_was_missing(shared: Daemon) -> None:
     rows = [
         ({}, 401, "UNAUTHORIZED", ""),
         ({"Authorization": "Bearer of-something-wrong"}, 401, "UNAUTHORIZED", ', error="invalid_token"'),
-        ({"Authorization": f"Bearer {READ_TOKEN}"}, 403, "FORBIDDEN", ', error="insufficient_scope"'),
+        (
+            {"Authorization": f"Bearer {READ_TOKEN}"},
+            403,
+            "FORBIDDEN",
+            ', error="insufficient_scope", scope="publish:t"',
+        ),
     ]
     for given, code, text, reason in rows:
         found, headers, body = shared.http("POST", "/pub?topic=t", b"x", given)
@@ -196,7 +201,6 @@ def test_a_token_of_two_roles_has_the_higher_one(gnsqd_factory: DaemonFactory, t
         ("token-file=full:{file}x", FULL_TOKEN, "failed to read HTTP tokens - {file}x: no such file or directory"),
         ("token-file=full:{file}", "\n \n", "failed to read HTTP tokens - {file}: there is no token"),
         ("token-file=full:{file}", f"{FULL_TOKEN}\nsecret", "{file}: line 2 is not a token: 16 or more of A-Z a-z 0-9"),
-        ("token-file=full:{file}", f"{FULL_TOKEN} x", "{file}: line 1 is not a token: 16 or more of A-Z a-z 0-9"),
         ("token-file=full:{file}", f"{FULL_TOKEN}\n" * 5000, "{file}: more than 65536 bytes"),
         ("common-name=operator", "", '--http-auth-common-name must begin with read: or full:, not "operator"'),
         ("common-name=full:operator", "", "--http-auth-common-name needs --tls-client-auth-policy=require-verify"),

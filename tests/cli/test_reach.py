@@ -159,7 +159,10 @@ def test_nodes_that_require_a_token_get_the_one_of_the_file(gnsqd_factory: Daemo
     read, full = tmp_path / "read", tmp_path / "full"
     read.write_text("reads-figures-0001\n")
     full.write_text("does-everything-0001\n")
-    node = at(gnsqd_factory(f"--http-auth-token-file=read:{read}", f"--http-auth-token-file=full:{full}"))
+    of_topics = tmp_path / "topics"
+    of_topics.write_text("manages-a-topic-0001 manage:v* read:*\n")
+    files = (f"read:{read}", f"full:{full}", f"read:{of_topics}")
+    node = at(gnsqd_factory(*(f"--http-auth-token-file={file}" for file in files)))
     ok("topic", "create", "t", *node, f"--token-file={full}")
     assert topics("stats", "--json", *node, GNSQADMIN_TOKEN_FILE=str(read)) == ["t"]
     needed = "it requires the token of a --token-file, or the certificate of a --tls-cert"
@@ -167,6 +170,9 @@ def test_nodes_that_require_a_token_get_the_one_of_the_file(gnsqd_factory: Daemo
     refused = "the token of --token-file, or the certificate of --tls-cert, does not permit it"
     found = error("topic", "create", "u", *node, f"--token-file={read}")
     assert found == f"answered HTTP 403 (FORBIDDEN): {refused}"
+    ok("topic", "create", "v2", *node, f"--token-file={of_topics}")
+    ok("topic", "delete", "v2", "--yes", *node, f"--token-file={of_topics}")
+    assert refused in error("topic", "create", "u", *node, f"--token-file={of_topics}")
     home = {"GNSQADMIN_CONFIG": str(tmp_path / "config.toml")}
     context = ("context", "set", "prod", *node, f"--token-file={os.path.relpath(full)}")
     assert gnsqadmin(*context, **home).code == 0
