@@ -41,6 +41,7 @@ from gnsqd.storage.directory import DirLock, FreeDisk, find_unserved
 from gnsqd.storage.syncer import Syncer
 from gnsqd.supervisor import Daemon
 from gnsqd.systemd import ServiceManager
+from gnsqd.web.cross_origin import allow_origins
 from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import API
@@ -163,15 +164,16 @@ class NSQD(Daemon):
             from gnsqd.web.http_auth import build_guard  # loads OpenSSL
 
             guard = build_guard(options, router, log, authenticate)
+        allow = allow_origins(options.http_allow_origins, router)
         self._http_servers: list[HTTPServer] = []
         limits = (options.http_idle_timeout, options.max_http_connections)
         if listener := self._listeners.get("HTTP"):
             is_refused = options.tls_required == TLS_REQUIRED
-            responder = TLSRequired(self._port("HTTPS")) if is_refused else guard or router
+            responder = allow(TLSRequired(self._port("HTTPS")) if is_refused else guard or router)
             self._http_servers.append(HTTPServer(listener, responder, *limits, log, spawn_for_client))
         if listener := self._listeners.get("HTTPS"):
-            for_peer = None if guard is None else guard.for_peer
-            server = HTTPServer(listener, guard or router, *limits, log, spawn_for_client, new_tls, for_peer)
+            for_peer = None if guard is None else lambda name: allow(guard.for_peer(name))
+            server = HTTPServer(listener, allow(guard or router), *limits, log, spawn_for_client, new_tls, for_peer)
             self._http_servers.append(server)
 
     def _start_loops(self) -> None:

@@ -91,6 +91,11 @@ def _limit(what: str, ours: bool = True) -> Any:
     return _row(0, f"{what} (default 0, i.e., unlimited)", ours=ours)
 
 
+def _allowed_origins() -> Any:
+    text = "origin, such as https://ops.example.com, or *: its pages may use the HTTP API from a browser"
+    return _row([], f"{text} (may be given multiple times)", flag="http-allow-origin", ours=True)
+
+
 _duration = partial(_row, kind=Kind.DURATION)
 _own = partial(_row, ours=True)
 _own_duration = partial(_duration, ours=True)
@@ -334,6 +339,7 @@ class Options(Record):
         MINUTE, "time limit for a TCP client to send the first four bytes of the protocol (0, i.e., none)"
     )
     http_idle_timeout: int = _own_duration(0, "time limit for an idle HTTP connection (default 0, i.e., none)")
+    http_allow_origins: list[str] = _allowed_origins()
 
     dev: bool = _own(
         False,
@@ -401,6 +407,7 @@ class LookupdOptions(Record):
         MINUTE, "time limit for a TCP client to send the protocol's magic (0, i.e., none)"
     )
     http_idle_timeout: int = _own_duration(0, "time limit for an idle HTTP connection (default 0, i.e., none)")
+    http_allow_origins: list[str] = _allowed_origins()
 
 
 _ACRONYMS = {word.lower(): word for word in ("TCP", "HTTP", "HTTPS", "TLS", "E2E")} | {"nsqlookupd": "NSQLookupd"}

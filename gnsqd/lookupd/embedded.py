@@ -42,6 +42,7 @@ class EmbeddedLookupd(LookupdServers):
             max_http_connections=options.max_http_connections,
             magic_timeout=options.magic_timeout,
             http_idle_timeout=options.http_idle_timeout,
+            http_allow_origins=options.http_allow_origins,
         )
         provide = self._provide if options.lookup_creates_topics else None
         super().__init__(lookupd_options, log, supervisor, debug, provide)

@@ -14,6 +14,7 @@ from gnsqd.options import LookupdOptions
 from gnsqd.shared.errors import StartError
 from gnsqd.shared.version import version_string
 from gnsqd.supervisor import Daemon, Supervisor
+from gnsqd.web.cross_origin import allow_origins
 from gnsqd.web.debug import Debug
 from gnsqd.web.routes import Router
 from gnsqd.web.server import HTTPServer
@@ -50,7 +51,8 @@ class LookupdServers:
         if http is not None:
             router = Router(LookupdAPI(options, self.db, log, debug, provide), options, log, LOOKUPD_ROUTES)
             limits = (options.http_idle_timeout, options.max_http_connections)
-            self._servers["lookupdHTTPServer"] = HTTPServer(http, router, *limits, *common[1:])
+            responder = allow_origins(options.http_allow_origins, router)(router)
+            self._servers["lookupdHTTPServer"] = HTTPServer(http, responder, *limits, *common[1:])
 
     def start(self) -> None:
         """Begins to accept clients. Never yields."""

@@ -281,7 +281,8 @@ class Router:
         canonical = self._canonical.get(request.method, {}).get(self._generalize(_fold(request.path)))
         if canonical is not None:
             return _redirect(request, canonical.replace(":opt", basename(normpath(request.path))))
-        allowed = self._allowed(request.path)
+        methods = self.methods(request.path)
+        allowed = b"Allow: %s\r\n" % methods.encode() if methods else b""
         if request.method == "OPTIONS" and (allowed or request.path == "*"):
             return render(request, 200, b"", b"" if request.path == "*" else allowed)
         error = HTTPError(405, "METHOD_NOT_ALLOWED") if allowed else HTTPError(404, "NOT_FOUND")
@@ -292,10 +293,11 @@ class Router:
         self._log_request(request, remote_address, error.status, monotonic_ns())
         return render(request, error.status, dumps({"message": error.code}).encode(), headers + _V1_JSON)
 
-    def _allowed(self, path: str) -> bytes:
+    def methods(self, path: str) -> str:
+        """Returns the methods that a path supports, such as `GET, OPTIONS`; empty for unknown paths."""
         path = self._generalize(path)
         methods = {method for method, paths in self._endpoints.items() if path in paths or path == "*"}
-        return b"Allow: %s\r\n" % ", ".join(sorted({*methods, "OPTIONS"})).encode() if methods else b""
+        return ", ".join(sorted({*methods, "OPTIONS"})) if methods else ""
 
 
 class TLSRequired:

@@ -65,6 +65,7 @@ test_client_of_a_unix_socket_is_shown_by_its_own_name: tcp-address
 test_each_endpoint_asks_for_its_role: http-auth-token-file
 test_a_certificate_is_as_good_as_a_token: http-auth-common-name
 test_auth_server_permits_publishing_and_reading: http-auth-server
+test_pages_of_allowed_origins_may_read_responses: http-allow-origin
 test_https_works_without_plain_http: https-address
 test_client_needs_the_certificate_that_the_policy_asks_for: tls-client-auth-policy tls-root-ca-file
 test_answer_has_the_options_and_what_was_asked_for: max-deflate-level
