@@ -6,6 +6,7 @@ for a moment, so those of a daemon that runs are taken.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -55,8 +56,9 @@ def _problems_of_nsqd(options: Options) -> Iterator[str]:
         yield from _refusals(parse_option, [text])
     for name in options.http_auth_common_names:
         yield from _refusals(parse_common_names, [name], options.tls_client_auth_policy)
+    verified = options.tls_client_auth_policy == "require-verify"
     for source in options.http_auth_token_files:
-        yield from _refusals(Tokens, [source], Logger("", Level.FATAL))
+        yield from _refusals(partial(Tokens, verified=verified), [source], Logger("", Level.FATAL))
 
 
 def _refused_addresses(options: Options | LookupdOptions, names: Sequence[str]) -> Iterator[str]:

@@ -471,7 +471,10 @@ def late_checks(options: Options) -> Iterator[Check]:
     for experiment in options.experiments:
         yield experiment == TOPOLOGY_AWARE, f"--enable-experiment must be {TOPOLOGY_AWARE}, not {quote(experiment)}"
     yield options.auth_http_request_method in ("get", "post"), "--auth-http-request-method must be post or get"
-    yield not options.http_auth_server or bool(options.auth_http_addresses), "--http-auth-server needs --auth-http-address"
+    yield (
+        not options.http_auth_server or bool(options.auth_http_addresses),
+        "--http-auth-server needs --auth-http-address",
+    )
     percentiles = options.e2e_processing_latency_percentiles
     for percentile in percentiles:
         yield 0 < percentile <= 1, f"invalid E2E processing latency percentile: {format_float(percentile)}"

@@ -49,12 +49,9 @@ class Session:
         self._records.mkdir()
         addresses = self._own("--tcp-address=127.0.0.1:4150 --http-address=127.0.0.1:4151")
         with_addresses = f'[ "$1" = check-config ] || set -- {addresses} "$@"'
-        _write_command(commands / "gnsqd", f'{with_addresses}
-exec {shlex.join(own_command())} "$@"
-')
+        _write_command(commands / "gnsqd", f'{with_addresses}\nexec {shlex.join(own_command())} "$@"\n')
         addresses = self._own("--tcp-address=127.0.0.1:4160 --http-address=127.0.0.1:4161")
-        _write_command(commands / "gnsqlookupd", f'exec {shlex.join(own_lookupd_command())} {addresses} "$@"
-')
+        _write_command(commands / "gnsqlookupd", f'exec {shlex.join(own_lookupd_command())} {addresses} "$@"\n')
         _write_command(commands / "gnsqadmin", f'exec {shlex.join(GNSQADMIN)} "$@"\n')
         _write_command(commands / "python", f'exec {shlex.quote(sys.executable)} "$@"\n')
         _write_command(commands / "make", _MAKE)
