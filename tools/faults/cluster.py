@@ -10,6 +10,7 @@ first is read with breaks, that of the second never. Tokens permit what they are
 """
 
 import argparse
+import fcntl
 import gzip
 import json
 import os
@@ -41,7 +42,8 @@ WORK, FORGOTTEN = "work", "forgotten"
 NAME = "lookupd.test"
 POLICIES = ("pause", "empty", "delete")
 IDLE = 10  # seconds until a channel is idle
-MAX_DEPTH = 2000
+MAX_DEPTH = 10_000
+PIPE_SIZE = 64 * 1024  # bytes, some hundred lines
 PUBLISH, READ, MANAGE, FULL = (f"{word}-token-of-the-cluster" for word in ("publish", "read", "manage", "full"))
 ENCODINGS: dict[str, Callable[[bytes], bytes]] = {"identity": bytes, "gzip": gzip.compress, "deflate": zlib.compress}
 # Requests with a token, and the status of the answer.
@@ -318,6 +320,7 @@ class Load:
         """Reads the first node's lines, with breaks in which the pipe becomes full."""
         stream = self._nodes[0].process.stderr
         assert stream is not None
+        fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, PIPE_SIZE)  # the daemon has enlarged it
         while not self._stopped.is_set():
             until = time.monotonic() + chance.uniform(5, 60)
             while time.monotonic() < until and not self._stopped.is_set():
