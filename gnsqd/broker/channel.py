@@ -334,11 +334,11 @@ class Channel:
         """Changes the rules. May yield."""
         self.rules = rules
         self._set_idle_timeout(rules.idle_timeout)
-        if self.limiter is None and rules.limit_delivery:
+        if self.limiter is None and rules.limits_delivery:
             self.limiter = Limiter(self.queue, lambda: None if self.paused else self._waiting.wake(1))
         if self.limiter is not None:
             self.limiter.set(rules)
-            if not rules.limit_delivery:
+            if not rules.limits_delivery:
                 self.limiter = None
             self._time_out_abandoned()
             self._wake_others()

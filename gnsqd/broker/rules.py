@@ -54,11 +54,12 @@ class Rules(NamedTuple):
     idle_policy: str | None = None
 
     @property
-    def limit_delivery(self) -> bool:
+    def limits_delivery(self) -> bool:
+        """True if the channel needs a Limiter."""
         return self.rate > 0 or self.ordered
 
     def settings(self) -> dict[str, object]:
-        """Returns the rules as JSON has them, except where one is None."""
+        """Returns the rules that are not None, as in JSON."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
     def changed(self, parameters: Mapping[str, str]) -> "Rules":
@@ -138,6 +139,7 @@ class RuleBook:
         self.kept: dict[Key, Rules] = {}
 
     def configured_for(self, topic: str, channel: str) -> Rules:
+        """Returns the rules that the option has for a channel."""
         others = self.configured.get((topic, ALL_OTHERS), Rules())
         return self.configured.get((topic, channel), others)
 

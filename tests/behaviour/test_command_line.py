@@ -283,7 +283,7 @@ def test_metadata_that_cannot_be_loaded_is_fatal(run: Run, tmp_path: Path, conte
         # of gnsqd alone
         *(([f"--{name}=-1"], ">= 0") for name in ("max-channel-depth", "max-topic-bytes", "min-free-disk")),
         (["--message-ttl=-1ns"], ">= 0"),
-        (["--overflow-policy=drop"], 'reject or drop-oldest, not "drop"'),
+        (["--overflow-policy=drop"], 'reject, drop-oldest or drop-idle, not "drop"'),
         (["--sigterm=Drain"], 'exit or drain, not "Drain"'),
         (["--durability=Disk"], 'none, process or disk, not "Disk"'),
         (["--max-attempts=-1"], "[0,65535]"),

@@ -102,6 +102,7 @@ def exported(registry: Registry, options: Options) -> Named:
     """Every series with its labels that there can be, from a page with everything on it."""
     options.max_channel_depth = options.min_free_disk = options.max_attempts = 1
     options.metrics_clients = options.metrics_compat = True
+    registry.idle_actions = {"delete": 1}
     options.e2e_processing_latency_percentiles = [0.99, 0.95]
     return _labels(_page(registry, options)) | {"up": set()}
 
