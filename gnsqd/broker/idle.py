@@ -34,8 +34,10 @@ class IdleAction(NamedTuple):
 def idle_action(channel: Channel) -> IdleAction | None:
     """Returns what will be done to a channel; None if nothing, also because nothing is left to do. A channel is emptied
     once in each idle timeout."""
+    if not channel.idle_timeout or channel.clients:
+        return None
     policy, since = channel.idle_policy, channel.idle_since
-    if not channel.idle_timeout or channel.clients or policy == "none" or (policy == "pause" and channel.paused):
+    if policy == "none" or (policy == "pause" and channel.paused):
         return None
     if policy == "empty":
         if not (channel.depth or channel.in_flight or channel.deferred_count):
