@@ -162,5 +162,6 @@ def test_same_head_may_have_another_body(shared: Daemon, topic: str) -> None:
     body = compress_gzip(SMALL)
     with_coding = head(f"POST /pub?topic={topic}", "Content-Encoding: gzip", f"Content-Length: {len(body)}") + body
     without = head(f"POST /pub?topic={topic}", f"Content-Length: {len(body)}") + body
-    assert exchange(shared, 3 * with_coding + 2 * without + with_coding) == [OK] * 6
-    assert sorted(bodies(shared, topic, 6)) == sorted([SMALL] * 4 + [body] * 2)
+    for data in (with_coding, without, with_coding, without):
+        assert exchange(shared, data) == [OK]
+    assert sorted(bodies(shared, topic, 4)) == sorted([SMALL, body] * 2)

@@ -18,15 +18,17 @@ from kit.http_api import exchange, head, message, read_all, split_responses
 from kit.traffic import DaemonFactory
 
 READER, PUBLISHER, MANAGER = "reads-the-topic-t-01", "publishes-to-t-00001", "manages-the-topic-t1"
-READ_ALL, MANAGE_ALL, PATTERNS = "reads-every-topic-01", "manages-every-topic1", "publishes-to-several"
+READ_ALL, PUBLISH_ALL, MANAGE_ALL = "reads-every-topic-01", "publishes-to-all-001", "manages-every-topic1"
+PATTERNS = "publishes-to-several"
 ROLES = f"""
 {FULL_TOKEN}
 {READER} read:t
 {PUBLISHER} publish:t
 {MANAGER} manage:t
 {READ_ALL} read:*
+{PUBLISH_ALL} publish:*
 {MANAGE_ALL} manage:*
-{PATTERNS} publish:orders.* publish:*.log publish:a*b*c
+{PATTERNS} publish:orders.* publish:*.log publish:a*b*c publish:xy*yz
 """
 PUBLISHING = [f"POST {path}{TOPIC}" for path in ("/pub", "/mpub")]
 READING = [what for what in READ if "topic=t" in what] + [f"GET /stats{TOPIC}", f"GET /stats{CHANNEL}"]
@@ -77,6 +79,7 @@ def test_reading_all_topics_is_reading_the_daemon(shared: Daemon) -> None:
     for token in (READ_ALL, MANAGE_ALL):
         assert permitted(shared, harmless, token) == [what for what in harmless if what in READ]
         assert status(shared, "PUT /config/log_level", token) == status(shared, "POST /drain", token) == 403
+    assert permitted(shared, harmless, PUBLISH_ALL) == []
     assert permitted(shared, PUBLISHING, READ_ALL) == []
     assert permitted(shared, PUBLISHING, MANAGE_ALL) == PUBLISHING
 
@@ -97,6 +100,8 @@ def test_reading_all_topics_is_reading_the_daemon(shared: Daemon) -> None:
         ("ac", False),
         ("acb", False),
         ("ab", False),
+        ("xyyz", True),
+        ("xyz", False),
     ],
 )
 def test_star_in_a_pattern_stands_for_anything(shared: Daemon, topic: str, permits: bool) -> None:
@@ -247,7 +252,7 @@ def server() -> Iterator[AuthServer]:
 
 @pytest.fixture
 def asking(gnsqd_factory: DaemonFactory, server: AuthServer, tmp_path: Path) -> Daemon:
-    (tmp_path / "token").write_text(f"{FULL_TOKEN}\n")
+    (tmp_path / "token").write_text(f"{FULL_TOKEN}\n{PUBLISHER} publish:t\n")
     flags = (f"--auth-http-address={server.address}", f"--http-auth-token-file=full:{tmp_path}/token")
     return gnsqd_factory(*flags, "--http-auth-server")
 
@@ -263,6 +268,7 @@ def test_auth_server_permits_publishing_and_reading(asking: Daemon, server: Auth
         refused = [read + "&channel=other", of_channel + "other", publish, *others]
         assert permitted(asking, [*reading, *refused], "secret-of-billing") == reading
         assert status(asking, manage, FULL_TOKEN) == 200
+        assert status(asking, publish, PUBLISHER) == 403  # is in a file
         assert status(asking, publish) == 401
     # Each answer was kept.
     assert [query(target)["secret"] for target in server.targets] == ["secret-of-publisher", "secret-of-billing"]
