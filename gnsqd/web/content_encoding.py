@@ -67,13 +67,13 @@ def decode(request: Request, accepted: Sequence[str]) -> None:
 
 def _decompress(request: Request, data: bytes, new: Callable[[], Any]) -> bytes:
     turns = Turns()
-    pieces = []
-    size = start = 0
+    decoded = bytearray()  # there may be very many pieces
+    start = 0
     while start < len(data):
         decompressor = new()  # of one member
         piece = unread = b""
         while not decompressor.eof:
-            if not request.may_yield and (len(data) > ON_HUB or size > _PIECE):
+            if not request.may_yield and (len(data) > ON_HUB or len(decoded) > _PIECE):
                 raise WouldYield
             if not unread and len(piece) < _PIECE:
                 unread = data[start : start + _INPUT]
@@ -85,12 +85,11 @@ def _decompress(request: Request, data: bytes, new: Callable[[], Any]) -> bytes:
             except Exception as error:  # zlib_ng and zstd have no common one
                 raise Undecodable(400, "INVALID_ENCODING") from error
             unread = getattr(decompressor, "unconsumed_tail", b"")  # zstd keeps it
-            pieces.append(piece)
-            size += len(piece)
-            if size > request.limit:
+            decoded += piece
+            if len(decoded) > request.limit:
                 request.too_big = True
                 return b""
             if request.may_yield:
                 turns.give()
         start -= len(decompressor.unused_data)
-    return b"".join(pieces)
+    return bytes(decoded)
