@@ -18,7 +18,7 @@ WORKERS := 3
 PYTEST = $(CACHING) GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest -n $(WORKERS) --dist=worksteal
 
 .PHONY: help run check test test-all test-plain test-spark test-old-spark peers bench bench-memory bench-scale spark-faults
-.PHONY: spark-bench spark-example faults attacks differential soak fuzz mutants docs options screens release-check lint types format clean
+.PHONY: spark-bench spark-example faults attacks differential soak cluster fuzz mutants docs options screens release-check lint types format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -123,6 +123,11 @@ differential: $(PEERS) ## random sessions with gnsqd and the real nsqd
 soak: ## an hour of mixed load
 	@.ci/install .venv dev
 	@PYTHONPATH=tests:tools .venv/bin/python -m faults.soak $(FLAGS)
+
+# An hour of three gnsqd and two nsqlookupd in network namespaces, with the troubles of operators: FLAGS="--minutes=10".
+cluster: ## an hour of a cluster with changing DNS, idle channels, blocked logs and tokens
+	@.ci/install .venv dev
+	@PYTHONPATH=tests:tools .venv/bin/python -P -m faults.cluster $(FLAGS)
 
 # Calls that fail, and input that is cut, damaged and invalid, with each client in Python and in C: FLAGS="--seconds=3600".
 fuzz: ## broken input and failing calls for the native sockets, under AddressSanitizer

@@ -75,7 +75,8 @@ EXPECTED = {
     "--auth-http-request-method must be post or get",
     "failed to build TLS config - open /nonexistent/cert: no such file or directory",
     "failed to build client TLS config - open /nonexistent/roots: no such file or directory",
-    '--channel-rules must be <topic>:<channel>:rate=<n>:burst=<n>:ordered=true, not "a"',
+    "--channel-rules must be <topic>:<channel>:rate=<n>:burst=<n>:ordered=true:idle_timeout=<duration>:"
+    'idle_policy=pause|empty|delete|none, not "a"',
     '--channel-rules: invalid rate in "t:c:rate=x"',
     '--http-auth-token-file must begin with read: or full:, not "bad"',
     "failed to read HTTP tokens - /nonexistent/tokens: no such file or directory",

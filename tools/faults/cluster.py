@@ -168,7 +168,7 @@ class LookupHost:
 
 
 class Load:
-    """What happens to the cluster, each in a thread; all ends at the first failure. `counts` says how often."""
+    """What happens to the cluster, each in a thread; all ends at the first failure. `counts` is how often."""
 
     def __init__(
         self, nodes: Sequence[Node], lookups: Sequence[LookupHost], names: NameServer, seed: int, interval: float
