@@ -1,14 +1,17 @@
 """Decodes request bodies that have a Content-Encoding (RFC 9110, section 8.4): gzip, deflate or zstd, or several of
 them, in the order in which they were applied.
 
-The output is limited while it is produced, so a bomb takes no more memory and time than the largest plain body. A gzip
-body may have several members, and a Zstandard body several frames; anything else after the end is an error.
+The output is limited while it is produced, so a bomb takes no more memory and time than the largest plain body. Large
+bodies are decoded one after the other: many small bombs that arrive at once are not large at once. A gzip body may have
+several members, and a Zstandard body several frames; anything else after the end is an error.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cache, partial
 from typing import Any
 
+from gevent.lock import Semaphore
 from zlib_ng import zlib_ng  # inflates 1.5 times as fast as zlib
 
 from gnsqd.hub.cooperative import Turns, WouldYield
@@ -47,6 +50,7 @@ def _new_gzip() -> Any:
 # `deflate` is the format of zlib, RFC 1950. Bare RFC 1951, which some clients send, has neither a mark nor a checksum.
 _DECOMPRESSORS = {"gzip": _new_gzip, "deflate": zlib_ng.decompressobj, "zstd": lambda: _load_zstd()()}
 _ALIASES = {"x-gzip": "gzip"}
+_DECODING = Semaphore()  # of requests that may yield
 
 
 def decode(request: Request, accepted: Sequence[str]) -> None:
@@ -56,10 +60,11 @@ def decode(request: Request, accepted: Sequence[str]) -> None:
     codings = [_ALIASES.get(word, word) for word in map(str.strip, words) if word not in ("", "identity")]
     if len(codings) > MAX_CODINGS or not set(codings) <= set(accepted):
         raise Undecodable(415, "UNSUPPORTED_ENCODING")
-    body = request.body
-    for coding in reversed(codings):
-        if not request.too_big:
-            body = _decompress(request, body, _DECOMPRESSORS[coding])
+    with _DECODING if request.may_yield else nullcontext():
+        body = request.body
+        for coding in reversed(codings):
+            if not request.too_big:
+                body = _decompress(request, body, _DECOMPRESSORS[coding])
     request.body = body
     request.announced |= request.too_big  # so that no part of it is looked at
     request.encoded = False

@@ -6,13 +6,15 @@ import random
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 
 import pytest
 
-from kit.daemons import Daemon, own_command
-from kit.http_api import chunked, exchange, head, message, topic_stats
+from kit.daemons import DEADLINE, Daemon, open_socket, own_command
+from kit.http_api import chunked, exchange, head, message, read_all, split_responses, topic_stats
 from kit.nsq_client import mpub_body
+from kit.observers import resident_bytes
 from kit.traffic import take
 
 try:
@@ -110,6 +112,24 @@ def test_bomb_is_a_body_that_is_too_big(shared: Daemon, topic: str, coding: str)
         data += head(line, f"Content-Encoding: {coding}", "Transfer-Encoding: chunked") + chunked(bytes(limit + 1))
         assert exchange(shared, data) == [(413, message(code))] * 2
     assert not shared.stats(topic)["topics"]
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+def test_bombs_that_arrive_together_are_not_large_together(gnsqd: Daemon, coding: str) -> None:
+    size = 5 * 1024 * 1024  # --max-body-size; of one message, which is too big
+    bomb = CODINGS[coding](bytes(size))
+    headers = (f"Content-Encoding: {coding}", f"Content-Length: {len(bomb)}", "Connection: close")
+    data = head("POST /mpub?topic=t", *headers) + bomb
+    before = resident_bytes(gnsqd, "VmHWM")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(open_socket(gnsqd.http_address, DEADLINE)) for _ in range(60)]
+        for client in clients:
+            client.sendall(data[:-1])
+        for client in clients:
+            client.sendall(data[-1:])
+        for client in clients:
+            assert split_responses(read_all(client)) == [(413, message("MSG_TOO_BIG"))]
+    assert resident_bytes(gnsqd, "VmHWM") - before < 12 * size
 
 
 @pytest.mark.parametrize(
