@@ -141,6 +141,8 @@ def test_bombs_that_arrive_together_are_not_large_together(gnsqd: Daemon, coding
         *((coding, b"\x01" + compress(SMALL)) for coding, compress in CODINGS.items()),
         ("gzip", compress_gzip(SMALL)[:-5] + b"\0" + compress_gzip(SMALL)[-4:]),  # another checksum
         ("deflate", BARE_DEFLATE),
+        ("deflate", 2 * zlib.compress(SMALL)),  # RFC 1950 knows no members
+        ("zstd", 10_001 * zstd.compress(b"")),
         ("gzip, zstd", zstd.compress(SMALL)),
         ("gzip, zstd", compress_gzip(zstd.compress(SMALL))),
         ("zstd", with_window(24)),  # more than the 8 MB of RFC 9659
