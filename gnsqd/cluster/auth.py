@@ -22,6 +22,7 @@ from gnsqd.shared.errors import AuthError, HTTPClientError
 MAX_SECRET_SIZE = 64 * 1024  # no web server takes a longer URL
 MAX_ANSWER_SIZE = 128 * 1024
 MAX_REGEX_SIZE = 4096  # characters; it takes RE2 20 ms to refuse the worst that is so long
+MAX_ALLOWED = 256  # names that an answer is known to allow: a client may send any number of others that match
 
 PERMISSIONS = ("subscribe", "publish")
 
@@ -119,6 +120,8 @@ class State:
             turns = Turns()
             if not any(each.allows(*names, turns) for each in turns.over(self._authorizations)):
                 return False
+            if len(self._allowed) >= MAX_ALLOWED:
+                self._allowed.clear()
             self._allowed.add(names)
         return True
 

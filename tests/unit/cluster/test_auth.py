@@ -7,7 +7,7 @@ import re2
 from gevent import Greenlet, sleep, spawn
 from gevent.event import Event
 
-from gnsqd.cluster.auth import MAX_REGEX_SIZE, MAX_SECRET_SIZE, Auth, State, parse_answer
+from gnsqd.cluster.auth import MAX_ALLOWED, MAX_REGEX_SIZE, MAX_SECRET_SIZE, Auth, State, parse_answer
 from gnsqd.cluster.http_client import HTTPClient
 from gnsqd.shared.errors import AuthError, HTTPClientError
 from kit.auth_server import EVERYTHING
@@ -78,6 +78,13 @@ def test_what_was_allowed_once_is_not_matched_again(monkeypatch: pytest.MonkeyPa
     assert state.allows("t", "")
     with pytest.raises(TypeError):
         state.allows("u", "")
+
+
+def test_number_of_names_that_are_not_matched_again_is_bounded() -> None:
+    state = parse_answer(answer(EVERYTHING))
+    names = [f"t{number}" for number in range(10 * MAX_ALLOWED)]
+    assert all(state.allows(name, "") for name in names)
+    assert 0 < sum(state.knows(name, "") for name in names) <= MAX_ALLOWED
 
 
 # What is sent and logged
