@@ -150,7 +150,7 @@ class HTTPClient:
         self.tls = tls or TLS()
         self._headers = {"User-Agent": f"gnsqadmin/{VERSION}"}
         self._token_file = token_file
-        self._authorization = f"Bearer {_read_token(token_file)}" if token_file else ""
+        self._authorization = f"Bearer {read_token(token_file)}" if token_file else ""
         self._named = set(named)
         self._pools: dict[Address, HTTPConnectionPool] = {}
         self._moved: dict[Address, Address] = {}  # nodes that require TLS -> their HTTPS address
@@ -209,7 +209,7 @@ class HTTPClient:
         """Read the file again: tokens are replaced while a page is served."""
         if self._token_file:
             with suppress(AdminError):
-                self._authorization = f"Bearer {_read_token(self._token_file)}"
+                self._authorization = f"Bearer {read_token(self._token_file)}"
         return self._authorization != refused
 
     def _exchange(
@@ -281,8 +281,8 @@ def _beginning(parts: Iterator[bytes]) -> bytes:
     return body
 
 
-def _read_token(path: str) -> str:
-    """The first word of the file, on its first line; AdminError."""
+def read_token(path: str) -> str:
+    """Returns the first word of the file, on its first line; AdminError."""
     try:
         with open(path, encoding="ascii") as file:
             line = file.readline(_LONGEST_TOKEN).strip()

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,9 +16,11 @@ from gnsqd.net.addresses import join_host_port
 from gnsqd.net.listener import Listener, ListenerBroken
 from gnsqd.shared.errors import StartError
 from gnsqd.supervisor import Supervisor
+from gnsqd.web.http_auth import Tokens
+from gnsqd.web.routes import Role
 from nsqadmin_cli.context import ClusterContext, ClusterSettings, Commands, make_cluster
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import Address
+from nsqadmin_cli.http_client import Address, read_token
 from nsqadmin_cli.web.app import Application
 from nsqadmin_cli.web.process import is_loopback
 from nsqadmin_cli.web.security import Security
@@ -82,13 +85,9 @@ def _application(settings: dict[str, Any], security: Security, log: Logger) -> A
     else:
         context = ClusterContext(nsqd_http_address=(settings["nsqd"],))
     commands = Commands(ClusterSettings(context))
-    token_file = max(settings["token_files"], default="").partition(":")[2]  # read: comes after full:
-    try:
-        # The certificate is that of the daemon.
-        cluster = make_cluster(ClusterContext(**context.settings(), tls_insecure=True, token_file=token_file))
-    except AdminError as error:
-        log.error("ADMIN: %s", error)
-        cluster = make_cluster(context)
+    token_file = _token_file(settings["token_files"], log)
+    # The certificate is that of the daemon.
+    cluster = make_cluster(ClusterContext(**context.settings(), tls_insecure=True, token_file=token_file))
     with suppress(ValueError, IndexError):  # no HTTP address
         host, port = settings["listed"]
         own = Address.parse(join_host_port(host or cluster.lookupds[0].address.host or "localhost", port))
@@ -96,6 +95,19 @@ def _application(settings: dict[str, Any], security: Security, log: Logger) -> A
     application = Application(cluster, commands, security, log, own_tokens=bool(settings["token_files"]))
     application.keep_history()
     return application
+
+
+def _token_file(sources: Sequence[str], log: Logger) -> str:
+    """Returns the first file, those of the role read before others, that begins with a token with a role for the
+    daemon, as `HTTPClient` sends the first token of a file; "" without any."""
+    for source in sorted(sources, reverse=True):
+        path = source.partition(":")[2]
+        with suppress(AdminError, StartError):
+            if Tokens([source], log).role(f"Bearer {read_token(path)}".encode()) >= Role.READ:
+                return path
+    if sources:
+        log.error("ADMIN: no file begins with a token that may read statistics")
+    return ""
 
 
 if __name__ == "__main__":

@@ -242,7 +242,8 @@ def test_tokens_of_the_daemon_do_not_go_to_nodes_that_registered(
 ) -> None:
     """Also not if they are asked to change something. The daemon's own page has its statistics nevertheless, also after
     its tokens were replaced."""
-    flags = [f"--http-auth-token-file={source}" for source in tokens]
+    (tmp_path / "topics").write_text("publishes-to-a-topic publish:u\n")  # does not read statistics
+    flags = [f"--http-auth-token-file={source}" for source in (*tokens, f"read:{tmp_path / 'topics'}")]
     daemon = gnsqd_factory(*EMBEDDED, "--admin-http-address=127.0.0.1:0", *flags)
     page = admin_of(daemon)
     with FakeNode(http_answer(b'{"message":"UNAUTHORIZED"}', "401 Unauthorized")) as other:
