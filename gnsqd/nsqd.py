@@ -146,7 +146,7 @@ class NSQD(Daemon):
             from gnsqd.lookupd.embedded import EmbeddedLookupd  # most daemons have none
 
             lookupd_log = log.derive(LookupdOptions().log_prefix)
-            self._embedded = EmbeddedLookupd(options, lookupd_log, self._supervisor, self._debug, self._new_topic)
+            self._embedded = EmbeddedLookupd(options, lookupd_log, self._supervisor, self._new_topic)
         if options.admin_http_address:
             self._admin = self._new_admin()
         self._auth = self._open_auth(client_roots) if options.auth_http_addresses else None

@@ -34,7 +34,7 @@ from gnsqd.web.routes import (
 
 _TOPIC = "400 MISSING_ARG_TOPIC"
 _TOO_MANY = "503 TOO_MANY_REGISTRATIONS"
-LOOKUPD_ROUTES = (
+EMBEDDED_ROUTES = (
     Route("GET", "/ping", "ping", v1=False),
     Route("GET", "/info", "info"),
     Route("GET", "/debug", "debug_registrations"),
@@ -47,6 +47,9 @@ LOOKUPD_ROUTES = (
     Route("POST", "/channel/create", "create_channel", errors=f"{NAMES_ERRORS}, {_TOO_MANY}"),
     Route("POST", "/channel/delete", "delete_channel", errors=f"{NAMES_ERRORS}, 404 CHANNEL_NOT_FOUND"),
     Route("POST", "/topic/tombstone", "tombstone_topic_producer", errors=f"{_TOPIC}, 400 MISSING_ARG_NODE"),
+)
+LOOKUPD_ROUTES = (
+    *EMBEDDED_ROUTES,
     Route("GET", "/debug/pprof", "debug.index", v1=False, logged=False),
     *PPROF_ROUTES,
 )
@@ -59,13 +62,14 @@ _NEVER = -6795364578871345152  # Go's zero time, as UnixNano shows it
 
 
 class LookupdAPI(Record):
-    """The endpoints of one nsqlookupd; `debug` has those of pprof. `provide(topic)`, which may yield, is called for a
-    topic that is looked up and has no producer, except with `create=false` in the query."""
+    """The endpoints of one nsqlookupd; `debug` has those of pprof, which EMBEDDED_ROUTES do not need. `provide(topic)`,
+    which may yield, is called for a topic that is looked up and has no producer, except with `create=false` in the
+    query."""
 
     _options: LookupdOptions
     _db: RegistrationDB
     _log: Logger
-    debug: Debug
+    debug: Debug | None
     _provide: Callable[[str], None] | None = None
 
     def ping(self, request: Request) -> str:

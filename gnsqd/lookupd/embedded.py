@@ -3,6 +3,8 @@
 Unless gnsqd was given a broadcast address, answers about it contain the host by which the asker has reached nsqlookupd:
 the Host header of the request. So a container and its host, which know gnsqd by different names, both find it. Other
 nsqds are shown as they describe themselves.
+
+It requires no token, so it does not have /debug/pprof, which would show what gnsqd's own server may require one for.
 """
 
 from collections.abc import Callable
@@ -16,7 +18,6 @@ from gnsqd.lookupd.registration_db import PeerInfo, Registrant
 from gnsqd.options import LookupdOptions, Options
 from gnsqd.shared.version import NSQD_VERSION
 from gnsqd.supervisor import Supervisor
-from gnsqd.web.debug import Debug
 
 _ALWAYS = 1 << 63  # later than any time of the clock
 
@@ -30,7 +31,6 @@ class EmbeddedLookupd(LookupdServers):
         options: Options,
         log: Logger,
         supervisor: Supervisor,
-        debug: Debug,
         new_topic: Callable[[str], Topic | None],
     ) -> None:
         self._new_topic = new_topic
@@ -45,7 +45,7 @@ class EmbeddedLookupd(LookupdServers):
             http_allow_origins=options.http_allow_origins,
         )
         provide = self._provide if options.lookup_creates_topics else None
-        super().__init__(lookupd_options, log, supervisor, debug, provide)
+        super().__init__(lookupd_options, log, supervisor, None, provide)
         self._registrant: Registrant | None = None
         self.registered_at = ""  # the HTTP address where this gnsqd is listed
         if options.broadcast_tcp_port and options.broadcast_http_port:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from gevent import Greenlet, joinall
 
 from gnsqd.log import Logger
-from gnsqd.lookupd.api import LOOKUPD_ROUTES, LookupdAPI
+from gnsqd.lookupd.api import EMBEDDED_ROUTES, LOOKUPD_ROUTES, LookupdAPI
 from gnsqd.lookupd.protocol_v1 import LookupTCPServer
 from gnsqd.lookupd.registration_db import RegistrationDB
 from gnsqd.net.listener import Listener
@@ -24,14 +24,14 @@ ANY_PORT = ":0"  # in place of an empty address, as in the real nsqlookupd
 
 class LookupdServers:
     """Owns the database, and the servers of TCP and HTTP; an empty address leaves its server out. Listens when it is
-    made; raises StartError. `provide` as in LookupdAPI."""
+    made; raises StartError. `debug` and `provide` as in LookupdAPI."""
 
     def __init__(
         self,
         options: LookupdOptions,
         log: Logger,
         supervisor: Supervisor,
-        debug: Debug,
+        debug: Debug | None,
         provide: Callable[[str], None] | None = None,
     ) -> None:
         self.db = RegistrationDB(options.max_registrations)
@@ -49,7 +49,8 @@ class LookupdServers:
             server = LookupTCPServer(tcp, 0 if http is None else http.port, self.db, *common)
             self._servers["lookupdTCPServer"] = server
         if http is not None:
-            router = Router(LookupdAPI(options, self.db, log, debug, provide), options, log, LOOKUPD_ROUTES)
+            routes = EMBEDDED_ROUTES if debug is None else LOOKUPD_ROUTES
+            router = Router(LookupdAPI(options, self.db, log, debug, provide), options, log, routes)
             limits = (options.http_idle_timeout, options.max_http_connections)
             responder = allow_origins(options.http_allow_origins, router)(router)
             self._servers["lookupdHTTPServer"] = HTTPServer(http, responder, *limits, *common[1:])

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 
@@ -81,6 +82,13 @@ def test_without_ports_this_daemon_is_not_registered(gnsqd_factory: DaemonFactor
     assert lookupd.ask("/topics") == {"topics": []}
     assert lookupd.found("t") == set()
     assert "ERROR: this nsqd is not registered" in nsqd.log()
+
+
+def test_pprof_is_only_where_a_token_may_be_required(gnsqd_factory: DaemonFactory) -> None:
+    lookupd = EmbeddedLookupd(gnsqd_factory(*EMBEDDED))
+    for path in ("/debug/pprof", "/debug/pprof/cmdline"):
+        with pytest.raises(HTTPError, match="404"):
+            lookupd.ask(path)
 
 
 def test_log_level_is_that_of_the_daemon(gnsqd_factory: DaemonFactory) -> None:
