@@ -55,6 +55,7 @@ _DECOMPRESSORS: dict[str, tuple[Callable[[], Any], int]] = {  # of one member, a
     "zstd": (lambda: _load_zstd()(), MAX_MEMBERS),
 }
 _ALIASES = {"x-gzip": "gzip"}
+_NONE = ("", "identity", "utf-8")  # the last one is a charset, which some clients name here
 _DECODING = Semaphore()  # of requests that may yield
 
 
@@ -62,7 +63,7 @@ def decode(request: Request, accepted: Sequence[str]) -> None:
     """Replaces the body by the decoded one; one that is longer than the limit makes the request `too_big`. Raises
     Undecodable, also for codings that are not `accepted`. May yield if the request does, else raises WouldYield."""
     words = request.headers[b"content-encoding"].decode("latin-1").lower().split(",")
-    codings = [_ALIASES.get(word, word) for word in map(str.strip, words) if word not in ("", "identity")]
+    codings = [_ALIASES.get(word, word) for word in map(str.strip, words) if word not in _NONE]
     if len(codings) > MAX_CODINGS or not set(codings) <= set(accepted):
         raise Undecodable(415, "UNSUPPORTED_ENCODING")
     with _DECODING if request.may_yield else nullcontext():

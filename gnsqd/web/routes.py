@@ -118,7 +118,7 @@ _RULES = (
     f"{_CHANNEL}, 400 MISSING_ARG_RATE, 400 INVALID_ARG_RATE, 400 INVALID_ARG_BURST, 400 INVALID_ARG_ORDERED, "
     "400 INVALID_ARG_IDLE_TIMEOUT, 400 INVALID_ARG_IDLE_POLICY"
 )
-_CONFIG = "400 INVALID_OPTION, 400 INVALID_VALUE, 413 INVALID_VALUE, 415 UNSUPPORTED_ENCODING"
+_CONFIG = "400 INVALID_OPTION, 400 INVALID_VALUE, 413 INVALID_VALUE"
 
 _publish = partial(Route, "POST", codings="gzip, deflate, zstd", logged=False, on_hub=True, topic_role="publish")
 
@@ -166,7 +166,7 @@ ROUTES = (
     Route("POST", "/channel/pause", "pause_channel", topic_role="manage", errors=_CHANNEL),
     Route("POST", "/channel/unpause", "unpause_channel", topic_role="manage", errors=_CHANNEL),
     Route("GET", "/config/:opt", "get_config", role=Role.READ, errors="400 INVALID_OPTION"),
-    Route("PUT", "/config/:opt", "put_config", body="max_msg_size", codings="identity", errors=_CONFIG),
+    Route("PUT", "/config/:opt", "put_config", body="max_msg_size", errors=_CONFIG),
     Route("GET", "/debug/pprof/", "debug.index", v1=False, logged=False),
     *PPROF_ROUTES,
     Route("PUT", "/debug/setblockrate", "debug.set_block_rate", v1=False, body="max_msg_size"),

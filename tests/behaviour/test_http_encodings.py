@@ -69,6 +69,7 @@ def bodies(nsqd: Daemon, topic: str, count: int) -> list[bytes]:
         ("GZip", compress_gzip(SMALL)),
         ("x-gzip", compress_gzip(SMALL)),
         ("identity", SMALL),
+        ("UTF-8", SMALL),
         ("deflate, identity, zstd", zstd.compress(zlib.compress(SMALL))),
         ("gzip\r\nContent-Encoding: gzip", compress_gzip(compress_gzip(SMALL))),
         ("gzip", compress_gzip(SMALL[:4]) + compress_gzip(b"") + compress_gzip(SMALL[4:])),
@@ -154,29 +155,20 @@ def test_what_cannot_be_decoded_is_not_published(shared: Daemon, topic: str, cod
     assert not shared.stats(topic)["topics"]
 
 
-@pytest.mark.parametrize(
-    ("line", "coding", "accepted"),
-    [
-        ("POST /pub?topic=never", "br", "gzip, deflate, zstd"),
-        ("POST /mpub?topic=never", "gzip, br", "gzip, deflate, zstd"),
-        ("POST /pub?topic=never", "gzip;q=1", "gzip, deflate, zstd"),
-        ("POST /pub?topic=never", "x-identity", "gzip, deflate, zstd"),
-        ("POST /pub?topic=never", ",".join(["gzip"] * 5), "gzip, deflate, zstd"),
-        ("PUT /config/log_level", "gzip", "identity"),
-    ],
-)
-def test_answer_to_other_codings_lists_what_is_accepted(shared: Daemon, line: str, coding: str, accepted: str) -> None:
-    method, target = line.split()
-    status, headers, body = shared.http(method, target, compress_gzip(b"info"), {"Content-Encoding": coding})
+@pytest.mark.parametrize("path", ["/pub", "/mpub"])
+@pytest.mark.parametrize("coding", ["br", "gzip, br", "gzip;q=1", "x-identity", ",".join(["gzip"] * 5)])
+def test_answer_to_other_codings_lists_what_is_accepted(shared: Daemon, path: str, coding: str) -> None:
+    target = f"{path}?topic=never"
+    status, headers, body = shared.http("POST", target, compress_gzip(SMALL), {"Content-Encoding": coding})
     assert (status, body.decode()) == (415, message("UNSUPPORTED_ENCODING"))
-    assert headers["Accept-Encoding"] == accepted
+    assert headers["Accept-Encoding"] == "gzip, deflate, zstd"
     assert not shared.stats("never")["topics"]
 
 
-def test_requests_whose_body_is_ignored_may_have_any_coding(shared: Daemon, topic: str) -> None:
+def test_header_of_other_requests_is_ignored(shared: Daemon, topic: str) -> None:
     assert post(shared, f"/topic/create?topic={topic}", "br", b"x") == (200, "")
     assert shared.http("GET", "/stats", None, {"Content-Encoding": "gzip"})[0] == 200
-    assert shared.http("PUT", "/config/log_level", b"info", {"Content-Encoding": "identity"})[0] == 200
+    assert shared.http("PUT", "/config/log_level", b"info", {"Content-Encoding": "br"})[0] == 200
 
 
 def test_same_head_may_have_another_body(shared: Daemon, topic: str) -> None:
