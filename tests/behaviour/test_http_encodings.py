@@ -15,7 +15,7 @@ from kit.daemons import DEADLINE, Daemon, open_socket, own_command
 from kit.http_api import chunked, exchange, head, message, read_all, split_responses, topic_stats
 from kit.nsq_client import mpub_body
 from kit.observers import resident_bytes
-from kit.traffic import take
+from kit.traffic import create, take
 
 try:
     from compression import zstd  # type: ignore[import-not-found]
@@ -121,6 +121,7 @@ def test_bombs_that_arrive_together_are_not_large_together(gnsqd: Daemon, coding
     bomb = CODINGS[coding](bytes(size))
     headers = (f"Content-Encoding: {coding}", f"Content-Length: {len(bomb)}", "Connection: close")
     data = head("POST /mpub?topic=t", *headers) + bomb
+    create(gnsqd, "t")
     before = resident_bytes(gnsqd, "VmHWM")
     with ExitStack() as stack:
         clients = [stack.enter_context(open_socket(gnsqd.http_address, DEADLINE)) for _ in range(60)]
