@@ -10,6 +10,7 @@ order, nothing of it is dropped.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from heapq import heapify, heappop, heappush
 from sys import maxsize
 from time import time_ns
 
@@ -105,16 +106,23 @@ class Bounds:
 
     def _trim_bytes(self, queues: list[Queue]) -> int:
         """Drops at most MAX_STEP messages, the largest queue first: one large message may displace many small ones."""
-        everything = self._channel_queues()
+        excess = self._total(self._channel_queues()) - self._max_bytes
+        if excess <= 0:
+            return 0
         weighted = [(self._queue, max(len(queues), 1))] if self._drops else []
         weighted += [(queue, 1) for queue in queues]
+        largest = [(-_size_of(queue) * weight, index) for index, (queue, weight) in enumerate(weighted)]
+        heapify(largest)
         dropped = 0
-        while weighted and dropped < MAX_STEP and (excess := self._total(everything) - self._max_bytes) > 0:
-            queue, weight = max(weighted, key=lambda each: _size_of(each[0]) * each[1])
+        while largest and dropped < MAX_STEP and excess > 0:
+            before, index = heappop(largest)
+            queue, weight = weighted[index]
             number = _drop_oldest(queue, MAX_STEP - dropped, -(-excess // weight))
-            if not number:
-                break
-            dropped += number
+            if number:
+                dropped += number
+                after = -_size_of(queue) * weight
+                excess += before - after
+                heappush(largest, (after, index))
         return dropped
 
     def enforce(self) -> bool:

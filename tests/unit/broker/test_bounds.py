@@ -10,7 +10,7 @@ from gnsqd.broker import bounds as bounds_module
 from gnsqd.broker.bounds import Bounds, OutOfBounds, bounds_loop
 from gnsqd.broker.channel import MAX_TAKE, Channel
 from gnsqd.broker.topic import Topic
-from gnsqd.queues.queue import WeighedMemory
+from gnsqd.queues.queue import Queue, WeighedMemory
 from unit.broker.fakes import (
     MINUTE,
     SECOND,
@@ -145,6 +145,29 @@ def test_a_large_message_displaces_many_small_ones(fakes: Build) -> None:
     publish(topic, *[BODY] * 100)
     publish(topic, b"x" * (50 * SIZE - 30))
     assert (channel.depth, counts(channel)) == (51, (0, 50, 0))
+
+
+def test_room_among_many_idle_channels_is_found_without_looking_at_all_of_them_for_each(
+    fakes: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = 0
+
+    def size_of(queue: Queue) -> int:
+        nonlocal sizes
+        sizes += 1
+        return size_of_queue(queue)
+
+    size_of_queue = bounds_module._size_of
+    around = fakes(max_topic_bytes=100 * 10 * SIZE, overflow_policy="drop-idle")
+    topic, channels = topic_with(around, *map(str, range(100)))
+    for channel in channels:
+        channel.may_refuse = False
+    publish(topic, *[BODY] * 10)
+    monkeypatch.setattr(bounds_module, "_size_of", size_of)
+    publish(topic, *[BODY] * 5)
+    enforce(topic)
+    assert sum(channel.depth for channel in channels) == 1000
+    assert sizes < 2000
 
 
 def publish_old(around: Fakes, topic: Topic, *bodies: bytes, deferred: int = 0) -> None:
