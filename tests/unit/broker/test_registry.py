@@ -3,7 +3,7 @@
 import os
 import threading
 from itertools import count
-from time import monotonic
+from time import monotonic, monotonic_ns
 from typing import Any
 
 import pytest
@@ -211,3 +211,11 @@ def test_topics_are_closed_several_at_a_time(fakes: Build, monkeypatch: pytest.M
     monkeypatch.setattr(os, "fsync", meeting)
     assert registry.close() == Left()
     assert next(calls) > 2
+
+
+def test_channels_are_idle_since_the_end_of_a_load(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    around = fakes()
+    begun: list[int] = []
+    monkeypatch.setattr("gnsqd.broker.registry.Topic.start", lambda topic: begun.append(monotonic_ns()))
+    around.registry.load([TopicMetadata(name, False, [ChannelMetadata("c", False)]) for name in ("one", "two")])
+    assert all(topic.channels["c"].idle_since >= begun[-1] for topic in around.registry.topics.values())
