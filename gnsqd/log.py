@@ -28,7 +28,8 @@ _PIPE_SIZE = 1 << 20  # holds some 10,000 lines, for a reader that is late
 _CONTROL_CHARACTER = "[\x00-\x1f\x7f-\x9f\u2028\u2029]"
 
 _CONVERSION = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]")
-# The end of a format before a name or an address; a queue's name is `topic` or `topic:channel`.
+# The end of a format before a name or an address; a queue's name is `topic` or `topic:channel`, and a channel's also
+# `channel` alone.
 _LABEL = re.compile(
     r"(?i)(?:(?P<queue>(?:topic|journal|diskqueue|deadletter)[( ]|\bkey:)|(?P<channel>channel[( ]|\bsubkey:)|"
     r"(?P<client>client\(|^\[|\): \[|%[ds] %s \(|error from ))$"
@@ -206,8 +207,8 @@ class JSONLogger(Logger):
         names = {"topic": "", "channel": "", "client": ""}
         for index, kind in _named_arguments(format) if args else ():
             value = str(args[index])
-            topic, _, channel = value.partition(":")
-            named = {"topic": topic, "channel": channel} if kind == "queue" else {kind: value}
+            topic, _, channel = value.partition(":") if kind == "queue" else value.rpartition(":")
+            named = {kind: value} if kind == "client" else {"topic": topic, "channel": channel}
             names |= {name: value for name, value in named.items() if not names[name]}
         date, zone = self._date[:19], self._date[19:]
         fields = {

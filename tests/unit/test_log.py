@@ -143,6 +143,8 @@ def test_full_pipe_drops_lines_and_has_none_in_parts(pipe: tuple[int, TextIO]) -
         ("DISKQUEUE(%s) failed to sync - %s", ("t", "TOPIC(x)"), {"topic": "t"}),
         ("DB: client(%s) %s category:%s key:%s subkey:%s", ("1:2", "REGISTER", "client", "", ""), {"client": "1:2"}),
         ("TOPIC(%s): deleting channel %s", ("t", "c"), {"topic": "t", "channel": "c"}),
+        ("CHANNEL(%s): closing", ("c",), {"channel": "c"}),
+        ("CHANNEL(%s): paused", ("t:c",), {"topic": "t", "channel": "c"}),
         ("%d %s %s (%s) %s", (200, "GET", "/?channel (x)", "a:1", "1s"), {"client": "a:1"}),
         ("table [%s] is ignored", ("x",), {}),
         ("TOPIC(%s)", (), {}),
