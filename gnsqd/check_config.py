@@ -17,6 +17,7 @@ from gnsqd.net import tls
 from gnsqd.net.listener import Listener
 from gnsqd.options import LookupdOptions, Option, Options, choice_checks, early_checks, late_checks
 from gnsqd.shared.errors import StartError
+from gnsqd.web.cross_origin import parse_origin
 from gnsqd.web.http_auth import Tokens, parse_common_names
 
 Resolve = Callable[[Mapping[str, Any], Mapping[str, Any]], Options | LookupdOptions]
@@ -44,6 +45,8 @@ def find_problems(path: str, table: Sequence[Option], resolve: Resolve) -> list[
     problems += _failed(choice_checks(options, table))
     if isinstance(options, Options):
         problems += _problems_of_nsqd(options)
+    for origin in options.http_allow_origins:
+        problems += _refusals(parse_origin, origin)
     problems += _refused_addresses(options, [name for name in _LISTENING if name in valid or name not in config])
     return list(dict.fromkeys(problems))
 

@@ -147,8 +147,8 @@ def _raise_descriptor_limit() -> None:
 
 
 def _write(stream: TextIO | None, text: str) -> None:
-    """Writes `text`, unless the stream is closed or does not accept it."""
+    """Writes `text`, unless the stream is closed or does not accept it. Escapes what its encoding does not have."""
     if stream is not None:
         with contextlib.suppress(OSError):
-            stream.write(text)
+            stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
             stream.flush()

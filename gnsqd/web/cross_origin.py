@@ -32,11 +32,15 @@ def allow_origins(origins: Sequence[str], router: Router) -> Callable[[Responder
     changes nothing without any. Raises StartError."""
     if not origins:
         return lambda responder: responder
-    for origin in origins:
-        if origin != ANY.decode() and not re.fullmatch(_ORIGIN, origin):
-            form = "* or an origin as browsers send it, such as https://ops.example.com or http://localhost:3000"
-            raise StartError(f"--http-allow-origin must be {form}, not {quote(origin)}")
-    return partial(CrossOrigin, [origin.encode() for origin in origins], router)
+    return partial(CrossOrigin, list(map(parse_origin, origins)), router)
+
+
+def parse_origin(text: str) -> bytes:
+    """Returns an origin as requests have it, or ANY; raises StartError."""
+    if text != ANY.decode() and not re.fullmatch(_ORIGIN, text):
+        form = "* or an origin as browsers send it, such as https://ops.example.com or http://localhost:3000"
+        raise StartError(f"--http-allow-origin must be {form}, not {quote(text)}")
+    return text.encode()
 
 
 class CrossOrigin:

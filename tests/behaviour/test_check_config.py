@@ -56,6 +56,7 @@ tls_root_ca_file = "/nonexistent/roots"
 channel_rules = ["a", "t:c:rate=x"]
 http_auth_token_files = ["bad", "full:/nonexistent/tokens"]
 http_auth_common_names = ["read:a", "full:b"]
+http_allow_origins = ["*", "https://x/"]
 
 [tcp]
 address = "x"
@@ -81,6 +82,8 @@ EXPECTED = {
     '--http-auth-token-file must begin with read: or full:, not "bad"',
     "failed to read HTTP tokens - /nonexistent/tokens: no such file or directory",
     "--http-auth-common-name needs --tls-client-auth-policy=require-verify",
+    "--http-allow-origin must be * or an origin as browsers send it, such as https://ops.example.com or "
+    'http://localhost:3000, not "https://x/"',
 }
 
 
@@ -118,20 +121,25 @@ def test_addresses_that_are_taken_are_named(check: Check, tmp_path: Path) -> Non
         assert line.startswith(f"admin_http_address: listen (127.0.0.1:{free}) failed - ")
 
 
-def test_problem_is_one_line_whatever_the_file_has(check: Check) -> None:
+def test_problem_is_one_line_whatever_the_file_has(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     (line,) = problems(check("x"))
     assert line.startswith("toml: ")
     assert problems(check(free_addresses(*FREE) + '"a\\nb" = 1')) == ["unknown key a\\nb is ignored"]
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii:strict")
+    assert problems(check(free_addresses(*FREE) + '"\u00e9" = 1')) == ["unknown key \\xe9 is ignored"]
 
 
 def test_nsqlookupd_has_it_too(check: Check) -> None:
     command = own_lookupd_command()
     assert check(free_addresses("tcp", "http"), command).stdout == "x.cfg: OK\n"
-    lines = problems(check('tcp_address = "./path"\nhttp_addres = "x"\nhttp_address = 5', command))
+    wrong = 'tcp_address = "./path"\nhttp_addres = "x"\nhttp_address = 5\nhttp_allow_origins = ["https://x.y/"]'
+    lines = problems(check(wrong, command))
     assert lines == [
         "unknown key http_addres is ignored; did you mean http_address?",
         "ERROR: Resolve failed to coerce value 5 (0.0.0.0:4161) for field HTTPAddress - "
         "invalid string value type int64",
+        "--http-allow-origin must be * or an origin as browsers send it, such as https://ops.example.com or "
+        'http://localhost:3000, not "https://x.y/"',
         "tcp_address: listen (./path) failed - listen tcp: address ./path: missing port in address",
     ]
 
