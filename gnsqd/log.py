@@ -23,6 +23,7 @@ from contextlib import suppress
 from typing import Self, TextIO
 
 _PIPE_SIZE = 1 << 20  # holds some 10,000 lines, for a reader that is late
+_TERMINAL_PIECE = 128  # bytes; Linux reports room for 256, and adds a carriage return to each line feed
 
 # Those of ASCII and of Latin-1, and Unicode's two separators of lines.
 _CONTROL_CHARACTER = "[\x00-\x1f\x7f-\x9f\u2028\u2029]"
@@ -105,16 +106,17 @@ def _writer(stream: TextIO) -> Callable[[bytes], int]:
     except OSError:
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT)
-        return lambda data: _write_while_ready(poll, descriptor, data)
+        piece = select.PIPE_BUF if stat.S_ISFIFO(mode) else _TERMINAL_PIECE  # for which there is room if there is any
+        return lambda data: _write_while_ready(poll, descriptor, data, piece)
     with suppress(OSError):  # a terminal, or this user's pipes are many
         fcntl.fcntl(own, fcntl.F_SETPIPE_SZ, max(_PIPE_SIZE, fcntl.fcntl(own, fcntl.F_GETPIPE_SZ)))
     return lambda data: os.write(own, data)
 
 
-def _write_while_ready(poll: select.poll, descriptor: int, data: bytes) -> int:
+def _write_while_ready(poll: select.poll, descriptor: int, data: bytes, piece: int) -> int:
     count = 0
     while count < len(data) and poll.poll(0):
-        count += os.write(descriptor, data[count : count + select.PIPE_BUF])  # a ready pipe takes this much at once
+        count += os.write(descriptor, data[count : count + piece])
     return count
 
 

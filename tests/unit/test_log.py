@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Timer
 from typing import TextIO
 
 import pytest
@@ -94,14 +95,18 @@ def test_broken_stream_loses_the_line_only(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.fixture(params=[True, False], ids=["reopened", "polled"])
-def pipe(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, TextIO]]:
-    """A pipe, as where it can be opened once more, and as elsewhere."""
+def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a pipe or terminal can be opened once more, and as elsewhere."""
     if not request.param:
 
         def refuse(*_: object) -> int:
             raise PermissionError
 
         monkeypatch.setattr(os, "open", refuse)
+
+
+@pytest.fixture
+def pipe(opened: None) -> Iterator[tuple[int, TextIO]]:
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
     with open(write_end, "w") as stream:
@@ -134,6 +139,21 @@ def test_full_pipe_drops_lines_and_has_none_in_parts(pipe: tuple[int, TextIO]) -
     assert {len(body) for body in bodies[:-1]} <= set(lengths)
     assert text.splitlines()[-2].endswith(b"WARNING: LOG: %d lines were dropped, as stderr did not take them" % dropped)
     assert bodies[-1] == b"again"
+
+
+def test_terminal_that_nobody_reads_drops_lines(opened: None) -> None:
+    master, slave = os.openpty()
+    with open(slave, "w") as stream:
+        log = Logger("", Level.INFO, stream)
+        in_time = Timer(2, lambda: list(iter(lambda: os.read(master, 1 << 16), b"")))  # a reader, after all
+        in_time.daemon = True
+        in_time.start()
+        for _ in range(1000):
+            log.info("%s", "x" * 100)
+        assert in_time.is_alive()
+        in_time.cancel()
+        assert log.dropped
+    os.close(master)
 
 
 @pytest.mark.parametrize(
