@@ -45,6 +45,7 @@ IDLE = 10  # seconds until a channel is idle
 MAX_DEPTH = 10_000
 PIPE_SIZE = 64 * 1024  # bytes, some hundred lines
 PUBLISH, READ, MANAGE, FULL = (f"{word}-token-of-the-cluster" for word in ("publish", "read", "manage", "full"))
+_LINES_DROPPED = "gnsqd_log_lines_dropped_total"
 ENCODINGS: dict[str, Callable[[bytes], bytes]] = {"identity": bytes, "gzip": gzip.compress, "deflate": zlib.compress}
 # Requests with a token, and the status of the answer.
 RIGHTS = (
@@ -329,7 +330,7 @@ class Load:
                     return
                 entry = json.loads(line)
                 assert {"time", "level", "text"} <= entry.keys(), line
-                if dropped := re.search(r"(\d+) lines", entry["text"]):
+                if dropped := re.match(r"LOG: (\d+) lines were dropped", entry["text"]):
                     self.lines_dropped += int(dropped[1])
                 self._count("lines of JSON")
             self._stopping.wait(chance.uniform(10, 60))
@@ -349,13 +350,14 @@ def judge(load: Load, nodes: Sequence[Node], lookups: Sequence[LookupHost]) -> l
         complaints.append(f"consumers found {load.counts['consumers']} nodes and topics")
     for node in nodes:
         acted = node.metric(f'gnsqd_idle_channels_total{{policy="{node.policy}"}}')
-        dropped = node.metric("gnsqd_log_lines_dropped_total")
+        dropped = node.metric(_LINES_DROPPED)
         report(f"{node.host.name}: {acted} times {node.policy}, {dropped} lines of log dropped")
         if not acted:
             complaints.append(f"{node.host.name}: no channel was acted upon")
         if bool(dropped) != (node.log.exists() is False):
             complaints.append(f"{node.host.name}: {dropped} lines of log dropped")
     try:
+        eventually(lambda: load.lines_dropped == nodes[0].metric(_LINES_DROPPED), "a line about the dropped ones")
         for lookup in lookups:
             addresses = {node.host.address for node in nodes}
             listed = partial(_listed, lookup)
