@@ -9,6 +9,7 @@ several members, and a Zstandard body several frames, both up to MAX_MEMBERS; an
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
+from io import BytesIO
 from typing import Any
 
 from gevent.lock import Semaphore
@@ -78,7 +79,7 @@ def decode(request: Request, accepted: Sequence[str]) -> None:
 
 def _decompress(request: Request, data: bytes, new: Callable[[], Any], most: int) -> bytes:
     turns = Turns()
-    decoded = bytearray()  # there may be very many pieces
+    decoded = BytesIO()  # its value is not a copy
     start = members = 0
     while start < len(data):
         members += 1
@@ -87,7 +88,7 @@ def _decompress(request: Request, data: bytes, new: Callable[[], Any], most: int
         decompressor = new()
         piece = unread = b""
         while not decompressor.eof:
-            if not request.may_yield and (len(data) > ON_HUB or len(decoded) > _PIECE or members > 1):
+            if not request.may_yield and (len(data) > ON_HUB or decoded.tell() > _PIECE or members > 1):
                 raise WouldYield
             if not unread and len(piece) < _PIECE:
                 unread = data[start : start + _INPUT]
@@ -99,11 +100,11 @@ def _decompress(request: Request, data: bytes, new: Callable[[], Any], most: int
             except Exception as error:  # zlib_ng and zstd have no common one
                 raise Undecodable(400, "INVALID_ENCODING") from error
             unread = getattr(decompressor, "unconsumed_tail", b"")  # zstd keeps it
-            decoded += piece
-            if len(decoded) > request.limit:
+            decoded.write(piece)
+            if decoded.tell() > request.limit:
                 request.too_big = True
                 return b""
             if request.may_yield:
                 turns.give()
         start -= len(decompressor.unused_data)
-    return bytes(decoded)
+    return decoded.getvalue()
