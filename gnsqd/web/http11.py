@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from http import HTTPStatus
+from io import BytesIO
 from re import Pattern
 from re import compile as regex
 from time import gmtime, strftime, time_ns
@@ -71,7 +72,7 @@ class Request:
         self.keep_alive = True
         self.expects = False  # the client sends the body after "100 Continue"
         self.encoded = False  # the body has a Content-Encoding
-        self.buffer: bytearray | None = None  # collects a body that comes in more than one piece
+        self.buffer: BytesIO | None = None  # collects a body that comes in more than one piece
         self.too_big = False  # the body is longer than its route allows, and `body` its beginning
         self.broken = False  # the body ended or went wrong too early
         self.may_yield = True  # its handler; False on the hub
@@ -212,7 +213,7 @@ class RequestReader:
         self.request = None
         self._progress = True
         if request.buffer is not None:
-            request.body = bytes(request.buffer)
+            request.body = request.buffer.getvalue()  # not a copy
         self._ready.append(request)
         self.done = not request.keep_alive
         if self._head and request.keep_alive and not request.too_big and _SPECIAL.isdisjoint(request.headers):
@@ -372,8 +373,9 @@ class RequestReader:
             request.body = data
         else:
             if request.buffer is None:
-                request.buffer = bytearray(request.body)
-            request.buffer += data
+                request.buffer = BytesIO()
+                request.buffer.write(request.body)
+            request.buffer.write(data)
 
 
 # By whether the request was HTTP/1.0
