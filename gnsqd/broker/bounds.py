@@ -105,24 +105,26 @@ class Bounds:
         return [channel.queue for channel in channels if not channel.may_refuse]
 
     def _trim_bytes(self, queues: list[Queue]) -> int:
-        """Drops at most MAX_STEP messages, the largest queue first: one large message may displace many small ones."""
+        """Drops at most MAX_STEP messages, in the largest queues, and then those of the topic's own, which are newer.
+        One large message may displace many small ones."""
         excess = self._total(self._channel_queues()) - self._max_bytes
         if excess <= 0:
             return 0
-        weighted = [(self._queue, max(len(queues), 1))] if self._drops else []
-        weighted += [(queue, 1) for queue in queues]
-        largest = [(-_size_of(queue) * weight, index) for index, (queue, weight) in enumerate(weighted)]
+        share = -(-excess // max(len(queues), 1))
+        largest = [(-_size_of(queue), index) for index, queue in enumerate(queues)]
         heapify(largest)
         dropped = 0
         while largest and dropped < MAX_STEP and excess > 0:
             before, index = heappop(largest)
-            queue, weight = weighted[index]
-            number = _drop_oldest(queue, MAX_STEP - dropped, -(-excess // weight))
+            surplus = largest[0][0] - before if largest else excess
+            number = _drop_oldest(queues[index], MAX_STEP - dropped, min(excess, max(surplus, share)))
             if number:
                 dropped += number
-                after = -_size_of(queue) * weight
+                after = -_size_of(queues[index])
                 excess += before - after
                 heappush(largest, (after, index))
+        if self._drops:
+            dropped += _drop_oldest(self._queue, MAX_STEP - dropped, -(-excess // max(len(queues), 1)))
         return dropped
 
     def enforce(self) -> bool:

@@ -147,6 +147,16 @@ def test_a_large_message_displaces_many_small_ones(fakes: Build) -> None:
     assert (channel.depth, counts(channel)) == (51, (0, 50, 0))
 
 
+def test_newest_messages_stay_in_each_of_many_channels(fakes: Build) -> None:
+    around = fakes(max_topic_bytes=10 * 20 * SIZE, **DROP)
+    topic, channels = topic_with(around, *map(str, range(10)))
+    for first in (0, 30, 60):
+        publish(topic, *(b"%0*d" % (len(BODY), number) for number in range(first, first + 30)))
+        settle()
+    for channel in channels:
+        assert [int(body) for body in in_order(channel)] == list(range(70, 90))
+
+
 def test_room_among_many_idle_channels_is_found_without_looking_at_all_of_them_for_each(
     fakes: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
