@@ -118,10 +118,12 @@ class Bounds:
             before, index = heappop(largest)
             surplus = largest[0][0] - before if largest else excess
             number = _drop_oldest(queues[index], MAX_STEP - dropped, min(excess, max(surplus, share)))
-            if number:
-                dropped += number
-                after = -_size_of(queues[index])
-                excess += before - after
+            if before and not number:  # it is being put in order
+                return dropped
+            dropped += number
+            after = -_size_of(queues[index])
+            excess += before - after
+            if after:
                 heappush(largest, (after, index))
         if self._drops:
             dropped += _drop_oldest(self._queue, MAX_STEP - dropped, -(-excess // max(len(queues), 1)))
