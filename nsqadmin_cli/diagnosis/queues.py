@@ -259,9 +259,10 @@ class ChannelCheck:
         actions = {address: share.idle for address, share in self.shares.items() if share.idle is not None}
         if not actions:
             return None
-        first = min(actions.values(), key=lambda action: action.left)
+        first = min(actions.values(), key=lambda action: (action.policy == "pause", action.left))  # or losses, if any
+        nodes = [address for address, action in actions.items() if action.policy == first.policy]
         done = {"pause": "paused", "empty": "emptied", "delete": "deleted"}.get(first.policy, first.policy)
-        summary = f"it will be {done} in {units.duration(first.left / 1e9)}{_some([*actions], self.shares)}"
+        summary = f"it will be {done} in {units.duration(first.left / 1e9)}{_some(nodes, self.shares)}"
         evidence = f"no consumer for {units.duration(first.time / 1e9)}"
         start = Remedy("Start its consumers, or find out why they cannot connect.")
         keep = Remedy("To keep it as it is:", self._on_all("channel rules --idle-timeout 0"))

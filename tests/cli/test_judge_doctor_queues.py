@@ -130,6 +130,11 @@ def test_what_will_be_done_to_an_idle_channel_is_found_before(gnsqd_factory: Dae
         assert brief(examined(*at(served))) == []
     wait_for(served, "t", "c", client_count=0)
     assert brief(examined(*at(served))) == [("warning", "idle-channel")]
+    both = only(examined(*at(served, idle)), "idle-channel")
+    assert both["severity"] == "warning"
+    assert re.search(
+        rf"channel t/c: it will be deleted in 2d 23h on .*:{address(served).split(':')[1]}$", both["summary"]
+    )
     keep = only(examined(*at(served)), "idle-channel")["remedies"][1]["command"]
     assert gnsqadmin(*shlex.split(keep)[1:], "--yes").code == 0
     assert brief(examined(*at(served))) == [("note", "orphan-channel")]
