@@ -106,7 +106,7 @@ class Lookup:
                 self._log.warn("LOOKUP(%s): keeping its addresses - %s", name, reason(error))
             return
         addresses = max(map(sorted, families.values()), key=len)
-        if len(addresses) > 1:
+        if len(addresses) > 1 or addresses[0] in self._peers:  # the only one left stays connected
             self._addresses[name] = addresses
         else:
             self._addresses.pop(name, None)

@@ -95,5 +95,5 @@ def test_nsqd_registers_at_all_addresses_of_a_name_as_they_change(
     hosts.write("127.0.0.3")
     two.kill()
     create(nsqd, "v")
-    connected(nsqd, f"nsqlookupds.test:{port}")
+    connected(nsqd, three.tcp_address)
     eventually(lambda: three.found("v"))

@@ -231,6 +231,18 @@ def test_name_is_all_of_its_addresses_at_any_time(ours: Daemon, lookupd: Lookupd
     ]
 
 
+def test_last_address_of_a_name_stays_connected(ours: Daemon, lookupd: Lookupd, names: Names) -> None:
+    one, two = lookupd(), lookupd()
+    names.addresses["several"] = [one.address, two.address]
+    ours.start("several:4160")
+    eventually(lambda: ours.lookup.connected() == {one.address: True, two.address: True})
+    names.addresses["several"] = [two.address]
+    has_peers(ours, two.address)
+    names.addresses["several"] = [one.address, two.address]
+    has_peers(ours, one.address, two.address)
+    assert len(two.lines) == 1
+
+
 @pytest.mark.parametrize(
     ("addresses", "peers"),
     [
