@@ -192,7 +192,7 @@ TOOLS = {
         shows=False,
     ),
     "rules": Tool(
-        "Delivery rules",
+        "Rules",
         "A field that is empty does not change. Each node limits the rate and keeps the order of its own messages. "
         "Only gnsqd has rules.",
         False,
@@ -201,7 +201,9 @@ TOOLS = {
             Field("burst", "Burst", "messages that may come at once"),
             Field("ordered", "One at a time, oldest first", choices=(("", "no change"), ("yes", "yes"), ("no", "no"))),
             Field("idle_timeout", "Idle after", "a time without consumers, as in 72h, 0 for never"),
-            Field("idle_policy", "Then", choices=(("", "no change"), *((policy, policy) for policy in IDLE_POLICIES))),
+            Field(
+                "idle_policy", "When idle", choices=(("", "no change"), *((policy, policy) for policy in IDLE_POLICIES))
+            ),
         ),
         "Show the plan",
         _rules,
