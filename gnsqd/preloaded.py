@@ -199,9 +199,10 @@ class _Parent:
             if self._bell in ready:
                 os.read(self._bell, 4096)
                 self._report()
-            for source in self._forks.keys() & ready:
+            for source in (signaled := self._forks.keys() & ready):
                 self._signal(self._forks[source])
-            if self._requests.fileno() in ready and not self._accept():  # last: the ports of what was killed are free
+            # A request waits for what came before it: the ports and the lock of a fork that was killed are free then.
+            if not signaled and self._requests.fileno() in ready and not self._accept():
                 break
             for fork in self._forks.values():
                 if fork.client:
