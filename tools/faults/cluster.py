@@ -19,16 +19,15 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import zlib
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
+from faults.mixed_load import Clients
 from faults.namespaces import Host, NameServer, enter, prepare
 from faults.soak import LONG_ENOUGH, MB, Row, Sample, compare, report
 from faults.soak_consumer import Consumer
@@ -168,42 +167,25 @@ class LookupHost:
         return {(row["broadcast_address"], row["tcp_port"]) for row in rows}
 
 
-class Load:
-    """What happens to the cluster, each in a thread; all ends at the first failure. `counts` is how often."""
+class Load(Clients):
+    """What happens to the cluster."""
 
     def __init__(
         self, nodes: Sequence[Node], lookups: Sequence[LookupHost], names: NameServer, seed: int, interval: float
     ) -> None:
+        super().__init__(seed)
         self.tallies = [Tally(topic, [WORK]) for topic in TOPICS]
-        self.counts: Counter[str] = Counter()
-        self.failures: list[BaseException] = []
         self.lines_dropped = 0  # that the first node's log admits
         self._nodes, self._lookups, self._names = nodes, lookups, names
         self._interval = interval
-        self._seed = seed
         self._connected: set[tuple[str, Address]] = set()
-        self._stopping = threading.Event()
-        self._stopped = threading.Event()
-        self._reading = threading.Event()
-        self._lock = threading.Lock()
-        self._consumers = [self._start(self._discover), self._start(self._read_log)]
+        for pipe in (node.process.stderr for node in nodes if node.process.stderr is not None):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_SIZE)  # the daemon has enlarged it
+        self._consumers = [self._start(self._discover, "discovery")]
+        self._start(self._read_log, "log")  # ends with the node
         others = (self._forget, self._change_names, self._check_rights, self._look)
-        self._others = [self._start(body) for body in (*others, *[self._publish] * 3)]
-
-    def _start(self, body: Callable[[random.Random], None], *what: object) -> threading.Thread:
-        number = len(threading.enumerate())
-
-        def guarded() -> None:
-            try:
-                body(random.Random(f"{self._seed} {number} {what}"))
-            except BaseException as error:
-                self.failures.append(error)
-                self._stopping.set()
-                self._stopped.set()
-
-        thread = threading.Thread(target=guarded, daemon=True)
-        thread.start()
-        return thread
+        self._others = [self._start(body, body.__name__) for body in others]
+        self._others += [self._start(self._publish, f"publisher {number}") for number in range(3)]
 
     def stop_publishing(self) -> None:
         """Ends all but consumers and the reading of logs, which has no breaks any more; all names are resolved."""
@@ -215,11 +197,7 @@ class Load:
     def stop(self) -> None:
         self._stopped.set()
         for thread in self._consumers:
-            thread.join(DEADLINE)
-
-    def _count(self, what: str) -> None:
-        with self._lock:
-            self.counts[what] += 1
+            thread.join()
 
     # Messages
 
@@ -257,7 +235,9 @@ class Load:
                     if (tally.topic, address) not in self._connected:
                         self._connected.add((tally.topic, address))
                         self._count("consumers")
-                        self._consumers.append(self._start(partial(self._consume, tally, address)))
+                        self._consumers.append(
+                            self._start(partial(self._consume, tally, address), f"{tally.topic} {address}")
+                        )
 
     def _consume(self, tally: Tally, address: Address, chance: random.Random) -> None:
         while not self._stopped.is_set():
@@ -321,7 +301,6 @@ class Load:
         """Reads the first node's lines, with breaks in which the pipe becomes full."""
         stream = self._nodes[0].process.stderr
         assert stream is not None
-        fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, PIPE_SIZE)  # the daemon has enlarged it
         while not self._stopped.is_set():
             until = time.monotonic() + chance.uniform(5, 60)
             while time.monotonic() < until and not self._stopped.is_set():

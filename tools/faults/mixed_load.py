@@ -34,31 +34,17 @@ PATHS = ("/stats?format=json&include_clients=true", "/stats", "/metrics", "/info
 WAIT = 0.2  # seconds between two things that come and go
 
 
-class MixedLoad:
-    """Clients of `daemon`; they end at the first failure of any. `interval` is the time in seconds between two
-    publishes of a publisher."""
+class Clients:
+    """Threads that each do something at random, by the seed; all end at the first failure of any. `counts` is how often
+    things were done."""
 
-    def __init__(self, daemon: Daemon, tallies: Sequence[Tally], seed: int, interval: float) -> None:
-        self._interval = interval
+    def __init__(self, seed: int) -> None:
         self.counts: Counter[str] = Counter()
         self.failures: list[BaseException] = []
-        self._daemon = daemon
-        self._tallies = tallies
         self._seed = seed
-        self._tls: ssl.SSLContext = tls_client_context()
         self._lock = threading.Lock()
-        self._names = itertools.count()
         self._stopping = threading.Event()  # nothing new is begun
         self._stopped = threading.Event()  # consumers also end
-        others = [self._come_and_go, self._pause, self._look]
-        self._others = [self._start(body, body.__name__) for body in others]
-        self._others += [self._start(self._publish, f"publisher {number}") for number in range(PUBLISHERS)]
-        self._consumers = [
-            self._start(partial(self._consume, tally, name), f"{tally.topic} {name} {number}")
-            for tally in tallies
-            for name in tally.channels
-            for number in range(CONSUMERS)
-        ]
 
     def _start(self, body: Callable[[random.Random], None], name: str) -> threading.Thread:
         def guarded() -> None:
@@ -74,6 +60,31 @@ class MixedLoad:
         thread.start()
         return thread
 
+    def _count(self, what: str, count: int = 1) -> None:
+        with self._lock:
+            self.counts[what] += count
+
+
+class MixedLoad(Clients):
+    """Clients of `daemon`. `interval` is the time in seconds between two publishes of a publisher."""
+
+    def __init__(self, daemon: Daemon, tallies: Sequence[Tally], seed: int, interval: float) -> None:
+        super().__init__(seed)
+        self._interval = interval
+        self._daemon = daemon
+        self._tallies = tallies
+        self._tls: ssl.SSLContext = tls_client_context()
+        self._names = itertools.count()
+        others = [self._come_and_go, self._pause, self._look]
+        self._others = [self._start(body, body.__name__) for body in others]
+        self._others += [self._start(self._publish, f"publisher {number}") for number in range(PUBLISHERS)]
+        self._consumers = [
+            self._start(partial(self._consume, tally, name), f"{tally.topic} {name} {number}")
+            for tally in tallies
+            for name in tally.channels
+            for number in range(CONSUMERS)
+        ]
+
     def stop_publishing(self) -> None:
         """Nothing new comes, and nothing is paused any more; consumers finish all they get from now on."""
         self._stopping.set()
@@ -86,10 +97,6 @@ class MixedLoad:
         self._stopped.set()
         for thread in (*self._others, *self._consumers):
             thread.join()
-
-    def _count(self, what: str, count: int = 1) -> None:
-        with self._lock:
-            self.counts[what] += count
 
     def _connect(self, chance: random.Random) -> UpgradedClient:
         fields = dict.fromkeys(chance.choice(UPGRADES).split(), True)
