@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from hashlib import sha256
 from hmac import compare_digest
 from time import monotonic
@@ -48,7 +49,7 @@ class Grant(NamedTuple):
 
     def permits(self, topic_role: str, topic: str) -> bool:
         """Returns True if one of the roles for topics is this one or `manage`, which includes the others."""
-        return any(role in (topic_role, "manage") and _matches(pattern, topic) for role, pattern in self.topic_roles)
+        return any(role in (topic_role, "manage") and fnmatchcase(topic, pattern) for role, pattern in self.topic_roles)
 
 
 Names = Sequence[tuple[str, Grant]]
@@ -136,21 +137,6 @@ def _needs_of(request: Request, role: Role, topic_role: str) -> Needs:
 def _token_of(authorization: bytes) -> bytes:
     scheme, _, token = authorization.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
-
-
-def _matches(pattern: str, name: str) -> bool:
-    """Returns True if `name` is `pattern` with anything in place of each `*`."""
-    first, *others = pattern.split("*")
-    if not others:
-        return name == first
-    if not name.startswith(first):
-        return False
-    position = len(first)
-    for part in others[:-1]:
-        position = name.find(part, position) + len(part)
-        if position < len(part):
-            return False
-    return name.endswith(others[-1]) and position + len(others[-1]) <= len(name)
 
 
 class AuthServers:
