@@ -1,8 +1,8 @@
 """The database of nsqlookupd, in memory: topics and channels by name, and the nsqds that have registered for them.
 
-Names outlive the nsqds that registered them: only UNREGISTER of an ephemeral name and the HTTP API remove one. A topic
-and a channel are registered independently, as in the real nsqlookupd, so a channel may be listed for a topic that is
-not. `*` stands for all topics where a query allows it.
+Names outlive the nsqds that registered them, except ephemeral ones, which go with their last producer; the HTTP API
+removes any. A topic and a channel are registered independently, as in the real nsqlookupd, so a channel may be listed
+for a topic that is not. `*` stands for all topics where a query allows it.
 
 The registrations of an nsqd are also kept with the nsqd, so a disconnect does not search the database.
 
@@ -146,51 +146,41 @@ class RegistrationDB:
 
     def unregister_topic(self, peer: PeerInfo, topic: str) -> bool:
         """Removes a registration; returns True if there was one. An ephemeral topic goes with its last producer."""
-        removed = self._remove_from_topic(peer, topic)
-        if is_ephemeral(topic) and topic in self.topics and not self.topics[topic]:
+        producer = peer.topics.pop(topic, None)
+        producers = self.topics.get(topic, {})
+        if producer is not None:
+            if producers.get(peer.id) is producer:  # another may have the id while one that left is being removed
+                del producers[peer.id]
+            self.count -= 1
+        if is_ephemeral(topic) and topic in self.topics and not producers:
             self._drop_topic(topic)
-        return removed
+        return producer is not None
 
     def unregister_channel(self, peer: PeerInfo, topic: str, channel: str) -> bool:
         """Removes a registration; returns True if there was one. An ephemeral channel goes with its last producer."""
-        removed = self.remove_from_channel(peer, topic, channel)
-        if is_ephemeral(channel) and self.channels.get(topic, {}).get(channel) == {}:
-            self.delete_channel(topic, channel)
-        return removed
-
-    def remove_from_channel(self, peer: PeerInfo, topic: str, channel: str) -> bool:
-        """Removes a registration; returns True if there was one. The channel's name stays."""
-        if (topic, channel) not in peer.channels:
-            return False
-        del peer.channels[topic, channel]
+        registered = (topic, channel) in peer.channels
         peers = self.channels.get(topic, {}).get(channel, {})
-        if peers.get(peer.id) is peer:
-            del peers[peer.id]
-        self.count -= 1
-        return True
+        if registered:
+            del peer.channels[topic, channel]
+            if peers.get(peer.id) is peer:
+                del peers[peer.id]
+            self.count -= 1
+        if is_ephemeral(channel) and not peers:
+            self.delete_channel(topic, channel)
+        return registered
 
     def disconnect(self, peer: PeerInfo) -> Iterator[Registration]:
-        """Removes an nsqd; yields its registrations. All names stay; from the first item on, no query finds it."""
+        """Removes an nsqd; yields its registrations. From the first item on, no query finds it."""
         peer.heard = _LONG_AGO
         if self.clients.get(peer.id) is peer:
             del self.clients[peer.id]
             yield "client", "", ""
         for topic in list(peer.topics):
-            if self._remove_from_topic(peer, topic):
+            if self.unregister_topic(peer, topic):
                 yield "topic", topic, ""
         for topic, channel in list(peer.channels):
-            if self.remove_from_channel(peer, topic, channel):
+            if self.unregister_channel(peer, topic, channel):
                 yield "channel", topic, channel
-
-    def _remove_from_topic(self, peer: PeerInfo, topic: str) -> bool:
-        producer = peer.topics.pop(topic, None)
-        if producer is None:
-            return False
-        producers = self.topics.get(topic, {})
-        if producers.get(peer.id) is producer:  # another nsqd may have the id while one that left is being removed
-            del producers[peer.id]
-        self.count -= 1
-        return True
 
     # Names
 
@@ -291,8 +281,9 @@ class Registrant:
             if self._db.unregister_channel(self.peer, topic, channel):
                 self._log_change("UNREGISTER", "channel", topic, channel)
             return
-        for name in Turns().over(self._db.channel_names(topic)):
-            if self._db.remove_from_channel(self.peer, topic, name):
+        registered = [name for name in self._db.channel_names(topic) if (topic, name) in self.peer.channels]
+        for name in Turns().over(registered):
+            if self._db.unregister_channel(self.peer, topic, name):
                 line = "client(%s) unexpected UNREGISTER category:channel key:%s subkey:%s"
                 self._log.warn(line, self.peer.id, topic, name)
         self.unregister_topic(topic)

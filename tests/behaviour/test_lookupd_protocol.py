@@ -153,8 +153,9 @@ STEPS = (
     "a REGISTER t c", "b REGISTER t d", "b REGISTER u", "a REGISTER e#ephemeral f#ephemeral",
     "b REGISTER e#ephemeral f#ephemeral", "a REGISTER t g#ephemeral", "a UNREGISTER e#ephemeral f#ephemeral",
     "b UNREGISTER t c", "b UNREGISTER u", "b UNREGISTER e#ephemeral f#ephemeral", "a UNREGISTER e#ephemeral",
-    "b UNREGISTER e#ephemeral", "b REGISTER e#ephemeral f", "b UNREGISTER e#ephemeral", "a UNREGISTER t",
-    "a REGISTER t c", "a REGISTER t c", "a CLOSE", "b UNREGISTER t g#ephemeral", "b REGISTER v w#ephemeral", "b CLOSE",
+    "b UNREGISTER e#ephemeral", "b REGISTER e#ephemeral f", "b UNREGISTER e#ephemeral",
+    "b UNREGISTER t g#ephemeral", "a UNREGISTER t g#ephemeral", "a UNREGISTER t", "a REGISTER t c", "a REGISTER t c",
+    "a CLOSE", "b REGISTER v w#ephemeral", "b UNREGISTER v w#ephemeral", "b CLOSE",
 )  # fmt: skip
 
 
@@ -174,6 +175,20 @@ def test_registrations_come_and_go_as_in_nsqlookupd(lookupd_pair: LookupdPair) -
                 nsqd[name].close()
                 eventually(partial(is_gone, lookupd, name), step)
             assert contents(lookupd_pair[0]) == contents(lookupd_pair[1]), step
+
+
+def test_ephemeral_name_goes_with_its_last_producer_in_whatever_way(lookupd: Lookupd) -> None:
+    """The real one keeps it for ever unless the last producer unregisters that very name."""
+    with Nsqd(lookupd) as one, Nsqd(lookupd) as other:
+        one.register("t c", "t d#ephemeral", "t f#ephemeral", "e#ephemeral f#ephemeral")
+        other.register("t d#ephemeral", "t g#ephemeral")
+        lookupd.ask("/channel/create?topic=t&channel=h%23ephemeral", "POST")  # has no producer to lose
+        one.close()
+        eventually(lambda: lookupd.ask("/topics")["topics"] == ["t"])
+        left = {"c", "d#ephemeral", "g#ephemeral", "h#ephemeral"}
+        eventually(lambda: set(lookupd.ask("/channels?topic=*")["channels"]) == left)
+        assert other.command(b"UNREGISTER t\n") == b"OK"
+        assert set(lookupd.ask("/channels?topic=*")["channels"]) == {"c", "h#ephemeral"}
 
 
 def test_reply_to_identify_has_the_ports_of_nsqlookupd(lookupd_pair: LookupdPair) -> None:

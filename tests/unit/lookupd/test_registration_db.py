@@ -26,16 +26,22 @@ class Model:
         self.keys.setdefault(("topic", topic, ""), set()).add(id)
 
     def unregister(self, id: str, topic: str, channel: str) -> None:
-        for key, ids in list(self.keys.items()):
+        for key in list(self.keys):
             if key[1] == topic and (not channel or key == ("channel", topic, channel)):
-                ids.discard(id)
+                self._leave(id, key)
         key = ("channel", topic, channel) if channel else ("topic", topic, "")
         if (channel or topic).endswith("#ephemeral") and not self.keys.get(key, {id}):
             del self.keys[key]
 
+    def _leave(self, id: str, key: Key) -> None:
+        if self.keys[key] == {id} and (key[2] or key[1]).endswith("#ephemeral"):
+            del self.keys[key]
+        else:
+            self.keys[key].discard(id)
+
     def disconnect(self, id: str) -> None:
-        for ids in self.keys.values():
-            ids.discard(id)
+        for key in list(self.keys):
+            self._leave(id, key)
 
     def add(self, topic: str, channel: str) -> None:
         self.keys.setdefault(("channel", topic, channel) if channel else ("topic", topic, ""), set())
