@@ -364,6 +364,7 @@ class NSQD(Daemon):
             self._lookup.stop,
             self._metadata_file.close,  # before the topics go one by one
             self._close_topics,
+            self._lookup.join,
             partial(self._log.info, "NSQ: stopping subsystems"),
             self._queue_scan.stop,
             self._statsd and self._statsd.stop,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gnsqd.cluster.http_client import HTTPClient
 
 MAX_CHANNELS_BODY = 256 * 1024  # bytes; more would keep everybody waiting while it is parsed
+END_TIMEOUT = 1.0  # seconds in which all connections together send the rest
 RESOLVE_INTERVAL = 60.0  # seconds until names are looked up again
 RESOLVE_PAUSE = 1.0  # the same when a peer failed; many may fail, and often
 
@@ -46,14 +47,21 @@ class Lookup:
         self._resolver: Greenlet[..., None] | None = None
         self._resolver_doorbell = Doorbell()
         self._queries: set[Greenlet[..., None]] = set()
+        self._ending: list[Greenlet[..., None]] = []
 
     def stop(self) -> None:
-        """Closes all connections; pending queries for channels return without them. Yields."""
+        """Ends the connections; pending queries for channels return without them. Yields."""
         self._log.info("LOOKUP: closing")
-        loops = [peer.loop for peer in self._peers.values()]
-        loops += [] if self._resolver is None else [self._resolver]
+        self._ending = [peer.loop for peer in self._peers.values()]
+        for peer in self._peers.values():
+            peer.end()
         self._peers.clear()
-        killall([*loops, *self._queries])
+        killall([*self._queries, *([] if self._resolver is None else [self._resolver])])
+
+    def join(self) -> None:
+        """Returns after `stop` when the connections have sent the rest, or after END_TIMEOUT. Yields."""
+        joinall(self._ending, END_TIMEOUT)
+        killall(self._ending)
 
     def connect(self) -> None:
         """Connects to the nsqlookupds of the options, and disconnects from others. Never yields: names are looked up
@@ -77,7 +85,7 @@ class Lookup:
         addresses = [address for each in given for address in self._addresses.get(each, [each])]
         for address in [address for address in self._peers if address not in addresses]:
             self._log.info("LOOKUP(%s): removing peer", address)
-            self._peers.pop(address).loop.kill(block=False)
+            self._peers.pop(address).end()
         for address in addresses:
             if address not in self._peers:
                 self._log.info("LOOKUP(%s): adding peer", address)

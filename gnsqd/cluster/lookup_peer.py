@@ -2,12 +2,15 @@
 
 The first command opens the connection, and so does the next one after it broke. A connection begins with IDENTIFY and a
 REGISTER of everything, so commands that cannot be sent are dropped: the queue when connecting fails, and a queue that
-is too long together with its connection.
+is too long together with its connection. The real nsqlookupd keeps an ephemeral name until an UNREGISTER of it finds no
+producer left. So a new connection also sends that for names that have gone, and the last one sends the queue and an
+UNREGISTER of every ephemeral name.
 """
 
 import struct
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import NamedTuple
 
@@ -18,12 +21,13 @@ from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.dial import Socket, dial_address, reason
 from gnsqd.shared.errors import NSQError
+from gnsqd.shared.names import is_ephemeral
 
 MAGIC_V1 = b"  V1"
 PING_INTERVAL = 15.0  # seconds
 MAX_EVENTS = 1000
 CONNECT_TIMEOUT = 1.0  # seconds
-IO_TIMEOUT = 1.0  # to send a command, and for its whole answer
+IO_TIMEOUT = 1.0  # to send a command, and for its whole answer; also for all that is sent last
 
 _SIZE = struct.Struct(">i")
 _MAX_ANSWER = 16 * 1024  # bytes; it is a few words, or IDENTIFY's small JSON, and large JSON takes long to parse
@@ -86,6 +90,8 @@ class LookupPeer:
         self._events: deque[tuple[str, str]] = deque()
         self._doorbell = Doorbell()
         self._overrun = False
+        self._is_ending = False
+        self._ephemeral: set[str] = set()  # `topic`s and `topic channel`s that were registered, and not unregistered
 
     def queue_command(self, kind: str, command: str) -> None:
         """Queues a command about a topic or a channel, by `kind`. Never yields."""
@@ -96,12 +102,19 @@ class LookupPeer:
             self._overrun = True
         self._doorbell.ring()
 
+    def end(self) -> None:
+        """Lets lookupLoop return: at once without a connection, otherwise after it has sent the rest. Never yields."""
+        self._is_ending = True
+        self._doorbell.ring()
+        if self._socket is None:
+            self.loop.kill(block=False)
+
     def lookupLoop(self) -> None:
-        """Registers everything, then what changes, and sends PING, until it is killed."""
+        """Registers everything, then what changes, and sends PING, until `end`."""
         try:
             ping_at = monotonic() + PING_INTERVAL
             self._attempt()
-            while True:
+            while not self._is_ending:
                 wait = ping_at - monotonic()
                 if self._overrun:
                     self._log.warn("LOOKUPD(%s): too far behind, registering everything again", self.address)
@@ -118,8 +131,24 @@ class LookupPeer:
                     self._attempt(command)
                 else:
                     self._doorbell.wait(wait)
+            if self.connected:
+                self._take_leave()
         finally:
             self.close()
+
+    def _take_leave(self) -> None:
+        """Sends the queue, and UNREGISTER of all ephemeral names, at once and within IO_TIMEOUT. Yields."""
+        for _, command in self._events:
+            self._note(command)
+        names = sorted(self._ephemeral, reverse=True)  # a channel before its topic
+        self._events += [("channel" if " " in name else "topic", f"UNREGISTER {name}") for name in names]
+        for kind, command in self._events:
+            self._log.info("LOOKUPD(%s): %s %s", self.address, kind, command)
+        assert self._socket is not None
+        with suppress(OSError, EOFError, ValueError), Timeout(IO_TIMEOUT, TimeoutError()):
+            self._socket.sendall("".join(f"{command}\n" for _, command in self._events).encode())
+            for _ in self._events:
+                self._receive_answer()
 
     def _attempt(self, command: str = "") -> None:
         connected = self.connected
@@ -150,11 +179,14 @@ class LookupPeer:
             self.close()
             raise LookupdError("", str(error)) from error
         self._identify(local_host)
-        for topic, channels in self._registrations():
-            names = [f"{topic} {channel}" for channel in channels] or [topic]
-            for command in [f"REGISTER {name}" for name in names]:
-                self._log.info("LOOKUPD(%s): %s", self.address, command)
-                self._exchange(command)
+        registrations = self._registrations()
+        names = [f"{topic} {channel}".rstrip() for topic, channels in registrations for channel in channels or [""]]
+        gone = self._ephemeral.difference(names, [topic for topic, _ in registrations])
+        for command in [*(f"REGISTER {name}" for name in names), *(f"UNREGISTER {name}" for name in gone)]:
+            if self._is_ending:
+                break
+            self._log.info("LOOKUPD(%s): %s", self.address, command)
+            self._exchange(command)
         self.connected = True
 
     def _identify(self, local_host: str) -> None:
@@ -174,18 +206,35 @@ class LookupPeer:
 
     def _exchange(self, command: str, body: bytes = b"", magic: bytes = b"") -> bytes:
         assert self._socket is not None
+        if command.startswith("REGISTER"):
+            self._note(command)
         try:
             with Timeout(IO_TIMEOUT, TimeoutError()):
                 self._socket.sendall(b"%b%b\n%b" % (magic, command.encode(), body))
             with Timeout(IO_TIMEOUT, TimeoutError()):
-                (size,) = _SIZE.unpack(_receive(self._socket, _SIZE.size))
-                if not 0 <= size <= self._max_answer:
-                    raise ValueError(f"response body size ({size}) is greater than limit ({self._max_answer})")
-                return _receive(self._socket, size)
+                answer = self._receive_answer()
+            self._note(command)
+            return answer
         except (OSError, EOFError, ValueError) as error:
             self.close()
             text = reason(error) if isinstance(error, OSError) else str(error)
             raise LookupdError(command, text, isinstance(error, (EOFError, ConnectionError))) from error
+
+    def _receive_answer(self) -> bytes:
+        """Raises OSError, EOFError, or ValueError if it is too long. Yields."""
+        assert self._socket is not None
+        (size,) = _SIZE.unpack(_receive(self._socket, _SIZE.size))
+        if not 0 <= size <= self._max_answer:
+            raise ValueError(f"response body size ({size}) is greater than limit ({self._max_answer})")
+        return _receive(self._socket, size)
+
+    def _note(self, command: str) -> None:
+        """Keeps track of the ephemeral names at nsqlookupd, where a channel registers its topic too."""
+        verb, _, name = command.partition(" ")
+        if verb == "REGISTER":
+            self._ephemeral.update(filter(is_ephemeral, (name, name.partition(" ")[0])))
+        elif verb == "UNREGISTER":
+            self._ephemeral.discard(name)
 
     def close(self) -> None:
         """Closes the connection, if there is one."""

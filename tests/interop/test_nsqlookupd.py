@@ -69,6 +69,21 @@ def test_what_is_created_is_registered_until_it_is_deleted(nsqd_factory: DaemonF
     is_registered(lookupd, "u#ephemeral:")
 
 
+def test_clean_exit_leaves_no_ephemeral_name(gnsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
+    """The real daemon may leave some, as it only sends what it can until it ends."""
+    nsqd = gnsqd_factory(lookupd.flag)
+    names = [f"c{number}#ephemeral" for number in range(50)]
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(Client(nsqd.tcp_address)).subscribe("t", name)
+        post(nsqd, "/topic/create?topic=u%23ephemeral")  # has no channel, so that it ends with the daemon
+        is_registered(lookupd, "t:", *(f"t:{name}" for name in names), "u#ephemeral:")
+        create(nsqd, "t", "c")
+        assert nsqd.terminate() == 0
+    eventually(lambda: lookupd.producers() == [])
+    assert (lookupd.ask("/topics"), lookupd.ask("/channels?topic=t")) == ({"topics": ["t"]}, {"channels": ["c"]})
+
+
 def test_new_topic_begins_with_the_channels_that_nsqlookupd_knows(
     nsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from socket import AF_INET, AF_INET6, SOCK_STREAM, gaierror
 
 import pytest
-from gevent import killall, sleep, spawn
+from gevent import Timeout, killall, sleep, spawn
 from gevent.event import Event
 
 from gnsqd.broker.registry import Registry
@@ -98,9 +98,13 @@ def test_heartbeats_go_on_and_reconnect(ours: Daemon, lookupd: Lookupd, monkeypa
 def test_event_that_finds_the_connection_ended_registers_everything_again(ours: Daemon, lookupd: Lookupd) -> None:
     server = lookupd()
     connected(ours, server)
+    topic = ours.registry.get_topic("t")
+    topic.get_channel("c#ephemeral")
+    topic.get_channel("d#ephemeral")
+    reported(server, ["REGISTER t", "REGISTER t c#ephemeral", "REGISTER t d#ephemeral"])
     server.hang_up()
-    ours.registry.get_topic("t")
-    reported(server, ["REGISTER t"], connection=1)
+    topic.delete_existing_channel("c#ephemeral")
+    reported(server, ["REGISTER t d#ephemeral", "UNREGISTER t c#ephemeral"], connection=1)
 
 
 def test_peer_that_was_too_slow_is_left_alone_until_the_next_event(
@@ -133,16 +137,16 @@ def test_peer_that_falls_far_behind_gets_everything_again(
 
     server = lookupd(slow)
     connected(ours, server)
-    names = [f"t{number}" for number in range(6)]
+    names = [f"t{number}#ephemeral" for number in range(6)]
     for name in names:
         ours.registry.get_topic(name)
-        reported(server, ["REGISTER t0"])  # nothing else, as long as that isn't answered
+        reported(server, ["REGISTER t0#ephemeral"])  # nothing else, as long as that isn't answered
     for name in names[:-1]:
         ours.registry.delete_existing_topic(name)
     awake.set()
-    eventually(lambda: len(server.lines) == 2 and len(server.lines[1]) > 1)
-    assert server.lines[0] == ["IDENTIFY", "REGISTER t0"]
-    assert server.lines[1][:2] == ["IDENTIFY", "REGISTER t5"]
+    eventually(lambda: len(server.lines) == 2 and len(server.lines[1]) > 2)
+    assert server.lines[0] == ["IDENTIFY", "REGISTER t0#ephemeral"]
+    assert server.lines[1][:3] == ["IDENTIFY", "REGISTER t5#ephemeral", "UNREGISTER t0#ephemeral"]
     assert "too far behind, registering everything again" in ours.log()
 
 
@@ -158,13 +162,36 @@ def test_events_of_a_dead_peer_are_dropped(ours: Daemon) -> None:
     assert f"ERROR: LOOKUPD({address}): connect - dial tcp {address}: connect: connection refused\n" in ours.log()
 
 
-def test_end_says_nothing_and_closes(ours: Daemon, lookupd: Lookupd) -> None:
+def test_end_sends_the_queue_and_unregisters_ephemeral_names(ours: Daemon, lookupd: Lookupd) -> None:
     server = lookupd()
     connected(ours, server)
+    topic = ours.registry.get_topic("t#ephemeral")
+    topic.get_channel("c")
+    topic.get_channel("d#ephemeral")
+    created = ["REGISTER t#ephemeral", "REGISTER t#ephemeral c", "REGISTER t#ephemeral d#ephemeral"]
+    reported(server, created)
+    topic.get_channel("e")
     ours.lookup.stop()
+    ours.registry.get_topic("u")
+    ours.lookup.join()
+    last = ["REGISTER t#ephemeral e", "UNREGISTER t#ephemeral d#ephemeral", "UNREGISTER t#ephemeral"]
+    assert server.lines == [["IDENTIFY", *created, *last]]
     eventually(lambda: server.closed)
-    ours.registry.get_topic("t")
-    assert server.lines == [["IDENTIFY"]]
+    assert f"LOOKUPD({server.address}): channel UNREGISTER t#ephemeral d#ephemeral\n" in ours.log()
+
+
+def test_end_waits_for_all_that_hang_together(ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 10 * DEADLINE)
+    monkeypatch.setattr(lookup, "END_TIMEOUT", 0.1)
+    servers = [lookupd(lambda line: obliging(line) if line == "IDENTIFY" else []) for _ in range(2)]
+    connected(ours, *servers)
+    ours.registry.get_topic("t#ephemeral")
+    for server in servers:
+        reported(server, ["REGISTER t#ephemeral"])
+    ours.lookup.stop()
+    with Timeout(DEADLINE):
+        ours.lookup.join()
+    eventually(lambda: all(server.closed for server in servers))
 
 
 # Names
