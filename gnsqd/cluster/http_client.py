@@ -22,7 +22,7 @@ from gnsqd.gotext import Struct, decode_object, quote
 from gnsqd.hub.cooperative import yield_turn
 from gnsqd.net.addresses import join_host_port
 from gnsqd.net.dial import dial, reason
-from gnsqd.shared.errors import HTTPClientError
+from gnsqd.shared.errors import AnswerTooLarge, HTTPClientError
 
 _ACCEPT = "application/vnd.nsq; version=1.0"
 _USER_AGENT = "Go-http-client/1.1"
@@ -168,7 +168,7 @@ def _read(response: http.client.HTTPResponse, limit: int) -> bytes:
         if len(body) <= limit and not decompressor.eof:
             raise ValueError("unexpected EOF")
     if len(body) > limit:
-        raise ValueError(f"response body size is greater than limit ({limit})")
+        raise AnswerTooLarge(f"response body size is greater than limit ({limit})")
     return body
 
 

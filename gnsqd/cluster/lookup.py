@@ -5,7 +5,7 @@ A name is one peer, which dials the addresses of the name in turn, as nsqd does.
 one family, these are the peers instead. Addresses of both families are not: they may be those of one nsqlookupd.
 """
 
-import json
+import re
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
@@ -14,23 +14,27 @@ from gevent import Greenlet, joinall, killall, sleep
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
 from gnsqd.cluster.lookup_peer import CONNECT_TIMEOUT, LookupdInfo, LookupPeer
-from gnsqd.hub.cooperative import Spawn
+from gnsqd.hub.cooperative import Spawn, Turns
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.addresses import format_address, join_host_port, split_host_port
 from gnsqd.net.dial import is_name, look_up, reason
 from gnsqd.options import Options
-from gnsqd.shared.errors import HTTPClientError
+from gnsqd.shared.errors import AnswerTooLarge, HTTPClientError
 from gnsqd.shared.names import is_valid_name
 from gnsqd.shared.version import NSQD_VERSION
 
 if TYPE_CHECKING:
     from gnsqd.cluster.http_client import HTTPClient
 
-MAX_CHANNELS_BODY = 256 * 1024  # bytes; more would keep everybody waiting while it is parsed
+MAX_CHANNELS_BODY = 5 * 1024 * 1024  # bytes
 END_TIMEOUT = 1.0  # seconds in which all connections together send the rest
 RESOLVE_INTERVAL = 60.0  # seconds until names are looked up again
 RESOLVE_PAUSE = 1.0  # the same when a peer failed; many may fail, and often
+
+# An answer with channels, which is parsed name by name: json would take seconds for the worst of MAX_CHANNELS_BODY.
+_BEGIN = re.compile(r'\s*\{\s*"channels"\s*:\s*\[\s*(?P<end>\])?')
+_NAME = re.compile(r'\s*"(?P<name>[^"\\]*)"\s*(?:,|(?P<end>\]))')
 
 
 class Lookup:
@@ -183,6 +187,10 @@ class Lookup:
                 names.update(self._parse_channels(self._http.request(f"http://{address}{target}")))
             except (HTTPClientError, ValueError) as error:
                 errors.append(str(error))
+                if isinstance(error.__cause__, AnswerTooLarge):
+                    text = "TOPIC(%s): nsqlookupd http://%s lists more than %d bytes of channels, so none of them is "
+                    text += "created in advance: each misses the messages before its first consumer connects here"
+                    self._log.error(text, topic_name, address, MAX_CHANNELS_BODY)
 
         greenlet = self._spawn(f"query:{address}", query)
         self._queries.add(greenlet)
@@ -190,14 +198,18 @@ class Lookup:
         return greenlet
 
     def _parse_channels(self, body: bytes) -> list[str]:
-        """Returns the valid names, as they become file names; raises ValueError if it is not a list of names."""
-        try:
-            names = json.loads(body)["channels"]
-        except (TypeError, KeyError, RecursionError):
-            names = ""
-        if not isinstance(names, list):
+        """Returns the valid names, as they become file names; raises ValueError if there is no list. Yields."""
+        text, turns = body.decode("utf-8", "replace"), Turns()
+        names: list[str] = []
+        match = _BEGIN.match(text)
+        while match is not None and match["end"] is None:
+            match = _NAME.match(text, match.end())
+            if match is not None:
+                names.append(match["name"])
+            turns.give()
+        if match is None:
             raise ValueError("no list of channels")
-        valid = [name for name in names if isinstance(name, str) and is_valid_name(name)]
+        valid = [name for name in turns.over(names) if is_valid_name(name)]
         if len(valid) < len(names):
             self._log.warn("skipping creation of %d invalid channels", len(names) - len(valid))
         return valid

@@ -43,6 +43,10 @@ class HTTPClientError(NSQError):
     """An HTTP server that gnsqd asks gives no answer, or none with status 200."""
 
 
+class AnswerTooLarge(ValueError):
+    """The cause of an HTTPClientError: the answer has more bytes than the client accepts."""
+
+
 def reason_of(error: BaseException) -> str:
     """Returns the system's text of an OSError as Go prints it, such as `permission denied`, else the error's own."""
     text = getattr(error, "strerror", None) or str(error)

@@ -1,5 +1,6 @@
 """What nsqlookupd receives about a live broker, what that does not wait for, and the channels it returns."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from socket import AF_INET, AF_INET6, SOCK_STREAM, gaierror
@@ -345,7 +346,7 @@ def with_http(lookupd: Lookupd, port: int) -> FakeLookupd:
 
 
 def test_valid_channels_of_all_peers_exist_before_the_topic_moves(ours: Daemon, lookupd: Lookupd, http: HTTP) -> None:
-    one = http(response('{"channels":["../../x","c",5,null,"","b/c",["d"],"a"]}'))
+    one = http(response('{"channels":["../../x","c","","b/c","a"]}'))
     two = http(response('{"channels":["b","c","d#ephemeral"]}'))
     connected(ours, with_http(lookupd, one.port), with_http(lookupd, two.port))
     assert list(ours.registry.get_topic("t#ephemeral").channels) == ["a", "b", "c"]
@@ -361,16 +362,19 @@ FAILED = "WARNING: failed to query nsqlookupd for channels to pre-create for top
     "answer, text",
     [
         (response(b"oops", "500 Internal Server Error"), 'got response 500 Internal Server Error "oops"'),
-        (response(b"{"), "Expecting property name"),
-        (response(b"\xff"), "codec can't decode"),
+        (response(b"{"), "no list of channels"),
+        (response(b"\xff"), "no list of channels"),
+        (response(b'{"channels":["a",5]}'), "no list of channels"),
+        (response(b'{"channels":["a",]}'), "no list of channels"),
+        (response(b'{"channels":["a"'), "no list of channels"),
         (response(b"[" * 99_999), "no list of channels"),
         (response(b'{"channels":"abc"}'), "no list of channels"),
         (response(b"[]"), "no list of channels"),
-        (response(b"x" * 300_001), "response body size is greater than limit (262144)"),
+        (response(b"[" * 5_242_881), "response body size is greater than limit (5242880)"),
         (b"", ": EOF"),
         (b"HTTP/1.1 twohundred\r\n\r\n", "twohundred"),
     ],
-    ids=["500", "syntax", "bytes", "deep", "text", "list", "large", "empty", "status"],
+    ids=["500", "syntax", "bytes", "number", "comma", "end", "deep", "text", "list", "large", "empty", "status"],
 )
 def test_bad_answer_only_warns(answer: bytes, text: str, ours: Daemon, lookupd: Lookupd, http: HTTP) -> None:
     bad, good = http(answer), http(response(b'{"channels":["c"]}'))
@@ -378,6 +382,17 @@ def test_bad_answer_only_warns(answer: bytes, text: str, ours: Daemon, lookupd: 
     assert list(ours.registry.get_topic("t").channels) == ["c"]
     assert FAILED in ours.log()
     assert text in ours.log()
+    assert (" ERROR: TOPIC(t): nsqlookupd " in ours.log()) == ("5242880" in text)
+
+
+def test_channels_beyond_any_ordinary_number_exist_before_the_topic_moves(
+    ours: Daemon, lookupd: Lookupd, http: HTTP
+) -> None:
+    names = ["?" * 60] * 80_000  # which cost no time
+    connected(ours, with_http(lookupd, http(response(json.dumps({"channels": [*names, "c"]}))).port))
+    topic = ours.registry.get_topic("t")
+    eventually(lambda: list(topic.channels) == ["c"])
+    assert "WARNING: skipping creation of 80000 invalid channels\n" in ours.log()
 
 
 @pytest.mark.parametrize(
