@@ -64,6 +64,10 @@ class Needs(NamedTuple):
     channel: str = ""
 
     @property
+    def may_be_met_by_servers(self) -> bool:
+        return self.topic_role in ("read", "publish")
+
+    @property
     def scope(self) -> str:
         """The role that suffices, such as publish:orders."""
         return f"{self.topic_role}:{self.topic}" if self.topic else self.role.name.lower()
@@ -90,25 +94,27 @@ class Guard:
         return replace(self, _common_name=common_name, _tls=True)
 
     def _judge(self, request: Request) -> tuple[Needs, list[Grant], bytes]:
-        """Returns what the request requires, what it has, and its token if auth servers may permit it, else b""."""
+        """Returns what the request requires, what it has, and its token if only auth servers may know it, else b""."""
         role, topic_role = self._router.roles(request)
         needs = _needs_of(request, role, topic_role)
         token = _token_of(request.headers.get(b"authorization", b""))
         grants = self._tokens.grants(token)
-        asks = self._servers is not None and token and not grants and needs.topic_role in ("read", "publish")
-        return needs, grants + self._tokens.grants_of_name(self._common_name), token if asks else b""
+        unknown = token if self._servers is not None and not grants else b""
+        return needs, grants + self._tokens.grants_of_name(self._common_name), unknown
 
     def body_limit(self, request: Request) -> int:
         """Returns the router's limit; 0 for unauthorized requests. Auth servers are not asked before the body."""
-        needs, grants, asked = self._judge(request)
-        return self._router.body_limit(request) if asked or needs.are_met_by(grants) else 0
+        needs, grants, unknown = self._judge(request)
+        may_ask = unknown and needs.may_be_met_by_servers
+        return self._router.body_limit(request) if may_ask or needs.are_met_by(grants) else 0
 
     def respond(self, request: Request, remote_address: str) -> bytes | Generator[list[bytes]]:
         """Returns the response; yields, and raises WouldYield, as the router does."""
-        needs, grants, asked = self._judge(request)
-        if needs.are_met_by(grants) or (asked and self._ask(request, needs, asked, remote_address)):
+        needs, grants, unknown = self._judge(request)
+        may_ask = unknown and needs.may_be_met_by_servers
+        if needs.are_met_by(grants) or (may_ask and self._ask(request, needs, unknown, remote_address)):
             return self._router.respond(request, remote_address)
-        if grants or asked:
+        if grants or unknown:
             error = HTTPError(403, "FORBIDDEN")
             reason = b', error="insufficient_scope", scope="%s"' % needs.scope.encode()
         else:
