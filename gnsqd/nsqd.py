@@ -128,7 +128,8 @@ class NSQD(Daemon):
         options = self._options
         self._listeners = {"TCP": Listener(options.tcp_address)}
         if options.http_address:
-            self._listeners["HTTP"] = Listener(options.http_address)
+            self._listeners["HTTP"] = http = Listener(options.http_address)
+            self._listeners["TCP"].other, http.other = http, self._listeners["TCP"]
         if has_tls and options.https_address:
             self._listeners["HTTPS"] = Listener(options.https_address, tcp_only=True)
         # /config shows what is registered with nsqlookupd, and the expanded prefix

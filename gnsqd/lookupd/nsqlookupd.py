@@ -45,6 +45,8 @@ class LookupdServers:
         self.http_address = "" if http is None else http.address
         self._servers: dict[str, LookupTCPServer | HTTPServer] = {}
         common = (options, log, supervisor.spawn_for_client)
+        if tcp is not None and http is not None:
+            tcp.other, http.other = http, tcp
         if tcp is not None:
             server = LookupTCPServer(tcp, 0 if http is None else http.port, self.db, *common)
             self._servers["lookupdTCPServer"] = server

@@ -17,7 +17,7 @@ from gnsqd.hub.cooperative import Spawn, Turns
 from gnsqd.log import Logger
 from gnsqd.lookupd.registration_db import PeerInfo, Registrant, RegistrationDB
 from gnsqd.net.connection import Connection
-from gnsqd.net.listener import Listener
+from gnsqd.net.listener import HTTP_MAGICS, Listener
 from gnsqd.options import SECOND, LookupdOptions
 from gnsqd.shared.errors import NSQError
 from gnsqd.shared.names import TooMany, is_valid_name
@@ -175,6 +175,8 @@ class LookupTCPServer(Record):
         client.reply(b"E_BAD_PROTOCOL")
         client.flush()
         self._log.error("client(%s) bad protocol magic '%s'", client, shown)
+        if magic in HTTP_MAGICS:
+            self._listener.hint(self._log, "TCP", str(client), "HTTP")
         return False
 
     def IOLoop(self, client: ClientV1) -> None:

@@ -13,6 +13,7 @@ import socket
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 from gevent import Greenlet, get_hub, joinall, sleep
@@ -29,6 +30,8 @@ _TCP_KEEPIDLE = getattr(socket, "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE"
 _ACCEPT_PAUSE_SECONDS = 0.1
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _READ = 1
+HINT_SECONDS = 60.0
+HTTP_MAGICS = (b"GET ", b"HEAD", b"POST", b"PUT ")  # what a client of HTTP sends in place of a magic
 
 
 class ListenerBroken(NSQError):
@@ -37,7 +40,8 @@ class ListenerBroken(NSQError):
 
 class Listener:
     """Owns one listening socket and the greenlets of its clients. `address` may also be the descriptor of another
-    process's socket, from which it only accepts; `port` is -1 for a unix socket. Raises StartError."""
+    process's socket, from which it only accepts; `port` is -1 for a unix socket. `other` is the daemon's listener
+    of the other protocol, if it has one. Raises StartError."""
 
     def __init__(self, address: str | int, *, tcp_only: bool = False) -> None:
         self._inherited = isinstance(address, int)
@@ -47,6 +51,8 @@ class Listener:
             raise StartError(f"listen ({address}) failed - {error}") from error
         self._socket.setblocking(False)
         self._closed = False
+        self.other: Listener | None = None
+        self._next_hint = 0.0
         self._readable = get_hub().loop.io(self._socket.fileno(), _READ)
         self._doorbell = Doorbell()
         self._greenlets: set[Greenlet[..., None]] = set()
@@ -93,6 +99,12 @@ class Listener:
                 yield_turn()
         if not self._inherited:
             log.info("%s: closing %s", kind, self.address)
+
+    def hint(self, log: Logger, kind: str, client: str, protocol: str) -> None:
+        """Warns of a client whose protocol is that of the other listener, once in HINT_SECONDS. Never yields."""
+        if self.other is not None and (now := monotonic()) >= self._next_hint:
+            self._next_hint = now + HINT_SECONDS
+            log.warn("%s: client(%s) uses %s, which is at %s", kind, client, protocol, self.other.address)
 
     def fileno(self) -> int:
         return int(self._socket.fileno())

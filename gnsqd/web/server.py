@@ -33,6 +33,7 @@ BATCH_BYTES = 16384  # of answers, before others get their turn,
 TURN_SECONDS = 0.004  # or when the requests that are there at once have taken as long
 
 _HTTP_BEGINNINGS = (b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO")  # Go's
+_NSQ_MAGIC = b"  V"  # and a digit, with which a client of nsqd or nsqlookupd begins over TCP
 _RECORD_HEADER = 5  # bytes
 _NO_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
@@ -90,6 +91,10 @@ class HTTPServer:
         connection.write_timeout = SEND_TIMEOUT
         self._connections.add(connection)
         return self._spawn(f"{self._kind.lower()}:{remote_address}", partial(self._handle, connection, sock))
+
+    def hint(self, client: str) -> None:
+        """Warns of a client that has taken this server for that of NSQ's TCP protocol. Never yields."""
+        self._listener.hint(self._log, self._kind, client, "the TCP protocol")
 
     def close(self) -> None:
         """Stops accepting, ends the connections, and returns when they are gone; a request being answered still gets
@@ -182,6 +187,8 @@ class HTTPSession:
         """Answers the requests that `data` completes. Never yields: returns False if `serve` has to go on."""
         self._turn_end = 0.0
         self._requests = self._reader.feed(data)
+        if self._reader.done and data.startswith(_NSQ_MAGIC):
+            self._server.hint(self._connection.remote_address)
         answered = bool(self._requests)
         if not self._execute(False):
             return False

@@ -8,7 +8,7 @@ from gevent import Greenlet
 
 from gnsqd.hub.cooperative import Spawn
 from gnsqd.log import Logger
-from gnsqd.net.listener import Listener
+from gnsqd.net.listener import HTTP_MAGICS, Listener
 from gnsqd.net.stream import StreamError
 from gnsqd.options import SECOND, Options
 from gnsqd.shared.protocol import FRAME_TYPE_ERROR, MAGIC_V2
@@ -82,6 +82,8 @@ class TCPServer:
                 return True
             client.flush([frame(FRAME_TYPE_ERROR, b"E_BAD_PROTOCOL")])
             self._log.error("client(%s) bad protocol magic '%s'", client, shown)
+            if magic in HTTP_MAGICS:
+                self._listener.hint(self._log, "TCP", str(client), "HTTP")
         except (OSError, StreamError) as error:
             self._log.error("failed to read protocol version - %s", error)
         return False

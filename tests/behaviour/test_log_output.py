@@ -1,4 +1,4 @@
-"""Where lines of the log go: a reader that does not read, and lines of JSON for machines."""
+"""Where lines of the log go: a reader that does not read, and lines of JSON for machines, and warnings of ours."""
 
 import http.client
 import json
@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import DEADLINE, Daemon, eventually, free_port, own_command, run_to_end
-from kit.http_api import ask
-from kit.lookupds import own_lookupd_command
+from kit.daemons import DEADLINE, Daemon, address_of, eventually, free_port, open_socket, own_command, run_to_end
+from kit.http_api import ask, read_all
+from kit.lookupds import EMBEDDED, EmbeddedLookupd, own_lookupd_command
 from kit.nsq_client import Client
+from kit.traffic import DaemonFactory
 
 LINE = re.compile(rb"\[nsq(?:lookup)?d\] [\d/]{10} [\d:.]{15} (?:INFO|WARNING): .*")
 LONG = "x" * 8000  # characters of a request's path
@@ -92,6 +93,31 @@ def test_daemon_goes_on_without_lines_that_nobody_reads(program: str, kind: str,
     assert dropped
     others = ["/ping", "/last", "/metrics"] if is_nsqd else ["/ping", "/last"]
     assert len(requests) + sum(map(int, dropped)) == count + len(others)
+
+
+def test_client_at_the_wrong_port_is_a_warning_once_a_minute(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory(*EMBEDDED)
+    lookupd = EmbeddedLookupd(nsqd)
+    of_lookupd = address_of(lookupd.tcp_address), address_of(lookupd.http_address)
+    expected = []
+    for daemon, magic, (tcp, web) in (
+        ("nsqd", b"  V2", (nsqd.tcp_address, nsqd.http_address)),
+        ("nsqlookupd", b"  V1", of_lookupd),
+    ):
+        for kind, protocol, here, there, sent in (
+            ("HTTP", "the TCP protocol", web, tcp, (magic, magic + b"IDENTIFY\n\0\0\0\2{}")),
+            ("TCP", "HTTP", tcp, web, (b"POST /pub HTTP/1.1\r\n\r\n", b"GET /ping HTTP/1.1\r\n\r\n")),
+        ):
+            names = []
+            for data in sent:
+                with open_socket(here, DEADLINE) as client:
+                    names.append("{}:{}".format(*client.getsockname()))
+                    client.sendall(data)
+                    read_all(client)
+            where = "{}:{}".format(*there)
+            expected.append((daemon, f"{kind}: client({names[0]}) uses {protocol}, which is at {where}"))
+    assert re.findall(r"\[(\w+)\] \S+ \S+ WARNING: (.* uses .*)", nsqd.log()) == expected
+    assert nsqd.log().count(" bad protocol magic 'GET '\n") == nsqd.log().count(" bad protocol magic 'POST'\n") == 2
 
 
 def objects(log: str) -> list[dict[str, str]]:
