@@ -26,7 +26,6 @@ pytestmark = pytest.mark.peer
 LINE = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} ((?:DEBUG|INFO|WARNING|ERROR|FATAL): .*)")
 
 ONLY_REAL = {
-    r"INFO: DISKQUEUE\(.*\): closing \.\.\. ioLoop": "ours have no ioLoop",
     r"INFO: DISKQUEUE\(.*\): readOne\(\) opened .*": "gnsqd opens a file when it is read",
 }  # fmt: skip
 ONLY_OURS = {r"INFO: gnsqd v.* \((plain|compiled, native sockets)\)": "which gnsqd it is"}

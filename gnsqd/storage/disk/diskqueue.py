@@ -453,9 +453,13 @@ class DiskQueue:
         if self._closed:
             return
         self._closed = True
-        self._log.info("DISKQUEUE(%s): deleting", self.name)
+        self._log_exit("deleting")
         self._remove_files()
         self._files.data_files.note_deleted(self.name)
+
+    def _log_exit(self, doing: str) -> None:
+        self._log.info("DISKQUEUE(%s): %s", self.name, doing)
+        self._log.info("DISKQUEUE(%s): closing ... ioLoop", self.name)  # nothing else reports that it has ended
 
     def _remove_files(self) -> None:
         self._close_reader()
@@ -480,7 +484,8 @@ class DiskQueue:
                 pass
             except OSError as error:
                 failure = StorageError(path_error("remove", path, error))
-                self._log.error("DISKQUEUE(%s) failed to remove file - %s", self.name, failure)
+                kind = "metadata" if path == self._files.meta_path else "data"
+                self._log.error("DISKQUEUE(%s) failed to remove %s file - %s", self.name, kind, failure)
         if failure is not None:
             raise failure
 
@@ -488,7 +493,7 @@ class DiskQueue:
         if self._closed:
             return True
         self._closed = True
-        self._log.info("DISKQUEUE(%s): closing", self.name)
+        self._log_exit("closing")
         self._syncs.close()
         if self._operations != self._saved_operations:
             self._save(self._read_pos)

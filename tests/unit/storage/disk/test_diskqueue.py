@@ -292,7 +292,9 @@ def test_queue_that_ended_takes_and_gives_nothing(
     assert files(tmp_path) == left
 
 
-def test_empty_reports_files_that_stay(open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_reports_files_that_stay(
+    open_queue: OpenQueue, log_stream: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = open_queue()
     queue.put_many([b"1"])
 
@@ -303,6 +305,10 @@ def test_empty_reports_files_that_stay(open_queue: OpenQueue, tmp_path: Path, mo
         patch.setattr(os, "unlink", refuse)
         with pytest.raises(StorageError, match=r"^remove .*: permission denied$"):
             queue.empty()
+    for kind, number in (("data", "000000"), ("metadata", "meta")):  # the texts of the real nsqd
+        path = tmp_path / f"q.diskqueue.{number}.dat"
+        line = f"ERROR: DISKQUEUE(q) failed to remove {kind} file - remove {path}: permission denied\n"
+        assert line in log_stream.getvalue()
     assert queue.depth == 0
     queue.put_many([b"2"])
     assert drain(queue) == [b"2"]
