@@ -2,8 +2,8 @@
 
 Each line is one write to the file descriptor, so lines of different greenlets never interleave. A stderr that is
 closed, full or not read loses lines instead of stopping the daemon; when it takes lines again, the first is a warning
-with their number. Control characters are escaped as in Go's strings (`\\n`, `\\x1b`), so that nothing a client sends
-can pass for another line or control a terminal. Only the stack of a defect has lines of its own.
+with their number. Characters that do not print are escaped (`\\n`, `\\x1b`, `\\u202e`), so that nothing a client sends
+can pass for another line, control a terminal or be hidden. Only the stack of a defect has lines of its own.
 
 With `--log-format=json`, each line is a JSON object.
 """
@@ -24,9 +24,6 @@ from typing import Self, TextIO
 
 _PIPE_SIZE = 1 << 20  # holds some 10,000 lines, for a reader that is late
 _TERMINAL_PIECE = 128  # bytes; Linux reports room for 256, and adds a carriage return to each line feed
-
-# Those of ASCII and of Latin-1, and Unicode's two separators of lines.
-_CONTROL_CHARACTER = "[\x00-\x1f\x7f-\x9f\u2028\u2029]"
 
 _CONVERSION = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]")
 # The end of a format before a name or an address; a queue's name is `topic` or `topic:channel`, and a channel's also
@@ -192,7 +189,7 @@ class Logger:
     def _line(self, microseconds: int, level: Level, format: str, args: tuple[object, ...], stack: str) -> str:
         text = escape(format % args if args else format)
         if stack:
-            text = f"{text}\n{stack}"
+            text = f"{text}\n{_escape_lines(stack)}"
         return f"{self.prefix}{self._date}.{microseconds:06d} {level.word}: {text}\n"
 
 
@@ -219,10 +216,11 @@ class JSONLogger(Logger):
             "daemon": self.prefix.strip("[] "),
             **names,
             "text": escape(format % args if args else format),
-            "stack": stack,
+            "stack": _escape_lines(stack),
         }
         shown = {name: value.encode("utf-8", "backslashreplace").decode() for name, value in fields.items() if value}
-        return f"{dumps(shown, ensure_ascii=False, separators=(',', ':'))}\n"
+        line = dumps(shown, ensure_ascii=False, separators=(",", ":"))
+        return f"{line if line.isprintable() else dumps(shown, separators=(',', ':'))}\n"
 
 
 @functools.lru_cache(1024)
@@ -239,7 +237,12 @@ def new_logger(format: str, prefix: str, level: Level) -> Logger:
 
 
 def escape(text: str) -> str:
-    """Returns `text` with its control characters as in Go's strings."""
+    """Returns `text` with the characters escaped that do not print: controls, also those of the direction of text,
+    marks of no width, all spaces but one, and surrogates."""
     if text.isprintable():
         return text
-    return re.sub(_CONTROL_CHARACTER, lambda match: match[0].encode("unicode_escape").decode(), text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _escape_lines(text: str) -> str:
+    return "\n".join(map(escape, text.split("\n")))

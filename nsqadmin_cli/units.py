@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from gnsqd.log import escape
 from gnsqd.shared import durations
 
 K = TypeVar("K")
@@ -110,12 +111,8 @@ LONGEST = 300  # characters of one cell; names of NSQ have at most 64
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    """`text` on one line, with control characters escaped, and an ellipsis behind the first `longest` characters."""
-    if len(text) > longest:
-        text = f"{text[: longest - 1]}…"
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+    """`text` on one line, escaped as in logs, and with an ellipsis behind the first `longest` characters."""
+    return escape(f"{text[: longest - 1]}…" if len(text) > longest else text)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -26,13 +26,16 @@ def info(*arguments: object) -> str:
     return match[1]
 
 
-CONTROL = '\n\r\t\0\x1b[2J\x7f\x9b\x85\u2028 \\ "\xa0\u00e9\U0001f600'
+CONTROL = "\n\r\t\0\x1b[2J\x7f\x9b\x85"
+FORMAT = "\u200b\u200f\u2028\u2029\u202a\u202e\u2066\u2069\ufeff\xad\U000e0041\xa0\u3000\ud800"
 
 
-def test_line_has_the_shape_of_gos_log_package_and_no_control_characters() -> None:
+def test_line_has_the_shape_of_gos_log_package_and_no_character_that_does_not_print() -> None:
     assert info("TOPIC(%s): %d", "t", 3) == "TOPIC(t): 3"
     assert info("100%s") == "100%s"
-    assert info("%s", CONTROL) == '\\n\\r\\t\\x00\\x1b[2J\\x7f\\x9b\\x85\\u2028 \\ "\xa0\u00e9\U0001f600'
+    assert info("%s", CONTROL) == r"\n\r\t\x00\x1b[2J\x7f\x9b\x85"
+    assert info("%s", FORMAT) == FORMAT.encode("unicode_escape").decode()
+    assert info("%s", ' \\ "\u00e9\U0001f600') == ' \\ "\u00e9\U0001f600'
 
 
 def test_time_is_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,8 +83,8 @@ def test_text_that_is_not_utf_8_is_escaped(tmp_path: Path) -> None:
 
 def test_stack_keeps_its_lines() -> None:
     stream = io.StringIO()
-    Logger("", Level.INFO, stream).error("%s died", "a\nb", stack="Traceback:\n  x")
-    assert stream.getvalue().endswith("ERROR: a\\nb died\nTraceback:\n  x\n")
+    Logger("", Level.INFO, stream).error("%s died", "a\nb", stack="Traceback:\n  x\r\u202e")
+    assert stream.getvalue().endswith("ERROR: a\\nb died\nTraceback:\n  x\\r\\u202e\n")
 
 
 def test_broken_stream_loses_the_line_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +181,16 @@ def test_json_has_names_from_the_arguments_of_the_format(
     fields = json.loads(stream.getvalue())
     assert fields.pop("text") == (format % arguments if arguments else format)
     assert {name: value for name, value in fields.items() if name not in ("time", "level")} == named
+
+
+def test_json_has_no_character_that_does_not_print() -> None:
+    stream = io.StringIO()
+    text = f"{CONTROL}{FORMAT[:-1]}"
+    JSONLogger(text, Level.INFO, stream).error("client(%s): %s", text, text, stack=text)
+    line = stream.getvalue().removesuffix("\n")
+    fields = json.loads(line)
+    assert line.isprintable()
+    assert (fields["daemon"], fields["client"]) == (text, text)
 
 
 def test_json_is_one_line_of_unicode_also_with_a_stack(tmp_path: Path) -> None:
