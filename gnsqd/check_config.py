@@ -14,7 +14,8 @@ from gnsqd.broker.rules import parse_option
 from gnsqd.configuration import BadValue, load_file, unknown_keys
 from gnsqd.log import Level, Logger
 from gnsqd.net import tls
-from gnsqd.net.listener import Listener
+from gnsqd.net.addresses import unix_name
+from gnsqd.net.listener import Listener, is_stale
 from gnsqd.options import LookupdOptions, Option, Options, choice_checks, early_checks, late_checks
 from gnsqd.shared.errors import StartError
 from gnsqd.web.cross_origin import parse_origin
@@ -72,6 +73,8 @@ def _refused_addresses(options: Options | LookupdOptions, names: Sequence[str]) 
             if not address or (name == "https_address" and not getattr(options, "tls_cert", "")):
                 continue
             tcp_only = name not in _UNIX or isinstance(options, LookupdOptions)
+            if not tcp_only and is_stale(unix_name(address)):
+                continue  # a start replaces it
             try:
                 listening.callback(Listener(address, tcp_only=tcp_only).close)
             except StartError as error:

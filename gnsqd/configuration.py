@@ -14,10 +14,12 @@ from typing import Any
 from gnsqd import gotext
 from gnsqd.log import Level
 from gnsqd.options import DEV, OPTIONS, TLS_VERSIONS, Kind, Option, Options, parse_tls_required, parse_tls_version
-from gnsqd.shared.errors import NSQError, StartError, reason_of
+from gnsqd.shared.config_file import describe_failure, read_config_file
+from gnsqd.shared.errors import NSQError, StartError
 
 Table = Sequence[Option]
 
+_MAX_HINTS = 100  # for unknown keys: each takes a millisecond
 _NEEDS_NO_VALUE = (Kind.BOOL, Kind.TLS_REQUIRED)
 
 
@@ -137,13 +139,11 @@ def load_file(path: str) -> dict[str, Any]:
     import tomllib  # imported late, as it loads slowly
 
     try:
-        with open(path, "rb") as file:
-            config = tomllib.loads(file.read().decode("utf-8-sig"))
+        config = tomllib.loads(read_config_file(path).decode("utf-8-sig"))
         _check_integers(config)
         return config
     except OSError as error:
-        verb = "read" if isinstance(error, IsADirectoryError) else "open"
-        reason = f"{verb} {path}: {reason_of(error)}"
+        reason = describe_failure(error)
     except ValueError as error:  # no TOML, or no UTF-8
         reason = f"toml: {error}"
     except RecursionError:
@@ -156,17 +156,20 @@ def unknown_keys(config: Mapping[str, Any], options: Table = OPTIONS) -> Iterato
     ignored."""
     names = {option.flag.replace("-", "_"): option.cfg for option in options if option.cfg}
     names |= {key: key for key in names.values()}
-    for key, value in config.items():
-        if key in names.values():
-            continue
+    known = set(names.values())
+    for number, (key, value) in enumerate((key, value) for key, value in config.items() if key not in known):
         if isinstance(value, dict):
             yield f"table [{key}] is ignored, options belong above all tables"
             continue
-        from difflib import get_close_matches  # imported late, as few need it
-
-        nearest = get_close_matches(key.lower().replace("-", "_"), names, 1, 0.7)
+        nearest = _nearest(key.lower().replace("-", "_"), names) if number < _MAX_HINTS else []
         hint = f"; did you mean {names[nearest[0]]}?" if nearest else ""
         yield f"unknown key {key} is ignored{hint}"
+
+
+def _nearest(key: str, names: Mapping[str, str]) -> list[str]:
+    from difflib import get_close_matches  # imported late, as few need it
+
+    return get_close_matches(key, names, 1, 0.7)
 
 
 def _check_integers(value: object) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from gnsqd.shared.config_file import read_config_file
 from gnsqd.shared.errors import reason_of
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.errors import AdminError, NotFound
@@ -79,7 +80,7 @@ def load_contexts() -> Contexts:
     """The contexts of the file, none if it does not exist; AdminError."""
     file = config_path()
     try:
-        content = file.read_bytes()
+        content = read_config_file(str(file))
     except FileNotFoundError:
         return Contexts()
     except OSError as error:

@@ -25,6 +25,7 @@ from urllib3.exceptions import HTTPError, IncompleteRead, InsecureRequestWarning
 from urllib3.exceptions import TimeoutError as PoolTimeout
 
 from gnsqd.shared.client import tls_context
+from gnsqd.shared.config_file import read_config_file
 from gnsqd.shared.errors import reason_of
 from gnsqd.shared.version import VERSION
 from nsqadmin_cli.budget import ALLOWANCE, Allowance, Budget, TooLarge
@@ -82,7 +83,6 @@ def _socket_path(text: str) -> str:
     return path
 
 
-_LONGEST_TOKEN = 8192
 _KEPT = 16  # connections to one node, of threads that query it at the same time
 _ADVICE = {
     401: ": it requires the token of a --token-file, or the certificate of a --tls-cert",
@@ -284,8 +284,7 @@ def _beginning(parts: Iterator[bytes]) -> bytes:
 def read_token(path: str) -> str:
     """Returns the first word of the file, on its first line; AdminError."""
     try:
-        with open(path, encoding="ascii") as file:
-            line = file.readline(_LONGEST_TOKEN).strip()
+        line = read_config_file(path).partition(b"\n")[0].decode("ascii").strip()
     except OSError as error:
         raise AdminError(f"cannot read the token in {path}: {reason_of(error)}") from None
     except ValueError:

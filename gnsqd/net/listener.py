@@ -162,7 +162,7 @@ def _listen(address: str, tcp_only: bool) -> socket.socket:
         try:
             listener.bind(bind_address)
         except OSError as error:
-            if family != socket.AF_UNIX or error.errno != errno.EADDRINUSE or not _is_stale(bind_address):
+            if family != socket.AF_UNIX or error.errno != errno.EADDRINUSE or not is_stale(bind_address):
                 raise
             os.unlink(bind_address)
             listener.bind(bind_address)
@@ -184,7 +184,7 @@ def _lacks_port(address: str) -> bool:
     return address.lower() == "localhost" or address.isdecimal()
 
 
-def _is_stale(path: bytes) -> bool:
+def is_stale(path: bytes) -> bool:
     """Returns True for a unix socket where nobody listens, as a killed daemon leaves it."""
     with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
         client.setblocking(False)

@@ -21,7 +21,8 @@ from OpenSSL import SSL, crypto
 
 from gnsqd.net.stream import StreamError, TLSError
 from gnsqd.options import TLS_NOT_REQUIRED, TLS_VERSIONS, Options
-from gnsqd.shared.errors import StartError, reason_of
+from gnsqd.shared.config_file import describe_failure, read_config_file
+from gnsqd.shared.errors import StartError
 
 PrivateKey = RSAPrivateKey | EllipticCurvePrivateKey | Ed25519PrivateKey
 
@@ -242,8 +243,7 @@ def _start_errors(what: str) -> Iterator[None]:
     except (OSError, ValueError, SSL.Error, crypto.Error) as error:
         text = _text(error) if isinstance(error, SSL.Error | crypto.Error) else str(error)
         if isinstance(error, OSError):
-            verb = "read" if isinstance(error, IsADirectoryError) else "open"
-            text = f"{verb} {error.filename}: {reason_of(error)}"
+            text = describe_failure(error)
         raise StartError(f"failed to build {what} - {text}") from error
 
 
@@ -283,7 +283,7 @@ def read_client_roots(options: Options) -> bytes:
 
 def _use_key_pair(context: SSL.Context, cert_path: str, key_path: str) -> None:
     """Loads the server's own certificate, its chain behind it in the same file, and key."""
-    cert_pem, key_pem = _read(cert_path), _read(key_path)
+    cert_pem, key_pem = read_config_file(cert_path), read_config_file(key_path)
     if b"-----BEGIN" not in cert_pem:
         raise ValueError("tls: failed to find any PEM data in certificate input")
     chain = _parse_certificates(cert_pem)
@@ -364,7 +364,7 @@ def _is_strong(certificate: crypto.X509) -> bool:
 
 
 def _read_roots(path: str) -> list[x509.Certificate]:
-    roots = _parse_certificates(_read(path)) if path else []
+    roots = _parse_certificates(read_config_file(path)) if path else []
     if path and not roots:
         raise ValueError("failed to append certificate to pool")
     return roots
@@ -377,8 +377,3 @@ def _parse_certificates(pem: bytes) -> list[x509.Certificate]:
         with contextlib.suppress(ValueError):
             certificates.append(x509.load_pem_x509_certificate(block))
     return certificates
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()

@@ -21,6 +21,7 @@ from gnsqd.gotext import quote
 from gnsqd.hub.cooperative import WouldYield
 from gnsqd.log import Logger
 from gnsqd.options import Options
+from gnsqd.shared.config_file import read_config_file
 from gnsqd.shared.errors import AuthError, StartError, reason_of
 from gnsqd.shared.names import is_valid_name
 from gnsqd.web.http11 import Request
@@ -238,11 +239,8 @@ class _TokenFile:
 
     def read(self) -> None:
         """Reads the tokens; raises OSError, ValueError."""
-        with open(self.path, "rb") as file:
-            signature = _signature(os.fstat(file.fileno()))
-            data = file.read(MAX_FILE + 1)
-        if len(data) > MAX_FILE:
-            raise ValueError(f"more than {MAX_FILE} bytes")
+        signature = _signature(os.stat(self.path))
+        data = read_config_file(self.path, MAX_FILE)
         tokens: list[tuple[bytes, Grant]] = []
         names: list[tuple[str, Grant]] = []
         for number, line in enumerate(data.splitlines(), 1):

@@ -1,9 +1,11 @@
 """`check-config FILE` lists the problems of a config file, with the texts of a start, and starts nothing."""
 
+import os
 import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -101,6 +103,37 @@ def test_file_that_is_read_twice_is_one_problem(check: Check, identities: dict[s
     ]
 
 
+def test_file_without_end_is_a_problem(check: Check, tmp_path: Path) -> None:
+    text = 'tls_cert = "/dev/zero"\ntls_root_ca_file = "/dev/zero"\nhttp_auth_token_files = ["full:/dev/zero"]\n'
+    assert problems(check(free_addresses(*FREE) + text)) == [
+        "failed to build TLS config - read /dev/zero: more than 16777216 bytes",
+        "failed to read HTTP tokens - /dev/zero: more than 65536 bytes",
+    ]
+    result = run_to_end(own_command(), "check-config", "/dev/zero", cwd=tmp_path)
+    error = "read /dev/zero: more than 16777216 bytes"
+    assert (result.returncode, result.stdout, result.stderr) == (1, f"/dev/zero: {error}\n", "")
+    result = run_to_end(own_command(), "--config=/dev/zero", cwd=tmp_path)
+    assert result.stderr.endswith(f" FATAL: failed to load config file /dev/zero - {error}\n")
+    assert (result.returncode, result.stdout) == (1, "")
+
+
+def test_file_may_be_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_text, args=(free_addresses(*FREE) + "mem_queue_siz = 5\n",))
+    writer.start()
+    result = run_to_end(own_command(), "check-config", str(pipe), cwd=tmp_path)
+    writer.join()
+    assert result.stdout == f"{pipe}: unknown key mem_queue_siz is ignored; did you mean mem_queue_size?\n"
+
+
+def test_many_unknown_keys_are_reported_in_little_time(check: Check) -> None:
+    """To find the nearest key takes a millisecond: this is done for the first hundred."""
+    lines = problems(check(free_addresses(*FREE) + "".join(f"mem_queue_siz{n} = 1\n" for n in range(20_000))))
+    hints = [line.partition("; ")[2] for line in lines]
+    assert hints == ["did you mean mem_queue_size?"] * 100 + [""] * 19_900
+
+
 def test_file_without_problems_is_ok(check: Check) -> None:
     result = check(free_addresses(*FREE) + 'mem_queue_size = 5\ndata_path = "nowhere"\n')
     assert (result.returncode, result.stdout, result.stderr) == (0, "x.cfg: OK\n", "")
@@ -119,6 +152,15 @@ def test_addresses_that_are_taken_are_named(check: Check, tmp_path: Path) -> Non
         both = f'tcp_address = "./free"\nhttp_address = "127.0.0.1:{free}"\nadmin_http_address = "127.0.0.1:{free}"\n'
         (line,) = problems(check(both))
         assert line.startswith(f"admin_http_address: listen (127.0.0.1:{free}) failed - ")
+
+
+def test_socket_that_a_start_would_replace_stays(check: Check, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "left"))
+    before = (tmp_path / "left").stat()
+    result = check(f'tcp_address = "./left"\n{free_addresses("http")}')
+    assert result.stdout == "x.cfg: OK\n"
+    assert (tmp_path / "left").stat() == before
 
 
 def test_problem_is_one_line_whatever_the_file_has(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:

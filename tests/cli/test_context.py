@@ -162,6 +162,7 @@ def test_a_bad_file_is_one_line_of_error(tmp_path: Path, text: bytes, complaint:
 
 def test_a_file_that_cannot_be_read_or_written_is_one_line_of_error(tmp_path: Path) -> None:
     assert failure("stats", GNSQADMIN_CONFIG=str(tmp_path)) == f"cannot read {tmp_path}: is a directory"
+    assert failure("stats", GNSQADMIN_CONFIG="/dev/zero") == "cannot read /dev/zero: more than 16777216 bytes"
     (tmp_path / "file").write_text("")
     inside = str(tmp_path / "file" / "config.toml")
     assert failure("context", "set", "x", "--timeout=1", GNSQADMIN_CONFIG=inside).startswith("cannot ")
