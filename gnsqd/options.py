@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from gnsqd.gotext import format_float, parse_bool, quote
 from gnsqd.log import Level
 from gnsqd.shared.errors import StartError
+from gnsqd.shared.names import is_ephemeral
 from gnsqd.shared.record import Record
 
 MILLISECOND = 1_000_000
@@ -367,6 +368,10 @@ class Options(Record):
     def longest_delay(self) -> int:
         """The longest delay of any message, in ns."""
         return max(self.max_defer_time, self.max_req_timeout)
+
+    def has_journal(self, topic: str) -> bool:
+        """Returns True if a topic of this name has a journal."""
+        return self.durability != "none" and not is_ephemeral(topic)
 
     @property
     def has_topology(self) -> bool:

@@ -91,6 +91,10 @@ class Registry:
         self._late.discard(topic)
         topic.start()
 
+    def has_journal(self, name: str) -> bool:
+        """Returns True if a topic of this name has a journal, or would have one."""
+        return self._environment.options.has_journal(name)
+
     def get_existing_topic(self, name: str) -> Topic:
         topic = self.topics.get(name)
         if topic is None:

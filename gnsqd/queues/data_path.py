@@ -8,7 +8,7 @@ from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.queues.store import Context, Store
 from gnsqd.shared.errors import StartError, StorageError
-from gnsqd.shared.names import is_ephemeral, is_valid_name
+from gnsqd.shared.names import is_valid_name
 from gnsqd.storage.directory import clean_up
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import list_names
@@ -43,9 +43,9 @@ class DataPath:
 
     def open_store(self, topic: str) -> Store:
         """Opens the store of a topic; StorageError."""
-        if self.context.options.durability == "none" or is_ephemeral(topic):
-            return Store(topic, self.context)
-        return self._journal_store(topic, self.journals.open(topic))
+        if self.context.options.has_journal(topic):
+            return self._journal_store(topic, self.journals.open(topic))
+        return Store(topic, self.context)
 
     def _journal_store(self, topic: str, journal: "Journal") -> "JournalStore":
         from gnsqd.queues.journal_store import JournalStore  # here, as daemons without --durability do not need it

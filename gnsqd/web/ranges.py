@@ -161,9 +161,10 @@ class Ranges:
         return {"messages": count, "position": log.channel_position(channel.queue)}
 
     def _find_log(self, topic_name: str) -> "tuple[Topic, LogRange]":
-        topic = self._registry.get_existing_topic(topic_name)
-        if topic.write_ahead is None:
+        if not self._registry.has_journal(topic_name):  # for a reader, a node without the topic could have a log
             raise HTTPError(400, "NO_JOURNAL")
+        topic = self._registry.get_existing_topic(topic_name)
+        assert topic.write_ahead is not None
         return topic, topic.write_ahead.range
 
 

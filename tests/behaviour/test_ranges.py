@@ -342,6 +342,7 @@ REFUSED: dict[str, tuple[int, str]] = {
     **{f"{MESSAGES}&to={text}": (400, "INVALID_ARG_TO") for text in ("", "-1", "end")},
     **{f"{MESSAGES}&max_bytes={text}": (400, "INVALID_ARG_MAX_BYTES") for text in ("", "0", "-1", "1MB")},
     **{f"{MESSAGES}&wait={text}": (400, "INVALID_ARG_WAIT") for text in ("", "1", "-1s", "61s")},
+    "GET /topic/range?topic=x%23ephemeral": (400, "NO_JOURNAL"),
     f"{MESSAGES}&channel=x": (404, "CHANNEL_NOT_FOUND"),
     f"{MESSAGES}&channel=e%23ephemeral": (400, "CHANNEL_EPHEMERAL"),
     **{f"{MESSAGES}&format={text}": (400, "INVALID_ARG_FORMAT") for text in ("", "JSON", "text")},
@@ -357,7 +358,12 @@ def test_what_is_wrong_is_refused(nsqd: Daemon, nsqd_without_journal: Daemon) ->
     with Client(nsqd.tcp_address) as client:
         client.subscribe("t", "e#ephemeral", 0)
         assert refusals(nsqd, REFUSED) == REFUSED
-    requests = ("GET /topic/range?topic=t", MESSAGES, "POST /channel/advance?topic=t&channel=c&to=1")
+    # whether the topic, or the channel, is there or not: it would have no log
+    requests = [
+        f"{endpoint}?topic={topic}&channel={channel}&to=1"
+        for endpoint in ("GET /topic/range", "GET /topic/messages", "POST /channel/advance")
+        for topic, channel in (("t", "c"), ("t", "new"), ("new", "c"))
+    ]
     assert refusals(nsqd_without_journal, requests) == dict.fromkeys(requests, (400, "NO_JOURNAL"))
 
 

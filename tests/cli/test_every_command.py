@@ -133,9 +133,6 @@ NOWHERE_OF_OURS = {
     f"channel deferred orders x --cancel={ID} -y": "the channel x in the topic orders",
     "channel rewind orders x --to=first -y": "the channel x in the topic orders",
     "channel rewind u c --to=first -y": "the channel c in the topic u",
-    "topic range u": "the topic u",
-    "tail u --from=first": "the topic u",
-    "save u - --from=first": "the topic u",
     "channel rules orders x": "the channel x in the topic orders",
     "channel rules u c": "the channel c in the topic u",
 }
@@ -147,6 +144,15 @@ def test_what_no_node_has_is_not_found_and_the_nearest_name_suggested(nsqd: Daem
     found = {words: gnsqadmin(*words.split(), *at(nsqd)) for words in table}
     assert found == {words: Result(4, "", f"Error: no node has {what}\n") for words, what in table.items()}
     assert [topic["topic_name"] for topic in nsqd.stats()["topics"]] == ["orders"]
+
+
+@pytest.mark.parametrize("words", ["topic range u", "tail u --from=first", "save u - --from=first"])
+def test_log_that_is_nowhere_is_not_found_where_there_are_logs(gnsqd_factory: DaemonFactory, words: str) -> None:
+    with_logs, without = gnsqd_factory("--durability=process"), gnsqd_factory()
+    assert gnsqadmin(*words.split(), *at(with_logs)) == Result(4, "", "Error: no node has the topic u\n")
+    reason = "has no log of the topic: that needs --durability, and a topic that is not ephemeral"
+    result = gnsqadmin(*words.split(), *at(without))
+    assert (result.code, result.err) == (1, f"Error: nsqd at {address(without)}: {reason}\n")
 
 
 REFUSED = {
