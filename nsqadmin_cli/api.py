@@ -82,6 +82,16 @@ class ClientStats:
     authed: bool = False
     auth_identity: str = ""
 
+    @property
+    def name(self) -> str:
+        """What it calls itself, or else its address: both names of an IDENTIFY may be empty."""
+        return self.client_id or self.hostname or self.remote_address
+
+    @property
+    def full_name(self) -> str:
+        """Its name, and its address."""
+        return self.name if self.name == self.remote_address else f"{self.name} ({self.remote_address})"
+
 
 @dataclass(frozen=True, slots=True)
 class IdleAction:

@@ -147,6 +147,7 @@ class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
         self._whole = True  # nothing was written in part
         self._safe = 0  # bytes of the file that are whole lines on disk
         self._regular = False
+        self._new = False
         try:
             self._file = standard_output().buffer if path == DASH else self._open(append)
         except FileExistsError:
@@ -158,7 +159,7 @@ class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
         try:
             status = os.stat(self.path)
         except FileNotFoundError:
-            self._regular = True
+            self._regular = self._new = True
             return open(self.path, "xb", buffering=0)
         if not stat.S_ISREG(status.st_mode):
             return open(self.path, "wb", buffering=0)
@@ -232,7 +233,7 @@ class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
             if self.path != DASH:
                 self._cut()
                 self._file.close()
-            if self._regular and not self._safe:
+            if self._new and not self._safe:
                 with suppress(OSError):
                     os.unlink(self.path)
 

@@ -161,7 +161,7 @@ def show_published(
     document = {"topic": topic, "messages": total, "bytes": size, "seconds": round(seconds, 3), "nodes": nodes}
     table = table_of(NodeCount, nodes)
     where = f" at {nodes[0].address}" if len(nodes) == 1 else ""
-    summary = _summary("Published", total, size, f" to {topic}{where}", seconds)
+    summary = _summary("Published", total, size, f" to {topic}{where}" if total else "", seconds)
     output.show({**document, **(source or {})}, [Line.of(summary), *([table] if len(nodes) > 1 else [])], table)
 
 

@@ -256,7 +256,7 @@ def client_table(snapshot: ClusterSnapshot, *, with_places: bool = True, of: tup
 
 def _client(client: ClientStats, topic: str, channel: ChannelStats, address: Address, now: float) -> ClientRow:
     used = {"TLS": client.tls, "deflate": client.deflate, "snappy": client.snappy, "auth": client.authed}
-    place = client.client_id or client.hostname, topic, channel.channel_name, str(address), client.remote_address
+    place = client.name, topic, channel.channel_name, str(address), client.remote_address
     row = ClientRow(*place, *(getattr(client, name) for name in _OF_CLIENTS))
     if channel.depth > 0 and client.ready_count == 0:
         row.ready_count = Cell(0, Tone.BAD)  # queued messages, but RDY 0

@@ -159,6 +159,8 @@ def save(
         errors, interrupted = transfer(cluster, topic, source, "saving", deliver, done, shown=is_shown)
     row.seconds = round(time.monotonic() - started, 3)
     summary = f"Saved {plural(row.messages, 'message')} ({units.size(row.bytes)}) of {topic} to {file}"
+    if not row.messages and file != DASH:
+        summary = f"No messages of {topic}; {file} was not written"
     if file == DASH:
         note(summary)
     else:

@@ -100,4 +100,4 @@ def _of_node(clock: float, address: Address, then: Answer, now: Answer) -> Itera
     for event, these, others in (("disconnected", gone, come), ("connected", come, gone)):
         for at in sorted(these.keys() - others.keys()):
             client = these[at]
-            yield Event(clock, event, at[0], at[1], name, f"{client.client_id or client.hostname} ({at[2]})")
+            yield Event(clock, event, at[0], at[1], name, client.full_name)

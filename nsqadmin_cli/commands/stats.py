@@ -170,7 +170,7 @@ Places = Mapping[Address, ChannelStats]  # one channel on each node that has it
 
 def _clients(places: Places) -> list[tuple[Address, ClientStats]]:
     clients = [(address, client) for address, channel in places.items() for client in channel.clients or ()]
-    return sorted(clients, key=lambda pair: (pair[1].client_id, pair[0], pair[1].remote_address))
+    return sorted(clients, key=lambda pair: (pair[1].name, pair[0], pair[1].remote_address))
 
 
 _TREE = (
@@ -208,10 +208,9 @@ def _branch(channel: ChannelStats, places: Places, *, last: bool) -> Iterator[Ro
     yield [Cell(f"{branch}{channel.channel_name}{note}", tone), one_or_number(places), *counts, None, None, None]
     for index, (address, client) in enumerate(clients):
         twig = ("   " if last else "│  ") + ("└─ " if index == len(clients) - 1 else "├─ ")
-        name = client.client_id or client.hostname
         ready = Cell(0, Tone.BAD) if channel.depth and not client.ready_count else client.ready_count
         numbers = [None, client.in_flight_count, None, ready]
-        yield [twig + name, str(address), *numbers, client.remote_address, client.user_agent]
+        yield [twig + client.name, str(address), *numbers, client.remote_address, client.user_agent]
 
 
 def _tree_document(snapshot: ClusterSnapshot) -> Iterator[dict[str, object]]:

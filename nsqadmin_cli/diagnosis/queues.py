@@ -160,10 +160,6 @@ class ConsumerPair:
     now: ClientStats
     then: ClientStats | None
 
-    @property
-    def name(self) -> str:
-        return f"{self.now.client_id or self.now.hostname} ({self.now.remote_address})"
-
     def connected(self, clock: float) -> float:
         return max(0.0, clock - self.now.connect_ts)
 
@@ -283,7 +279,7 @@ class ChannelCheck:
         if not consumers or self._wanting() or not any(self.shares[consumer.node].depth for consumer in consumers):
             return None
         summary = f"messages are queued, but {_all(len(consumers))} RDY 0"
-        evidence = [self._depth(), f"consumers: {some_of([consumer.name for consumer in consumers])}"]
+        evidence = [self._depth(), f"consumers: {some_of([consumer.now.full_name for consumer in consumers])}"]
         causes = "They are in backoff after failures, are shutting down, or their max_in_flight is smaller than the "
         remedies = Remedy(f"{causes}number of nodes; see their logs."), self._show("See them:")
         return self._finding(CRITICAL, "rdy-zero", summary, evidence, *remedies)
@@ -304,13 +300,14 @@ class ChannelCheck:
         if not never and not any(self.shares[consumer.node].depth for consumer in self.consumers):
             return None  # no messages are queued behind them
         held = max(self.consumers, key=lambda consumer: consumer.now.in_flight_count)
+        most = held.now
         since = f"nothing since the first connected {units.duration(longest)} ago" if never else "nothing meanwhile"
         severity = CRITICAL if never else WARNING if channel.depth >= self.examination.deep else NOTE
         in_flight = f"{plural(channel.in_flight_count, 'message')} in flight"
         evidence = [
             self._depth(),
             f"{plural(len(self.consumers), 'consumer')} finished {since}",
-            f"{held.name} at {held.node} has {held.now.in_flight_count:,} in flight, RDY {held.now.ready_count:,}",
+            f"{most.full_name} at {held.node} has {most.in_flight_count:,} in flight, RDY {most.ready_count:,}",
         ]
         slow = Remedy(
             "If processing a message takes longer than that, use a longer --interval. Otherwise the consumers hang; "
@@ -366,7 +363,7 @@ class ChannelCheck:
             )
         elif self.consumers:
             worst = max(self.consumers, key=lambda consumer: consumer.now.requeue_count)
-            evidence.append(f"most by {worst.name} at {worst.node}: {worst.now.requeue_count:,}")
+            evidence.append(f"most by {worst.now.full_name} at {worst.node}: {worst.now.requeue_count:,}")
         return self._finding(severity, code, summary, evidence, self._show(text))
 
     def _idle_consumers(self) -> Iterator[Finding]:
@@ -383,7 +380,7 @@ class ChannelCheck:
             in_flight = f"{plural(now.in_flight_count, 'message')} in flight"
             place = f"at {consumer.node}, connected {units.duration(connected)}, RDY {now.ready_count:,}"
             evidence = f"{place}, {plural(now.message_count, 'message')} sent to it, {now.requeue_count:,} requeued"
-            summary = f"consumer {consumer.name} has {in_flight} and never finished one"
+            summary = f"consumer {consumer.now.full_name} has {in_flight} and never finished one"
             yield self._finding(WARNING, "stuck-consumer", summary, [evidence], remedy, node=str(consumer.node))
 
     def _not_ready_at_nodes(self) -> Iterator[Finding]:

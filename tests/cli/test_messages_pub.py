@@ -35,7 +35,7 @@ def test_each_line_of_standard_input_is_a_message(nsqd: Daemon) -> None:
     assert found.pop("seconds") > 0
     assert found == {"topic": "t", "messages": 3, "bytes": 12, "nodes": [{"address": address(nsqd), "messages": 3}]}
     assert bodies(nsqd, "t", 3) == [b"one", b"three", b"two\r"]
-    assert ok("pub", "t", *at(nsqd)) == "Published 0 messages (0 B) to t\n"
+    assert ok("pub", "t", *at(nsqd)) == "Published 0 messages (0 B)\n"
 
 
 def test_lines_are_published_as_they_come(gnsqd: Daemon) -> None:

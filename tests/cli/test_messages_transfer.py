@@ -197,6 +197,18 @@ def test_messages_are_copied_to_another_topic_as_they_come(nsqd: Daemon) -> None
     assert counts(nsqd, "from", "c") == (3, 0, 0)
 
 
+def test_where_nothing_was_written_is_not_named_as_if_it_were(nsqd: Daemon, tmp_path: Path) -> None:
+    create(nsqd, "t", "c")
+    file, empty = tmp_path / "saved", tmp_path / "empty"
+    empty.touch()
+    save = ("--channel=c", *at(nsqd))
+    assert ok("save", "t", str(file), *save) == f"No messages of t; {file} was not written\n"
+    assert ok("save", "t", str(empty), "--append", *save) == f"No messages of t; {empty} was not written\n"
+    assert [*tmp_path.glob("*")].count(empty) == 1
+    assert not file.exists()
+    assert re.match(r"Published 0 messages \(0 B\)( in|$)", ok("copy", "t", "new", *save))
+
+
 def test_a_channel_is_moved_to_another_cluster(nsqd_factory: DaemonFactory) -> None:
     source, target = nsqd_factory("--mem-queue-size=10"), nsqd_factory()
     fill(source, "t", "c", count=2500)

@@ -9,6 +9,7 @@ import pytest
 
 from cli.fake_nsqd import node as fake_node
 from cli.fake_nsqd import topic as fake_topic
+from cli.findings import examined
 from cli.gnsqadmin import FakeNode, document, failure, gnsqadmin, http_answer, ok, rows, words
 from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill, publish
 from gnsqd.shared.version import VERSION
@@ -18,7 +19,7 @@ from kit.traffic import DaemonFactory, create, post, wait_for
 
 
 def subscribe(client: Client, name: str, topic: str, channel: str, rdy: int) -> None:
-    client.identify(client_id=name, hostname=f"{name}.example", user_agent="tests/1.0")
+    client.identify(client_id=name, hostname=name and f"{name}.example", user_agent="tests/1.0")
     client.subscribe(topic, channel, rdy=rdy)
 
 
@@ -141,6 +142,17 @@ def test_consumers_and_the_share_of_each_node_are_shown(nsqd_factory: DaemonFact
     assert ["archive", "5", "5", "0", "0", "0", "0", "0", "5", "0"] in shown
     shares = [(row["node"], row["message_count"]) for row in rows("topic", "show", "orders", *at(a, b))]
     assert shares == [(address(a), "0"), (address(b), "5")]
+
+
+def test_a_consumer_without_any_name_is_shown_by_its_address(nsqd: Daemon) -> None:
+    fill(nsqd, "t", "c", count=1)
+    with Client(nsqd.tcp_address) as consumer:
+        subscribe(consumer, "", "t", "c", 0)
+        name = "{}:{}".format(*consumer.sock.getsockname())
+        assert words("tree", *at(nsqd))[4][:3] == ["└─", name, address(nsqd)]
+        assert [row["client"] for row in rows("channel", "show", "t", "c", *at(nsqd))] == [name]
+        [finding] = examined(*at(nsqd))
+    assert finding["evidence"][1] == f"consumers: {name}"
 
 
 def test_topic_show_has_what_is_kept_for_a_rewind(gnsqd_factory: DaemonFactory) -> None:
