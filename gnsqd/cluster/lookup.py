@@ -33,7 +33,7 @@ RESOLVE_INTERVAL = 60.0  # seconds until names are looked up again
 RESOLVE_PAUSE = 1.0  # the same when a peer failed; many may fail, and often
 
 # An answer with channels, which is parsed name by name: json would take seconds for the worst of MAX_CHANNELS_BODY.
-_BEGIN = re.compile(r'\s*\{\s*"channels"\s*:\s*\[\s*(?P<end>\])?')
+_BEGIN = re.compile(r'"channels"\s*:\s*\[\s*(?P<end>\])?')
 _NAME = re.compile(r'\s*"(?P<name>[^"\\]*)"\s*(?:,|(?P<end>\]))')
 
 
@@ -201,7 +201,7 @@ class Lookup:
         """Returns the valid names, as they become file names; raises ValueError if there is no list. Yields."""
         text, turns = body.decode("utf-8", "replace"), Turns()
         names: list[str] = []
-        match = _BEGIN.match(text)
+        match = _BEGIN.search(text)
         while match is not None and match["end"] is None:
             match = _NAME.match(text, match.end())
             if match is not None:

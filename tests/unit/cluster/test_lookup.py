@@ -347,7 +347,7 @@ def with_http(lookupd: Lookupd, port: int) -> FakeLookupd:
 
 def test_valid_channels_of_all_peers_exist_before_the_topic_moves(ours: Daemon, lookupd: Lookupd, http: HTTP) -> None:
     one = http(response('{"channels":["../../x","c","","b/c","a"]}'))
-    two = http(response('{"channels":["b","c","d#ephemeral"]}'))
+    two = http(response('{"more": {}, "channels" : [ "b", "c", "d#ephemeral" ]}'))
     connected(ours, with_http(lookupd, one.port), with_http(lookupd, two.port))
     assert list(ours.registry.get_topic("t#ephemeral").channels) == ["a", "b", "c"]
     assert one.requests[0].startswith(b"GET /channels?topic=t%23ephemeral HTTP/1.1\r\n")
