@@ -81,7 +81,7 @@ class NSQD(Daemon):
         self._free_disk = FreeDisk(options.data_path, options.min_free_disk, log) if options.min_free_disk else None
         self._bounds_exit = Event()
         self._dead_letters = DeadLetters(self._registry, log, self._spawn)
-        self._idle = IdleChannels(self._registry, options, self._metadata_file.note_change, log, self._spawn)
+        self._idle = IdleChannels(self._registry, options, self._metadata_file, log, self._spawn)
         self._terminating = False
         self._health = Health(self._registry, options.max_msg_size, self._metadata_path, self._syncer, log)
         self._memory = MemoryStats()

@@ -20,7 +20,7 @@ cdef class Channel:
     cdef public str topic_name, name
     cdef public bint ephemeral, paused, exiting, may_refuse
     cdef public dict clients
-    cdef public long long idle_since, emptied
+    cdef public long long idle_since, emptied, readers
     cdef public long long message_count, finish_count, requeue_count, timeout_count
     cdef public object deferred, latencies, dead_messages, limiter, local_counts, rules, configured_rules
     cdef public object idle_timeout

@@ -97,8 +97,8 @@ class Channel:
         self._environment = environment
         self._options = environment.options
         self._on_last_client = on_last_client
-        self.may_refuse = not self.ephemeral  # publishers, at a bound
-        self.idle_since = monotonic_ns()  # when consumers were last there, or this channel began or was unpaused
+        self.readers = 0  # requests under way that read by ranges
+        self.mark_used()
         self.emptied = 0  # monotonic ns
         self.in_flight = InFlight()
         self._alarm = maxsize  # when the queue scan looks at the channel (monotonic ns)
@@ -164,14 +164,24 @@ class Channel:
         if limit and len(self.clients) >= limit and client.id not in self.clients:
             raise BrokerError(f"consumers for {self.topic_name}:{self.name} exceeds limit of {limit}")
         self.clients[client.id] = client
-        self.may_refuse = not self.ephemeral
+        self.mark_used()
+
+    def mark_used(self) -> None:
+        """Counts the time without consumers from now on, as one is there or has just left, or after an unpausing."""
+        self.idle_since = monotonic_ns()
+        self.may_refuse = not self.ephemeral  # publishers, at a bound
+
+    @property
+    def is_used(self) -> bool:
+        """True while somebody consumes it: a subscribed client, or a reader of ranges during a request."""
+        return bool(self.clients or self.readers)
 
     def remove_client(self, client: Consumer) -> None:
         """Removes a consumer. Its messages in flight time out, in an ordered channel at once."""
         self.stop_waiting(client)
         if self.clients.pop(client.id, None) is None or self.exiting:
             return
-        self.idle_since = monotonic_ns()
+        self.mark_used()
         self._time_out_abandoned()
         if not self.clients and self.ephemeral:
             self._on_last_client(self)
@@ -365,7 +375,7 @@ class Channel:
     def pause(self, paused: bool = True) -> None:
         self.paused = paused
         if not paused:
-            self.idle_since = monotonic_ns()  # or it would be paused again at once
+            self.mark_used()  # or it would be paused again at once
         for client in self.clients.values():
             client.wake()
 

@@ -1,9 +1,10 @@
 """Pauses, empties or deletes idle channels: those without consumers for their idle timeout, by option or rule.
 
-Only subscribed clients are consumers, and whoever reads the channel by ranges. An ephemeral channel is never idle.
+Only subscribed clients are consumers, and whoever reads the channel by ranges. An ephemeral channel is never idle. Time
+in which the process did not run, and so no consumer could come, does not count.
 """
 
-from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic_ns
 from typing import NamedTuple
 
@@ -16,10 +17,12 @@ from gnsqd.broker.topic import Topic
 from gnsqd.gotext import format_duration
 from gnsqd.hub.cooperative import Spawn, Turns
 from gnsqd.log import Logger
-from gnsqd.options import MILLISECOND, Options
+from gnsqd.options import MILLISECOND, SECOND, Options
 from gnsqd.shared.errors import StorageError
+from gnsqd.storage.metadata import MetadataFile
 
 LOOP_SECONDS = 1.0
+STALL_SECONDS = 1.5  # a loop that notes the time in between later than that did not run
 _DONE = {"pause": "paused", "empty": "emptied", "delete": "deleted"}
 
 
@@ -34,7 +37,7 @@ class IdleAction(NamedTuple):
 def idle_action(channel: Channel) -> IdleAction | None:
     """Returns what will be done to a channel; None if nothing, also because nothing is left to do. A channel is emptied
     once in each idle timeout."""
-    if not channel.idle_timeout or channel.clients:
+    if not channel.idle_timeout or channel.is_used:
         return None
     policy, since = channel.idle_policy, channel.idle_since
     if policy == "none" or (policy == "pause" and channel.paused):
@@ -51,15 +54,17 @@ class IdleChannels:
     """Owns `idle_loop`, which `watch` starts."""
 
     def __init__(
-        self, registry: Registry, options: Options, note_change: Callable[[str], None], log: Logger, spawn: Spawn
+        self, registry: Registry, options: Options, metadata_file: MetadataFile, log: Logger, spawn: Spawn
     ) -> None:
         self._registry = registry
         self._drops_idle = options.overflow_policy == "drop-idle"
-        self._note_change = note_change  # of a topic, in nsqd.dat
+        self._metadata_file = metadata_file
         self._log = log
         self._spawn = spawn
         self._exit = Event()
         self._loop: Greenlet[..., None] | None = None
+        self._noted = 0  # monotonic ns, when the loop last ran
+        self._done: list[str] = []  # lines for the log
 
     def watch(self) -> None:
         """Starts the loop, as a channel has an idle timeout, unless it runs. Never yields."""
@@ -72,18 +77,36 @@ class IdleChannels:
 
     def idle_loop(self) -> None:
         """Checks all channels every second, until `stop`."""
+        self._noted = monotonic_ns()
         while not self._exit.wait(LOOP_SECONDS):
-            turns = Turns()
-            for topic in turns.over([] if self._registry.loading else list(self._registry.topics.values())):
-                for channel in turns.over(list(topic.channels.values())):
-                    if self._exit.is_set():
-                        return
-                    if not channel.exiting and not topic.exiting:
-                        self._check(topic, channel)
+            self._leave_out_stall()
+            self._check_all()
+            if self._done:
+                self._log_done()
+
+    def _leave_out_stall(self) -> None:
+        """Takes the time since the last call off the idle times if the process did not run in it. Never yields."""
+        last, self._noted = self._noted, monotonic_ns()
+        if self._noted - last < STALL_SECONDS * SECOND:
+            return
+        for topic in self._registry.topics.values():
+            for channel in topic.channels.values():
+                channel.idle_since = min(channel.idle_since + self._noted - last, self._noted)
+                channel.emptied = min(channel.emptied + self._noted - last, self._noted)
+
+    def _check_all(self) -> None:
+        turns = Turns()
+        for topic in turns.over([] if self._registry.loading else list(self._registry.topics.values())):
+            for channel in turns.over(list(topic.channels.values())):
+                if self._exit.is_set():
+                    return
+                self._leave_out_stall()
+                if not channel.exiting and not topic.exiting:
+                    self._check(topic, channel)
 
     def _check(self, topic: Topic, channel: Channel) -> None:
         """Does what is due now. Nothing yields in between, so that no consumer comes meanwhile."""
-        if self._drops_idle and not channel.ephemeral and not channel.clients:
+        if self._drops_idle and not channel.ephemeral and not channel.is_used:
             timeout = channel.idle_timeout
             channel.may_refuse = not timeout or monotonic_ns() - channel.idle_since < timeout
         action = idle_action(channel)
@@ -92,15 +115,24 @@ class IdleChannels:
         self._registry.idle_actions[action.policy] += 1
         name = f"{topic.name}:{channel.name}"
         time = format_duration(action.time // MILLISECOND * MILLISECOND)
-        text = "CHANNEL(%s): %s, as it had no consumer for %s - depth %d, %d deferred"
-        self._log.warn(text, name, _DONE[action.policy], time, channel.depth, channel.deferred_count)
+        text = f"CHANNEL({name}): {_DONE[action.policy]}, as it had no consumer for {time}"
+        text += f" - depth {channel.depth}, {channel.deferred_count} deferred"
         try:
             if action.policy == "pause":
                 channel.pause()
-                self._note_change(topic.name)
+                self._metadata_file.note_change(topic.name)
             elif action.policy == "empty":
                 channel.empty()
             else:
                 topic.delete_existing_channel(channel.name)
+            self._done.append(text)
         except StorageError as error:
             self._log.error("CHANNEL(%s): failed to %s it - %s", name, action.policy, error)
+
+    def _log_done(self) -> None:
+        """Logs what was done, once nsqd.dat has it. Yields."""
+        with suppress(StorageError):  # the daemon exits
+            self._metadata_file.wait()
+        done, self._done = self._done, []
+        for text in done:
+            self._log.warn("%s", text)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from time import monotonic_ns, time
+from time import time
 from typing import TypeVar
 
 from gevent import joinall, spawn
@@ -166,7 +166,7 @@ class Registry:
             self.loading = False
         for topic in self.topics.values():
             for channel in topic.channels.values():
-                channel.idle_since = monotonic_ns()  # no consumer could come before
+                channel.mark_used()  # no consumer could come before
 
     def _valid(self, kind: str, listed: Sequence[T]) -> Iterator[T]:
         for metadata in listed:

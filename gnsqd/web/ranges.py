@@ -7,10 +7,11 @@ connection with it, without its last chunk; asked for by itself it is an error t
 from binascii import b2a_base64
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from sys import maxsize
-from time import monotonic, monotonic_ns
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from gevent import sleep
@@ -77,7 +78,8 @@ class Ranges:
         topic, log = self._find_log(required(parameters, "topic"))
         number = parsed(log.position, parameters.get("from", "first"), "INVALID_ARG_FROM", 0)
         end = parsed(log.position, parameters["to"], "INVALID_ARG_TO", 0) if "to" in parameters else maxsize
-        queue = _find_channel(topic, parameters["channel"]).queue if "channel" in parameters else None
+        channel = _find_channel(topic, parameters["channel"]) if "channel" in parameters else None
+        queue = None if channel is None else channel.queue
         max_bytes = parsed(parse_int, parameters.get("max_bytes", str(1 << 62)), "INVALID_ARG_MAX_BYTES", 1)
         seconds = parsed(parse_duration, parameters.get("wait", "0"), "INVALID_ARG_WAIT", 0, MINUTE) / SECOND
         encode, content_type, step = _FORMS.get(parameters.get("format", "json"), (None, "", 0))
@@ -87,13 +89,14 @@ class Ranges:
         if seconds and queue is not None and number < log.next and not _read(log, number, log.next, 1, queue)[0]:
             number = log.next  # a reader that has nothing to read until there waits as well
         if seconds and log.next <= number < end:
-            self._wait(log, number, seconds)
-            self._stand_in_line()  # with all who waited for the same message
+            with _reading(channel):
+                self._wait(log, number, seconds)
+                self._stand_in_line()  # with all who waited for the same message
             if topic.exiting:
                 self._registry.get_existing_topic(topic.name)
         steps = self._steps(partial(_read, log, queue=queue), number, min(end, log.next), max_bytes, step, encode)
         beginning = [*islice(steps, 1)]  # an error of it has a status
-        return Stream(content_type, self._parts(topic.name, beginning, steps))
+        return Stream(content_type, self._parts(topic.name, channel, beginning, steps))
 
     def _wait(self, log: "LogRange", number: int, seconds: float) -> None:
         bell = Doorbell()
@@ -134,11 +137,14 @@ class Ranges:
             if self._line:
                 self._line[0].ring()
 
-    def _parts(self, topic: str, beginning: list[bytes], steps: Iterator[bytes]) -> Generator[bytes]:
-        while beginning:
-            yield beginning.pop()
+    def _parts(
+        self, topic: str, channel: Channel | None, beginning: list[bytes], steps: Iterator[bytes]
+    ) -> Generator[bytes]:
         try:
-            yield from steps
+            with _reading(channel):
+                while beginning:
+                    yield beginning.pop()
+                yield from steps
         except (HTTPError, StorageError) as error:
             self._log.error("TOPIC(%s): a range ends early - %s", topic, error.__cause__ or error)
             raise StreamError("the range ends early") from error
@@ -172,8 +178,22 @@ def _find_channel(topic: Topic, name: str) -> Channel:
     channel = topic.get_existing_channel(name)
     if is_ephemeral(name):
         raise HTTPError(400, "CHANNEL_EPHEMERAL")
-    channel.idle_since = monotonic_ns()  # whoever reads by ranges is a consumer
+    channel.mark_used()  # whoever reads by ranges is a consumer
     return channel
+
+
+@contextmanager
+def _reading(channel: Channel | None) -> Iterator[None]:
+    """Keeps the channel, if there is one, from being idle."""
+    if channel is None:
+        yield
+        return
+    channel.readers += 1
+    try:
+        yield
+    finally:
+        channel.readers -= 1
+        channel.mark_used()
 
 
 def _extent(log: "LogRange") -> dict[str, object]:

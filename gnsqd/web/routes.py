@@ -1,6 +1,7 @@
 """The table of endpoints, and the way from a request to its row and back to a response (NSQD-COMPAT 5.1)."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from enum import IntEnum
 from functools import lru_cache, partial
 from itertools import islice
@@ -351,8 +352,9 @@ def _render_stream(request: Request, stream: Stream) -> Generator[list[bytes]]:
     headers = _V1 + b"Content-Type: %s\r\n" % stream.content_type.encode()
     chunked = not request.http10
     yield [render_beginning(request, headers + (b"Transfer-Encoding: chunked\r\n" if chunked else b""))]
-    for part in stream.parts:
-        yield [b"%x\r\n" % len(part), part, b"\r\n"] if chunked else [part]
+    with closing(stream.parts):
+        for part in stream.parts:
+            yield [b"%x\r\n" % len(part), part, b"\r\n"] if chunked else [part]
     if chunked:
         yield [b"0\r\n\r\n"]
 

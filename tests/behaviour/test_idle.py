@@ -2,11 +2,14 @@
 
 import json
 import re
+import signal
+import socket
 import time
+from collections.abc import Iterator
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import DEADLINE, Daemon, eventually, open_socket, wait_until_stopped
 from kit.exposition import labels, series
-from kit.http_api import ask, topic_stats
+from kit.http_api import ask, head, topic_stats
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 
@@ -104,10 +107,9 @@ def test_rules_of_a_channel_or_of_all_others_override_the_options(gnsqd_factory:
     assert json.loads(rules) == none | {"idle_timeout": 0, "idle_policy": "delete"}
     post(nsqd, "/channel/rules?topic=t&channel=kept&idle_timeout=3h")
     create(nsqd, "t", "gone")
-    eventually(lambda: not nsqd.channel_stats("t", "gone"))
-    assert actions(nsqd) == [("t:gone", "deleted", 0, 0)]
-    eventually(lambda: '"gone"' not in (nsqd.data_path / "nsqd.dat").read_text())
-    nsqd.kill()
+    eventually(lambda: actions(nsqd) == [("t:gone", "deleted", 0, 0)])
+    nsqd.kill()  # it was logged when it could not be undone any more
+    assert '"gone"' not in (nsqd.data_path / "nsqd.dat").read_text()
     nsqd.start()
     assert [channel["channel_name"] for channel in topic_stats(nsqd, "t")["channels"]] == ["kept", "ruled"]
     for channel, timeout in (("kept", 3 * 3600e9), ("ruled", 0)):
@@ -117,6 +119,48 @@ def test_rules_of_a_channel_or_of_all_others_override_the_options(gnsqd_factory:
     wait_for(nsqd, "other", "c", paused=True)
     assert json.loads(post(nsqd, "/channel/rules?topic=other&channel=c&idle_timeout=&idle_policy=")) == none
     assert "rules" not in nsqd.channel_stats("other", "c")
+
+
+def test_time_in_which_the_daemon_is_stopped_does_not_count(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--channel-idle-timeout=1500ms", "--channel-idle-policy=delete", "--durability=process")
+    create(nsqd, "t", "subscribed", "read")
+    publish(nsqd, "t", b"1")
+    nsqd.send_signal(signal.SIGSTOP)
+    wait_until_stopped(nsqd.pid)
+    with Client(nsqd.tcp_address) as consumer, open_socket(nsqd.http_address, DEADLINE) as reader:
+        consumer.send(b"SUB t subscribed\nRDY 1\n")
+        reader.sendall(head("GET /topic/range?topic=t&channel=read"))
+        time.sleep(2)  # longer than the timeout
+        nsqd.send_signal(signal.SIGCONT)
+        assert consumer.response() == b"OK"
+        assert consumer.message().body == b"1"
+        assert reader.recv(4096).startswith(b"HTTP/1.1 200 OK")
+    assert actions(nsqd) == []
+
+
+def read(sock: socket.socket) -> Iterator[bytes]:
+    """All that comes, up to the end."""
+    return iter(lambda: sock.recv(65536), b"")
+
+
+def test_channel_is_not_idle_while_a_request_of_its_reader_goes_on(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--channel-idle-timeout=1s", "--channel-idle-policy=delete", "--durability=process")
+    create(nsqd, "t", "waiting", "streaming")
+    body = b"x" * 1_000_000
+    for _ in range(16):  # more than the buffers of both sockets hold
+        publish(nsqd, "t", body)
+    with open_socket(nsqd.http_address, DEADLINE) as waiting, open_socket(nsqd.http_address, DEADLINE) as streaming:
+        waiting.sendall(head("GET /topic/messages?topic=t&channel=waiting&from=next&wait=60s"))
+        range_request = "GET /topic/messages?topic=t&channel=streaming&from=first&format=records"
+        streaming.sendall(head(range_request, "Connection: close"))
+        create(nsqd, "t", "beside")
+        eventually(lambda: [name for name, *_ in actions(nsqd)] == ["t:beside"])
+        for channel in ("waiting", "streaming"):
+            assert "idle" not in nsqd.channel_stats("t", channel)
+        publish(nsqd, "t", b"late")
+        assert b'"body":"late"' in b"".join(read(waiting))
+        assert sum(map(len, read(streaming))) > 16 * len(body)
+    eventually(lambda: all("idle" in nsqd.channel_stats("t", name) for name in ("waiting", "streaming")))
 
 
 DROP_IDLE = ("--overflow-policy=drop-idle", "--channel-idle-timeout=200ms", "--channel-idle-policy=none")
@@ -145,6 +189,17 @@ def test_idle_channel_refuses_nobody_and_drops_its_oldest(gnsqd_factory: DaemonF
             other.subscribe("t", "idle")
             assert "channel t:idle" in ask(nsqd, "POST /pub?topic=t", b"x")[1]
     assert actions(nsqd) == []
+
+
+def test_nothing_is_dropped_after_a_reader_of_ranges_came(gnsqd_factory: DaemonFactory) -> None:
+    flags = (*DROP_IDLE, "--channel-idle-timeout=1s", "--durability=process")
+    nsqd = gnsqd_factory("--max-channel-depth=5", *flags)
+    create(nsqd, "t", "idle")
+    publish(nsqd, "t", *(b"%d" % number for number in range(5)))
+    eventually(lambda: ask(nsqd, "POST /pub?topic=t", b"5")[0] == 200)
+    position = json.loads(ask(nsqd, "GET /topic/range?topic=t&channel=idle")[1])["position"]
+    assert "channel t:idle" in ask(nsqd, "POST /pub?topic=t", b"x")[1]
+    assert json.loads(ask(nsqd, "GET /topic/range?topic=t&channel=idle")[1])["position"] == position
 
 
 def test_idle_channel_makes_room_for_the_bytes_of_others(gnsqd_factory: DaemonFactory) -> None:

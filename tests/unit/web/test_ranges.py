@@ -13,6 +13,10 @@ from gnsqd.web import ranges as ranges_module
 from gnsqd.web.ranges import Ranges
 
 
+def fake_channel(queue: object) -> SimpleNamespace:
+    return SimpleNamespace(queue=queue, finish_count=0, readers=0, mark_used=lambda: None)
+
+
 def test_others_run_between_any_two_readers() -> None:
     nothing: Any = None
     ranges = Ranges(nothing, nothing)
@@ -85,7 +89,7 @@ def test_reader_waits_behind_what_its_channel_has_finished(monkeypatch: pytest.M
     nothing: Any = None
     ranges = Ranges(nothing, nothing)
     waits: list[float] = []
-    topic = SimpleNamespace(exiting=False, name="t", get_existing_channel=lambda name: SimpleNamespace(queue=name))
+    topic = SimpleNamespace(exiting=False, name="t", get_existing_channel=fake_channel)
 
     def read(number: int, end: int, size: int, queue: object) -> tuple[list[bytes], int]:
         return ([b"5"] if queue != "c" or number >= 5 else []), end
@@ -110,7 +114,7 @@ def test_channel_is_advanced_at_once_while_its_topic_is_paused(monkeypatch: pyte
     nothing: Any = None
     ranges = Ranges(nothing, nothing)
     sleeps: list[float] = []
-    channel = SimpleNamespace(queue=2, finish_count=0)
+    channel = fake_channel(2)
     topic = SimpleNamespace(
         paused=True, exiting=False, queue=5, get_existing_channel=lambda name: channel, commit=lambda: None
     )
