@@ -7,8 +7,11 @@ from gnsqd.queues.guid cimport GuidFactory
 from gnsqd.queues.message cimport Message, new_messages
 from gnsqd.queues.queue cimport Queue
 
-cdef Py_ssize_t BODY_AT, MAX_BATCH
+cdef Py_ssize_t BODY_AT, MAX_BATCH, MAX_PUT, MAX_PUT_BYTES
 cdef list _NONE
+
+@cython.locals(body=bytes, size=Py_ssize_t)
+cpdef bint is_large(list bodies) except -1
 
 cdef class Topic:
     cdef public str name
@@ -25,9 +28,9 @@ cdef class Topic:
     @cython.locals(now=cython.longlong)
     cpdef list new_messages(self, list bodies, long long deferred=*)
     cpdef bint commits_at_once(self) except -1
-    cpdef bint publishes_at_once(self, Py_ssize_t count) except -1
+    cpdef bint publishes_at_once(self, list bodies) except -1
     cpdef commit(self)
-    @cython.locals(first=Py_ssize_t, size=Py_ssize_t, part=list)
+    @cython.locals(first=Py_ssize_t, last=Py_ssize_t, size=Py_ssize_t, part=list)
     cpdef publish(self, list bodies, long long deferred=*)
     @cython.locals(channel=Channel, queue=Queue)
     cdef bint _may_skip_pump(self, Py_ssize_t count) except -1

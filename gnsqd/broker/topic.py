@@ -12,7 +12,7 @@ from gnsqd.broker.bounds import Bounds
 from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.rules import Rules
-from gnsqd.hub.cooperative import yield_turn
+from gnsqd.hub.cooperative import stand_in_line, yield_turn
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.queues.backend import Left
 from gnsqd.queues.message import BODY_AT, Message, new_messages
@@ -22,7 +22,8 @@ from gnsqd.shared.errors import BrokerError, NotFound, StorageError
 from gnsqd.shared.names import is_ephemeral
 
 MAX_BATCH = 256
-MAX_PUT = 2048
+MAX_PUT = 2048  # messages that are put at once, or fewer:
+MAX_PUT_BYTES = 1024 * 1024
 RETRY_SECONDS = 1.0
 
 _NONE: list[Message] = []
@@ -34,6 +35,14 @@ class ChannelNotFound(NotFound):
 
 class Draining(BrokerError):
     """Publishers are refused, for now at least: the daemon drains."""
+
+
+def is_large(bodies: list[bytes]) -> bool:
+    """True if these are more messages, or bytes, than are put at once."""
+    size = 0
+    for body in bodies:
+        size += len(body)
+    return len(bodies) > MAX_PUT or size > MAX_PUT_BYTES
 
 
 class Topic:
@@ -116,31 +125,40 @@ class Topic:
         return True
 
     def publish(self, bodies: list[bytes], deferred: int = 0) -> None:
-        """Puts new messages; errors as `put_messages`, and Draining or OutOfBounds: nothing is put. May yield."""
+        """Puts new messages; errors as `put_messages`, and Draining or OutOfBounds: nothing is put. May yield if they
+        are a large batch."""
+        if is_large(bodies):
+            stand_in_line()
         if self.draining:
             raise Draining("draining")
         if self.bounds is not None:
             self.bounds.admit(bodies)
-        size = MAX_PUT
         first = 0
         while first < len(bodies):
             if first:
                 self.commit()
-                yield_turn()
-            part = bodies[first : first + size] if len(bodies) > size else bodies
+                stand_in_line()
+            last = first
+            size = 0
+            while last < len(bodies) and last - first < MAX_PUT and size < MAX_PUT_BYTES:
+                size += len(bodies[last])
+                last += 1
+            part = bodies[first:last] if last - first < len(bodies) else bodies
             self.put_messages(self.new_messages(part, deferred))
             if self.bounds is not None:
-                self.bounds.trim(2 * min(len(bodies), size))
-            first += size
+                self.bounds.trim(2 * len(part))
+            first = last
 
     def commits_at_once(self) -> bool:
         """True if `commit` has nothing to do."""
         return self.write_ahead is None and not self.queue.backend.unsynced
 
-    def publishes_at_once(self, count: int) -> bool:
-        """True if `publish` and `commit` have nothing to wait for with that many messages."""
+    def publishes_at_once(self, bodies: list[bytes]) -> bool:
+        """True if `publish` and `commit` have nothing to wait for with these messages."""
         # What the bounds drop from the disk is to be committed.
-        return count <= MAX_PUT and self.bounds is None and self.commits_at_once() and self.queue.has_room(count)
+        if is_large(bodies) or self.bounds is not None or not self.commits_at_once():
+            return False
+        return self.queue.has_room(len(bodies))
 
     def commit(self) -> None:
         """Returns when all that was put is as durable as the options promise; StorageError if it is not. May yield."""

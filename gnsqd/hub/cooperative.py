@@ -1,17 +1,21 @@
 """Yields to other greenlets during long work, so that publishers are not delayed."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import TypeVar
 
 from gevent import Greenlet, sleep, spawn
 
+from gnsqd.hub.doorbell import Doorbell
 from gnsqd.shared.errors import NSQError
 
 TURN_SECONDS = 0.0005
 BACKGROUND_SECONDS = 0.003  # a turn of what has to keep up with publishers
 FREED_AT_ONCE = 64  # objects
 _ONCE_AROUND = 1e-6
+
+_line: deque[Doorbell] = deque()  # of greenlets between two slices
 
 T = TypeVar("T")
 Spawn = Callable[[str, Callable[[], None]], "Greenlet[..., None]"]  # starts a greenlet by its name
@@ -26,17 +30,33 @@ def yield_turn() -> None:
     sleep(_ONCE_AROUND)  # after sleep(0) gevent polls sockets only once in about fifty calls
 
 
-class Turns:
-    """Yields whenever its owner has worked for `seconds`, by default TURN_SECONDS."""
+def stand_in_line() -> None:
+    """Lets others run, and returns for one greenlet after the other: a slice of each large body or range would take too
+    long for others where there are many."""
+    bell = Doorbell()
+    _line.append(bell)
+    try:
+        if _line[0] is not bell:
+            bell.wait()
+        yield_turn()
+    finally:
+        _line.remove(bell)
+        if _line:
+            _line[0].ring()
 
-    def __init__(self, seconds: float = 0.0) -> None:
+
+class Turns:
+    """Yields, by `wait` if it is given, whenever its owner has worked for `seconds`, by default TURN_SECONDS."""
+
+    def __init__(self, seconds: float = 0.0, wait: Callable[[], None] | None = None) -> None:
         self._seconds = seconds or TURN_SECONDS
+        self._wait = wait
         self._end = perf_counter() + self._seconds
 
     def give(self) -> None:
         """Yields if the time is over."""
         if perf_counter() >= self._end:
-            yield_turn()
+            (self._wait or yield_turn)()
             self._end = perf_counter() + self._seconds
 
     def over(self, items: Iterable[T]) -> Iterator[T]:

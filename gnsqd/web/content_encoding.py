@@ -2,29 +2,43 @@
 them, in the order in which they were applied.
 
 The output is limited while it is produced, so a bomb takes no more memory and time than the largest plain body. Large
-bodies are decoded one after the other: many small bombs that arrive at once are not large at once. A gzip body may have
-several members, and a Zstandard body several frames, both up to MAX_MEMBERS; anything else after the end is an error.
+bodies are decoded one after the other: many small bombs that arrive at once are not large at once. A body that may
+yield is decoded without them first, up to SMALL, so that no small one waits. A gzip body may have several members, and
+a Zstandard body several frames; anything else after the end is an error.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import cache, partial
 from io import BytesIO
-from typing import Any
+from sys import maxsize
+from typing import Any, NamedTuple
 
 from gevent.lock import Semaphore
 from zlib_ng import zlib_ng  # inflates 1.5 times as fast as zlib
 
-from gnsqd.hub.cooperative import Turns, WouldYield
+from gnsqd.hub.cooperative import Turns, WouldYield, stand_in_line
 from gnsqd.shared.errors import NSQError
 from gnsqd.web.http11 import Request
 
 MAX_CODINGS = 4  # of one body
-MAX_MEMBERS = 10_000  # of one body: a frame of Zstandard takes 20 us also if it is empty
-ON_HUB = 4096  # bytes of input, in one member
+MAX_MEMBERS = 1000  # of one gzip body: each takes 10 to 100 us, also if it is empty
+MAX_FRAMES = 100  # of one Zstandard body: these take two to three times as long
 _INPUT = 16384  # bytes that are given to a decompressor at a time: it copies what follows a member
 _PIECE = 65536  # bytes of output
 _WINDOW_LOG = 23  # of Zstandard: 8 MB, the most that RFC 9659 permits
+
+
+class Budget(NamedTuple):
+    """The bytes of input and of output, and the members, beyond which a body has to be decoded otherwise."""
+
+    input: int
+    output: int
+    members: int
+
+
+ON_HUB = Budget(4096, _PIECE, 1)
+SMALL = Budget(65536, 4 * _PIECE, 100)
+_LARGE = Budget(maxsize, maxsize, maxsize)
 
 
 class Undecodable(NSQError):
@@ -53,11 +67,11 @@ def _new_gzip() -> Any:
 _DECOMPRESSORS: dict[str, tuple[Callable[[], Any], int]] = {  # of one member, and the most members
     "gzip": (_new_gzip, MAX_MEMBERS),
     "deflate": (zlib_ng.decompressobj, 1),
-    "zstd": (lambda: _load_zstd()(), MAX_MEMBERS),
+    "zstd": (lambda: _load_zstd()(), MAX_FRAMES),
 }
 _ALIASES = {"x-gzip": "gzip"}
 _NONE = ("", "identity", "utf-8")  # the last one is a charset, which some clients name here
-_DECODING = Semaphore()  # of requests that may yield
+_DECODING = Semaphore()  # of large bodies
 
 
 def decode(request: Request, accepted: Sequence[str]) -> None:
@@ -67,28 +81,41 @@ def decode(request: Request, accepted: Sequence[str]) -> None:
     codings = [_ALIASES.get(word, word) for word in map(str.strip, words) if word not in _NONE]
     if len(codings) > MAX_CODINGS or not set(codings) <= set(accepted):
         raise Undecodable(415, "UNSUPPORTED_ENCODING")
-    with _DECODING if request.may_yield else nullcontext():
-        body = request.body
-        for coding in reversed(codings):
-            if not request.too_big:
-                body = _decompress(request, body, *_DECOMPRESSORS[coding])
+    body = None
+    try:
+        body = _decode(request, codings, SMALL if request.may_yield else ON_HUB)
+    except WouldYield:
+        if not request.may_yield:
+            raise
+    if body is None:  # here, as the error keeps what was decoded
+        with _DECODING:
+            body = _decode(request, codings, _LARGE)
     request.body = body
     request.announced |= request.too_big  # so that no part of it is looked at
     request.encoded = False
 
 
-def _decompress(request: Request, data: bytes, new: Callable[[], Any], most: int) -> bytes:
-    turns = Turns()
+def _decode(request: Request, codings: list[str], budget: Budget) -> bytes:
+    body = request.body
+    for coding in reversed(codings):
+        if not request.too_big:
+            body = _decompress(request, body, budget, *_DECOMPRESSORS[coding])
+    return body
+
+
+def _decompress(request: Request, data: bytes, budget: Budget, new: Callable[[], Any], most: int) -> bytes:
+    turns = Turns(wait=stand_in_line)
     decoded = BytesIO()  # its value is not a copy
     start = members = 0
     while start < len(data):
         members += 1
         if members > most:
-            raise Undecodable(400, "INVALID_ENCODING")
+            reason = f": more than {most} members or frames" if most > 1 else ""
+            raise Undecodable(400, f"INVALID_ENCODING{reason}")
         decompressor = new()
         piece = unread = b""
         while not decompressor.eof:
-            if not request.may_yield and (len(data) > ON_HUB or decoded.tell() > _PIECE or members > 1):
+            if len(data) > budget.input or decoded.tell() > budget.output or members > budget.members:
                 raise WouldYield
             if not unread and len(piece) < _PIECE:
                 unread = data[start : start + _INPUT]

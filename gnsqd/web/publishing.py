@@ -11,7 +11,7 @@ from gnsqd.broker.bounds import OutOfBounds
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Draining, Topic
 from gnsqd.gotext import parse_int
-from gnsqd.hub.cooperative import WouldYield, yield_turn
+from gnsqd.hub.cooperative import WouldYield, stand_in_line
 from gnsqd.log import Logger
 from gnsqd.options import MILLISECOND, Options
 from gnsqd.shared.errors import BrokerError, StorageError
@@ -55,7 +55,7 @@ class Publishing:
         if not request.may_yield and (len(request.body) > _PIECE or binary not in BOOLS):
             raise WouldYield
         topic = self.get_topic(request, parameters)
-        if not request.may_yield and not topic.publishes_at_once(1):
+        if not request.may_yield and not topic.publishes_at_once([request.body]):
             raise WouldYield  # before the body is split, as it would be again
         deferred = self._parse_defer(parameters)
         bodies = self._split_binary(request) if self._is_binary(binary) else self._split_lines(request)
@@ -72,7 +72,7 @@ class Publishing:
         try:
             for start in range(0, len(request.body), _PIECE):
                 if start:
-                    yield_turn()
+                    stand_in_line()
                 decoder.feed(request.body[start : start + _PIECE])
                 bodies = decoder.messages(self._options.max_body_size, self._options.max_msg_size)
                 if bodies is not None:
@@ -87,7 +87,7 @@ class Publishing:
         size = 0
         for line in BytesIO(request.body):
             if size > _PIECE:
-                yield_turn()
+                stand_in_line()
                 size = 0
             size += len(line)
             body = line.removesuffix(b"\n")
@@ -101,7 +101,7 @@ class Publishing:
         return bodies
 
     def _put(self, request: Request, topic: Topic, bodies: list[bytes], deferred: int) -> None:
-        if not request.may_yield and not topic.publishes_at_once(len(bodies)):
+        if not request.may_yield and not topic.publishes_at_once(bodies):
             raise WouldYield
         try:
             topic.publish(bodies, deferred)

@@ -5,7 +5,6 @@ connection with it, without its last chunk; asked for by itself it is an error t
 """
 
 from binascii import b2a_base64
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +19,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.gotext import dumps, parse_duration, parse_int
-from gnsqd.hub.cooperative import yield_turn
+from gnsqd.hub.cooperative import stand_in_line
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.stream import StreamError
@@ -51,7 +50,6 @@ class Ranges:
         self._log = log
         self._waiting: set[Doorbell] = set()
         self._stopped = False
-        self._line: deque[Doorbell] = deque()  # of readers between two steps
 
     def stop(self) -> None:
         """Ends the waiting of all readers."""
@@ -91,7 +89,7 @@ class Ranges:
         if seconds and log.next <= number < end:
             with _reading(channel):
                 self._wait(log, number, seconds)
-                self._stand_in_line()  # with all who waited for the same message
+                stand_in_line()  # with all who waited for the same message
             if topic.exiting:
                 self._registry.get_existing_topic(topic.name)
         steps = self._steps(partial(_read, log, queue=queue), number, min(end, log.next), max_bytes, step, encode)
@@ -121,21 +119,7 @@ class Ranges:
             encoded = [encode(payloads)]
             payloads.clear()
             yield encoded.pop()
-            self._stand_in_line()
-
-    def _stand_in_line(self) -> None:
-        """Lets others run, and returns for one reader after the other: a step of each would take too long for others
-        where there are many readers."""
-        bell = Doorbell()
-        self._line.append(bell)
-        try:
-            if self._line[0] is not bell:
-                bell.wait()
-            yield_turn()
-        finally:
-            self._line.remove(bell)
-            if self._line:
-                self._line[0].ring()
+            stand_in_line()
 
     def _parts(
         self, topic: str, channel: Channel | None, beginning: list[bytes], steps: Iterator[bytes]

@@ -1,11 +1,9 @@
 cimport cython
 
 from gnsqd.broker.channel cimport Channel
-from gnsqd.broker.topic cimport Topic
+from gnsqd.broker.topic cimport Topic, is_large
 from gnsqd.wire.client_v2 cimport ClientV2, PubCount
 from gnsqd.wire.codec cimport Command, CommandSpec
-
-cdef Py_ssize_t MAX_PUT
 
 cdef class Commands:
     cdef readonly dict table, first_table

@@ -12,7 +12,7 @@ from gevent import sleep
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
-from gnsqd.broker.topic import MAX_PUT, Draining, Topic
+from gnsqd.broker.topic import Draining, Topic, is_large
 from gnsqd.gotext import dumps, quote
 from gnsqd.hub.cooperative import WouldYield
 from gnsqd.log import Level, Logger
@@ -292,7 +292,7 @@ class Commands:
         if topic is None:
             topic = self._new_topic(command)
         bodies = command.bodies
-        if len(bodies) > MAX_PUT and not command.may_yield:
+        if not command.may_yield and is_large(bodies):
             raise WouldYield
         try:
             topic.publish(bodies, command.deferred)

@@ -43,14 +43,14 @@ def test_channel_is_paused_once_and_not_where_it_is_not_idle(gnsqd_factory: Daem
         publish(nsqd, "t", b"1", b"2")
         create(nsqd, "t", "idle")  # has them before it is idle
         wait_for(nsqd, "t", "idle", paused=True)
-        assert actions(nsqd) == [("t:idle", "paused", 2, 0)]
+        eventually(lambda: actions(nsqd) == [("t:idle", "paused", 2, 0)])
         (found,) = re.findall(ROW, nsqd.log())
         assert re.fullmatch(r"[3-9]\d\dms|[1-9][\d.]*s", found[2])
         create(nsqd, "t", "later")
         wait_for(nsqd, "t", "later", paused=True)
-        assert len(actions(nsqd)) == 2
+        eventually(lambda: len(actions(nsqd)) == 2)
         assert counts(nsqd) == [2, 0, 0]
-    eventually(lambda: '{"name":"later","paused":true}' in (nsqd.data_path / "nsqd.dat").read_text())
+        assert '{"name":"later","paused":true}' in (nsqd.data_path / "nsqd.dat").read_text()
 
 
 def test_time_counts_from_the_last_consumer_or_the_unpausing(gnsqd_factory: DaemonFactory) -> None:

@@ -58,13 +58,13 @@ def enforce(topic: Topic) -> None:
     while topic.bounds.enforce():
         pass
     topic.commit()
-    assert not topic.publishes_at_once(1)
+    assert not topic.publishes_at_once([b"x"])
 
 
 def test_without_bounds_nothing_is_there_to_look_after_them(fakes: Build) -> None:
     topic, _ = topic_with(fakes(**DROP), "c")
     topic.commit()
-    assert (topic.bounds, topic.publishes_at_once(1)) == (None, True)
+    assert (topic.bounds, topic.publishes_at_once([b"x"])) == (None, True)
     assert type(topic.queue.memory) is deque
 
 

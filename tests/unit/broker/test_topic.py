@@ -1,12 +1,14 @@
 """A topic whose disk refuses messages, and the turns of its pump; the rest is in behaviour/test_topics_and_channels."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
-from gevent import sleep
+from gevent import joinall, sleep, spawn
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.topic import Topic
+from gnsqd.broker.topic import MAX_PUT, MAX_PUT_BYTES, Topic
+from gnsqd.hub.cooperative import yield_turn
 from gnsqd.observe.stats import e2e_latency
 from gnsqd.queues.backend import Left
 from gnsqd.shared.errors import StorageError
@@ -266,3 +268,21 @@ def test_others_have_turns_while_a_topic_merges_latencies_and_may_change_it_mean
     assert latency is not None
     assert latency.count == 3
     assert len(turns) == 3
+
+
+@pytest.mark.parametrize("bodies", [3 * MAX_PUT * [b"x"], 3 * [bytes(MAX_PUT_BYTES)]], ids=["many", "long"])
+def test_others_run_between_the_parts_of_any_two_large_batches(fakes: Build, bodies: list[bytes]) -> None:
+    topic = new_topic(fakes(mem_queue_size=20 * len(bodies)))
+    counts: list[int] = []
+
+    def look() -> None:
+        while True:
+            counts.append(topic.message_count)
+            yield_turn()
+
+    looking = spawn(look)
+    joinall([spawn(topic.publish, bodies) for _ in range(5)], raise_error=True)
+    looking.kill()
+    parts = {after - before for before, after in pairwise([*counts, topic.message_count])}
+    assert topic.message_count == 5 * len(bodies)
+    assert parts - {0} == {len(bodies) // 3}

@@ -154,7 +154,7 @@ def test_topic_or_channel_that_goes_away_meanwhile_is_not_found(world: World, mo
 @pytest.mark.parametrize("body", [b"x" * (24 << 20), b"x\n" * (1 << 20)], ids=["one line", "many lines"])
 def test_text_is_split_in_linear_time_and_in_turns(world: World, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
     turns: list[None] = []
-    monkeypatch.setattr("gnsqd.web.publishing.yield_turn", lambda: turns.append(None))
+    monkeypatch.setattr("gnsqd.web.publishing.stand_in_line", lambda: turns.append(None))
     world.options.max_msg_size = len(body)
     began = time.thread_time()
     assert world.ask("publishing.mpub", body=body) == "OK"

@@ -17,31 +17,6 @@ def fake_channel(queue: object) -> SimpleNamespace:
     return SimpleNamespace(queue=queue, finish_count=0, readers=0, mark_used=lambda: None)
 
 
-def test_others_run_between_any_two_readers() -> None:
-    nothing: Any = None
-    ranges = Ranges(nothing, nothing)
-    events: list[str] = []
-
-    def read(name: str) -> None:
-        for _ in range(3):
-            ranges._stand_in_line()
-            events.append(name)
-
-    def run() -> None:
-        while True:
-            yield_turn()
-            events.append("")
-
-    other = gevent.spawn(run)
-    readers = [gevent.spawn(read, str(number)) for number in range(5)]
-    gevent.sleep(0)
-    readers.pop(2).kill()
-    gevent.joinall(readers, raise_error=True)
-    other.kill()
-    assert [event for event in events if event] == [*"0134"] * 3
-    assert all(not before or not after for before, after in pairwise(events)), events
-
-
 def test_others_run_between_any_two_readers_that_waited_for_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: Any = None
     ranges = Ranges(nothing, nothing)

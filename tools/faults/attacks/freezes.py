@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from random import Random
 from statistics import median
 from typing import Any
 
@@ -127,6 +128,13 @@ def view_pages(daemon: Daemon, topics: int) -> None:
         assert set(threads.map(lambda _: look_at_page(daemon, "/topics"), range(40))) == {200}
 
 
+def publish_large(daemon: Daemon, clients: int) -> None:
+    """A body of 20,000 messages by each, all at once."""
+    body = Random(1).randbytes(5_000_000)
+    with ThreadPoolExecutor(clients) as threads:
+        list(threads.map(lambda _: post(daemon, "/mpub?topic=t", body), range(clients)))
+
+
 def create_channels(daemon: Daemon, topics: int) -> None:
     """In up to 300 of the topics, eight at a time."""
     with ThreadPoolExecutor(8) as threads:
@@ -193,5 +201,6 @@ ATTACKS = (
         lambda daemon, count: post(daemon, "/mpub?topic=t", b"x\n" * count),
         real=True,
     ),
+    freeze("/mpub, 20 clients, 20,000 lines each", 20, with_channel, publish_large, real=True),
     freeze("registrant leaves, 200,000 topics", 200_000, registrant, lambda _, nsqd: nsqd.close(), *EMBEDDED),
 )
