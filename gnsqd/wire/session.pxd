@@ -27,7 +27,7 @@ cdef class Session:
     cpdef bint take(self, bytes data) except -1
     @cython.locals(client=ClientV2)
     cdef _note_answered(self)
-    @cython.locals(client=ClientV2, topic=Topic, replies=list, uncommitted=dict)
+    @cython.locals(client=ClientV2, topic=Topic, name=str, replies=list, uncommitted=dict)
     cpdef commit_and_reply(self)
     cpdef _serve(self)
     @cython.locals(command=Command)

@@ -37,7 +37,7 @@ class Session:
         self._has_executed = False  # commands since the last bytes
         self._turn_end = 0.0  # 0 before the first look at the clock
         self._replies: list[bytes] = []
-        self._uncommitted: dict[Topic, None] = {}
+        self._uncommitted: dict[Topic, str] = {}  # with the name of the first command
 
     def execute(self) -> bool:
         """Executes the commands that are complete, and keeps their answers for `commit_and_reply`. Never yields, unless
@@ -83,7 +83,7 @@ class Session:
             topic = command.topic
             if topic is not None:
                 if not topic.commits_at_once():
-                    self._uncommitted[topic] = None
+                    self._uncommitted.setdefault(topic, command.spec.name)
             elif command.upgrade is not None:
                 return False
             self._command = None
@@ -138,14 +138,14 @@ class Session:
         replies = self._replies
         if self._uncommitted:
             uncommitted, self._uncommitted = self._uncommitted, {}
-            try:
-                for topic in uncommitted:
+            for topic, name in uncommitted.items():
+                try:
                     topic.commit()
-            except StorageError as error:
-                text = f"PUB failed {error}"
-                replies.clear()
-                client.flush([ClientError("E_PUB_FAILED", text).frame])  # a variable would keep the frame
-                raise ClientError("E_PUB_FAILED", text, error) from error
+                except StorageError as error:
+                    code, text = f"E_{name}_FAILED", f"{name} failed {error}"
+                    replies.clear()
+                    client.flush([ClientError(code, text).frame])  # a variable would keep the frame
+                    raise ClientError(code, text, error) from error
         if replies:
             self._replies = []
             client.flush(replies)

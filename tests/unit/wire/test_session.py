@@ -293,17 +293,30 @@ class RefusingStore(Store):
         self.write_ahead = Mock(restored_channels=[], **{"commit.side_effect": StorageError("disk full")})
 
 
-@pytest.mark.parametrize("line", [b"", b"SUB t c\n", b"FIN %b\n"])
-def test_command_behind_a_refused_publish_has_no_effect(serve: Callable[..., Served], line: bytes) -> None:
+MPUB = b"MPUB t\n\0\0\0\x09\0\0\0\1\0\0\0\1x"
+
+
+@pytest.mark.parametrize(
+    ("published", "line", "refused"),
+    [
+        (b"PUB t\n\0\0\0\1x", b"", b"PUB"),
+        (b"PUB t\n\0\0\0\1x" + MPUB, b"SUB t c\n", b"PUB"),
+        (b"DPUB t 0\n\0\0\0\1x", b"SUB t c\n", b"DPUB"),
+        (MPUB, b"FIN %b\n", b"MPUB"),
+    ],
+)
+def test_command_behind_a_refused_publish_has_no_effect(
+    serve: Callable[..., Served], published: bytes, line: bytes, refused: bytes
+) -> None:
     served = serve()
     around, context = served.around, served.around.stores.context
     around.registry.attach(around.environment._replace(open_store=lambda name: RefusingStore(name, context)))
     topic = around.registry.get_topic("t")
     served.client.channel = channel = served.channel(b"y", rdy=1)
     (message,) = channel.take(served.client, 1, MINUTE, 0)
-    served.theirs.sendall(b"PUB t\n\0\0\0\1x" + line.replace(b"%b", message.id))
+    served.theirs.sendall(published + line.replace(b"%b", message.id))
     served.start("IOLoop").join(10)
-    assert served.theirs.recv(100) == frame(FRAME_TYPE_ERROR, b"E_PUB_FAILED PUB failed disk full")
+    assert served.theirs.recv(100) == frame(FRAME_TYPE_ERROR, b"E_%b_FAILED %b failed disk full" % (refused, refused))
     assert (topic.channels, len(channel.in_flight)) == ({}, 1)
 
 
