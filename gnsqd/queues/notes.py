@@ -40,6 +40,8 @@ class QueueNotes:
         self._held: dict[int, tuple[int, int, int]] = {}  # number, attempts and due time; the last of each message
 
     def note_finished_span(self, start: int, end: int) -> None:
+        if start >= end:
+            return
         self.finished.add(start, end)
         for log in self.logs:
             log.add(start, end)

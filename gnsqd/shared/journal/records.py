@@ -95,7 +95,10 @@ class Encoder:
         return HEADER.pack(self._mark, len(payload), crc32(payload, self.salt ^ type), type) + payload
 
     def put(self, first: int, frames: Sequence[bytes], due: int) -> tuple[bytes, bytes]:
-        """Returns the record of messages with numbers from `first` on; in two parts, as a copy of them costs time."""
+        """Returns the record of messages with numbers from `first` on; in two parts, as a copy of them costs time.
+        StorageError if it could not be decoded."""
+        if first <= 0 or not frames:
+            raise StorageError("invalid numbers")
         payload = b"".join([_PUT.pack(first, len(frames), due), *frames])
         return HEADER.pack(self._mark, len(payload), crc32(payload, self.salt ^ PUT), PUT), payload
 
@@ -122,8 +125,12 @@ class Encoder:
         """Returns DELETED of that queue, or COMPLETE behind that many records of the queues."""
         return self.record(type, _NUMBER.pack(number))
 
-    def spans(self, type: int, queue: int, spans: Iterable[tuple[int, int]]) -> bytes:
-        """Returns FINISHED, TAKEN or REWOUND: start and end of each, in any order."""
+    def spans(self, type: int, queue: int, spans: Sequence[tuple[int, int]]) -> bytes:
+        """Returns FINISHED, TAKEN or REWOUND: start and end of each, in any order. StorageError if it could not be
+        decoded."""
+        for start, end in spans:
+            if not 0 <= start < end:
+                raise StorageError("invalid span")
         return self.record(type, _NUMBER.pack(queue) + encode_bounds(chain.from_iterable(spans)))
 
     def held(self, queue: int, entries: Sequence[tuple[int, int, int]]) -> list[bytes]:

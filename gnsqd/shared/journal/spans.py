@@ -226,7 +226,7 @@ class Spans:
         bounds = decode_bounds(data)
         spans = cls()
         for start, end in zip(bounds[::2], bounds[1::2], strict=True):
-            if not 0 <= start < end:
+            if not 0 <= start <= end:  # an older gnsqd has written empty ones
                 raise StorageError("invalid span")
             spans.add(start, end)
         return spans

@@ -1,22 +1,30 @@
 """The log of a topic by number: what may be read while a disk is slow or fails, and of older journals."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from gevent import spawn
 from gevent.event import Event
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from gnsqd.hub.doorbell import Doorbell
+from gnsqd.queues.history import History
 from gnsqd.queues.log_range import LogRange, MessagesDamaged, MessagesGone
 from gnsqd.queues.message import Message
 from gnsqd.shared.errors import StorageError
+from gnsqd.shared.journal import records
 from gnsqd.shared.journal.records import PUT_HEAD, decode_put, split_frames
+from gnsqd.shared.journal.replay import Replay
+from gnsqd.shared.journal.spans import Spans
 from gnsqd.storage.files import sync_files
 from gnsqd.storage.journal.segments import Segments
 from gnsqd.storage.syncer import Syncer
-from unit.broker.fakes import publish, settle
-from unit.queues.test_journaled import Daemon, channel
+from unit.broker.fakes import MINUTE, publish, settle
+from unit.queues.test_journaled import FAR, Daemon, channel, daemons_of
+from unit.storage.journal.test_lost_messages import journal_of
 
 GOLDEN = Path(__file__).parents[2] / "golden/journal"
 
@@ -124,3 +132,86 @@ def test_damage_that_a_channel_has_met_stays_damage(tmp_path: Path, syncer: Sync
     assert range_of(daemon).channel_position(queue) == 2
     with pytest.raises(MessagesDamaged, match="messages 1 to 1 can't be read"):
         range_of(daemon).read(1, 3, 100, queue)
+
+
+Step = tuple[str, int, int]
+KINDS = ["publish", "publish", "defer", "take", "finish", "finish", "requeue", "time out"]
+KINDS += ["advance", "rewind", "empty", "empty topic", "add", "delete", "pause", "retain", "epoch", "snapshot", "kill"]
+steps = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 30), st.integers(0, 30)), max_size=25)
+
+
+@given(steps, st.sampled_from([0, 3, 1000]), st.sampled_from([300, 2000]))
+@example([("publish", 9, 0), ("advance", 0, 0), ("take", 3, 0), ("finish", 0, 0), ("advance", 0, 0)], 1000, 2000)
+def test_every_record_of_whatever_is_done_is_read(steps: list[Step], memory: int, size: int) -> None:
+    with daemons_of({"mem_queue_size": memory, "max_bytes_per_file": size, "retention_bytes": 5000}) as daemons:
+        for step in steps:
+            do(daemons, *step)
+            check_records(daemons[-1])
+
+
+def do(daemons: list[Daemon], what: str, number: int, end: int) -> None:
+    daemon = daemons[-1]
+    topic, there = daemon.topic, range_of(daemon)
+    queue = channel(daemon, f"{number % 2}")
+    flight = list(queue.in_flight)
+    steps: dict[str, Callable[[], object]] = {
+        "publish": lambda: publish(topic, *[b"%d" % number] * (end + 1)),
+        "defer": lambda: publish(topic, b"later", deferred=MINUTE),
+        "take": lambda: daemon.take(queue.name, end + 1),
+        "finish": lambda: flight and queue.finish(daemon.consumer(queue.name), flight[end % len(flight)].id),
+        "requeue": lambda: flight and queue.requeue(daemon.consumer(queue.name), flight[end % len(flight)].id, number),
+        "time out": lambda: queue.process_due(FAR),
+        "advance": lambda: there.advance(queue.queue, min(end, there.channel_position(topic.queue))),
+        "rewind": lambda: History(journal_of(daemon)).rewind(queue.queue, number, end),
+        "empty": queue.empty,
+        "empty topic": topic.queue.empty,
+        "add": lambda: channel(daemon, f"{number}"),
+        "delete": lambda: topic.delete_existing_channel(queue.name),
+        "pause": lambda: topic.pause(number % 2 > 0),
+        "retain": lambda: journal_of(daemon).retention.retain(end * 100, number),
+        "epoch": lambda: there.epoch,
+        "snapshot": lambda: journal_of(daemon)._roll_now(),
+        "kill": lambda: daemons.append(daemon.after_kill()),
+    }
+    steps[what]()
+
+
+def check_records(daemon: Daemon) -> None:
+    """Reads all files of its journal to the last byte, in the way of a start."""
+    daemon.flush()
+    for path in daemon.directory.glob("t.journal.*.dat"):
+        data = path.read_bytes()
+        salt = records.parse_first_line(data)
+        position = records.FIRST_LINE_SIZE
+        assert salt is not None
+        for type, begin, end in records.find_records(data, salt):
+            assert begin == position + records.HEADER.size
+            position = end
+            if type in (records.FINISHED, records.TAKEN, records.REWOUND):
+                queue, spans = records.decode_spans(data[begin:end])
+                assert spans, (type, queue)
+        assert position == len(data)
+    replay = Replay("t", checks=True)
+    replay.read([str(path) for path in sorted(daemon.directory.glob("t.journal.*.dat"))])
+    assert (replay.damages, replay.torn, list(replay.lost)) == ([], None, [])
+
+
+@given(st.lists(st.tuples(st.integers(-2, 9), st.integers(-2, 9)), max_size=3), st.integers(-1, 2), st.integers(0, 2))
+def test_no_record_is_written_that_could_not_be_read(spans: list[tuple[int, int]], first: int, count: int) -> None:
+    encoder = records.Encoder(7)
+    if all(0 <= start < end for start, end in spans):
+        (record,) = records.find_records(bytes(records.FIRST_LINE_SIZE) + encoder.spans(records.FINISHED, 1, spans), 7)
+        expected = Spans()
+        for span in spans:
+            expected.add(*span)
+        data = encoder.spans(records.FINISHED, 1, spans)[records.HEADER.size :]
+        assert record[0] == records.FINISHED
+        assert (list(records.decode_spans(data)[1])) == list(expected)
+    else:
+        with pytest.raises(StorageError, match="invalid span"):
+            encoder.spans(records.FINISHED, 1, spans)
+    if first <= 0 or not count:
+        with pytest.raises(StorageError, match="invalid numbers"):
+            encoder.put(first, [b"frame"] * count, 0)
+    else:
+        assert decode_put(encoder.put(first, [b"frame"] * count, 0)[1]) == (first, count, 0)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsqd.shared.journal import spans as spans_module
-from gnsqd.shared.journal.spans import MAX_BLOCK, Spans
+from gnsqd.shared.journal.spans import MAX_BLOCK, Spans, encode_bounds
 
 bounds = st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted)
 
@@ -81,3 +81,7 @@ def test_a_change_moves_no_more_than_a_block_of_scattered_spans() -> None:
     other.add(10, 7 * MAX_BLOCK - 1)
     assert list(other)[5] == (10, 7 * MAX_BLOCK - 1)
     assert len(other) == 5 + 1 + MAX_BLOCK // 2
+
+
+def test_empty_spans_which_an_older_gnsqd_has_written_are_read() -> None:
+    assert list(Spans.decode(encode_bounds([4, 4, 7, 9]))) == [(7, 9)]
