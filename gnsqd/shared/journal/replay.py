@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import compress, islice
+from sys import maxsize
 from time import monotonic, time_ns
 from typing import NamedTuple, Protocol
 
@@ -61,6 +62,13 @@ class ReplayedQueue:
                 span = range(start, end)
                 for number in span if len(span) <= len(known) else [number for number in known if number in span]:
                     known.pop(number, None)
+
+    def cut(self, end: int) -> None:
+        """Drops what is known of messages from `end` on."""
+        self.finished.remove(end, maxsize)
+        for known in (self.attempts, self.due):
+            for number in [number for number in known if number >= end]:
+                del known[number]
 
 
 class Damage(NamedTuple):
@@ -128,7 +136,7 @@ class Replay:
             if monotonic() - progress >= PROGRESS_SECONDS:
                 progress = monotonic()
                 self._log.info("JOURNAL(%s): %d of %d segments replayed", self._topic, position + 1, len(paths))
-        self._end_snapshot()
+        self._end_segment()
         if self._continued is not None:
             path, size = self._continued.path, self._continued.size
             text = f"the segment that follows is missing, with all messages from number {self.next_number} on"
@@ -150,6 +158,7 @@ class Replay:
         if salt is None:
             self._set_aside(path, len(data), is_last)
             return len(data)
+        self._end_segment()
         self.whole = False
         self._continued = None
         segment = Segment(path, salt, self.next_number)
@@ -353,6 +362,15 @@ class Replay:
             self._snapshot_damaged = True
             self._end_snapshot()
 
+    def _end_segment(self) -> None:
+        """Drops what is noted of messages whose write a kill prevented: others get their numbers, in a segment that
+        follows. After damage they may have been there."""
+        self._end_snapshot()
+        if not self.damages and self.next_number > self._written_end:
+            self.next_number = self._written_end
+            for state in self.queues.values():
+                state.cut(self.next_number)
+
     def _end_snapshot(self) -> None:
         """Ends a snapshot that is not whole: at the end of the journal its write was never finished, so it is as if
         there was none, because what is before it is all there. Damage in it leaves what can be read of both."""
@@ -397,9 +415,7 @@ class Replay:
                 topic.finished.update(state.finished)
                 for number in [*state.attempts, *state.due]:
                     topic.finished.add(number, number + 1)
-        # From `_written_end` on numbers may have been noted as finished whose messages a kill prevented.
-        end = self.next_number if self.damages else self._written_end
-        suspects = done = self.present.gaps(self._first_number, end)
+        suspects = done = self.present.gaps(self._first_number, self.next_number)
         for state in self.queues.values():
             before = state.finished.copy()
             state.finish(missing)

@@ -17,7 +17,7 @@ from gnsqd.storage.journal import log
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.segments import Segments
 from unit.storage.conftest import OpenTopic
-from unit.storage.journal.topics import failing, frame, read_all
+from unit.storage.journal.topics import failing, frame, notes, read_all
 
 Open = Callable[..., tuple[Journal, QueueNotes, QueueNotes]]
 
@@ -253,6 +253,52 @@ def test_snapshot_that_a_kill_cut_off_counts_for_nothing(open_journal: Open, tmp
     path.write_bytes(data)
     replay = open_journal()[0].replay
     assert (replay.queues[0].finished.floor, replay.queues[1].finished.floor) == (4, 2)
+
+
+@pytest.mark.parametrize("begins_segment", [True, False])
+def test_numbers_of_messages_that_a_kill_prevented_are_given_again(
+    open_journal: Open, tmp_path: Path, begins_segment: bool
+) -> None:
+    """Readers by number see no gap, though queues were noted, in the same write, to be done with them."""
+    journal, topic, channel = open_journal()
+    put(journal, 1, 2, 3)
+    topic.note_finished_span(1, 4)
+    journal.flush()
+    if begins_segment:
+        journal, topic, channel = open_journal()
+    put(journal, 4)
+    put(journal, 5, due=1 << 62)
+    topic.note_finished_span(4, 6)
+    channel.attempts[4] = 2
+    for name in ("t:1", "t:2"):
+        new = notes(name, journal, journal.log.logger)
+        new.finished = topic.finished.copy()
+        new.index = journal.states.add(new)
+    path = segments(tmp_path)[-1]
+    whole = 0 if begins_segment else path.stat().st_size
+    journal.flush()
+    path = segments(tmp_path)[-1]
+    data = path.read_bytes()
+    for size in range(whole, len(data)):
+        path.write_bytes(data[:size])
+        again, topic, channel = open_journal()
+        number = again.log.next_number
+        assert list(read_all(again)) == [*range(1, number)], size
+        assert list(again.replay.lost) == [], size
+        put(again, number)
+        again.flush()
+        for notes_of in (topic, channel):
+            assert number not in notes_of.finished, size
+        newest = segments(tmp_path)[-1]
+        for damages in (0, 3):  # what others once noted of that number must not come back
+            newest.write_bytes(newest.read_bytes().replace(b"t:", b"x:", damages))
+            third = open_journal()[0].replay
+            assert third.next_number == number + 1
+            assert [state.name for state in third.queues.values() if number in state.finished] == [], size
+            assert bool(third.damages) == bool(damages)
+        for later in segments(tmp_path):
+            if later > path:
+                later.unlink()
 
 
 def test_segments_without_messages_do_not_come_back(open_journal: Open, tmp_path: Path) -> None:
