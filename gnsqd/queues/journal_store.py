@@ -28,6 +28,7 @@ from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal.spans import Spans
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.files import sync_directory
 from gnsqd.storage.journal.journal import Journal
 
 IMPORT_BATCH = 1000  # messages
@@ -251,6 +252,8 @@ class JournalStore(Store):
             self._journal.remove()
         self.queue.forget()
         with ExitStack() as steps:  # each, whatever the others raise
+            if self._journal.log.durable:
+                steps.callback(self.context.syncer.run, sync_directory, self.context.options.data_path)
             for name in self._unmoved:
                 steps.callback(self._delete_disk_queue, name)
 

@@ -81,7 +81,9 @@ class API(Record):
         name = required(read_parameters(request), "topic")
         if not is_valid_name(name):
             raise HTTPError(400, "INVALID_TOPIC")
-        self._registry.get_existing_topic(name).queue.empty()
+        topic = self._registry.get_existing_topic(name)
+        topic.queue.empty()
+        topic.commit()
 
     def pause_topic(self, request: Request) -> None:
         self._pause(self._find_topic(request))
@@ -130,10 +132,12 @@ class API(Record):
     def delete_channel(self, request: Request) -> None:
         topic, name = self._find_topic_and_channel_name(request)
         topic.delete_existing_channel(name)
+        topic.commit()
         self._metadata_file.wait()
 
     def empty_channel(self, request: Request) -> None:
         self._find_channel(request).empty()
+        self._find_topic(request).commit()
 
     def pause_channel(self, request: Request) -> None:
         self._pause(self._find_channel(request))

@@ -154,3 +154,25 @@ def test_what_a_failing_disk_may_not_keep_is_never_answered_by_ok(
     faults.set()
     faulty.restart()
     assert set(drain(faulty, "t")) - {b"unsure"} == {b"before", b"after"}
+
+
+def test_what_is_dropped_is_answered_when_a_loss_of_power_does_not_bring_it_back(
+    faults: Faults, faulty: Daemon
+) -> None:
+    create(faulty, "t", "c", "d")
+    publish(faulty, "t", b"1", b"2")
+    wait_for(faulty, "t", "c", depth=2)
+    post(faulty, "/topic/pause?topic=t")
+    publish(faulty, "t", b"3")
+    for path, call, name in (
+        ("/channel/empty?topic=t&channel=c", "fdatasync", "t.journal.*"),
+        ("/topic/empty?topic=t", "fdatasync", "t.journal.*"),
+        ("/channel/delete?topic=t&channel=d", "fdatasync", "t.journal.*"),
+        ("/topic/delete?topic=t", "fsync", faulty.data_path.name),
+    ):
+        faults.set(Rule(call=call, name=name, error="EIO"))
+        assert ask(faulty, f"POST {path}")[0] == 500, path
+        assert faults.hits(), path
+        faults.set()
+        eventually(lambda: ask(faulty, "GET /ping") == (200, "OK"))
+    assert not list(faulty.data_path.glob("t.*"))
