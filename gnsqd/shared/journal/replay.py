@@ -273,7 +273,9 @@ class Replay:
             self.due_times.extend([due] * count)
 
     def _cut(self, first: int) -> None:
-        """Takes messages from `first` on, which the last segment has, out of others."""
+        """Takes messages from `first` on out of all segments but the last, which has those that are still needed."""
+        if self.present.ceiling > first:
+            self.present.remove(first, maxsize)
         at = len(self.segments) - 2
         while at >= 0 and self.segments[at].end > first:
             self.segments[at].cut(first)

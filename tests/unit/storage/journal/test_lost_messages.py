@@ -79,6 +79,23 @@ def test_messages_of_a_missing_segment_are_reported(tmp_path: Path, syncer: Sync
     assert not errors(again), "once"
 
 
+@pytest.mark.parametrize("positions", [(0, 1), (1, 3)])
+def test_messages_of_exchanged_segments_are_reported(
+    tmp_path: Path, syncer: Syncer, positions: tuple[int, int]
+) -> None:
+    """A start counts messages where it meets them last, and none behind these in the segments before."""
+    paths = lay_out(tmp_path / "a", syncer)
+    whole = Daemon(shutil.copytree(tmp_path / "a", tmp_path / "b"), syncer, SMALL).take_all("d")
+    first, second = (paths[position] for position in positions)
+    first.rename(first.with_suffix(".tmp"))
+    second.rename(first)
+    first.with_suffix(".tmp").rename(second)
+    found = damage_found(tmp_path / "a")
+    daemon = Daemon(tmp_path / "a", syncer, SMALL)
+    lost = whole - daemon.take_all("d")
+    assert reported(found) == reported(errors(daemon)) == lost.total() > 0
+
+
 def test_missing_newest_segments_are_reported(tmp_path: Path, syncer: Syncer) -> None:
     paths = lay_out(tmp_path / "a", syncer)
     while len(paths) > 1:
