@@ -127,7 +127,7 @@ def test_daemon_that_exits_is_not_ready_but_works_and_its_drain_cannot_be_switch
         ("create_channel", False, ["get_channel", "wait"]),
         ("delete_topic", False, ["delete", "wait"]),
         ("delete_topic", True, ["wait"]),  # somebody else deletes it
-        ("delete_channel", False, ["delete_existing_channel", "wait"]),
+        ("delete_channel", False, ["delete_existing_channel", "commit", "wait"]),
     ],
 )
 def test_creation_and_deletion_are_written_down_before_they_are_answered(
