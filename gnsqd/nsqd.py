@@ -27,7 +27,7 @@ from gnsqd.health import Health
 from gnsqd.log import Logger
 from gnsqd.net.addresses import join_host_port
 from gnsqd.net.connection import HAS_NATIVE_SOCKETS
-from gnsqd.net.listener import Listener
+from gnsqd.net.listener import Listener, Server, close_servers
 from gnsqd.net.stream import TLS
 from gnsqd.observe.memory import MemoryStats
 from gnsqd.options import TLS_REQUIRED, LookupdOptions, Options, early_checks, expand_prefix, late_checks, refuse
@@ -345,6 +345,8 @@ class NSQD(Daemon):
     def exit(self) -> int:
         """Flushes everything to disk. What fails by a defect does not keep the rest from being done."""
         auth, embedded, admin = self._auth, self._embedded, self._admin
+        servers: list[Server] = [self._tcp_server, *self._http_servers]
+        servers += [] if embedded is None else embedded.servers.values()
         for step in (
             self._health.stop,
             self._service_manager.stopping,
@@ -352,12 +354,11 @@ class NSQD(Daemon):
             # a client may connect again as soon as it is closed, and must be refused
             *(listener.close for listener in self._listeners.values()),
             embedded and embedded.stop_accepting,
-            admin and admin.close,
-            self._tcp_server.close,
+            admin and admin.stop,
             self._debug.stop,
             self._ranges.stop,
-            *(server.close for server in self._http_servers),
-            embedded and embedded.close,
+            partial(close_servers, servers),
+            admin and admin.join,
             self._drain.stop,
             self._bounds_exit.set,
             self._idle.stop,

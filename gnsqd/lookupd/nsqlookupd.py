@@ -8,7 +8,7 @@ from gnsqd.log import Logger
 from gnsqd.lookupd.api import EMBEDDED_ROUTES, LOOKUPD_ROUTES, LookupdAPI
 from gnsqd.lookupd.protocol_v1 import LookupTCPServer
 from gnsqd.lookupd.registration_db import RegistrationDB
-from gnsqd.net.listener import Listener
+from gnsqd.net.listener import Listener, close_servers
 from gnsqd.observe.memory import MemoryStats
 from gnsqd.options import LookupdOptions
 from gnsqd.shared.errors import StartError
@@ -39,38 +39,36 @@ class LookupdServers:
         self._greenlets: list[Greenlet[..., None]] = []
         addresses = {"TCP": options.tcp_address, "HTTP": options.http_address}
         listeners = {kind: Listener(address, tcp_only=True) for kind, address in addresses.items() if address}
-        self._listeners = list(listeners.values())
         self.addresses = [f"{listener.address} ({kind})" for kind, listener in listeners.items()]
         tcp, http = listeners.get("TCP"), listeners.get("HTTP")
         self.http_address = "" if http is None else http.address
-        self._servers: dict[str, LookupTCPServer | HTTPServer] = {}
+        self.servers: dict[str, LookupTCPServer | HTTPServer] = {}
         common = (options, log, supervisor.spawn_for_client)
         if tcp is not None and http is not None:
             tcp.other, http.other = http, tcp
         if tcp is not None:
             server = LookupTCPServer(tcp, 0 if http is None else http.port, self.db, *common)
-            self._servers["lookupdTCPServer"] = server
+            self.servers["lookupdTCPServer"] = server
         if http is not None:
             routes = EMBEDDED_ROUTES if debug is None else LOOKUPD_ROUTES
             router = Router(LookupdAPI(options, self.db, log, debug, provide), options, log, routes)
             limits = (options.http_idle_timeout, options.max_http_connections)
             responder = allow_origins(options.http_allow_origins, router)(router)
-            self._servers["lookupdHTTPServer"] = HTTPServer(http, responder, *limits, *common[1:])
+            self.servers["lookupdHTTPServer"] = HTTPServer(http, responder, *limits, *common[1:])
 
     def start(self) -> None:
         """Begins to accept clients. Never yields."""
-        self._greenlets = [self._spawn(name, server.serve) for name, server in self._servers.items()]
+        self._greenlets = [self._spawn(name, server.serve) for name, server in self.servers.items()]
 
     def stop_accepting(self) -> None:
         """Refuses new clients. Never yields."""
-        for listener in self._listeners:
-            listener.close()
+        for server in self.servers.values():
+            server.listener.close()
 
     def close(self) -> None:
         """Stops accepting, and ends all connections. Yields."""
         self.stop_accepting()
-        for server in self._servers.values():
-            server.close()
+        close_servers(self.servers.values())
         joinall(self._greenlets)
 
 

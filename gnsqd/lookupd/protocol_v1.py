@@ -121,7 +121,7 @@ class ClientV1:
 class LookupTCPServer(Record):
     """Owns the clients of one listener; `http_port` is for answers to IDENTIFY."""
 
-    _listener: Listener
+    listener: Listener
     _http_port: int
     _db: RegistrationDB
     _options: LookupdOptions
@@ -133,14 +133,13 @@ class LookupTCPServer(Record):
 
     def serve(self) -> None:
         """Accepts clients until `close`; raises ListenerBroken if the listener breaks."""
-        self._listener.serve("TCP", self._log, self._spawn_client, self._options.max_tcp_connections)
+        self.listener.serve("TCP", self._log, self._spawn_client, self._options.max_tcp_connections)
 
-    def close(self) -> None:
-        """Stops accepting, ends every connection, and returns when all are gone. Yields."""
-        self._listener.close()
+    def shutdown(self, at_once: bool) -> None:
+        """Ends all clients as `Server` specifies, at once in any case."""
+        self.listener.close()
         for client in list(self._clients):
             client.connection.shutdown()
-        self._listener.join()
 
     def _spawn_client(self, sock: socket.socket, address: str) -> "Greenlet[..., None]":
         client = ClientV1(Connection(sock, address))
@@ -176,7 +175,7 @@ class LookupTCPServer(Record):
         client.flush()
         self._log.error("client(%s) bad protocol magic '%s'", client, shown)
         if magic in HTTP_MAGICS:
-            self._listener.hint(self._log, "TCP", str(client), "HTTP")
+            self.listener.hint(self._log, "TCP", str(client), "HTTP")
         return False
 
     def IOLoop(self, client: ClientV1) -> None:
@@ -238,7 +237,7 @@ class LookupTCPServer(Record):
 
     def _describe(self) -> bytes:
         row: dict[str, object] = {"broadcast_address": self._options.broadcast_address}
-        row |= {"hostname": socket.gethostname(), "http_port": self._http_port, "tcp_port": self._listener.port}
+        row |= {"hostname": socket.gethostname(), "http_port": self._http_port, "tcp_port": self.listener.port}
         return dumps(row | {"version": NSQD_VERSION}).encode()
 
     def _change(self, registrant: Registrant | None, command: str, parameters: list[str]) -> None:

@@ -24,7 +24,7 @@ cdef class Connection:
     cdef bytes _unread, _unsent
     cdef str _local_address, _write_error
     cdef Polling _polling
-    cdef double _timer_at
+    cdef double _last, _timer_at
 
     cpdef feed(self, take)
     cpdef bytes receive(self)
@@ -33,6 +33,8 @@ cdef class Connection:
     cpdef _on_readable(self)
     @cython.locals(data=bytes)
     cdef _take_input(self, bint expired)
+    cpdef check_open(self)
+    cdef _ended(self)
     cdef bytes _receive(self)
     cdef _watch_deadline(self)
     cdef _start_timer(self)

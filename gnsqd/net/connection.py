@@ -5,7 +5,7 @@ armed from one wait to the next and disarms itself when it fires with nobody wai
 that fires at most once per deadline: it checks whether the deadline has moved, and sleeps again.
 
 Two greenlets share a connection, IOLoop (which alone receives) and messagePump; sends take turns. `shutdown` makes
-both fail or see the end, and IOLoop then closes.
+both fail, perhaps after IOLoop has had what had arrived, and IOLoop then closes.
 """
 
 import os
@@ -104,6 +104,7 @@ class Connection:
         self._timer_at = 0.0
         self._take: Any = None  # of `feed`, while it waits
         self._closed = False  # on this side
+        self._last = 0.0  # when what had arrived by then is dropped (monotonic)
         self._sending = BoundedSemaphore(1)
         self._senders = 0  # that have it, or wait for it
         self._write_error = ""
@@ -124,6 +125,7 @@ class Connection:
                 data, self._unread = self._unread, b""
             elif layer is not None and layer.pending:
                 yield_turn()
+                self.check_open()
                 data = self._decode(layer, b"")
             else:
                 more = False if layer is not None and layer.ended else self._wait(take)
@@ -182,6 +184,8 @@ class Connection:
                     raise TimeoutError(f"{self._describe('read')}: i/o timeout")
                 return
             more = bool(data)
+            if self._closed and not data:
+                raise self._ended()
             if data:
                 if layer is not None:
                     data = self._decode(layer, data)
@@ -197,14 +201,23 @@ class Connection:
             self._reader = None
             reader.switch(more)
 
+    def check_open(self) -> None:
+        """Raises OSError after `shutdown`, once the time for what had arrived is over."""
+        if self._closed and monotonic() >= self._last:
+            raise self._ended()
+
+    def _ended(self) -> OSError:
+        self.shutdown()  # nothing that follows from the end is to reach the client
+        return OSError(f"{self._describe('read')}: use of closed network connection")
+
     def _receive(self) -> bytes | None:
         if self._closed:
-            raise OSError(f"{self._describe('read')}: use of closed network connection")
+            self.check_open()
         try:
             received: bytes | None = self._endpoint.receive()
             return received
         except OSError as error:
-            raise self._failed("read", error) from error
+            raise (self._ended() if self._closed else self._failed("read", error)) from error
 
     def _watch_deadline(self) -> None:
         if self.read_deadline and (self._timer is None or self.read_deadline < self._timer_at):
@@ -339,11 +352,13 @@ class Connection:
         network = "unix" if self._socket.family == socket.AF_UNIX else "tcp"
         return f"{what} {network} {self._local_address}->{self.remote_address}"
 
-    def shutdown(self) -> None:
-        """Ends both directions; whoever waits on this connection notices."""
+    def shutdown(self, seconds: float = 0.0) -> None:
+        """Ends both directions; whoever waits on this connection notices. For that many `seconds` at most, `feed` still
+        takes what has arrived, and answers to it are sent unless the client is slow to take what it is sent."""
         self._closed = True
+        self._last = monotonic() + seconds
         with suppress(OSError):  # the client was faster
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RD if seconds and not self.is_sending() else socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._stop_timer()

@@ -11,10 +11,10 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from gevent import Greenlet, get_hub, joinall, sleep
 
@@ -23,6 +23,9 @@ from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.addresses import HIGHEST_PORT, format_address, split_host_port, unix_name
 from gnsqd.shared.errors import NSQError, StartError, reason_of
+
+CLOSE_SECONDS = 1.0  # at exit, for clients to have what is under way
+CUT_SECONDS = 0.25  # and to notice that their connections are gone
 
 _BACKLOG = 4096
 _KEEPALIVE_SECONDS = 15
@@ -39,7 +42,7 @@ class ListenerBroken(NSQError):
 
 
 class Listener:
-    """Owns one listening socket and the greenlets of its clients. `address` may also be the descriptor of another
+    """Owns one listening socket and the `greenlets` of its clients. `address` may also be the descriptor of another
     process's socket, from which it only accepts; `port` is -1 for a unix socket. `other` is the daemon's listener
     of the other protocol, if it has one. Raises StartError."""
 
@@ -55,7 +58,7 @@ class Listener:
         self._next_hint = 0.0
         self._readable = get_hub().loop.io(self._socket.fileno(), _READ)
         self._doorbell = Doorbell()
-        self._greenlets: set[Greenlet[..., None]] = set()
+        self.greenlets: set[Greenlet[..., None]] = set()
         name = self._socket.getsockname()
         self.address = format_address(name)
         self.port = int(name[1]) if isinstance(name, tuple) else -1
@@ -85,7 +88,7 @@ class Listener:
                     where = f"unix {self.address}" if self.port < 0 else f"tcp {self.address}"
                     raise ListenerBroken(f"{call} error - accept {where}: accept4: {reason_of(error)}") from error
             else:
-                if 0 < limit <= len(self._greenlets):
+                if 0 < limit <= len(self.greenlets):
                     accepted.close()
                     if not was_full:
                         log.warn("%s: closing new connections, there are as many as may be", kind)
@@ -93,8 +96,8 @@ class Listener:
                 else:
                     _set_options(accepted)
                     greenlet = spawn(accepted, format_address(peer))
-                    self._greenlets.add(greenlet)
-                    greenlet.rawlink(self._greenlets.discard)
+                    self.greenlets.add(greenlet)
+                    greenlet.rawlink(self.greenlets.discard)
                     was_full = False
                 yield_turn()
         if not self._inherited:
@@ -125,9 +128,23 @@ class Listener:
         self._socket.close()
         self._doorbell.ring()
 
-    def join(self, timeout: float | None = None) -> None:
-        """Waits until all clients are gone, or for `timeout` seconds. Yields."""
-        joinall(list(self._greenlets), timeout)
+
+class Server(Protocol):
+    listener: Listener
+
+    def shutdown(self, at_once: bool) -> None:
+        """Stops accepting, and ends the connections, unless `at_once` when their clients have had what is under way.
+        Never yields."""
+
+
+def close_servers(servers: Iterable[Server]) -> None:
+    """Ends the servers; returns when their clients are gone, at the latest CUT_SECONDS after the last connections have
+    ended. Whatever clients have sent, the rest of an exit does not wait for it any longer. Yields."""
+    servers = list(servers)
+    for at_once, seconds in ((False, CLOSE_SECONDS), (True, CUT_SECONDS)):
+        for server in servers:
+            server.shutdown(at_once)
+        joinall([greenlet for server in servers for greenlet in server.listener.greenlets], seconds)
 
 
 def _set_options(accepted: socket.socket) -> None:

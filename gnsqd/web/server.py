@@ -18,7 +18,7 @@ from gevent import Greenlet, Timeout
 from gnsqd.hub.cooperative import Spawn, WouldYield, yield_turn
 from gnsqd.log import Logger
 from gnsqd.net.connection import Connection
-from gnsqd.net.listener import Listener
+from gnsqd.net.listener import Listener, close_servers
 from gnsqd.net.stream import TLS, StreamError
 from gnsqd.options import SECOND
 from gnsqd.web.http11 import Request, RequestReader
@@ -28,7 +28,6 @@ SLOWEST_BODY = 4096  # bytes in a second
 HANDSHAKE_TIMEOUT = 10.0
 SEND_TIMEOUT = 60.0
 LINGER_SECONDS = 0.5
-CLOSE_SECONDS = 1.0  # for answers under way at exit
 BATCH_BYTES = 16384  # of answers, before others get their turn,
 TURN_SECONDS = 0.004  # or when the requests that are there at once have taken as long
 
@@ -69,7 +68,7 @@ class HTTPServer:
         for_peer: Callable[[str], Responder] | None = None,
         kind: str = "",
     ) -> None:
-        self._listener = listener
+        self.listener = listener
         self._router = router
         self.idle_timeout = idle_timeout
         self._max_connections = max_connections
@@ -84,7 +83,7 @@ class HTTPServer:
 
     def serve(self) -> None:
         """Accepts connections until `close`; raises ListenerBroken if the listener breaks."""
-        self._listener.serve(self._kind, self._log, self._spawn_connection, self._max_connections)
+        self.listener.serve(self._kind, self._log, self._spawn_connection, self._max_connections)
 
     def _spawn_connection(self, sock: socket.socket, remote_address: str) -> "Greenlet[..., None]":
         connection = Connection(sock, remote_address)
@@ -94,18 +93,19 @@ class HTTPServer:
 
     def hint(self, client: str) -> None:
         """Warns of a client that has taken this server for that of NSQ's TCP protocol. Never yields."""
-        self._listener.hint(self._log, self._kind, client, "the TCP protocol")
+        self.listener.hint(self._log, self._kind, client, "the TCP protocol")
+
+    def shutdown(self, at_once: bool) -> None:
+        """Ends the connections as `Server` specifies: a request being answered still gets its answer, unless the client
+        is slow to take it."""
+        self.closed = True
+        self.listener.close()
+        for connection in list(self._connections):
+            if at_once or connection.is_receiving():
+                connection.shutdown()
 
     def close(self) -> None:
-        """Stops accepting, ends the connections, and returns when they are gone; a request being answered still gets
-        its answer, unless the client is slow to take it. Yields."""
-        self.closed = True
-        self._listener.close()
-        for all_of_them in (False, True):
-            for connection in list(self._connections):
-                if all_of_them or connection.is_receiving():
-                    connection.shutdown()
-            self._listener.join(CLOSE_SECONDS)
+        close_servers([self])
 
     def _handle(self, connection: Connection, sock: socket.socket) -> None:
         try:

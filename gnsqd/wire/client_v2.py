@@ -238,10 +238,10 @@ class ClientV2:
             self._flush_timer.close()
             self._flush_timer = None
 
-    def close(self) -> None:
-        """Ends the connection; its greenlets notice and clean up."""
+    def close(self, seconds: float = 0.0) -> None:
+        """Ends the connection as `Connection.shutdown`; its greenlets notice and clean up."""
         self.exiting = True
-        self.connection.shutdown()
+        self.connection.shutdown(seconds)
         self.doorbell.ring()
 
     def stop_tickers(self) -> None:

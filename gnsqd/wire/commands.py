@@ -157,6 +157,8 @@ class Commands:
         try:
             state = self._authenticate(client.remote_ip, tls is not None, common_name, client.auth_secret)
         except AuthError as error:
+            if client.exiting:  # this refusal is not an auth server's
+                client.connection.shutdown()
             self._log.warn("PROTOCOL(V2): [%s] AUTH failed %s", client, error)
             raise
         client.auth_state = state

@@ -200,6 +200,7 @@ class Session:
             self._command = None
             return
         if self._is_turn_over():
+            self.client.connection.check_open()
             yield_turn()
             self._turn_end = monotonic() + TURN_SECONDS
         if command is not None:
@@ -257,7 +258,8 @@ class Session:
             if not client.exiting:
                 self._log.error("PROTOCOL(V2): [%s] messagePump error - %s", client, error)
         finally:
-            client.close()
+            if not client.exiting:
+                client.close()
             self._log.info("PROTOCOL(V2): [%s] exiting messagePump", client)
 
     def _pump(self) -> None:

@@ -17,6 +17,8 @@ from gnsqd.wire.codec import Decoder, frame
 from gnsqd.wire.commands import Commands
 from gnsqd.wire.session import Session
 
+LAST_SECONDS = 0.25  # at exit, for what clients have sent by then
+
 
 class TCPServer:
     """Owns the clients of one listener, by id; `port` is -1 on a unix socket."""
@@ -24,7 +26,7 @@ class TCPServer:
     def __init__(self, listener: Listener, commands: Commands, options: Options, log: Logger, spawn: Spawn) -> None:
         self.clients: dict[int, ClientV2] = {}
         self.port = listener.port
-        self._listener = listener
+        self.listener = listener
         self._commands = commands
         self._options = options
         self._log = log
@@ -37,14 +39,13 @@ class TCPServer:
 
     def serve(self) -> None:
         """Accepts clients until `close`. ListenerBroken if the listener breaks."""
-        self._listener.serve("TCP", self._log, self._spawn_client, self._options.max_tcp_connections)
+        self.listener.serve("TCP", self._log, self._spawn_client, self._options.max_tcp_connections)
 
-    def close(self) -> None:
-        """Stops accepting, ends every connection, and returns when all are gone. Yields."""
-        self._listener.close()
+    def shutdown(self, at_once: bool) -> None:
+        """Ends all clients as `Server` specifies: what has arrived, such as FINs, is executed."""
+        self.listener.close()
         for client in list(self.clients.values()):
-            client.close()
-        self._listener.join()
+            client.close(0.0 if at_once else LAST_SECONDS)
 
     def _spawn_client(self, sock: socket.socket, address: str) -> "Greenlet[..., None]":
         self._last_id += 1
@@ -83,7 +84,7 @@ class TCPServer:
             client.flush([frame(FRAME_TYPE_ERROR, b"E_BAD_PROTOCOL")])
             self._log.error("client(%s) bad protocol magic '%s'", client, shown)
             if magic in HTTP_MAGICS:
-                self._listener.hint(self._log, "TCP", str(client), "HTTP")
+                self.listener.hint(self._log, "TCP", str(client), "HTTP")
         except (OSError, StreamError) as error:
             self._log.error("failed to read protocol version - %s", error)
         return False

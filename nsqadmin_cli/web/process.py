@@ -87,13 +87,18 @@ class PageProcess:
             sleep(pause)
             pause = min(2 * pause, longest)
 
-    def close(self) -> None:
-        """Stop listening, and end the process. Yields."""
+    def stop(self) -> None:
+        """Stop listening, and begin to end the process. Never yields."""
         self._closed = True
         self._listener.close()
         if self._greenlet is not None:
-            self._greenlet.kill()
+            self._greenlet.kill(block=False)
         self._log.info("ADMIN: closing %s", self._listener.address)
+
+    def join(self) -> None:
+        """Wait until the process has ended. Yields."""
+        if self._greenlet is not None:
+            self._greenlet.join()
 
     def _run(self) -> str:
         """Run one process to its end; how it failed, "" if it did not."""

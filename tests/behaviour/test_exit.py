@@ -7,9 +7,16 @@ import os
 import re
 import signal
 import socket
+import ssl
 import struct
+import subprocess
 import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -17,8 +24,9 @@ from kit.certificates import issue
 from kit.daemons import DEADLINE, Address, Daemon, accepted_at_end, address_of, eventually, open_socket, own_command
 from kit.http_api import read_all
 from kit.lookupds import DEV, EmbeddedLookupd
-from kit.nsq_client import Client
+from kit.nsq_client import RESPONSE, Client, Frame, mpub_body, sized, split_frames
 from kit.traffic import DaemonFactory, create, post, publish, wait_for
+from kit.upgraded_client import SNAPPY_BLOCK, SNAPPY_IDENTIFIER, UpgradedClient, best_chunk, tls_client_context
 
 
 def metadata(daemon: Daemon) -> dict[str, bool]:
@@ -168,6 +176,165 @@ def test_slow_reader_of_an_answer_does_not_hold_up_the_exit(gnsqd_factory: Daemo
         client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 2000)
         assert client.recv(1)
         assert daemon.terminate() == 0
+
+
+# What clients do, whatever it is, does not delay the writing of queues.
+
+STOP_SECONDS = 10.0  # that container managers give a daemon before they kill it
+PUBS = 10_000
+WAIT = "GET /topic/messages?topic=kept&from=1000&wait=60s HTTP/1.1\r\nHost: x\r\n\r\n"
+READ = "GET /topic/messages?topic=large HTTP/1.1\r\nHost: x\r\n\r\n"
+STATS = "GET /stats HTTP/1.1\r\nHost: x\r\n\r\n"
+HALF_POST = "POST /pub?topic=half HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nx"
+
+
+def deflate_nops(megabytes: int) -> bytes:
+    """A thousandth of that."""
+    compress = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    plain = b"NOP\n" * 250_000
+    return b"".join(compress.compress(plain) for _ in range(megabytes)) + compress.flush(zlib.Z_SYNC_FLUSH)
+
+
+def snappy_nops() -> bytes:
+    """10 MB, in 500 kB."""
+    return SNAPPY_IDENTIFIER + best_chunk(b"NOP\n" * (SNAPPY_BLOCK // 4)) * 160
+
+
+def consumer(daemon: Daemon) -> Client:
+    client = Client(daemon.tcp_address)
+    client.subscribe("large", "readers")
+    return client
+
+
+def crowd(daemon: Daemon, journal: bool) -> Iterator[tuple[Client, bytes]]:
+    """A hundred clients, and what each is to send now."""
+    upgraded = partial(UpgradedClient, daemon.tcp_address, tls_client_context())
+    http = partial(Client, daemon.http_address, magic=b"")
+    https = address_of(eventually(lambda: re.search(r" HTTPS: listening on (.*)", daemon.log()))[1])
+    large_mpub = b"MPUB many\n" + sized(mpub_body(*[b"x"] * 100_000))
+    deflated, snappied, nops = deflate_nops(40), snappy_nops(), b"NOP\n" * (1 << 18)
+    own = daemon.command == own_command()
+    kinds: list[tuple[int, Callable[[], Client], bytes]] = [
+        (10, partial(upgraded, deflate=True), deflated),
+        (10, partial(upgraded, snappy=True), snappied),
+        (5, partial(upgraded, deflate=True, tls_v1=True), deflated),
+        (5, partial(upgraded, snappy=True, tls_v1=True), snappied),
+        (5, partial(upgraded, tls_v1=True), nops),
+        (10, partial(Client, daemon.tcp_address), nops),
+        (5, partial(Client, daemon.tcp_address), b"PUB many\n\0\0\0\1x" * PUBS),
+        (5, partial(Client, daemon.tcp_address), large_mpub * 4),
+        (5, partial(consumer, daemon), b"RDY 2500\n"),
+        (5, partial(Client, daemon.tcp_address), b"PUB half\n\0\0\0\5x"),
+        (5, partial(Client, daemon.tcp_address, magic=b"  V" if own else b"  V2"), b""),  # nsqd waits for the rest
+        (5, partial(Client, daemon.tcp_address), b"IDENTIFY\n" + sized(b'{"feature_negotiation":true,"tls_v1":true}')),
+        (5, partial(Client, https, magic=b""), b"\x16\3\1"),
+        (5, http, HALF_POST.encode()),
+        (10, http, STATS.encode() * 1000),
+        (5, http, (WAIT if journal else STATS).encode()),
+        (5, http, (READ if journal else STATS).encode()),
+    ]
+    assert sum(count for count, _, _ in kinds) >= 100
+    # All of them connect before one of them begins.
+    yield from [(connect(), data) for count, connect, data in kinds for _ in range(count)]
+
+
+def send_what_is_accepted(client: Client, data: bytes) -> None:
+    client.sock.setblocking(False)
+    with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError):
+        while data:
+            data = data[client.sock.send(data) :]
+
+
+def stop(daemon: Daemon) -> None:
+    """As container managers do. The real daemon may still decode when its queues are written."""
+    daemon.send_signal(signal.SIGTERM)
+    assert daemon.process is not None
+    try:
+        assert daemon.process.wait(STOP_SECONDS) == 0
+    except subprocess.TimeoutExpired:
+        assert daemon.command != own_command()
+        daemon.kill()
+
+
+def check_exit_in_a_crowd(daemon: Daemon, journal: bool = False) -> None:
+    publish(daemon, "kept", *(b"%d" % number for number in range(1000)))
+    publish(daemon, "large", *[bytes(100_000)] * 40)
+    for name in TOPICS:
+        post(daemon, f"/topic/create?topic={name}")
+    with ExitStack() as stack:
+        clients = [(stack.enter_context(client), data) for client, data in crowd(daemon, journal)]
+        publisher = next(client for client, data in clients if data.startswith(b"PUB many"))
+        for client, data in clients:
+            if client is not publisher:
+                send_what_is_accepted(client, data)
+        sender = threading.Thread(target=send_all, args=(publisher.sock, b"PUB many\n\0\0\0\1x" * PUBS))
+        sender.start()
+        assert publisher.response() == b"OK"
+        stop(daemon)
+        acknowledged = 1 + publisher.recv_until_closed().count(Frame(RESPONSE, b"OK").data)
+        sender.join()
+    daemon.restart()
+    depths = {topic["topic_name"]: topic["depth"] for topic in daemon.stats()["topics"]}
+    assert depths["kept"] == 1000
+    assert depths["many"] >= acknowledged
+    assert "half" not in depths or depths["half"] == 0
+    assert daemon.channel_stats("large", "readers")["depth"] == 40
+
+
+def test_compressed_stream_does_not_delay_the_exit(nsqd_factory: DaemonFactory) -> None:
+    daemon = nsqd_factory()
+    publish(daemon, "kept", *[b"x"] * 1000)
+    with UpgradedClient(daemon.tcp_address, deflate=True) as client:
+        client.sock.sendall(deflate_nops(120))
+        assert daemon.http("GET", "/ping")[0] == 200
+        stop(daemon)
+    daemon.restart()
+    assert daemon.stats("kept")["topics"][0]["depth"] == 1000
+
+
+@pytest.mark.slow
+def test_no_client_delays_the_exit(nsqd_factory: DaemonFactory, tls_flags: list[str]) -> None:
+    check_exit_in_a_crowd(nsqd_factory(*tls_flags))
+
+
+@pytest.mark.slow
+def test_no_client_delays_the_exit_of_a_daemon_with_journals(
+    gnsqd_factory: DaemonFactory, tls_flags: list[str]
+) -> None:
+    check_exit_in_a_crowd(gnsqd_factory(*tls_flags, "--durability=process"), journal=True)
+
+
+LAYERS = {
+    "plain": {},
+    "tls": {"tls_v1": True},
+    "snappy": {"snappy": True},
+    "deflate": {"deflate": True},
+    "tls-snappy": {"tls_v1": True, "snappy": True},
+    "tls-deflate": {"tls_v1": True, "deflate": True},
+}
+
+
+@pytest.mark.parametrize("fields", LAYERS.values(), ids=LAYERS)
+def test_commands_that_have_arrived_are_executed_and_answered(
+    gnsqd_factory: DaemonFactory, tls_flags: list[str], fields: dict[str, bool]
+) -> None:
+    """More than is received at once. The real daemon executes as much as its goroutines happen to have read."""
+    daemon = gnsqd_factory(*tls_flags)
+    publish(daemon, "t", *[b"x"] * 10)
+    filling = "".join(Random(1).choices("0123456789abcdef", k=9000)).encode()  # ignored; it hardly compresses
+    upgraded = partial(UpgradedClient, daemon.tcp_address, tls_client_context(), **fields)
+    with upgraded() as consumer, upgraded() as publisher:
+        consumer.subscribe("t", "c", rdy=10)
+        fins = [b"FIN %b %b\n" % (consumer.message().id, filling) for _ in range(10)]
+        daemon.send_signal(signal.SIGSTOP)
+        consumer.send(b"".join(fins))
+        publisher.send(b"PUB t\n" + sized(filling * 10))
+        daemon.send_signal(signal.SIGTERM)
+        daemon.send_signal(signal.SIGCONT)
+        assert split_frames(publisher.recv_until_closed()) == [Frame(RESPONSE, b"OK")]
+        assert consumer.recv_until_closed() == b""
+        assert daemon.wait() == 0
+    assert records(daemon.data_path / "t:c.diskqueue.000000.dat") == [filling * 10]
 
 
 def test_ordinary_channel_of_an_ephemeral_topic_leaves_no_files(gnsqd_factory: DaemonFactory) -> None:

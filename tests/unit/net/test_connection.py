@@ -169,3 +169,50 @@ def test_who_sends_while_the_socket_is_full_comes_after_who_waits(ends: Ends, ha
     receiving.get(timeout=30)
     sent = b"".join(received)
     assert (zlib.decompressobj(-zlib.MAX_WBITS).decompress(sent) if has_layer else sent) == first + b"second"
+
+
+class Bomb(Recorder):
+    """A layer that has ever more."""
+
+    pending = True
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05])
+def test_stream_that_decodes_without_end_ends_with_the_connection(ends: Ends, seconds: float) -> None:
+    connection, theirs = ends
+    connection.push(Bomb())
+    reading = spawn(connection.feed, lambda data: True)
+    theirs.send(b"x")
+    sleep(0.01)
+    assert not reading.ready()
+    connection.shutdown(seconds)
+    with pytest.raises(OSError, match="use of closed network connection$"):
+        reading.get(timeout=30)
+
+
+def test_what_has_arrived_before_a_shutdown_is_taken_and_answered(ends: Ends) -> None:
+    connection, theirs = ends
+    taken = []
+
+    def take(data: bytes) -> bool:
+        taken.append(len(data))
+        return connection.send_at_once([b"%d " % len(data)])
+
+    reading = spawn(connection.feed, take)
+    sleep(0)
+    theirs.sendall(bytes(150_000))
+    connection.shutdown(30)
+    with pytest.raises(OSError, match="use of closed network connection$"):
+        reading.get(timeout=10)
+    assert sum(taken) == 150_000
+    assert sum(map(int, theirs.recv(1000).split())) == 150_000
+    assert theirs.recv(1) == b""
+
+
+def test_client_that_does_not_take_what_it_is_sent_is_shut_down_at_once(ends: Ends) -> None:
+    connection, _ = ends
+    sending = spawn(connection.send, [bytes(4 << 20)])
+    sleep(0)
+    connection.shutdown(30)
+    with pytest.raises(OSError, match="broken pipe$"):
+        sending.get(timeout=10)

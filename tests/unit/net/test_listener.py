@@ -9,10 +9,12 @@ from pathlib import Path
 
 import gevent
 import pytest
+from gevent.event import Event
 
+import gnsqd.net.listener
 from gnsqd.log import Level, Logger
 from gnsqd.net.connection import Connection
-from gnsqd.net.listener import Listener
+from gnsqd.net.listener import Listener, close_servers
 from gnsqd.shared.errors import StartError
 
 
@@ -120,3 +122,27 @@ def test_an_inherited_socket_is_left_to_its_owner_and_given_up_where_that_is_gon
     inherited.close()
     with listening(inherited.address):
         pass
+
+
+class Server:
+    """Notes how it is shut down."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.shutdowns: list[bool] = []
+
+    def shutdown(self, at_once: bool) -> None:
+        self.shutdowns.append(at_once)
+
+
+def test_servers_are_closed_whatever_their_clients_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CLOSE_SECONDS", "CUT_SECONDS"):
+        monkeypatch.setattr(gnsqd.net.listener, name, 0.02)
+    with listening("127.0.0.1:0") as one, listening("127.0.0.1:0") as other:
+        servers = [Server(one), Server(other)]
+        endless = gevent.spawn(Event().wait)
+        other.greenlets.add(endless)
+        close_servers(servers)
+        assert [server.shutdowns for server in servers] == [[False, True]] * 2
+        assert not endless.ready()
+        endless.kill()

@@ -18,10 +18,10 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
 from gnsqd.options import SECOND, Options
 from gnsqd.queues.store import Context, Store
-from gnsqd.shared.errors import StorageError
+from gnsqd.shared.errors import AuthError, StorageError
 from gnsqd.shared.protocol import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE
 from gnsqd.storage.syncer import Syncer
-from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_SUBSCRIBED, ClientV2
+from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_SUBSCRIBED, AuthState, ClientV2
 from gnsqd.wire.codec import frame
 from gnsqd.wire.commands import Authenticate, Commands
 from gnsqd.wire.session import Session
@@ -184,6 +184,44 @@ def test_session_of_a_client_that_failed_is_freed_at_once(serve: Callable[..., S
         assert [each for each in gc.get_objects() if isinstance(each, Session)] == []
     finally:
         gc.enable()
+
+
+def test_commands_at_hand_end_with_the_connection(
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gnsqd.wire.session, "TURN_SECONDS", 1e-6)
+    served = serve()
+    loop = served.start("IOLoop")
+    served.theirs.sendall(b"NOP\n" * 6400)
+    eventually(lambda: served.session.decoder.buffered)
+    served.client.close()
+    loop.join(10)
+    assert loop.dead
+    assert served.session.decoder.buffered
+
+
+def test_half_a_body_is_not_refused_because_the_daemon_exits(serve: Callable[..., Served]) -> None:
+    """A client would take the refusal for one of the message."""
+    served = serve()
+    loop = served.start("IOLoop")
+    served.theirs.sendall(b"PUB t\n\0\0\0\5x")
+    settle()
+    served.client.close(30)
+    loop.join(10)
+    assert served.theirs.recv(100) == b""
+
+
+def test_auth_is_not_refused_because_the_daemon_exits(serve: Callable[..., Served]) -> None:
+    def authenticate(*_: object) -> AuthState:
+        raise AuthError("exiting")
+
+    served = serve(authenticate=authenticate)
+    loop = served.start("IOLoop")
+    settle()
+    served.theirs.sendall(b"AUTH\n\0\0\0\1x")
+    served.client.close(30)
+    loop.join(10)
+    assert served.theirs.recv(100) == b""
 
 
 # In the second case, each FIN comes after the commit of the PUB before it.
