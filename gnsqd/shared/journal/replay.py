@@ -273,7 +273,7 @@ class Replay:
             self.due_times.extend([due] * count)
 
     def _cut(self, first: int) -> None:
-        """Takes messages from `first` on out of all segments but the last, which has those that are still needed."""
+        """Takes messages from `first` on out of all segments but the last, which has what is still needed of them."""
         if self.present.ceiling > first:
             self.present.remove(first, maxsize)
         at = len(self.segments) - 2

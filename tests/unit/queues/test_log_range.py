@@ -153,13 +153,13 @@ def do(daemons: list[Daemon], what: str, number: int, end: int) -> None:
     daemon = daemons[-1]
     topic, there = daemon.topic, range_of(daemon)
     queue = channel(daemon, f"{number % 2}")
-    flight = list(queue.in_flight)
+    ids = [message.id for message in queue.in_flight][end:][:1]
     steps: dict[str, Callable[[], object]] = {
         "publish": lambda: publish(topic, *[b"%d" % number] * (end + 1)),
         "defer": lambda: publish(topic, b"later", deferred=MINUTE),
         "take": lambda: daemon.take(queue.name, end + 1),
-        "finish": lambda: flight and queue.finish(daemon.consumer(queue.name), flight[end % len(flight)].id),
-        "requeue": lambda: flight and queue.requeue(daemon.consumer(queue.name), flight[end % len(flight)].id, number),
+        "finish": lambda: ids and queue.finish_run(daemon.consumer(queue.name), ids),
+        "requeue": lambda: queue.requeue(daemon.consumer(queue.name), ids[0], number) if ids else None,
         "time out": lambda: queue.process_due(FAR),
         "advance": lambda: there.advance(queue.queue, min(end, there.channel_position(topic.queue))),
         "rewind": lambda: History(journal_of(daemon)).rewind(queue.queue, number, end),
