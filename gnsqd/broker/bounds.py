@@ -48,11 +48,22 @@ class Bounds:
         self._max_bytes = options.max_topic_bytes
         self._drops = options.overflow_policy == "drop-oldest"
         self._trims = options.overflow_policy != "reject"
+        self._coming_count = self._coming_size = 0  # of messages that were admitted, and are not yet put
 
     def admit(self, bodies: list[bytes]) -> None:
-        """Raises OutOfBounds if the queues cannot take messages of all these bodies."""
+        """Raises OutOfBounds if the queues cannot take messages of all these bodies; otherwise there is room for them
+        until `note_put` of each, as others publish in between."""
         count = len(bodies)
-        size = sum(map(len, bodies)) + OVERHEAD * count
+        self._check(count, self._coming_size + _disk_size(bodies))
+        self._coming_count += count
+        self._coming_size += _disk_size(bodies)
+
+    def note_put(self, bodies: list[bytes]) -> None:
+        """Reports that admitted messages are queued, or will not be."""
+        self._coming_count -= len(bodies)
+        self._coming_size -= _disk_size(bodies)
+
+    def _check(self, count: int, size: int) -> None:
         if self._disk is not None and self._disk.is_low(size):
             self._reject(count, self._queue, f"less than {self._disk.minimum} bytes of disk are free (--min-free-disk)")
         if self._drops:
@@ -60,7 +71,7 @@ class Bounds:
         # Ephemeral channels have their own bound, mem-queue-size, and drop the rest; of idle ones `trim` may drop it.
         channels = [channel for channel in self._channels.values() if channel.may_refuse and not channel.exiting]
         if self._max_depth:
-            depth = self._queue.count() + count  # the channels will also get these
+            depth = self._queue.count() + self._coming_count + count  # the channels will also get these
             limit = f"would hold more than {self._max_depth} messages (--max-channel-depth)"
             for channel in channels:
                 if depth + channel.queue.count() > self._max_depth:
@@ -137,6 +148,10 @@ class Bounds:
             for queue in queues:
                 queue.backend.wait_synced()
         return dropped
+
+
+def _disk_size(bodies: list[bytes]) -> int:
+    return sum(map(len, bodies)) + OVERHEAD * len(bodies)
 
 
 def _size_of(queue: Queue) -> int:

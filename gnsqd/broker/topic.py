@@ -134,20 +134,25 @@ class Topic:
         if self.bounds is not None:
             self.bounds.admit(bodies)
         first = 0
-        while first < len(bodies):
-            if first:
-                self.commit()
-                stand_in_line()
-            last = first
-            size = 0
-            while last < len(bodies) and last - first < MAX_PUT and size < MAX_PUT_BYTES:
-                size += len(bodies[last])
-                last += 1
-            part = bodies[first:last] if last - first < len(bodies) else bodies
-            self.put_messages(self.new_messages(part, deferred))
-            if self.bounds is not None:
-                self.bounds.trim(2 * len(part))
-            first = last
+        try:
+            while first < len(bodies):
+                if first:
+                    self.commit()
+                    stand_in_line()
+                last = first
+                size = 0
+                while last < len(bodies) and last - first < MAX_PUT and size < MAX_PUT_BYTES:
+                    size += len(bodies[last])
+                    last += 1
+                part = bodies[first:last] if last - first < len(bodies) else bodies
+                self.put_messages(self.new_messages(part, deferred))
+                first = last
+                if self.bounds is not None:
+                    self.bounds.note_put(part)
+                    self.bounds.trim(2 * len(part))
+        finally:
+            if self.bounds is not None and first < len(bodies):
+                self.bounds.note_put(bodies[first:])
 
     def commits_at_once(self) -> bool:
         """True if `commit` has nothing to do."""

@@ -4,12 +4,13 @@ from collections import deque
 from typing import Any
 
 import pytest
+from gevent import joinall, spawn
 from gevent.event import Event
 
 from gnsqd.broker import bounds as bounds_module
 from gnsqd.broker.bounds import Bounds, OutOfBounds, bounds_loop
 from gnsqd.broker.channel import MAX_TAKE, Channel
-from gnsqd.broker.topic import Topic
+from gnsqd.broker.topic import MAX_PUT_BYTES, Topic
 from gnsqd.queues.queue import Queue, WeighedMemory
 from unit.broker.fakes import (
     MINUTE,
@@ -66,6 +67,19 @@ def test_without_bounds_nothing_is_there_to_look_after_them(fakes: Build) -> Non
     topic.commit()
     assert (topic.bounds, topic.publishes_at_once([b"x"])) == (None, True)
     assert type(topic.queue.memory) is deque
+
+
+@pytest.mark.parametrize("bound", [{"max_topic_bytes": 10 << 20}, {"max_channel_depth": 10}], ids=str)
+def test_large_batches_at_once_are_not_beyond_a_bound(fakes: Build, bound: dict[str, int]) -> None:
+    topic, (channel,) = topic_with(fakes(**bound), "c")
+    bodies = 3 * [bytes(MAX_PUT_BYTES)]
+    publishing = [spawn(topic.publish, bodies) for _ in range(5)]
+    joinall(publishing)
+    assert [type(each.exception) for each in publishing] == 3 * [type(None)] + 2 * [OutOfBounds]
+    assert (topic.depth + channel.depth, counts(topic)[0]) == (9, 6)
+    publish(topic, b"x")
+    with pytest.raises(OutOfBounds):
+        topic.publish(bodies)
 
 
 @pytest.mark.parametrize("policy", ["reject", "drop-oldest"])
