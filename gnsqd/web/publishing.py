@@ -11,7 +11,7 @@ from gnsqd.broker.bounds import OutOfBounds
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Draining, Topic
 from gnsqd.gotext import parse_int
-from gnsqd.hub.cooperative import WouldYield, stand_in_line
+from gnsqd.hub.cooperative import Turns, WouldYield, stand_in_line
 from gnsqd.log import Logger
 from gnsqd.options import MILLISECOND, Options
 from gnsqd.shared.errors import BrokerError, StorageError
@@ -68,11 +68,11 @@ class Publishing:
         return BOOLS.get(value, True)
 
     def _split_binary(self, request: Request) -> list[bytes]:
-        decoder = Decoder({})
+        decoder, turns = Decoder({}), Turns(wait=stand_in_line)
         try:
             for start in range(0, len(request.body), _PIECE):
                 if start:
-                    stand_in_line()
+                    turns.give()
                 decoder.feed(request.body[start : start + _PIECE])
                 bodies = decoder.messages(self._options.max_body_size, self._options.max_msg_size)
                 if bodies is not None:
@@ -85,9 +85,10 @@ class Publishing:
         bodies: list[bytes] = []
         longest = self._options.max_msg_size
         size = 0
+        turns = Turns(wait=stand_in_line)
         for line in BytesIO(request.body):
             if size > _PIECE:
-                stand_in_line()
+                turns.give()
                 size = 0
             size += len(line)
             body = line.removesuffix(b"\n")

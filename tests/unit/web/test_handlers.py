@@ -154,12 +154,31 @@ def test_topic_or_channel_that_goes_away_meanwhile_is_not_found(world: World, mo
 @pytest.mark.parametrize("body", [b"x" * (24 << 20), b"x\n" * (1 << 20)], ids=["one line", "many lines"])
 def test_text_is_split_in_linear_time_and_in_turns(world: World, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
     turns: list[None] = []
+    monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
     monkeypatch.setattr("gnsqd.web.publishing.stand_in_line", lambda: turns.append(None))
     world.options.max_msg_size = len(body)
     began = time.thread_time()
     assert world.ask("publishing.mpub", body=body) == "OK"
     assert time.thread_time() - began < 3  # a hundred times what it takes: in quadratic time it would be ten seconds
     assert len(turns) >= min(body.count(b"\n"), len(body) // 65536 - 1)
+
+
+@pytest.mark.parametrize("binary", ["false", "true"])
+def test_a_large_body_that_is_split_within_one_turn_waits_for_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch, binary: str
+) -> None:
+    turns: list[None] = []
+    monkeypatch.setattr("gnsqd.web.publishing.stand_in_line", lambda: turns.append(None))
+    world.options.max_msg_size = world.options.max_body_size = 1 << 20
+    one = b"x" * 99999
+    body = 10 * (one + b"\n")
+    if binary == "true":
+        body = (10).to_bytes(4, "big") + 10 * (len(one).to_bytes(4, "big") + one)
+    for seconds, least, most in ((9.0, 0, 0), (0, 9, 16)):
+        monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", seconds)
+        turns.clear()
+        assert world.ask("publishing.mpub", f"topic=t&binary={binary}", body=body) == "OK"
+        assert least <= len(turns) <= most
 
 
 def test_others_have_turns_between_the_lines_of_stats(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
