@@ -184,8 +184,6 @@ class Connection:
                     raise TimeoutError(f"{self._describe('read')}: i/o timeout")
                 return
             more = bool(data)
-            if self._closed and not data:
-                raise self._ended()
             if data:
                 if layer is not None:
                     data = self._decode(layer, data)
@@ -194,6 +192,8 @@ class Connection:
                         self._watch_deadline()
                         return
                     more = None
+            elif self._closed:
+                raise self._ended()
         except Exception as error:
             self._reader = None
             reader.throw(error)
