@@ -63,7 +63,7 @@ class DiskqueueSettings:
         "how to handle a damaged or missing file: an error, a row with the column `corruption`, or nothing; "
         "after a damaged record, the rest of the file is not read, as with nsqd, except for journals", FAIL)
     max_msg_size: int = option("maxMsgSize", SIZE, READ,
-        "maximum size of a body, nsqd's --max-msg-size; larger bodies are treated as damage, except in journals",
+        "nsqd's --max-msg-size; a larger body is read if valid records, or the end of the file, follow",
         "1048576")
     # fmt: on
 

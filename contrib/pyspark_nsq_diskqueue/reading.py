@@ -13,13 +13,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnsqd.shared.client import FRAME_HEAD
 from gnsqd.shared.directory import DueTimesFile, open_file, read_due_times, read_held
-from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, frame_records, message_key
+from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, frame_records, is_followed, message_key
 from gnsqd.shared.errors import StorageError, reason_of
 from gnsqd.shared.journal.records import (
     FIRST_LINE_SIZE,
@@ -136,9 +137,10 @@ def _read_records(task: FileTask, max_size: int, read_at: ReadAt) -> Iterator[pa
             length = min(max(_CHUNK, needed), task.end - position)
             try:
                 data = read_at(descriptor, length, position)
+                read = partial(read_at, descriptor)
+                edges, needed, wrong = _find_records(data, max_size, position, task.end, read)
             except OSError as error:
                 raise _Damage(position, reason_of(error), task.end - position) from None
-            edges, needed, wrong = _find_records(data, max_size)
             yield from _rows(task, data, edges, position, due_times)
             position += edges[-1]
             if wrong is not None:
@@ -156,9 +158,11 @@ def _read_records(task: FileTask, max_size: int, read_at: ReadAt) -> Iterator[pa
         raise _Damage(task.end, f"EOF, {task.promised - task.end} bytes before where the meta file has the end")
 
 
-def _find_records(data: bytes, max_size: int) -> tuple[list[int], int, int | None]:
-    """Where the whole records in `data` begin, and where the last one ends. There: how many bytes are needed to go on,
-    0 at the end of `data`; and the length of the next record if that cannot be right."""
+def _find_records(
+    data: bytes, max_size: int, position: int, end: int, read: Callable[[int, int], bytes]
+) -> tuple[list[int], int, int | None]:
+    """Where the whole records in `data`, from `position` of a file, begin, and where the last one ends. There: how many
+    bytes are needed to go on, 0 at the end of `data`; and the length of the next record if that cannot be right."""
     unpack_length = LENGTH.unpack_from
     available = len(data)
     edges = [0]
@@ -168,7 +172,7 @@ def _find_records(data: bytes, max_size: int) -> tuple[list[int], int, int | Non
         if begin > available:
             return edges, LENGTH.size, None
         size: int = unpack_length(data, offset)[0]
-        if not MIN_RECORD_SIZE <= size <= max_size:
+        if size < MIN_RECORD_SIZE or (size > max_size and not is_followed(read, position + begin + size, end)):
             return edges, 0, size
         offset = begin + size
         if offset > available:

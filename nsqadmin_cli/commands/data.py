@@ -32,7 +32,7 @@ _QUICKLY_READ = 20_000_000  # bytes
 
 directory_argument = argument(click.Path(exists=True, file_okay=False))
 max_size_option = option(
-    "The --max-msg-size of nsqd, which treats larger messages as damage.",
+    "The --max-msg-size of nsqd, which treats larger messages as damage; gnsqd delivers them.",
     click.IntRange(1),
     default=DEFAULT_MAX_MSG_SIZE,
     metavar="BYTES",

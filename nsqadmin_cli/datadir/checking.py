@@ -191,7 +191,8 @@ class Checker:
                 text += f"; {plural(tally.lost, 'byte')} cannot be read as messages"
             command = self._repair if tally.broken else f"nsqd --max-msg-size={tally.largest}"
             report.needs_repair = report.needs_repair or tally.broken
-            report.add(Severity.DAMAGE, queue.file_name(number), text, command, tally.flaw_position)
+            severity = Severity.DAMAGE if tally.broken else Severity.NOTE
+            report.add(severity, queue.file_name(number), text, command, tally.flaw_position)
 
     def _judge_meta(self, report: QueueReport) -> Iterator[tuple[Severity, str, str]]:
         """Severity, file and text of the problems that a repair corrects."""

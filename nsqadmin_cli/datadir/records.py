@@ -14,10 +14,11 @@ import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from gnsqd.shared.directory import ReadPlan, StoredQueue, make_plan, open_file, read_held
-from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, decode_record, message_key
+from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, decode_record, is_followed, message_key
 from gnsqd.shared.errors import reason_of
 from gnsqd.storage.disk.reader import RecordReader
 from nsqadmin_cli.archive import ArchiveWriter
@@ -37,7 +38,8 @@ _MESSAGE_PATTERN = re.compile(rb"[\x0d-\x38].{9}[0-9a-f]{16}", re.DOTALL)
 
 
 class Record(NamedTuple):
-    """A message. `end` is behind it; `flaw` is the reason if nsqd treats it as damage: `too_large`, or a bad length."""
+    """A message. `end` is behind it; `flaw` is the reason if nsqd treats it as damage: `too_large`, which gnsqd
+    delivers, or a bad length."""
 
     position: int
     end: int
@@ -93,10 +95,11 @@ class DataFile(AbstractContextManager["DataFile"]):
 
     def _pass(self, position: int, length: int) -> Iterator[Record | Gap]:
         """The content at `position`, where nsqd finds damage, up to the next message or the end."""
-        if length > self._max_size and self._is_record(position):
-            end = position + LENGTH.size + length
+        end = position + LENGTH.size + length
+        is_delivered = length > self._max_size and is_followed(partial(os.pread, self._descriptor), end, self.size)
+        if is_delivered or (length > self._max_size and self._is_record(position)):
             flaw = f"a message of {length - MIN_RECORD_SIZE:,} bytes, more than --max-msg-size"
-            yield Record(position, end, self._at(position + LENGTH.size, length), flaw, too_large=True)
+            yield Record(position, end, self._at(position + LENGTH.size, length), flaw, too_large=is_delivered)
             return
         rest = self.size - position
         if length < MIN_RECORD_SIZE or length > self._largest:

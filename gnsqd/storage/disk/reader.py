@@ -10,12 +10,12 @@ not prove it valid then: other records, or the end, must follow it.
 import os
 import re
 from bisect import bisect_right
+from functools import partial
 
-from gnsqd.shared.disk_format import LENGTH
+from gnsqd.shared.disk_format import LENGTH, is_followed
 from gnsqd.shared.errors import StorageError
 
 BUFFER_SIZE = 64 * 1024  # bytes; every queue with a backlog holds one
-FOLLOWERS = 4  # records that must follow a large one; a damaged length leads to that many only by a rare accident
 _ID = re.compile(rb"[0-9a-f]{16}")
 _ID_AT = 14  # in a record
 MAX_JOINED = 16 * 1024  # bytes; beyond that reading them back costs less than copying them again and again
@@ -112,16 +112,8 @@ class RecordReader:
         return 0
 
     def _is_followed(self, pos: int, end: int) -> bool:
-        """Returns True if records, or the end, are at `pos`; raises OSError."""
-        for _ in range(FOLLOWERS):
-            if pos >= end:
-                break
-            length = os.pread(self._descriptor, LENGTH.size, pos)
-            size: int = LENGTH.unpack(length)[0] if len(length) == LENGTH.size else -1
-            if size < self._min_size:
-                return False
-            pos += LENGTH.size + size
-        return pos <= end
+        """Returns what `is_followed` does; raises OSError."""
+        return is_followed(partial(os.pread, self._descriptor), pos, end, self._min_size)
 
     def _fill(self, pos: int, needed: int, end: int) -> None:
         """Fills the buffer with `needed` bytes or more from `pos` on."""

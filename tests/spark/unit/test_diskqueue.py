@@ -13,7 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cli.gnsqadmin import gnsqadmin
 from gnsqd.shared.disk_format import data_file_name, frame_records
+from kit.account import drain
+from kit.traffic import DaemonFactory
 from pyspark_nsq_diskqueue import reading
 from pyspark_nsq_diskqueue.planning import plan
 from pyspark_nsq_diskqueue.reading import CorruptionError
@@ -154,11 +157,35 @@ def test_a_length_that_cannot_be_right_costs_the_rest_of_its_file(directory: Pat
     assert rows[1]["corruption"].startswith(f"invalid message read size ({size}): ")
 
 
-def test_the_largest_message_of_the_option_is_not_damage(directory: Path) -> None:
-    write_file(directory, 0, payload(1, b"x" * 1000), payload(2, b"y" * 1001))
-    with pytest.raises(CorruptionError, match=r"invalid message read size \(1027\)"):
-        read(directory, max_msg_size=1000)
-    assert len(read(directory, max_msg_size=1001)) == 2
+OTHERS = frame_records([payload(number) for number in range(2, 7)])
+DAMAGED = bytes(RECORD)
+BEHIND = {
+    "end": (b"", True),
+    "two": (OTHERS[: 2 * RECORD], True),
+    "five": (OTHERS, True),
+    "four, then damage": (OTHERS[: 4 * RECORD] + DAMAGED, True),
+    "three, then damage": (OTHERS[: 3 * RECORD] + DAMAGED, False),
+    "torn": (OTHERS[: RECORD + 9], False),
+}
+
+
+@pytest.mark.parametrize("daemon_command", ["gnsqd"], indirect=True)
+@pytest.mark.parametrize("behind, is_valid", BEHIND.values(), ids=BEHIND)
+def test_daemon_and_readers_have_one_rule_for_a_message_above_the_limit(
+    directory: Path, nsqd_factory: DaemonFactory, behind: bytes, is_valid: bool
+) -> None:
+    """It was written while --max-msg-size was larger, if other messages follow; otherwise its length is damaged."""
+    size = write_file(directory, 0, payload(0), payload(1, b"y" * 3000), torn=behind)
+    write_meta(directory, 7, 0, 0, 0, size)
+    topic, channel = QUEUE.split(":")
+    metadata = {"topics": [{"name": topic, "paused": False, "channels": [{"name": channel, "paused": False}]}]}
+    (directory / "nsqd.dat").write_text(json.dumps(metadata))
+    read_by_spark = values(read(directory, corruption="skip", max_msg_size=1000))
+    found = json.loads(gnsqadmin("data", "verify", str(directory), "--max-msg-size=1000", "--json").out)["findings"]
+    delivered = drain(nsqd_factory("--max-msg-size=1000", data_path=directory), topic, channel)
+    assert (read_by_spark, len(delivered) > 1) == (delivered, is_valid)
+    [finding] = [finding for finding in found if finding["file"].endswith(".000000.dat")]
+    assert finding["severity"] == ("damage" if DAMAGED in behind or not is_valid else "note")
 
 
 @pytest.mark.parametrize("torn", [frame_records([payload(3)])[:length] for length in (1, 3, 4, 5, RECORD - 1)])
