@@ -261,15 +261,19 @@ class Work:
                 lookupd.act(action, topic, channel)
 
         def at_node(node: Nsqd) -> None:
-            node.act(action, topic, channel)
             share = shares[node.address]
             channels = share.channels if self.operation.with_channels and isinstance(share, TopicStats) else ()
-            for emptied in channels:
+            refused: NodeRefused | None = None
+            for name in (channel, *(emptied.channel_name for emptied in channels)):
                 try:
-                    node.act("empty", topic, emptied.channel_name)
+                    node.act(action, topic, name)
+                except NodeRefused as error:  # the others may free the space that this one lacks
+                    refused = refused or error
                 except UnicodeEncodeError:
                     reason = "answered JSON that is not an nsqd's: no channel can have such a name"
                     raise NodeError(node.program, node.address, reason) from None
+            if refused is not None:
+                raise refused
 
         do_planned(cluster, self.lookupds, at_lookupd)
         shown = cluster.waiting is not None

@@ -151,6 +151,21 @@ def test_what_somebody_else_has_just_deleted_is_not_there() -> None:
     assert [(one["result"], one["error"]) for one in found["nodes"]] == [("absent", None)]
 
 
+def test_channels_are_emptied_though_the_topic_can_not_be() -> None:
+    """They may hold what a full disk lacks space for."""
+    reason = "INTERNAL_ERROR: no space left on device"
+    full, emptied = http_answer(json.dumps({"message": reason}).encode(), "500 X"), http_answer(b"")
+    channels = [fake_nsqd.channel(name, depth=1) for name in "cd"]
+    with answering(stats(*channels), full, emptied, emptied) as node:
+        code, _, err = gnsqadmin("topic", "empty", "t", "--with-channels", "--yes", *at(node))
+    assert (code, err) == (1, f"Error: nsqd at {node.address}: answered HTTP 500 ({reason})\n")
+    assert [request.split()[1] for request in node.requests[1:]] == [
+        b"/topic/empty?topic=t",
+        b"/channel/empty?topic=t&channel=c",
+        b"/channel/empty?topic=t&channel=d",
+    ]
+
+
 def test_a_channel_that_no_node_can_have_is_an_error() -> None:
     """The text of its name has half a character."""
     with answering(stats(fake_nsqd.channel("c\ud800", depth=1)), http_answer(b"")) as liar:
