@@ -1,7 +1,10 @@
 """The bases of everything gnsqd raises on purpose; each layer derives its own from these."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class NSQError(Exception):
@@ -65,3 +68,9 @@ def failing_as_go(operation: str, path: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(path_error(operation, path, error)) from error
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """True if the cause of a StorageError is a full disk, or a quota."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in NO_SPACE

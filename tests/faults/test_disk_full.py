@@ -324,7 +324,7 @@ def test_consumers_drain_such_a_disk_after_a_start(
         client.command(b"\n".join(b"FIN " + message.id for message in received[1:]))
         eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 0)
         bodies = {message.body for message in received}
-        assert not account.publish("PUB", 6000)
+        assert not account.publish("PUB", 15000)
         assert re.search(": (no space left on device|read-only file system)$", account.error)
     restore()
     gets_well(nsqd)

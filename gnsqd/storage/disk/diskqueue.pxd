@@ -16,7 +16,7 @@ cdef class DiskQueue:
     cdef list _peeked_ends
     cdef int _write_descriptor
     cdef set _unsynced_files
-    cdef bint _save_pending, _closed
+    cdef bint _save_pending, _closed, _is_disk_full
 
     cdef bint _readable(self)
     @cython.locals(size=Py_ssize_t, min_size=Py_ssize_t, max_size=Py_ssize_t, first=Py_ssize_t, i=Py_ssize_t, pos=cython.longlong)

@@ -26,7 +26,7 @@ from gevent.event import AsyncResult
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.shared.disk_format import MAX_RECORD_SIZE, MIN_RECORD_SIZE, Meta, frame_records, message_key
-from gnsqd.shared.errors import StorageError, path_error
+from gnsqd.shared.errors import NO_SPACE, StorageError, path_error
 from gnsqd.storage.disk.due_times import DueTimes
 from gnsqd.storage.disk.opening import SHORTAGES, DataFiles, QueueFiles, open_queue
 from gnsqd.storage.disk.reader import RecordReader
@@ -71,6 +71,7 @@ class DiskQueue:
         self._head: dict[tuple[int, int], bytes] = {}  # where `peek_head` was last, and what is there
         self._peeked_ends: list[int] = []  # positions behind the records of the last peek_many
         self._write_descriptor = -1
+        self._is_disk_full = False  # by the last write
         self._unsynced_files: set[int] = set()
         self._saved_pos = self._read_pos  # in the file being read
         self._operations = self._synced_operations = 0
@@ -170,6 +171,7 @@ class DiskQueue:
             return
         written = 0
         failure = None
+        self._is_disk_full = False
         try:
             if self._write_descriptor < 0:
                 self._ensure_meta()
@@ -183,6 +185,10 @@ class DiskQueue:
             if self._reader is not None and self._read_file == self._write_file:
                 self._reader.feed(self._write_pos, records)
         except OSError as error:
+            self._is_disk_full = error.errno in NO_SPACE
+            if self._give_up_read_file():
+                self._append(payloads)
+                return
             ends = [end for end in accumulate([4 + len(payload) for payload in payloads]) if end <= written]
             payloads = payloads[: len(ends)]
             written = ends[-1] if ends else 0
@@ -200,15 +206,22 @@ class DiskQueue:
         if failure is not None:
             raise failure
 
-    def _roll(self) -> None:
-        """Finishes the write file and goes on in the next one."""
+    def _give_up_read_file(self) -> bool:
+        """Deletes the write file if the disk is full and all of it was read; False if not."""
+        if not self._is_disk_full or self._readable() or not self._write_pos:
+            return False
+        self._roll(at_once=True)
+        return True
+
+    def _roll(self, at_once: bool = False) -> None:
+        """Finishes the write file and goes on in the next one; `at_once`: if it was read, its blocks are free then."""
         read_all = not self._readable()
         if self._read_file == self._write_file:
             self._read_end = self._write_pos
         self._set_finished(self._write_file, self._write_pos)
         self._start_write_file(self._write_file + 1)
         if read_all:
-            self._finish_read_file()
+            self._finish_read_file(at_once)
         else:
             self._change_meta()
 
@@ -313,8 +326,9 @@ class DiskQueue:
         elif self._read_file == self._opening.short_file and not self._peeked_ends:
             self.peek_many(1, 1)  # if that was the last record, depth should not promise one more
         self._check_tail()
+        self._give_up_read_file()
 
-    def _finish_read_file(self) -> None:
+    def _finish_read_file(self, at_once: bool = False) -> None:
         """Deletes a finished file that was read, after meta names the next: else a kill would make it look lost."""
         path = self._files.path(self._read_file)
         self._close_reader()
@@ -324,7 +338,10 @@ class DiskQueue:
         self._read_pos = 0
         self._change_meta()
         try:
-            self._syncer.remove(path)
+            if at_once:
+                os.unlink(path)
+            else:
+                self._syncer.remove(path)
         except OSError as error:
             text = path_error("remove", path, error)
             self._log.error("DISKQUEUE(%s) failed to Remove(%s) - %s", self.name, path, text)

@@ -223,6 +223,26 @@ def test_disk_that_fills_at_any_byte_keeps_what_fits(
         assert drain(open_queue(f"q{room}")) == [*bodies[:kept], b"good"]
 
 
+@pytest.mark.parametrize("reads_last", [True, False])
+def test_file_that_was_read_is_deleted_on_a_full_disk(
+    open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads_last: bool
+) -> None:
+    queue = open_queue()
+    queue.put_many([b"1", b"2"])
+    if not reads_last:
+        assert drain(queue) == [b"1", b"2"]
+    with monkeypatch.context() as patch:
+        FullDisk(patch)
+        with pytest.raises(StorageError, match="no space left"):
+            queue.put_many([b"refused"])
+    if reads_last:
+        assert drain(queue) == [b"1", b"2"]
+    assert not (tmp_path / "q.diskqueue.000000.dat").exists()
+    queue.put_many([b"3"])
+    queue.close()
+    assert drain(open_queue()) == [b"3"]
+
+
 def test_short_write_is_continued(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda descriptor, data, pos: pwrite(descriptor, data[:3], pos))
