@@ -19,7 +19,7 @@ cdef class Topic:
     cdef public dict channels
     cdef public long long message_count, message_bytes
     cdef public Queue queue
-    cdef public object bounds, write_ahead
+    cdef public object bounds, refused, write_ahead
     cdef object _environment, _log, _on_last_channel, _pump, _store
     cdef GuidFactory _ids
     cdef bint _started

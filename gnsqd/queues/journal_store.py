@@ -117,6 +117,7 @@ class JournalStore(Store):
                 self._adopted.append(queue)
 
     def delete_channel(self, channel: str) -> None:
+        self._journal.flush()
         name = f"{self.topic}:{channel}"
         with self._moving:
             if name in self._unmoved:
@@ -150,8 +151,23 @@ class JournalStore(Store):
             if failed_before is None:
                 self.log.error("TOPIC(%s) ERROR: failed to write message to journal - %s", self.topic, error)
             raise
-        if failed_before is not None:
+        if failed_before is not None and self._journal.failed is None:
             self.context.set_health(None)
+
+    def take_back(self) -> tuple[list[Message], int]:
+        journal = self._journal
+        first, end = journal.log.unwritten.first, journal.log.next_number
+        if first >= end or journal.log.tail.failed is not None:
+            return [], 0
+        notes = [each for each in journal.states.queues.values() if isinstance(each, QueueNotes)]
+        handed_over = backend_of(self.queue).notes.finished.between(first, end).count()
+        for each in notes:
+            owed = handed_over if each.index else end - first - handed_over
+            if each.logs or backend_of(each.queue).count_from(first) != owed:
+                return [], 0
+        for each in notes:
+            backend_of(each.queue).take_back(first, end)
+        return [Message(frame, 0, 0) for frame in journal.log.take_back()], handed_over
 
     def _import(self, queue: Queue) -> None:
         """Moves messages of a disk queue to the journal. If that fails, the rest is there for the next start."""

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from sys import maxsize
 from time import monotonic_ns, time_ns
 
@@ -220,6 +220,31 @@ class JournalBackend(Backend):
         for number in [number for number in attempts if number < end]:
             del attempts[number]
 
+    def count_from(self, first: int) -> int:
+        """Returns how many of the last messages of its queue, queued or held back, have numbers from `first` on."""
+        queue = self.notes.queue
+        deferred = [] if queue.deferred is None else deferred_of(queue).from_number(first)
+        runs = takewhile(lambda run: run[1] > first, reversed(self._runs))
+        stored = sum(end - max(start, first) for start, end in runs)
+        return stored + len(deferred) + len(_last_from(first, reversed(queue.memory)))
+
+    def take_back(self, first: int, end: int) -> None:
+        """Drops the messages from `first` to `end`, which `count_from` has counted."""
+        queue = self.notes.queue
+        while queue.memory and queue.memory[-1].number >= first:
+            queue.memory.pop()
+        if queue.deferred is not None:
+            for message in deferred_of(queue).from_number(first):
+                queue.deferred.cancel(message.deadline, message)
+        while self._runs and self._runs[-1][1] > first:
+            start, behind = self._runs.pop()
+            self.count -= behind - max(start, first)
+            if start < first:
+                self._runs.append((start, first))
+        self._frames = []
+        self._first_seen = (-1, 0)
+        self.notes.forget_from(first, end)
+
     def drop_older(self, horizon: int) -> int:
         dropped = 0
         while self._runs and dropped < MAX_STEP:
@@ -273,10 +298,9 @@ class JournalBackend(Backend):
         self.journal.flush()
 
     def delete(self) -> None:
-        """Removes the channel from the journal; errors as `empty`."""
+        """Removes the channel from the journal, which is not written yet."""
         self._forget()
         self.journal.states.remove(self.notes)
-        self.journal.flush()
 
     def _forget(self) -> None:
         self._runs.clear()
@@ -349,6 +373,10 @@ class JournalDeferred(Deferred):
             self._by_due = Schedule([message.deadline for message in kept], kept, list)
         self._notes.deferred.drop_before(end)
 
+    def from_number(self, first: int) -> list[Message]:
+        """Returns the last messages that are held back in memory, as far as their numbers are `first` or more."""
+        return _last_from(first, reversed(self._messages.values()))
+
     def find_stored(self, number: int, near: int) -> tuple[int, Message] | None:
         """Finds a message that only the backend has, probably held back until about `near`. StorageError."""
         due = None if number in self._notes.finished else self._notes.deferred.find(number, near)
@@ -379,6 +407,10 @@ class JournalDeferred(Deferred):
         if due:
             text = "JOURNAL(%s): %d deferred messages can't be read and are lost"
             self._log.error(text, self._notes.name, len(due))
+
+
+def _last_from(first: int, messages: Iterable[Message]) -> list[Message]:
+    return [*takewhile(lambda message: message.number >= first, messages)]
 
 
 def journaled_queue(name: str, options: Options, log: Logger, journal: Journal) -> Queue:

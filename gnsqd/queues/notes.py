@@ -51,6 +51,15 @@ class QueueNotes:
         notes.append((start, end))
         self._note()
 
+    def forget_from(self, first: int, end: int) -> None:
+        """Forgets the messages from number `first` to `end`, the last ones: others will get these numbers."""
+        self.finished.remove(first, end)
+        for spans in (self._finished, self._taken):
+            spans[:] = [(start, min(behind, first)) for start, behind in spans if start < first]
+        for number in range(first, end):
+            self._held.pop(number, None)
+            self.attempts.pop(number, None)
+
     def note_taken(self, messages: list[Message]) -> None:
         """Notes that these messages are about to be delivered once more."""
         # A redelivery is noted as a total: spans would merge several into one.

@@ -48,8 +48,12 @@ class WriteAhead(Protocol):
     def start(self) -> None: ...  # all channels that existed are made: messages may move
     def append(self, messages: list[Message]) -> None: ...  # keeps messages before they are queued, all or none
     def commit(self) -> None: ...  # returns when all of it is as durable as the options promise
+    def take_back(self) -> tuple[list[Message], int]:
+        """Drops the messages that `commit` could not keep, if none of them has left the queues; returns them, and how
+        many were handed over to the channels."""
+
     def adopt(self, queue: Queue) -> None: ...  # queues what a disk queue still has for a channel, now complete
-    def delete_channel(self, channel: str) -> None: ...  # removes what disk queues have for a deleted channel
+    def delete_channel(self, channel: str) -> None: ...  # records that it is deleted, and removes its disk queue
 
     def past_queue(self, channel: str, begin: int) -> Queue | None:
         """Returns a queue, not yet in the log, with what can be delivered again from the message with number `begin`

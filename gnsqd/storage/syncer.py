@@ -220,7 +220,7 @@ class GroupCommit:
             while not is_done():
                 error = self.start().get()
                 if error is not None:
-                    raise StorageError(str(error))
+                    raise StorageError(str(error)) from error.__cause__
         finally:
             self._waiting -= 1
 

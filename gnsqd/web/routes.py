@@ -17,7 +17,7 @@ from typing import NamedTuple
 from gnsqd.gotext import dumps, format_duration, quote, unescape
 from gnsqd.hub.cooperative import Turns, WouldYield
 from gnsqd.log import Logger
-from gnsqd.shared.errors import BrokerError, NotFound, NSQError, StorageError
+from gnsqd.shared.errors import BrokerError, NotFound, NSQError, StorageError, is_disk_full, reason_of
 from gnsqd.shared.names import TooMany, is_valid_name
 from gnsqd.shared.record import Record
 from gnsqd.web.http11 import Request, render, render_beginning
@@ -270,7 +270,10 @@ class Router:
             return 400, "INVALID_REQUEST"
         if isinstance(error, BrokerError | StorageError):
             self._log.error("failure in %s - %s", request.path, error)
-            return (503, "EXITING") if isinstance(error, BrokerError) else (500, "INTERNAL_ERROR")
+            if isinstance(error, BrokerError):
+                return 503, "EXITING"
+            reason = f": {reason_of(error.__cause__)}" if error.__cause__ is not None and is_disk_full(error) else ""
+            return 500, f"INTERNAL_ERROR{reason}"
         self._log.error("panic in HTTP handler", stack=format_exc())
         return 500, "INTERNAL_ERROR"
 

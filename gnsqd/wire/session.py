@@ -37,7 +37,8 @@ class Session:
         self._has_executed = False  # commands since the last bytes
         self._turn_end = 0.0  # 0 before the first look at the clock
         self._replies: list[bytes] = []
-        self._uncommitted: dict[Topic, str] = {}  # with the name of the first command
+        # With the name of the first command, and `Topic.refused` then.
+        self._uncommitted: dict[Topic, tuple[str, StorageError | None]] = {}
 
     def execute(self) -> bool:
         """Executes the commands that are complete, and keeps their answers for `commit_and_reply`. Never yields, unless
@@ -83,7 +84,7 @@ class Session:
             topic = command.topic
             if topic is not None:
                 if not topic.commits_at_once():
-                    self._uncommitted.setdefault(topic, command.spec.name)
+                    self._uncommitted.setdefault(topic, (command.spec.name, topic.refused))
             elif command.upgrade is not None:
                 return False
             self._command = None
@@ -138,9 +139,11 @@ class Session:
         replies = self._replies
         if self._uncommitted:
             uncommitted, self._uncommitted = self._uncommitted, {}
-            for topic, name in uncommitted.items():
+            for topic, (name, refused) in uncommitted.items():
                 try:
                     topic.commit()
+                    if topic.refused is not None and topic.refused is not refused:
+                        raise topic.refused
                 except StorageError as error:
                     code, text = f"E_{name}_FAILED", f"{name} failed {error}"
                     replies.clear()

@@ -194,6 +194,11 @@ class Batch:
             self._add(self._frames_first, self._frames, 0)
             self._frames, self._frames_size = [], 0
 
+    def clear_messages(self) -> None:
+        """Drops all messages."""
+        self.puts, self.marks, self.puts_size = [], [], 0
+        self._frames, self._frames_size = [], 0
+
     def _add(self, first: int, frames: Sequence[bytes], due: int) -> None:
         head, payload = self._encoder.put(first, frames, due)
         self.puts.append(head)

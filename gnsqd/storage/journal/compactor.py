@@ -32,6 +32,7 @@ from gnsqd.storage.files import sync_directory, sync_path
 from gnsqd.storage.journal.log import Log
 from gnsqd.storage.journal.open_files import AppendedFile
 from gnsqd.storage.journal.queue_states import QueueStates
+from gnsqd.storage.journal.reserve import Reserve
 from gnsqd.storage.journal.segments import Segments
 
 WRITE_SIZE = 64 * 1024  # bytes that are written at once, at least
@@ -130,6 +131,10 @@ class Retention:
         floors = [queue.finished.floor for queue in self._states.queues.values()]
         return min(*floors, self.begin) if floors else 0
 
+    def are_finished(self, end: int) -> bool:
+        """True if all queues have finished the messages before number `end`."""
+        return min((queue.finished.floor for queue in self._states.queues.values()), default=0) >= end
+
     def live(self, start: int, end: int) -> Iterator[Spans]:
         """Iterates over the messages from `start` to `end` that are kept, in pieces of about PIECE spans. What queues
         finish between two pieces may still be in there; what is not will never be live again."""
@@ -156,8 +161,11 @@ class Compactor:
     """Deletes segments, and copies what is live in others together. `flush(advance)` and `commit()` are the
     journal's."""
 
-    def __init__(self, retention: Retention, flush: Callable[[bool], None], commit: Callable[[], None]) -> None:
+    def __init__(
+        self, retention: Retention, reserve: Reserve, flush: Callable[[bool], None], commit: Callable[[], None]
+    ) -> None:
         self._log = retention.log
+        self._reserve = reserve
         self._retention = retention
         self._flush = flush
         self._commit = commit
@@ -185,7 +193,7 @@ class Compactor:
         floors = self._floors
         while floors and floors[0][0] <= self._log.tail.safe:
             self._floor = floors.popleft()[1]
-        self._log.delete_before(min(self._floor, self._retention.floor()))
+        self._log.delete_before(min(self._floor, self._retention.floor()), at_once=self._reserve.is_needed)
 
     def make_room(self) -> bool:
         """Deletes the oldest segments in which nothing is kept, though that is not written; False if there are none."""

@@ -8,11 +8,12 @@ cdef class Journal:
     cdef public bint closed
     cdef public object replay, states, retention, compactor
     cdef public Log log
-    cdef object _on_dirty, _write_failed
+    cdef object _on_dirty, _write_failed, _reserve
     cdef bint _dirty
 
     cpdef _note_dirty(self)
     cpdef commit(self)
     cpdef flush(self, bint advance=*)
+    cdef bint _flush(self, bint advance) except -1
     @cython.locals(log=Log, batch=Batch)
-    cdef _flush(self, bint advance)
+    cdef _write(self, bint advance)

@@ -14,13 +14,14 @@ from collections.abc import Callable
 
 from gnsqd.log import Logger
 from gnsqd.options import Options
-from gnsqd.shared.errors import StorageError
+from gnsqd.shared.errors import StorageError, is_disk_full
 from gnsqd.shared.journal.records import CONVERTING, VOID, Batch
 from gnsqd.shared.journal.replay import Replay
 from gnsqd.storage.journal.compactor import Compactor, Retention
 from gnsqd.storage.journal.log import Log
 from gnsqd.storage.journal.open_files import OpenFiles
 from gnsqd.storage.journal.queue_states import QueueStates
+from gnsqd.storage.journal.reserve import Reserve
 from gnsqd.storage.syncer import Syncer
 
 
@@ -37,12 +38,14 @@ class Journal:
         syncer: Syncer,
         on_dirty: "Callable[[Journal], None]",
         open_files: OpenFiles,
+        reserve: Reserve,
     ) -> None:
         self.topic = topic
         self.closed = False
         self._on_dirty = on_dirty
         self._dirty = False
         self._write_failed: StorageError | None = None  # the error of the last write
+        self._reserve = reserve
         self.replay = Replay(topic, logger, repairs=True)
         self.replay.read([path for _, path in paths])
         next_segment = max((number for number, _ in paths), default=-1) + 1
@@ -51,7 +54,7 @@ class Journal:
         )
         self.states = QueueStates(self.log.encoder, self.replay.next_queue, open_files, self._note_dirty)
         self.retention = Retention(self.log, self.states, options, self.replay, self.commit)
-        self.compactor = Compactor(self.retention, self.flush, self.commit)
+        self.compactor = Compactor(self.retention, reserve, self.flush, self.commit)
         if not self.log.durable:
             self.log.mark_continued()
 
@@ -102,21 +105,49 @@ class Journal:
             return
         try:
             try:
-                self._flush(advance)
-            except StorageError:
-                self.states.drop_snapshot()  # it may be what the disk has no room for
-                if not self.compactor.make_room():
-                    raise
-                self._flush(advance)  # a full disk has room now, and what the segments went for has to be written
+                is_written = self._flush(advance)
+            except StorageError as error:
+                is_written = self._flush_after_room(advance, error)
         except StorageError as error:
             self.states.drop_snapshot()
             self._write_failed = error
             raise
-        self._write_failed = None
+        if is_written:
+            self._write_failed = None
         if self.states.snapshot is not None:
             self._note_dirty()
 
-    def _flush(self, advance: bool) -> None:
+    def _flush_after_room(self, advance: bool, error: StorageError) -> bool:
+        """Makes room on a full disk for what `_flush` did not write because of `error`, and returns what that returns;
+        StorageError. Messages that somebody needs get what unneeded segments took, everything else also the reserve."""
+        log = self.log
+        is_full = is_disk_full(error)
+        self._reserve.is_needed = self._reserve.is_needed or is_full
+        self.states.drop_snapshot()  # it may be what the disk has no room for
+        has_room = self.compactor.make_room()
+        if log.unwritten.puts and self.retention.are_finished(log.next_number):
+            self.retention.absent.add(log.unwritten.first, log.next_number)
+            log.unwritten.clear_messages()
+            has_room = True
+        while has_room or (is_full and not log.unwritten.puts and self._reserve.give()):
+            has_room = False
+            try:
+                return self._flush(advance)
+            except StorageError as again:
+                self.states.drop_snapshot()
+                error = again
+        raise error
+
+    def _flush(self, advance: bool) -> bool:
+        """Returns False if there was nothing to write."""
+        position = self.log.tail.position
+        has_messages = self.log.unwritten.first < self.log.next_number
+        self._write(advance)
+        if has_messages:
+            self._reserve.is_needed = False
+        return self.log.tail.position > position
+
+    def _write(self, advance: bool) -> None:
         log, states = self.log, self.states
         batch = log.unwritten
         batch.close_record()
@@ -130,7 +161,7 @@ class Journal:
         if snapshot is not None:
             if advance:
                 snapshot.advance()
-        elif (not is_empty and log.is_full(self.retention.floor)) or self.retention.is_aged():
+        elif (not is_empty and log.is_full(self.retention.floor)) or self.retention.is_aged() or self._is_in_the_way():
             states.begin_snapshot(log.next_path).advance()
         head, notes = states.records(snapshot)
         if states.snapshot is not None and states.snapshot.complete:
@@ -145,6 +176,11 @@ class Journal:
             log.write(log.segments.all[-1], log.tail.file, head, notes)
             states.forget_records()
         self.compactor.note_written()
+
+    def _is_in_the_way(self) -> bool:
+        """True if the disk is full, and the last segment has only messages that nobody needs."""
+        last = self.log.segments.all[-1]
+        return self._reserve.is_needed and last.count > 0 and self.retention.floor() >= last.end
 
     def _roll_now(self) -> None:
         """Goes on in a new segment, whatever the snapshot takes."""

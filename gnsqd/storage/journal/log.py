@@ -120,6 +120,17 @@ class Log:
         segment.note_batch(batch, segment.size + len(head), size)
         self.unwritten = Batch(self.encoder)
 
+    def take_back(self) -> list[bytes]:
+        """Drops the messages that are not written, and returns them: the next ones get their numbers."""
+        batch, frames = self.unwritten, []
+        number = first = batch.first
+        while found := batch.read(number, self.next_number)[1]:
+            frames += found
+            number += len(found)
+        batch.clear_messages()
+        self.next_number = first
+        return frames
+
     def append_again(self, lost: list[Puts]) -> None:
         """Has messages that an fsync did not confirm written to a new segment."""
         self.unwritten.prepend(lost)

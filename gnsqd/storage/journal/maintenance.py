@@ -18,6 +18,7 @@ from gnsqd.options import Options
 from gnsqd.shared.disk_format import parse_segment_name
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.journal.open_files import OpenFiles
+from gnsqd.storage.journal.reserve import Reserve
 from gnsqd.storage.syncer import Syncer
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 FLUSH_SECONDS = 0.005
 RETRY_SECONDS = 1.0
 COMPACTION_SECONDS = 1.0
+RESERVED = 64 * 1024  # bytes
 
 
 def find_journals(data_path: str, names: Iterable[str]) -> dict[str, list[tuple[int, str]]]:
@@ -60,6 +62,9 @@ class Journals:
         self._dirty: dict[Journal, None] = {}
         self._failing: dict[Journal, float] = {}  # when to try again
         self._open_files = OpenFiles()
+        self._all: set[Journal] = set()
+        self._look_at = 0.0  # at all of them, while the disk is full (monotonic)
+        self._reserve = Reserve(options.data_path, 0 if options.durability == "none" else RESERVED)
         self._bell = Event()
         self._old: dict[Journal, None] = {}  # to be compacted
         self._old_bell = Event()
@@ -74,7 +79,9 @@ class Journals:
         from gnsqd.storage.journal.journal import Journal  # here, as daemons without --durability do not need it
 
         paths = self._found.pop(topic, [])
-        journal = Journal(topic, self._options, paths, self._log, self._syncer, self._note, self._open_files)
+        together = self._syncer, self._note, self._open_files, self._reserve
+        journal = Journal(topic, self._options, paths, self._log, *together)
+        self._all.add(journal)
         self._note_old(journal)
         return journal
 
@@ -89,11 +96,22 @@ class Journals:
 
     def journal_loop(self) -> None:
         """Flushes what is dirty, until `stop`."""
+        self._reserve.fill()
         while not self._exit.is_set():
-            self._bell.wait(RETRY_SECONDS if self._failing else None)
+            self._bell.wait(RETRY_SECONDS if self._failing or not self._reserve.is_whole else None)
             self._bell.clear()
             sleep(FLUSH_SECONDS)
+            self._look_at_all()
             self.flush_dirty()
+            if not self._reserve.is_whole:
+                self._reserve.fill()
+
+    def _look_at_all(self) -> None:
+        """Has every journal give up what is in the way on a full disk, also if nothing is published to it."""
+        if self._reserve.is_needed and monotonic() >= self._look_at:
+            self._look_at = monotonic() + RETRY_SECONDS
+            self._all = {journal for journal in self._all if not journal.closed}
+            self._dirty |= dict.fromkeys(self._all)
 
     def compaction_loop(self) -> None:
         """Compacts journals one after the other, all that have changed and COMPACTION_SECONDS apart, until `stop`."""
@@ -133,7 +151,7 @@ class Journals:
                 self._log.error("JOURNAL(%s): failed to write - %s", journal.topic, error)
             self._on_error(error)
         else:
-            if failed_before is not None:
+            if failed_before is not None and journal.failed is None and not self._reserve.is_needed:
                 self._on_error(None)
             self._note_old(journal)
 

@@ -112,6 +112,11 @@ def fail(*arguments: object) -> int:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
+def full(*arguments: object) -> int:
+    """The same on a full disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 @contextmanager
 def daemons_of(options: dict[str, Any]) -> Iterator[list[Daemon]]:
     """A list with one daemon, for an example of a property. All that are in the list are gone afterwards."""
@@ -390,7 +395,7 @@ def test_nothing_comes_back_after_failed_fsync(tmp_path: Path, syncer: Syncer, m
 
 
 Step = tuple[str, int]
-OFTEN = ["publish", "publish", "publish", "publish", "defer", "take", "take", "finish", "finish"]
+OFTEN = ["publish", "publish", "publish", "publish", "defer", "refuse", "take", "take", "finish", "finish"]
 SELDOM = ["requeue", "hold", "time out", "empty", "empty topic", "add", "delete", "pause", "kill", "exit"]
 steps = st.lists(st.tuples(st.sampled_from([*OFTEN, *SELDOM]), st.integers(0, 99)), max_size=40)
 
@@ -419,6 +424,8 @@ def run_model(daemons: list[Daemon], steps: list[Step]) -> None:
             topic.publish(bodies, MINUTE if what == "defer" else 0)
             topic.commit()
             waiting.update(bodies)
+        elif what == "refuse":
+            refuse(topic, [b"refused"] * (1 + number % 7))
         elif what == "pause":
             topic.pause(not topic.paused)
         elif what == "add":
@@ -455,6 +462,25 @@ def run_model(daemons: list[Daemon], steps: list[Step]) -> None:
             for unfinished in expected.values():
                 unfinished |= waiting
             waiting.clear()
+
+
+def refuse(topic: Topic, bodies: list[bytes]) -> None:
+    """Publishes on a full disk."""
+
+    def counts() -> list[int]:
+        depths = [topic.depth, topic.message_count, topic.message_bytes]
+        return depths + [count for each in topic.channels.values() for count in (each.depth, each.message_count)]
+
+    def publish() -> None:
+        topic.publish(bodies)
+        topic.commit()
+
+    before = counts()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.pwritev", full)
+        with pytest.raises(StorageError, match="no space left on device"):
+            publish()
+    assert counts() == before
 
 
 def use_channel(

@@ -17,12 +17,13 @@ import gnsqd.wire.session
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
 from gnsqd.options import SECOND, Options
+from gnsqd.queues.message import Message
 from gnsqd.queues.store import Context, Store
 from gnsqd.shared.errors import AuthError, StorageError
 from gnsqd.shared.protocol import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE
 from gnsqd.storage.syncer import Syncer
 from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_SUBSCRIBED, AuthState, ClientV2
-from gnsqd.wire.codec import frame
+from gnsqd.wire.codec import ClientError, frame
 from gnsqd.wire.commands import Authenticate, Commands
 from gnsqd.wire.session import Session
 from kit.daemons import is_readable
@@ -328,7 +329,9 @@ class RefusingStore(Store):
 
     def __init__(self, topic: str, context: Context) -> None:
         super().__init__(topic, context)
-        self.write_ahead = Mock(restored_channels=[], **{"commit.side_effect": StorageError("disk full")})
+        self.write_ahead = Mock(
+            restored_channels=[], **{"commit.side_effect": StorageError("disk full"), "take_back.return_value": ([], 0)}
+        )
 
 
 MPUB = b"MPUB t\n\0\0\0\x09\0\0\0\1\0\0\0\1x"
@@ -356,6 +359,23 @@ def test_command_behind_a_refused_publish_has_no_effect(
     served.start("IOLoop").join(10)
     assert served.theirs.recv(100) == frame(FRAME_TYPE_ERROR, b"E_%b_FAILED %b failed disk full" % (refused, refused))
     assert (topic.channels, len(channel.in_flight)) == ({}, 1)
+
+
+def test_publisher_is_refused_if_the_failure_of_another_took_its_messages_back(serve: Callable[..., Served]) -> None:
+    served = serve()
+    around, context = served.around, served.around.stores.context
+    around.registry.attach(around.environment._replace(open_store=lambda name: RefusingStore(name, context)))
+    topic = around.registry.get_topic("t")
+    write_ahead = topic.write_ahead
+    assert isinstance(write_ahead, Mock)
+    served.session.decoder.feed(b"PUB t\n\0\0\0\1x")
+    served.session.execute()
+    write_ahead.take_back.return_value = ([Message(b"", 0, 0)], 0)
+    with pytest.raises(StorageError):
+        topic.commit()
+    write_ahead.commit.side_effect = None
+    with pytest.raises(ClientError, match="E_PUB_FAILED PUB failed disk full"):
+        served.session.commit_and_reply()
 
 
 def test_commands_are_executed_where_nothing_can_wait_up_to_one_that_does(serve: Callable[..., Served]) -> None:

@@ -1,0 +1,49 @@
+"""A file that holds some space of the disk for the records that free more of it.
+
+On a full disk, a record that messages are dropped or finished has no room, and nor has the new segment that lets an old
+one go. They get the space of this file, bit by bit. Messages do not.
+"""
+
+import os
+from contextlib import suppress
+
+FILE_NAME = "gnsqd.reserve.dat"
+STEP = 16 * 1024  # bytes
+
+
+class Reserve:
+    """Owns the file, of `size` bytes. `is_needed` from when the disk was full until a message is written again."""
+
+    def __init__(self, data_path: str, size: int) -> None:
+        self.is_needed = False
+        self.is_whole = False
+        self._path = os.path.join(data_path, FILE_NAME)
+        self._size = size
+
+    def fill(self) -> None:
+        """Takes the space, as far as the disk has it; without a size, there is no file."""
+        with suppress(OSError):
+            if not self._size:
+                self.is_whole = True
+                os.unlink(self._path)
+                return
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                missing = self._size - os.fstat(descriptor).st_size
+                while missing > 0:
+                    missing -= os.write(descriptor, os.urandom(missing))  # zeros may take no space
+                self.is_whole = True
+            finally:
+                os.close(descriptor)
+
+    def give(self) -> bool:
+        """Frees some of the space; False if there is none."""
+        self.is_whole = False
+        try:
+            if (size := os.stat(self._path).st_size) > STEP:
+                os.truncate(self._path, size - STEP)
+            else:
+                os.unlink(self._path)
+        except OSError:
+            return False
+        return True
