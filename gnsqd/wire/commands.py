@@ -25,7 +25,7 @@ from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, Au
 from gnsqd.wire.codec import MESSAGE_ID_LENGTH, UNKNOWN, ClientError, Command, CommandSpec, frame
 from gnsqd.wire.identify import Identify, IdentifyWithTopology, apply_settings, negotiate, parse_identify
 
-EPHEMERAL_RETRY_SECONDS = 0.1
+DELETION_RETRY_SECONDS = 0.1
 MAX_IDENTIFY = 32768  # bytes of JSON, which are some ms of work; what clients send takes 300
 
 _OK = frame(FRAME_TYPE_RESPONSE, b"OK")
@@ -184,22 +184,21 @@ class Commands:
         return _OK
 
     def _subscribe(self, client: ClientV2, topic_name: str, channel_name: str) -> Channel:
-        # The last client of an ephemeral channel may be leaving right now: then the channel is created again, once.
+        # The topic or the channel may be ending right now: then it is created again, once.
         for last_try in (False, True):
             try:
                 check_limit(topic_name, self._topics, self._options.max_topics, "topics")
                 topic = self._registry.get_topic(topic_name)
-                if not (topic.exiting and topic.ephemeral):
+                if last_try or not topic.exiting:
                     check_limit(channel_name, topic.channels, self._options.max_channels, "channels")
                     channel = topic.get_channel(channel_name)
-                    if not (channel.exiting and channel.ephemeral):
+                    if last_try or not channel.exiting:
                         channel.add_client(client)
-                        return channel
+                        break
             except (BrokerError, StorageError) as error:
                 raise ClientError("E_SUB_FAILED", f"SUB failed {error}", error) from error
-            if not last_try:
-                sleep(EPHEMERAL_RETRY_SECONDS)
-        raise ClientError("E_SUB_FAILED", "SUB failed to deleted topic/channel")
+            sleep(DELETION_RETRY_SECONDS)
+        return channel
 
     def RDY(self, client: ClientV2, command: Command) -> None:
         if client.state == STATE_CLOSING:
