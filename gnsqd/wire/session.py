@@ -172,7 +172,8 @@ class Session:
         try:
             self._serve()
         except (OSError, StreamError, LineTooLong) as error:  # TimeoutError is an OSError
-            failure = f"failed to read command - {error}"
+            what = "send response" if str(error).startswith("write ") else "read command"
+            failure = f"failed to {what} - {error}"
         except ClientError as error:
             failure = str(error)
         finally:

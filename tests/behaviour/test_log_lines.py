@@ -6,6 +6,7 @@ real daemon writes them: what one client's IOLoop says, and the daemon's way fro
 """
 
 import re
+import signal
 import socket
 import struct
 import zlib
@@ -177,6 +178,12 @@ def provoke_errors(nsqd: Daemon) -> None:
         client.subscribe("t", "c")
         client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # so close is a reset
     served(nsqd, count + 4)
+    client = connect(nsqd)
+    nsqd.send_signal(signal.SIGSTOP)
+    client.send(b"PUB t\n\0\0\0\1x")
+    client.reset()  # before it can be answered
+    nsqd.send_signal(signal.SIGCONT)
+    served(nsqd, count + 5)
 
 
 def steer(nsqd: Daemon) -> None:
