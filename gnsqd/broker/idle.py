@@ -64,7 +64,7 @@ class IdleChannels:
         self._exit = Event()
         self._loop: Greenlet[..., None] | None = None
         self._noted = 0  # monotonic ns, when the loop last ran
-        self._done: list[str] = []  # lines for the log
+        self._done: list[tuple[object, ...]] = []  # what is to be logged
 
     def watch(self) -> None:
         """Starts the loop, as a channel has an idle timeout, unless it runs. Never yields."""
@@ -115,8 +115,7 @@ class IdleChannels:
         self._registry.idle_actions[action.policy] += 1
         name = f"{topic.name}:{channel.name}"
         time = format_duration(action.time // MILLISECOND * MILLISECOND)
-        text = f"CHANNEL({name}): {_DONE[action.policy]}, as it had no consumer for {time}"
-        text += f" - depth {channel.depth}, {channel.deferred_count} deferred"
+        done = name, _DONE[action.policy], time, channel.depth, channel.deferred_count
         try:
             if action.policy == "pause":
                 channel.pause()
@@ -125,7 +124,7 @@ class IdleChannels:
                 channel.empty()
             else:
                 topic.delete_existing_channel(channel.name)
-            self._done.append(text)
+            self._done.append(done)
         except StorageError as error:
             self._log.error("CHANNEL(%s): failed to %s it - %s", name, action.policy, error)
 
@@ -133,6 +132,6 @@ class IdleChannels:
         """Logs what was done, once nsqd.dat has it. Yields."""
         with suppress(StorageError):  # the daemon exits
             self._metadata_file.wait()
-        done, self._done = self._done, []
-        for text in done:
-            self._log.warn("%s", text)
+        actions, self._done = self._done, []
+        for done in actions:
+            self._log.warn("CHANNEL(%s): %s, as it had no consumer for %s - depth %d, %d deferred", *done)

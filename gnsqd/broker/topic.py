@@ -37,12 +37,16 @@ class Draining(BrokerError):
     """Publishers are refused, for now at least: the daemon drains."""
 
 
-def is_large(bodies: list[bytes]) -> bool:
+def is_large(count: int, size: int) -> bool:
     """True if these are more messages, or bytes, than are put at once."""
+    return count > MAX_PUT or size > MAX_PUT_BYTES
+
+
+def _size_of(bodies: list[bytes]) -> int:
     size = 0
     for body in bodies:
         size += len(body)
-    return len(bodies) > MAX_PUT or size > MAX_PUT_BYTES
+    return size
 
 
 class Topic:
@@ -128,12 +132,20 @@ class Topic:
     def publish(self, bodies: list[bytes], deferred: int = 0) -> None:
         """Puts new messages; errors as `put_messages`, and Draining or OutOfBounds: nothing is put. May yield if they
         are a large batch."""
-        if is_large(bodies):
+        large = is_large(len(bodies), _size_of(bodies))
+        if large:
             stand_in_line()
         if self.draining:
             raise Draining("draining")
-        if self.bounds is not None:
-            self.bounds.admit(bodies)
+        if large or self.bounds is not None:
+            self._publish_in_parts(bodies, deferred)
+        else:
+            self.put_messages(self.new_messages(bodies, deferred))
+
+    def _publish_in_parts(self, bodies: list[bytes], deferred: int) -> None:
+        bounds = self.bounds
+        if bounds is not None:
+            bounds.admit(bodies)
         first = 0
         try:
             while first < len(bodies):
@@ -145,15 +157,15 @@ class Topic:
                 while last < len(bodies) and last - first < MAX_PUT and size < MAX_PUT_BYTES:
                     size += len(bodies[last])
                     last += 1
-                part = bodies[first:last] if last - first < len(bodies) else bodies
+                part = bodies[first:last]
                 self.put_messages(self.new_messages(part, deferred))
                 first = last
-                if self.bounds is not None:
-                    self.bounds.note_put(part)
-                    self.bounds.trim(2 * len(part))
+                if bounds is not None:
+                    bounds.note_put(part)
+                    bounds.trim(2 * len(part))
         finally:
-            if self.bounds is not None and first < len(bodies):
-                self.bounds.note_put(bodies[first:])
+            if bounds is not None and first < len(bodies):
+                bounds.note_put(bodies[first:])
 
     def commits_at_once(self) -> bool:
         """True if `commit` has nothing to do."""
@@ -162,7 +174,8 @@ class Topic:
     def publishes_at_once(self, bodies: list[bytes]) -> bool:
         """True if `publish` and `commit` have nothing to wait for with these messages."""
         # What the bounds drop from the disk is to be committed.
-        if is_large(bodies) or self.bounds is not None or not self.commits_at_once():
+        large = is_large(len(bodies), _size_of(bodies))
+        if large or self.bounds is not None or not self.commits_at_once():
             return False
         return self.queue.has_room(len(bodies))
 

@@ -15,7 +15,8 @@ BACKGROUND_SECONDS = 0.003  # a turn of what has to keep up with publishers
 FREED_AT_ONCE = 64  # objects
 _ONCE_AROUND = 1e-6
 
-_line: deque[Doorbell] = deque()  # of greenlets between two slices
+Line = deque[Doorbell]  # of greenlets between two slices
+_publishers: Line = deque()
 
 T = TypeVar("T")
 Spawn = Callable[[str, Callable[[], None]], "Greenlet[..., None]"]  # starts a greenlet by its name
@@ -30,19 +31,19 @@ def yield_turn() -> None:
     sleep(_ONCE_AROUND)  # after sleep(0) gevent polls sockets only once in about fifty calls
 
 
-def stand_in_line() -> None:
-    """Lets others run, and returns for one greenlet after the other: a slice of each large body or range would take too
-    long for others where there are many."""
+def stand_in_line(line: Line = _publishers) -> None:
+    """Lets others run, and returns for one greenlet of the line after the other: a slice of each large body, or range,
+    would take too long for others where there are many."""
     bell = Doorbell()
-    _line.append(bell)
+    line.append(bell)
     try:
-        if _line[0] is not bell:
+        if line[0] is not bell:
             bell.wait()
         yield_turn()
     finally:
-        _line.remove(bell)
-        if _line:
-            _line[0].ring()
+        line.remove(bell)
+        if line:
+            line[0].ring()
 
 
 class Turns:

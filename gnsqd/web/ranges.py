@@ -5,6 +5,7 @@ connection with it, without its last chunk; asked for by itself it is an error t
 """
 
 from binascii import b2a_base64
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +20,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.gotext import dumps, parse_duration, parse_int
-from gnsqd.hub.cooperative import stand_in_line
+from gnsqd.hub.cooperative import Line, stand_in_line
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.stream import StreamError
@@ -50,6 +51,7 @@ class Ranges:
         self._log = log
         self._waiting: set[Doorbell] = set()
         self._stopped = False
+        self._line: Line = deque()  # of readers
 
     def stop(self) -> None:
         """Ends the waiting of all readers."""
@@ -89,7 +91,7 @@ class Ranges:
         if seconds and log.next <= number < end:
             with _reading(channel):
                 self._wait(log, number, seconds)
-                stand_in_line()  # with all who waited for the same message
+                stand_in_line(self._line)  # with all who waited for the same message
             if topic.exiting:
                 self._registry.get_existing_topic(topic.name)
         steps = self._steps(partial(_read, log, queue=queue), number, min(end, log.next), max_bytes, step, encode)
@@ -119,7 +121,7 @@ class Ranges:
             encoded = [encode(payloads)]
             payloads.clear()
             yield encoded.pop()
-            stand_in_line()
+            stand_in_line(self._line)
 
     def _parts(
         self, topic: str, channel: Channel | None, beginning: list[bytes], steps: Iterator[bytes]

@@ -293,7 +293,7 @@ class Commands:
         if topic is None:
             topic = self._new_topic(command)
         bodies = command.bodies
-        if not command.may_yield and is_large(bodies):
+        if not command.may_yield and is_large(len(bodies), command.size):
             raise WouldYield
         try:
             topic.publish(bodies, command.deferred)

@@ -131,15 +131,19 @@ def fields(log: str, text: str) -> dict[str, str]:
 
 
 def test_json_lines_have_what_the_text_names(tmp_path: Path) -> None:
-    with Daemon(own_command(), tmp_path / "data", "--log-format=json", "--log-prefix=[node-7] ") as nsqd:
+    flags = "--log-format=json", "--log-prefix=[node-7] ", "--channel-idle-timeout=1ms"
+    with Daemon(own_command(), tmp_path / "data", *flags) as nsqd:
         with Client(nsqd.tcp_address) as client:
             client.subscribe("t", "c")
             local = "{}:{}".format(*client.sock.getsockname())
             client.command(b"BOGUS")
             client.recv_until_closed()
         ask(nsqd, "GET /TOPIC(forged)%0a[127.0.0.1:1]")
+        eventually(lambda: "CHANNEL(t:c): paused" in nsqd.log())
         nsqd.terminate()
         log = nsqd.log()
+    (idle,) = (line for line in objects(log) if line["text"].startswith("CHANNEL(t:c): paused"))
+    assert (idle["level"], idle["topic"], idle["channel"]) == ("WARNING", "t", "c")
     assert fields(log, "TOPIC(t): created") == {"level": "INFO", "topic": "t"}
     assert fields(log, "TOPIC(t): new channel(c)") == {"level": "INFO", "topic": "t", "channel": "c"}
     assert fields(log, f"TCP: new client({local})") == {"level": "INFO", "client": local}
