@@ -20,7 +20,7 @@ cdef class Topic:
     cdef public dict channels
     cdef public long long message_count, message_bytes
     cdef public Queue queue
-    cdef public object bounds, refused, write_ahead
+    cdef public object bounds, write_ahead
     cdef object _environment, _log, _on_last_channel, _pump, _store
     cdef GuidFactory _ids
     cdef bint _started
@@ -32,6 +32,9 @@ cdef class Topic:
     @cython.locals(large=cython.bint)
     cpdef bint publishes_at_once(self, list bodies) except -1
     cpdef commit(self)
+    @cython.locals(messages=list, channel=Channel)
+    cpdef write(self)
+    cpdef wait_synced(self)
     @cython.locals(large=cython.bint)
     cpdef publish(self, list bodies, long long deferred=*)
     @cython.locals(first=Py_ssize_t, last=Py_ssize_t, size=Py_ssize_t, part=list)

@@ -58,7 +58,6 @@ class Topic:
         self.channels: dict[str, Channel] = {}
         self.paused = self.exiting = self.draining = False
         self.message_count = self.message_bytes = 0
-        self.refused: StorageError | None = None  # why messages were taken back the last time
         self._environment = environment
         self._log = environment.log
         self._ids = environment.ids
@@ -180,22 +179,29 @@ class Topic:
         return self.queue.has_room(len(bodies))
 
     def commit(self) -> None:
-        """Returns when all that was put is as durable as the options promise; StorageError if it is not. May yield.
+        """Returns when all that was put is as durable as the options promise; StorageError if it is not. May yield."""
+        self.write()
+        self.wait_synced()
 
-        With messages that cannot be kept, those of others go that are not committed: `refused` is another error then
-        than when they were put."""
+    def write(self) -> None:
+        """Writes what was put, if there is a log; StorageError: it is dropped, unless a consumer has any of it. To be
+        called before anything else runs: what others have put would be dropped too."""
         if self.write_ahead is not None:
             try:
-                self.write_ahead.commit()
-            except StorageError as error:
+                self.write_ahead.write()
+            except StorageError:
                 messages, handed_over = self.write_ahead.take_back()
-                if messages:
-                    self.refused = error
-                    self._count(messages, -1)
-                    for channel in self.channels.values():
-                        if not channel.ephemeral:
-                            channel.message_count -= handed_over
+                self._count(messages, -1)
+                for channel in self.channels.values():
+                    if not channel.ephemeral:
+                        channel.message_count -= handed_over
                 raise
+
+    def wait_synced(self) -> None:
+        """Returns when all that was written is as durable as the options promise; StorageError if it is not. May
+        yield."""
+        if self.write_ahead is not None:
+            self.write_ahead.wait_synced()
         elif self.queue.backend.unsynced:
             self.queue.backend.wait_synced()
 

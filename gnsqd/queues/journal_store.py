@@ -139,8 +139,11 @@ class JournalStore(Store):
             self._report(self._journal.check)
         journal_messages(self._journal, messages)
 
-    def commit(self) -> None:
-        self._report(self._journal.commit)
+    def write(self) -> None:
+        self._report(self._journal.flush)
+
+    def wait_synced(self) -> None:
+        self._report(self._journal.wait_synced)
 
     def _report(self, write: Callable[[], None]) -> None:
         failed_before = self._journal.failed

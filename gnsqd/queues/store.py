@@ -47,9 +47,10 @@ class WriteAhead(Protocol):
     def restored_channels(self) -> list[str]: ...  # the channels that only the log knows so far
     def start(self) -> None: ...  # all channels that existed are made: messages may move
     def append(self, messages: list[Message]) -> None: ...  # keeps messages before they are queued, all or none
-    def commit(self) -> None: ...  # returns when all of it is as durable as the options promise
+    def write(self) -> None: ...  # all of it
+    def wait_synced(self) -> None: ...  # returns when what is written is as durable as the options promise
     def take_back(self) -> tuple[list[Message], int]:
-        """Drops the messages that `commit` could not keep, if none of them has left the queues; returns them, and how
+        """Drops the messages that `write` could not keep, if none of them has left the queues; returns them, and how
         many were handed over to the channels."""
 
     def adopt(self, queue: Queue) -> None: ...  # queues what a disk queue still has for a channel, now complete

@@ -37,8 +37,7 @@ class Session:
         self._has_executed = False  # commands since the last bytes
         self._turn_end = 0.0  # 0 before the first look at the clock
         self._replies: list[bytes] = []
-        # With the name of the first command, and `Topic.refused` then.
-        self._uncommitted: dict[Topic, tuple[str, StorageError | None]] = {}
+        self._uncommitted: dict[Topic, str] = {}  # with the name of the first command
 
     def execute(self) -> bool:
         """Executes the commands that are complete, and keeps their answers for `commit_and_reply`. Never yields, unless
@@ -84,7 +83,7 @@ class Session:
             topic = command.topic
             if topic is not None:
                 if not topic.commits_at_once():
-                    self._uncommitted.setdefault(topic, (command.spec.name, topic.refused))
+                    self._uncommitted.setdefault(topic, command.spec.name)
             elif command.upgrade is not None:
                 return False
             self._command = None
@@ -139,16 +138,24 @@ class Session:
         replies = self._replies
         if self._uncommitted:
             uncommitted, self._uncommitted = self._uncommitted, {}
-            for topic, (name, refused) in uncommitted.items():
+            failed: list[tuple[str, StorageError]] = []
+            for topic, name in uncommitted.items():  # all of them, before anything else runs
                 try:
-                    topic.commit()
-                    if topic.refused is not None and topic.refused is not refused:
-                        raise topic.refused
+                    topic.write()
                 except StorageError as error:
-                    code, text = f"E_{name}_FAILED", f"{name} failed {error}"
-                    replies.clear()
-                    client.flush([ClientError(code, text).frame])  # a variable would keep the frame
-                    raise ClientError(code, text, error) from error
+                    failed.append((name, error))
+            for topic, name in uncommitted.items():
+                try:
+                    if not failed:
+                        topic.wait_synced()
+                except StorageError as error:
+                    failed.append((name, error))
+            if failed:
+                name, cause = failed[0]
+                code, text = f"E_{name}_FAILED", f"{name} failed {cause}"
+                replies.clear()
+                client.flush([ClientError(code, text).frame])  # a variable would keep the frame
+                raise ClientError(code, text, cause) from cause
         if replies:
             self._replies = []
             client.flush(replies)

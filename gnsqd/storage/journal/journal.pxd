@@ -13,6 +13,7 @@ cdef class Journal:
 
     cpdef _note_dirty(self)
     cpdef commit(self)
+    cpdef wait_synced(self)
     cpdef flush(self, bint advance=*)
     cdef bint _flush(self, bint advance) except -1
     @cython.locals(log=Log, batch=Batch)

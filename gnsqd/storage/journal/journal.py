@@ -94,6 +94,10 @@ class Journal:
     def commit(self) -> None:
         """Returns when all that was appended survives what it is to survive; StorageError. May yield."""
         self.flush()
+        self.wait_synced()
+
+    def wait_synced(self) -> None:
+        """Returns when all that was written survives what it is to survive; StorageError. May yield."""
         self.log.tail.synced(self.log.tail.position)
 
     def flush(self, advance: bool = False) -> None:

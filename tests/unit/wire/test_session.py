@@ -5,6 +5,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -18,7 +19,6 @@ import gnsqd.wire.session
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
 from gnsqd.options import SECOND, Options
-from gnsqd.queues.message import Message
 from gnsqd.queues.store import Context, Store
 from gnsqd.shared.errors import AuthError, StorageError
 from gnsqd.shared.protocol import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE
@@ -331,7 +331,7 @@ class RefusingStore(Store):
     def __init__(self, topic: str, context: Context) -> None:
         super().__init__(topic, context)
         self.write_ahead = Mock(
-            restored_channels=[], **{"commit.side_effect": StorageError("disk full"), "take_back.return_value": ([], 0)}
+            restored_channels=[], **{"write.side_effect": StorageError("disk full"), "take_back.return_value": ([], 0)}
         )
 
 
@@ -362,21 +362,28 @@ def test_command_behind_a_refused_publish_has_no_effect(
     assert (topic.channels, len(channel.in_flight)) == ({}, 1)
 
 
-def test_publisher_is_refused_if_the_failure_of_another_took_its_messages_back(serve: Callable[..., Served]) -> None:
+def test_all_topics_are_written_before_a_client_waits_or_is_refused(serve: Callable[..., Served]) -> None:
+    """So a topic that drops what it cannot write drops nothing of another client."""
     served = serve()
     around, context = served.around, served.around.stores.context
     around.registry.attach(around.environment._replace(open_store=lambda name: RefusingStore(name, context)))
-    topic = around.registry.get_topic("t")
-    write_ahead = topic.write_ahead
-    assert isinstance(write_ahead, Mock)
-    served.session.decoder.feed(b"PUB t\n\0\0\0\1x")
+    logs: list[Any] = [around.registry.get_topic(name).write_ahead for name in ("t", "u", "v")]
+    calls: list[str] = []
+    for number, log in enumerate(logs):
+        log.write.side_effect = partial(calls.append, f"write {number}")
+        log.wait_synced.side_effect = partial(calls.append, f"wait {number}")
+    published = b"PUB t\n\0\0\0\1xPUB u\n\0\0\0\1xPUB v\n\0\0\0\1x"
+    served.session.decoder.feed(published)
     served.session.execute()
-    write_ahead.take_back.return_value = ([Message(b"", 0, 0)], 0)
-    with pytest.raises(StorageError):
-        topic.commit()
-    write_ahead.commit.side_effect = None
+    served.session.commit_and_reply()
+    assert calls == ["write 0", "write 1", "write 2", "wait 0", "wait 1", "wait 2"]
+    for log in logs[:2]:
+        log.write.side_effect = StorageError("disk full")
+    served.session.decoder.feed(published)
+    served.session.execute()
     with pytest.raises(ClientError, match="E_PUB_FAILED PUB failed disk full"):
         served.session.commit_and_reply()
+    assert calls[6:] == ["write 2"]
 
 
 def test_commands_are_executed_where_nothing_can_wait_up_to_one_that_does(serve: Callable[..., Served]) -> None:
