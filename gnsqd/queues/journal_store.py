@@ -117,6 +117,8 @@ class JournalStore(Store):
                 self._adopted.append(queue)
 
     def delete_channel(self, channel: str) -> None:
+        if is_ephemeral(channel):
+            return
         self._journal.flush()
         name = f"{self.topic}:{channel}"
         with self._moving:

@@ -394,6 +394,17 @@ def test_nothing_comes_back_after_failed_fsync(tmp_path: Path, syncer: Syncer, m
     assert not again.take_all("c")
 
 
+def test_ephemeral_channel_is_deleted_on_a_full_disk(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = Daemon(tmp_path / "data", syncer, {})
+    daemon.topic.get_channel("a")
+    daemon.topic.get_channel("b#ephemeral")
+    monkeypatch.setattr("os.pwritev", full)
+    daemon.topic.delete_existing_channel("b#ephemeral")
+    assert [*daemon.topic.channels] == ["a"]
+
+
 Step = tuple[str, int]
 OFTEN = ["publish", "publish", "publish", "publish", "defer", "refuse", "take", "take", "finish", "finish"]
 SELDOM = ["requeue", "hold", "time out", "empty", "empty topic", "add", "delete", "pause", "kill", "exit"]
