@@ -9,6 +9,8 @@ from contextlib import suppress
 
 FILE_NAME = "gnsqd.reserve.dat"
 STEP = 16 * 1024  # bytes
+# The file of a link has another owner, and a pipe would stop the daemon.
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Reserve:
@@ -27,7 +29,7 @@ class Reserve:
                 self.is_whole = True
                 os.unlink(self._path)
                 return
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            descriptor = os.open(self._path, _FLAGS, 0o600)
             try:
                 missing = self._size - os.fstat(descriptor).st_size
                 while missing > 0:
@@ -40,7 +42,7 @@ class Reserve:
         """Frees some of the space; False if there is none."""
         self.is_whole = False
         try:
-            if (size := os.stat(self._path).st_size) > STEP:
+            if (size := os.lstat(self._path).st_size) > STEP:
                 os.truncate(self._path, size - STEP)
             else:
                 os.unlink(self._path)
