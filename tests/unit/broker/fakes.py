@@ -30,6 +30,10 @@ from gnsqd.storage.syncer import Syncer
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
 
+# What a topic puts at once; compiled, its own names are C's.
+MAX_PUT = 2048
+MAX_PUT_BYTES = 1 << 20
+
 # Daemons that follow each other here do so within a millisecond, in which factories of their own would repeat ids.
 _ids_of = cache(GuidFactory)
 

@@ -10,9 +10,10 @@ from gevent.event import Event
 from gnsqd.broker import bounds as bounds_module
 from gnsqd.broker.bounds import Bounds, OutOfBounds, bounds_loop
 from gnsqd.broker.channel import MAX_TAKE, Channel
-from gnsqd.broker.topic import MAX_PUT_BYTES, Topic
+from gnsqd.broker.topic import Topic
 from gnsqd.queues.queue import Queue, WeighedMemory
 from unit.broker.fakes import (
+    MAX_PUT_BYTES,
     MINUTE,
     SECOND,
     Build,

@@ -5,8 +5,8 @@ from gevent import sleep, spawn
 
 from gnsqd.broker import drain as drain_module
 from gnsqd.broker.drain import SHOWN, Drain
-from gnsqd.broker.topic import MAX_PUT, Draining
-from unit.broker.fakes import MINUTE, Build, Fakes, eventually, settle
+from gnsqd.broker.topic import Draining
+from unit.broker.fakes import MAX_PUT, MINUTE, Build, Fakes, eventually, settle
 
 
 class Watched(Drain):

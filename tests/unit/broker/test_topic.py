@@ -7,12 +7,14 @@ import pytest
 from gevent import joinall, sleep, spawn
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.topic import MAX_PUT, MAX_PUT_BYTES, Topic
+from gnsqd.broker.topic import Topic
 from gnsqd.hub.cooperative import yield_turn
 from gnsqd.observe.stats import e2e_latency
 from gnsqd.queues.backend import Left
 from gnsqd.shared.errors import StorageError
 from unit.broker.fakes import (
+    MAX_PUT,
+    MAX_PUT_BYTES,
     MINUTE,
     Build,
     FakeConsumer,
