@@ -205,7 +205,7 @@ class Soak:
             self.complaints.append(f"exit code {code}")
         log = self._daemon.log()
         self.complaints += [f"{what} in the log" for what in ("Traceback (most", " FATAL: ") if what in log]
-        beginnings = ("nsqd.dat", *(f"{topic}{mark}" for topic in TOPICS for mark in ".:"))
+        beginnings = ("nsqd.dat", "gnsqd.reserve.dat", *(f"{topic}{mark}" for topic in TOPICS for mark in ".:"))
         left = [
             name
             for name in os.listdir(self._daemon.data_path)

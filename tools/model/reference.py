@@ -113,7 +113,8 @@ class Channel:
         record.came_to, record.came_at = consumer, now
         record.holder, record.asked, record.doubtful, record.finished = consumer, None, False, False
         record.raced = raced
-        record.not_before = max(record.not_before, came.since) + self.timeout
+        if not raced:  # else the answer may have ended this delivery, and the next one follows at once
+            record.not_before = max(record.not_before, came.since) + self.timeout
         return True
 
     def answer(self, record: Record, now: float, delay: float | None) -> None:
