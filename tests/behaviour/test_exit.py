@@ -25,7 +25,14 @@ from kit.http_api import read_all
 from kit.lookupds import DEV, EmbeddedLookupd
 from kit.nsq_client import RESPONSE, Client, Frame, mpub_body, sized, split_frames
 from kit.traffic import DaemonFactory, create, post, publish, wait_for
-from kit.upgraded_client import SNAPPY_BLOCK, SNAPPY_IDENTIFIER, UpgradedClient, best_chunk, tls_client_context
+from kit.upgraded_client import (
+    SNAPPY_BLOCK,
+    SNAPPY_IDENTIFIER,
+    UPGRADES,
+    UpgradedClient,
+    best_chunk,
+    tls_client_context,
+)
 
 
 def metadata(daemon: Daemon) -> dict[str, bool]:
@@ -212,20 +219,18 @@ def crowd(daemon: Daemon, journal: bool) -> Iterator[tuple[Client, bytes]]:
     https = address_of(eventually(lambda: re.search(r" HTTPS: listening on (.*)", daemon.log()))[1])
     large_mpub = b"MPUB many\n" + sized(mpub_body(*[b"x"] * 100_000))
     deflated, snappied, nops = deflate_nops(40), snappy_nops(), b"NOP\n" * (1 << 18)
-    own = daemon.command == own_command()
-    many, few = (10, 5) if own else (1, 1)  # the real daemon decodes for a second per stream before it exits
     kinds: list[tuple[int, Callable[[], Client], bytes]] = [
-        (many, partial(upgraded, deflate=True), deflated),
-        (many, partial(upgraded, snappy=True), snappied),
-        (few, partial(upgraded, deflate=True, tls_v1=True), deflated),
-        (few, partial(upgraded, snappy=True, tls_v1=True), snappied),
+        (10, partial(upgraded, deflate=True), deflated),
+        (10, partial(upgraded, snappy=True), snappied),
+        (5, partial(upgraded, deflate=True, tls_v1=True), deflated),
+        (5, partial(upgraded, snappy=True, tls_v1=True), snappied),
         (5, partial(upgraded, tls_v1=True), nops),
         (10, partial(Client, daemon.tcp_address), nops),
         (5, partial(Client, daemon.tcp_address), b"PUB many\n\0\0\0\1x" * PUBS),
         (5, partial(Client, daemon.tcp_address), large_mpub * 4),
         (5, partial(consumer, daemon), b"RDY 2500\n"),
         (5, partial(Client, daemon.tcp_address), b"PUB half\n\0\0\0\5x"),
-        (5, partial(Client, daemon.tcp_address, magic=b"  V" if own else b"  V2"), b""),  # nsqd waits for the rest
+        (5, partial(Client, daemon.tcp_address, magic=b"  V"), b""),
         (5, partial(Client, daemon.tcp_address), b"IDENTIFY\n" + sized(b'{"feature_negotiation":true,"tls_v1":true}')),
         (5, partial(Client, https, magic=b""), b"\x16\3\1"),
         (5, http, HALF_POST.encode()),
@@ -233,7 +238,7 @@ def crowd(daemon: Daemon, journal: bool) -> Iterator[tuple[Client, bytes]]:
         (5, http, (WAIT if journal else STATS).encode()),
         (5, http, (READ if journal else STATS).encode()),
     ]
-    assert not own or sum(count for count, _, _ in kinds) >= 100
+    assert sum(count for count, _, _ in kinds) >= 100
     # All of them connect before one of them begins.
     yield from [(connect(), data) for count, connect, data in kinds for _ in range(count)]
 
@@ -252,7 +257,22 @@ def stop(daemon: Daemon) -> None:
     assert daemon.process.wait(STOP_SECONDS if daemon.command == own_command() else DEADLINE) == 0
 
 
-def check_exit_in_a_crowd(daemon: Daemon, journal: bool = False) -> None:
+def test_compressed_stream_does_not_delay_the_exit(nsqd_factory: DaemonFactory) -> None:
+    daemon = nsqd_factory()
+    publish(daemon, "kept", *[b"x"] * 1000)
+    with UpgradedClient(daemon.tcp_address, deflate=True) as client:
+        client.sock.sendall(deflate_nops(120))
+        assert daemon.http("GET", "/ping")[0] == 200
+        stop(daemon)
+    daemon.restart()
+    assert daemon.stats("kept")["topics"][0]["depth"] == 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", ["none", "process"])
+def test_no_client_delays_the_exit(gnsqd_factory: DaemonFactory, tls_flags: list[str], durability: str) -> None:
+    """The real daemon waits for a client whose magic it has not read yet, as long as the client stays."""
+    daemon, journal = gnsqd_factory(*tls_flags, f"--durability={durability}"), durability != "none"
     publish(daemon, "kept", *(b"%d" % number for number in range(1000)))
     publish(daemon, "large", *[bytes(100_000)] * 40)
     for name in TOPICS:
@@ -277,40 +297,7 @@ def check_exit_in_a_crowd(daemon: Daemon, journal: bool = False) -> None:
     assert daemon.channel_stats("large", "readers")["depth"] == 40
 
 
-def test_compressed_stream_does_not_delay_the_exit(nsqd_factory: DaemonFactory) -> None:
-    daemon = nsqd_factory()
-    publish(daemon, "kept", *[b"x"] * 1000)
-    with UpgradedClient(daemon.tcp_address, deflate=True) as client:
-        client.sock.sendall(deflate_nops(120))
-        assert daemon.http("GET", "/ping")[0] == 200
-        stop(daemon)
-    daemon.restart()
-    assert daemon.stats("kept")["topics"][0]["depth"] == 1000
-
-
-@pytest.mark.slow
-def test_no_client_delays_the_exit(nsqd_factory: DaemonFactory, tls_flags: list[str]) -> None:
-    check_exit_in_a_crowd(nsqd_factory(*tls_flags))
-
-
-@pytest.mark.slow
-def test_no_client_delays_the_exit_of_a_daemon_with_journals(
-    gnsqd_factory: DaemonFactory, tls_flags: list[str]
-) -> None:
-    check_exit_in_a_crowd(gnsqd_factory(*tls_flags, "--durability=process"), journal=True)
-
-
-LAYERS = {
-    "plain": {},
-    "tls": {"tls_v1": True},
-    "snappy": {"snappy": True},
-    "deflate": {"deflate": True},
-    "tls-snappy": {"tls_v1": True, "snappy": True},
-    "tls-deflate": {"tls_v1": True, "deflate": True},
-}
-
-
-@pytest.mark.parametrize("fields", LAYERS.values(), ids=LAYERS)
+@pytest.mark.parametrize("fields", UPGRADES.values(), ids=UPGRADES)
 def test_commands_that_have_arrived_are_executed_and_answered(
     gnsqd_factory: DaemonFactory, tls_flags: list[str], fields: dict[str, bool]
 ) -> None:

@@ -21,7 +21,7 @@ from behaviour.test_identify import DEFAULT_ANSWER
 from kit.daemons import DEADLINE, Daemon, last_flag, own_command
 from kit.nsq_client import ERROR, RESPONSE, Client, Frame, split_frames
 from kit.traffic import DaemonFactory
-from kit.upgraded_client import TLS_VERSIONS, UpgradedClient, tls_client_context
+from kit.upgraded_client import TLS_VERSIONS, UPGRADES, UpgradedClient, tls_client_context
 
 pytestmark = pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 
@@ -29,15 +29,6 @@ KeyPair = tuple[str, str]
 Contexts = dict[tuple[str, str], ssl.SSLContext]  # by identity and version
 Start = Callable[[str], Daemon]
 Connect = Callable[..., UpgradedClient]
-
-UPGRADES: dict[str, dict[str, Any]] = {
-    "none": {},
-    "tls": {"tls_v1": True},
-    "deflate": {"deflate": True},
-    "snappy": {"snappy": True},
-    "tls+deflate": {"tls_v1": True, "deflate": True},
-    "tls+snappy": {"tls_v1": True, "snappy": True},
-}
 
 
 class Policy(NamedTuple):

@@ -23,6 +23,16 @@ TLS_VERSIONS = {
     "tls1.3": ssl.TLSVersion.TLSv1_3,
 }
 
+# Fields of IDENTIFY, by what they put on.
+UPGRADES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "tls": {"tls_v1": True},
+    "deflate": {"deflate": True},
+    "snappy": {"snappy": True},
+    "tls+deflate": {"tls_v1": True, "deflate": True},
+    "tls+snappy": {"tls_v1": True, "snappy": True},
+}
+
 SNAPPY_IDENTIFIER = bytes.fromhex("ff 06 00 00 73 4e 61 50 70 59")
 SNAPPY_BLOCK = 65536  # uncompressed bytes in a chunk, at most
 SYNC_FLUSH = b"\0\0\xff\xff"
