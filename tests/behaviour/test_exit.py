@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import re
@@ -368,8 +369,10 @@ def listening_socket(daemon: Daemon, address: Address) -> socket.socket:
     process = os.pidfd_open(daemon.pid)
     try:
         for number in map(int, os.listdir(f"/proc/{daemon.pid}/fd")):
-            descriptor = ctypes.CDLL(None).syscall(get_descriptor, process, number, 0)
-            assert descriptor >= 0
+            descriptor = ctypes.CDLL(None, use_errno=True).syscall(get_descriptor, process, number, 0)
+            if descriptor < 0:
+                assert ctypes.get_errno() == errno.EBADF  # closed since it was listed
+                continue
             with contextlib.suppress(OSError):  # no socket
                 found = socket.socket(fileno=descriptor)
                 if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and found.getsockname() == address:

@@ -1,10 +1,10 @@
 """Hundreds of journals under a low limit of open files: publishing, a kill, a clean exit, the start behind it."""
 
-import os
 from pathlib import Path
 
 from kit.daemons import Daemon, eventually, own_command
 from kit.nsq_client import Client
+from kit.observers import open_files
 
 TOPICS = 300
 DESCRIPTORS = 200
@@ -12,13 +12,7 @@ IDLE = 20  # that a daemon has open without any topic, generously
 
 
 def opened(nsqd: Daemon, pattern: str = "") -> int:
-    count = 0
-    for path in Path(f"/proc/{nsqd.pid}/fd").iterdir():
-        try:
-            count += pattern in os.readlink(path)
-        except FileNotFoundError:
-            pass
-    return count
+    return sum(pattern in file for file in open_files(nsqd.pid))
 
 
 def publish_to_all(nsqd: Daemon, body: bytes) -> None:

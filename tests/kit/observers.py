@@ -5,6 +5,7 @@ import random
 import re
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from kit.daemons import Daemon
@@ -88,26 +89,23 @@ class GoodClients:
         self.check()
 
 
+def open_files(pid: int | str) -> list[str]:
+    """Returns what each descriptor of a process stands for (proc(5), fd), without those that are closed meanwhile."""
+    files = []
+    for descriptor in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):
+            files.append(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
+    return files
+
+
 def sockets(daemon: Daemon) -> int:
-    """How many sockets the daemon has open."""
-    count = 0
-    for descriptor in Path(f"/proc/{daemon.pid}/fd").iterdir():
-        try:
-            count += os.readlink(descriptor).startswith("socket:")
-        except FileNotFoundError:
-            pass  # closed just now
-    return count
+    """Returns how many sockets the daemon has open."""
+    return sum(file.startswith("socket:") for file in open_files(daemon.pid))
 
 
 def opened(directory: Path) -> int:
     """Returns how many descriptors this process has for the directory and its files."""
-    count = 0
-    for descriptor in os.listdir("/proc/self/fd"):
-        try:
-            count += Path(os.readlink(f"/proc/self/fd/{descriptor}")).is_relative_to(directory)
-        except FileNotFoundError:
-            pass  # that of the listing
-    return count
+    return sum(Path(file).is_relative_to(directory) for file in open_files("self"))
 
 
 def resident_bytes(daemon: Daemon | Lookupd, field: str = "VmRSS") -> int:

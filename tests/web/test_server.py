@@ -23,6 +23,7 @@ from cli.fake_nsqd import FakeServer, node, topic
 from cli.gnsqadmin import failure, gnsqadmin
 from kit.daemons import DEADLINE, Daemon, address_of, eventually, open_socket, own_command, run_to_end
 from kit.lookupds import DEV
+from kit.observers import open_files
 from kit.traffic import DaemonFactory, create
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.web.monitor import INTERVAL, SHARED
@@ -247,8 +248,7 @@ def ping(daemon: Daemon) -> str:
 
 def test_work_for_the_page_takes_nothing_from_the_daemon(viewed: tuple[Daemon, int], tmp_path: Path) -> None:
     daemon, pid = viewed
-    files = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-    assert [file for file in files if str(tmp_path) in file and not file.endswith("log")] == []
+    assert [file for file in open_files(pid) if str(tmp_path) in file and not file.endswith("log")] == []
     os.kill(pid, signal.SIGSTOP)
     with connect(daemon) as waiting:
         waiting.sendall(b"GET /ping HTTP/1.1\r\n" + HOST + b"\r\n")
