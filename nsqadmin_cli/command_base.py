@@ -10,11 +10,12 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
 from gnsqd.shared.names import MAX_NAME_LENGTH, NAME_RULE, is_valid_name
+from nsqadmin_cli.change import Change, Shown, run
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.completion import MISSPELT, complete_channels, complete_contexts, complete_topics
 from nsqadmin_cli.context import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ClusterSettings, take_settings
@@ -23,6 +24,8 @@ from nsqadmin_cli.output import Confirm, Output, OutputFormat, progress
 from nsqadmin_cli.units import parse_duration, printable
 
 Function = Callable[..., Any]
+C = TypeVar("C", bound="AdminCommand")
+_NAMES = ("topic", "channel")
 _WHICH_NODES = "Which nodes"
 _COLUMNS = 78  # of an example, below its heading
 
@@ -110,36 +113,39 @@ def _folded(line: str) -> str:
     return f"{line[:end]} \\\n    {_folded(line[end + 1 :])}" if len(line) > _COLUMNS and end else line
 
 
+def declared_by(function: Function) -> dict[str, Any]:
+    """Returns the parameters of a function and their defaults, which are `inspect.Parameter.empty` without any."""
+    return {parameter.name: parameter.default for parameter in inspect.signature(function).parameters.values()}
+
+
 def command(
-    *, examples: str, document: str | Sequence[str] = (), cls: type[AdminCommand] = AdminCommand, patterns: bool = False
-) -> Callable[[Function], AdminCommand]:
+    *,
+    examples: str,
+    document: str | Sequence[str] = (),
+    cls: type[C] = AdminCommand,  # type: ignore[assignment]
+    parameters: Mapping[str, Any] | None = None,
+) -> Callable[[Function], C]:
     """A decorator instead of click.command: the function's name is the last word of the command, and its docstring is
     what help has below the summary in `commands.SECTIONS`.
 
-    The parameters of the function have the results of `option` or `argument`, or a Combined, as defaults. One that is
-    named like one of `_SHARED` needs none; nor does a topic or channel, which is an argument: with `patterns` it may be
-    a shell pattern, and both may be one argument, TOPIC/CHANNEL. The function returns the exit code, or None for 0.
+    The parameters of the function, or these, have the results of `option` or `argument`, or a Combined, as defaults.
+    One that is named like one of `_SHARED` needs none; nor does a topic or channel, which is an argument. The function
+    returns the exit code, or None for 0.
     """
     parts = [document] if isinstance(document, str) else document
 
-    def make(function: Function) -> AdminCommand:
-        declared = {parameter.name: parameter.default for parameter in inspect.signature(function).parameters.values()}
-        names = [name for name in ("topic", "channel") if declared.get(name) is inspect.Parameter.empty]
+    def make(function: Function) -> C:
+        declared = dict(parameters or declared_by(function))
         shared = {name: default for name, default in _SHARED.items() if name in declared}
         own = {name: default for name, default in declared.items() if name not in shared}
-        own |= {name: argument(Name(name)) for name in names}
+        own |= {name: argument(Name(name)) for name in _NAMES if own.get(name) is inspect.Parameter.empty}
 
         @functools.wraps(function)
-        def called(*args: Any, **values: Any) -> Any:
+        def called(**values: Any) -> Any:
             for name, default in (own | shared).items():
                 if isinstance(default, Combined):
                     values[name] = default.make(values)
-            if patterns and "channel" in values:
-                topic, slash, second = values["topic"].partition("/")
-                if bool(slash) == (values["channel"] is not None):
-                    raise click.UsageError("give TOPIC and CHANNEL, or TOPIC/CHANNEL.")
-                values |= {"topic": topic, "channel": values["channel"] or second}
-            return function(*args, **values)
+            return function(**values)
 
         params: list[click.Parameter] = []
         for name, default in (own | shared).items():
@@ -147,15 +153,37 @@ def command(
             params += [declare(key) for key, declare in options.items()]
         command_name = function.__name__.rstrip("_").replace("_", "-")
         text = inspect.getdoc(function) or ""  # texts are put around it, and Python 3.13 alone removes indentation
-        made = click.command(command_name, cls=cls, params=params, help=text, examples=examples, document=parts)(called)
-        if patterns:
-            topic, *channel = made.params[: len(names)]
-            topic.type = Name("topic", pattern=True, path=bool(channel))
-            for second in channel:
-                second.type, second.required = Name("channel", pattern=True), False
-            subject = "TOPIC and CHANNEL, or TOPIC/CHANNEL as one argument," if channel else "TOPIC"
-            shown = "all matches are shown, and changed after confirmation."
-            made.help = f"{text}\n\n{subject} may be a pattern such as 'orders*': {shown}".lstrip()
+        made = click.command(command_name, cls=cls, params=params, help=text, examples=examples, document=parts)
+        return made(called)
+
+    return make
+
+
+class ChangeCommand(AdminCommand):
+    """A command that changes the cluster. `plan(cluster, ...)` returns the change for values of the parameters `own`,
+    which are the command's except those that many commands share."""
+
+    plan: Callable[..., Change | Shown]
+    own: Sequence[click.Parameter]
+
+
+def change_command(
+    *, asks: bool = True, dry_run: Any = None, parameters: Mapping[str, Any] | None = None, **attributes: Any
+) -> Callable[[Callable[..., Change | Shown]], ChangeCommand]:
+    """A decorator as `command` for a function that returns a Change, which the command then does. Without `asks` it is
+    done without a question, and only `dry_run`, if it is a `flag`, can prevent that."""
+
+    def make(function: Callable[..., Change | Shown]) -> ChangeCommand:
+        declared = dict(parameters or declared_by(function))
+        more = {"output": None} | ({"confirm": None} if asks else {}) | ({"dry_run": dry_run} if dry_run else {})
+
+        @functools.wraps(function)
+        def changing(output: Output, confirm: Confirm | None = None, dry_run: bool = False, **values: Any) -> int:
+            return run(function(**values), output, confirm or Confirm(yes=True, dry_run=dry_run))
+
+        made = command(cls=ChangeCommand, parameters=declared | more, **attributes)(changing)
+        made.plan = function
+        made.own = [param for param in made.params if param.name in declared and param.name not in _SHARED]
         return made
 
     return make

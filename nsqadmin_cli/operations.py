@@ -11,16 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import click
 
 from nsqadmin_cli.api import Action, ChannelStats, Lookupd, NodeStats, Nsqd, Peer, TopicStats, located
+from nsqadmin_cli.change import Change, Shown, ending
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
-from nsqadmin_cli.command_base import command, flag
+from nsqadmin_cli.command_base import ChangeCommand, Name, argument, change_command, flag
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import NodeError, NodeRefused, timed_out
-from nsqadmin_cli.output import Advance, Confirm, Output, not_found, progress, report
+from nsqadmin_cli.output import Advance, not_found, progress
 from nsqadmin_cli.snapshot import ClusterSnapshot, by_key, no_such
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Form, Grid, Line, Table, Tone, column, failed, table_of
 from nsqadmin_cli.units import plural, printable
@@ -167,7 +168,7 @@ def do_planned(
 
 _DOING = {"create": "creating", "delete": "deleting", "empty": "emptying", "pause": "pausing", "unpause": "unpausing"}
 
-_DOCUMENT = """
+DOCUMENT = """
     action    create, delete, empty, pause, unpause or tombstone
     topic
     channel   null for the topic itself
@@ -280,20 +281,18 @@ class Work:
         with progress(f"{_DOING[action]} {self.operation}", len(self.nodes), "nodes", shown=shown) as advance:
             do_planned(cluster, self.nodes, at_node, advance)
 
-    def run(self, cluster: Cluster, output: Output, confirm: Confirm | None) -> int:
-        """Do it, after confirmation if it loses messages, or only show it in a dry run; returns the exit code."""
-        errors, end = cluster.lookupd_errors, ""
-        dry_run = confirm is not None and confirm.dry_run
+    def change(self, cluster: Cluster) -> Change:
+        """Returns the change that does it. It needs confirmation if messages are lost, which only nodes can."""
+        known = list(cluster.lookupd_errors)
         loses = self.operation.is_destructive and (self.nodes or not self.hidden)
-        if dry_run:
-            end = f"{f'{self.warning()}. ' if loses else ''}Nothing was done."
-        else:
-            if confirm is not None and loses:
-                losing = replace(self, lookupds=()) if self.hidden else self  # only nodes lose messages
-                confirm.ask(f"{self.warning()}.", losing._blocks(), f"{self.operation.action.capitalize()} it?")
-            self.do(cluster)
-        output.show(self.document(dry_run), self._blocks(end), self.table(self.nodes, self.lookupds))
-        return report([*errors, *self.failures(errors)])
+        warning = f"{self.warning()}." if loses else ""
+
+        def show(dry_run: bool) -> Shown:
+            blocks = [*self._blocks(), *ending(dry_run, warning)]
+            errors = [*known, *self.failures(known)]
+            return Shown(self.document(dry_run), blocks, self.table(self.nodes, self.lookupds), errors)
+
+        return Change(show, partial(self.do, cluster), warning, f"{self.operation.action.capitalize()} it?")
 
     def document(self, dry_run: bool) -> dict[str, Any]:
 
@@ -307,7 +306,7 @@ class Work:
         lookupds = [described(outcome) for outcome in self.lookupds]
         return about | {"nodes": nodes, "lookupds": lookupds, "lost": self.losses() or None}
 
-    def _blocks(self, end: str = "") -> list[Block]:
+    def _blocks(self) -> list[Block]:
         """As text: nodes without the topic are only counted, if others have it."""
         operation = self.operation
         there = [outcome for outcome in self.nodes if outcome.result is not Result.ABSENT]
@@ -325,7 +324,7 @@ class Work:
             others = plural(absent, "other node" if there else "node")
             what = f"the topic {operation.topic}" if operation.action == "create" else "it"
             blocks.append(Line.of(f"{others} {'does' if absent == 1 else 'do'} not have {what}", Tone.FAINT))
-        return [*blocks, Line.of(end)] if end else blocks
+        return blocks
 
     def table(self, outcomes: Sequence[Outcome[Nsqd]], lookupds: Sequence[Outcome[Lookupd]] | None = None) -> Table:
         """One row for each node: what is lost there, and the result; for CSV, also one for each of `lookupds`."""
@@ -385,18 +384,17 @@ def plan_tombstone(cluster: Cluster, topic: str, node: str, *, with_delete: bool
     return Work(operation, plan_for_nodes(cluster, operation, nodes), hidden, matching[0].name)
 
 
-def operate(cluster: Cluster, output: Output, operation: Operation, confirm: Confirm | None = None) -> int:
-    """Do `operation` on all nodes that have its object, and return the exit code; destructive ones need `confirm`."""
+def operate(cluster: Cluster, operation: Operation) -> Change:
+    """Returns the change of `operation` on all nodes that have its object; AdminError if none has it."""
     if operation.lookupd_only and not cluster.lookupds:
         raise click.UsageError("--lookupd-only requires an nsqlookupd: give it by --lookupd-http-address.")
     if any(letter in operation.topic + operation.channel for letter in "*?["):  # a pattern
-        assert confirm is not None
-        return _operate_on_matches(cluster, output, operation, confirm)
-    return plan(cluster, operation).run(cluster, output, confirm)
+        return _operate_on_matches(cluster, operation)
+    return plan(cluster, operation).change(cluster)
 
 
-def _operate_on_matches(cluster: Cluster, output: Output, operation: Operation, confirm: Confirm) -> int:
-    """Do `operation` on everything that matches its pattern, once that is confirmed."""
+def _operate_on_matches(cluster: Cluster, operation: Operation) -> Change:
+    """Returns the change of everything that matches the pattern of `operation`, which always needs confirmation."""
     nodes = cluster.nsqds()
     snapshot = ClusterSnapshot(cluster.ask(Nsqd.stats, nodes), cluster.lookupd_errors)
     matches = operation.matches(snapshot)
@@ -407,16 +405,22 @@ def _operate_on_matches(cluster: Cluster, output: Output, operation: Operation, 
             kind, pattern = "channel", f"{operation.topic}/{operation.channel}"
         raise not_found(f"a {kind} that matches {pattern}", snapshot.errors)
     doing = f"{_DOING[operation.action].capitalize()} {plural(len(works), 'channel' if operation.channel else 'topic')}"
-    if not confirm.dry_run:
-        losing = " loses what the table shows" * operation.is_destructive
-        confirm.ask(f"{doing}{losing}.", [_match_table(works)], "Continue?")
+    losing = " loses what the table shows" * operation.is_destructive
+
+    def show(dry_run: bool) -> Shown:
+        about: dict[str, Any] = {"action": operation.action, "dry_run": dry_run}
+        failures = {str(error): error for work in works for error in work.failures(snapshot.errors)}
+        return Shown(
+            about | {"operations": [work.document(dry_run) for work in works]},
+            [_match_table(works), *ending(dry_run)],
+            errors=[*snapshot.errors, *failures.values()],
+        )
+
+    def do() -> None:
         for work in works:
             work.do(cluster)
-    document: dict[str, Any] = {"action": operation.action, "dry_run": confirm.dry_run}
-    document["operations"] = [work.document(confirm.dry_run) for work in works]
-    output.show(document, [_match_table(works), *([Line.of("Nothing was done.")] if confirm.dry_run else [])])
-    failures = {str(error): error for work in works for error in work.failures(snapshot.errors)}
-    return report([*snapshot.errors, *failures.values()])
+
+    return Change(show, do, f"{doing}{losing}.")
 
 
 def _match_table(works: Sequence[Work]) -> Table:
@@ -450,9 +454,116 @@ def _cell(action: str, outcome: Outcome[Nsqd] | Outcome[Lookupd]) -> Cell:
     return cells.get(outcome.result) or Cell(f"to be {done}", Tone.NOTE)
 
 
-# Decorators of commands that perform an operation, also on all matches of a pattern.
-operation_command = partial(command, document=_DOCUMENT)
-pattern_command = partial(operation_command, patterns=True)
-lookupd_only_option = flag(
+class Row(NamedTuple):
+    """A command that performs an operation: its help below the summary, its examples, and options of its own."""
+
+    text: str
+    examples: str
+    options: Mapping[str, Any] = {}
+
+
+_AT_LOOKUPDS = flag(
     "Create it only at nsqlookupds, as nsqadmin does with topics. Nodes create the topic or channel at its first use."
 )
+ROWS: dict[tuple[str, Action], Row] = {
+    ("topic", "create"): Row(
+        "Publishing creates a topic automatically. Create it explicitly to add channels or pause it before the first "
+        "message.",
+        """
+        gnsqadmin topic create orders
+        gnsqadmin topic create orders --nsqd-http-address a.example:4151 --nsqd-http-address b.example:4151
+        gnsqadmin topic create orders --lookupd-only --lookupd-http-address lookup.example:4161
+        """,
+        {"lookupd_only": _AT_LOOKUPDS},
+    ),
+    ("topic", "pause"): Row(
+        "Publishers are not affected: messages are queued in the topic. Channels continue with the messages they have. "
+        "The topic stays paused across restarts.",
+        "gnsqadmin topic pause orders\ngnsqadmin topic pause 'orders*'",
+    ),
+    ("topic", "unpause"): Row("", "gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json"),
+    ("topic", "empty"): Row(
+        "A topic has such messages if it is paused or has no channel. Its channels keep their messages; see also "
+        "gnsqadmin channel empty.",
+        """
+        gnsqadmin topic empty orders --dry-run
+        gnsqadmin topic empty orders --with-channels
+        gnsqadmin topic empty orders --yes --nsqd-http-address a.example:4151
+        """,
+        {"with_channels": flag("Also empty all its channels.")},
+    ),
+    ("topic", "delete"): Row(
+        "It is deleted on all nodes and nsqlookupds, and its consumers are disconnected. Publishers, and consumers "
+        "that reconnect, create the topic again: stop them first. To delete it on one node only, see gnsqadmin topic "
+        "tombstone.",
+        """
+        gnsqadmin topic delete orders --dry-run
+        gnsqadmin topic delete orders --lookupd-http-address lookup.example:4161
+        gnsqadmin topic delete orders --yes --nsqd-http-address a.example:4151
+        """,
+    ),
+    ("channel", "create"): Row(
+        "From then on, the channel queues what is published, even without consumers. Nodes that create the topic later "
+        "get the channel from nsqlookupd.",
+        """
+        gnsqadmin channel create orders billing
+        gnsqadmin channel create orders billing --lookupd-http-address lookup.example:4161
+        gnsqadmin channel create orders billing --lookupd-only --lookupd-http-address lookup.example:4161
+        """,
+        {"lookupd_only": _AT_LOOKUPDS},
+    ),
+    ("channel", "pause"): Row(
+        "New messages are queued, consumers stay connected, and messages in flight can be finished. The channel stays "
+        "paused across restarts.",
+        "gnsqadmin channel pause orders billing\ngnsqadmin channel pause 'orders/*'",
+    ),
+    ("channel", "unpause"): Row(
+        "", "gnsqadmin channel unpause orders billing\ngnsqadmin channel unpause orders billing --json"
+    ),
+    ("channel", "empty"): Row(
+        "This includes messages in flight and deferred messages. Other channels keep their messages. Consumers stay "
+        "connected, but cannot finish their messages in flight.",
+        """
+        gnsqadmin channel empty orders billing --dry-run
+        gnsqadmin channel empty 'orders/*' --dry-run
+        gnsqadmin channel empty orders billing --yes --nsqd-http-address a.example:4151
+        """,
+    ),
+    ("channel", "delete"): Row(
+        "It is deleted on all nodes and nsqlookupds, and its consumers are disconnected. A consumer that reconnects "
+        "creates the channel again: stop the consumers first.",
+        """
+        gnsqadmin channel delete orders billing --dry-run
+        gnsqadmin channel delete orders billing --lookupd-http-address lookup.example:4161
+        gnsqadmin channel delete orders billing --yes --json
+        """,
+    ),
+}
+_PATTERN = "{} may be a pattern such as 'orders*': all matches are shown, and changed after confirmation."
+_SUBJECTS = {"topic": "TOPIC", "channel": "TOPIC and CHANNEL, or TOPIC/CHANNEL as one argument,"}
+
+
+def commands_of(kind: str) -> list[ChangeCommand]:
+    """Returns the commands of the rows of this kind. All but those that create take patterns."""
+    return [_command(*key, row) for key, row in ROWS.items() if key[0] == kind]
+
+
+def _command(kind: str, action: Action, row: Row) -> ChangeCommand:
+    def operation(cluster: Cluster, topic: str, channel: str | None = "", **options: bool) -> Change:
+        if "/" in topic or channel is None:
+            topic, slash, second = topic.partition("/")
+            if bool(slash) == bool(channel):
+                raise click.UsageError("give TOPIC and CHANNEL, or TOPIC/CHANNEL.")
+            channel = channel or second
+        return operate(cluster, Operation(action, topic, channel, **options))
+
+    is_pattern = action != "create"
+    names: dict[str, Any] = {
+        "topic": argument(Name("topic", pattern=is_pattern, path=is_pattern and kind == "channel"))
+    }
+    if kind == "channel":
+        names["channel"] = argument(Name("channel", pattern=is_pattern), required=not is_pattern)
+    operation.__name__ = action
+    operation.__doc__ = f"{row.text}\n\n{_PATTERN.format(_SUBJECTS[kind])}".lstrip() if is_pattern else row.text
+    parameters = {"cluster": None, **names, **row.options}
+    return change_command(asks=is_pattern, parameters=parameters, document=DOCUMENT, examples=row.examples)(operation)

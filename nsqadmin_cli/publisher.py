@@ -14,6 +14,7 @@ import click
 
 from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import ask_all
 from nsqadmin_cli.command_base import option
 from nsqadmin_cli.errors import AdminError
@@ -179,10 +180,8 @@ class ByTopic:
     bytes: int = 0
     started: float = field(default_factory=time.monotonic)
 
-    def show(
-        self, output: Output, more: Mapping[str, object] = MappingProxyType({}), detail: Table | None = None
-    ) -> None:
-        """`more` is added to the document, and `detail` shown before."""
+    def shown(self, more: Mapping[str, object] = MappingProxyType({}), detail: Table | None = None) -> Shown:
+        """Returns the counts, with `more` in the document, and `detail` before them."""
         rows = [TopicCount(name, number) for name, number in sorted(self.topics.items())]
         total, seconds = self.topics.total(), time.monotonic() - self.started
         document = {**more, "topics": rows, "messages": total, "bytes": self.bytes, "seconds": round(seconds, 3)}
@@ -192,7 +191,7 @@ class ByTopic:
         table = table_of(TopicCount, rows)
         tables = [*([detail] if detail and detail.rows else []), *([table] if len(rows) > 1 else [])]
         summary = Line.of(_summary(doing, total, self.bytes, where, seconds))
-        output.show(document, [*tables, summary], detail or table)
+        return Shown(document, [*tables, summary], detail or table)
 
 
 def _summary(doing: str, messages: int, size: int, where: str, seconds: float) -> str:

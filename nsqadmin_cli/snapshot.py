@@ -11,11 +11,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from gnsqd.shared.statistics import counts_of
 from nsqadmin_cli.api import ChannelStats, ClientStats, Latency, NodeStats, Nsqd, Percentile, TopicStats
+from nsqadmin_cli.change import Shown, ending
 from nsqadmin_cli.cluster import Answers, Cluster, by_node, errors_of, rows_of, values_of
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError, NodeRefused
-from nsqadmin_cli.output import Output, not_found, report
-from nsqadmin_cli.table import Line, as_json, table_of
+from nsqadmin_cli.output import not_found
+from nsqadmin_cli.table import as_json, table_of
 from nsqadmin_cli.units import grouped, printable, suggestion
 
 _OF_TOPIC, _OF_CHANNEL = counts_of(TopicStats), counts_of(ChannelStats)
@@ -334,15 +335,14 @@ def present(cluster: Cluster, answers: Answers[T], topic: str, channel: str = ""
     return others
 
 
-def show_rows(
-    cluster: Cluster, output: Output, about: Mapping[str, object], kind: type, answers: Answers[Any], total: Any = None
-) -> int:
-    """Shows the answers, which are rows of this kind, in JSON behind the keys of `about`, and with `dry_run` there that
-    nothing was done; reports the errors, and returns the exit code."""
+def shown_rows(
+    cluster: Cluster, about: Mapping[str, object], kind: type, answers: Answers[Any], total: Any = None
+) -> Shown:
+    """Returns the answers, which are rows of this kind, in JSON after the keys of `about`; one of these, `dry_run`, is
+    true if nothing was done."""
     rows = rows_of(kind, answers)
-    end = [Line.of("Nothing was done.")] if about.get("dry_run") else []
-    output.show({**about, "nodes": rows}, [table_of(kind, rows, total=total), *end])
-    return report([*cluster.lookupd_errors, *errors_of(answers)])
+    blocks = [table_of(kind, rows, total=total), *ending(bool(about.get("dry_run")))]
+    return Shown({**about, "nodes": rows}, blocks, errors=[*cluster.lookupd_errors, *errors_of(answers)])
 
 
 def names_of(nodes: Iterable[NodeStats]) -> dict[str, set[str]]:

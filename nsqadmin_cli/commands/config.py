@@ -9,8 +9,9 @@ import click
 
 from gnsqd.options import OPTIONS
 from nsqadmin_cli.api import Nsqd
-from nsqadmin_cli.cluster import Cluster, ask_all, by_node, errors_of, values_of
-from nsqadmin_cli.command_base import Parsed, argument, command, flag
+from nsqadmin_cli.change import Change, Shown
+from nsqadmin_cli.cluster import Answers, Cluster, ask_all, by_node, errors_of, values_of
+from nsqadmin_cli.command_base import Parsed, argument, change_command, command, flag
 from nsqadmin_cli.http_client import Address, NodeError, NodeRefused
 from nsqadmin_cli.node_options import NODE_OPTIONS, UNKNOWN, options_of, parse, shown
 from nsqadmin_cli.output import Output, not_found, report
@@ -76,7 +77,8 @@ def get(
     return report(errors)
 
 
-@command(
+@change_command(
+    asks=False,
     examples="""
         gnsqadmin config set log_level debug --nsqd-http-address a.example:4151
         gnsqadmin config set nsqlookupd_tcp_addresses lookup-1.example:4160 lookup-2.example:4160
@@ -89,40 +91,41 @@ def get(
     """,
 )
 def set_(
-    cluster: Cluster,
-    output: Output,
-    option: str = _key(CHANGEABLE),
-    value: tuple[str, ...] = argument(nargs=-1, required=True),
-) -> int:
+    cluster: Cluster, option: str = _key(CHANGEABLE), value: tuple[str, ...] = argument(nargs=-1, required=True)
+) -> Change:
     """Two options can be changed: log_level (debug, info, warn, error, fatal), and nsqlookupd_tcp_addresses, with
     several values or a JSON list. The config file is not changed."""
     text = _text(option, value)
     reasons = {UNKNOWN: f"{option} cannot be changed while nsqd runs, only {' and '.join(CHANGEABLE)} can"}
     expected = {"log_level": ", expected debug, info, warn, error or fatal"}.get(option, "")
     reasons["INVALID_VALUE"] = f"{printable(text, 100)!r} is not a value for {option}{expected}"
-
-    def change(node: Nsqd) -> tuple[object, object]:
-        before = parse(option, node.get_config(option))
-        return before, parse(option, node.set_config(option, text, reasons))
-
-    answers = cluster.ask(change)
-    changes = values_of(answers)
-    errors = [*cluster.lookupd_errors, *errors_of(answers)]
+    before = cluster.ask(lambda node: parse(option, node.get_config(option)))
+    errors = [*cluster.lookupd_errors, *errors_of(before)]
     others = [error for error in errors if not (isinstance(error, NodeRefused) and error.code == UNKNOWN)]
-    if not changes and others != errors:
+    if not values_of(before) and others != errors:
         raise not_found(f"the option {option}{suggestion(option, NODE_OPTIONS)}", others)
-    columns = Column("node", "node", tone=Tone.NODE), Column("before", f"{option} before", "before", keep=ALWAYS)
-    table = Table((*columns, Column("after", "after", keep=ALWAYS)), empty="No nodes.")
-    for address, answer in answers.items():
-        if isinstance(answer, NodeError):
-            table.rows.append([str(address), None, failed(answer.reason)])
-        else:
-            before, after = (shown(option, value) for value in answer)
-            table.rows.append([str(address), before, Cell(after, Tone.GOOD)])
-    nodes = by_node(answers, lambda pair: {"before": pair[0], "after": pair[1]}, {"before": None, "after": None})
-    # Where nothing was changed, the errors are enough.
-    output.show({"option": option, "nodes": nodes}, [table] if changes else [], table)
-    return report(errors)
+    after: Answers[object] = dict(before)
+
+    def do() -> None:
+        nodes = [Nsqd(address, cluster.http) for address in values_of(before)]
+        after.update(cluster.ask(lambda node: parse(option, node.set_config(option, text, reasons)), nodes))
+
+    def show(dry_run: bool) -> Shown:
+        columns = Column("node", "node", tone=Tone.NODE), Column("before", f"{option} before", "before", keep=ALWAYS)
+        table = Table((*columns, Column("after", "after", keep=ALWAYS)), empty="No nodes.")
+        pairs = {at: answer if isinstance(answer, NodeError) else (before[at], answer) for at, answer in after.items()}
+        for address, pair in pairs.items():
+            if isinstance(pair, NodeError):
+                table.rows.append([str(address), None, failed(pair.reason)])
+            else:
+                was, becomes = (shown(option, value) for value in pair)
+                table.rows.append([str(address), was, Cell(becomes, Tone.GOOD)])
+        nodes = by_node(pairs, lambda pair: {"before": pair[0], "after": pair[1]}, {"before": None, "after": None})
+        errors = [*cluster.lookupd_errors, *errors_of(after)]
+        # Where nothing was changed, the errors are enough.
+        return Shown({"option": option, "nodes": nodes}, [table] if values_of(after) else [], table, errors)
+
+    return Change(show, do)
 
 
 def _text(key: str, values: Sequence[str]) -> str:

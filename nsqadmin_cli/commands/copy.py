@@ -10,6 +10,7 @@ import click
 
 from nsqadmin_cli import units
 from nsqadmin_cli.archive import DASH, ArchivedLine, ArchiveWriter, InputError, name_of, read_archive, size_of, spread
+from nsqadmin_cli.change import show
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command_base import ADDRESS, Name, argument, command, flag, option
 from nsqadmin_cli.completion import complete_contexts
@@ -202,7 +203,7 @@ def load(
             for name, group in itertools.groupby(lines, lambda line: topic or line.topic):
                 run.take(name, list(group), file, published)
             published(1)  # for lines that are left out
-    run.show(output)
+    show(run.shown(), output)
     return report(cluster.lookupd_errors)
 
 

@@ -10,13 +10,15 @@ from typing import Any
 import click
 
 from nsqadmin_cli.api import Nsqd, expecting
-from nsqadmin_cli.cluster import Answers, Cluster, errors_of, rows_of, values_of
-from nsqadmin_cli.command_base import command, option
+from nsqadmin_cli.change import Change, Shown, ending
+from nsqadmin_cli.cluster import Cluster, errors_of, rows_of, values_of
+from nsqadmin_cli.command_base import change_command, option
+from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeRefused
 from nsqadmin_cli.message import MOST, body_of
-from nsqadmin_cli.output import Confirm, Output, not_found, report
+from nsqadmin_cli.output import not_found
 from nsqadmin_cli.snapshot import present
-from nsqadmin_cli.table import ALWAYS, Cell, Form, Line, Table, Tone, column, described, json_only, table_of
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Table, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import LONGEST, iso_time, parse_duration, printable
 
 _WITHIN = (60, 3600, 86400, 604800)  # seconds
@@ -52,7 +54,7 @@ class DeferredNode:
     first: list[DeferredRow] = field(default_factory=list, metadata={"json": False})
 
 
-@command(
+@change_command(
     examples="""
         gnsqadmin channel deferred reminders mail
         gnsqadmin channel deferred reminders mail --from 7d --limit 100 -o csv
@@ -67,21 +69,17 @@ class DeferredNode:
 )
 def deferred(
     cluster: Cluster,
-    output: Output,
-    confirm: Confirm,
     topic: str,
     channel: str,
     limit: int = option("Show the first N messages.", click.IntRange(1, MOST), default=10),
     since: str | None = option("Leave out messages that are due earlier.", None, "--from", metavar="TIME"),
     cancel: str | None = option("Drop this message from the channel.", metavar="ID"),
-) -> int:
+) -> Change:
     """These are messages published with a delay, and messages requeued with a delay. TIME is a time with its zone
     (2026-12-01T00:00:00Z) or a time from now (1h, 7d). Only gnsqd supports this.
 
     --cancel shows the message before it asks for confirmation.
     """
-    if cancel is None and (confirm.yes or confirm.dry_run):
-        raise click.UsageError("--yes and --dry-run require --cancel.")
     if cancel is not None and not re.fullmatch("[0-9a-f]{16}", cancel):
         raise click.UsageError(f"--cancel: {printable(repr(cancel), 100)} is not the id of a message.")
     place = {"topic": topic, "channel": channel}
@@ -89,36 +87,35 @@ def deferred(
     query |= {"id": cancel} if cancel is not None else {}
     answers = present(cluster, cluster.ask(partial(_look, query)), topic, channel)
     rows = sorted((row for node in values_of(answers).values() for row in node.first), key=lambda row: row.due)[:limit]
-    if cancel is not None:
-        rows = _cancel(cluster, confirm, query, rows, answers)
-    counts = rows_of(DeferredNode, answers)
-    counted = table_of(DeferredNode, counts, total="all")
-    last = [Line.of("Nothing was done.")] if confirm.dry_run else []
-    document = {**place, "dry_run": None if cancel is None else confirm.dry_run, "nodes": counts, "messages": rows}
-    output.show(document, [*([counted] if cancel is None else []), _table(rows), *last], _table(rows, LONGEST))
-    return report([*cluster.lookupd_errors, *errors_of(answers)])
 
+    def show(dry_run: bool) -> Shown:
+        counts = rows_of(DeferredNode, answers)
+        counted = [] if cancel is not None else [table_of(DeferredNode, counts, total="all")]
+        document = {**place, "dry_run": None if cancel is None else dry_run, "nodes": counts, "messages": rows}
+        errors = [*cluster.lookupd_errors, *errors_of(answers)]
+        return Shown(document, [*counted, _table(rows), *ending(dry_run)], _table(rows, LONGEST), errors)
 
-def _cancel(
-    cluster: Cluster,
-    confirm: Confirm,
-    query: Mapping[str, str],
-    rows: list[DeferredRow],
-    answers: Answers[DeferredNode],
-) -> list[DeferredRow]:
-    """Cancel the message with the id of `query`, which `rows` show. Failures replace answers. NotFound."""
-    if rows and not confirm.dry_run:
-        warning = "The message {id} will not be delivered to the channel {channel} in the topic {topic}."
-        confirm.ask(warning.format(**query), [_table(rows)], "Cancel it?")
+    def none_left() -> AdminError:
+        return not_found(f"the deferred message {cancel}", [*cluster.lookupd_errors, *errors_of(answers)])
+
+    def do() -> None:
         holders = [Nsqd(at, cluster.http) for at, node in values_of(answers).items() if node.first]
         done = cluster.ask(lambda node: node.request("POST", "/channel/deferred/cancel", query=query), holders)
-        answers |= {error.address: error for error in errors_of(done)}
-        rows = [row for row in rows if row.node in {str(at) for at in values_of(done)}]
+        answers.update({error.address: error for error in errors_of(done)})
+        rows[:] = [row for row in rows if row.node in {str(at) for at in values_of(done)}]
+        if not rows:
+            raise none_left()
+        for row in rows:
+            row.result = Cell("cancelled", Tone.GOOD)
+
+    if cancel is None:
+        return Change(show, None)
     if not rows:
-        raise not_found(f"the deferred message {query['id']}", [*cluster.lookupd_errors, *errors_of(answers)])
+        raise none_left()
     for row in rows:
-        row.result = Cell("to be cancelled", Tone.NOTE) if confirm.dry_run else Cell("cancelled", Tone.GOOD)
-    return rows
+        row.result = Cell("to be cancelled", Tone.NOTE)
+    warning = f"The message {cancel} will not be delivered to the channel {channel} in the topic {topic}."
+    return Change(show, do, warning, "Cancel it?")
 
 
 def _table(rows: Sequence[DeferredRow], longest: int = 24) -> Table:

@@ -7,16 +7,16 @@ was empty, or its time was up.
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 from nsqadmin_cli import units
 from nsqadmin_cli.api import DrainState, Nsqd
+from nsqadmin_cli.change import Change, Shown, show
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
-from nsqadmin_cli.command_base import command, flag
+from nsqadmin_cli.command_base import change_command, command, flag
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.output import Confirm, Output, note, progress, report
+from nsqadmin_cli.output import Output, note, progress
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, failed, json_only, table_of
 from nsqadmin_cli.units import plural, shortened
 
@@ -72,23 +72,21 @@ _DOCUMENT = (
     described("nodes", "list, in the order queried", DrainRow),
     "After an error draining, remaining, messages and holding are null.",
 )
-drain_command = partial(command, document=_DOCUMENT)
 _SHOWN = 3  # queues in a row
 
 
-@drain_command(
+@change_command(
+    document=_DOCUMENT,
     examples="""
         gnsqadmin drain start --dry-run --nsqd-http-address a.example:4151
         gnsqadmin drain start --watch --nsqd-http-address a.example:4151
         gnsqadmin drain start --yes --json --nsqd-http-address a.example:4151
-    """
+    """,
 )
 def start(
     cluster: Cluster,
-    output: Output,
-    confirm: Confirm,
     is_watched: bool = flag("Wait until the nodes have exited, like gnsqadmin drain watch.", "--watch"),
-) -> int:
+) -> Change:
     """They also exit after their --drain-timeout; remaining messages are kept on disk, except for ephemeral topics and
     channels. Some messages cannot be consumed: in topics without channels, in paused topics and channels, and in
     channels without consumers. With such messages, the node waits until the timeout. Only gnsqd can drain."""
@@ -96,60 +94,75 @@ def start(
     answers = cluster.ask(lambda node: node.drain("GET"), nodes)
     able = [node for node in nodes if node.address in values_of(answers)]
     if not able:
-        report([*cluster.lookupd_errors, *errors_of(answers)])
-        raise AdminError("no node can be drained")
-    if not confirm.dry_run:
-        limits = values_of(cluster.ask(lambda node: node.get_config("drain_timeout"), able)).values()
-        known = [int(limit) / 1e9 for limit in limits if limit.isascii() and limit.isdigit() and len(limit) < 20]
-        latest = f", after {units.latency(max(known))} at the latest" if known else ""
-        them = "it" if len(able) == 1 else "them"
-        warning = f"Draining {plural(len(able), 'node')} makes {them} refuse publishers, and exit when empty{latest}."
-        if cluster.lookupds and len(able) == len(nodes):
-            warning += " These are all nodes of the cluster."
-        rows = [_row(address, answer) for address, answer in answers.items()]
-        confirm.ask(warning, [table_of(DrainRow, rows)], f"Drain {them}?")
-        asked = time.monotonic()
-        answers |= cluster.ask(lambda node: node.drain("POST"), able)
-        if is_watched:
-            return _watch(cluster, output, asked, answers)
-    return _show_answers(cluster, output, answers)
+        raise AdminError("no node can be drained", causes=[*cluster.lookupd_errors, *errors_of(answers)])
+    limits = values_of(cluster.ask(lambda node: node.get_config("drain_timeout"), able)).values()
+    known = [int(limit) / 1e9 for limit in limits if limit.isascii() and limit.isdigit() and len(limit) < 20]
+    latest = f", after {units.latency(max(known))} at the latest" if known else ""
+    them = "it" if len(able) == 1 else "them"
+    warning = f"Draining {plural(len(able), 'node')} makes {them} refuse publishers, and exit when empty{latest}."
+    if cluster.lookupds and len(able) == len(nodes):
+        warning += " These are all nodes of the cluster."
+    began: list[float] = []
+
+    def do() -> None:
+        began.append(time.monotonic())
+        answers.update(cluster.ask(lambda node: node.drain("POST"), able))
+
+    def show(dry_run: bool) -> Shown:
+        return _watch(cluster, began[0], answers) if began and is_watched else _shown(cluster, answers)
+
+    return Change(show, do, warning, f"Drain {them}?")
 
 
-@drain_command(examples="gnsqadmin drain status\ngnsqadmin drain status --json | jq '.nodes[].messages'")
+@command(document=_DOCUMENT, examples="gnsqadmin drain status\ngnsqadmin drain status --json | jq '.nodes[].messages'")
 def status(cluster: Cluster, output: Output) -> int:
-    return _show_answers(cluster, output, cluster.ask(lambda node: node.drain("GET")))
+    return show(_shown(cluster, cluster.ask(lambda node: node.drain("GET"))), output)
 
 
-@drain_command(examples="gnsqadmin drain watch --nsqd-http-address a.example:4151\ngnsqadmin drain watch --json")
+@command(
+    document=_DOCUMENT,
+    examples="gnsqadmin drain watch --nsqd-http-address a.example:4151\ngnsqadmin drain watch --json",
+)
 def watch(cluster: Cluster, output: Output) -> int:
     """The exit code is 1 if a node reached its timeout before it was empty, or if its drain was cancelled. Ctrl-C ends
     only this command."""
-    return _watch(cluster, output, time.monotonic(), cluster.ask(lambda node: node.drain("GET")))
+    return show(_watch(cluster, time.monotonic(), cluster.ask(lambda node: node.drain("GET"))), output)
 
 
-@drain_command(examples="gnsqadmin drain cancel --nsqd-http-address a.example:4151\ngnsqadmin drain cancel --json")
-def cancel(cluster: Cluster, output: Output) -> int:
-    return _show_answers(cluster, output, cluster.ask(lambda node: node.drain("DELETE")))
+@change_command(
+    asks=False,
+    document=_DOCUMENT,
+    examples="gnsqadmin drain cancel --nsqd-http-address a.example:4151\ngnsqadmin drain cancel --json",
+)
+def cancel(cluster: Cluster) -> Change:
+    nodes = cluster.nsqds()
+    answers: Answers[DrainState] = {}
+
+    def do() -> None:
+        answers.update(cluster.ask(lambda node: node.drain("DELETE"), nodes))
+
+    def show(dry_run: bool) -> Shown:
+        return _shown(cluster, answers or cluster.ask(lambda node: node.drain("GET"), nodes))
+
+    return Change(show, do)
 
 
-def _show_answers(cluster: Cluster, output: Output, answers: Answers[DrainState]) -> int:
+def _shown(cluster: Cluster, answers: Answers[DrainState]) -> Shown:
     rows = [_row(address, answer) for address, answer in answers.items()]
-    return _show(output, rows, [*cluster.lookupd_errors, *errors_of(answers)])
+    return _of_rows(rows, [*cluster.lookupd_errors, *errors_of(answers)])
 
 
-def _show(output: Output, rows: Sequence[DrainRow], errors: Sequence[AdminError]) -> int:
-    output.show({"nodes": rows}, [table_of(DrainRow, rows, empty="No nodes.")])
-    return report(errors)
+def _of_rows(rows: Sequence[DrainRow], errors: Sequence[AdminError]) -> Shown:
+    return Shown({"nodes": rows}, [table_of(DrainRow, rows, empty="No nodes.")], errors=errors)
 
 
-def _watch(cluster: Cluster, output: Output, asked: float, answers: Answers[DrainState]) -> int:
-    """Wait for the drains in `answers`, which were `asked` for at that time; returns the exit code."""
+def _watch(cluster: Cluster, asked: float, answers: Answers[DrainState]) -> Shown:
+    """Waits for the drains in `answers`, which were `asked` for at that time, and returns how they ended."""
     draining = {at: state for at, state in values_of(answers).items() if state.draining}
     watched = [Watched(Nsqd(address, cluster.http), state, asked) for address, state in draining.items()]
     errors = [*cluster.lookupd_errors, *errors_of(answers)]
     if not watched:
-        report(errors)
-        raise AdminError("no node is draining")
+        raise AdminError("no node is draining", causes=errors)
     try:
         with progress(
             f"draining {plural(len(watched), 'node')}", sum(drain.state.messages for drain in watched)
@@ -171,7 +184,7 @@ def _watch(cluster: Cluster, output: Output, asked: float, answers: Answers[Drai
         reasons = {"timed out": left, "cancelled": "no longer drains: it was cancelled"}
         if drain.end in reasons:
             errors.append(NodeError(drain.node.program, drain.node.address, reasons[drain.end]))
-    return _show(output, [_row(drain.node.address, drain.error or drain.state, drain.end) for drain in watched], errors)
+    return _of_rows([_row(drain.node.address, drain.error or drain.state, drain.end) for drain in watched], errors)
 
 
 def _row(address: Address, answer: DrainState | NodeError, end: str = "") -> DrainRow:

@@ -1,18 +1,19 @@
 """`gnsqadmin replay-dead`: publishes dead letters again, as the original messages."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import click
 
 from gnsqd.broker.dead_letter_format import DeadLetter, dead_letter_topic, is_dead_letter_topic
+from nsqadmin_cli.change import Change, Shown
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.command_base import Name, argument, command, flag, option
+from nsqadmin_cli.command_base import Name, argument, change_command, flag, option
 from nsqadmin_cli.consumer import ConsumerOptions, Received, Source, auth_option, transfer
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import MOST, MessageRow, clock, peek_at
-from nsqadmin_cli.output import Advance, Output, note, report
+from nsqadmin_cli.output import Advance, note
 from nsqadmin_cli.publisher import PATIENCE, ByTopic, NodeCount, Publisher, TopicCount, rate_option
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.table import Form, Tone, column, described, json_only, table_of
@@ -39,7 +40,9 @@ class LetterRow:
     died: int = json_only("ns")
 
 
-@command(
+@change_command(
+    asks=False,
+    dry_run=flag(f"Show dead letters, at most {MOST:,} of each node, and do nothing."),
     examples="""
         gnsqadmin replay-dead orders billing --dry-run
         gnsqadmin replay-dead orders billing
@@ -63,17 +66,15 @@ class LetterRow:
 )
 def replay_dead(
     cluster: Cluster,
-    output: Output,
     topic: str,
     channel: str | None = argument(Name("channel"), required=False),
     destination: str | None = option(
         "Publish to this topic, instead of the original topics.", Name("topic"), "--to", metavar="TOPIC"
     ),
     limit: int | None = option("Stop after N messages.", click.IntRange(1), "-n", "--limit"),
-    dry_run: bool = flag(f"Show dead letters, at most {MOST:,} of each node, and do nothing."),
     rate: float = rate_option,
     auth_secret: str = auth_option,
-) -> int:
+) -> Change:
     """gnsqd moves messages that failed --max-attempts times to the topic TOPIC.CHANNEL.dead. This command publishes the
     original bodies to the original topics, with new ids and timestamps. All channels of a topic receive them again, not
     only the channel where they failed; to avoid that, give another topic with --to.
@@ -87,22 +88,25 @@ def replay_dead(
     if channel is None and not is_dead_letter_topic(topic):
         raise click.UsageError(f"{topic} is not a dead-letter topic, which ends in .dead: also give the CHANNEL.")
     source = topic if channel is None else dead_letter_topic(topic, channel)
-    run, interrupted = _Run(source=source, destination=destination), False
-    if dry_run:
-        run.show_letters(cluster, limit)
-    else:
+    run = _Run(source=source, destination=destination)
+
+    def show(dry_run: bool) -> Shown:
+        if run.publisher is None:
+            run.show_letters(cluster, limit)
+        more = {"source": source, "channel": CHANNEL, "letters": run.letters, "left": len(run.left)}
+        shown = run.shown(more, table_of(LetterRow, run.letters) if run.publisher is None else None)
+        if run.left:
+            count = plural(len(run.left), "message")
+            run.errors.append(AdminError(f"{count} of {source} {CHANNEL} cannot be replayed: not dead letters"))
+        return replace(shown, errors=run.errors, is_interrupted=run.is_interrupted)
+
+    def do() -> None:
         run.publisher = Publisher(cluster.nsqds(), patience=PATIENCE, rate=rate)
         options = ConsumerOptions(CHANNEL, min(_WINDOW, limit or _WINDOW), auth_secret=auth_secret)
         letters = Source(options, limit, follow=False, create=True, yes=False)
-        run.errors, interrupted = transfer(cluster, source, letters, "replaying", run.deliver, run.done)
-    more = {"source": source, "channel": CHANNEL, "letters": run.letters, "left": len(run.left)}
-    run.show(output, more, table_of(LetterRow, run.letters) if dry_run else None)
-    if interrupted:
-        raise KeyboardInterrupt
-    if run.left:
-        count = plural(len(run.left), "message")
-        run.errors.append(AdminError(f"{count} of {source} {CHANNEL} cannot be replayed: not dead letters"))
-    return report(run.errors)
+        run.errors, run.is_interrupted = transfer(cluster, source, letters, "replaying", run.deliver, run.done)
+
+    return Change(show, do)
 
 
 @dataclass(kw_only=True)
@@ -114,6 +118,7 @@ class _Run(ByTopic):
     letters: list[LetterRow] = field(default_factory=list)
     left: set[tuple[str, bytes]] = field(default_factory=set)
     errors: list[AdminError] = field(default_factory=list)
+    is_interrupted: bool = False
 
     def show_letters(self, cluster: Cluster, limit: int | None) -> None:
         """Show the dead letters, without consuming them."""

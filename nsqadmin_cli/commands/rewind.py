@@ -8,11 +8,11 @@ from typing import Literal
 import click
 
 from nsqadmin_cli.api import ModelError, Nsqd
-from nsqadmin_cli.cluster import Cluster, rows_of, values_of
-from nsqadmin_cli.command_base import command, option
-from nsqadmin_cli.output import Confirm, Output
-from nsqadmin_cli.snapshot import present, show_rows
-from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only, table_of
+from nsqadmin_cli.change import Change, Shown
+from nsqadmin_cli.cluster import Cluster, values_of
+from nsqadmin_cli.command_base import change_command, option
+from nsqadmin_cli.snapshot import present, shown_rows
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only
 from nsqadmin_cli.units import plural, printable
 
 _REASONS = {
@@ -38,7 +38,7 @@ class RewindRow:
     error: str | None = json_only("null, or why it failed")
 
 
-@command(
+@change_command(
     examples="""
         gnsqadmin channel rewind orders billing --to -15m --dry-run
         gnsqadmin channel rewind orders billing --to 2026-11-23T14:00:00Z --until 2026-11-23T14:10:00Z
@@ -52,13 +52,11 @@ class RewindRow:
 )
 def rewind(
     cluster: Cluster,
-    output: Output,
-    confirm: Confirm,
     topic: str,
     channel: str,
     to: str = option("The first message that comes again.", metavar="POINT", required=True),
     until: str | None = option("The first message that does not come again.", metavar="POINT"),
-) -> int:
+) -> Change:
     """POINT is a time ago (-15m), a time with its zone (2026-11-23T14:00:00Z), the id of a message, or "first": the
     oldest message that a node has kept. Only gnsqd keeps finished messages, with --retention-bytes.
 
@@ -69,18 +67,22 @@ def rewind(
     asked = cluster.ask(partial(_rewind, "GET", query))
     answers = present(cluster, asked, topic, channel, to if until is None else f"{to} or {until}")
     plans = values_of(answers)
-    if plans and not confirm.dry_run:
-        count = plural(sum(row.messages or 0 for row in plans.values()), "message")
-        warning = f"{count} will be delivered again to the channel {channel} in the topic {topic}."
-        rows = rows_of(RewindRow, answers)
-        confirm.ask(warning, [table_of(RewindRow, rows, total="all")], "Rewind it?")
+
+    def messages() -> int:
+        return sum(row.messages or 0 for row in values_of(answers).values())
+
+    def show(dry_run: bool) -> Shown:
+        about = {"topic": topic, "channel": channel, "dry_run": dry_run, "messages": messages()}
+        return shown_rows(cluster, about, RewindRow, answers, "all")
+
+    def do() -> None:
         done = cluster.ask(partial(_rewind, "POST", query), [Nsqd(address, cluster.http) for address in plans])
-        answers |= done
+        answers.update(done)
         for address, row in values_of(done).items():
             answers[address] = replace(plans[address], messages=row.messages, result=Cell("rewound", Tone.GOOD))
-    messages = sum(row.messages or 0 for row in values_of(answers).values())
-    about = {"topic": topic, "channel": channel, "dry_run": confirm.dry_run, "messages": messages}
-    return show_rows(cluster, output, about, RewindRow, answers, "all")
+
+    warning = f"{plural(messages(), 'message')} will be delivered again to the channel {channel} in the topic {topic}."
+    return Change(show, do if plans else None, warning, "Rewind it?")
 
 
 def _rewind(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd) -> RewindRow:

@@ -9,10 +9,10 @@ import click
 
 from gnsqd.options import IDLE_POLICIES, SECOND
 from nsqadmin_cli.api import ModelError, Nsqd
+from nsqadmin_cli.change import Change, Shown
 from nsqadmin_cli.cluster import Cluster, values_of
-from nsqadmin_cli.command_base import command, option
-from nsqadmin_cli.output import Confirm, Output
-from nsqadmin_cli.snapshot import present, show_rows
+from nsqadmin_cli.command_base import change_command, option
+from nsqadmin_cli.snapshot import present, shown_rows
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only
 
 
@@ -32,7 +32,7 @@ class RulesRow:
     error: str | None = json_only("null, or why it failed")
 
 
-@command(
+@change_command(
     examples="""
         gnsqadmin channel rules orders billing
         gnsqadmin channel rules orders billing --rate 100 --burst 20 --yes
@@ -44,8 +44,6 @@ class RulesRow:
 )
 def rules(
     cluster: Cluster,
-    output: Output,
-    confirm: Confirm,
     topic: str,
     channel: str,
     rate: float | None = option("Messages a second on each node; 0 removes the limit.", click.FLOAT),
@@ -53,7 +51,7 @@ def rules(
     ordered: bool | None = option("One message at a time, oldest first.", None, "--ordered/--no-ordered", default=None),
     idle_timeout: str | None = option("Time without consumers, as in 72h; 0: never, '': the node's.", click.STRING),
     idle_policy: str | None = option("What is done to it then.", click.Choice(IDLE_POLICIES)),
-) -> int:
+) -> Change:
     """Without options, show them. A rule that is not given does not change. Each node limits the rate, keeps the order
     of its own messages, and knows its own consumers; only gnsqd has rules."""
     given: dict[str, object] = {"rate": rate, "burst": burst, "ordered": ordered}
@@ -62,11 +60,16 @@ def rules(
     query = {"topic": topic, "channel": channel}
     answers = present(cluster, cluster.ask(partial(_ask, "GET", query)), topic, channel)
     nodes = [Nsqd(address, cluster.http) for address in values_of(answers)]
-    if changes and nodes and not confirm.dry_run:
-        shown = ", ".join(f"{name.replace('_', ' ')} {value or 'of the node'}" for name, value in changes.items())
-        confirm.ask(f"The channel {channel} in the topic {topic} gets {shown}.", [], "Change it?")
-        answers |= cluster.ask(partial(_ask, "POST", query | changes), nodes)
-    return show_rows(cluster, output, query | {"dry_run": confirm.dry_run}, RulesRow, answers)
+
+    def show(dry_run: bool) -> Shown:
+        return shown_rows(cluster, query | {"dry_run": dry_run}, RulesRow, answers)
+
+    def do() -> None:
+        answers.update(cluster.ask(partial(_ask, "POST", query | changes), nodes))
+
+    shown = ", ".join(f"{name.replace('_', ' ')} {value or 'of the node'}" for name, value in changes.items())
+    warning = f"The channel {channel} in the topic {topic} gets {shown}."
+    return Change(show, do if changes and nodes else None, warning, "Change it?")
 
 
 def _ask(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd) -> RulesRow:

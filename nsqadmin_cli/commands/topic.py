@@ -6,15 +6,14 @@ from typing import Any
 
 import click
 
-from nsqadmin_cli import operations, stat_tables
+from nsqadmin_cli import change, operations, stat_tables
 from nsqadmin_cli.api import Nsqd, expecting, located
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.command_base import Name, argument, command, flag, option
+from nsqadmin_cli.command_base import Name, argument, change_command, command, flag, option
 from nsqadmin_cli.http_client import NodeError, NodeRefused
-from nsqadmin_cli.operations import Operation, lookupd_only_option, operate, operation_command, pattern_command
-from nsqadmin_cli.output import Confirm, Output, not_found, report
+from nsqadmin_cli.output import Output, not_found, report
 from nsqadmin_cli.ranges import RangeRow, get_range
-from nsqadmin_cli.snapshot import no_such, present, show_rows, take_snapshot
+from nsqadmin_cli.snapshot import no_such, present, shown_rows, take_snapshot
 from nsqadmin_cli.table import Block, Cell, Form, Grid, Line, Tone, as_json, column, described, table_of
 from nsqadmin_cli.units import plural
 
@@ -113,7 +112,8 @@ def range_(
     (2026-11-23T14:00:00Z), the id of a message, "first" or "next"."""
     asked = cluster.ask(partial(get_range, topic=topic, at=at, channel=channel))
     answers = present(cluster, asked, topic, channel or "", at or "")
-    return show_rows(cluster, output, {"topic": topic, "channel": channel, "at": at}, RangeRow, answers, "all")
+    about = {"topic": topic, "channel": channel, "at": at}
+    return change.show(shown_rows(cluster, about, RangeRow, answers, "all"), output)
 
 
 def _listed_addresses(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeError]]:
@@ -130,77 +130,22 @@ def _listed_addresses(cluster: Cluster, topic: str) -> tuple[set[str] | None, li
     return addresses, errors
 
 
-@operation_command(
-    examples="""
-        gnsqadmin topic create orders
-        gnsqadmin topic create orders --nsqd-http-address a.example:4151 --nsqd-http-address b.example:4151
-        gnsqadmin topic create orders --lookupd-only --lookupd-http-address lookup.example:4161
-    """
-)
-def create(cluster: Cluster, output: Output, topic: str, lookupd_only: bool = lookupd_only_option) -> int:
-    """Publishing creates a topic automatically. Create it explicitly to add channels or pause it before the first
-    message."""
-    return operate(cluster, output, Operation("create", topic, lookupd_only=lookupd_only))
+create, pause, unpause, empty, delete = operations.commands_of("topic")
 
 
-@pattern_command(examples="gnsqadmin topic pause orders\ngnsqadmin topic pause 'orders*'")
-def pause(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
-    """Publishers are not affected: messages are queued in the topic. Channels continue with the messages they have. The
-    topic stays paused across restarts."""
-    return operate(cluster, output, Operation("pause", topic), confirm)
-
-
-@pattern_command(examples="gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json")
-def unpause(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
-    return operate(cluster, output, Operation("unpause", topic), confirm)
-
-
-@pattern_command(
-    examples="""
-        gnsqadmin topic empty orders --dry-run
-        gnsqadmin topic empty orders --with-channels
-        gnsqadmin topic empty orders --yes --nsqd-http-address a.example:4151
-    """
-)
-def empty(
-    cluster: Cluster,
-    output: Output,
-    confirm: Confirm,
-    topic: str,
-    with_channels: bool = flag("Also empty all its channels."),
-) -> int:
-    """A topic has such messages if it is paused or has no channel. Its channels keep their messages; see also gnsqadmin
-    channel empty."""
-    return operate(cluster, output, Operation("empty", topic, with_channels=with_channels), confirm)
-
-
-@pattern_command(
-    examples="""
-        gnsqadmin topic delete orders --dry-run
-        gnsqadmin topic delete orders --lookupd-http-address lookup.example:4161
-        gnsqadmin topic delete orders --yes --nsqd-http-address a.example:4151
-    """
-)
-def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
-    """It is deleted on all nodes and nsqlookupds, and its consumers are disconnected. Publishers, and consumers that
-    reconnect, create the topic again: stop them first. To delete it on one node only, see gnsqadmin topic tombstone."""
-    return operate(cluster, output, Operation("delete", topic), confirm)
-
-
-@operation_command(
+@change_command(
+    document=operations.DOCUMENT,
     examples="""
         gnsqadmin topic tombstone orders a.example:4151 --lookupd-http-address lookup.example:4161
         gnsqadmin topic tombstone orders a.example:4151 --delete --lookupd-http-address lookup.example:4161
-    """
+    """,
 )
 def tombstone(
     cluster: Cluster,
-    output: Output,
-    confirm: Confirm,
     topic: str,
     node: str = argument(),
     with_delete: bool = flag("Also delete the topic on the node, as nsqadmin's Tombstone does.", "--delete"),
-) -> int:
+) -> change.Change:
     """nsqlookupds no longer send consumers there. Stop publishers first. With --delete, the topic and all its messages
     on the node are then deleted. Without --delete, connected consumers continue. NODE is {broadcast address}:{HTTP
     port}, as nsqlookupd lists it.
@@ -210,4 +155,4 @@ def tombstone(
     """
     if not cluster.lookupds:
         raise click.UsageError("tombstones are kept by nsqlookupd: give it by --lookupd-http-address.")
-    return operations.plan_tombstone(cluster, topic, node, with_delete=with_delete).run(cluster, output, confirm)
+    return operations.plan_tombstone(cluster, topic, node, with_delete=with_delete).change(cluster)

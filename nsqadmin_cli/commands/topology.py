@@ -10,10 +10,11 @@ import click
 from gnsqd.shared.names import is_ephemeral, is_valid_name
 from nsqadmin_cli.api import NodeStats, Nsqd
 from nsqadmin_cli.archive import name_of, read_pieces
+from nsqadmin_cli.change import Change, Shown
 from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command_base import argument, command
+from nsqadmin_cli.command_base import argument, change_command, command
 from nsqadmin_cli.errors import AdminError, ExitCode
-from nsqadmin_cli.output import Confirm, Output, report
+from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.snapshot import ClusterSnapshot, by_key, take_snapshot
 from nsqadmin_cli.table import ALWAYS, Table, Tone, column, described, table_of
 from nsqadmin_cli.units import plural, printable
@@ -69,30 +70,32 @@ def diff(cluster: Cluster, output: Output, file: str = file_argument) -> int:
     return max(report(snapshot.errors), ExitCode.FAILED if differences else ExitCode.OK)
 
 
-@command(
+@change_command(
     examples="""
         gnsqadmin topology import topology.ndjson --dry-run
         gnsqadmin topology import topology.ndjson --yes --nsqd-http-address b.example:4151
     """,
     document=described("differences", "list of what was changed", Difference),
 )
-def import_(cluster: Cluster, output: Output, confirm: Confirm, file: str = file_argument) -> int:
+def import_(cluster: Cluster, file: str = file_argument) -> Change:
     """The changes are shown, and made after confirmation. Nothing is deleted: topics and channels that are not in the
     file are left as they are."""
     expected = _read(file)
     snapshot = take_snapshot(cluster)
     changes = [change for change in _differences(snapshot, expected) if change.difference != "extra"]
-    if changes and not confirm.dry_run:
-        nodes = {change.node for change in changes}
-        count = f"{plural(len(changes), 'change')} on {plural(len(nodes), 'node')}"
-        confirm.ask(f"{count}.", [table_of(Difference, changes)], "Continue?")
     errors: list[AdminError] = list(snapshot.errors)
-    if not confirm.dry_run:
+
+    def show(dry_run: bool) -> Shown:
+        return Shown({"differences": changes}, [_table(snapshot, changes, "Nothing to change")], errors=errors)
+
+    def do() -> None:
         todo = {address: [change for change in changes if change.node == str(address)] for address in snapshot.nodes}
         changed = [Nsqd(address, cluster.http) for address in todo if todo[address]]
-        errors += errors_of(cluster.ask(lambda node: _apply(node, todo[node.address], expected), changed))
-    output.show({"differences": changes}, [_table(snapshot, changes, "Nothing to change")])
-    return report(errors)
+        errors.extend(errors_of(cluster.ask(lambda node: _apply(node, todo[node.address], expected), changed)))
+
+    nodes = {change.node for change in changes}
+    warning = f"{plural(len(changes), 'change')} on {plural(len(nodes), 'node')}."
+    return Change(show, do if changes else None, warning)
 
 
 def _table(snapshot: ClusterSnapshot, differences: Sequence[Difference], none: str) -> Table:

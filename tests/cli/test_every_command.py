@@ -38,7 +38,6 @@ MISUSE = {
     "channel pause 'a b*' c": "'a b*' is not a valid topic name",
     "channel deferred t c --cancel='x\n' -y": r"--cancel: 'x\n' is not the id of a message.",
     "channel deferred t c --limit=1001": "1001 is not in the range 1<=x<=1000",
-    "channel deferred t c --dry-run": "--yes and --dry-run require --cancel.",
     "channel rules t c --rate=fast": "'fast' is not a valid float",
     "config set log_level": "Missing argument 'VALUE...'.",
     "config set log_level info warn": "log_level takes one value.",
