@@ -26,6 +26,7 @@ from nsqadmin_cli.units import parse_duration, printable
 Function = Callable[..., Any]
 C = TypeVar("C", bound="AdminCommand")
 _NAMES = ("topic", "channel")
+ON_PAGE = object()  # the `obj` of a context whose values come from a form of the page
 _WHICH_NODES = "Which nodes"
 _COLUMNS = 78  # of an example, below its heading
 
@@ -190,7 +191,10 @@ def change_command(
 
 
 class Parsed(click.ParamType[Any]):
-    """A text that `parse` turns into a value, or raises ValueError with a readable text."""
+    """A text that `parse` turns into a value, or raises ValueError with a readable text. A form of the page offers the
+    `choices`, if there are any."""
+
+    choices: Sequence[str] = ()
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name

@@ -34,7 +34,9 @@ def _key(keys: Iterable[str], **more: Any) -> Any:
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         return [key for key in keys if key.startswith(incomplete)]
 
-    return argument(Parsed("option", parse), shell_complete=complete, **more)
+    kind = Parsed("option", parse)
+    kind.choices = () if "nargs" in more else tuple(keys)  # of the page
+    return argument(kind, shell_complete=complete, **more)
 
 
 @command(
@@ -73,7 +75,7 @@ def get(
     values = [(key, str(node), had[key]) for key in kept for node, had in answered.items() if key in had]
     rows: list[Row] = [(*place, value if isinstance(value, str) else json.dumps(value)) for *place, value in values]
     flat = Table((Column("option", "option"), Column("node", "node"), Column("value", "value")), rows)
-    output.show({"nodes": nodes}, [_value_table(kept, answered)], flat)
+    output.show({"nodes": nodes}, [value_table(kept, answered)], flat)
     return report(errors)
 
 
@@ -146,8 +148,8 @@ def _text(key: str, values: Sequence[str]) -> str:
     return json.dumps(values)
 
 
-def _value_table(keys: Sequence[str], answered: Mapping[Address, Mapping[str, object]]) -> Table:
-    """One row for each value of each option, with the nodes that have it where these are not all."""
+def value_table(keys: Sequence[str], answered: Mapping[Address, Mapping[str, object]]) -> Table:
+    """Returns one row for each value of each option, with the nodes that have it where these are not all."""
     several = len(answered) > 1
     node = (Column("node", "nodes", keep=ALWAYS, tone=Tone.NODE),) if several else ()
     empty = "No option differs." if answered else ""

@@ -12,14 +12,30 @@ from nsqadmin_cli.api import NodeStats, Nsqd
 from nsqadmin_cli.archive import name_of, read_pieces
 from nsqadmin_cli.change import Change, Shown
 from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command_base import argument, change_command, command
+from nsqadmin_cli.command_base import ON_PAGE, argument, change_command, command
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.snapshot import ClusterSnapshot, by_key, take_snapshot
 from nsqadmin_cli.table import ALWAYS, Table, Tone, column, described, table_of
 from nsqadmin_cli.units import plural, printable
 
-file_argument = argument(click.Path(exists=True, dir_okay=False, allow_dash=True))
+
+class Typed(str):
+    """The text of a file, which was typed into a form."""
+
+    __slots__ = ()
+
+
+class _File(click.Path):
+    """The path of a file; on the page, whose machine is not the user's, its text."""
+
+    is_text = True
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return Typed(value) if ctx is not None and ctx.obj is ON_PAGE else super().convert(value, param, ctx)
+
+
+file_argument = argument(_File(exists=True, dir_okay=False, allow_dash=True))
 Entry = tuple[str, str]  # topic, and channel or "" for the topic itself
 
 
@@ -130,15 +146,16 @@ def _apply(node: Nsqd, changes: Sequence[Difference], expected: dict[Entry, bool
 
 
 def _read(path: str) -> dict[Entry, bool]:
-    """The entries of a file; AdminError. Each channel adds its topic."""
+    """Returns the entries of a file; raises AdminError. Each channel adds its topic."""
+    name = "the text" if isinstance(path, Typed) else name_of(path)
     entries: dict[Entry, bool] = {}
     try:
-        text = b"".join(read_pieces(path)).decode()
+        text = path if isinstance(path, Typed) else b"".join(read_pieces(path)).decode()
     except UnicodeDecodeError:
-        raise AdminError(f"{name_of(path)} is not UTF-8") from None
+        raise AdminError(f"{name} is not UTF-8") from None
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            entry, paused = _entry(line, f"{name_of(path)}, line {number}")
+            entry, paused = _entry(line, f"{name}, line {number}")
             entries.setdefault((entry[0], ""), False)
             entries[entry] = paused
     return entries

@@ -1,92 +1,21 @@
-"""What changes the cluster, by the operations of gnsqadmin: plan, confirm, do, report. Called in threads."""
+"""A message that is published, logging in and out, and results that are kept. Called in threads."""
 
-from typing import Any, get_args
+from typing import Any
 
-from gnsqd.shared.names import NAME_RULE, is_valid_name
-from nsqadmin_cli.api import Action, Nsqd
+from gnsqd.shared.names import is_valid_name
+from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.operations import Operation, Result, Work, plan_tombstone
-from nsqadmin_cli.operations import plan as plan_operation
 from nsqadmin_cli.units import parse_duration, plural
 from nsqadmin_cli.web.http import HTTPError, Request, Response
-from nsqadmin_cli.web.present import address_of, html_table
 from nsqadmin_cli.web.site import Page, Site
 from nsqadmin_cli.web.views import publish_page
 
 _LONGEST_DEFER = 30 * 86400.0  # seconds
 
 
-def _work(site: Site, form: dict[str, str]) -> Work:
-    """The plan for the fields of a form; HTTPError, AdminError."""
-    action, topic, channel = form.get("action", ""), form.get("topic", ""), form.get("channel", "")
-    create = action in ("create", "create-at-lookupd")
-    for text in (topic, *([channel] if channel else [])):
-        # What exists may be named in any way by a daemon that is not NSQ's.
-        if not text or (create and not is_valid_name(text)):
-            raise HTTPError(400, f"Not a valid name: expected {NAME_RULE}.")
-    if action == "tombstone":
-        if not site.cluster.lookupds:
-            raise HTTPError(400, "tombstones are kept by nsqlookupd, and none is given")
-        return plan_tombstone(site.cluster, topic, form.get("node", ""), with_delete=bool(form.get("with_delete")))
-    if action == "create-at-lookupd":
-        if not site.cluster.lookupds:
-            raise HTTPError(400, "no nsqlookupd is given")
-        return plan_operation(site.cluster, Operation("create", topic, channel, lookupd_only=True))
-    if action not in get_args(Action):
-        raise HTTPError(400, "unknown action")
-    with_channels = bool(form.get("with_channels")) and not channel and action == "empty"
-    return plan_operation(site.cluster, Operation(action, topic, channel, with_channels))  # type: ignore[arg-type]
-
-
-def _page(site: Site, form: dict[str, str], work: Work, *, done: bool) -> Page:
-    operation = work.operation
-    gone = done and operation.action == "delete" and work.at_lookupds == "delete"
-    back = "/" if gone and not operation.channel else address_of(operation.topic)
-    if operation.channel and not gone:
-        back = address_of(operation.topic, operation.channel)
-    fields = {name: text for name, text in form.items() if name in _FIELDS and text}
-    errors = [*site.cluster.lookupd_errors]
-    destructive = operation.is_destructive and bool(work.nodes or work.at_lookupds == "delete")
-    failed = any(outcome.result is Result.FAILED for outcome in work.nodes)
-    failed = failed or any(outcome.result is Result.FAILED for outcome in work.lookupds)
-    return Page(
-        "operation.html",
-        {
-            "title": "Result" if done else "Confirm",
-            "done": done,
-            "what": f"{work.at_lookupds} {operation}",
-            "warning": f"{work.warning()}." if destructive and not done else "",
-            "table": html_table("Targets", work.table(work.nodes, work.lookupds or None)),
-            "fields": fields,
-            "back": back,
-            "errors": [str(error) for error in [*errors, *work.failures(errors)]],
-            "failed": failed,
-        },
-    )
-
-
-_FIELDS = ("action", "topic", "channel", "node", "with_channels", "with_delete")
-
-
-def plan(site: Site, request: Request) -> Page:
-    """What an action would do, and lose; nothing is done."""
-    return _page(site, request.query, _work(site, request.query), done=False)
-
-
-def act(site: Site, request: Request) -> Response:
-    """Do it. A destructive action must have been confirmed: without that, its plan is shown."""
-    form = request.form
-    work = _work(site, form)
-    if (work.operation.is_destructive or form.get("action") == "tombstone") and form.get("confirmed") != "yes":
-        return Response(200, site.render(request, _page(site, form, work, done=False)))
-    work.do(site.cluster)
-    site.monitor.changed()
-    return Response.redirect(site.keep(_page(site, form, work, done=True)))
-
-
 def done(site: Site, request: Request) -> Page:
     page = site.kept(request.segments[1])
-    if page is None:
+    if not isinstance(page, Page):
         raise HTTPError(404, "This result is no longer kept.")
     return page
 
@@ -115,7 +44,7 @@ def publish(site: Site, request: Request) -> Page | Response:
     site.monitor.changed()
     result = f"{plural(1, 'message')} published to {topic} at {node}"
     page = publish_page(list(nodes), topic, node=str(node), result=result)
-    return Response.redirect(site.keep(page))
+    return Response.redirect(f"/done/{site.keep(page)}")
 
 
 def login(site: Site, request: Request) -> Page | Response:

@@ -4,7 +4,7 @@ Nodes are queried with blocking sockets, so all that does so runs in threads of 
 only read requests and write responses.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from importlib import resources
 from pathlib import PurePosixPath
@@ -19,7 +19,7 @@ from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.context import Commands
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.units import printable
-from nsqadmin_cli.web import actions, api, tools, views
+from nsqadmin_cli.web import actions, api, changes, views
 from nsqadmin_cli.web.http import TEXT, HTTPError, Request, Response
 from nsqadmin_cli.web.live import Live
 from nsqadmin_cli.web.monitor import Monitor
@@ -54,8 +54,6 @@ def _routes(table: Mapping[str, Handler]) -> list[Route]:
     ]
 
 
-_TOOL_HANDLERS: Sequence[tuple[str, Handler]] = (("GET", tools.show), ("POST", tools.act))
-
 ROUTES = _routes(
     {
         "GET /": views.overview,
@@ -65,15 +63,15 @@ ROUTES = _routes(
         "GET /nodes": views.nodes,
         "GET /nodes/*": views.node,
         "GET /lookup": views.lookup,
+        "GET /options": views.options,
         "GET /doctor": views.doctor,
         "GET /peek": views.peek,
         "GET /tail": views.tail,
         "GET /publish": views.publish,
         "POST /publish": actions.publish,
-        "GET /plan": actions.plan,
-        "POST /act": actions.act,
+        **{f"GET /change/{words}": changes.show for words in ("*", "*/*")},
+        **{f"POST /change/{words}": changes.act for words in ("*", "*/*")},
         "GET /done/*": actions.done,
-        **{f"{method} /{name}": handler for name in tools.TOOLS for method, handler in _TOOL_HANDLERS},
         "GET /login": views.login,
         "POST /login": actions.login,
         "POST /logout": actions.logout,
@@ -254,15 +252,12 @@ class Application:
         return self._live.stream(render, check)
 
 
-_AUDITED = ("action", "topic", "channel", "node", "to", "rate", "burst", "ordered", "cancel", "option", "value")
-
-
 def _audited(request: Request) -> str:
     """What a request asks for, in one line."""
     words = [request.method, request.path]
     if request.segments[:1] != ("login",) and not request.is_api:
         try:
-            words += [request.form[name] for name in _AUDITED if request.form.get(name)]
+            words += [text for name, text in request.form.items() if text and name not in ("body", "confirmed")]
         except HTTPError:
             pass
     return " ".join(printable(word, 100) for word in words)

@@ -31,7 +31,8 @@ HEADERS = [
 COOKIE = "gnsqadmin_session"
 _SESSION_SECONDS = 12 * 3600
 _MOST_SESSIONS = 1000
-_MESSAGES = (("peek",), ("deferred",), ("tail",))  # for full tokens, as gnsqd's own /channel/peek
+# For full tokens, as gnsqd's own /channel/peek.
+_MESSAGES = (("peek",), ("tail",), ("change", "channel", "deferred"), ("change", "replay-dead"))
 _OPEN = ("ping", "static", "login")  # first segments of what needs no token
 
 
@@ -92,7 +93,11 @@ class Security:
         role = self.role(request)
         if role < Role.READ:
             raise HTTPError(401, "UNAUTHORIZED" if request.is_api else "This page needs a token.")
-        if role < Role.FULL and (request.changes or first in _MESSAGES) and first != ("logout",):
+        if (
+            role < Role.FULL
+            and (request.changes or any(request.segments[: len(words)] == words for words in _MESSAGES))
+            and first != ("logout",)
+        ):
             text = "The token permits reading of statistics only: nothing was done."
             raise HTTPError(403, "FORBIDDEN" if request.is_api else text)
 

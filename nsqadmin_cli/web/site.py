@@ -60,7 +60,7 @@ class Site:
         self.monitor = monitor
         self.security = security
         self.tails = Tails(cluster)
-        self._results: OrderedDict[str, Page] = OrderedDict()
+        self._results: OrderedDict[str, Page | str] = OrderedDict()
 
     def acting(self, authorization: str) -> "Site":
         """The same site for one user: all that is not the Monitor's is asked with the user's own token."""
@@ -73,15 +73,15 @@ class Site:
         """The latest state of all nodes, shared by all live pages."""
         return self.monitor.snapshot(SHARED if request.is_live else FRESH)
 
-    def keep(self, page: Page) -> str:
-        """Keep the result of an action; the address where it is shown, so that loading it again does nothing again."""
+    def keep(self, result: Page | str) -> str:
+        """Keeps the result of an action, and returns its name in addresses, so that loading one does nothing again."""
         name = secrets.token_urlsafe(9)
-        self._results[name] = page
+        self._results[name] = result
         while len(self._results) > _MOST_RESULTS:
             self._results.popitem(last=False)
-        return f"/done/{name}"
+        return name
 
-    def kept(self, name: str) -> Page | None:
+    def kept(self, name: str) -> Page | str | None:
         return self._results.get(name)
 
     @cached_property
@@ -115,8 +115,10 @@ class Site:
         return "".join(template.blocks["live"](context))
 
     def _values(self, request: Request, page: Page) -> dict[str, Any]:
+        notice = self.kept(request.query.get("notice", ""))
         shared = {
             "title": "",
+            "notice": notice if isinstance(notice, str) else "",
             "here": f"/{request.segments[0]}" if request.segments else "/",
             "target": request.target,
             "may_change": self.security.may_change(request),

@@ -332,6 +332,22 @@ def node(site: Site, request: Request) -> Page:
     )
 
 
+def options(site: Site, request: Request) -> Page:
+    """All options of a node, as `gnsqadmin config get` shows them."""
+    from nsqadmin_cli.commands.config import value_table
+    from nsqadmin_cli.node_options import NODE_OPTIONS, options_of
+
+    name = request.query.get("node", "")
+    for node in site.cluster.nsqds():
+        if str(node) == name:
+            had = options_of(node, list(NODE_OPTIONS))
+            return Page(
+                "options.html",
+                {"node": name, "table": html_table("Options", value_table(list(had), {node.address: had}))},
+            )
+    raise NotFound(f"no node has the address {printable(name, 100)}")
+
+
 def _some(names: Any) -> str:
     return units.shortened(list(names), 5) or "none"
 

@@ -14,7 +14,8 @@ from kit.lookupds import EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
 from kit.traffic import DaemonFactory
 from web.app import HOST, OWN, App, admin_of, ask, shown
 
-FORM = urlencode({"action": "create", "topic": "made"}).encode()
+FORM = urlencode({"topic": "made", "confirmed": "yes"}).encode()
+CREATE = "/change/topic/create"
 JSON = b'{"action": "pause"}'
 FULL, READ = "0123456789abcdef-full", "0123456789abcdef-read"
 
@@ -84,7 +85,7 @@ def test_names_that_anybody_could_register_need_a_token_on_other_addresses(
     app = App([fake.address], loopback=False)
     assert app.get("/topics/t", Host=host).status == status
     own = {"Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
-    assert app.ask("POST", "/act", FORM, Host=host, **own).status == (303 if status == 200 else 403)
+    assert app.ask("POST", CREATE, FORM, Host=host, **own).status == (303 if status == 200 else 403)
     read_only = App([fake.address], loopback=False, read_only=True)  # reading is also for people of this network alone
     assert read_only.get("/api/topics", Host=host).status == status
     app = App([fake.address], loopback=False, token_files=tokens)
@@ -112,7 +113,7 @@ SAME, OTHER = f"http://{HOST}", "http://evil.example"
 def test_changes_come_from_the_page_or_from_no_browser(
     fake: FakeServer, app: App, headers: dict[str, str], form: bool, api: bool
 ) -> None:
-    answer = app.ask("POST", "/act", FORM, **headers)
+    answer = app.ask("POST", CREATE, FORM, **headers)
     assert answer.status == (303 if form else 403), answer.text
     for method, path in (("DELETE", "/api/topics/t"), ("POST", "/publish"), ("POST", "/api/topics")):
         status = app.ask(method, path, JSON, **headers).status
@@ -122,7 +123,7 @@ def test_changes_come_from_the_page_or_from_no_browser(
 def test_read_only_refuses_every_change(fake: FakeServer) -> None:
     app = App([fake.address], read_only=True)
     for method, path in (
-        ("POST", "/act"), ("POST", "/publish"), ("POST", "/api/topics"), ("POST", "/api/topics/t"),
+        ("POST", CREATE), ("POST", "/publish"), ("POST", "/api/topics"), ("POST", "/api/topics/t"),
         ("POST", "/api/topics/t/c"), ("DELETE", "/api/topics/t"), ("DELETE", "/api/topics/t/c"),
         ("DELETE", "/api/nodes/a:1"),
     ):  # fmt: skip
@@ -130,9 +131,9 @@ def test_read_only_refuses_every_change(fake: FakeServer) -> None:
     page = app.get("/topics/t").text
     assert "read-only" in page
     assert 'method="post"' not in page
-    assert "/plan" not in page
-    assert app.get("/plan?action=delete&topic=t").status == 200  # which shows what would be lost
-    assert 'method="post"' not in app.get("/plan?action=delete&topic=t").text
+    assert "/change" not in page
+    plan = app.get("/change/topic/delete?topic=t")
+    assert (plan.status, "loses no messages" in plan.shown, 'method="post"' in plan.text) == (200, True, False)
 
 
 def test_a_token_of_its_role_is_needed(fake: FakeServer, tokens: list[str]) -> None:
@@ -143,18 +144,18 @@ def test_a_token_of_its_role_is_needed(fake: FakeServer, tokens: list[str]) -> N
     assert app.get("/ping").status == 200
     assert app.get("/static/page.css").status == 200
     for token, status in ((FULL, 303), (READ, 403), ("0123456789abcdef-none", 401)):
-        assert app.ask("POST", "/act", FORM, Authorization=f"Bearer {token}", **OWN).status == status
+        assert app.ask("POST", CREATE, FORM, Authorization=f"Bearer {token}", **OWN).status == status
     assert app.get("/api/topics", Authorization=f"Bearer {READ}").status == 200
     assert app.ask("DELETE", "/api/topics/t", Authorization=f"Bearer {READ}").status == 403
     # Messages need the full role, as gnsqd's own peek.
     assert app.get("/peek?topic=t", Authorization=f"Bearer {READ}").status == 403
-    for target in ("/deferred?topic=t&channel=c", "/tail?topic=t", "/live?at=/tail%3Ftopic=t"):
+    for target in ("/change/channel/deferred?topic=t&channel=c", "/tail?topic=t", "/live?at=/tail%3Ftopic=t"):
         assert app.get(target, Authorization=f"Bearer {READ}").status == 403, target
     assert "/peek" not in app.get("/topics/t", Authorization=f"Bearer {READ}").text
     assert app.get("/peek?topic=t", Authorization=f"Bearer {FULL}").status == 200
     # A reader sees no buttons.
-    assert "/plan" not in app.get("/topics/t", Authorization=f"Bearer {READ}").text
-    assert "/plan" in app.get("/topics/t", Authorization=f"Bearer {FULL}").text
+    assert "/change" not in app.get("/topics/t", Authorization=f"Bearer {READ}").text
+    assert "/change" in app.get("/topics/t", Authorization=f"Bearer {FULL}").text
 
 
 def test_log_in_and_out_by_forms(
@@ -172,8 +173,8 @@ def test_log_in_and_out_by_forms(
     assert FULL not in cookie
     session = {"Cookie": f"other=1; {cookie.partition(';')[0]}"}
     assert app.get("/topics/t", **session).status == 200
-    assert app.ask("POST", "/act", FORM, **session, **OWN).status == 303
-    assert app.ask("POST", "/act", FORM, **session, Origin=OTHER).status == 403
+    assert app.ask("POST", CREATE, FORM, **session, **OWN).status == 303
+    assert app.ask("POST", CREATE, FORM, **session, Origin=OTHER).status == 403
     assert app.ask("POST", "/logout", **session, **OWN).status == 303
     assert app.get("/topics/t", **session).status == 303
     # A token that is taken away ends its sessions.
@@ -202,7 +203,7 @@ def test_log_in_leads_to_pages_of_this_site_only(fake: FakeServer, tokens: list[
 
 
 @pytest.mark.parametrize(
-    "path, most", [("/publish", 4 * 1024 * 1024), ("/login", 8 * 1024), ("/act", 64 * 1024), ("/api/topics", 64 * 1024)]
+    "path, most", [("/publish", 4 * 1024 * 1024), ("/login", 8 * 1024), (CREATE, 64 * 1024), ("/api/topics", 64 * 1024)]
 )
 def test_large_bodies_are_refused(app: App, path: str, most: int) -> None:
     assert app.ask("POST", path, b"x" * (most + 1), **OWN).status == 413
@@ -210,8 +211,8 @@ def test_large_bodies_are_refused(app: App, path: str, most: int) -> None:
 
 
 def test_the_audit_line_of_a_change_has_no_line_ends(app: App) -> None:
-    form = urlencode({"action": "create\r\nINFO: forged", "topic": "t"}).encode()
-    app.ask("POST", "/act", form, **OWN)
+    form = urlencode({"topic": "t\r\nINFO: forged"}).encode()
+    app.ask("POST", CREATE, form, **OWN)
     assert not re.search(r"(?m)^INFO: forged", app.log.getvalue())
 
 
@@ -232,9 +233,9 @@ def test_the_node_is_asked_for_statistics_with_the_token_of_the_page_and_for_all
         answer = app.ask("POST", "/login", urlencode({"token": FULL}).encode(), **OWN)
         session = {"Cookie": answer.headers["Set-Cookie"]}
         asked.requests.clear()
-        assert app.ask("POST", "/act", FORM, **session, **OWN).status == 303
+        assert app.ask("POST", CREATE, FORM, **session, **OWN).status == 303
         assert all(f"Bearer {FULL}".encode() in one for one in asked.requests)
-        assert sent("GET", "/peek?topic=t", READ) == sent("POST", "/act", READ, FORM) == set()
+        assert sent("GET", "/peek?topic=t", READ) == sent("POST", CREATE, READ, FORM) == set()
 
 
 def test_tokens_of_the_daemon_do_not_go_to_nodes_that_registered(

@@ -359,7 +359,7 @@ BAD_REQUESTS = [
     b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n",
     b"GET /%00%ff HTTP/1.1\r\n" + HOST + b"\r\n",
     b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n",
-    b"POST /act HTTP/1.1\r\n" + HOST + b"Content-Length: -5\r\n\r\n",
+    b"POST /change/topic/create HTTP/1.1\r\n" + HOST + b"Content-Length: -5\r\n\r\n",
     POST + b"Content-Length: 9\r\n\r\n{",
     POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nGET",
     POST + b"Content-Length: 5000000\r\n\r\n{",

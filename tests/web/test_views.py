@@ -159,19 +159,19 @@ def test_names_of_a_hostile_node_are_text_everywhere() -> None:
         f"/nodes/{fake.address}",
         f"/peek?topic={name}&channel={name}",
         f"/publish?topic={name}",
-        f"/plan?action=delete&topic={name}",
-        f"/plan?action=empty&topic={name}&channel={name}",
+        f"/change/topic/delete?topic={name}",
+        f"/change/channel/empty?topic={name}&channel={name}",
         f"/?find={name}&sort={name}&page=-1",
         f"/topics/{name}x",
         f"/nodes/{name}",
         f"/login?next={name}",
         f"/done/{name}",
         f"/{name}",
-        f"/rewind?topic={name}&channel={name}&to={name}",
-        f"/rules?topic={name}&channel={name}&rate={name}",
-        f"/deferred?topic={name}&channel={name}&cancel={name}",
-        f"/config?node={fake.address}&option={name}&value={name}",
-        f"/drain?node={name}",
+        f"/change/channel/rewind?topic={name}&channel={name}&to={name}",
+        f"/change/channel/rules?topic={name}&channel={name}&rate={name}",
+        f"/change/channel/deferred?topic={name}&channel={name}&cancel={name}",
+        f"/change/config/set?node={fake.address}&option={name}&value={name}",
+        f"/change/drain/start?node={name}",
         f"/tail?topic={name}",
     ]
     for view in views:
@@ -272,8 +272,8 @@ def test_nsqlookupds_that_do_not_answer_are_an_error(hanging: str) -> None:
         ("/topics/none", 404), ("/topics/t/none", 404), ("/nodes/none:1", 404), ("/nope", 404), ("/a/b/c/d", 404),
         ("/done/none", 404), ("/static/none.css", 404), ("/static/..%2Fapp.py", 404), ("/static/%2e%2e", 404),
         ("/peek", 400), ("/peek?topic=t&count=0", 400), ("/peek?topic=t&count=1e9", 400), ("/live?at=/nope", 404),
-        ("/plan", 400), ("/plan?action=explode&topic=t", 400), ("/plan?action=create&topic=a%20b", 400),
-        ("/plan?action=delete&topic=none", 404), ("/live?at=/peek", 404), ("/plan?action=tombstone&topic=t", 400),
+        ("/change/topic/explode?topic=t", 404), ("/change/topic/create?topic=a%20b", 400), ("/live?at=/peek", 404),
+        ("/change/topic/delete?topic=none", 404), ("/change/topic/tombstone?topic=t&node=a:1", 400),
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_an_error(target: str, status: int) -> None:
@@ -290,8 +290,10 @@ def test_no_reading_request_creates_a_topic_that_nsqlookupd_would_create_for_a_c
     lookupd.ask("/topic/create?topic=listed", "POST")
     app = App(lookupds=[lookupd.http_address])
     reading = ["/".join(("", *route.pattern)) for route in ROUTES if route.method == "GET"]
-    reading += ["/?find=*", "/peek?topic=*", "/plan?action=delete&topic=*", "/api/topics?inactive=true"]
-    reading += [f"/{name}?topic=*&channel=*&to=first&rate=1" for name in ("rewind", "rules", "deferred", "tail")]
+    reading += ["/?find=*", "/peek?topic=*", "/tail?topic=*", "/api/topics?inactive=true"]
+    reading += [f"/change/topic/{action}?topic=*" for action in ("create", "delete")]
+    names = ("create", "rewind", "rules", "deferred")
+    reading += [f"/change/channel/{name}?topic=*&channel=*&to=first&rate=1" for name in names]
     for name in ("nope", "listed"):
         for target in reading:
             app.get(target.replace("*", name))

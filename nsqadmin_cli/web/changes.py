@@ -1,0 +1,189 @@
+"""The commands that change the cluster as pages: a form, the plan, and after confirmation what was done.
+
+A form has an input for each parameter that is the command's own. Its values are parsed as those of the command line,
+and the command makes the same Change of them. Called in threads.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import click
+
+from nsqadmin_cli.change import Change, Shown
+from nsqadmin_cli.cli import cli
+from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.command_base import ON_PAGE, ChangeCommand
+from nsqadmin_cli.errors import AdminError, NotFound
+from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.output import collected
+from nsqadmin_cli.table import ALWAYS, Block, Grid, Paragraph, Table
+from nsqadmin_cli.units import printable
+from nsqadmin_cli.web.http import HTTPError, Request, Response
+from nsqadmin_cli.web.present import HTMLTable, address_of, facts, html_table, node_address, query
+from nsqadmin_cli.web.site import Lines, Page, Site
+
+TARGETS = ("topic", "channel", "node")  # fields that are not shown if they are given
+
+
+class Field(NamedTuple):
+    """An input for one parameter: a checkbox, a text, or with `choices` a selection."""
+
+    param: click.Parameter
+    value: str
+
+    @property
+    def name(self) -> str:
+        """The option without hyphens, or the name of the argument."""
+        return max(self.param.opts, key=len).lstrip("-")
+
+    @property
+    def label(self) -> str:
+        return self.name.replace("-", " ").capitalize()
+
+    @property
+    def help(self) -> str:
+        return getattr(self.param, "help", None) or ""
+
+    @property
+    def choices(self) -> list[tuple[str, str]]:
+        """Values and their texts."""
+        choices = ["yes", "no"] if self.param.secondary_opts else getattr(self.param.type, "choices", ())
+        none = [] if self.param.required or not choices else [("", "no change")]
+        return [*none, *((choice, choice) for choice in choices)]
+
+    @property
+    def is_argument(self) -> bool:
+        return isinstance(self.param, click.Argument)
+
+    @property
+    def is_check(self) -> bool:
+        return getattr(self.param, "is_flag", False) and not self.param.secondary_opts
+
+    @property
+    def is_text(self) -> bool:
+        return getattr(self.param.type, "is_text", False)
+
+    @property
+    def is_hidden(self) -> bool:
+        return self.name in TARGETS and bool(self.value)
+
+    def words(self) -> list[str]:
+        """Returns what stands for it on a command line; nothing for a field that is empty."""
+        if not self.value:
+            return []
+        if self.is_argument:
+            return self.value.split() if self.param.nargs == -1 else [self.value]
+        if self.param.secondary_opts and self.value == "no":
+            return [self.param.secondary_opts[0]]
+        is_flag = getattr(self.param, "is_flag", False)
+        return [f"--{self.name}" if is_flag else f"--{self.name}={self.value}"]
+
+
+def _command_of(request: Request) -> ChangeCommand:
+    """Returns the command whose words follow in the path; HTTPError."""
+    found: click.Command | None = cli
+    for word in request.segments[1:]:
+        found = found.get_command(click.Context(found), word) if isinstance(found, click.Group) else None
+    if not isinstance(found, ChangeCommand):
+        raise HTTPError(404, "NOT_FOUND")
+    return found
+
+
+def _cluster(site: Site, address: str) -> Cluster:
+    """Returns the cluster, or only the node with this address; NotFound."""
+    if not address:
+        return site.cluster
+    for node in site.cluster.nsqds():
+        if str(node.address) == address:
+            return Cluster([node.address], [], site.cluster.http)
+    raise NotFound(f"no node has the address {printable(address, 100)}")
+
+
+def _plan(site: Site, command: ChangeCommand, fields: list[Field], node: str) -> Change | Shown:
+    """Raises click.UsageError for values that the command line would refuse, and AdminError."""
+    options = [word for field in fields if not field.is_argument for word in field.words()]
+    arguments = [word for field in fields if field.is_argument for word in field.words()]
+    parser = click.Command(command.name, params=list(command.own))
+    values = parser.make_context(command.name, [*options, "--", *arguments], obj=ON_PAGE).params
+    return command.plan(cluster=_cluster(site, node), **values)
+
+
+def show(site: Site, request: Request) -> Response:
+    """The form and, as soon as all that the command requires is given, the plan."""
+    page, status, _ = _page(site, request, request.query, is_confirmed=False)
+    return Response(status, site.render(request, page))
+
+
+def act(site: Site, request: Request) -> Response:
+    """Does a change that was confirmed, else shows its plan. One that loses nothing ends on the page of its topic."""
+    is_confirmed = request.form.get("confirmed") == "yes"
+    page, status, back = _page(site, request, request.form, is_confirmed=is_confirmed)
+    if not is_confirmed or status != 200:
+        return Response(status, site.render(request, page))
+    site.monitor.changed()
+    if page.values["warning"] or page.values["errors"]:
+        return Response.redirect(f"/done/{site.keep(page)}")
+    notice = site.keep(f"Done: {page.values['what']}")
+    return Response.redirect(f"{back}{'&' if '?' in back else '?'}{query(notice=notice)}")
+
+
+def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: bool) -> tuple[Page, int, str]:
+    """Returns the page, its status, and the address of what it is about."""
+    command = _command_of(request)
+    given = {name: Lines(text.strip().replace("\r\n", "\n")) for name, text in form.items()}
+    fields = [field._replace(value=given.get(field.name, "")) for field in (Field(param, "") for param in command.own)]
+    names = {field.name for field in fields}
+    node = "" if "node" in names else given.get("node", "")
+    change: Change | Shown | None = None
+    shown, errors, status = Shown({}, []), list[str](), 200
+    with collected(errors):
+        try:
+            if all(field.value for field in fields if field.param.required):
+                change = _plan(site, command, fields, node)
+                if is_confirmed and isinstance(change, Change) and change.do is not None:
+                    change.do()
+                shown = change if isinstance(change, Shown) else change.show(False)
+        except click.UsageError as error:
+            errors, status = [error.format_message()], 400
+        except AdminError as error:
+            is_upstream = isinstance(error, NodeError) or error.causes
+            status = 404 if isinstance(error, NotFound) else 502 if is_upstream else 400
+            errors = [*map(str, (error, *error.causes))]
+    words = " ".join(request.segments[1:])
+    kept = {field.name: field.value for field in fields if field.value} | ({"node": node} if node else {})
+    topic, channel = given.get("topic", ""), given.get("channel", "")
+    if is_confirmed and words.endswith(" delete"):
+        topic, channel = (topic if channel else ""), ""
+    back = address_of(*filter(None, (topic, channel))) if topic else node_address(node) if node else "/"
+    is_cancellable = "cancel" in names and not given.get("cancel") and site.security.may_change(request)
+
+    def link(key: str, row: dict[str, object]) -> str:
+        return f"{request.path}?{query(**kept, cancel=row['id'])}" if is_cancellable and key == "id" else ""
+
+    values: dict[str, Any] = {
+        "title": words.capitalize(),
+        "words": words,
+        "about": [part for part in (command.help or "").split("\n\n") if part],
+        "what": " ".join([words, *(given[name] for name in TARGETS if given.get(name))]),
+        "action": request.path,
+        "fields": fields,
+        "kept": kept,
+        "blocks": [_shown(block, link) for block in shown.blocks],
+        "errors": [printable(text, 2000) for text in (*errors, *map(str, shown.errors))],
+        "warning": change.warning if isinstance(change, Change) and change.do is not None else "",
+        "question": change.question if isinstance(change, Change) and change.do is not None else "",
+        "done": is_confirmed and status == 200,
+        "back": back,
+    }
+    return Page("change.html", values), status, back
+
+
+def _shown(block: Block, link: Callable[[str, dict[str, object]], str]) -> HTMLTable | list[tuple[str, str, str]] | str:
+    """Returns a table, the rows of a grid, or a text, for the template."""
+    if isinstance(block, Table):
+        block.columns = [replace(column, keep=ALWAYS) if column.key == "due" else column for column in block.columns]
+        return html_table("Result", block, link)
+    if isinstance(block, Grid):
+        return facts(block)
+    return block.text if isinstance(block, Paragraph) else "".join(text for text, _ in block.parts)
