@@ -12,7 +12,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple
 
 import click
 
@@ -123,25 +122,6 @@ class Watcher:
                 return
 
 
-@dataclass(slots=True)
-class Trend:
-    """History of a topic or channel: its last depths, and smoothed flows, None before the second snapshot."""
-
-    depths: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
-    flow: Flow | None = None
-    idle: int = 0  # looks since something went out
-
-    def add(self, depth: int, flow: Flow | None) -> None:
-        """Add a snapshot. Flows are smoothed over about five, so that drain times do not jump."""
-        self.depths.append(depth)
-        self.idle = 0 if flow and flow.egress else self.idle + 1
-        if self.flow is None:
-            self.flow = flow
-        elif flow is not None and flow != self.flow:
-            pairs = zip(self.flow, flow, strict=True)
-            self.flow = Flow(*(old + (new - old) * 0.3 if new or old > 1e-3 else 0.0 for old, new in pairs))
-
-
 SUBJECTS = ("channel", "topic", "node")
 CONSUMER = "consumer"  # of one channel, reached by Enter
 
@@ -150,27 +130,40 @@ _STUCK_LOOKS = 5  # without a message finished, with clients that could
 
 @dataclass(slots=True)
 class TopRow:
-    """The current state of a topic or channel, summed over nodes."""
+    """A topic or channel, summed over nodes: its state and history."""
 
     topic: str
     channel: str  # empty for a topic
     counts: TopicStats | ChannelStats
-    flow: Flow
-    trend: Trend
+    flow: Flow = Flow()
+    smooth_flow: Flow | None = None  # None before the second snapshot
+    depths: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    idle: int = 0  # looks since something went out
     lonely: int = 0  # nodes with messages of this channel, but without consumers
 
+    def update(self, counts: TopicStats | ChannelStats, flow: Flow | None, lonely: int) -> None:
+        """Adds a snapshot. Flows are smoothed over about five, so that drain times do not jump."""
+        self.counts, self.flow, self.lonely = counts, flow or Flow(), lonely
+        self.depths.append(counts.depth)
+        self.idle = 0 if flow and flow.egress else self.idle + 1
+        if self.smooth_flow is None:
+            self.smooth_flow = flow
+        elif flow is not None and flow != self.smooth_flow:
+            pairs = zip(self.smooth_flow, flow, strict=True)
+            self.smooth_flow = Flow(*(old + (new - old) * 0.3 if new or old > 1e-3 else 0.0 for old, new in pairs))
+
     def drain_seconds(self) -> float | None:
-        return drain_seconds(self.counts, self.trend.flow or Flow())
+        return drain_seconds(self.counts, self.smooth_flow or Flow())
 
     def trouble(self) -> tuple[str, Tone]:
-        """Its problems in a word or two each, the worst first."""
-        counts, flow = self.counts, self.trend.flow or Flow()
+        """Returns its worst problem in a word or two, and how bad it is."""
+        counts, flow = self.counts, self.smooth_flow or Flow()
         if counts.paused:
             return "paused", Tone.NOTE
         if isinstance(counts, ChannelStats):
             if self.lonely:
                 return "no clients" if not counts.client_count else f"no clients/{self.lonely}", Tone.BAD
-            if counts.depth and self.trend.idle >= _STUCK_LOOKS:
+            if counts.depth and self.idle >= _STUCK_LOOKS:
                 return "stuck", Tone.BAD
             if flow.timeouts > 0.01:
                 return "timeouts", Tone.NOTE
@@ -181,25 +174,20 @@ class TopRow:
         return "", Tone.PLAIN
 
 
-class Order(NamedTuple):
-    """A way to sort: the key that chooses it, and the value of a row (the largest first)."""
-
-    key: str
-    value: Callable[[TopRow], float]
-
-
-ORDERS = {  # by the heading of the column
-    "depth": Order("d", lambda row: row.counts.depth),
-    "in/s": Order("i", lambda row: row.flow.ingress),
-    "out/s": Order("o", lambda row: row.flow.egress),
-    "drain": Order("e", lambda row: math.inf if (seconds := row.drain_seconds()) is None else seconds),
-    "in flight": Order("f", lambda row: getattr(row.counts, "in_flight_count", 0)),
-    "requeues/s": Order("r", lambda row: row.flow.requeues),
-    "timeouts/s": Order("t", lambda row: row.flow.timeouts),
-    "clients": Order("c", lambda row: getattr(row.counts, "client_count", 0)),
-    "trouble": Order("x", lambda row: {Tone.BAD: 2, Tone.NOTE: 1}.get(row.trouble()[1], 0)),
-    "name": Order("n", lambda row: 0),
+# By the heading of the column: the key that sorts by it, and the value of a row; the largest comes first.
+ORDERS: dict[str, tuple[str, Callable[[TopRow], float]]] = {
+    "depth": ("d", lambda row: row.counts.depth),
+    "in/s": ("i", lambda row: row.flow.ingress),
+    "out/s": ("o", lambda row: row.flow.egress),
+    "drain": ("e", lambda row: math.inf if (seconds := row.drain_seconds()) is None else seconds),
+    "in flight": ("f", lambda row: getattr(row.counts, "in_flight_count", 0)),
+    "requeues/s": ("r", lambda row: row.flow.requeues),
+    "timeouts/s": ("t", lambda row: row.flow.timeouts),
+    "clients": ("c", lambda row: getattr(row.counts, "client_count", 0)),
+    "trouble": ("x", lambda row: {Tone.BAD: 2, Tone.NOTE: 1}.get(row.trouble()[1], 0)),
+    "name": ("n", lambda row: 0),
 }
+_ORDER_OF_KEY = {key: heading for heading, (key, _) in ORDERS.items()}
 _SORT_HELP = f"Initial sort column: {', '.join(ORDERS)}."
 
 HELP = (
@@ -248,12 +236,11 @@ class TopView:
     _totals: Totals = Totals.over([])
     _flow: Flow = Flow()
     _node_flows: dict[Address, Flow] = field(default_factory=dict)
-    _rows: list[TopRow] = field(default_factory=list)
-    _trends: dict[Key, Trend] = field(default_factory=dict)
+    _rows: dict[Key, TopRow] = field(default_factory=dict)
     _page: int = 10  # rows shown last
 
     def update(self, answers: Answers[NodeStats], node_flows: dict[Address, dict[Key, Flow]]) -> None:
-        """Add one snapshot of all nodes, with the flows of each."""
+        """Adds one snapshot of all nodes, with the flows of each."""
         self._answers = answers
         flows = summed(node_flows.values())
         self._node_flows = {address: through(of_node) for address, of_node in node_flows.items()}
@@ -266,43 +253,13 @@ class TopView:
             for topic, channel in node.channels()
             if channel.depth and not channel.client_count
         )
-        trends: dict[Key, Trend] = {}
-        self._rows = []
+        known, self._rows = self._rows, {}  # without topics and channels that are gone
         for topic in self._totals.topics:
             both: tuple[TopicStats | ChannelStats, ...] = (topic, *topic.channels)
             for counts in both:
                 key: Key = topic.topic_name, getattr(counts, "channel_name", "")
-                trend = trends[key] = self._trends.get(key) or Trend()
-                trend.add(counts.depth, flows.get(key))
-                self._rows.append(TopRow(*key, counts, flows.get(key, Flow()), trend, lonely[key]))
-        self._trends = trends  # without nodes that are gone
-
-    def press(self, key: str) -> bool:
-        """Handle a key; False: quit."""
-        if self.typing:
-            self._type(key)
-        elif self.helping:
-            self.helping = False
-        elif key in ("q", "Q"):
-            return False
-        elif heading := next((heading for heading, order in ORDERS.items() if order.key == key), None):
-            self.order, self.reverse = heading, False
-            self._to_first()
-        else:
-            self._command(key)
-        return True
-
-    def _type(self, key: str) -> None:
-        match key:
-            case "enter":
-                self.typing = False
-            case "escape":
-                self.typing, self.needle = False, ""
-            case "backspace":
-                self.needle = self.needle[:-1]
-            case _ if len(key) == 1 and len(self.needle) < 64:
-                self.needle += key
-        self._to_first()
+                row = self._rows[key] = known.get(key) or TopRow(*key, counts)
+                row.update(counts, flows.get(key), lonely[key])
 
     def _to_first(self) -> None:
         self._index = self._moved = 0
@@ -312,7 +269,8 @@ class TopView:
         return self._shown[self._index] if self._index < len(self._shown) else None
 
     def action(self, key: str) -> tuple[str, ...]:
-        """The gnsqadmin command of a key for the row at the cursor: its words, then the names; empty for none."""
+        """Returns the gnsqadmin command of a key for the row at the cursor: its words, then the names; empty if none
+        belongs to it."""
         row = self._current()
         if self.typing or self.helping or not isinstance(row, TopRow):
             return ()
@@ -324,8 +282,24 @@ class TopView:
             return ("tail", row.topic)
         return (words[key], *names) if key in words else ()
 
-    def _command(self, key: str) -> None:
+    def press(self, key: str) -> bool:
+        """Handles a key; returns False to quit."""
         match key:
+            case "enter" | "escape" | "backspace" if self.typing:
+                self.typing = key == "backspace"
+                self.needle = {"enter": self.needle, "escape": "", "backspace": self.needle[:-1]}[key]
+                self._to_first()
+            case _ if self.typing:
+                if len(key) == 1 and len(self.needle) < 64:
+                    self.needle += key
+                self._to_first()
+            case _ if self.helping:
+                self.helping = False
+            case "q" | "Q":
+                return False
+            case _ if key in _ORDER_OF_KEY:
+                self.order, self.reverse = _ORDER_OF_KEY[key], False
+                self._to_first()
             case "R":
                 self.reverse = not self.reverse
             case "/":
@@ -361,34 +335,32 @@ class TopView:
                 self._moved = -1 << 30
             case "end":
                 self._moved = 1 << 30
+        return True
 
     def blocks(self, width: int, height: int) -> tuple[list[Line], Table, Line]:
-        """The header, the table with as many rows as fit on `lines`, and the last line."""
+        """Returns the header, the table with as many rows as fit on `height` lines, and the last line."""
         head = self._head(width - 1)  # the last column stays empty
         if self.helping:
             table = Table((Column("key", "key", tone=Tone.STRONG), Column("meaning", "what it does")), [*HELP])
             return head, table, Line.of("any key returns", Tone.FAINT)
         self._page = room = max(1, height - len(head) - 4)  # a blank line, headings, a rule and the last line
         table = self._table()
-        self._move_to(table.rows, room)
-        bars = 16 if width >= 120 else 8 if width >= 90 else 6
-        shown = table.rows[self._offset : self._offset + room]
-        table.rows = [self._cells(row, bars) if isinstance(row, TopRow) else row for row in shown]
-        return head, table, self._foot(len(self._shown), len(shown), width - 1)
-
-    def _move_to(self, rows: Sequence[object], room: int) -> None:
-        """Put the cursor where it belongs among new rows, of which `room` are displayed."""
-        names = [_name_of(row) for row in rows]
+        self._shown = list(table.rows)
+        # The cursor stays with its row, once it was moved; as many rows are displayed around it as there is room for.
+        names = [_name_of(row) for row in table.rows]
         if self._selected in names:
             self._index = names.index(self._selected)
         if self._moved:
             self._index = max(0, min(self._index + self._moved, len(names) - 1))
             self._selected, self._moved = names[self._index] if names else None, 0
         self._index = max(0, min(self._index, len(names) - 1))
-        self._shown = list(rows)
         self._offset = max(0, min(self._offset, len(names) - room), self._index - room + 1)
         self._offset = min(self._offset, self._index)
         self.cursor = self._index - self._offset
+        bars = 16 if width >= 120 else 8 if width >= 90 else 6
+        shown = table.rows[self._offset : self._offset + room]
+        table.rows = [self._cells(row, bars) if isinstance(row, TopRow) else row for row in shown]
+        return head, table, self._foot(len(self._shown), len(shown), width - 1)
 
     def _head(self, width: int) -> list[Line]:
         totals = self._totals
@@ -433,6 +405,7 @@ class TopView:
         return _fitted([*items, (" ", Tone.PLAIN), *((f"  {key}", Tone.FAINT) for key in _KEYS)], width)
 
     def _table(self) -> Table:
+        """Returns all rows of the current view: cells of nodes and consumers, or TopRows."""
         snapshot = ClusterSnapshot(self._answers, [])
         if self.subject == CONSUMER:
             table = stat_tables.client_table(snapshot, with_places=False, of=self.within)
@@ -440,22 +413,19 @@ class TopView:
             asked = all(channel.clients is not None for node in nodes for _, channel in node.channels())
             table.empty = "No consumers." if asked else "asking"
             return table
-        if self.subject != "node":
-            return self._row_table()
-        rows = stat_tables.node_rows(snapshot)
-        for address, flow in self._node_flows.items():
-            rows[address].ingress_rate, rows[address].egress_rate = flow.ingress, flow.egress
-        table = stat_tables.node_table(snapshot, rows, ("daemon", *stat_tables.LISTING))
-        table.total = None  # the first line has the sums
-        return table
-
-    def _row_table(self) -> Table:
-        of_channels = self.subject == "channel"
-        needle = self.needle.lower()
-        rows = [row for row in self._rows if bool(row.channel) == of_channels and self.within[0] in ("", row.topic)]
+        if self.subject == "node":
+            node_rows = stat_tables.node_rows(snapshot)
+            for address, flow in self._node_flows.items():
+                node_rows[address].ingress_rate, node_rows[address].egress_rate = flow.ingress, flow.egress
+            table = stat_tables.node_table(snapshot, node_rows, ("daemon", *stat_tables.LISTING))
+            table.total = None  # the first line has the sums
+            return table
+        of_channels, needle = self.subject == "channel", self.needle.lower()
+        rows = [row for row in self._rows.values() if bool(row.channel) == of_channels]
+        rows = [row for row in rows if self.within[0] in ("", row.topic)]
         rows = [row for row in rows if needle in row.channel.lower() or needle in row.topic.lower()]
         rows.sort(key=lambda row: (row.channel, row.topic))
-        rows.sort(key=ORDERS[self.order].value, reverse=self.order != "name")
+        rows.sort(key=ORDERS[self.order][1], reverse=self.order != "name")
         if self.reverse:
             rows.reverse()
         columns = _CHANNEL_COLUMNS if of_channels else _TOPIC_COLUMNS
@@ -463,7 +433,7 @@ class TopView:
 
     def _cells(self, row: TopRow, bars: int) -> list[object]:
         trouble, tone = row.trouble()
-        seconds, flow = row.drain_seconds(), row.trend.flow
+        seconds, flow = row.drain_seconds(), row.smooth_flow
         if not row.counts.depth or flow is None or (seconds is not None and not flow.egress):
             drain = Cell("", None)  # nothing is queued, or the time is not known yet
         elif seconds is None or seconds > 100 * 86400:
@@ -475,7 +445,7 @@ class TopView:
             cells.append(row.topic)
         # As many messages as leave in a second, or ten, are a flat line.
         least = max(_FLAT, flow.egress if flow else 0.0)
-        trend = units.sparkline(list(row.trend.depths)[-bars:], least * 8).rjust(bars)
+        trend = units.sparkline(list(row.depths)[-bars:], least * 8).rjust(bars)
         cells += [row.counts.depth, row.flow.ingress, row.flow.egress, drain, trend]
         if isinstance(row.counts, ChannelStats):
             cells += [row.counts.in_flight_count, row.counts.deferred_count]
@@ -490,23 +460,16 @@ def _fitted(items: Sequence[tuple[str, Tone]], width: int) -> Line:
 
 
 _KEYS = "q quit", "? help", "Tab view", "Enter open", "p pause", "P peek", "T tail", "E empty", "D delete", "/ filter"
-_DEPTH = (
-    Column("depth", "depth", form=Form.COUNT, keep=ALWAYS),
-    Column("ingress_rate", "in/s", form=Form.RATE, keep=8),
-)
+_DEPTH = Column("depth", "depth", form=Form.COUNT, keep=ALWAYS), Column("ingress_rate", "in/s", form=Form.RATE, keep=8)
 _OUT = Column("egress_rate", "out/s", form=Form.RATE, keep=8)
-_FINISHED = Column("egress_rate", "finished/s", "fin/s", form=Form.RATE, keep=8)
-_TREND = (
-    Column("drain", "drain", keep=7),
-    Column("trend", "trend", keep=6, tone=Tone.NODE),
-)
+_TREND = Column("drain", "drain", keep=7), Column("trend", "trend", keep=6, tone=Tone.NODE)
 _TROUBLE = Column("trouble", "", keep=7)
 _TOPIC_COLUMNS = (Column("topic", "topic"), *_DEPTH, _OUT, *_TREND, _TROUBLE)
 _CHANNEL_COLUMNS = (
     Column("channel", "channel"),
     Column("topic", "topic", keep=ALWAYS, tone=Tone.STRONG),
     *_DEPTH,
-    _FINISHED,
+    Column("egress_rate", "finished/s", "fin/s", form=Form.RATE, keep=8),
     *_TREND,
     Column("in_flight_count", "in flight", "inflt", Form.COUNT, keep=7),
     Column("deferred_count", "deferred", "def", Form.COUNT, keep=2),
