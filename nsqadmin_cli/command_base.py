@@ -249,7 +249,7 @@ class Name(Parsed):
 
 ADDRESS = Parsed("address", Address.parse)
 _where = functools.partial(option, section=_WHICH_NODES)
-_FILE: dict[str, Any] = {"type": click.Path(dir_okay=False), "metavar": "FILE"}
+_FILE = click.Path(dir_okay=False)
 _CLUSTER = {
     "nsqd_http_address": _where(
         "HTTP address of an nsqd: host:port, [ipv6]:port, http://host:port, https://host:port or unix:/path. "
@@ -271,14 +271,14 @@ _CLUSTER = {
         f"Time limit for the whole answer of a node, for example 5 (seconds) or 500ms. [default: {DEFAULT_TIMEOUT:g}]",
         duration(3600),
     ),
-    "tls_ca": _where("CA certificates in PEM format to trust for https, instead of the system's.", **_FILE),
-    "tls_cert": _where("Client certificate in PEM format.", **_FILE),
-    "tls_key": _where("Private key of the client certificate, unless --tls-cert contains it.", **_FILE),
+    "tls_ca": _where("CA certificates in PEM format to trust for https, instead of the system's.", _FILE),
+    "tls_cert": _where("Client certificate in PEM format.", _FILE),
+    "tls_key": _where("Private key of the client certificate, unless --tls-cert contains it.", _FILE),
     "tls_insecure": _where("Accept any certificate for https.", is_flag=True),
     "token_file": _where(
         "File whose first line is the token for gnsqds that require one. It is sent only to nodes given by address, "
         "never to the nodes of an nsqlookupd.",
-        **_FILE,
+        _FILE,
     ),
 }
 _FORMATS = click.Choice([form.value for form in OutputFormat])

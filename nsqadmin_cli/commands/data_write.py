@@ -131,7 +131,7 @@ def repair(
     output: Output,
     confirm: Confirm,
     directory: str = directory_argument,
-    target: str | None = option("Path of the copy. [DIRECTORY.repaired]", click.Path(), "--to", metavar="PATH"),
+    target: str | None = option("Path of the copy. [DIRECTORY.repaired]", click.Path(), "--to"),
     replace: bool = flag("Replace DIRECTORY by the copy, and keep the damaged directory as DIRECTORY.before-repair."),
     adopt_orphans: bool = flag("Add topics and channels to nsqd.dat that it does not list."),
     max_msg_size: int = max_size_option,
@@ -221,7 +221,6 @@ def recover_bad(
         "Write the messages to FILE, as export does, and change nothing. nsqd may be running.",
         click.Path(dir_okay=False, allow_dash=True),
         "--to",
-        metavar="FILE",
     ),
     appending: bool = flag("Append to FILE if it exists.", "--append"),
     everything: bool = flag(

@@ -66,7 +66,6 @@ def doctor(
     data_path: str | None = option(
         "Also examine this data directory: its disk, files set aside as .bad, and orphaned files.",
         click.Path(exists=True, file_okay=False),
-        metavar="DIRECTORY",
     ),
     everything: bool = flag("Show every finding, not only the first 5 of a kind.", "--all"),
 ) -> int:

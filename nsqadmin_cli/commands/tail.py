@@ -89,14 +89,12 @@ def tail(
         Parsed("regex", _pattern),
         "--grep",
         multiple=True,
-        metavar="REGEX",
     ),
     conditions: tuple[tuple[str, str], ...] = option(
         "Show only JSON bodies with this value, as in customer.country=DE. May be repeated: all must match.",
-        Parsed("condition", _condition),
+        Parsed("key=value", _condition),
         "--where",
         multiple=True,
-        metavar="KEY=VALUE",
     ),
     sample: int | None = option(
         "Receive only this percentage of messages, chosen by the nodes.", click.IntRange(1, 99), metavar="PERCENT"
@@ -208,7 +206,6 @@ def peek(
     data_path: str | None = option(
         "Read the files of an nsqd, running or not, instead of querying nodes.",
         click.Path(exists=True, file_okay=False),
-        metavar="DIRECTORY",
     ),
 ) -> int:
     """Without CHANNEL, shows the messages in the topic's own queue. A topic has such messages if it is paused or has no
