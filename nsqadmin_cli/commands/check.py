@@ -6,7 +6,7 @@ Each row of METRICS defines an option of `check`, a key of its JSON and a label 
 import enum
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -30,7 +30,7 @@ from nsqadmin_cli.command_base import (
 )
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import Output, measure_rates
-from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, drain_seconds, take_snapshot
+from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, drain_seconds, take_snapshot
 from nsqadmin_cli.table import Block, Line, Tone, column, described, table_of
 from nsqadmin_cli.units import plural
 
@@ -55,13 +55,13 @@ _EXPECTED = "expected CRITICAL, WARNING,CRITICAL or WARNING, as in 1000,5000"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric. `source` is a field of channels or of their flows, or a function. `least`: its limits are lower limits.
-    `moving`: it needs two snapshots."""
+    """A metric. `source` is a field of channels or of their flows; empty: `_measure` knows it by its key. `least`: its
+    limits are lower limits. `moving`: it needs two snapshots."""
 
     key: str
     what: str
     help: str
-    source: "str | Callable[[Scope], Iterator[Measure]]"
+    source: str = ""
     least: bool = False
     duration: bool = False  # seconds; else a number
 
@@ -77,15 +77,8 @@ class Metric:
     def option(self) -> str:
         return f"--{self.key.replace('_', '-')}{'-min' * self.least}"
 
-    def measure(self, scope: "Scope") -> Iterator[Measure]:
-        if not isinstance(self.source, str):
-            yield from self.source(scope)
-            return
-        for topic, channel, flow in scope.channels():
-            yield Measure(getattr(flow if self.rate else channel, self.source), topic, channel.channel_name)
-
     def parse(self, text: str) -> Limits:
-        """`CRITICAL`, `WARNING,CRITICAL` or `WARNING,`; ValueError with a readable text."""
+        """Returns the limits of `CRITICAL`, `WARNING,CRITICAL` or `WARNING,`; raises a readable ValueError."""
         warning, comma, critical = text.partition(",")
         if not comma:
             warning, critical = "", warning
@@ -111,57 +104,19 @@ class Metric:
         return limit is not None and (value < limit if self.least else value > limit)
 
     def complaint(self, measure: Measure, limit: float) -> str:
+        """Returns the text of a problem: that the value is beyond this limit."""
+
+        def text(value: float) -> str:
+            if self.duration:
+                return units.latency(value)
+            return units.rate(value) + "/s" if self.rate else f"{int(value):,}"
+
         place = f"topic {measure.topic}: " if measure.topic else ""
         if measure.channel:
             place = f"channel {measure.topic}/{measure.channel}: "
         if measure.value == math.inf:
-            return f"{place}it does not become empty, but should within {self._text(limit)}"
-        return f"{place}{self.what} {self._text(measure.value)} is {self.order} than {self._text(limit)}"
-
-    def _text(self, value: float) -> str:
-        if self.duration:
-            return units.latency(value)
-        return units.rate(value) + "/s" if self.rate else f"{int(value):,}"
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """The snapshot without `excluded`, patterns of `topic` or `topic/channel`. Its flows are those of `interval`, in
-    seconds."""
-
-    snapshot: ClusterSnapshot
-    excluded: tuple[str, ...] = ()
-    interval: float = 0.0
-
-    def has(self, topic: str, channel: str = "") -> bool:
-        names = [topic, f"{topic}/{channel}"] if channel else [topic]
-        return not any(fnmatchcase(name, pattern) for name in names for pattern in self.excluded)
-
-    def topics(self) -> Iterator[Any]:
-        return (topic for topic in self.snapshot.totals.topics if self.has(topic.topic_name))
-
-    def channels(self) -> Iterator[tuple[str, Any, Flow]]:
-        """Topic, channel and its flows."""
-        flows = self.snapshot.flows or {}
-        for topic in self.topics():
-            for channel in topic.channels:
-                if self.has(topic.topic_name, channel.channel_name):
-                    yield topic.topic_name, channel, flows.get((topic.topic_name, channel.channel_name), Flow())
-
-    def depth(self) -> Iterator[Measure]:
-        topics = sum(topic.depth for topic in self.topics())
-        yield Measure(topics + sum(channel.depth for _, channel, _ in self.channels()))
-
-    def topic_depth(self) -> Iterator[Measure]:
-        return (Measure(topic.depth, topic.topic_name) for topic in self.topics())
-
-    def drain_time(self) -> Iterator[Measure]:
-        for topic, channel, flow in self.channels():
-            seconds = drain_seconds(channel, flow, self.interval)
-            yield Measure(math.inf if seconds is None else seconds, topic, channel.channel_name)
-
-    def healthy_nodes(self) -> Iterator[Measure]:
-        yield Measure(sum(node.health == "OK" for node in self.snapshot.nodes.values()))
+            return f"{place}it does not become empty, but should within {text(limit)}"
+        return f"{place}{self.what} {text(measure.value)} is {self.order} than {text(limit)}"
 
 
 _DRAIN_HELP = (
@@ -169,17 +124,17 @@ _DRAIN_HELP = (
     "count as if they finished their messages in flight in this time, unless more messages arrive."
 )
 METRICS = (
-    Metric("depth", "depth", "Maximum depth of all topics and channels together.", Scope.depth),
-    Metric("topic_depth", "depth", "Maximum depth of a topic.", Scope.topic_depth),
+    Metric("depth", "depth", "Maximum depth of all topics and channels together."),
+    Metric("topic_depth", "depth", "Maximum depth of a topic."),
     Metric("channel_depth", "depth", "Maximum depth of a channel.", "depth"),
     Metric("backend_depth", "on disk", "Maximum number of messages of a channel on disk.", "backend_depth"),
     Metric("in_flight", "in flight", "Maximum number of messages of a channel in flight.", "in_flight_count"),
     Metric("deferred", "deferred", "Maximum number of deferred messages of a channel.", "deferred_count"),
     Metric("requeue_rate", "requeued", "Maximum number of requeued messages of a channel per second.", "requeues"),
     Metric("timeout_rate", "timed out", "Maximum number of timed out messages of a channel per second.", "timeouts"),
-    Metric("drain_time", "time to drain", _DRAIN_HELP, Scope.drain_time, duration=True),
+    Metric("drain_time", "time to drain", _DRAIN_HELP, duration=True),
     Metric("clients", "clients", "Minimum number of consumers of a channel.", "client_count", least=True),
-    Metric("nodes", "healthy nodes", "Minimum number of nodes that answer and are healthy.", Scope.healthy_nodes, True),
+    Metric("nodes", "healthy nodes", "Minimum number of nodes that answer and are healthy.", least=True),
 )
 limit_options: Any = Combined(
     lambda values: {metric: limit for metric in METRICS if (limit := values.pop(f"limits_{metric.key}")) is not None},
@@ -301,24 +256,26 @@ def check(
         if interval is not None and snapshot.nodes:
             measure_rates(interval)
             snapshot = take_snapshot(cluster, topic=topic, channel=channel, before=snapshot)
-        problems = [*_of_nodes(snapshot), *_of_names(snapshot, topic, channel)]
+        problems = list(_of_snapshot(snapshot, topic, channel))
     except AdminError as error:  # no nsqlookupd answers
         snapshot = ClusterSnapshot({}, [])
         problems = [Problem(Status.UNKNOWN, text=str(error))]
-    scope = Scope(snapshot, exclude, interval or 0.0)
-    measures = {
-        metric: list(metric.measure(scope)) if interval is not None or not metric.moving else [] for metric in METRICS
-    }
+    measures = _measure(snapshot, exclude, interval)
     problems += _of_limits(limits, measures) if snapshot.answers else ()
     order = list(Status)
     problems.sort(key=lambda problem: order.index(problem.status))
     status = problems[0].status if problems else Status.OK
     value = attrgetter("value")
     worst = {
-        metric: (min if metric.least else max)(measured, key=value, default=None)
-        for metric, measured in measures.items()
+        metric: (min if metric.least else max)(measures[metric.key], key=value, default=None) for metric in METRICS
     }
-    summary = _summary(scope, problems)
+    if problems:
+        more = f", and {plural(len(problems) - 1, 'more problem')}" if len(problems) > 1 else ""
+        summary = problems[0].text + more
+    else:
+        topics, channels = len(measures["topic_depth"]), len(measures["channel_depth"])
+        counts = plural(len(snapshot.nodes), "node"), plural(topics, "topic"), plural(channels, "channel")
+        summary = f"{', '.join(counts)}, depth {measures['depth'][0].value:,}"
     metrics = {metric.key: _number(measure.value) if measure else None for metric, measure in worst.items()}
     document: dict[str, Any] = {"time": snapshot.clock, "status": status.value, "summary": summary}
     blocks = partial(_lines, status, summary, problems, _performance(worst, limits))
@@ -329,7 +286,35 @@ def check(
     return ExitCode[status]
 
 
-def _of_nodes(snapshot: ClusterSnapshot) -> Iterator[Problem]:
+def _measure(snapshot: ClusterSnapshot, excluded: tuple[str, ...], interval: float | None) -> dict[str, list[Measure]]:
+    """Returns the values by metric, except for topics, and channels as topic/channel, that match an excluded pattern.
+    The flows of the snapshot are those of `interval`, in seconds; without it, no metric that needs them has values."""
+
+    def is_shown(name: str) -> bool:
+        return not any(fnmatchcase(name, pattern) for pattern in excluded)
+
+    topics = [topic for topic in snapshot.totals.topics if is_shown(topic.topic_name)]
+    keys = [((topic.topic_name, channel.channel_name), channel) for topic in topics for channel in topic.channels]
+    channels = {key: channel for key, channel in keys if is_shown("/".join(key))}
+    flows = {key: (snapshot.flows or {}).get(key, Flow()) for key in channels}
+    drains = {key: drain_seconds(channel, flows[key], interval or 0.0) for key, channel in channels.items()}
+    measures = {
+        "depth": [Measure(sum(topic.depth for topic in topics) + sum(row.depth for row in channels.values()))],
+        "topic_depth": [Measure(topic.depth, topic.topic_name) for topic in topics],
+        "drain_time": [Measure(math.inf if seconds is None else seconds, *key) for key, seconds in drains.items()],
+        "nodes": [Measure(sum(node.health == "OK" for node in snapshot.nodes.values()))],
+    }
+    for metric in METRICS:
+        if metric.source:
+            rows: Mapping[Key, object] = flows if metric.rate else channels
+            measures[metric.key] = [Measure(getattr(row, metric.source), *key) for key, row in rows.items()]
+        if metric.moving and interval is None:
+            measures[metric.key] = []
+    return measures
+
+
+def _of_snapshot(snapshot: ClusterSnapshot, topic: str, channel: str) -> Iterator[Problem]:
+    """Yields the problems of nodes, and with the topic or channel of the options."""
     for error in errors_of(snapshot.answers):
         yield Problem(Status.CRITICAL, text=str(error), node=str(error.address))
     for address, node in snapshot.nodes.items():
@@ -339,32 +324,20 @@ def _of_nodes(snapshot: ClusterSnapshot) -> Iterator[Problem]:
         yield Problem(Status.WARNING, text=str(error), node=str(error.address))
     if not snapshot.answers:
         yield Problem(Status.UNKNOWN, text="nsqlookupd lists no nodes")
-
-
-def _of_names(snapshot: ClusterSnapshot, topic: str, channel: str) -> Iterator[Problem]:
-    """The topic or channel that was named and does not exist: without this, it would pass the limits."""
+    # What was named and does not exist would pass the limits.
     if snapshot.nodes and ((topic and topic not in snapshot.topic_shares) or (channel and not snapshot.channel_shares)):
         what = f"channel {'/'.join(filter(None, (topic, channel)))}" if channel else f"topic {topic}"
         yield Problem(Status.UNKNOWN, topic=topic, channel=channel, text=f"no node has the {what}")
 
 
-def _of_limits(given: dict[Metric, Limits], measures: dict[Metric, list[Measure]]) -> Iterator[Problem]:
+def _of_limits(given: dict[Metric, Limits], measures: dict[str, list[Measure]]) -> Iterator[Problem]:
     for metric, limits in given.items():
-        for measure in sorted(measures[metric], key=attrgetter("value"), reverse=not metric.least):
+        for measure in sorted(measures[metric.key], key=attrgetter("value"), reverse=not metric.least):
             for status, limit in ((Status.CRITICAL, limits.critical), (Status.WARNING, limits.warning)):
                 if limit is not None and metric.beyond(measure.value, limit):
                     place, text = (measure.topic, measure.channel, ""), metric.complaint(measure, limit)
                     yield Problem(status, metric.key, *place, _number(measure.value), *limits, text)
                     break
-
-
-def _summary(scope: Scope, problems: list[Problem]) -> str:
-    if not problems:
-        topics, channels = len(list(scope.topics())), len(list(scope.channels()))
-        counts = plural(len(scope.snapshot.nodes), "node"), plural(topics, "topic"), plural(channels, "channel")
-        return f"{', '.join(counts)}, depth {next(scope.depth()).value:,}"
-    more = f", and {plural(len(problems) - 1, 'more problem')}" if len(problems) > 1 else ""
-    return problems[0].text + more
 
 
 def _lines(status: Status, summary: str, problems: list[Problem], performance: str) -> Iterator[Block]:
@@ -379,7 +352,7 @@ def _lines(status: Status, summary: str, problems: list[Problem], performance: s
 
 
 def _prometheus(status: Status, worst: dict[Metric, Measure | None]) -> Iterator[Block]:
-    """The exit code and the worst value of each metric, in the text format of Prometheus."""
+    """Yields the exit code and the worst value of each metric, in the text format of Prometheus."""
     yield Line.of("# HELP gnsqadmin_check_status Exit code of gnsqadmin check: 0 OK, 1 warning, 2 critical, 3 unknown.")
     yield Line.of("# TYPE gnsqadmin_check_status gauge")
     yield Line.of(f"gnsqadmin_check_status {ExitCode[status].value}")
@@ -396,7 +369,7 @@ def _prometheus(status: Status, worst: dict[Metric, Measure | None]) -> Iterator
 
 
 def _performance(worst: dict[Metric, Measure | None], given: dict[Metric, Limits]) -> str:
-    """label=value[s];warning;critical;least for each value, as in the monitoring plugins' guidelines."""
+    """Returns label=value[s];warning;critical;least for each value, as in the monitoring plugins' guidelines."""
     parts = []
     for metric, measure in worst.items():
         if measure is not None:
