@@ -32,7 +32,7 @@ class InputError(AdminError):
 
 
 def size_of(path: str) -> int | None:
-    """The number of bytes to read; None if unknown, as for a pipe."""
+    """Returns the number of bytes to read; None if unknown, as for a pipe."""
     try:
         return (os.path.getsize(path) if path != DASH else 0) or None
     except OSError:
@@ -40,7 +40,7 @@ def size_of(path: str) -> int | None:
 
 
 def read_pieces(path: str) -> Iterator[bytes]:
-    """The content of a file, or of standard input for `-`, as it arrives. InputError."""
+    """Yields the content of a file, or of standard input for `-`, as it arrives; raises InputError."""
     descriptor = -1
     try:
         descriptor = sys.stdin.fileno() if path == DASH else os.open(path, os.O_RDONLY)
@@ -55,7 +55,7 @@ def read_pieces(path: str) -> Iterator[bytes]:
 
 
 def spread(advance: Advance, size: int, count: int) -> Advance:
-    """A function to call with the number of parts done, of `count`; it advances by `size` in total."""
+    """Returns a function to call with the number of parts done, of `count`; it advances by `size` in total."""
     done = 0
 
     def part(more: int) -> None:
@@ -68,7 +68,8 @@ def spread(advance: Advance, size: int, count: int) -> Advance:
 
 
 def unpack(pieces: Iterable[bytes], path: str) -> Iterator[tuple[bytes, int]]:
-    """`pieces`, decompressed if they begin like a gzip file, each with its size in bytes of the file. InputError."""
+    """Yields `pieces`, decompressed if they begin like a gzip file, each with its size in bytes of the file; raises
+    InputError."""
     unpacker = None
     for number, piece in enumerate(pieces):
         if number == 0 and piece.startswith(_GZIP):
@@ -94,39 +95,25 @@ def unpack(pieces: Iterable[bytes], path: str) -> Iterator[tuple[bytes, int]]:
         raise InputError(f"{name_of(path)} is truncated")
 
 
-class Splitter:
-    """Splits its input at each `delimiter`, a single byte; InputError for more than `longest` bytes without one."""
-
-    def __init__(self, delimiter: bytes, longest: int, path: str) -> None:
-        self._delimiter = delimiter
-        self._longest = longest
-        self._path = path
-        self._pieces: list[bytes] = []
-        self._size = 0
-        self.count = 0  # parts that are whole
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The complete parts, without their delimiters; also empty ones."""
-        last = data.rfind(self._delimiter)
-        if last < 0:
-            self._hold(data)
-            return []
-        parts = b"".join([*self._pieces, data[:last]]).split(self._delimiter)
-        self.count += len(parts)
-        self._pieces, self._size = [], 0
-        self._hold(data[last + 1 :])
-        return parts
-
-    def rest(self) -> bytes:
-        return b"".join(self._pieces)
-
-    def _hold(self, data: bytes) -> None:
-        self._size += len(data)
-        if self._size > self._longest:
-            where = f"line {self.count + 1:,} of {name_of(self._path)}"
-            raise InputError(f"{where} is longer than {plural(self._longest, 'byte')}")
-        if data:
-            self._pieces.append(data)
+def split(
+    pieces: Iterable[tuple[bytes, int]], delimiter: bytes, longest: int, path: str
+) -> Iterator[tuple[list[bytes], int]]:
+    """Yields the parts between delimiters, also empty ones, that each piece completes, with the number beside it,
+    and at the end what follows the last delimiter. Raises InputError for more than `longest` bytes without one."""
+    held: list[bytes] = []
+    count = size = 0
+    for piece, number in pieces:
+        *parts, last = piece.split(delimiter)
+        if parts:
+            parts[0] = b"".join([*held, parts[0]])
+            held, size = [], 0
+            count += len(parts)
+        held.append(last)
+        size += len(last)
+        if size > longest:
+            raise InputError(f"line {count + 1:,} of {name_of(path)} is longer than {plural(longest, 'byte')}")
+        yield parts, number
+    yield [b"".join(held)], 0
 
 
 def name_of(path: str) -> str:
@@ -254,13 +241,12 @@ class ArchivedLine(NamedTuple):
 
 
 def read_archive(path: str, *, start: int = 1) -> Iterator[tuple[list[ArchivedLine], int]]:
-    """The messages of a file from line `start` on, in pieces as they are read, each with its size in bytes of the file.
-    InputError at the first invalid line, after all before it."""
-    splitter = Splitter(b"\n", LONGEST_LINE, path)
+    """Yields the messages of a file from line `start` on, in pieces as they are read, each with its size in bytes of
+    the file. Raises InputError at the first invalid line, after all before it."""
     number = 0
-    for piece, size in unpack(read_pieces(path), path):
+    for texts, size in split(unpack(read_pieces(path), path), b"\n", LONGEST_LINE, path):
         lines, failure = [], None
-        for text in splitter.feed(piece):
+        for text in texts:
             number += 1
             try:
                 if number >= start and (line := _parse(number, text, path)):
@@ -271,8 +257,6 @@ def read_archive(path: str, *, start: int = 1) -> Iterator[tuple[list[ArchivedLi
         yield lines, size
         if failure is not None:
             raise failure
-    if number + 1 >= start and (line := _parse(number + 1, splitter.rest(), path)):
-        yield [line], 0
 
 
 def _parse(number: int, text: bytes, path: str) -> ArchivedLine | None:

@@ -4,12 +4,11 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
 from itertools import chain, repeat
 
 import click
 
-from nsqadmin_cli.archive import DASH, InputError, Splitter, read_pieces, size_of, spread
+from nsqadmin_cli.archive import DASH, InputError, read_pieces, size_of, split, spread
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command_base import Parsed, argument, command, duration, flag, option
 from nsqadmin_cli.output import Output, explained, is_terminal, note, progress, report
@@ -21,7 +20,7 @@ _ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\0": b"\0", r"\r": b"\r"}
 
 
 def _byte(text: str) -> bytes:
-    """A single byte, as it is or as an escape sequence."""
+    """Returns a single byte, given as it is or as an escape sequence."""
     byte = _ESCAPES.get(text) or os.fsencode(text)
     if match := re.fullmatch(r"\\x([0-9a-fA-F]{2})", text):
         byte = bytes.fromhex(match[1])
@@ -92,11 +91,11 @@ def pub(
 
 
 def _publish_file(publisher: Publisher, topic: str, path: str, delimiter: bytes | None, defer_ms: int) -> None:
-    """Publish each part between delimiters as it arrives, or everything as one message."""
+    """Publishes each part between delimiters as it arrives, or everything as one message."""
     is_typed = path == DASH and is_terminal(sys.stdin)
     with progress("publishing", size_of(path), "bytes", shown=not is_typed) as advance:
-        splitter = Splitter(delimiter or b"\n", _LONGEST, path)
-        for messages, size in _parts(splitter, path) if delimiter else [_all(path)]:
+        pieces = ((piece, len(piece)) for piece in read_pieces(path))
+        for messages, size in split(pieces, delimiter, _LONGEST, path) if delimiter else [_all(path)]:
             bodies = [body for body in messages if body]
             published = spread(advance, size, len(bodies) + 1)
             for count in publisher.publish(topic, bodies, defer_ms):
@@ -104,14 +103,8 @@ def _publish_file(publisher: Publisher, topic: str, path: str, delimiter: bytes 
             published(1)  # for empty lines
 
 
-def _parts(splitter: Splitter, path: str) -> Iterator[tuple[list[bytes], int]]:
-    """The messages of each piece of the file, and its size in bytes."""
-    for piece in read_pieces(path):
-        yield splitter.feed(piece), len(piece)
-    yield [splitter.rest()], 0
-
-
 def _all(path: str) -> tuple[list[bytes], int]:
+    """Returns the whole content as the one message, and its size; raises InputError."""
     pieces, size = [], 0
     for piece in read_pieces(path):
         pieces.append(piece)
