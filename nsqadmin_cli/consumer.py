@@ -17,10 +17,10 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -29,8 +29,8 @@ import click
 from gnsqd.shared.client import Client, Upgrade, reason
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, MAX_NAME_LENGTH, is_ephemeral
 from gnsqd.shared.version import VERSION
-from nsqadmin_cli.api import NodeStats, Nsqd
-from nsqadmin_cli.cluster import Cluster, errors_of, values_of
+from nsqadmin_cli.api import ChannelStats, NodeStats, Nsqd, TopicStats
+from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
 from nsqadmin_cli.command_base import Combined, Name, flag, option
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import TLS, Address, NodeError, timed_out
@@ -129,15 +129,13 @@ class Subscription(Client):
         return True
 
 
-@dataclass
-class Left:
-    """The messages of a topic that nodes have for a channel: `waiting` ones, which can be delivered, and others."""
-
-    waiting: int = 0
-    in_flight: int = 0
-    deferred: int = 0
-    paused: list[str] = field(default_factory=list)
-    errors: list[NodeError] = field(default_factory=list)
+def wait_readable(selector: selectors.BaseSelector, timeout: float) -> Iterator[Subscription]:
+    """Yields the subscriptions, with which this selector was told of them, that have something to take; waits at most
+    `timeout` seconds for the first."""
+    subscriptions = [key.data for key in selector.get_map().values()]
+    waiting = [subscription for subscription in subscriptions if subscription.has_messages]
+    ready = [key.data for key, _ in selector.select(0 if waiting else timeout)]
+    yield from dict.fromkeys([*waiting, *ready])
 
 
 Key = tuple[Address, str]  # a node and a topic
@@ -160,15 +158,20 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         self._over = threading.Event()
 
     def start(self, *, create_channel: bool = False, yes: bool = False) -> None:
-        """Connect to the nodes that have the topics; AdminError if no node does, or none can be reached.
+        """Connects to the nodes that have the topics; raises AdminError if no node does, or none can be reached.
 
         A channel that no node has is created only with `create_channel`, or if it is ephemeral. An ephemeral channel
         would take the messages of a topic without channels with it, so this needs `yes`, or confirmation.
         """
         stats = self._cluster.ask(self._node_stats)
-        errors = [*self._cluster.lookupd_errors, *errors_of(stats)]
-        self._require(values_of(stats), errors, create_channel)
-        if is_ephemeral(self._options.channel) and not yes:
+        known, channel = names_of(values_of(stats).values()), self._options.channel
+        for topic in self._topics:
+            if topic not in known:
+                raise no_such(self._cluster, [*self._cluster.lookupd_errors, *errors_of(stats)], topic)
+            if channel not in known[topic] and not is_ephemeral(channel) and not create_channel:
+                near = suggestion(channel, known[topic])
+                raise NotFound(f"no node has the channel {channel} of {topic}; --create creates it{near}")
+        if is_ephemeral(channel) and not yes:
             self._confirm(values_of(stats).values())
         self._join(stats)
         self._welcome()
@@ -178,16 +181,8 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
             note(f"Warning: {error}; trying again")
         threading.Thread(target=self._find, name="find", daemon=True).start()
 
-    def _require(self, nodes: dict[Address, NodeStats], errors: Sequence[NodeError], create_channel: bool) -> None:
-        known, channel = names_of(nodes.values()), self._options.channel
-        for topic in self._topics:
-            if topic not in known:
-                raise no_such(self._cluster, errors, topic)
-            if channel not in known[topic] and not is_ephemeral(channel) and not create_channel:
-                near = suggestion(channel, known[topic])
-                raise NotFound(f"no node has the channel {channel} of {topic}; --create creates it{near}")
-
     def _confirm(self, nodes: Iterable[NodeStats]) -> None:
+        """Asks if messages of topics without channels may be lost; raises AdminError if not."""
         waiting = Counter[str]()
         for node in nodes:
             waiting.update({topic.topic_name: topic.depth for topic in node.topics if not topic.channels})
@@ -198,7 +193,7 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         Confirm(yes=False, dry_run=False).ask(warning, (), "Take them?", "")
 
     def _find(self) -> None:
-        """Find new and returning nodes, repeatedly."""
+        """Finds new and returning nodes, repeatedly."""
         looked = time.monotonic()
         while not self._over.wait(_RETRY):
             lost = [self._lost.get() for _ in range(self._lost.qsize())]
@@ -213,8 +208,8 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
             if not self._over.is_set():
                 self._join(stats)
 
-    def _join(self, stats: dict[Address, NodeStats | NodeError]) -> None:
-        """Connect to nodes that have a topic and are not connected to; keep the errors of the others."""
+    def _join(self, stats: Answers[NodeStats]) -> None:
+        """Connects to nodes that have a topic and are not connected to; keeps the errors of the others."""
         self.errors = {address: error for address, error in stats.items() if isinstance(error, NodeError)}
         keys = [(address, topic.topic_name) for address, node in values_of(stats).items() for topic in node.topics]
         missing = [key for key in keys if key[1] in self._topics and key not in self._connected]
@@ -232,19 +227,17 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
                     self._arrivals.put(answer)
 
     def _welcome(self) -> None:
-        """Adopt the connections that were made."""
+        """Adopts the connections that were made."""
         while not self._arrivals.empty():
             arrived = self._arrivals.get()
             self._subscriptions[arrived.node.address, arrived.topic] = arrived
             self._selector.register(arrived, selectors.EVENT_READ, arrived)
 
     def receive(self, timeout: float) -> list[Received]:
-        """Messages from all nodes, received within `timeout` seconds."""
+        """Returns messages from all nodes, received within `timeout` seconds."""
         self._welcome()
         received: list[Received] = []
-        waiting = [subscription for subscription in self._subscriptions.values() if subscription.has_messages]
-        ready = [key.data for key, _ in self._selector.select(0 if waiting else timeout)]
-        for subscription in dict.fromkeys([*waiting, *ready]):
+        for subscription in wait_readable(self._selector, timeout):
             try:
                 received += subscription.take()
             except NodeError as error:
@@ -270,45 +263,46 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         self._lost.put(key)
         note(f"Warning: {error}; trying again")
 
-    def _look_at_rest(self) -> Left:
-        stats = self._cluster.ask(self._node_stats)
-        topic, channel, left = self._topics[0], self._options.channel, Left(errors=errors_of(stats))
+    def _shares(self, stats: Answers[NodeStats]) -> Iterator[tuple[Address, TopicStats | ChannelStats]]:
+        """Yields the topic, which is the only one, and the channel on each node that has them."""
         for address, node in values_of(stats).items():
-            for share in node.topics:
-                channels = [entry for entry in share.channels if entry.channel_name == channel]
-                left.waiting += share.depth + sum(entry.depth for entry in channels)
-                left.in_flight += sum(entry.in_flight_count for entry in channels)
-                left.deferred += sum(entry.deferred_count for entry in channels)
-                if share.paused and share.depth:
-                    left.paused.append(f"the topic {topic} is paused at {address}")
-                left.paused += [f"the channel {channel} is paused at {address}" for entry in channels if entry.paused]
-        return left
+            for topic in node.topics:
+                yield address, topic
+                for channel in topic.channels:
+                    if channel.channel_name == self._options.channel:
+                        yield address, channel
 
     def waiting(self) -> int:
         """Returns the number of messages that can be delivered."""
-        return self._look_at_rest().waiting
+        return sum(share.depth for _, share in self._shares(self._cluster.ask(self._node_stats)))
 
     def is_over(self, idle: float, kept: int) -> bool:
-        """True if no more messages will arrive, after none has for `idle` seconds, with `kept` in flight here."""
-        left = self._look_at_rest()
-        in_flight = max(0, left.in_flight - kept)
-        if left.errors:
-            raise AdminError("; ".join(map(str, left.errors)))
-        if left.waiting:
-            if left.paused:
-                raise AdminError(f"{plural(left.waiting, 'message')} cannot be delivered: {'; '.join(left.paused)}")
-            if idle > _PATIENCE:
-                raise AdminError(f"{plural(left.waiting, 'message')} not delivered: none arrived for {idle:.0f} s")
+        """Returns True if no more messages will arrive, after none has for `idle` seconds, with `kept` in flight here.
+        Raises AdminError if those that wait do not arrive."""
+        stats = self._cluster.ask(self._node_stats)
+        if errors := errors_of(stats):
+            raise AdminError("; ".join(map(str, errors)))
+        waiting, in_flight, deferred, paused, where = 0, -kept, 0, [], f"{self._topics[0]} {self._options.channel}"
+        for address, share in self._shares(stats):
+            waiting += share.depth
+            if isinstance(share, ChannelStats):
+                in_flight += share.in_flight_count
+                deferred += share.deferred_count
+                paused += [f"the channel {share.channel_name} is paused at {address}"] * share.paused
+            elif share.paused and share.depth:
+                paused.append(f"the topic {share.topic_name} is paused at {address}")
+        if waiting and paused:
+            raise AdminError(f"{plural(waiting, 'message')} cannot be delivered: {'; '.join(paused)}")
+        if waiting and idle > _PATIENCE:
+            raise AdminError(f"{plural(waiting, 'message')} not delivered: none arrived for {idle:.0f} s")
+        if waiting or (in_flight > 0 and idle < _IN_TRANSIT):
             return False
-        if in_flight and idle < _IN_TRANSIT:
-            return False
-        if in_flight or left.deferred:
-            where = f"{self._topics[0]} {self._options.channel}"
-            note(f"Left in {where}: {in_flight:,} in flight to others, {left.deferred:,} deferred")
+        if in_flight > 0 or deferred:
+            note(f"Left in {where}: {max(0, in_flight):,} in flight to others, {deferred:,} deferred")
         return True
 
     def __exit__(self, *error: object) -> None:
-        """Requeue unfinished messages."""
+        """Requeues unfinished messages."""
         self._over.set()
         self._welcome()
         closing = list(self._subscriptions.values())

@@ -28,7 +28,7 @@ from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, answer, ask_all, errors_of
 from nsqadmin_cli.command_base import command, duration, flag, option
-from nsqadmin_cli.consumer import ConsumerOptions, Subscription, auth_option, ephemeral_channel
+from nsqadmin_cli.consumer import ConsumerOptions, Subscription, auth_option, ephemeral_channel, wait_readable
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import TLS, NodeError, timed_out
 from nsqadmin_cli.output import Output, note, report
@@ -276,9 +276,7 @@ class Load:
             return 0
         count = 0
         report = self.report
-        waiting = [subscription for subscription in self._subscriptions if subscription.has_messages]
-        ready = [key.data for key, _ in self._selector.select(0 if waiting else timeout)]
-        for subscription in dict.fromkeys([*waiting, *ready]):
+        for subscription in wait_readable(self._selector, timeout):
             try:
                 messages = subscription.take()
                 now = time.monotonic_ns()
