@@ -4,7 +4,6 @@ import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -143,13 +142,18 @@ def verify(
         )
         for report in reports
     ]
-    in_journals = [_verified(report) for report in journals]
+    in_journals: list[VerifiedJournal] = []  # below each journal, the queues of channels that have messages in it
+    for each in journals:
+        counts = {name: count for name, count in each.queues.items() if count}
+        queue_counts = [{"queue": name, "messages": count} for name, count in counts.items()]
+        whole = Cell(each.name, Tone.STRONG), each.messages, each.journal.size, queue_counts
+        in_journals.append(VerifiedJournal(*whole, _state(each.damaged), not each.damaged))
+        in_journals += [VerifiedJournal(name, count) for name, count in counts.items() if name != each.name]
     document = {"directory": data_dir.path, "running": running, "sound": not damaged}
-    document |= {"queues": checked, "journals": [journal for journal, *_ in in_journals], "findings": findings}
+    document |= {"queues": checked, "journals": [row for row in in_journals if row.state], "findings": findings}
     blocks = head(data_dir, running)
     blocks.append(table_of(VerifiedQueue, checked, total=plural(len(checked), "queue"), empty="No queues."))
-    if journals:
-        blocks.append(table_of(VerifiedJournal, list(chain.from_iterable(in_journals))))
+    blocks += [table_of(VerifiedJournal, in_journals)] if journals else []
     blocks += [*finding_blocks(findings), _verdict(reports, journals, damaged)]
     output.show(document, blocks, table_of(Finding, findings))
     return ExitCode.FAILED if damaged else ExitCode.OK
@@ -177,15 +181,6 @@ def _state(damaged: bool) -> Cell:
 
 def _name(queue: StoredQueue) -> Cell:
     return Cell(queue.name, None if queue.channel else Tone.STRONG)
-
-
-def _verified(report: JournalReport) -> list[VerifiedJournal]:
-    """A row for the journal, and for each queue of a channel that has messages in it."""
-    journal, counts = report.journal, {name: count for name, count in report.queues.items() if count}
-    queues = [{"queue": name, "messages": count} for name, count in counts.items()]
-    whole = Cell(journal.topic, Tone.STRONG), report.messages, journal.size, queues
-    row = VerifiedJournal(*whole, _state(report.damaged), not report.damaged)
-    return [row, *(VerifiedJournal(name, count) for name, count in counts.items() if name != journal.topic)]
 
 
 def _verdict(reports: list[QueueReport], journals: list[JournalReport], is_damaged: bool) -> Line:
@@ -259,10 +254,16 @@ def ls(output: Output, directory: str = directory_argument, which: Which = which
     """
     data_dir = list_directory(directory)
     running = is_held(directory)
-    journaled, unreadable = _count_journaled(data_dir, which.topic)
+    journals, journaled, unreadable = [], dict[str, int](), dict[str, str]()  # the latter by topic
+    for journal in data_dir.select_journals(which.topic):
+        journals.append(JournalRow(journal.topic, journal.size, len(journal.numbers)))
+        try:
+            journaled |= checking.count_messages(journal)
+        except AdminError as error:
+            unreadable[journal.topic] = str(error)
+    for name in [*journaled, *unreadable]:  # also queues that only journals have
+        data_dir.queues.setdefault(name, StoredQueue(data_dir.path, name))
     rows = [_row(data_dir, queue, journaled, unreadable) for queue in select(data_dir, which)]
-    journals = [JournalRow(each.topic, each.size, len(each.numbers)) for each in data_dir.select_journals(which.topic)]
-
     table = partial(table_of, QueueRow, rows, total=plural(len(rows), "queue"), empty="No queues.")
     document = {"directory": directory, "running": running, "metadata_error": data_dir.metadata_error or None}
     blocks: list[Block] = [table(), table_of(JournalRow, journals)]
@@ -271,23 +272,10 @@ def ls(output: Output, directory: str = directory_argument, which: Which = which
     output.show(document | {"queues": rows, "journals": journals}, [*head(data_dir, running), *blocks], table)
 
 
-def _count_journaled(data_dir: DataDirectory, topic: str) -> tuple[dict[str, int], dict[str, str]]:
-    """The messages in journals by queue, and by topic the errors; adds queues that only journals have to `data_dir`."""
-    counts: dict[str, int] = {}
-    unreadable: dict[str, str] = {}
-    for journal in data_dir.select_journals(topic):
-        try:
-            counts |= checking.count_messages(journal)
-        except AdminError as error:
-            unreadable[journal.topic] = str(error)
-    for name in [*counts, *unreadable]:
-        data_dir.queues.setdefault(name, StoredQueue(data_dir.path, name))
-    return counts, unreadable
-
-
 def _row(
     data_dir: DataDirectory, queue: StoredQueue, journaled: dict[str, int], unreadable: dict[str, str]
 ) -> QueueRow:
+    """Returns the row of a queue; `journaled` has messages in journals, `unreadable` errors of journals by topic."""
     plan = make_plan(queue)
     problem = unreadable.get(queue.name, "")
     if plan.meta is None and (queue.numbers or queue.has_meta):

@@ -97,8 +97,23 @@ class Tally:
             self.largest = max(self.largest, body * item.too_large)
 
 
+@dataclass(kw_only=True)
+class Report:
+    """What is wrong with the files of a queue or journal."""
+
+    name: str
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, severity: Severity, file: str, text: str, position: int | None = None, command: str = "") -> None:
+        self.findings.append(Finding(severity, self.name, file, position, text, command))
+
+    @property
+    def damaged(self) -> bool:
+        return any(finding.is_damage for finding in self.findings)
+
+
 @dataclass
-class QueueReport:
+class QueueReport(Report):
     """The state of a queue. `held` are deferred messages that only the side file of gnsqd has."""
 
     queue: StoredQueue
@@ -108,19 +123,11 @@ class QueueReport:
     bytes: int = 0
     held: int = 0
     files: dict[int, Tally] = field(default_factory=lambda: defaultdict(Tally))
-    findings: list[Finding] = field(default_factory=list)
     needs_repair: bool = False
-
-    def add(self, severity: Severity, file: str, text: str, command: str = "", position: int | None = None) -> None:
-        self.findings.append(Finding(severity, self.queue.name, file, position, text, command))
-
-    @property
-    def damaged(self) -> bool:
-        return any(finding.is_damage for finding in self.findings)
 
     @property
     def lost(self) -> int:
-        """Bytes that hold no whole message."""
+        """The bytes that hold no whole message."""
         return sum(tally.lost for tally in self.files.values())
 
 
@@ -138,7 +145,7 @@ class Checker:
         return shlex.join(["gnsqadmin", "data", "repair", self._directory.path])
 
     def check_directory(self) -> Iterator[Finding]:
-        """Problems that do not concern a queue."""
+        """Yields the problems that do not concern a queue."""
         directory = self._directory
         if directory.listed is None:
             starts = directory.metadata_error == "no such file or directory"
@@ -151,8 +158,8 @@ class Checker:
             yield Finding(Severity.NOTE, "", directory.temporary[0], None, text)
 
     def check(self, queue: StoredQueue) -> QueueReport:
-        """Read a queue. AdminError if a file cannot be read."""
-        report = QueueReport(queue, make_plan(queue), queue.read_due_times())
+        """Reads a queue; raises AdminError if a file cannot be read."""
+        report = QueueReport(queue, make_plan(queue), queue.read_due_times(), name=queue.name)
         held = set(report.due_times.held)
         for number, item in read_queue(queue, report.plan, self._max_msg_size, self._advance):
             report.files[number].add(item)
@@ -164,13 +171,14 @@ class Checker:
         self._judge_files(report)
         for severity, file, text in self._judge_meta(report):
             report.needs_repair = True
-            report.add(severity, file, text, self._repair)
+            report.add(severity, file, text, command=self._repair)
         if queue.bad_due_times:
             text = "due times were set aside: deferred messages may have been delivered early or be missing"
             report.add(Severity.NOTE, f"{due_times_file_name(queue.name)}.bad", text)
         if not self._directory.is_listed(queue) and report.messages:
             text = f"not in {METADATA}: its {plural(report.messages, 'message')} are unread until it is created again"
-            report.add(Severity.NOTE, "", text, f"{self._repair} --adopt-orphans" if "#" not in queue.name else "")
+            adopt = f"{self._repair} --adopt-orphans" if "#" not in queue.name else ""
+            report.add(Severity.NOTE, "", text, command=adopt)
         for number in sorted(queue.bad):
             self._judge_bad(report, number)
         return report
@@ -192,10 +200,10 @@ class Checker:
             command = self._repair if tally.broken else f"nsqd --max-msg-size={tally.largest}"
             report.needs_repair = report.needs_repair or tally.broken
             severity = Severity.DAMAGE if tally.broken else Severity.NOTE
-            report.add(severity, queue.file_name(number), text, command, tally.flaw_position)
+            report.add(severity, queue.file_name(number), text, tally.flaw_position, command)
 
     def _judge_meta(self, report: QueueReport) -> Iterator[tuple[Severity, str, str]]:
-        """Severity, file and text of the problems that a repair corrects."""
+        """Yields severity, file and text of the problems that a repair corrects."""
         queue, plan, meta, due_times = report.queue, report.plan, report.plan.meta, report.due_times
         name = meta_file_name(queue.name)
         if self._running:
@@ -246,32 +254,28 @@ class Checker:
             text = f"set aside for {tally.flaw}; {plural(tally.behind, 'message')} behind that can be recovered"
             severity = Severity.DAMAGE if tally.behind else Severity.NOTE
             command = shlex.join(["gnsqadmin", "data", "recover-bad", self._directory.path]) if tally.behind else ""
-            report.add(severity, name, text, command, tally.flaw_position)
+            report.add(severity, name, text, tally.flaw_position, command)
 
 
 _BEHIND_ALL = 1 << 62  # numbers of messages
 
 
 @dataclass
-class JournalReport:
+class JournalReport(Report):
     """The state of a journal. `queues` has the messages of each queue in it; the topic's own queue has its name."""
 
     journal: StoredJournal
-    queues: dict[str, int] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    queues: dict[str, int]
 
     @property
     def messages(self) -> int:
         return sum(self.queues.values())
 
-    @property
-    def damaged(self) -> bool:
-        return any(finding.is_damage for finding in self.findings)
-
 
 def count_messages(journal: StoredJournal) -> dict[str, int]:
-    """The number of messages of each queue in the journal; the topic's own queue has its name; AdminError. The newest
-    segment lists all queues, so the others are read only if a kill truncated it; messages lost to damage count."""
+    """Returns the number of messages of each queue in the journal; the topic's own queue has its name. The newest
+    segment lists all queues, so the others are read only if a kill truncated it; messages lost to damage count. Raises
+    AdminError if a segment cannot be read."""
     numbers = sorted(journal.numbers)
     replay = _replay(journal, numbers[-1:], complete=False)
     return _counts(replay if replay.whole else _replay(journal, numbers))
@@ -280,22 +284,38 @@ def count_messages(journal: StoredJournal) -> dict[str, int]:
 def check_journals(
     directory: DataDirectory, topic: str, channel: str, *, running: bool, advance: Advance
 ) -> list[JournalReport]:
-    """Read the journals of that topic, or of all; with a `channel`, only messages of channels of that name."""
+    """Reads the journals of that topic, or of all; with a `channel`, only messages of channels of that name count.
+    Raises AdminError if a journal cannot be read."""
     reports = []
     for journal in directory.select_journals(topic):
         replay = _replay(journal, sorted(journal.numbers), advance)
-        report = JournalReport(journal, _counts(replay))
-        report.findings += _judge(report, replay, running)
+        report = JournalReport(journal, _counts(replay), name=journal.topic)
+        reports.append(report)
+        if not running:
+            for damage in replay.damages:
+                text = f"{damage.reason}: messages are lost, gnsqd continues behind it; finished ones may come again"
+                report.add(Severity.DAMAGE, os.path.basename(damage.path), text, damage.begin)
+            if replay.lost:
+                report.add(Severity.DAMAGE, "", replay.describe_lost())
+            if replay.torn is not None:
+                text = f"ends in {replay.torn.reason}; gnsqd truncates it"
+                report.add(Severity.NOTE, os.path.basename(replay.torn.path), text, replay.torn.begin)
+            newest = segment_name(journal.topic, max(journal.numbers))
+            if replay.converting:
+                text = "the disk queues of the topic are an unfinished copy of it, left by an exit; gnsqd drops them"
+                report.add(Severity.NOTE, newest, text)
+            if report.messages:
+                text = f"holds {plural(report.messages, 'message')}, which gnsqd loads when it starts; nsqd does not"
+                report.add(Severity.NOTE, newest, text)
         if channel:
             report.queues = {name: count for name, count in report.queues.items() if name.endswith(f":{channel}")}
-        reports.append(report)
     return reports
 
 
 def _replay(
     journal: StoredJournal, numbers: list[int], advance: Advance = lambda size: None, *, complete: bool = True
 ) -> Replay:
-    """The content of these segments, which are all if `complete`; AdminError."""
+    """Returns the content of these segments, which are all if `complete`; raises AdminError."""
     replay = Replay(journal.topic, checks=True)
     if not complete:
         replay.present.add(1, _BEHIND_ALL)  # or what other segments have would pass for lost
@@ -308,25 +328,3 @@ def _replay(
 
 def _counts(replay: Replay) -> dict[str, int]:
     return {state.name: numbers.count() for _, state, numbers in replay.unread()}
-
-
-def _judge(report: JournalReport, replay: Replay, running: bool) -> Iterator[Finding]:
-    topic = report.journal.topic
-    if not running:
-        for damage in replay.damages:
-            text = f"{damage.reason}: messages are lost, gnsqd continues behind it; finished ones may come again"
-            name = os.path.basename(damage.path)
-            yield Finding(Severity.DAMAGE, topic, name, damage.begin, text)
-        if replay.lost:
-            yield Finding(Severity.DAMAGE, topic, "", None, replay.describe_lost())
-        if replay.torn is not None:
-            name = os.path.basename(replay.torn.path)
-            text = f"ends in {replay.torn.reason}; gnsqd truncates it"
-            yield Finding(Severity.NOTE, topic, name, replay.torn.begin, text)
-        name = segment_name(topic, max(report.journal.numbers))
-        if replay.converting:
-            text = "the disk queues of the topic are an unfinished copy of it, left by an exit; gnsqd drops them"
-            yield Finding(Severity.NOTE, topic, name, None, text)
-        if report.messages:
-            text = f"holds {plural(report.messages, 'message')}, which gnsqd loads when it starts; nsqd does not"
-            yield Finding(Severity.NOTE, topic, name, None, text)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from gnsqd.shared.directory import METADATA, DataDirectory, Listed, StoredQueue, read_file
+from gnsqd.shared.directory import METADATA, DataDirectory, StoredQueue, read_file
 from gnsqd.shared.disk_format import LENGTH, Meta, due_times_file_name, meta_file_name, segment_name
 from gnsqd.shared.errors import StorageError, reason_of
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_valid_queue
@@ -67,25 +67,15 @@ class Writer(AbstractContextManager["Writer"]):
 
 
 def copy_file(source: str, target: str, advance: Advance) -> None:
-    """A copy with the same owner and mode; OSError."""
+    """Makes a copy with the same owner and mode; raises OSError."""
     with open(source, "rb") as file, Writer(target, source) as writer:
         while data := file.read(_CHUNK):
             writer.write(data)
             advance(len(data))
 
 
-def replace_file(path: str, data: bytes, like: str) -> None:
-    """Replace `path` by a file with this content, or leave it unchanged; OSError."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with suppress(FileNotFoundError):
-        os.unlink(temporary)  # of a run that was killed
-    with Writer(temporary, like) as writer:
-        writer.write(data)
-    os.rename(temporary, path)
-
-
 def take_over_owner(path: str, like: str, mode: int) -> None:
-    """Give `path` this mode and the owner of `like`, as far as permitted."""
+    """Gives `path` this mode and the owner of `like`, as far as permitted."""
     os.chmod(path, mode)
     status = os.stat(like)
     with suppress(PermissionError):
@@ -93,7 +83,7 @@ def take_over_owner(path: str, like: str, mode: int) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Make new and changed directory entries durable."""
+    """Makes new and changed directory entries durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with suppress(OSError):  # not every file system can sync a directory
@@ -115,7 +105,7 @@ class Repair:
 
     @property
     def adopted(self) -> list[str]:
-        """The queues that nsqd.dat will list and does not list now."""
+        """The queues that nsqd.dat will list and does not list now, sorted."""
         listed = self._directory.listed
         if listed is not None and not self._adopt:
             return []
@@ -138,7 +128,7 @@ class Repair:
         return bad + sum(report.queue.size for report in self._reports)
 
     def run(self, advance: Advance) -> list[Saved]:
-        """Make the copy; on failure, AdminError, and the copy is removed."""
+        """Makes the copy, and returns what was repaired. Raises AdminError if that fails; then there is no copy."""
         source, target = self._directory.path, self._target
         with _made_directory(source, target, self.size) as unfinished:
             repaired = []
@@ -181,25 +171,21 @@ class Repair:
     def _write_metadata(self, target: str) -> None:
         source = os.path.join(self._directory.path, METADATA)
         path = os.path.join(target, METADATA)
-        adopted, listed = self.adopted, self._directory.listed
-        if listed is not None and not adopted:
+        adopted, listed = self.adopted, self._directory.listed or {}
+        if self._directory.listed is not None and not adopted:
             copy_file(source, path, lambda count: None)
             return
+
+        def entry(name: str, queue: str) -> dict[str, object]:
+            return {"name": name, "paused": queue in listed and listed[queue].paused}
+
+        topics = []
+        for topic, channels in grouped(name.partition(":")[::2] for name in dict.fromkeys([*listed, *adopted])).items():
+            topics.append(entry(topic, topic))
+            topics[-1]["channels"] = [entry(name, f"{topic}:{name}") for name in channels if name] or None
+        document = {"topics": topics or None, "version": NSQD_VERSION}
         with Writer(path, source if os.path.isfile(source) else self._directory.path) as writer:
-            writer.write(_metadata(listed or {}, [*(listed or ()), *adopted]))
-
-
-def _metadata(listed: dict[str, Listed], queues: Sequence[str]) -> bytes:
-    """The content of nsqd.dat for these queues, with the channels of a topic behind it."""
-
-    def entry(name: str, queue: str) -> dict[str, object]:
-        return {"name": name, "paused": queue in listed and listed[queue].paused}
-
-    entries = []
-    for topic, channels in grouped(name.partition(":")[::2] for name in dict.fromkeys(queues)).items():
-        entries.append(entry(topic, topic))
-        entries[-1]["channels"] = [entry(name, f"{topic}:{name}") for name in channels if name] or None
-    return json.dumps({"topics": entries or None, "version": NSQD_VERSION}, separators=(",", ":")).encode()
+            writer.write(json.dumps(document, separators=(",", ":")).encode())
 
 
 def _names(queue: StoredQueue) -> list[str]:
@@ -214,7 +200,7 @@ def _bad_names(queue: StoredQueue) -> list[str]:
 
 @contextmanager
 def _made_directory(source: str, target: str, needed: int) -> Iterator[str]:
-    """A directory that becomes `target` when `with` succeeds, and is removed otherwise."""
+    """Makes a directory that becomes `target` when `with` succeeds, and is removed otherwise."""
     unfinished = f"{target}.unfinished"
     parent = os.path.dirname(os.path.abspath(target))
     try:
@@ -240,7 +226,7 @@ def _made_directory(source: str, target: str, needed: int) -> Iterator[str]:
 
 
 def exchange(path: str, copy: str, kept: str) -> None:
-    """Rename the directory `path` to `kept`, and `copy` to `path`; AdminError."""
+    """Renames the directory `path` to `kept`, and `copy` to `path`; raises AdminError, and changes nothing."""
     try:
         os.rename(path, kept)
     except OSError as error:
@@ -270,7 +256,8 @@ class BadFile:
     )
 
     def read(self, path: str, *, everything: bool, max_msg_size: int, advance: Advance) -> Iterator[bytes]:
-        """The payloads behind the first damage, or all; counts on the way. AdminError if it cannot be read."""
+        """Yields the payloads behind the first damage, or all, and counts them. Raises AdminError if the file cannot be
+        read."""
         damaged = False
         for item in read_data_file(path, 0, max_msg_size, advance):
             damaged = damaged or isinstance(item, Gap) or bool(item.flaw)
@@ -287,11 +274,21 @@ class BadFile:
 
 
 def put_back(queue: StoredQueue, bad: str, payloads: Iterator[bytes], directory: DataDirectory) -> None:
-    """Put the messages of the file `bad` back at the end of its queue, and rename it; AdminError, with the queue as it
-    was, if that fails. The lock of the directory must be held."""
-    meta = _meta_to_append_to(directory, queue)
+    """Puts the messages of the file `bad` back at the end of its queue, and renames it. Raises AdminError, with the
+    queue as it was, if that fails or the queue is not in order. The lock of the directory must be held."""
+    if directory.listed is None or not directory.is_listed(queue):
+        text = f"nsqd.dat does not list the topic or channel {queue.name}"
+        raise AdminError(f"{text}; --to writes the messages to a file")
+    try:
+        meta = queue.read_meta()
+    except StorageError as error:
+        if queue.numbers or queue.has_meta:
+            raise AdminError(f"{error}; the queue must be repaired first") from error
+        meta = Meta()
+    if max(queue.numbers, default=-1) > meta.write_file or queue.numbers.get(meta.write_file, 0) != meta.write_pos:
+        raise AdminError("the meta file and the data files do not agree; the queue must be repaired first")
     number = meta.write_file + 1 if meta.write_pos else meta.write_file
-    path = queue.path(number)
+    path, written = queue.path(number), f"{queue.meta_path}.{os.getpid()}.tmp"
     try:
         if number in queue.numbers:
             os.unlink(path)  # it is empty
@@ -308,7 +305,11 @@ def put_back(queue: StoredQueue, bad: str, payloads: Iterator[bytes], directory:
         reading = (number, 0) if is_empty else meta.read_position
         repaired = Meta(meta.depth * (not is_empty) + count, *reading, number, writer.size)
         try:
-            replace_file(queue.meta_path, repaired.format(), bad)
+            with suppress(FileNotFoundError):
+                os.unlink(written)  # of a run that was killed
+            with Writer(written, bad) as meta_writer:
+                meta_writer.write(repaired.format())
+            os.rename(written, queue.meta_path)
         except BaseException:
             os.unlink(path)  # gnsqd would read it even without meta
             raise
@@ -319,19 +320,3 @@ def put_back(queue: StoredQueue, bad: str, payloads: Iterator[bytes], directory:
         sync_directory(queue.directory)
     except OSError as error:
         raise AdminError(f"its messages cannot be recovered: {reason_of(error)}") from error
-
-
-def _meta_to_append_to(directory: DataDirectory, queue: StoredQueue) -> Meta:
-    """The end of the queue; AdminError if nothing may be added there."""
-    if directory.listed is None or not directory.is_listed(queue):
-        text = f"nsqd.dat does not list the topic or channel {queue.name}"
-        raise AdminError(f"{text}; --to writes the messages to a file")
-    try:
-        meta = queue.read_meta()
-    except StorageError as error:
-        if not queue.numbers and not queue.has_meta:
-            return Meta()
-        raise AdminError(f"{error}; the queue must be repaired first") from error
-    if max(queue.numbers, default=-1) > meta.write_file or queue.numbers.get(meta.write_file, 0) != meta.write_pos:
-        raise AdminError("the meta file and the data files do not agree; the queue must be repaired first")
-    return meta
