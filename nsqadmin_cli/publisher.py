@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import click
 
@@ -63,12 +62,12 @@ class Publisher:
     def total(self) -> int:
         return self.sent.total()
 
-    def counts(self) -> "list[NodeCount]":
+    def counts(self) -> list[NodeCount]:
         return [NodeCount(str(address), number) for address, number in sorted(self.sent.items())]
 
     def publish(self, topic: str, bodies: Iterable[bytes], defer_ms: int = 0) -> Iterator[int]:
-        """Publish all of `bodies`; yields the number of messages published by each request. AdminError if none of the
-        nodes accepts a message, or it is invalid."""
+        """Publishes all of `bodies`; yields the number of messages published by each request. Raises AdminError if none
+        of the nodes accepts a message, or it is invalid."""
         most = max(1, min(MOST_MESSAGES, int(self._rate / 10))) if self._rate else MOST_MESSAGES
         for batch in _batches(bodies, 1 if defer_ms else most):
             if self._rate:
@@ -78,6 +77,7 @@ class Publisher:
             yield from self._send(topic, batch, defer_ms)
 
     def _send(self, topic: str, batch: list[bytes], defer_ms: int) -> Iterator[int]:
+        """As `publish`, for the messages of one request."""
         try:
             self._send_somewhere(topic, batch, defer_ms)
         except NodeRefused as error:
@@ -94,6 +94,9 @@ class Publisher:
         yield len(batch)
 
     def _send_somewhere(self, topic: str, batch: list[bytes], defer_ms: int) -> None:
+        """Sends one request to the nodes in turn until one accepts it. Raises NodeRefused if the messages are wrong,
+        AdminError if no node accepts them in time."""
+
         def send(node: Nsqd) -> None:
             if len(batch) == 1:
                 node.pub(topic, batch[0], defer_ms=defer_ms)
@@ -125,7 +128,7 @@ class Publisher:
 
 
 def _batches(bodies: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
-    """`bodies` in order, in batches that fit into one request."""
+    """Yields `bodies` in order, in batches that fit into one request."""
     batch: list[bytes] = []
     size = 0
     for body in bodies:
@@ -155,15 +158,15 @@ rate_option = option(
 
 
 def show_published(
-    output: Output, publisher: Publisher, topic: str, seconds: float, source: Mapping[str, object] | None = None
+    output: Output, publisher: Publisher, topic: str, seconds: float, source: Mapping[str, object] = {}
 ) -> None:
-    """Messages published per node, and their source."""
+    """Shows the messages published per node; `source` is added to the document."""
     nodes, total, size = publisher.counts(), publisher.total, publisher.bytes
     document = {"topic": topic, "messages": total, "bytes": size, "seconds": round(seconds, 3), "nodes": nodes}
     table = table_of(NodeCount, nodes)
     where = f" at {nodes[0].address}" if len(nodes) == 1 else ""
     summary = _summary("Published", total, size, f" to {topic}{where}" if total else "", seconds)
-    output.show({**document, **(source or {})}, [Line.of(summary), *([table] if len(nodes) > 1 else [])], table)
+    output.show({**document, **source}, [Line.of(summary), *([table] if len(nodes) > 1 else [])], table)
 
 
 @dataclass
@@ -180,7 +183,7 @@ class ByTopic:
     bytes: int = 0
     started: float = field(default_factory=time.monotonic)
 
-    def shown(self, more: Mapping[str, object] = MappingProxyType({}), detail: Table | None = None) -> Shown:
+    def shown(self, more: Mapping[str, object] = {}, detail: Table | None = None) -> Shown:
         """Returns the counts, with `more` in the document, and `detail` before them."""
         rows = [TopicCount(name, number) for name, number in sorted(self.topics.items())]
         total, seconds = self.topics.total(), time.monotonic() - self.started
@@ -195,6 +198,6 @@ class ByTopic:
 
 
 def _summary(doing: str, messages: int, size: int, where: str, seconds: float) -> str:
-    """Published 1,234 messages (56 kB) to orders in 12s, 345/s; the rate only if it took long enough."""
+    """Returns `Published 1,234 messages (56 kB) to orders in 12s, 345/s`; the rate only if it took long enough."""
     pace = f" in {units.latency(seconds)}, {units.rate(messages / seconds)}/s" if seconds >= 1 else ""
     return f"{doing} {plural(messages, 'message')} ({units.size(size)}){where}{pace}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import click
 
 from nsqadmin_cli import units
-from nsqadmin_cli.archive import DASH, ArchivedLine, ArchiveWriter, InputError, name_of, read_archive, size_of, spread
+from nsqadmin_cli.archive import DASH, ArchiveWriter, InputError, name_of, read_archive, size_of, spread
 from nsqadmin_cli.change import show
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command_base import ADDRESS, Name, argument, command, flag, option
@@ -195,37 +195,26 @@ def load(
     Each line is a JSON object with "body" or "body_base64", and "topic" unless TOPIC is given. Messages get a new id
     and timestamp. At an invalid line, or when nodes refuse a message, load stops and prints the line to continue from.
     """
-    run = _Run(None if dry_run else Publisher(cluster.nsqds(), patience=PATIENCE, rate=rate))
-    doing = "reading" if dry_run else "publishing"
-    with explained(run.done), progress(doing, size_of(file), "bytes") as advance:
+    publisher = None if dry_run else Publisher(cluster.nsqds(), patience=PATIENCE, rate=rate)
+    loaded, last = ByTopic(publisher), 0  # all messages up to this line are published
+
+    def done() -> str:
+        count = f"{plural(loaded.topics.total(), 'message')} {'published' if publisher else 'read'}"
+        return f"{count}, up to line {last}; continue with --from-line {last + 1}" if last else count
+
+    with explained(done), progress("publishing" if publisher else "reading", size_of(file), "bytes") as advance:
         for lines, size in read_archive(file, start=start):
             published = spread(advance, size, len(lines) + 1)
             for name, group in itertools.groupby(lines, lambda line: topic or line.topic):
-                run.take(name, list(group), file, published)
+                rest = list(group)
+                if not name:
+                    raise InputError(f"line {rest[0].number:,} of {name_of(file)} has no topic; give TOPIC")
+                bodies = [line.body for line in rest]
+                for count in publisher.publish(name, bodies) if publisher else [len(rest)]:
+                    loaded.topics[name] += count
+                    loaded.bytes += sum(len(line.body) for line in rest[:count])
+                    last, rest = rest[count - 1].number, rest[count:]
+                    published(count)
             published(1)  # for lines that are left out
-    show(run.shown(), output)
+    show(loaded.shown(), output)
     return report(cluster.lookupd_errors)
-
-
-@dataclass
-class _Run(ByTopic):
-    """`last` is the line up to which all messages are published."""
-
-    last: int = 0
-
-    def done(self) -> str:
-        count = f"{plural(self.topics.total(), 'message')} {'published' if self.publisher else 'read'}"
-        return f"{count}, up to line {self.last}; continue with --from-line {self.last + 1}" if self.last else count
-
-    def take(self, topic: str, lines: Sequence[ArchivedLine], file: str, published: Advance) -> None:
-        if not topic:
-            raise InputError(f"line {lines[0].number:,} of {name_of(file)} has no topic; give TOPIC")
-        bodies = [line.body for line in lines]
-        counts = [len(lines)] if self.publisher is None else self.publisher.publish(topic, bodies)
-        done = 0
-        for count in counts:
-            self.bytes += sum(map(len, bodies[done : done + count]))
-            done += count
-            self.topics[topic] += count
-            self.last = lines[done - 1].number
-            published(count)
