@@ -5,9 +5,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
+from math import inf
 from typing import Any
 
 import click
@@ -17,13 +18,7 @@ from gnsqd.shared.disk_format import decode_record
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, by_node, errors_of
 from nsqadmin_cli.command_base import Name, Parsed, argument, command, duration, flag, option
-from nsqadmin_cli.consumer import (
-    ClusterConsumer,
-    ConsumerOptions,
-    auth_option,
-    count_option,
-    ephemeral_channel,
-)
+from nsqadmin_cli.consumer import ClusterConsumer, ConsumerOptions, auth_option, count_option, ephemeral_channel
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Record, read_queue
 from nsqadmin_cli.errors import NotFound
 from nsqadmin_cli.http_client import NodeError
@@ -120,21 +115,16 @@ def tail(
     if begin is not None:
         consumer = LogConsumer(cluster, topics, begin)
     out = standard_output()
-    show = _printer(output, details=details, as_hex=as_hex, several=len(set(topics)) > 1)
-    shown = 0
+    shown, several = 0, len(set(topics)) > 1
     with consumer:
         consumer.start(yes=yes)
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while (count is None or shown < count) and (deadline is None or time.monotonic() < deadline):
-            patience = _TICK if deadline is None else max(0.0, min(_TICK, deadline - time.monotonic()))
-            batch = consumer.receive(patience)
+        deadline = inf if seconds is None else time.monotonic() + seconds
+        while (count is None or shown < count) and (left := deadline - time.monotonic()) > 0:
+            batch = consumer.receive(min(_TICK, left))
             matching = [message for message in batch if all(pattern.search(message.body) for pattern in patterns)]
-            chosen = [
-                message for message in matching if all(_has(message.body, *condition) for condition in conditions)
-            ]
-            chosen = chosen[: None if count is None else count - shown]
-            if chosen:
-                show(chosen)
+            chosen = [message for message in matching if all(_has(message.body, *each) for each in conditions)]
+            if chosen := chosen[: None if count is None else count - shown]:
+                _show(output, chosen, details=details, as_hex=as_hex, several=several)
                 out.flush()
                 shown += len(chosen)
             consumer.finish(batch)
@@ -143,7 +133,7 @@ def tail(
 
 
 def _has(body: bytes, path: str, expected: str) -> bool:
-    """Whether the value at `path`, or its text form, is `expected`."""
+    """Returns whether the value at `path`, or its text form, is `expected`."""
     try:
         value: Any = json.loads(body)
         for name in path.split("."):
@@ -153,33 +143,26 @@ def _has(body: bytes, path: str, expected: str) -> bool:
     return value == expected or (not isinstance(value, str) and json.dumps(value, ensure_ascii=False) == expected)
 
 
-def _printer(output: Output, *, details: bool, as_hex: bool, several: bool) -> Callable[[Sequence[MessageRow]], None]:
-
-    def blocks(message: MessageRow) -> Iterator[Block]:
-        return message_blocks(message, [(message.topic, Tone.STRONG), (message.node, Tone.NODE)], as_hex=as_hex)
-
+def _show(output: Output, messages: Sequence[MessageRow], *, details: bool, as_hex: bool, several: bool) -> None:
+    """Prints messages, bodies behind the name of the topic if there are `several`."""
     if output.format is OutputFormat.JSON:
-        return lambda messages: sys.stdout.writelines(
-            f"{json.dumps({'node': message.node} | message.document())}\n" for message in messages
-        )
-    if output.format is OutputFormat.CSV:
-        return lambda messages: output.show({}, (), message_table(messages), number=0)
-    if details or as_hex:
-        return lambda messages: output.show({}, [*chain.from_iterable(map(blocks, messages))], number=0)
-    return lambda messages: _print_bodies(messages, several)
-
-
-def _print_bodies(messages: Sequence[MessageRow], several: bool) -> None:
-    """With the name of the topic where there are `several`."""
-    heads = [f"{message.topic} | " if several else "" for message in messages]
-    if sys.stdout.isatty():
-        texts = [
-            "\n".join(printable(line, _LONGEST) for line in pretty_lines(message.body_text)) for message in messages
-        ]
-        sys.stdout.writelines(f"{head}{text}\n" for head, text in zip(heads, texts, strict=True))
+        documents = ({"node": message.node} | message.document() for message in messages)
+        sys.stdout.writelines(f"{json.dumps(document)}\n" for document in documents)
+    elif output.format is OutputFormat.CSV:
+        output.show({}, (), message_table(messages), number=0)
+    elif details or as_hex:
+        facts = [[(message.topic, Tone.STRONG), (message.node, Tone.NODE)] for message in messages]
+        blocks = [message_blocks(message, each, as_hex=as_hex) for message, each in zip(messages, facts, strict=True)]
+        output.show({}, [*chain.from_iterable(blocks)], number=0)
     else:
-        bodies = [head.encode() + message.body + b"\n" for head, message in zip(heads, messages, strict=True)]
-        sys.stdout.buffer.write(b"".join(bodies))
+        is_terminal = sys.stdout.isatty()
+        for message in messages:
+            head = f"{message.topic} | " if several else ""
+            if is_terminal:
+                lines = (printable(line, _LONGEST) for line in pretty_lines(message.body_text))
+                sys.stdout.write(head + "\n".join(lines) + "\n")
+            else:
+                sys.stdout.buffer.write(head.encode() + message.body + b"\n")
 
 
 @command(
