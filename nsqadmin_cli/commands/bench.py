@@ -16,10 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import cycle, islice
 from struct import Struct
-from typing import Any
 
 import click
 
@@ -32,7 +30,7 @@ from nsqadmin_cli.consumer import ConsumerOptions, Subscription, auth_option, ep
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import TLS, NodeError, timed_out
 from nsqadmin_cli.output import Output, note, report
-from nsqadmin_cli.table import ALWAYS, Block, Column, Form, Grid, Line, Paragraph, Table, Tone, column, table_of
+from nsqadmin_cli.table import ALWAYS, Block, Form, Grid, Line, Paragraph, Table, Tone, column, json_only, table_of
 from nsqadmin_cli.units import plural
 
 _GROWTH = math.log(1.04)  # of buckets: a quantile is at most 2 % off
@@ -206,7 +204,12 @@ class Load:
         report.seconds, report.cpu = time.monotonic() - started, time.process_time() - cpu
         received = report.received
         self._stop()
-        self._receive_the_rest()
+        heard = time.monotonic()
+        while time.monotonic() < heard + _PATIENCE and not report.errors:  # receives the rest
+            if self._receive(_TICK):
+                heard = time.monotonic()
+            if not self._requests.total() and (not self._subscriptions or report.received >= report.published):
+                break
         report.late, report.received = report.received - received, received
         return report
 
@@ -233,7 +236,7 @@ class Load:
             self._lock.notify_all()
 
     def _publish(self, number: int) -> None:
-        """On a thread for each publisher."""
+        """Publishes a batch whenever it is due and fits into the window, on a thread for each publisher."""
         plan = self._plan
         node = self._nodes[number % len(self._nodes)]
         padding = bytes(plan.size - SMALLEST)
@@ -241,8 +244,15 @@ class Load:
         due = time.monotonic() + pause * number / plan.publishers
         while True:
             with self._request(node):
-                if not self._may_publish(due):
-                    return
+                with self._lock:
+                    while not self._stopped:
+                        early = due - time.monotonic()
+                        if early <= 0 and (not plan.consumers or self._under_way + plan.batch <= plan.window):
+                            break
+                        self._lock.wait(early if early > 0 else None)
+                    if self._stopped:
+                        return
+                    self._under_way += plan.batch
                 sent = time.monotonic_ns()
                 try:
                     if plan.batch == 1:
@@ -257,20 +267,8 @@ class Load:
                     self.report.published += plan.batch
             due = max(due + pause, time.monotonic() - 1)  # what was missed is caught up with, but not for long
 
-    def _may_publish(self, due: float) -> bool:
-        """Wait until a batch is due and fits into the window; False: the run has ended."""
-        plan = self._plan
-        with self._lock:
-            while not self._stopped:
-                early = due - time.monotonic()
-                if early <= 0 and (not plan.consumers or self._under_way + plan.batch <= plan.window):
-                    self._under_way += plan.batch
-                    return True
-                self._lock.wait(early if early > 0 else None)
-        return False
-
     def _receive(self, timeout: float) -> int:
-        """On the calling thread: receive messages for up to `timeout` seconds; returns their number."""
+        """Receives messages for up to `timeout` seconds, on the calling thread; returns their number."""
         if not self._subscriptions:
             time.sleep(timeout)
             return 0
@@ -297,22 +295,38 @@ class Load:
         return count
 
     def _settle(self, count: int) -> None:
-        """Remove this number of messages from the window."""
+        """Removes this number of messages from the window."""
         with self._lock:
             self._under_way -= count
             self._lock.notify_all()
 
-    def _receive_the_rest(self) -> None:
-        report = self.report
-        patient = time.monotonic() + _PATIENCE
-        while time.monotonic() < patient and not report.errors:
-            if self._receive(_TICK):
-                patient = time.monotonic() + _PATIENCE
-            if not self._requests.total() and (not self._subscriptions or report.received >= report.published):
-                return
+
+@dataclass(slots=True)
+class Side:
+    """What was published, or delivered, and its latencies in seconds, None without any."""
+
+    what: str = column("", json=False)
+    messages: int = column("messages", form=Form.COUNT, keep=ALWAYS, json=False)
+    rate: float = column("messages/s", "msgs/s", Form.RATE, ALWAYS, json=False)
+    bytes_rate: int = column("bytes/s", form=Form.BYTES, keep=6, json=False)
+    count: int = json_only()
+    mean: float | None = column("mean", form=Form.LATENCY, keep=3)
+    p50: float | None = column("50 %", form=Form.LATENCY, keep=7)
+    p90: float | None = column("90 %", form=Form.LATENCY, keep=7)
+    p99: float | None = column("99 %", form=Form.LATENCY, keep=7)
+    p999: float | None = column("99.9 %", form=Form.LATENCY, keep=7)
+    max: float | None = column("longest", "max", Form.LATENCY, keep=5)
+
+    @classmethod
+    def of(cls, what: str, messages: int, latencies: Histogram, seconds: float, size: int) -> "Side":
+        rate = messages / seconds
+        side = cls(what, messages, rate, int(rate * size), latencies.count)
+        if latencies.count:
+            side.mean, side.max = latencies.mean, latencies.largest / 1e9
+            side.p50, side.p90, side.p99, side.p999 = map(latencies.quantile, (0.5, 0.9, 0.99, 0.999))
+        return side
 
 
-_QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 _BAR = 36  # columns of the longest one
 _BUSY = 0.85  # of a core: then it is this program that is measured
 
@@ -406,59 +420,27 @@ def bench(
             left += errors_of(cluster.ask_lookupds(lambda lookupd: lookupd.act("delete", plan.topic)))
         for error in left:
             note(f"Warning: {error}; the topic {plan.topic} may still exist there")
-    document = partial(_document, measured, plan, [str(node) for node in nodes])
-    output.show(document, lambda: list(_blocks(measured, plan, len(nodes))), _table(measured, plan))
+    published = Side.of("published", measured.published, measured.publishing, measured.seconds, size)
+    delivered = Side.of("delivered", measured.received, measured.delivery, measured.seconds, size)
+    document = {"seconds": measured.seconds, "nodes": [str(node) for node in nodes], "topic": topic, "size": size}
+    document |= {"batch": batch, "publishers": publishers, "consumers": consumers, "window": window, "rate": rate}
+    document |= {"published": measured.published, "received": measured.received}
+    document |= {"publish_rate": published.rate, "receive_rate": delivered.rate}
+    document |= {"lost": measured.lost if consumers else 0, "redelivered": measured.twice}
+    document |= {"own_cpu": measured.cpu / measured.seconds, "publish_latency": published}
+    document |= {"delivery_latency": delivered, "histogram": list(measured.delivery.bars()), "errors": measured.errors}
+    table = table_of(Side, [published, delivered] if consumers else [published])
+    output.show(document, lambda: list(_blocks(measured, plan, len(nodes), table)), table)
     return report([*cluster.lookupd_errors, *measured.errors])
 
 
-def _latencies(histogram: Histogram) -> dict[str, float | None]:
-    """Seconds; None without measurements."""
-    if not histogram.count:
-        return dict.fromkeys(("mean", *_QUANTILES, "max"))
-    quantiles = {key: histogram.quantile(part) for key, part in _QUANTILES.items()}
-    return {"mean": histogram.mean, **quantiles, "max": histogram.largest / 1e9}
-
-
-def _document(measured: Measurements, plan: BenchLoad, nodes: list[str]) -> dict[str, Any]:
-    plan_keys = ("topic", "size", "batch", "publishers", "consumers", "window")
-    document = {"seconds": measured.seconds, "nodes": nodes, **{key: getattr(plan, key) for key in plan_keys}}
-    document |= {"rate": plan.rate or None, "published": measured.published, "received": measured.received}
-    document["publish_rate"] = measured.published / measured.seconds
-    document["receive_rate"] = measured.received / measured.seconds
-    document |= {"lost": measured.lost if plan.consumers else 0, "redelivered": measured.twice}
-    document["own_cpu"] = measured.cpu / measured.seconds
-    document["publish_latency"] = {"count": measured.publishing.count, **_latencies(measured.publishing)}
-    document["delivery_latency"] = {"count": measured.delivery.count, **_latencies(measured.delivery)}
-    return document | {"histogram": list(measured.delivery.bars()), "errors": list(map(str, measured.errors))}
-
-
-def _table(measured: Measurements, plan: BenchLoad) -> Table:
-    """A row for publishing and one for delivery."""
-    columns = [
-        Column("what", ""),
-        Column("messages", "messages", form=Form.COUNT, keep=ALWAYS),
-        Column("rate", "messages/s", "msgs/s", Form.RATE, keep=ALWAYS),
-        Column("bytes_rate", "bytes/s", form=Form.BYTES, keep=6),
-        Column("mean", "mean", form=Form.LATENCY, keep=3),
-        *(Column(key, f"{part * 100:g} %", form=Form.LATENCY, keep=7) for key, part in _QUANTILES.items()),
-        Column("max", "longest", "max", Form.LATENCY, keep=5),
-    ]
-    delivered = [("delivered", measured.received, measured.delivery)] if plan.consumers else []
-    lines = [("published", measured.published, measured.publishing), *delivered]
-    table = Table(columns)
-    for what, count, histogram in lines:
-        rate = count / measured.seconds
-        table.rows.append([what, count, rate, int(rate * plan.size), *_latencies(histogram).values()])
-    return table
-
-
-def _blocks(measured: Measurements, plan: BenchLoad, nodes: int) -> Iterator[Block]:
+def _blocks(measured: Measurements, plan: BenchLoad, nodes: int, table: Table) -> Iterator[Block]:
     consumers = plural(plan.consumers, "consumer") if plan.consumers else "no consumer"
     pace = f"{units.rate(plan.rate)}/s" if plan.rate else "as fast as possible"
     facts = {"nodes": f"{plural(nodes, 'node')}, {plural(plan.publishers, 'publisher')}, {consumers}"}
     facts["messages"] = f"{units.size(plan.size)} each, {plan.batch:,} per request, {pace}"
     yield Grid.of(facts | {"measured": f"{measured.seconds:.1f} s"})
-    yield _table(measured, plan)
+    yield table
     if measured.delivery.count:
         yield Line.of("Latency from publishing to receipt", Tone.STRONG)
         bars = list(measured.delivery.bars())
