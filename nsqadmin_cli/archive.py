@@ -19,7 +19,7 @@ from gnsqd.shared.errors import reason_of
 from gnsqd.shared.names import is_valid_name
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import MessageRow, body_of
-from nsqadmin_cli.output import Advance, standard_output
+from nsqadmin_cli.output import standard_output
 from nsqadmin_cli.units import plural
 
 DASH = "-"  # input or output, as a path
@@ -52,19 +52,6 @@ def read_pieces(path: str) -> Iterator[bytes]:
     finally:
         if path != DASH and descriptor >= 0:
             os.close(descriptor)
-
-
-def spread(advance: Advance, size: int, count: int) -> Advance:
-    """Returns a function to call with the number of parts done, of `count`; it advances by `size` in total."""
-    done = 0
-
-    def part(more: int) -> None:
-        nonlocal done
-        before = size * done // count
-        done += more
-        advance(size * done // count - before)
-
-    return part
 
 
 def unpack(pieces: Iterable[bytes], path: str) -> Iterator[tuple[bytes, int]]:

@@ -5,6 +5,7 @@ import io
 import json
 import select
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -17,7 +18,7 @@ from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
 from nsqadmin_cli.table import Block, Cell, Column, Form, Line, Table, Tone, as_json
 from nsqadmin_cli.units import printable
 
-Advance = Callable[[int], None]
+Advance = Callable[[float], None]
 
 
 class OutputFormat(enum.StrEnum):
@@ -114,10 +115,14 @@ def progress(
 
 
 def measure_rates(seconds: float) -> None:
-    """Wait between two snapshots, with a countdown."""
-    from nsqadmin_cli.render.progress import wait  # imported late: what it needs loads slowly
+    """Waits between two snapshots, with a countdown."""
+    from nsqadmin_cli.render.progress import countdown  # imported late: what it needs loads slowly
 
-    wait(f"measuring rates, {seconds:g} s", seconds)
+    with countdown(f"measuring rates, {seconds:g} s", seconds) as show:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(0.1, left))
+            show("")
 
 
 def is_terminal(stream: Any) -> bool:

@@ -55,7 +55,7 @@ class Publisher:
         self._nodes = list(nodes)
         self._patience = patience
         self._rate = rate
-        self._free_at = time.monotonic()  # when the next message may go, by the rate
+        self.started = self._free_at = time.monotonic()  # when the next message may go, by the rate
         self._resting: dict[Address, float] = {}  # node -> until when
 
     @property
@@ -157,11 +157,10 @@ rate_option = option(
 )
 
 
-def show_published(
-    output: Output, publisher: Publisher, topic: str, seconds: float, source: Mapping[str, object] = {}
-) -> None:
+def show_published(output: Output, publisher: Publisher, topic: str, source: Mapping[str, object] = {}) -> None:
     """Shows the messages published per node; `source` is added to the document."""
     nodes, total, size = publisher.counts(), publisher.total, publisher.bytes
+    seconds = time.monotonic() - publisher.started
     document = {"topic": topic, "messages": total, "bytes": size, "seconds": round(seconds, 3), "nodes": nodes}
     table = table_of(NodeCount, nodes)
     where = f" at {nodes[0].address}" if len(nodes) == 1 else ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import click
 
 from nsqadmin_cli import units
-from nsqadmin_cli.archive import DASH, ArchiveWriter, InputError, name_of, read_archive, size_of, spread
+from nsqadmin_cli.archive import DASH, ArchiveWriter, InputError, name_of, read_archive, size_of
 from nsqadmin_cli.change import show
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command_base import ADDRESS, Name, argument, command, flag, option
@@ -82,7 +82,6 @@ def copy(
         text = "source and destination are the same: give another DESTINATION, or another cluster"
         raise click.UsageError(f"{text}, as with --to-context.")
     publisher = Publisher(nodes, patience=PATIENCE, rate=rate)
-    started = time.monotonic()
 
     def deliver(messages: Sequence[MessageRow], advance: Advance) -> None:
         for count in publisher.publish(name, [message.body for message in messages]):
@@ -92,7 +91,7 @@ def copy(
         cluster, topic, source, "copying", deliver, lambda: f"{plural(publisher.total, 'message')} copied to {name}"
     )
     document = {"source": topic, "channel": source.options.channel or None}
-    show_published(output, publisher, name, time.monotonic() - started, document)
+    show_published(output, publisher, name, document)
     if interrupted:
         raise KeyboardInterrupt
     return report([*errors, *lookupd_errors])
@@ -204,7 +203,7 @@ def load(
 
     with explained(done), progress("publishing" if publisher else "reading", size_of(file), "bytes") as advance:
         for lines, size in read_archive(file, start=start):
-            published = spread(advance, size, len(lines) + 1)
+            share = size / (len(lines) + 1)  # of a message, and of lines that are left out
             for name, group in itertools.groupby(lines, lambda line: topic or line.topic):
                 rest = list(group)
                 if not name:
@@ -214,7 +213,7 @@ def load(
                     loaded.topics[name] += count
                     loaded.bytes += sum(len(line.body) for line in rest[:count])
                     last, rest = rest[count - 1].number, rest[count:]
-                    published(count)
-            published(1)  # for lines that are left out
+                    advance(share * count)
+            advance(share)
     show(loaded.shown(), output)
     return report(cluster.lookupd_errors)

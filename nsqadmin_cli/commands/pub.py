@@ -3,12 +3,11 @@
 import os
 import re
 import sys
-import time
 from itertools import chain, repeat
 
 import click
 
-from nsqadmin_cli.archive import DASH, InputError, read_pieces, size_of, split, spread
+from nsqadmin_cli.archive import DASH, InputError, read_pieces, size_of, split
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command_base import Parsed, argument, command, duration, flag, option
 from nsqadmin_cli.output import Output, explained, is_terminal, note, progress, report
@@ -73,7 +72,6 @@ def pub(
         note("Type one message per line; Ctrl-D ends.")
     publisher = Publisher(cluster.nsqds(), rate=rate)
     defer_ms = max(1, round(defer * 1000)) if defer else 0
-    started = time.monotonic()
 
     def done() -> str:
         return f"{plural(publisher.total, 'message')} {'was' if publisher.total == 1 else 'were'} published"
@@ -86,7 +84,7 @@ def pub(
                     advance(count)
         else:
             _publish_file(publisher, topic, path, None if whole else delimiter, defer_ms)
-    show_published(output, publisher, topic, time.monotonic() - started)
+    show_published(output, publisher, topic)
     return report(cluster.lookupd_errors)
 
 
@@ -97,10 +95,10 @@ def _publish_file(publisher: Publisher, topic: str, path: str, delimiter: bytes 
         pieces = ((piece, len(piece)) for piece in read_pieces(path))
         for messages, size in split(pieces, delimiter, _LONGEST, path) if delimiter else [_all(path)]:
             bodies = [body for body in messages if body]
-            published = spread(advance, size, len(bodies) + 1)
+            share = size / (len(bodies) + 1)  # of a message, and of empty lines
             for count in publisher.publish(topic, bodies, defer_ms):
-                published(count)
-            published(1)  # for empty lines
+                advance(share * count)
+            advance(share)
 
 
 def _all(path: str) -> tuple[list[bytes], int]:

@@ -36,8 +36,8 @@ class _CountColumn(ProgressColumn):
 
 @contextmanager
 def _bar(description: str, total: float | None, last: ProgressColumn) -> Iterator[Callable[..., None]]:
-    """Show a bar, or without `total` only a spinner, and remove it at the end: `with` gets a function for its changes.
-    Nothing is shown if standard error is not a terminal."""
+    """Shows a bar, or without `total` only a spinner, and removes it after `with`, which gets a function to change
+    it. Nothing is shown if standard error is not a terminal."""
     console = make_console(stderr=True)
     if not console.is_terminal:
         yield lambda **changes: None
@@ -53,24 +53,15 @@ def _bar(description: str, total: float | None, last: ProgressColumn) -> Iterato
 
 
 @contextmanager
-def progress(description: str, total: int | None = None, unit: str = "messages") -> Iterator[Callable[[int], None]]:
-    """As `output.progress`."""
+def progress(description: str, total: int | None = None, unit: str = "messages") -> Iterator[Callable[[float], None]]:
+    """Does what `output.progress` does."""
     with _bar(description, total, _CountColumn(unit)) as update:
         yield lambda count: update(advance=count)
 
 
 @contextmanager
 def countdown(description: str, seconds: float) -> Iterator[Callable[[str], None]]:
-    """Show how much of `seconds` has elapsed: `with` gets a function to call at times, with an optional remark."""
+    """Shows how much of `seconds` has elapsed: `with` gets a function to call at times, with an optional remark."""
     started = time.monotonic()
     with _bar(description, seconds, TextColumn("{task.fields[remark]}")) as update:
         yield lambda remark: update(completed=time.monotonic() - started, remark=printable(remark))
-
-
-def wait(description: str, seconds: float) -> None:
-    """Sleep, with a countdown if it takes more than a second."""
-    with countdown(description, seconds) as report:
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            time.sleep(min(0.1, left))
-            report("")
