@@ -9,7 +9,6 @@ between, messages in flight are delivered again, so there may be duplicates.
 """
 
 import os
-import queue
 import re
 import selectors
 import signal
@@ -55,13 +54,6 @@ class ConsumerOptions:
     auth_secret: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Received(MessageRow):
-    """An unfinished message of a subscription."""
-
-    subscription: "Subscription"
-
-
 class Subscription(Client):
     """A connection to one node, whose errors are NodeErrors. `in_flight` has the ids of messages received and not
     finished yet, `unfinished` those of messages finished after the node had given them to somebody else."""
@@ -70,7 +62,7 @@ class Subscription(Client):
     secret_option = "--auth-secret"
 
     def __init__(self, node: Nsqd, topic: str, options: ConsumerOptions, *, timeout: float, tls: TLS) -> None:
-        """Connects and subscribes within `timeout` seconds, on any thread; NodeError."""
+        """Connects and subscribes within `timeout` seconds, on any thread; raises NodeError."""
         self.node = node
         self.topic = topic
         self.in_flight: set[bytes] = set()
@@ -103,23 +95,22 @@ class Subscription(Client):
     def _refused(self, code: str, reason: str) -> NoReturn:
         self._lost(f"{'ended the connection' if self._is_subscribed else 'refused'}: {code} {reason}".rstrip())
 
-    def take(self) -> list[Received]:
-        """Received messages, without waiting; NodeError if the connection is lost."""
+    def take(self) -> list[MessageRow]:
+        """Returns received messages, without waiting; raises NodeError if the connection is lost."""
         messages = self.receive(0.0)
         self.in_flight.update(message.id for message in messages)
-        node = str(self.node.address)
-        return [Received(self.topic, *message, node, subscription=self) for message in messages]
+        return [MessageRow(self.topic, *message, str(self.node)) for message in messages]
 
     def finish(self, ids: Iterable[bytes]) -> None:
-        """FIN these, if they are in flight; NodeError if the connection is lost. Only `leave` ensures that the node has
-        received this."""
+        """Sends FIN for these, if they are in flight; raises NodeError if the connection is lost. Only `leave` ensures
+        that the node has received this."""
         finished = [id for id in dict.fromkeys(ids) if id in self.in_flight]
         self.has_finished = self.has_finished or bool(finished)
         super().finish(finished)
         self.in_flight.difference_update(finished)
 
     def leave(self) -> bool:
-        """Requeue unfinished messages at once; returns whether the node has confirmed all finished ones."""
+        """Requeues unfinished messages at once; returns whether the node has confirmed all finished ones."""
         try:
             self.finish_confirmed(requeue=self.in_flight, within=_GOODBYE)
         except NodeError:
@@ -138,9 +129,6 @@ def wait_readable(selector: selectors.BaseSelector, timeout: float) -> Iterator[
     yield from dict.fromkeys([*waiting, *ready])
 
 
-Key = tuple[Address, str]  # a node and a topic
-
-
 class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
     def __init__(self, cluster: Cluster, topics: Sequence[str], options: ConsumerOptions) -> None:
         self.errors: dict[Address, AdminError] = {}  # nodes that messages cannot come from at present
@@ -150,11 +138,9 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         self._topics = list(dict.fromkeys(topics))
         self._node_stats = partial(Nsqd.stats, topic=self._topics[0] if len(self._topics) == 1 else "")
         self._options = options
-        self._subscriptions: dict[Key, Subscription] = {}
+        # By address and topic: the finder adds them, and only the thread that receives removes them.
+        self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._selector = selectors.DefaultSelector()
-        self._arrivals: queue.SimpleQueue[Subscription] = queue.SimpleQueue()
-        self._connected: set[Key] = set()  # as the finder knows it
-        self._lost: queue.SimpleQueue[Key] = queue.SimpleQueue()
         self._over = threading.Event()
 
     def start(self, *, create_channel: bool = False, yes: bool = False) -> None:
@@ -174,7 +160,6 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         if is_ephemeral(channel) and not yes:
             self._confirm(values_of(stats).values())
         self._join(stats)
-        self._welcome()
         if not self._subscriptions:
             raise AdminError("; ".join(map(str, self.errors.values())))
         for error in [*self._cluster.lookupd_errors, *self.errors.values()]:
@@ -196,9 +181,7 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         """Finds new and returning nodes, repeatedly."""
         looked = time.monotonic()
         while not self._over.wait(_RETRY):
-            lost = [self._lost.get() for _ in range(self._lost.qsize())]
-            self._connected.difference_update(lost)
-            if not (lost or self.errors or time.monotonic() > looked + _DISCOVERY):
+            if not self.errors and time.monotonic() < looked + _DISCOVERY:
                 continue
             looked = time.monotonic()
             try:
@@ -209,11 +192,12 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
                 self._join(stats)
 
     def _join(self, stats: Answers[NodeStats]) -> None:
-        """Connects to nodes that have a topic and are not connected to; keeps the errors of the others."""
+        """Connects to nodes that have a topic and are not connected to; keeps the errors of the others. A connection
+        that is lost meanwhile is either missing here, or leaves an error for the next look."""
         self.errors = {address: error for address, error in stats.items() if isinstance(error, NodeError)}
         keys = [(address, topic.topic_name) for address, node in values_of(stats).items() for topic in node.topics]
-        missing = [key for key in keys if key[1] in self._topics and key not in self._connected]
-        share = max(1, self._options.window // max(1, len(missing) + len(self._connected)))
+        missing = [key for key in keys if key[1] in self._topics and (str(key[0]), key[1]) not in self._subscriptions]
+        share = max(1, self._options.window // max(1, len(missing) + len(self._subscriptions)))
         options = replace(self._options, window=share)
         subscribe = partial(Subscription, options=options, timeout=self._cluster.timeout, tls=self._cluster.http.tls)
         for topic in self._topics:
@@ -223,20 +207,14 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
                 if isinstance(answer, NodeError):
                     self.errors[address] = answer
                 else:
-                    self._connected.add((address, topic))
-                    self._arrivals.put(answer)
+                    self._subscriptions[str(address), topic] = answer
 
-    def _welcome(self) -> None:
-        """Adopts the connections that were made."""
-        while not self._arrivals.empty():
-            arrived = self._arrivals.get()
-            self._subscriptions[arrived.node.address, arrived.topic] = arrived
-            self._selector.register(arrived, selectors.EVENT_READ, arrived)
-
-    def receive(self, timeout: float) -> list[Received]:
+    def receive(self, timeout: float) -> list[MessageRow]:
         """Returns messages from all nodes, received within `timeout` seconds."""
-        self._welcome()
-        received: list[Received] = []
+        received: list[MessageRow] = []
+        for subscription in list(self._subscriptions.values()):
+            if subscription not in self._selector.get_map():
+                self._selector.register(subscription, selectors.EVENT_READ, subscription)
         for subscription in wait_readable(self._selector, timeout):
             try:
                 received += subscription.take()
@@ -244,23 +222,22 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
                 self._lose(subscription, error)
         return received
 
-    def finish(self, messages: Iterable[Received]) -> None:
-        for subscription, ids in grouped((message.subscription, message.id) for message in messages).items():
-            if self._subscriptions.get((subscription.node.address, subscription.topic)) is subscription:
+    def finish(self, messages: Iterable[MessageRow]) -> None:
+        """Finishes messages that `receive` returned; those of a lost connection come again."""
+        for key, ids in grouped(((message.node, message.topic), message.id) for message in messages).items():
+            if key in self._subscriptions:
                 try:
-                    subscription.finish(ids)
+                    self._subscriptions[key].finish(ids)
                 except NodeError as error:
-                    self._lose(subscription, error)
+                    self._lose(self._subscriptions[key], error)
 
     def _lose(self, subscription: Subscription, error: NodeError) -> None:
-        key = subscription.node.address, subscription.topic
         self._selector.unregister(subscription)
-        del self._subscriptions[key]
+        del self._subscriptions[str(subscription.node), subscription.topic]
         self.too_late += len(subscription.unfinished)
         self.unconfirmed += subscription.has_finished
         subscription.close()
-        self.errors[key[0]] = error
-        self._lost.put(key)
+        self.errors[subscription.node.address] = error
         note(f"Warning: {error}; trying again")
 
     def _shares(self, stats: Answers[NodeStats]) -> Iterator[tuple[Address, TopicStats | ChannelStats]]:
@@ -304,7 +281,6 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
     def __exit__(self, *error: object) -> None:
         """Requeues unfinished messages."""
         self._over.set()
-        self._welcome()
         closing = list(self._subscriptions.values())
         with ThreadPoolExecutor(max(1, len(closing))) as pool:
             for subscription, is_confirmed in zip(closing, pool.map(Subscription.leave, closing), strict=True):
@@ -313,7 +289,7 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         self._selector.close()
 
     def warn(self) -> None:
-        """At the end, print what may be delivered twice."""
+        """Prints, at the end, what may be delivered twice."""
         if self.too_late:
             note(f"Warning: {plural(self.too_late, 'message')} exceeded the message timeout; others may receive them")
         if self.unconfirmed:
@@ -321,7 +297,7 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
 
 
 def ephemeral_channel(purpose: str) -> str:
-    """A unique name of an ephemeral channel, which is deleted with its consumer."""
+    """Returns a unique name of an ephemeral channel, which is deleted with its consumer."""
     host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())
     tail = f"-{os.getpid()}-{time.monotonic_ns() % 10_000:04}{EPHEMERAL_SUFFIX}"
     return f"gnsqadmin-{purpose}-{host}"[: MAX_NAME_LENGTH - len(tail)] + tail
@@ -392,13 +368,13 @@ def transfer(
     topic: str,
     source: Source,
     doing: str,
-    deliver: Callable[[Sequence[Received], Advance], Sequence[Received] | None],
+    deliver: Callable[[Sequence[MessageRow], Advance], Sequence[MessageRow] | None],
     done: Callable[[], str],
     *,
     shown: bool = True,
 ) -> tuple[list[AdminError], bool]:
-    """Pass at most the messages of `source` to `deliver`, and finish them when it returns, or only the messages that it
-    returns. AdminError, with the text of `done`, if they do not arrive.
+    """Passes at most the messages of `source` to `deliver`, and finishes them when it returns, or only those that
+    it returns. Raises AdminError, with the text of `done`, if they do not arrive.
 
     Returns the errors of nodes, and whether Ctrl-C or SIGTERM ended it.
     """

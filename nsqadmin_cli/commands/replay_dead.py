@@ -10,7 +10,7 @@ from gnsqd.broker.dead_letter_format import DeadLetter, dead_letter_topic, is_de
 from nsqadmin_cli.change import Change, Shown
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.command_base import Name, argument, change_command, flag, option
-from nsqadmin_cli.consumer import ConsumerOptions, Received, Source, auth_option, transfer
+from nsqadmin_cli.consumer import ConsumerOptions, Source, auth_option, transfer
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import MOST, MessageRow, clock, peek_at
 from nsqadmin_cli.output import Advance, note
@@ -149,7 +149,7 @@ class _Run(ByTopic):
     def done(self) -> str:
         return f"{plural(self.topics.total(), 'message')} replayed"
 
-    def deliver(self, messages: Sequence[Received], advance: Advance) -> list[Received]:
+    def deliver(self, messages: Sequence[MessageRow], advance: Advance) -> list[MessageRow]:
         """Publish the original messages, topic by topic; returns the published ones."""
         assert self.publisher is not None
         letters = ((message, letter) for message in messages if (letter := self._read(message)))
