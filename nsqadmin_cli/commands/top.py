@@ -8,7 +8,7 @@ import math
 import textwrap
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -18,12 +18,12 @@ import click
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import ChannelStats, NodeStats, Nsqd, TopicStats
 from nsqadmin_cli.budget import ALLOWANCE, Allowance, Budget
-from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
+from nsqadmin_cli.cluster import Answers, Cluster
 from nsqadmin_cli.command_base import command, duration, option
 from nsqadmin_cli.context import ClusterSettings, Commands
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, Totals, drain_seconds, node_flows, summed, through
+from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, drain_seconds, node_flows, summed, through
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Line, Table, Tone, as_json
 from nsqadmin_cli.units import plural
 
@@ -35,32 +35,13 @@ _FLAT = 10  # messages that do not count as a backlog
 
 @dataclass(slots=True)
 class _Watched:
-    """One node: its last answer and the flows since the one before."""
+    """One node: its last answer, and the flows between the last two that were no errors."""
 
     node: Nsqd
     answer: NodeStats | NodeError | None = None
     flows: dict[Key, Flow] = field(default_factory=dict)
     moment: float = field(default_factory=time.monotonic)  # of the last answer, or of the beginning
     gone: bool = False
-    _latest: NodeStats | None = None  # before errors
-    _allowance: Allowance | None = None  # of the last answer
-
-    def ask(self, budget: Budget, *, clients: bool) -> None:
-        allowance = Allowance(budget)
-        ALLOWANCE.set(allowance)
-        try:
-            answer = self.node.stats(clients=clients)
-        except AdminError as error:
-            allowance.release()
-            reason = error.reason if isinstance(error, NodeError) else str(error)  # a file for TLS, for one
-            self.flows, self.answer = {}, NodeError(self.node.program, self.node.address, reason)
-            return
-        # Nothing of the old answer is changed: who looks at it meanwhile sees one or the other.
-        self.flows = node_flows(self._latest, answer) if self._latest else {}
-        self.answer, self.moment, self._latest = answer, answer.moment, answer
-        if self._allowance is not None:
-            self._allowance.release()
-        self._allowance = allowance
 
 
 class Watcher:
@@ -115,9 +96,24 @@ class Watcher:
                 return
 
     def _watch(self, watched: _Watched) -> None:
+        """Asks one node repeatedly, on its own thread."""
+        node, latest, held = watched.node, None, None  # the last answer that was no error, and its allowance
         while not watched.gone:
-            due = time.monotonic() + self.interval
-            watched.ask(self._budget, clients=self.clients)
+            due, allowance = time.monotonic() + self.interval, Allowance(self._budget)
+            ALLOWANCE.set(allowance)
+            # Nothing of the old answer is changed: who looks at it meanwhile sees one or the other.
+            try:
+                answer = node.stats(clients=self.clients)
+            except AdminError as error:
+                allowance.release()
+                reason = error.reason if isinstance(error, NodeError) else str(error)  # a file for TLS, for one
+                watched.flows, watched.answer = {}, NodeError(node.program, node.address, reason)
+            else:
+                watched.flows = node_flows(latest, answer) if latest else {}
+                watched.answer, watched.moment = answer, answer.moment
+                if held is not None:
+                    held.release()
+                latest, held = answer, allowance
             if self.stopped.wait(max(0.05, due - time.monotonic())):
                 return
 
@@ -229,11 +225,9 @@ class TopView:
     troubles: Sequence[AdminError] = ()
     _offset: int = 0
     _index: int = 0
-    _moved: int = 0  # by keys since the last display
     _selected: object = None  # the row that the cursor stays with, None for the first
     _shown: list[object] = field(default_factory=list)  # all rows, as displayed last
-    _answers: Answers[NodeStats] = field(default_factory=dict)
-    _totals: Totals = Totals.over([])
+    _snapshot: ClusterSnapshot = field(default_factory=lambda: ClusterSnapshot({}, []))
     _flow: Flow = Flow()
     _node_flows: dict[Address, Flow] = field(default_factory=dict)
     _rows: dict[Key, TopRow] = field(default_factory=dict)
@@ -241,29 +235,22 @@ class TopView:
 
     def update(self, answers: Answers[NodeStats], node_flows: dict[Address, dict[Key, Flow]]) -> None:
         """Adds one snapshot of all nodes, with the flows of each."""
-        self._answers = answers
+        snapshot = self._snapshot = ClusterSnapshot(answers, [])
         flows = summed(node_flows.values())
         self._node_flows = {address: through(of_node) for address, of_node in node_flows.items()}
         self._flow = through(flows)
-        nodes = values_of(answers).values()
-        self._totals = Totals.over(nodes)
-        lonely = Counter(
-            (topic, channel.channel_name)
-            for node in nodes
-            for topic, channel in node.channels()
-            if channel.depth and not channel.client_count
-        )
         known, self._rows = self._rows, {}  # without topics and channels that are gone
-        for topic in self._totals.topics:
+        for topic in snapshot.totals.topics:
             both: tuple[TopicStats | ChannelStats, ...] = (topic, *topic.channels)
             for counts in both:
                 key: Key = topic.topic_name, getattr(counts, "channel_name", "")
                 row = self._rows[key] = known.get(key) or TopRow(*key, counts)
-                row.update(counts, flows.get(key), lonely[key])
+                shares = snapshot.channel_shares.get(key, {}).values()
+                lonely = sum(share.depth > 0 and not share.client_count for share in shares)
+                row.update(counts, flows.get(key), lonely)
 
     def _to_first(self) -> None:
-        self._index = self._moved = 0
-        self._selected = None
+        self._index, self._selected = 0, None
 
     def _current(self) -> object:
         return self._shown[self._index] if self._index < len(self._shown) else None
@@ -328,13 +315,11 @@ class TopView:
                 self.interval = min(60.0, self.interval * 2)
             case "-":
                 self.interval = max(0.25, self.interval / 2)
-            case "up" | "down" | "page up" | "page down":
-                step = 1 if key in ("up", "down") else self._page
-                self._moved += step if key.endswith("down") else -step
-            case "home":
-                self._moved = -1 << 30
-            case "end":
-                self._moved = 1 << 30
+            case "up" | "down" | "page up" | "page down" | "home" | "end" if self._shown:
+                last, page = len(self._shown) - 1, self._page
+                steps = {"up": -1, "down": 1, "page up": -page, "page down": page, "home": -last, "end": last}
+                self._index = max(0, min(self._index + steps[key], last))
+                self._selected = _name_of(self._shown[self._index])
         return True
 
     def blocks(self, width: int, height: int) -> tuple[list[Line], Table, Line]:
@@ -350,9 +335,6 @@ class TopView:
         names = [_name_of(row) for row in table.rows]
         if self._selected in names:
             self._index = names.index(self._selected)
-        if self._moved:
-            self._index = max(0, min(self._index + self._moved, len(names) - 1))
-            self._selected, self._moved = names[self._index] if names else None, 0
         self._index = max(0, min(self._index, len(names) - 1))
         self._offset = max(0, min(self._offset, len(names) - room), self._index - room + 1)
         self._offset = min(self._offset, self._index)
@@ -363,10 +345,9 @@ class TopView:
         return head, table, self._foot(len(self._shown), len(shown), width - 1)
 
     def _head(self, width: int) -> list[Line]:
-        totals = self._totals
-        errors = errors_of(self._answers)
-        nodes = plural(len(self._answers), "node")
-        up = (f"{len(self._answers) - len(errors)} of {nodes}", Tone.BAD) if errors else (nodes, Tone.GOOD)
+        totals, errors = self._snapshot.totals, self._snapshot.errors
+        nodes = plural(len(self._snapshot.answers), "node")
+        up = (f"{len(self._snapshot.nodes)} of {nodes}", Tone.BAD) if errors else (nodes, Tone.GOOD)
         summary = (
             f"in {units.compact_rate(self._flow.ingress)}/s",
             f"out {units.compact_rate(self._flow.egress)}/s",
@@ -377,8 +358,8 @@ class TopView:
         )
         title = ("gnsqadmin top ", Tone.STRONG), (time.strftime("%H:%M:%S"), Tone.FAINT), ("  ", Tone.PLAIN)
         first = _fitted([*title, up, *((f"  {item}", Tone.PLAIN) for item in summary)], width)
-        health = {address: answer.health for address, answer in values_of(self._answers).items()}
-        ill = [f"nsqd at {address}: {state}" for address, state in health.items() if state != "OK"]
+        nodes_by_address = self._snapshot.nodes.items()
+        ill = [f"nsqd at {address}: {node.health}" for address, node in nodes_by_address if node.health != "OK"]
         troubles = [*map(str, self.troubles), *map(str, errors), *ill]
         if (more := len(troubles) - 3) > 0:
             troubles[3:] = [f"and {more} more: Tab shows the nodes"]
@@ -406,7 +387,7 @@ class TopView:
 
     def _table(self) -> Table:
         """Returns all rows of the current view: cells of nodes and consumers, or TopRows."""
-        snapshot = ClusterSnapshot(self._answers, [])
+        snapshot = self._snapshot
         if self.subject == CONSUMER:
             table = stat_tables.client_table(snapshot, with_places=False, of=self.within)
             nodes = snapshot.nodes.values()
@@ -429,7 +410,7 @@ class TopView:
         if self.reverse:
             rows.reverse()
         columns = _CHANNEL_COLUMNS if of_channels else _TOPIC_COLUMNS
-        return Table(columns, list(rows), empty="Nothing to show." if self._answers else "asking")  # type: ignore[arg-type]
+        return Table(columns, list(rows), empty="Nothing to show." if snapshot.answers else "asking")  # type: ignore[arg-type]
 
     def _cells(self, row: TopRow, bars: int) -> list[object]:
         trouble, tone = row.trouble()
