@@ -137,7 +137,11 @@ class RangeReader:
             if self.error is None and not is_final:
                 note(f"Warning: {failure}; trying again")
                 until = inf if self.end is None else time.monotonic() + PATIENCE
-            self.error = self._explained(failure)
+            reason = f"{failure.reason}; continue with --from {self.number}"
+            if isinstance(failure, NodeRefused) and failure.code in _REFUSALS:
+                readable = json.loads(failure.answer).get("readable")
+                reason = _REFUSALS[failure.code].format(self.topic, self.number, readable)
+            self.error = self._failure(reason)
             if is_final or time.monotonic() > until:
                 return
             time.sleep(_RETRY)
@@ -155,13 +159,6 @@ class RangeReader:
                 raise StorageError("no message")
         except StorageError as error:
             raise self._failure(f"did not answer messages from {self.number} on: {error}") from None
-
-    def _explained(self, error: NodeError) -> NodeError:
-        """Returns an error that has the number to continue from."""
-        if isinstance(error, NodeRefused) and error.code in _REFUSALS:
-            readable = json.loads(error.answer).get("readable")
-            return self._failure(_REFUSALS[error.code].format(self.topic, self.number, readable))
-        return self._failure(f"{error.reason}; continue with --from {self.number}")
 
     def _failure(self, reason: str) -> NodeError:
         return NodeError(self.node.program, self.node.address, reason)

@@ -158,7 +158,13 @@ def repair(
         if not work.is_needed or confirm.dry_run:
             queues = [Saved(each.queue.name, each.messages, each.lost) for each in reports if each.needs_repair]
             plan = {"directory": path, "copy": None, "kept": None, "queues": queues}
-            blocks = [*finding_blocks(findings), *_plan(work, queues, copy)]
+            blocks: list[Block] = [*finding_blocks(findings)]
+            if not work.is_needed:
+                blocks.append(Line((("Nothing to repair", Tone.GOOD), (".", Tone.PLAIN))))
+            else:
+                blocks.append(table_of(Saved, queues, empty="No queues."))
+                blocks += [Line.of(f"nsqd.dat would list {', '.join(work.adopted)}.")] if work.adopted else []
+                blocks.append(Line.of(f"The copy would be {copy}. Nothing was done."))
             output.show(plan | {"adopted": work.adopted, "left": findings}, blocks, table_of(Saved, queues))
             return
         if replace:
@@ -185,7 +191,7 @@ def repair(
 
 
 def _check_copy(reports: list[QueueReport], copy: str, name: str, max_msg_size: int) -> list[Finding]:
-    """Verify that the copy has every message. Returns the problems left in it, with commands for the final name."""
+    """Verifies that the copy has every message. Returns the problems left in it, with commands for the final name."""
     data_dir = list_directory(copy)
     data_dir.path = name
     copied, findings = check(data_dir, select(data_dir), running=False, max_msg_size=max_msg_size)
@@ -195,15 +201,6 @@ def _check_copy(reports: list[QueueReport], copy: str, name: str, max_msg_size: 
             text = f"the copy {copy} differs from what was written, in queue {each.queue.name}"
             raise AdminError(f"{text}; the disk may be faulty")
     return findings
-
-
-def _plan(work: Repair, queues: list[Saved], copy: str) -> list[Block]:
-    if not work.is_needed:
-        return [Line((("Nothing to repair", Tone.GOOD), (".", Tone.PLAIN)))]
-    blocks: list[Block] = [table_of(Saved, queues, empty="No queues.")]
-    if work.adopted:
-        blocks.append(Line.of(f"nsqd.dat would list {', '.join(work.adopted)}."))
-    return [*blocks, Line.of(f"The copy would be {copy}. Nothing was done.")]
 
 
 @command(

@@ -182,15 +182,13 @@ class Saved:
 
 
 def describe_missing(queue: StoredQueue, plan: ReadPlan) -> str:
-    """Which files of a queue are missing; empty if none is."""
-    if not plan.missing:
-        return ""
+    """Returns which files of a queue are missing; at least one is."""
     name, count = queue.file_name(plan.missing[0][0]), sum(number for _, number in plan.missing)
     return f"{name} is missing" if count == 1 else f"{name} and {count - 1:,} more files are missing"
 
 
 def first_unread(queue: StoredQueue, plan: ReadPlan, max_msg_size: int) -> int:
-    """The read position in the first file, moved back to the beginning of a record as gnsqd does."""
+    """Returns the read position in the first file, moved back to the beginning of a record as gnsqd does."""
     if plan.position and queue.numbers[plan.numbers[0]] > plan.position:
         with suppress(OSError):
             path = queue.path(plan.numbers[0])
@@ -205,7 +203,8 @@ def first_unread(queue: StoredQueue, plan: ReadPlan, max_msg_size: int) -> int:
 def read_queue(
     queue: StoredQueue, plan: ReadPlan, max_msg_size: int, advance: Advance | None = None
 ) -> Iterator[tuple[int, Record | Gap]]:
-    """All unread records, or damage, with the number of their file. A file deleted meanwhile is skipped; AdminError."""
+    """Yields all unread records, or damage, with the number of their file. A file deleted meanwhile is skipped. Raises
+    AdminError if a file cannot be read."""
     start = first_unread(queue, plan, max_msg_size)
     for number in plan.numbers:
         for item in read_data_file(queue.path(number), start, max_msg_size, advance):
@@ -214,7 +213,8 @@ def read_queue(
 
 
 def read_data_file(path: str, start: int, max_msg_size: int, advance: Advance | None = None) -> Iterator[Record | Gap]:
-    """One file from `start` on; nothing if there is none. AdminError if it cannot be read, except for a bad disk."""
+    """Yields the content of a file from `start` on; nothing if there is none. Raises AdminError if it cannot be read,
+    except for a bad disk."""
     position = start
     try:
         with DataFile(path, max_msg_size, advance) as file:
@@ -269,7 +269,7 @@ class MessageFile:
 
 
 def export_queue(queue: StoredQueue, file: MessageFile, max_msg_size: int, advance: Advance) -> Saved:
-    """Write all messages of a queue, including deferred ones of gnsqd; AdminError."""
+    """Writes all messages of a queue, including deferred ones of gnsqd; raises AdminError."""
     due_times = queue.read_due_times()
     held = set(due_times.held)
     messages = lost = 0

@@ -32,7 +32,7 @@ Shares = Mapping[Address, ChannelStats]
 def examine_queues(examination: Examination) -> Iterator[Finding]:
     """All problems of topics and channels, topic by topic."""
     before = {address: node.connections() for address, node in examination.before.nodes.items()}
-    unserved: dict[Address, list[tuple[str, int]]] = {}
+    unserved: dict[Address, list[tuple[str, int]]] = {}  # nodes with messages of channels whose consumers are elsewhere
     lookupds = len(values_of(examination.listed))
     # Nodes, and topics of nodes, that no nsqlookupd gives to consumers: there are findings about these.
     lost: set[object] = {address for address, missing in unregistered(examination).items() if len(missing) == lookupds}
@@ -60,7 +60,16 @@ def examine_queues(examination: Examination) -> Iterator[Finding]:
             for address in check.unserved():
                 if address not in lost and (name, address) not in lost:
                     unserved.setdefault(address, []).append(("/".join(key), shares[address].depth))
-    yield from (_unserved(examination, address, channels) for address, channels in unserved.items())
+    for address, channels in unserved.items():
+        depth = sum(count for _, count in channels)
+        names = some_of([path for path, _ in channels])
+        name, _, channel_name = channels[0][0].partition("/") if len(channels) == 1 else ("", "", "")
+        text = f"{plural(depth, 'message')} of {names} at {address}, without a consumer there"
+        registered = "Check that this node is registered there and not tombstoned:"
+        find = Remedy(f"Consumers find nodes through nsqlookupd. {registered}", examination.commands.on_all("nodes"))
+        connect = Remedy("Check that consumers can connect to its broadcast-address.")
+        evidence, severity = ("the consumers are at other nodes",), _by_depth(examination, depth)
+        yield Finding(severity, "unserved-node", text, evidence, (find, connect), name, channel_name, str(address))
 
 
 def _topic(examination: Examination, topic: TopicStats) -> Iterator[Finding]:
@@ -137,19 +146,6 @@ def _dead_letters(examination: Examination, topic: TopicStats) -> Iterator[Findi
             Remedy("If they are not needed:", commands.on_all("topic empty", name)),
         )
         yield Finding(WARNING, "dead-letters", text, (where,), remedies, name)
-
-
-def _unserved(examination: Examination, address: Address, channels: list[tuple[str, int]]) -> Finding:
-    """A node with messages of channels whose consumers are all at other nodes."""
-    depth = sum(count for _, count in channels)
-    names = some_of([name for name, _ in channels])
-    topic, _, channel = channels[0][0].partition("/") if len(channels) == 1 else ("", "", "")
-    text = f"{plural(depth, 'message')} of {names} at {address}, without a consumer there"
-    registered = "Check that this node is registered there and not tombstoned:"
-    find = Remedy(f"Consumers find nodes through nsqlookupd. {registered}", examination.commands.on_all("nodes"))
-    connect = Remedy("Check that consumers can connect to its broadcast-address.")
-    evidence, severity = ("the consumers are at other nodes",), _by_depth(examination, depth)
-    return Finding(severity, "unserved-node", text, evidence, (find, connect), topic, channel, str(address))
 
 
 @dataclass(frozen=True, slots=True)
