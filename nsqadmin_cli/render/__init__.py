@@ -5,10 +5,8 @@ states such as paused or failed are also words: no meaning depends on colour.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
-from rich.color import ColorSystem
 from rich.console import COLOR_SYSTEMS, Console
 from rich.style import Style
 
@@ -33,20 +31,20 @@ UNLIMITED = 1_000_000  # columns if it is not a terminal: nothing is folded or s
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A rich console that obeys NO_COLOR completely: also without bold and dim text."""
+    """Returns a rich console that obeys NO_COLOR completely: also without bold and dim text."""
     is_plain = os.environ.get("NO_COLOR")
     return Console(stderr=stderr, color_system=None if is_plain else "auto", highlight=False, markup=False)
 
 
-@dataclass(frozen=True, slots=True)
 class Terminal:
-    """Standard output or error: `colors` is None for none, `width` in columns; `drawing`: it has lines and bars."""
+    """Standard output or standard error, a null one if that is closed; `width` in columns."""
 
-    write: Callable[[str], object]
-    flush: Callable[[], object]
-    colors: ColorSystem | None
-    width: int
-    drawing: bool
+    def __init__(self, *, stderr: bool = False) -> None:
+        console = make_console(stderr=stderr)
+        self.write, self.flush = console.file.write, console.file.flush
+        self.width = console.width if console.file.isatty() else UNLIMITED
+        self._colors = COLOR_SYSTEMS[console.color_system] if console.color_system else None
+        self._has_lines = console.encoding.startswith("utf")  # and bars
 
     def print(self, lines: Iterable[Parts]) -> None:
         for parts in lines:
@@ -54,34 +52,26 @@ class Terminal:
         self.flush()
 
     def painted(self, parts: Sequence[tuple[str, Tone]]) -> str:
-        """The texts, with the codes of their tones, and ASCII instead of lines and bars if the encoding lacks them."""
-        line = "".join([STYLES[tone].render(text, color_system=self.colors) for text, tone in parts])
-        return line if self.drawing or line.isascii() else line.translate(_ASCII)
-
-
-def standard_page(*, stderr: bool = False) -> Terminal:
-    """The page for standard output or standard error; a null one if that is closed."""
-    console = make_console(stderr=stderr)
-    drawing = console.encoding.startswith("utf")
-    width = console.width if console.file.isatty() else UNLIMITED
-    colors = COLOR_SYSTEMS[console.color_system] if console.color_system else None
-    return Terminal(console.file.write, console.file.flush, colors, width, drawing)
+        """Returns the texts with the codes of their tones, and ASCII instead of lines and bars if the encoding lacks
+        them."""
+        line = "".join([STYLES[tone].render(text, color_system=self._colors) for text, tone in parts])
+        return line if self._has_lines or line.isascii() else line.translate(_ASCII)
 
 
 def show_blocks(blocks: Sequence[Block], *, stderr: bool = False) -> None:
-    page = standard_page(stderr=stderr)
+    page = Terminal(stderr=stderr)
     page.print(lines_of(blocks, page.width))
 
 
 def show_row(table: Table, number: int) -> None:
-    """Print the one row of a table after `number` rows; repeats the headings every 25 rows."""
-    page = standard_page()
+    """Prints the one row of a table after `number` rows; repeats the headings every 25 rows."""
+    page = Terminal()
     lines = list(lay_out(table, page.width, least=7))
     page.print(lines if number % 25 == 0 else lines[2:])
 
 
 def lines_of(blocks: Sequence[Block], width: int) -> Iterator[Parts]:
-    """The lines of all blocks on `width` columns."""
+    """Yields the lines of all blocks on `width` columns."""
     before: Block | None = None  # what was printed last
     for block in blocks:
         match block:
