@@ -8,8 +8,8 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 
-from gnsqd.shared.directory import METADATA, DataDirectory, StoredQueue, is_held, list_directory
-from gnsqd.shared.errors import StorageError, reason_of
+from gnsqd.shared.directory import METADATA, DataDirectory, StoredQueue, is_held, list_directory, make_plan
+from gnsqd.shared.errors import reason_of
 from nsqadmin_cli import units
 from nsqadmin_cli.api import located
 from nsqadmin_cli.cluster import errors_of, values_of
@@ -244,7 +244,8 @@ def examine_directory(path: str) -> Iterator[Finding]:
         verify = Remedy("gnsqd loads them when it starts. To count their messages:", _data("verify", path))
         convert = Remedy("For the real nsqd, move the messages to disk queues:", _data("convert", path))
         yield Finding(NOTE, "journals", text, (size, some_of(sorted(directory.journals))), (verify, convert))
-    unread = [queue for queue in queues if _holds_messages(queue)]
+    metas = [(queue, make_plan(queue).meta) for queue in queues if queue.size]
+    unread = [queue for queue, meta in metas if meta is None or meta.read_position != meta.write_position]
     if directory.listed is None:
         yield from _no_metadata(directory, unread)
     elif orphans := [queue for queue in unread if not directory.is_listed(queue)]:
@@ -256,17 +257,6 @@ def examine_directory(path: str) -> Iterator[Finding]:
 
 def _data(words: str, path: str) -> str:
     return shlex.join(["gnsqadmin", "data", words, path])
-
-
-def _holds_messages(queue: StoredQueue) -> bool:
-    """Whether its files have unread messages."""
-    if not queue.size:
-        return False
-    try:
-        meta = queue.read_meta()
-    except StorageError:
-        return True
-    return meta.read_position != meta.write_position
 
 
 def _disk(path: str) -> Iterator[Finding]:
