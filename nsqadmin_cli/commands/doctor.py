@@ -8,7 +8,7 @@ import click
 from nsqadmin_cli.cluster import by_node
 from nsqadmin_cli.command_base import channel_option, command, duration, flag, option, topic_option
 from nsqadmin_cli.context import ClusterSettings, Commands
-from nsqadmin_cli.diagnosis.examination import DEEP, Examination, Finding, Severity, examine
+from nsqadmin_cli.diagnosis.examination import DEEP, Examination, Finding, Severity
 from nsqadmin_cli.diagnosis.nodes import examine_directory, examine_nodes
 from nsqadmin_cli.diagnosis.queues import examine_queues
 from nsqadmin_cli.errors import ExitCode
@@ -78,7 +78,7 @@ def doctor(
     here = list(examine_directory(data_path)) if data_path else []  # reports a wrong path at once
     cluster = settings.cluster()
     where = {"topic": topic, "channel": channel}
-    examination = examine(
+    examination = Examination(
         cluster, Commands(settings), **where, interval=interval, deep=deep, tcp=True, wait=measure_rates
     )
     after = examination.after

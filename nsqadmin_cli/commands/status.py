@@ -8,7 +8,7 @@ from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.command_base import command
 from nsqadmin_cli.commands.doctor import findings_of, label_of
 from nsqadmin_cli.context import ClusterSettings, Commands
-from nsqadmin_cli.diagnosis.examination import Examination, Finding, examine
+from nsqadmin_cli.diagnosis.examination import Examination, Finding
 from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.output import Output, measure_rates
 from nsqadmin_cli.snapshot import Totals, through
@@ -41,7 +41,7 @@ def status(settings: ClusterSettings, output: Output) -> int:
 
     gnsqadmin without a command shows the same on a terminal.
     """
-    examination = examine(settings.cluster(), Commands(settings), interval=_SECONDS, wait=measure_rates)
+    examination = Examination(settings.cluster(), Commands(settings), interval=_SECONDS, wait=measure_rates)
     findings = findings_of(examination)
     after = examination.after
     document: dict[str, Any] = {"nodes": len(after.answers), "nodes_up": len(after.nodes), "totals": after.totals}

@@ -6,14 +6,14 @@ import enum
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
-from nsqadmin_cli.api import DrainState, Lookupd, Nsqd, Producer, located
-from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
+from nsqadmin_cli.api import Lookupd, Nsqd, located
+from nsqadmin_cli.cluster import Cluster, ask_all, errors_of, values_of
 from nsqadmin_cli.context import Commands
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.node_options import options_of
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.table import column, json_only
@@ -60,75 +60,60 @@ def some_of(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
-@dataclass(frozen=True, slots=True)
 class Examination:
-    """The input of the rules; `after` has the flows since `before`, `seconds` ago. `deep`: depth of a deep queue.
-    `whole`: all topics and channels were queried, so that those not seen do not exist."""
+    """The input of the rules: two snapshots of all nodes, and the answers of nodes and nsqlookupds between them."""
 
-    before: ClusterSnapshot
-    after: ClusterSnapshot
-    seconds: float
-    commands: Commands
-    deep: int
-    whole: bool = True
-    clocks: Answers[tuple[float, float] | None] = field(default_factory=dict)  # seconds ahead, at least and at most
-    drains: Answers[DrainState] = field(default_factory=dict)
-    # The messages that each topic, with "" as channel, and each channel had dropped at the time of each snapshot.
-    dropped_before: Counter[tuple[str, str]] = field(default_factory=Counter)
-    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
-    options: Answers[dict[str, object]] = field(default_factory=dict)  # those of these two that a node has
-    listed: Answers[tuple[Producer, ...]] = field(default_factory=dict)  # by each nsqlookupd
-    known_topics: Answers[tuple[str, ...]] = field(default_factory=dict)  # to each nsqlookupd
-    tcp: Answers[None] = field(default_factory=dict)  # connections to the TCP ports that nsqlookupds list
-    discovery: Sequence[AdminError] = ()  # why the nodes that nsqlookupds know of could not be found out
+    def __init__(
+        self,
+        cluster: Cluster,
+        commands: Commands,
+        *,
+        topic: str = "",
+        channel: str = "",
+        interval: float = 3.0,
+        deep: int = DEEP,
+        tcp: bool = False,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Takes the snapshots `wait(interval)` apart. With `tcp`, also connects to the TCP ports that nsqlookupds list;
+        each nsqd logs such a client."""
+        self.commands = commands
+        self.deep = deep  # depth of a deep queue
+        self.whole = not topic and not channel  # all topics and channels are queried: those not seen do not exist
+        self.discovery: list[AdminError] = []  # why the nodes that nsqlookupds know of could not be found out
+        try:
+            nodes = cluster.nsqds()
+        except AdminError as error:  # of all nsqlookupds: each of them has an error among the answers below
+            nodes, self.discovery = [], [error]
+        question = partial(Nsqd.stats, topic=topic, channel=channel, clients=True)
+        self.before = ClusterSnapshot(cluster.ask(question, nodes), [])
+        self.listed = cluster.ask_lookupds(Lookupd.nodes) if cluster.lookupds else {}  # by each nsqlookupd
+        # Who hangs is waited for once.
+        there = [node for node in nodes if node.address in self.before.nodes]
+        self.clocks = cluster.ask(Nsqd.clock_ahead, there)  # seconds ahead, at least and at most
+        self.drains = cluster.ask(lambda node: node.drain("GET"), there)
+        # The messages that each topic, with "" as channel, and each channel had dropped at the time of each snapshot.
+        dropping = [node for node in there if self.before.nodes[node.address].has_ephemeral]
+        self.dropped_before = _sum_dropped(cluster, dropping)
+        self.options = cluster.ask(lambda node: options_of(node, COMPARED + _EMBEDDED), there)  # those that it has
+        located_producers = [pair for producers in values_of(self.listed).values() for pair in located(producers)]
+        ports = {address: producer.tcp_port for address, producer in located_producers}
+        listed_there = [node for node in there if tcp and node.address in ports]
+        self.tcp = cluster.ask(lambda node: node.try_tcp(ports[node.address]), listed_there)
+        lookupds = [lookupd for lookupd in cluster.lookupds if lookupd.address in values_of(self.listed)]
+        self.known_topics = ask_all(lookupds, Lookupd.topics, cluster.timeout)  # to each nsqlookupd
+        if there:
+            wait(interval)
+        self.after = ClusterSnapshot(self.before.answers | cluster.ask(question, there), [], self.before)
+        self.seconds = max(1e-3, self.after.moment - self.before.moment)  # between the snapshots
+        self.dropped = _sum_dropped(cluster, dropping)
+        # What is left of these are nodes at impossible addresses.
+        silent = {error.address for error in errors_of(self.listed)}
+        self.discovery += [error for error in cluster.lookupd_errors if error.address not in silent]
 
     def has_nsqlookupd(self, address: Address) -> bool:
-        """Whether a node has one in its process, where it registers without an address."""
+        """Returns whether a node has one in its process, where it registers without an address."""
         return any(map(values_of(self.options)[address].get, _EMBEDDED))
-
-
-def examine(
-    cluster: Cluster,
-    commands: Commands,
-    *,
-    topic: str = "",
-    channel: str = "",
-    interval: float = 3.0,
-    deep: int = DEEP,
-    tcp: bool = False,
-    wait: Callable[[float], object] = time.sleep,
-) -> Examination:
-    """Take two snapshots of all nodes, `wait(interval)` apart, and query everything else of nodes and nsqlookupds. With
-    `tcp`, also connect to the TCP ports that nsqlookupds list; each nsqd logs such a client."""
-    discovery: list[AdminError] = []
-    try:
-        nodes = cluster.nsqds()
-    except AdminError as error:  # of all nsqlookupds: each of them has an error among the answers below
-        nodes, discovery = [], [error]
-    question = partial(Nsqd.stats, topic=topic, channel=channel, clients=True)
-    before = ClusterSnapshot(cluster.ask(question, nodes), [])
-    listed = cluster.ask_lookupds(Lookupd.nodes) if cluster.lookupds else {}
-    # Who hangs is waited for once.
-    there = [node for node in nodes if node.address in before.nodes]
-    clocks = cluster.ask(Nsqd.clock_ahead, there)
-    drains = cluster.ask(lambda node: node.drain("GET"), there)
-    dropping = [node for node in there if before.nodes[node.address].has_ephemeral]
-    dropped_before = _sum_dropped(cluster, dropping)
-    options = cluster.ask(lambda node: options_of(node, COMPARED + _EMBEDDED), there)
-    lookupds = [lookupd for lookupd in cluster.lookupds if lookupd.address in values_of(listed)]
-    ports = {address: producer.tcp_port for nodes in values_of(listed).values() for address, producer in located(nodes)}
-    listed_there = [node for node in there if tcp and node.address in ports]
-    connections = cluster.ask(lambda node: node.try_tcp(ports[node.address]), listed_there)
-    known = ask_all(lookupds, Lookupd.topics, cluster.timeout)
-    if there:
-        wait(interval)
-    after = ClusterSnapshot(before.answers | cluster.ask(question, there), [], before)
-    dropped = _sum_dropped(cluster, dropping)
-    # What is left of these are nodes at impossible addresses.
-    discovery += [error for error in cluster.lookupd_errors if not isinstance(listed.get(error.address), NodeError)]
-    seconds, whole = max(1e-3, after.moment - before.moment), not topic and not channel
-    answers = clocks, drains, dropped_before, dropped, options, listed, known, connections
-    return Examination(before, after, seconds, commands, deep, whole, *answers, discovery)
 
 
 def _sum_dropped(cluster: Cluster, nodes: Sequence[Nsqd]) -> Counter[tuple[str, str]]:

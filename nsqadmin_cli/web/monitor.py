@@ -20,7 +20,7 @@ from nsqadmin_cli.cluster import Answers, Cluster, ask_all
 from nsqadmin_cli.commands.doctor import findings_of
 from nsqadmin_cli.commands.nodes import Listed, listed_topics, rows_with_daemons
 from nsqadmin_cli.context import Commands
-from nsqadmin_cli.diagnosis.examination import Finding, examine
+from nsqadmin_cli.diagnosis.examination import Examination, Finding
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError, timed_out
 from nsqadmin_cli.snapshot import ClusterSnapshot
@@ -203,5 +203,5 @@ class Monitor:
         return {node.address: answers[node.address] for node in nodes}
 
     def _examine(self) -> Diagnosis:
-        examination = examine(self.cluster, self._commands, interval=_EXAMINING)
+        examination = Examination(self.cluster, self._commands, interval=_EXAMINING)
         return Diagnosis(findings_of(examination), examination.after.clock, examination.seconds)
