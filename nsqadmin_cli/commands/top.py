@@ -59,11 +59,11 @@ class Watcher:
 
     @property
     def pending(self) -> bool:
-        """Whether a first answer is pending."""
+        """True if a first answer is pending."""
         return not self._nodes or any(watched.answer is None for watched in self._nodes.values())
 
     def see(self) -> tuple[Answers[NodeStats], dict[Address, dict[Key, Flow]]]:
-        """The last answers of all nodes, by address, and the flows of each."""
+        """Returns the last answers of all nodes, by address, and the flows of each."""
         answers: Answers[NodeStats] = {}
         flows: dict[Address, dict[Key, Flow]] = {}
         for address, watched in sorted(self._nodes.items()):
@@ -75,7 +75,7 @@ class Watcher:
         return answers, flows
 
     def _discover(self) -> None:
-        """Find nodes repeatedly, watch new ones and drop nodes that are gone."""
+        """Finds nodes repeatedly, watches new ones and drops nodes that are gone."""
         while True:
             try:
                 nodes = {node.address: node for node in self._cluster.nsqds()}
