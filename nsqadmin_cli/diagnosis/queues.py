@@ -12,7 +12,7 @@ from functools import partial
 from gnsqd.broker.dead_letter_format import is_dead_letter_topic
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_ephemeral
 from nsqadmin_cli import units
-from nsqadmin_cli.api import ChannelStats, ClientStats, TopicStats
+from nsqadmin_cli.api import ChannelStats, ClientStats, Connection, TopicStats
 from nsqadmin_cli.cluster import values_of
 from nsqadmin_cli.diagnosis.examination import Examination, Finding, Remedy, Severity, some_of
 from nsqadmin_cli.diagnosis.nodes import tombstones, unregistered
@@ -26,7 +26,7 @@ _SLOW = 3600.0  # seconds to empty a deep queue that are too many
 _STORM = 1.0  # requeues or time-outs a second that are worth a word
 _MANY = 100  # of them since the start
 
-Shares = Mapping[Address, ChannelStats]
+Connections = Mapping[Connection, ClientStats]  # of a node
 
 
 def examine_queues(examination: Examination) -> Iterator[Finding]:
@@ -45,21 +45,12 @@ def examine_queues(examination: Examination) -> Iterator[Finding]:
         yield from _topic(examination, topic)
         yield from _dropped(examination, name)
         for channel in topic.channels:
-            key = name, channel.channel_name
-            shares = examination.after.channel_shares[key]
-            flow = (examination.after.flows or {}).get(key, Flow())
-            then = examination.before.channel_shares.get(key, {})
-            consumers = [
-                ConsumerPair(address, client, before[address].get((*key, client.remote_address, client.connect_ts)))
-                for address, share in shares.items()
-                for client in share.clients or ()
-            ]
-            check = ChannelCheck(examination, topic, channel, shares, then, flow, consumers)
+            check = ChannelCheck(examination, topic, channel, before)
             yield from check.findings()
-            yield from _dropped(examination, *key)
+            yield from _dropped(examination, *check.key)
             for address in check.unserved():
                 if address not in lost and (name, address) not in lost:
-                    unserved.setdefault(address, []).append(("/".join(key), shares[address].depth))
+                    unserved.setdefault(address, []).append(("/".join(check.key), check.shares[address].depth))
     for address, channels in unserved.items():
         depth = sum(count for _, count in channels)
         names = some_of([path for path, _ in channels])
@@ -150,35 +141,40 @@ def _dead_letters(examination: Examination, topic: TopicStats) -> Iterator[Findi
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPair:
-    """One connection in the second snapshot, and in the first if it existed."""
+    """One connection in the second snapshot, for `connected` seconds, and in the first if it existed."""
 
     node: Address
     now: ClientStats
     then: ClientStats | None
-
-    def connected(self, clock: float) -> float:
-        return max(0.0, clock - self.now.connect_ts)
+    connected: float
 
     @property
     def moved(self) -> bool:
-        """Whether it finished or requeued a message between the snapshots; a new one may have."""
+        """True if it finished or requeued a message between the snapshots; a new one may have."""
         then, now = self.then, self.now
         if then is None:
             return True
         return (then.finish_count, then.requeue_count) != (now.finish_count, now.requeue_count)
 
 
-@dataclass(frozen=True, slots=True)
 class ChannelCheck:
-    """One channel, summed over nodes, with its share on each of them now and in the first snapshot."""
+    """One channel, summed over nodes, with its share on each of them, and its consumers in both snapshots."""
 
-    examination: Examination
-    topic: TopicStats
-    channel: ChannelStats
-    shares: Shares
-    shares_before: Shares
-    flow: Flow
-    consumers: list[ConsumerPair]
+    def __init__(
+        self, examination: Examination, topic: TopicStats, channel: ChannelStats, before: Mapping[Address, Connections]
+    ) -> None:
+        """Takes the connections of all nodes in the first snapshot."""
+        self.examination = examination
+        self.channel = channel
+        self.key = key = topic.topic_name, channel.channel_name
+        self.shares = examination.after.channel_shares[key]
+        self.flow = (examination.after.flows or {}).get(key, Flow())
+        self.consumers: list[ConsumerPair] = []
+        for address, share in self.shares.items():
+            for client in share.clients or ():
+                then = before[address].get((*key, client.remote_address, client.connect_ts))
+                connected = max(0.0, examination.after.clock - client.connect_ts)
+                self.consumers.append(ConsumerPair(address, client, then, connected))
 
     def findings(self) -> Iterator[Finding]:
         cause = self._paused() or self._no_consumers() or self._not_ready() or self._stuck()
@@ -200,12 +196,11 @@ class ChannelCheck:
     def _finding(
         self, severity: Severity, code: str, summary: str, evidence: list[str], *remedies: Remedy, node: str = ""
     ) -> Finding:
-        topic, channel = self.topic.topic_name, self.channel.channel_name
-        text = f"channel {topic}/{channel}: {summary}"
-        return Finding(severity, code, text, tuple(evidence), remedies, topic, channel, node)
+        text = f"channel {'/'.join(self.key)}: {summary}"
+        return Finding(severity, code, text, tuple(evidence), remedies, *self.key, node)
 
     def _on_all(self, words: str) -> str:
-        return self.examination.commands.on_all(words, self.topic.topic_name, self.channel.channel_name)
+        return self.examination.commands.on_all(words, *self.key)
 
     def _show(self, text: str) -> Remedy:
         return Remedy(text, self._on_all("channel show"))
@@ -287,10 +282,10 @@ class ChannelCheck:
             return None
         if self.flow.egress or self.flow.timeouts:
             return None
-        if not channel.in_flight_count or not any(share.in_flight_count for share in self.shares_before.values()):
+        before = self.examination.before.channel_shares.get(self.key, {})
+        if not channel.in_flight_count or not any(share.in_flight_count for share in before.values()):
             return None
-        clock = self.examination.after.clock
-        longest = max(consumer.connected(clock) for consumer in self.consumers)
+        longest = max(consumer.connected for consumer in self.consumers)
         idle = not any(consumer.now.finish_count for consumer in self.consumers)
         never = idle and longest >= _SETTLED and channel.timeout_count > 0  # else it may be their first message
         if not never and not any(self.shares[consumer.node].depth for consumer in self.consumers):
@@ -364,17 +359,16 @@ class ChannelCheck:
 
     def _idle_consumers(self) -> Iterator[Finding]:
         """Consumers with messages in flight that never finished one, while others do."""
-        clock = self.examination.after.clock
         remedy = Remedy("It hangs or does not finish messages. See its log, then restart it.")
         for consumer in self.consumers:
             now = consumer.now
             before = now.message_count - now.in_flight_count  # messages that it had, and that went back
             if consumer.moved or now.finish_count or not now.in_flight_count or before <= 0:
                 continue
-            if (connected := consumer.connected(clock)) < _SETTLED:
+            if consumer.connected < _SETTLED:
                 continue
             in_flight = f"{plural(now.in_flight_count, 'message')} in flight"
-            place = f"at {consumer.node}, connected {units.duration(connected)}, RDY {now.ready_count:,}"
+            place = f"at {consumer.node}, connected {units.duration(consumer.connected)}, RDY {now.ready_count:,}"
             evidence = f"{place}, {plural(now.message_count, 'message')} sent to it, {now.requeue_count:,} requeued"
             summary = f"consumer {consumer.now.full_name} has {in_flight} and never finished one"
             yield self._finding(WARNING, "stuck-consumer", summary, [evidence], remedy, node=str(consumer.node))
