@@ -147,7 +147,7 @@ class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
         return file
 
     def _whole_size(self, size: int) -> int:
-        """Where to append in a file of `size` bytes; AdminError if the result could not be read."""
+        """Returns where to append in a file of `size` bytes; raises AdminError if the result could not be read."""
         with open(self.path, "rb") as file:
             packed = file.read(2) == _GZIP
             if size and packed != (self._packer is not None):
@@ -173,7 +173,7 @@ class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
             return begin
 
     def write(self, messages: Iterable[MessageRow]) -> None:
-        """Append a line for each, durably; AdminError."""
+        """Appends a line for each, durably; raises AdminError."""
         lines = [json.dumps(message.document()) for message in messages]
         data = "".join(f"{line}\n" for line in lines).encode()
         packer = self._packer and self._packer.copy()  # if writing fails, the file ends behind what was packed before
@@ -247,7 +247,7 @@ def read_archive(path: str, *, start: int = 1) -> Iterator[tuple[list[ArchivedLi
 
 
 def _parse(number: int, text: bytes, path: str) -> ArchivedLine | None:
-    """None for an empty line; InputError."""
+    """Returns None for an empty line; raises InputError."""
     if not text.strip():
         return None
     try:

@@ -34,6 +34,7 @@ from nsqadmin_cli.table import ALWAYS, Block, Form, Grid, Line, Paragraph, Table
 from nsqadmin_cli.units import plural
 
 _GROWTH = math.log(1.04)  # of buckets: a quantile is at most 2 % off
+_BAR = 36  # columns of the longest one
 _BOUNDS = [digit * 10**power for power in range(3, 14) for digit in (1, 2, 5)]  # ns; the last ones are hours
 
 
@@ -79,13 +80,16 @@ class Histogram:
         return 0.0
 
     def bars(self) -> Iterator[Bar]:
-        """The durations between 1, 2, 5, 10 and so on microseconds, without gaps from the smallest to the largest."""
+        """Yields the durations between 1, 2, 5, 10 and so on microseconds, without gaps from the smallest to the
+        largest."""
         counts: Counter[int] = Counter()
         for bucket, count in self._buckets.items():
             counts[bisect(_BOUNDS, math.exp((bucket + 0.5) * _GROWTH))] += count
         for place in range(min(counts), max(counts) + 1) if counts else ():
             least, most = (_BOUNDS[place - 1] if place else 0), _BOUNDS[min(place, len(_BOUNDS) - 1)]
-            yield Bar(least / 1e9, most / 1e9, counts[place])
+            count, length = counts[place], round(_BAR * counts[place] / max(counts.values()))
+            bar = "█" * max(length, bool(count))
+            yield Bar(least / 1e9, most / 1e9, count, f"{count / self.count:6.1%}", bar)
 
 
 _STAMP = Struct(">q")  # time.monotonic_ns() at which a message was sent
@@ -327,7 +331,6 @@ class Side:
         return side
 
 
-_BAR = 36  # columns of the longest one
 _BUSY = 0.85  # of a core: then it is this program that is measured
 
 
@@ -443,12 +446,7 @@ def _blocks(measured: Measurements, plan: BenchLoad, nodes: int, table: Table) -
     yield table
     if measured.delivery.count:
         yield Line.of("Latency from publishing to receipt", Tone.STRONG)
-        bars = list(measured.delivery.bars())
-        highest = max(bar.count for bar in bars)
-        for bar in bars:
-            bar.share = f"{bar.count / measured.delivery.count:6.1%}"
-            bar.bar = "█" * max(round(_BAR * bar.count / highest), bool(bar.count))
-        yield table_of(Bar, bars)
+        yield table_of(Bar, list(measured.delivery.bars()))
     no_label = ("", Tone.PLAIN)
     if plan.consumers and measured.lost:
         where = "a node failed"

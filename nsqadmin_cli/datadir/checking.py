@@ -168,23 +168,6 @@ class Checker:
         report.messages = sum(tally.messages for tally in report.files.values())
         report.bytes = sum(tally.bytes for tally in report.files.values())
         report.held = len(held)
-        self._judge_files(report)
-        for severity, file, text in self._judge_meta(report):
-            report.needs_repair = True
-            report.add(severity, file, text, command=self._repair)
-        if queue.bad_due_times:
-            text = "due times were set aside: deferred messages may have been delivered early or be missing"
-            report.add(Severity.NOTE, f"{due_times_file_name(queue.name)}.bad", text)
-        if not self._directory.is_listed(queue) and report.messages:
-            text = f"not in {METADATA}: its {plural(report.messages, 'message')} are unread until it is created again"
-            adopt = f"{self._repair} --adopt-orphans" if "#" not in queue.name else ""
-            report.add(Severity.NOTE, "", text, command=adopt)
-        for number in sorted(queue.bad):
-            self._judge_bad(report, number)
-        return report
-
-    def _judge_files(self, report: QueueReport) -> None:
-        queue = report.queue
         for number, tally in report.files.items():
             if not tally.flaw:
                 continue
@@ -201,6 +184,19 @@ class Checker:
             report.needs_repair = report.needs_repair or tally.broken
             severity = Severity.DAMAGE if tally.broken else Severity.NOTE
             report.add(severity, queue.file_name(number), text, tally.flaw_position, command)
+        for severity, file, text in self._judge_meta(report):
+            report.needs_repair = True
+            report.add(severity, file, text, command=self._repair)
+        if queue.bad_due_times:
+            text = "due times were set aside: deferred messages may have been delivered early or be missing"
+            report.add(Severity.NOTE, f"{due_times_file_name(queue.name)}.bad", text)
+        if not self._directory.is_listed(queue) and report.messages:
+            text = f"not in {METADATA}: its {plural(report.messages, 'message')} are unread until it is created again"
+            adopt = f"{self._repair} --adopt-orphans" if "#" not in queue.name else ""
+            report.add(Severity.NOTE, "", text, command=adopt)
+        for number in sorted(queue.bad):
+            self._judge_bad(report, number)
+        return report
 
     def _judge_meta(self, report: QueueReport) -> Iterator[tuple[Severity, str, str]]:
         """Yields severity, file and text of the problems that a repair corrects."""
