@@ -18,7 +18,7 @@ from gnsqd.shared.names import MAX_NAME_LENGTH, NAME_RULE, is_valid_name
 from nsqadmin_cli.change import Change, Shown, run
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.completion import MISSPELT, complete_channels, complete_contexts, complete_topics
-from nsqadmin_cli.context import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ClusterSettings, take_settings
+from nsqadmin_cli.context import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ClusterSettings, settings_of
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.output import Confirm, Output, OutputFormat, progress
 from nsqadmin_cli.units import parse_duration, printable
@@ -60,10 +60,10 @@ def argument(type: click.ParamType[Any] | None = None, **attributes: Any) -> Any
 
 
 class Combined(NamedTuple):
-    """As the default of a function's parameter: it is made of the parsed values of these options, which are removed."""
+    """As the default of a function's parameter: it is what `make` returns for the parsed values of these options."""
 
-    make: Callable[[dict[str, Any]], Any]
-    options: Mapping[str, Any]  # by name, made by `option`
+    make: Callable[..., Any]
+    options: Mapping[str, Any]  # by name, as which `make` gets the value; made by `option`
 
 
 class AdminCommand(click.Command):
@@ -145,7 +145,7 @@ def command(
         def called(**values: Any) -> Any:
             for name, default in (own | shared).items():
                 if isinstance(default, Combined):
-                    values[name] = default.make(values)
+                    values[name] = default.make(**{option: values.pop(option) for option in default.options})
             return function(**values)
 
         params: list[click.Parameter] = []
@@ -311,32 +311,30 @@ _WATCH = {
 }
 
 
-def _watch(values: dict[str, Any]) -> Watch:
-    watch = Watch(values.pop("watch"), values.pop("count"))
-    if watch.times is not None and watch.interval is None:
+def _watch(watch: float | None, count: int | None) -> Watch:
+    if count is not None and watch is None:
         raise click.UsageError("--count requires --watch.")
-    return watch
+    return Watch(watch, count)
 
 
-def _settings(values: dict[str, Any]) -> ClusterSettings:
-    return take_settings(click.get_current_context(), values)
+def _settings(**values: Any) -> ClusterSettings:
+    return settings_of(click.get_current_context(), values)
 
 
-def _cluster(values: dict[str, Any]) -> Cluster:
-    cluster = _settings(values).cluster()
+def _cluster(**values: Any) -> Cluster:
+    cluster = _settings(**values).cluster()
     cluster.waiting = lambda count: progress("waiting for answers", count, "nodes")
     return cluster
 
 
-def _output(values: dict[str, Any]) -> Output:
-    form = OutputFormat(values.pop("output_format"))
-    return Output(OutputFormat.JSON if values.pop("as_json") else form)
+def _output(output_format: str, as_json: bool) -> Output:
+    return Output(OutputFormat.JSON if as_json else OutputFormat(output_format))
 
 
 # The parameters that commands share.
 _SHARED = {
     "watch": Combined(_watch, _WATCH),
-    "confirm": Combined(lambda values: Confirm(*map(values.pop, _CONFIRM)), _CONFIRM),
+    "confirm": Combined(Confirm, _CONFIRM),
     "settings": Combined(_settings, _CLUSTER),
     "cluster": Combined(_cluster, _CLUSTER),
     "output": Combined(_output, _OUTPUT),

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from nsqadmin_cli.api import NodeStats, Nsqd
 from nsqadmin_cli.cluster import values_of
-from nsqadmin_cli.context import CLUSTER_PARAMETERS, load_contexts, make_cluster, take_settings
+from nsqadmin_cli.context import CLUSTER_PARAMETERS, load_contexts, make_cluster, settings_of
 from nsqadmin_cli.errors import AdminError
 
 MISSPELT = "nsqadmin_cli.misspelt"  # in the meta of a context: a line to complete that the command would refuse
@@ -44,7 +44,7 @@ def _names(ctx: click.Context, incomplete: str, topic: str, find: Callable[[Node
     if MISSPELT in ctx.meta or any(ctx.get_parameter_source(name) in given for name in dropped):
         return []
     try:
-        settings = take_settings(ctx, dict(ctx.params))
+        settings = settings_of(ctx, ctx.params)
         context, name = settings.resolved()
         patience = min(_PATIENCE, context.timeout or _PATIENCE)
         nodes = values_of(make_cluster(replace(context, timeout=patience), name).ask(partial(Nsqd.stats, topic=topic)))

@@ -323,7 +323,7 @@ auth_option = option(
 )
 
 
-def _source(values: dict[str, Any]) -> Source:
+def _source(**values: Any) -> Source:
     channel, begin, end, create, follow, count, in_flight, secret, yes = map(values.pop, _SOURCE)
     if begin is not None and (channel or create):
         raise click.UsageError("--from reads without a channel: leave out --channel and --create.")

@@ -188,18 +188,18 @@ def make_cluster(context: ClusterContext, name: str = "") -> Cluster:
     return Cluster(nsqds, lookupds, HTTPClient(context.timeout or DEFAULT_TIMEOUT, tls, context.token_file, nsqds))
 
 
-def take_settings(ctx: click.Context, values: dict[str, Any]) -> ClusterSettings:
-    """Remove the cluster's settings from the parameters `values` of a command."""
-    given = {name: values.pop(name, None) for name in CLUSTER_PARAMETERS}
+def settings_of(ctx: click.Context, values: Mapping[str, Any]) -> ClusterSettings:
+    """Returns the cluster's settings among the parameters `values` of a command."""
 
     def given_by(source: ParameterSource) -> ClusterContext:
-        settings = {name: given[name] for name in ClusterContext.__slots__ if ctx.get_parameter_source(name) is source}
+        names = [name for name in ClusterContext.__slots__ if ctx.get_parameter_source(name) is source]
+        settings = {name: values.get(name) for name in names}
         settings |= {name: tuple(map(str, value)) for name, value in settings.items() if isinstance(value, tuple)}
         return ClusterContext(**{name: value for name, value in settings.items() if value})
 
     by_option = ctx.get_parameter_source("context_name") is ParameterSource.COMMANDLINE
     options, variables = map(given_by, (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT))
-    name = given["context_name"] or ""
+    name = values.get("context_name") or ""
     return ClusterSettings(options, variables, name, by_option and bool(name))
 
 

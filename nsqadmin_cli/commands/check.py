@@ -137,7 +137,7 @@ METRICS = (
     Metric("nodes", "healthy nodes", "Minimum number of nodes that answer and are healthy.", least=True),
 )
 limit_options: Any = Combined(
-    lambda values: {metric: limit for metric in METRICS if (limit := values.pop(f"limits_{metric.key}")) is not None},
+    lambda **values: {metric: limit for metric in METRICS if (limit := values[f"limits_{metric.key}"]) is not None},
     {f"limits_{metric.key}": option(metric.help, Parsed("limits", metric.parse), metric.option) for metric in METRICS},
 )
 

@@ -47,9 +47,7 @@ class Which(NamedTuple):
 
 _WHICH = {"topic": "Only this topic and its channels.", "channel": "Only channels of this name."}
 _which_option = partial(option, section="Which queues", default="", metavar="NAME")
-which_option: Any = Combined(
-    lambda values: Which(*map(values.pop, _WHICH)), {name: _which_option(help) for name, help in _WHICH.items()}
-)
+which_option: Any = Combined(Which, {name: _which_option(help) for name, help in _WHICH.items()})
 
 
 def select(data_dir: DataDirectory, which: tuple[str, str] = ("", "")) -> list[StoredQueue]:
