@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 from gnsqd.shared.errors import reason_of
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.shared.statistics import ChannelFigures, TopicFigures
-from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, NodeRefused, timed_out
+from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, NodeLacks, NodeRefused, timed_out
 from nsqadmin_cli.json_stream import Rows, parse
 
 _LARGEST = 2**64  # no count of a Go program goes beyond its integers
@@ -417,7 +417,8 @@ class Peer:
                     failure = NodeError(self.program, self.address, self._mistake)
             known = (reasons or {}).get(error.code) or (reasons or {}).get(str(error.status))
             if known and failure is error:
-                failure = NodeError(self.program, self.address, known) if isinstance(known, str) else known
+                kind = NodeLacks if error.code == "NOT_FOUND" else NodeError
+                failure = kind(self.program, self.address, known) if isinstance(known, str) else known
             raise failure from None
 
     def ask(

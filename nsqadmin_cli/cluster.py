@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from nsqadmin_cli.api import Lookupd, Nsqd, Peer, Producer
 from nsqadmin_cli.budget import ALLOWANCE, Allowance, Budget
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, timed_out
-from nsqadmin_cli.table import failed
+from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, NodeLacks, timed_out
+from nsqadmin_cli.table import Cell, Tone, failed
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Peer)
@@ -163,14 +163,23 @@ def by_node(
 
 
 def rows_of(kind: Callable[..., T], answers: Answers[T]) -> list[T]:
-    """The answers, which are rows; a row of this kind with the reason for each error."""
+    """Returns the answers, which are rows; for each error a row of this kind with the reason."""
     return [
-        kind(str(address), result=failed(answer.reason), error=answer.reason)
-        if isinstance(answer, NodeError)
-        else answer
+        kind(str(address), result=result_of(answer), error=answer.reason) if isinstance(answer, NodeError) else answer
         for address, answer in answers.items()
     ]
 
 
+def result_of(error: NodeError) -> Cell:
+    """Returns the reason, as a row has it."""
+    return Cell(f"{error.program} {error.reason}", Tone.FAINT) if isinstance(error, NodeLacks) else failed(error.reason)
+
+
 def errors_of(answers: Answers[T]) -> list[NodeError]:
     return [answer for answer in answers.values() if isinstance(answer, NodeError)]
+
+
+def failures_of(answers: Answers[T]) -> list[NodeError]:
+    """Returns the errors, without those of nodes that lack the ability if others have it."""
+    errors = errors_of(answers)
+    return [error for error in errors if len(errors) == len(answers) or not isinstance(error, NodeLacks)]

@@ -104,6 +104,10 @@ class NodeError(AdminError):
         self.reason = reason
 
 
+class NodeLacks(NodeError):
+    """A node is a program, or a version, that cannot do what was asked. Beside nodes that can, this is no error."""
+
+
 class NodeRefused(NodeError):
     """A node answered with an error; `code` is NSQ's error code, such as TOPIC_NOT_FOUND, or empty, and `answer` the
     whole answer, which is a JSON object if there is a code."""

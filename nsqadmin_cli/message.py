@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd, expecting
-from nsqadmin_cli.http_client import NodeError, NodeRefused
+from nsqadmin_cli.http_client import NodeLacks, NodeRefused
 from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone
 
 # What --json has of a message, for the help of commands.
@@ -181,4 +181,4 @@ def peek_at(node: Nsqd, topic: str, channel: str, count: int) -> PeekedQueue | N
         if error.status != 404:
             raise
         reason = "only gnsqd supports peek; for messages that nsqd has on disk, use gnsqadmin peek --data-path"
-        raise NodeError(node.program, node.address, reason) from None
+        raise NodeLacks(node.program, node.address, reason) from None

@@ -28,7 +28,7 @@ from nsqadmin_cli.http_client import NodeError, NodeRefused
 from nsqadmin_cli.message import MessageRow
 from nsqadmin_cli.output import note
 from nsqadmin_cli.publisher import PATIENCE
-from nsqadmin_cli.snapshot import present
+from nsqadmin_cli.snapshot import ask_holders
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, json_only
 from nsqadmin_cli.units import printable
 
@@ -174,10 +174,9 @@ class LogConsumer(AbstractContextManager["LogConsumer"]):
         self._errors: list[AdminError] = []
         self._readers: dict[tuple[str, str], RangeReader] = {}
         self._batches: queue.Queue[list[MessageRow]] = queue.Queue(1)
-        nodes = cluster.nsqds()
         for topic in topics:
-            asked = cluster.ask(partial(RangeReader, topic=topic, begin=begin, end=end), nodes)
-            answers = present(cluster, asked, topic, message=begin)
+            question = partial(RangeReader, topic=topic, begin=begin, end=end)
+            answers = ask_holders(cluster, question, topic, message=begin)
             self._readers |= {(topic, str(at)): reader for at, reader in values_of(answers).items()}
             self._errors += errors_of(answers)
         if not self._readers:

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, make_dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import groupby
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from gnsqd.shared.statistics import counts_of
 from nsqadmin_cli.api import ChannelStats, ClientStats, Latency, NodeStats, Nsqd, Percentile, TopicStats
 from nsqadmin_cli.change import Shown, ending
-from nsqadmin_cli.cluster import Answers, Cluster, by_node, errors_of, rows_of, values_of
+from nsqadmin_cli.cluster import Answers, Cluster, by_node, errors_of, failures_of, rows_of, values_of
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError, NodeRefused
 from nsqadmin_cli.output import not_found
@@ -209,7 +209,10 @@ def _finished_between(before: ChannelStats, after: ChannelStats) -> int | None:
     return sum(now.values()) - sum(then.values()) if then.keys() <= now.keys() else None
 
 
-def by_key(node: NodeStats) -> dict[Key, TopicStats | ChannelStats]:
+def by_key(node: NodeStats | NodeError) -> dict[Key, TopicStats | ChannelStats]:
+    """Returns the topics and channels of a node, none if it did not answer."""
+    if isinstance(node, NodeError):
+        return {}
     rows: dict[Key, TopicStats | ChannelStats] = {(topic.topic_name, ""): topic for topic in node.topics}
     return rows | {(topic, channel.channel_name): channel for topic, channel in node.channels()}
 
@@ -319,15 +322,20 @@ T = TypeVar("T")
 _ABSENT = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "MESSAGE_NOT_FOUND")
 
 
-def present(cluster: Cluster, answers: Answers[T], topic: str, channel: str = "", message: str = "") -> Answers[T]:
-    """Leaves out nodes that do not have the topic, channel or message; NotFound if no node has it."""
-    absent = {
-        address: answer.code
-        for address, answer in answers.items()
-        if isinstance(answer, NodeRefused) and answer.code in _ABSENT
-    }
-    others = {address: answer for address, answer in answers.items() if address not in absent}
-    if absent and not values_of(others):
+def ask_holders(
+    cluster: Cluster, question: Callable[[Nsqd], T], topic: str, channel: str = "", message: str = ""
+) -> Answers[T]:
+    """Asks the nodes that have the topic or channel, and returns their answers, with the errors of nodes that do not
+    say what they have. Raises NotFound if no node has it, or none has the message."""
+    nodes = cluster.nsqds()
+    stats = cluster.ask(partial(Nsqd.stats, topic=topic, channel=channel), nodes)
+    holders = [node for node in nodes if (topic, channel) in by_key(stats[node.address])]
+    answers: Answers[Any] = {at: answer for at, answer in stats.items() if isinstance(answer, NodeError)}
+    answers |= cluster.ask(question, holders)
+    refused = {at: answer.code for at, answer in answers.items() if isinstance(answer, NodeRefused)}
+    absent = {at: code for at, code in refused.items() if code in _ABSENT}
+    others = {node.address: answers[node.address] for node in nodes if node.address in answers.keys() - absent.keys()}
+    if not values_of(others) and (absent or len(answers) < len(nodes)):
         errors = [*cluster.lookupd_errors, *errors_of(others)]
         if "MESSAGE_NOT_FOUND" in absent.values():
             raise not_found(f"the message {printable(message, 100)}", errors)
@@ -342,7 +350,7 @@ def shown_rows(
     true if nothing was done."""
     rows = rows_of(kind, answers)
     blocks = [table_of(kind, rows, total=total), *ending(bool(about.get("dry_run")))]
-    return Shown({**about, "nodes": rows}, blocks, errors=[*cluster.lookupd_errors, *errors_of(answers)])
+    return Shown({**about, "nodes": rows}, blocks, errors=[*cluster.lookupd_errors, *failures_of(answers)])
 
 
 def names_of(nodes: Iterable[NodeStats]) -> dict[str, set[str]]:

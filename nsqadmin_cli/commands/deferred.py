@@ -11,13 +11,13 @@ import click
 
 from nsqadmin_cli.api import Nsqd, expecting
 from nsqadmin_cli.change import Change, Shown, ending
-from nsqadmin_cli.cluster import Cluster, errors_of, rows_of, values_of
+from nsqadmin_cli.cluster import Cluster, errors_of, failures_of, rows_of, values_of
 from nsqadmin_cli.command_base import change_command, option
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeRefused
 from nsqadmin_cli.message import MOST, body_of
 from nsqadmin_cli.output import not_found
-from nsqadmin_cli.snapshot import present
+from nsqadmin_cli.snapshot import ask_holders
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Table, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import LONGEST, iso_time, parse_duration, printable
 
@@ -85,14 +85,14 @@ def deferred(
     place = {"topic": topic, "channel": channel}
     query = place | {"limit": str(limit)} | ({"from": _moment(since)} if since else {})
     query |= {"id": cancel} if cancel is not None else {}
-    answers = present(cluster, cluster.ask(partial(_look, query)), topic, channel)
+    answers = ask_holders(cluster, partial(_look, query), topic, channel)
     rows = sorted((row for node in values_of(answers).values() for row in node.first), key=lambda row: row.due)[:limit]
 
     def show(dry_run: bool) -> Shown:
         counts = rows_of(DeferredNode, answers)
         counted = [] if cancel is not None else [table_of(DeferredNode, counts, total="all")]
         document = {**place, "dry_run": None if cancel is None else dry_run, "nodes": counts, "messages": rows}
-        errors = [*cluster.lookupd_errors, *errors_of(answers)]
+        errors = [*cluster.lookupd_errors, *failures_of(answers)]
         return Shown(document, [*counted, _table(rows), *ending(dry_run)], _table(rows, LONGEST), errors)
 
     def none_left() -> AdminError:

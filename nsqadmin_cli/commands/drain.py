@@ -12,12 +12,12 @@ from typing import Any
 from nsqadmin_cli import units
 from nsqadmin_cli.api import DrainState, Nsqd
 from nsqadmin_cli.change import Change, Shown, show
-from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
+from nsqadmin_cli.cluster import Answers, Cluster, errors_of, failures_of, result_of, values_of
 from nsqadmin_cli.command_base import change_command, command, flag
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, note, progress
-from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, failed, json_only, table_of
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import plural, shortened
 
 POLL_SECONDS = 0.2
@@ -149,7 +149,7 @@ def cancel(cluster: Cluster) -> Change:
 
 def _shown(cluster: Cluster, answers: Answers[DrainState]) -> Shown:
     rows = [_row(address, answer) for address, answer in answers.items()]
-    return _of_rows(rows, [*cluster.lookupd_errors, *errors_of(answers)])
+    return _of_rows(rows, [*cluster.lookupd_errors, *failures_of(answers)])
 
 
 def _of_rows(rows: Sequence[DrainRow], errors: Sequence[AdminError]) -> Shown:
@@ -160,7 +160,7 @@ def _watch(cluster: Cluster, asked: float, answers: Answers[DrainState]) -> Show
     """Waits for the drains in `answers`, which were `asked` for at that time, and returns how they ended."""
     draining = {at: state for at, state in values_of(answers).items() if state.draining}
     watched = [Watched(Nsqd(address, cluster.http), state, asked) for address, state in draining.items()]
-    errors = [*cluster.lookupd_errors, *errors_of(answers)]
+    errors = [*cluster.lookupd_errors, *failures_of(answers)]
     if not watched:
         raise AdminError("no node is draining", causes=errors)
     try:
@@ -189,7 +189,7 @@ def _watch(cluster: Cluster, asked: float, answers: Answers[DrainState]) -> Show
 
 def _row(address: Address, answer: DrainState | NodeError, end: str = "") -> DrainRow:
     if isinstance(answer, NodeError):
-        return DrainRow(str(address), answer.reason, state=failed(answer.reason))
+        return DrainRow(str(address), answer.reason, state=result_of(answer))
     state = Cell(end, _TONES[end]) if end else Cell("draining", Tone.NOTE) if answer.draining else "not draining"
     left = answer.remaining / 1e9 if answer.draining and not end else None
     holding, held_by = [*map(asdict, answer.holding)], shortened(list(map(str, answer.holding)), _SHOWN)

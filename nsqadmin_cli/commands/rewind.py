@@ -11,7 +11,7 @@ from nsqadmin_cli.api import ModelError, Nsqd
 from nsqadmin_cli.change import Change, Shown
 from nsqadmin_cli.cluster import Cluster, values_of
 from nsqadmin_cli.command_base import change_command, option
-from nsqadmin_cli.snapshot import present, shown_rows
+from nsqadmin_cli.snapshot import ask_holders, shown_rows
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only
 from nsqadmin_cli.units import plural, printable
 
@@ -64,8 +64,8 @@ def rewind(
     messages do not change.
     """
     query = {"topic": topic, "channel": channel, "to": to} | ({"until": until} if until is not None else {})
-    asked = cluster.ask(partial(_rewind, "GET", query))
-    answers = present(cluster, asked, topic, channel, to if until is None else f"{to} or {until}")
+    point = to if until is None else f"{to} or {until}"
+    answers = ask_holders(cluster, partial(_rewind, "GET", query), topic, channel, point)
     plans = values_of(answers)
 
     def messages() -> int:

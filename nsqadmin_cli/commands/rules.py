@@ -12,7 +12,7 @@ from nsqadmin_cli.api import ModelError, Nsqd
 from nsqadmin_cli.change import Change, Shown
 from nsqadmin_cli.cluster import Cluster, values_of
 from nsqadmin_cli.command_base import change_command, option
-from nsqadmin_cli.snapshot import present, shown_rows
+from nsqadmin_cli.snapshot import ask_holders, shown_rows
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only
 
 
@@ -58,7 +58,7 @@ def rules(
     given |= {"idle_timeout": idle_timeout, "idle_policy": idle_policy}
     changes = {name: str(value).lower() for name, value in given.items() if value is not None}
     query = {"topic": topic, "channel": channel}
-    answers = present(cluster, cluster.ask(partial(_ask, "GET", query)), topic, channel)
+    answers = ask_holders(cluster, partial(_ask, "GET", query), topic, channel)
     nodes = [Nsqd(address, cluster.http) for address in values_of(answers)]
 
     def show(dry_run: bool) -> Shown:

@@ -16,7 +16,7 @@ import click
 from gnsqd.shared.directory import list_directory, make_plan
 from gnsqd.shared.disk_format import decode_record
 from nsqadmin_cli import units
-from nsqadmin_cli.cluster import Cluster, by_node, errors_of
+from nsqadmin_cli.cluster import Cluster, by_node, failures_of
 from nsqadmin_cli.command_base import Name, Parsed, argument, command, duration, flag, option
 from nsqadmin_cli.consumer import ClusterConsumer, ConsumerOptions, auth_option, count_option, ephemeral_channel
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Record, read_queue
@@ -203,7 +203,7 @@ def peek(
     else:
         asked = cluster.ask(lambda node: peek_at(node, topic, channel or "", count))
         answers = {str(address): answer for address, answer in asked.items()}
-        errors = [*cluster.lookupd_errors, *errors_of(asked)]
+        errors = [*cluster.lookupd_errors, *failures_of(asked)]
     queues = {address: answer for address, answer in answers.items() if isinstance(answer, PeekedQueue)}
     if not queues:
         if not errors or None in answers.values():

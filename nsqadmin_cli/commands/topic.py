@@ -13,7 +13,7 @@ from nsqadmin_cli.command_base import Name, argument, change_command, command, f
 from nsqadmin_cli.http_client import NodeError, NodeRefused
 from nsqadmin_cli.output import Output, not_found, report
 from nsqadmin_cli.ranges import RangeRow, get_range
-from nsqadmin_cli.snapshot import no_such, present, shown_rows, take_snapshot
+from nsqadmin_cli.snapshot import ask_holders, no_such, shown_rows, take_snapshot
 from nsqadmin_cli.table import Block, Cell, Form, Grid, Line, Tone, as_json, column, described, table_of
 from nsqadmin_cli.units import plural
 
@@ -110,8 +110,8 @@ def range_(
     """A gnsqd with --durability numbers the messages of each topic, in the order in which they were published, and any
     program can read those it has kept as often as it likes. POINT is a number, a time ago (-15m), a time with its zone
     (2026-11-23T14:00:00Z), the id of a message, "first" or "next"."""
-    asked = cluster.ask(partial(get_range, topic=topic, at=at, channel=channel))
-    answers = present(cluster, asked, topic, channel or "", at or "")
+    question = partial(get_range, topic=topic, at=at, channel=channel)
+    answers = ask_holders(cluster, question, topic, channel or "", at or "")
     about = {"topic": topic, "channel": channel, "at": at}
     return change.show(shown_rows(cluster, about, RangeRow, answers, "all"), output)
 

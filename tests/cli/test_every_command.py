@@ -1,5 +1,6 @@
 """What is the same for all commands: wrong usage, unknown names, confirmation, and daemons that lack the command."""
 
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -270,3 +271,21 @@ def test_commands_that_the_real_nsqd_lacks_say_so(peer_binary: Callable[[str], P
             result = gnsqadmin(*words.split(), *at(nsqd))
             assert result.code == 1, words
             assert result.err.splitlines()[0] == f"Error: nsqd at {address(nsqd)}: {reason}"
+
+
+@pytest.mark.peer
+def test_a_node_that_lacks_a_command_is_no_error_beside_one_that_has_it(
+    gnsqd: Daemon, peer_binary: Callable[[str], Path], tmp_path: Path
+) -> None:
+    create(gnsqd, "t", "c")
+    with Daemon([str(peer_binary("nsqd"))], tmp_path / "nsqd") as nsqd:
+        create(nsqd, "other")  # and not t, so that it is not asked about it
+        for words in ("channel rules t c --rate=5 -y", "channel deferred t c", "peek t c", "drain start -n"):
+            beside = gnsqadmin(*words.split(), *at(gnsqd, nsqd))
+            assert (beside.code, beside.err) == (0, ""), words
+            assert ("nsqd cannot drain" in beside.out) is words.startswith("drain")
+        create(nsqd, "t", "c")
+        result = gnsqadmin("channel", "rules", "t", "c", "--rate=6", "-y", *at(gnsqd, nsqd))
+        assert (result.code, result.err) == (0, "")
+        assert re.search(rf"^{address(gnsqd)} .* changed$", result.out, re.MULTILINE)
+        assert re.search(rf"^{address(nsqd)} .* nsqd has no delivery rules: it is not gnsqd", result.out, re.MULTILINE)
