@@ -164,7 +164,7 @@ def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: b
     values: dict[str, Any] = {
         "title": words.capitalize(),
         "words": words,
-        "about": [part for part in (command.help or "").split("\n\n") if part],
+        "about": [" ".join(part.split()) for part in (command.help or "").split("\n\n")],
         "what": " ".join([words, *(given[name] for name in TARGETS if given.get(name))]),
         "action": request.path,
         "fields": fields,

@@ -137,7 +137,7 @@ def test_a_channel_is_rewound(gnsqd: Daemon) -> None:
     assert "Yes," not in plan(app, "channel rewind", **C)
     assert "3 messages will be delivered again to the channel c" in plan(app, "channel rewind", **C, to="first")
     assert "--to: 'yesterday' is not a time ago" in plan(app, "channel rewind", 400, **C, to="yesterday")
-    assert "Channel rewind: done" in confirm(app, "channel rewind", **C, to="first").shown
+    assert "channel rewind: done" in confirm(app, "channel rewind", **C, to="first").shown
     assert gnsqd.channel_stats("t", "c")["depth"] == 3
     assert "ADMIN: 303 POST /change/channel/rewind t c first" in app.log.getvalue()
 
