@@ -98,22 +98,6 @@ _TICK = 0.1  # seconds between two looks at the clock
 _PATIENCE = 2.0  # seconds without any message until those under way are given up
 
 
-@dataclass(frozen=True, slots=True)
-class BenchLoad:
-    """The load: `rate` in messages per second of all publishers together, 0: as fast as possible."""
-
-    topic: str
-    channel: str
-    seconds: float
-    size: int  # bytes of a body
-    batch: int  # messages in one request
-    publishers: int
-    consumers: int  # 0: only publish
-    window: int
-    rate: float = 0.0
-    auth_secret: str = ""
-
-
 @dataclass
 class Measurements:
     """The measurements. `published` counts messages accepted by nodes, `received` those received meanwhile."""
@@ -133,15 +117,27 @@ class Measurements:
         return max(0, self.published - self.received - self.late)
 
 
+@dataclass(eq=False)
 class Load:
-    """Owns the threads and connections of one measurement."""
+    """Owns the threads and connections of one measurement. `rate` is in messages per second of all publishers together,
+    0: as fast as possible."""
 
-    def __init__(self, nodes: Sequence[Nsqd], plan: BenchLoad, *, timeout: float, tls: TLS) -> None:
-        self.report = Measurements()
-        self._nodes = nodes
-        self._plan = plan
-        self._timeout = timeout
-        self._tls = tls
+    nodes: Sequence[Nsqd]
+    topic: str
+    channel: str
+    seconds: float
+    size: int  # bytes of a body
+    batch: int  # messages in one request
+    publishers: int
+    consumers: int  # 0: only publish
+    window: int
+    timeout: float
+    tls: TLS
+    rate: float = 0.0
+    auth_secret: str = ""
+    report: Measurements = field(default_factory=Measurements)
+
+    def __post_init__(self) -> None:
         self._lock = threading.Condition()  # of those below and of the report's publishing side
         self._under_way = 0  # messages
         # What threads do at each node that is not complete. Thread.join is of no use here: Ctrl-C in it may make it
@@ -175,29 +171,27 @@ class Load:
                 self._lock.notify_all()
 
     def _connect(self) -> None:
-        plan = self._plan
-        for node in self._nodes:
-            for channel in ("", plan.channel) if plan.consumers else ("",):
+        for node in self.nodes:
+            for channel in ("", self.channel) if self.consumers else ("",):
                 with self._request(node) as may:
                     if may:
-                        node.act("create", plan.topic, channel)
-        options = ConsumerOptions(plan.channel, max(1, plan.window // max(1, plan.consumers)), 0, plan.auth_secret)
-        for node in islice(cycle(self._nodes), plan.consumers):
+                        node.act("create", self.topic, channel)
+        options = ConsumerOptions(self.channel, max(1, self.window // max(1, self.consumers)), 0, self.auth_secret)
+        for node in islice(cycle(self.nodes), self.consumers):
             with self._request(node) as may:
                 if not may:
                     return
-                subscription = Subscription(node, plan.topic, options, timeout=self._timeout, tls=self._tls)
+                subscription = Subscription(node, self.topic, options, timeout=self.timeout, tls=self.tls)
                 self._subscriptions.append(subscription)
                 self._selector.register(subscription, selectors.EVENT_READ, subscription)
 
     def run(self, show: Callable[[Measurements], None]) -> Measurements:
         """Publish and receive messages; `show` is called some times per second."""
         report = self.report
-        plan = self._plan
         cpu, started = time.process_time(), time.monotonic()
-        for number in range(plan.publishers):
+        for number in range(self.publishers):
             threading.Thread(target=self._publish, args=(number,), daemon=True).start()
-        end = started + plan.seconds
+        end = started + self.seconds
         heard = started
         while (now := time.monotonic()) < end and not report.errors:
             if self._receive(min(_TICK, end - now)):
@@ -221,18 +215,18 @@ class Load:
         """Stop, and delete the topic; returns the errors of nodes where it may be left. All nodes are asked at once, so
         that if one hangs and Ctrl-C ends the wait, the topic is deleted on the others."""
         self._stop()
-        answers = ask_all(self._nodes, self._delete, 2 * self._timeout)
+        answers = ask_all(self.nodes, self._delete, 2 * self.timeout)
         self._selector.close()
-        hangs = timed_out(self._timeout), timed_out(2 * self._timeout)
+        hangs = timed_out(self.timeout), timed_out(2 * self.timeout)
         return [error for error in errors_of(answers) if error.reason in hangs]
 
     def _delete(self, node: Nsqd) -> None:
         with self._lock:  # what is published after the topic was deleted creates it again
-            self._lock.wait_for(lambda: not self._requests[node], self._timeout)
+            self._lock.wait_for(lambda: not self._requests[node], self.timeout)
         for subscription in self._subscriptions:
             if subscription.node is node:
                 subscription.close()
-        node.act("delete", self._plan.topic)
+        node.act("delete", self.topic)
 
     def _stop(self) -> None:
         with self._lock:
@@ -241,34 +235,33 @@ class Load:
 
     def _publish(self, number: int) -> None:
         """Publishes a batch whenever it is due and fits into the window, on a thread for each publisher."""
-        plan = self._plan
-        node = self._nodes[number % len(self._nodes)]
-        padding = bytes(plan.size - SMALLEST)
-        pause = plan.batch * plan.publishers / plan.rate if plan.rate else 0.0
-        due = time.monotonic() + pause * number / plan.publishers
+        node = self.nodes[number % len(self.nodes)]
+        padding = bytes(self.size - SMALLEST)
+        pause = self.batch * self.publishers / self.rate if self.rate else 0.0
+        due = time.monotonic() + pause * number / self.publishers
         while True:
             with self._request(node):
                 with self._lock:
                     while not self._stopped:
                         early = due - time.monotonic()
-                        if early <= 0 and (not plan.consumers or self._under_way + plan.batch <= plan.window):
+                        if early <= 0 and (not self.consumers or self._under_way + self.batch <= self.window):
                             break
                         self._lock.wait(early if early > 0 else None)
                     if self._stopped:
                         return
-                    self._under_way += plan.batch
+                    self._under_way += self.batch
                 sent = time.monotonic_ns()
                 try:
-                    if plan.batch == 1:
-                        node.pub(plan.topic, _STAMP.pack(sent) + padding)
+                    if self.batch == 1:
+                        node.pub(self.topic, _STAMP.pack(sent) + padding)
                     else:
-                        node.mpub(plan.topic, [_STAMP.pack(sent) + padding] * plan.batch)
+                        node.mpub(self.topic, [_STAMP.pack(sent) + padding] * self.batch)
                 except NodeError as error:
                     self.report.errors.append(error)
                     return
                 with self._lock:
                     self.report.publishing.add(time.monotonic_ns() - sent)
-                    self.report.published += plan.batch
+                    self.report.published += self.batch
             due = max(due + pause, time.monotonic() - 1)  # what was missed is caught up with, but not for long
 
     def _receive(self, timeout: float) -> int:
@@ -409,20 +402,20 @@ def bench(
     if durable:
         topic, channel = topic.removesuffix(EPHEMERAL_SUFFIX), "bench"
     window, pace = max(window, batch), rate or 0.0
-    plan = BenchLoad(topic, channel, duration, size, batch, publishers, consumers, window, pace, auth_secret)
-    load = Load(nodes, plan, timeout=cluster.timeout, tls=cluster.http.tls)
+    plan = topic, channel, duration, size, batch, publishers, consumers, window
+    load = Load(nodes, *plan, cluster.timeout, cluster.http.tls, pace, auth_secret)
     try:
         load.connect()
         from nsqadmin_cli.render.progress import countdown  # what it needs loads slowly
 
-        with countdown(f"load for {plan.seconds:g} s", plan.seconds) as show:
+        with countdown(f"load for {duration:g} s", duration) as show:
             measured = load.run(lambda so_far: show(f"{so_far.published:,} published  {so_far.received:,} received"))
     finally:
         left = load.close()
         if durable:  # nsqlookupd keeps such a topic when its last node has deleted it
-            left += errors_of(cluster.ask_lookupds(lambda lookupd: lookupd.act("delete", plan.topic)))
+            left += errors_of(cluster.ask_lookupds(lambda lookupd: lookupd.act("delete", topic)))
         for error in left:
-            note(f"Warning: {error}; the topic {plan.topic} may still exist there")
+            note(f"Warning: {error}; the topic {topic} may still exist there")
     published = Side.of("published", measured.published, measured.publishing, measured.seconds, size)
     delivered = Side.of("delivered", measured.received, measured.delivery, measured.seconds, size)
     document = {"seconds": measured.seconds, "nodes": [str(node) for node in nodes], "topic": topic, "size": size}
@@ -433,24 +426,25 @@ def bench(
     document |= {"own_cpu": measured.cpu / measured.seconds, "publish_latency": published}
     document |= {"delivery_latency": delivered, "histogram": list(measured.delivery.bars()), "errors": measured.errors}
     table = table_of(Side, [published, delivered] if consumers else [published])
-    output.show(document, lambda: list(_blocks(measured, plan, len(nodes), table)), table)
+    output.show(document, lambda: list(_blocks(load, table)), table)
     return report([*cluster.lookupd_errors, *measured.errors])
 
 
-def _blocks(measured: Measurements, plan: BenchLoad, nodes: int, table: Table) -> Iterator[Block]:
-    consumers = plural(plan.consumers, "consumer") if plan.consumers else "no consumer"
-    pace = f"{units.rate(plan.rate)}/s" if plan.rate else "as fast as possible"
-    facts = {"nodes": f"{plural(nodes, 'node')}, {plural(plan.publishers, 'publisher')}, {consumers}"}
-    facts["messages"] = f"{units.size(plan.size)} each, {plan.batch:,} per request, {pace}"
+def _blocks(load: Load, table: Table) -> Iterator[Block]:
+    measured = load.report
+    consumers = plural(load.consumers, "consumer") if load.consumers else "no consumer"
+    pace = f"{units.rate(load.rate)}/s" if load.rate else "as fast as possible"
+    facts = {"nodes": f"{plural(len(load.nodes), 'node')}, {plural(load.publishers, 'publisher')}, {consumers}"}
+    facts["messages"] = f"{units.size(load.size)} each, {load.batch:,} per request, {pace}"
     yield Grid.of(facts | {"measured": f"{measured.seconds:.1f} s"})
     yield table
     if measured.delivery.count:
         yield Line.of("Latency from publishing to receipt", Tone.STRONG)
         yield table_of(Bar, list(measured.delivery.bars()))
     no_label = ("", Tone.PLAIN)
-    if plan.consumers and measured.lost:
+    if load.consumers and measured.lost:
         where = "a node failed"
-        if is_ephemeral(plan.topic):
+        if is_ephemeral(load.topic):
             where = "its --mem-queue-size is smaller than --window, or it failed"
         yield Paragraph(no_label, f"{plural(measured.lost, 'message')} lost: {where}.", Tone.BAD)
     if measured.twice:

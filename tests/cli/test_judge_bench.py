@@ -14,7 +14,7 @@ from cli.nodes import DOWN, Cluster, address, at
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.traffic import DaemonFactory, create, post
 from nsqadmin_cli.api import Nsqd
-from nsqadmin_cli.commands.bench import BenchLoad, Histogram, Load, Measurements
+from nsqadmin_cli.commands.bench import Histogram, Load, Measurements
 from nsqadmin_cli.http_client import TLS, Address
 
 
@@ -159,7 +159,7 @@ def node() -> SlowNode:
 
 @pytest.fixture
 def load(node: SlowNode) -> Load:
-    return Load([node], BenchLoad("t", "c", 600, 8, 2, 1, 0, 2), timeout=DEADLINE, tls=TLS())
+    return Load([node], "t", "c", 600, 8, 2, 1, 0, 2, DEADLINE, TLS())
 
 
 @pytest.mark.parametrize("interrupted", ["while it looks", "while its thread starts"])
