@@ -47,7 +47,7 @@ class ClusterContext:
     token_file: str = ""
 
     def settings(self) -> dict[str, Any]:
-        """The settings that are set, by name: lists, strings, numbers and booleans."""
+        """Returns the settings that are set, by name: lists, strings, numbers and booleans."""
         values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value}
 
@@ -60,7 +60,7 @@ class Contexts:
     contexts: Mapping[str, ClusterContext] = field(default_factory=dict)
 
     def get(self, name: str) -> ClusterContext:
-        """NotFound if no context has that name."""
+        """Raises NotFound if no context has that name."""
         if name not in self.contexts:
             known = ", ".join(sorted(self.contexts)) or "none"
             raise NotFound(f"there is no context {printable(repr(name))} in {config_path()}; there: {known}")
@@ -68,7 +68,7 @@ class Contexts:
 
 
 def config_path() -> Path:
-    """The path of the file, which may not exist."""
+    """Returns the path of the file, which may not exist."""
     if path := os.environ.get("GNSQADMIN_CONFIG"):
         return Path(path)
     base = os.environ.get("XDG_CONFIG_HOME", "")
@@ -77,7 +77,7 @@ def config_path() -> Path:
 
 
 def load_contexts() -> Contexts:
-    """The contexts of the file, none if it does not exist; AdminError."""
+    """Returns the contexts of the file, none if it does not exist; raises AdminError if it is invalid."""
     file = config_path()
     try:
         content = read_config_file(str(file))
@@ -101,7 +101,7 @@ def load_contexts() -> Contexts:
 
 
 def save_contexts(contexts: Contexts) -> None:
-    """Write these contexts to the file; AdminError."""
+    """Writes these contexts to the file; raises AdminError if that fails."""
     lines = [f"current = {json.dumps(contexts.current)}"] if contexts.current else []
     for name, context in sorted(contexts.contexts.items()):
         lines += ["", f"[contexts.{json.dumps(name)}]"]
@@ -164,19 +164,19 @@ class ClusterSettings:
         return merged(merged(*layers), self.options), name
 
     def cluster(self) -> Cluster:
-        """The cluster; AdminError if a saved context does not exist or is invalid."""
+        """Returns the cluster; raises AdminError if a saved context does not exist or is invalid."""
         return make_cluster(*self.resolved())
 
 
 def merged(base: ClusterContext, other: ClusterContext) -> ClusterContext:
-    """`base` with all settings of `other`. Addresses of either kind replace those of both kinds."""
+    """Returns `base` with all settings of `other`. Addresses of either kind replace those of both kinds."""
     if other.nsqd_http_address or other.lookupd_http_address:
         base = replace(base, nsqd_http_address=(), lookupd_http_address=())
     return replace(base, **{name: getattr(other, name) for name in other.settings()})
 
 
 def make_cluster(context: ClusterContext, name: str = "") -> Cluster:
-    """The cluster at the addresses of `context`, whose name is in error messages; AdminError."""
+    """Returns the cluster at the addresses of `context`, whose name is in errors; raises AdminError."""
     try:
         nsqds = [Address.parse(text) for text in context.nsqd_http_address]
         lookupds = [Address.parse(text) for text in context.lookupd_http_address]
@@ -221,11 +221,11 @@ class Commands:
                 self._how.append(f"{flag}={value}")
 
     def on_all(self, words: str, *names: str) -> str:
-        """`gnsqadmin {words} {names}` on the nodes that were examined."""
+        """Returns `gnsqadmin {words} {names}` for the nodes that were examined."""
         return self._line(words, names, [*self._where, *self._how])
 
     def on(self, node: Address, words: str, *names: str) -> str:
-        """The same on one node."""
+        """Returns the same for one node."""
         return self._line(words, names, [f"--nsqd-http-address={node}", *self._how])
 
     def _line(self, words: str, names: Sequence[str], flags: list[str]) -> str:

@@ -77,7 +77,7 @@ class Publisher:
             yield from self._send(topic, batch, defer_ms)
 
     def _send(self, topic: str, batch: list[bytes], defer_ms: int) -> Iterator[int]:
-        """As `publish`, for the messages of one request."""
+        """Does what `publish` does, for the messages of one request."""
         try:
             self._send_somewhere(topic, batch, defer_ms)
         except NodeRefused as error:

@@ -148,7 +148,7 @@ class Load:
         self._selector = selectors.DefaultSelector()
 
     def connect(self) -> None:
-        """Create the topic and its channel on all nodes, with at least one consumer on each; NodeError."""
+        """Creates the topic and its channel on all nodes, and at least one consumer on each; raises NodeError."""
         # On another thread, because Ctrl-C interrupts this one. A node might handle a request that was given up after
         # it has deleted the topic, and create it again.
         connected: Future[None] = Future()
@@ -186,7 +186,7 @@ class Load:
                 self._selector.register(subscription, selectors.EVENT_READ, subscription)
 
     def run(self, show: Callable[[Measurements], None]) -> Measurements:
-        """Publish and receive messages; `show` is called some times per second."""
+        """Publishes and receives messages; `show` is called some times per second."""
         report = self.report
         cpu, started = time.process_time(), time.monotonic()
         for number in range(self.publishers):
@@ -212,8 +212,8 @@ class Load:
         return report
 
     def close(self) -> list[NodeError]:
-        """Stop, and delete the topic; returns the errors of nodes where it may be left. All nodes are asked at once, so
-        that if one hangs and Ctrl-C ends the wait, the topic is deleted on the others."""
+        """Stops, and deletes the topic; returns the errors of nodes where it may be left. All nodes are asked together,
+        so that if one hangs and Ctrl-C ends the wait, the topic is deleted on the others."""
         self._stop()
         answers = ask_all(self.nodes, self._delete, 2 * self.timeout)
         self._selector.close()

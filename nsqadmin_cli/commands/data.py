@@ -51,7 +51,7 @@ which_option: Any = Combined(Which, {name: _which_option(help) for name, help in
 
 
 def select(data_dir: DataDirectory, which: tuple[str, str] = ("", "")) -> list[StoredQueue]:
-    """The queues that the options select; NotFound without any."""
+    """Returns the queues that the options select; raises NotFound if there are none."""
     topic, channel = which
     queues = data_dir.select(topic, channel)
     if not queues and not (data_dir.select_journals(topic) and not channel) and (topic or channel):
@@ -67,7 +67,7 @@ def reading(description: str, size: int, *, quiet: bool = False) -> AbstractCont
 
 
 def head(data_dir: DataDirectory, running: bool) -> list[Block]:
-    """The directory, the process that uses it, and errors in nsqd.dat."""
+    """Returns the directory, the process that uses it, and errors in nsqd.dat."""
     facts = {"directory": Cell(data_dir.path, Tone.STRONG)}
     if running:
         facts["in use by"] = Cell(describe_holder(data_dir.path), Tone.NODE)
@@ -160,7 +160,7 @@ def verify(
 def check(
     data_dir: DataDirectory, queues: list[StoredQueue], *, running: bool, max_msg_size: int
 ) -> tuple[list[QueueReport], list[Finding]]:
-    """Read these queues; findings are sorted by severity."""
+    """Reads these queues; findings are sorted by severity."""
     size = sum(queue.size + sum(queue.bad.values()) for queue in queues)
     with reading("reading", size) as advance:
         checker = Checker(data_dir, running, max_msg_size, advance)

@@ -98,14 +98,14 @@ def doctor(
 
 
 def findings_of(examination: Examination, here: Sequence[Finding] = ()) -> list[Finding]:
-    """All findings, also those `here`, the worst first."""
+    """Returns all findings, also those `here`, the worst first."""
     order = list(Severity)
     findings = [*examine_nodes(examination), *here, *examine_queues(examination)]
     return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
 def label_of(severity: Severity) -> tuple[str, Tone]:
-    """What a finding of this severity begins with."""
+    """Returns what a finding of this severity begins with."""
     return severity.value.upper().ljust(_MARGIN), _TONES[severity]
 
 
@@ -114,7 +114,7 @@ def _counts(findings: list[Finding]) -> dict[str, int]:
 
 
 def _blocks(findings: list[Finding], of_a_kind: int | None) -> Iterator[Block]:
-    """The findings, limited for each kind and severity, and the number left out."""
+    """Yields the findings, limited for each kind and severity, and the number left out."""
     blank = (" " * _MARGIN, Tone.PLAIN)
     for (severity, code), alike in grouped(((finding.severity, finding.code), finding) for finding in findings).items():
         shown = alike[:of_a_kind]

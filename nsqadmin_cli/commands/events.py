@@ -34,7 +34,7 @@ class Event:
     detail: str = column("detail", null=True, keep=ALWAYS, help="the consumer, or the reason")
 
     def line(self) -> Line:
-        """As readable text: 13:45:07  connected  orders/billing  a.example:4151  worker-1 (10.0.0.7:51234)."""
+        """Returns 13:45:07  connected  orders/billing  a.example:4151  worker-1 (10.0.0.7:51234)."""
         place = "/".join(filter(None, (self.topic, self.channel)))
         tone = _TONES.get(self.event, Tone.GOOD)
         parts = [(units.clock(self.time), Tone.FAINT), (self.event.ljust(12), tone), (place, Tone.STRONG)]

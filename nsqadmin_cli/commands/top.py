@@ -435,7 +435,7 @@ class TopView:
 
 
 def _fitted(items: Sequence[tuple[str, Tone]], width: int) -> Line:
-    """The items, without the last ones if these are not on `width` columns as a whole."""
+    """Returns the items, without the last ones if these are not on `width` columns as a whole."""
     ends = accumulate(len(text) for text, _ in items)
     return Line(tuple(item for item, end in zip(items, ends, strict=True) if end <= width))
 
@@ -462,7 +462,7 @@ _CHANNEL_COLUMNS = (
 
 
 def _name_of(row: object) -> object:
-    """What a row stays the same by, in two displays."""
+    """Returns what a row stays the same by, in two displays."""
     if isinstance(row, TopRow):
         return row.topic, row.channel
     assert isinstance(row, list)

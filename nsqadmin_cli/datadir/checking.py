@@ -53,7 +53,7 @@ class Finding:
 
 
 def finding_blocks(findings: list[Finding]) -> Iterator[Block]:
-    """Each finding with its position, meaning and the command that repairs it."""
+    """Yields each finding with its position, meaning and the command that repairs it."""
     for finding in findings:
         tone = Tone.BAD if finding.is_damage else Tone.NOTE
         place = finding.file or finding.queue

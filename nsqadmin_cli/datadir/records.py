@@ -73,7 +73,7 @@ class DataFile(AbstractContextManager["DataFile"]):
         os.close(self._descriptor)
 
     def read(self, start: int = 0) -> Iterator[Record | Gap]:
-        """Everything from `start` on, in order, without gaps; OSError."""
+        """Yields everything from `start` on, in order, without gaps; raises OSError."""
         position = self._reported = min(start, self.size)
         while position < self.size:
             field = self._at(position, LENGTH.size)
@@ -94,7 +94,7 @@ class DataFile(AbstractContextManager["DataFile"]):
         self._report(self.size)
 
     def _pass(self, position: int, length: int) -> Iterator[Record | Gap]:
-        """The content at `position`, where nsqd finds damage, up to the next message or the end."""
+        """Yields the content at `position`, where nsqd finds damage, up to the next message or the end."""
         end = position + LENGTH.size + length
         is_delivered = length > self._max_size and is_followed(partial(os.pread, self._descriptor), end, self.size)
         if is_delivered or (length > self._max_size and self._is_record(position)):
@@ -120,7 +120,7 @@ class DataFile(AbstractContextManager["DataFile"]):
         yield Gap(position, following, reason)
 
     def _find(self, position: int, limit: int | None = None) -> int:
-        """The position of the next record from `position` to `limit`; the size of the file if there is none."""
+        """Returns the position of the next record between these; the size of the file if there is none."""
         limit = self.size if limit is None else limit
         while position < limit:
             chunk = self._at(position, min(_CHUNK, limit - position + _HEAD))
@@ -133,7 +133,7 @@ class DataFile(AbstractContextManager["DataFile"]):
         return self.size
 
     def _is_record(self, position: int) -> bool:
-        """Whether a whole message of any size is there, followed by something valid or a torn message."""
+        """Returns whether a whole message of any size is there, followed by something valid or a torn message."""
         head = self._peek(position)
         if len(head) < _HEAD or not _HEAD_PATTERN.match(head):
             return False
@@ -144,7 +144,7 @@ class DataFile(AbstractContextManager["DataFile"]):
         return self.size - end < _HEAD or self._leads_on(end)
 
     def _leads_on(self, position: int) -> bool:
-        """Whether the file ends at `position`, or a message begins."""
+        """Returns whether the file ends at `position`, or a message begins."""
         head = self._peek(position)
         if len(head) < _HEAD:
             return position == self.size
@@ -158,7 +158,7 @@ class DataFile(AbstractContextManager["DataFile"]):
         return os.pread(self._descriptor, _HEAD, position)
 
     def _at(self, position: int, count: int) -> bytes:
-        """Up to `count` bytes at `position`, fewer at the end of the file."""
+        """Returns up to `count` bytes at `position`, fewer at the end of the file."""
         offset = position - self._start
         if offset < 0 or offset + count > len(self._buffer):
             self._report(position)

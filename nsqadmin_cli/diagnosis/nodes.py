@@ -28,7 +28,7 @@ _SKEW = 2.0  # seconds between clocks that are too many
 
 
 def examine_nodes(examination: Examination) -> Iterator[Finding]:
-    """All problems of nodes and nsqlookupds."""
+    """Yields all problems of nodes and nsqlookupds."""
     for error in examination.discovery:
         if isinstance(error, NodeError):
             remedy = Remedy("Set --broadcast-address of that node to a host name or an IP address.")
@@ -120,13 +120,13 @@ def _ahead(span: tuple[float, float]) -> str:
 
 
 def _listing_nodes(examination: Examination) -> dict[Address, set[Address]]:
-    """The nodes that each nsqlookupd lists."""
+    """Returns the nodes that each nsqlookupd lists."""
     listed = values_of(examination.listed)
     return {lookupd: {address for address, _ in located(producers)} for lookupd, producers in listed.items()}
 
 
 def unregistered(examination: Examination) -> dict[Address, list[Address]]:
-    """The nodes that an nsqlookupd does not list, each with these nsqlookupds."""
+    """Returns the nodes that an nsqlookupd does not list, each with these nsqlookupds."""
     listing = _listing_nodes(examination)
     everywhere = set().union(*listing.values())
     # A node with a listed port may have been given by another name than its broadcast-address.
@@ -150,7 +150,7 @@ def _registrations(examination: Examination, unregistered: dict[Address, list[Ad
 
 
 def _registration(examination: Examination, address: Address, missing: list[Address]) -> Remedy:
-    """How to register a node: with the nsqlookupds of other nodes, and those whose TCP port is the default one."""
+    """Returns how to register a node: at the nsqlookupds of others, and those whose TCP port is the default."""
     lists = {node: _texts(options.get(LOOKUPDS)) for node, options in values_of(examination.options).items()}
     if address not in lists:
         return Remedy("Check that its --lookupd-tcp-address includes that nsqlookupd.")
@@ -229,7 +229,7 @@ _LOW, _VERY_LOW = 0.10, 0.03  # of the disk
 
 
 def examine_directory(path: str) -> Iterator[Finding]:
-    """All problems of a data directory; AdminError if it cannot be read, or is not a data directory."""
+    """Yields all problems of a data directory; raises AdminError if it cannot be read, or is none."""
     directory = list_directory(path)
     queues = directory.queues.values()
     yield from _disk(path)
@@ -276,7 +276,7 @@ def _disk(path: str) -> Iterator[Finding]:
 
 
 def _no_metadata(directory: DataDirectory, unread: list[StoredQueue]) -> Iterator[Finding]:
-    """nsqd.dat does not exist, or cannot be read."""
+    """Yields what follows if nsqd.dat does not exist, or cannot be read."""
     file = os.path.join(directory.path, METADATA)
     names = some_of(sorted(queue.name for queue in unread))
     queues = f"{plural(len(unread), 'queue')} with messages: {names}" if unread else "no messages on disk"

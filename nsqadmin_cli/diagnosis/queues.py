@@ -30,7 +30,7 @@ Connections = Mapping[Connection, ClientStats]  # of a node
 
 
 def examine_queues(examination: Examination) -> Iterator[Finding]:
-    """All problems of topics and channels, topic by topic."""
+    """Yields all problems of topics and channels, topic by topic."""
     before = {address: node.connections() for address, node in examination.before.nodes.items()}
     unserved: dict[Address, list[tuple[str, int]]] = {}  # nodes with messages of channels whose consumers are elsewhere
     lookupds = len(values_of(examination.listed))
@@ -126,7 +126,7 @@ def _dropped(examination: Examination, topic: str, channel: str = "") -> Iterato
 
 
 def _dead_letters(examination: Examination, topic: TopicStats) -> Iterator[Finding]:
-    """A topic of dead letters without consumers, as one finding with its channels."""
+    """Yields a topic of dead letters without consumers, as one finding with its channels."""
     name, commands = topic.topic_name, examination.commands
     if held := max([topic.depth, *map(backlog, topic.channels)]):
         text = f"topic {name} has {plural(held, 'dead letter')}: messages that reached max-attempts"
@@ -397,7 +397,7 @@ def _by_depth(examination: Examination, depth: int) -> Severity:
 
 
 def _some(which: list[Address], shares: Mapping[Address, object]) -> str:
-    """The nodes, unless it is all."""
+    """Returns the nodes, unless it is all."""
     return "" if len(which) == len(shares) else f" on {some_of(list(map(str, which)))}"
 
 

@@ -32,7 +32,7 @@ class Fit(NamedTuple):
 
 
 def fits(columns: Sequence[Column]) -> Iterator[Fit]:
-    """All layouts, from wide to narrow."""
+    """Yields all layouts, from wide to narrow."""
     shown = list(range(len(columns)))
     yield Fit(shown, False, False, 3, 32)
     yield Fit(shown, True, False, 3, 32)
@@ -45,7 +45,7 @@ def fits(columns: Sequence[Column]) -> Iterator[Fit]:
 
 
 def lay_out(table: Table, width: int, *, least: int = 0, cut: bool = False) -> Iterator[Parts]:
-    """The lines of `table` on `width` columns; all columns but the first have `least` columns or more. With `cut`, long
+    """Yields the lines of `table` on `width` columns; all but the first have `least` columns or more. With `cut`, long
     texts in the first column are truncated instead of folded."""
     columns = table.columns
     rows = [*table.rows, table.total] if table.total is not None else table.rows
@@ -123,7 +123,7 @@ def _width(text: str) -> int:
 
 
 def _line(cells: Sequence[tuple[str, Tone]], widths: Sequence[int], right: Sequence[bool], gap: str) -> Parts:
-    """One line of padded cells, with nothing behind the last text."""
+    """Returns one line of padded cells, with nothing behind the last text."""
     parts: Parts = []
     last = max((index for index, (text, _) in enumerate(cells) if text), default=0)
     for index in range(last + 1):
@@ -138,6 +138,6 @@ def _line(cells: Sequence[tuple[str, Tone]], widths: Sequence[int], right: Seque
 
 
 def _folded(name: str, room: int) -> list[str]:
-    """A name in lines of at most `room` columns; its "(paused)" gets its own line."""
+    """Returns a name in lines of at most `room` columns; its "(paused)" gets its own line."""
     text, note, rest = name.partition(" (")
     return [*chop_cells(text, room), *([f"   {note}{rest}"] if note else [])]

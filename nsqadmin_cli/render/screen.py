@@ -46,7 +46,7 @@ class Screen:
         return os.get_terminal_size(sys.stdout.fileno())
 
     def run(self, command: str) -> None:
-        """Run a command line of gnsqadmin on the ordinary screen, then wait for Enter."""
+        """Runs a command line of gnsqadmin on the ordinary screen, then waits for Enter."""
         self._give_back()
         interrupt = signal.signal(signal.SIGINT, lambda *args: None)  # is for the program
         try:
@@ -59,7 +59,7 @@ class Screen:
             self._take()
 
     def draw(self, lines: Iterable[Parts]) -> None:
-        """Show these lines and nothing else, truncated to fit. The last column stays empty."""
+        """Shows these lines and nothing else, truncated to fit. The last column stays empty."""
         _, height = self.size()
         drawn = [self._page.painted(parts) for parts in lines][:height]
         # Line by line over what was there, and only then clearing the rest, does not flicker.
@@ -70,7 +70,7 @@ class Screen:
         self._page.flush()
 
     def key(self, timeout: float) -> str:
-        """The next key, a character or one of the names above; empty after `timeout` seconds and when woken up."""
+        """Returns the next key, a character or a name from above; empty after `timeout` seconds and when woken up."""
         if self._typed:
             return self._typed.popleft()
         readable, _, _ = select.select([self._fd, self._wakeup], [], [], max(0.0, timeout))
@@ -112,7 +112,7 @@ class Screen:
         raise SystemExit(128 + number)
 
     def _suspend(self, number: int, frame: FrameType | None) -> None:
-        """Ctrl-Z: restores the terminal for the shell, and redraws after `fg`."""
+        """Restores the terminal for the shell at Ctrl-Z, and redraws after `fg`."""
         self._give_back()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
