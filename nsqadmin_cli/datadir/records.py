@@ -73,34 +73,36 @@ class DataFile(AbstractContextManager["DataFile"]):
         os.close(self._descriptor)
 
     def read(self, start: int = 0) -> Iterator[Record | Gap]:
-        """Yields everything from `start` on, in order, without gaps; raises OSError."""
+        """Yields everything from `start` on, in order, without gaps; raises OSError, except for a bad disk."""
         position = self._reported = min(start, self.size)
         while position < self.size:
-            field = self._at(position, LENGTH.size)
-            length: int = LENGTH.unpack(field)[0] if len(field) == LENGTH.size else -1
-            end = position + LENGTH.size + length
-            if MIN_RECORD_SIZE <= length <= self._max_size and end <= self.size:
-                payload = self._at(position + LENGTH.size, length)
-                # If nothing valid follows where the length indicates, the length may be damaged.
-                if len(payload) == length and (
-                    self._leads_on(end) or (_ID.match(payload, 10) and self._find(position + 1, end) >= end)
-                ):
-                    yield Record(position, end, payload)
-                    position = end
-                    continue
-            for item in self._pass(position, length):
-                yield item
-                position = item.end
+            try:
+                item = self._item(position)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                item = Gap(position, self.size, "a read error of the disk")
+            yield item
+            position = item.end
         self._report(self.size)
 
-    def _pass(self, position: int, length: int) -> Iterator[Record | Gap]:
-        """Yields the content at `position`, where nsqd finds damage, up to the next message or the end."""
+    def _item(self, position: int) -> Record | Gap:
+        """Returns the message at `position`, or, where nsqd finds damage, what there is up to the next message or the
+        end."""
+        field = self._at(position, LENGTH.size)
+        length: int = LENGTH.unpack(field)[0] if len(field) == LENGTH.size else -1
         end = position + LENGTH.size + length
+        if MIN_RECORD_SIZE <= length <= self._max_size and end <= self.size:
+            payload = self._at(position + LENGTH.size, length)
+            # If nothing valid follows where the length indicates, the length may be damaged.
+            if len(payload) == length and (
+                self._leads_on(end) or (_ID.match(payload, 10) and self._find(position + 1, end) >= end)
+            ):
+                return Record(position, end, payload)
         is_delivered = length > self._max_size and is_followed(partial(os.pread, self._descriptor), end, self.size)
         if is_delivered or (length > self._max_size and self._is_record(position)):
             flaw = f"a message of {length - MIN_RECORD_SIZE:,} bytes, more than --max-msg-size"
-            yield Record(position, end, self._at(position + LENGTH.size, length), flaw, too_large=is_delivered)
-            return
+            return Record(position, end, self._at(position + LENGTH.size, length), flaw, too_large=is_delivered)
         rest = self.size - position
         if length < MIN_RECORD_SIZE or length > self._largest:
             reason = f"a length of {length} bytes" if rest >= LENGTH.size else "a truncated message"
@@ -115,9 +117,8 @@ class DataFile(AbstractContextManager["DataFile"]):
         if is_length_damaged and following < self.size and MIN_RECORD_SIZE <= size <= self._largest:
             payload = self._at(position + LENGTH.size, size)
             if _MESSAGE_PATTERN.match(payload) and not _HEAD_PATTERN.search(payload, 1):
-                yield Record(position, following, payload, reason)
-                return
-        yield Gap(position, following, reason)
+                return Record(position, following, payload, reason)
+        return Gap(position, following, reason)
 
     def _find(self, position: int, limit: int | None = None) -> int:
         """Returns the position of the next record between these; the size of the file if there is none."""
@@ -215,17 +216,9 @@ def read_queue(
 def read_data_file(path: str, start: int, max_msg_size: int, advance: Advance | None = None) -> Iterator[Record | Gap]:
     """Yields the content of a file from `start` on; nothing if there is none. Raises AdminError if it cannot be read,
     except for a bad disk."""
-    position = start
     try:
         with DataFile(path, max_msg_size, advance) as file:
-            try:
-                for item in file.read(start):
-                    yield item
-                    position = item.end
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-                yield Gap(position, file.size, "a read error of the disk")
+            yield from file.read(start)
     except FileNotFoundError:
         return
     except OSError as error:
