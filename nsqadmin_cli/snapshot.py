@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, make_dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import groupby
@@ -217,21 +217,28 @@ def by_key(node: NodeStats | NodeError) -> dict[Key, TopicStats | ChannelStats]:
     return rows | {(topic, channel.channel_name): channel for topic, channel in node.channels()}
 
 
+KNOWN_SECONDS = 3600.0  # for which a node that does not answer is still known to have what it had
+
+
 @dataclass
 class ClusterSnapshot:
-    """One snapshot. `clock` is in unix seconds, `moment` monotonic; there are flows if there was a snapshot before."""
+    """One snapshot. `clock` is in unix seconds, `moment` monotonic; there are flows if there was a snapshot before.
+    `known` are earlier answers of nodes that may have failed now."""
 
     answers: Answers[NodeStats]
     lookupd_errors: list[NodeError]
     before: InitVar["ClusterSnapshot | None"] = None
+    known: InitVar[Mapping[Address, NodeStats] | None] = None
     clock: float = field(default_factory=time.time)
     moment: float = field(default_factory=time.monotonic)
 
-    def __post_init__(self, before: "ClusterSnapshot | None") -> None:
+    def __post_init__(self, before: "ClusterSnapshot | None", known: Mapping[Address, NodeStats] | None) -> None:
         self.latest: dict[Address, NodeStats]  # also of nodes that failed now
-        known = before.latest if before else {}
-        self.flows = flows_between(known, self.nodes) if before else None
-        self.latest = {address: node for address, node in known.items() if address in self.answers} | self.nodes
+        last = before.latest if before else {}
+        self.flows = flows_between(last, self.nodes) if before else None
+        # A node that is no longer listed is not waited for; one that an nsqlookupd listed that failed now may be there.
+        latest = {**last, **(known or {})}
+        self.latest = {at: latest[at] for at in latest if at in self.answers or self.lookupd_errors} | self.nodes
 
     @cached_property
     def nodes(self) -> dict[Address, NodeStats]:
@@ -241,6 +248,25 @@ class ClusterSnapshot:
     @cached_property
     def totals(self) -> Totals:
         return Totals.over(self.nodes.values())
+
+    @cached_property
+    def last_known(self) -> "ClusterSnapshot":
+        """The last answers, of the hour before, of the nodes that did not answer now."""
+        since = self.moment - KNOWN_SECONDS
+        missing = {at: node for at, node in self.latest.items() if at not in self.nodes and node.moment > since}
+        return ClusterSnapshot({**missing}, [])
+
+    @cached_property
+    def partial_keys(self) -> set[Key]:
+        """The cluster, topics and channels whose sums lack a node that had them; the cluster is `("", "")`."""
+        missing = self.last_known.nodes.values()
+        return set().union(*(by_key(node) for node in missing), [("", "")] if missing else [])
+
+    def places(self, topic: str = "", channel: str = "") -> Collection[Address]:
+        """The nodes that answered, or those of them that have the topic or channel."""
+        if channel:
+            return self.channel_shares.get((topic, channel), {})
+        return self.topic_shares.get(topic, {}) if topic else self.nodes
 
     @cached_property
     def topic_shares(self) -> dict[str, dict[Address, TopicStats]]:

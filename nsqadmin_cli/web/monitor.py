@@ -163,7 +163,8 @@ class Monitor:
                 answers = self._ask(nodes)
                 now = time.monotonic()
                 before = [earlier for earlier in self._snapshots if _LEAST <= now - earlier.moment <= _MOST]
-                snapshot = ClusterSnapshot(answers, errors, before[-1] if before else None)
+                known = self._snapshots[-1].latest if self._snapshots else None
+                snapshot = ClusterSnapshot(answers, errors, before[-1] if before else None, known)
                 while self._snapshots and now - self._snapshots[0].moment > _MOST:
                     self._snapshots.popleft()
                 self._snapshots.append(snapshot)
