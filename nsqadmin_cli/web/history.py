@@ -1,7 +1,9 @@
 """The last hour of the cluster, of each topic and of each channel: depth, and messages per second in and finished.
 
-The hour is divided into steps. A step holds the last depth and the mean rates of the snapshots in it, as floats of 4
-bytes: 2.9 kB for each topic or channel.
+Time is divided into steps, of 5 s for the last 15 minutes and of 15 s for the last hour. A step has the last depth and
+the mean rates of its snapshots, as floats of 4 bytes: 5.7 kB for each topic or channel.
+
+A sum over only some of its nodes is no value: it would look as if messages had been consumed.
 """
 
 import math
@@ -10,63 +12,80 @@ from typing import NamedTuple
 
 from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, through
 
-STEP = 15.0  # seconds
-STEPS = 240  # an hour
+_RESOLUTIONS = ((5.0, 180), (15.0, 240))  # seconds of a step, and steps that are kept; the finest first
 _MOST = 5000  # topics and channels
-_NONE = array("f", [math.nan])
+_GONE = 60.0  # seconds; an nsqlookupd that was restarted lists a node again within this time
+_ADJACENT = 15.0  # seconds; while nobody looks, there is a snapshot every 10 s
+_UNKNOWN = array("f", [math.nan] * 3)  # depth, in/s and finished/s
 
 
-class Hour(NamedTuple):
-    """One value for each step, the latest last; NaN for steps without a snapshot."""
+class Window(NamedTuple):
+    """One value for each step, the latest last; NaN where it is unknown."""
 
+    seconds: float  # of a step
+    steps: range  # their numbers
     depth: list[float]
     ingress: list[float]
     egress: list[float]
 
 
-class _Series:
-    """Rings of values, indexed by the number of the step."""
+class _Ring:
+    """The values of the latest steps, those of step n at 3 * (n % steps)."""
 
-    __slots__ = ("depths", "egresses", "ingresses", "last", "rates")
+    __slots__ = ("first", "last", "rates", "seconds", "steps", "values")
 
-    def __init__(self) -> None:
-        self.depths, self.ingresses, self.egresses = (_NONE * STEPS for _ in range(3))
-        self.last = -1  # the latest step
-        self.rates = 0  # of which the mean rates of this step are
+    def __init__(self, seconds: float, steps: int, moment: float) -> None:
+        self.seconds, self.steps = seconds, steps
+        self.values = _UNKNOWN * steps
+        self.first = int(moment // seconds)  # the first step ever
+        self.last = self.first - 1  # the latest one
+        self.rates = 0  # of which the mean rates of the latest step are
 
-    def add(self, step: int, depth: int, flow: Flow | None) -> None:
-        self.forget(step)
-        at = step % STEPS
-        self.depths[at] = depth
+    def add(self, moment: float, value: tuple[int, Flow | None] | None) -> None:
+        """Adds depth and rates, or None if they are unknown. Steps without a snapshot have the values of the next one
+        if it was taken soon, and are unknown otherwise."""
+        step, before = int(moment // self.seconds), self.last
+        for new in range(max(before + 1, step - self.steps + 1), step + 1):
+            self._set(new, _UNKNOWN)
+        if step > before:
+            self.last, self.rates = step, 0
+        if value is None:
+            return
+        (depth, flow), at = value, 3 * (step % self.steps)
+        values = self.values[at : at + 3]
+        values[0] = depth
         if flow is not None:
             self.rates += 1
-            for values, rate in ((self.ingresses, flow.ingress), (self.egresses, flow.egress)):
-                values[at] = rate if self.rates == 1 else values[at] + (rate - values[at]) / self.rates
+            for index, rate in ((1, flow.ingress), (2, flow.egress)):
+                values[index] = rate if self.rates == 1 else values[index] + (rate - values[index]) / self.rates
+        is_soon = self.first <= before < step and (step - before) * self.seconds <= _ADJACENT
+        for known in range(before + 1 if is_soon else step, step + 1):
+            self._set(known, values)
 
-    def forget(self, step: int) -> None:
-        """Makes `step` the latest one: clears it, and the steps before it that had no snapshot."""
-        if step == self.last:
-            return
-        for skipped in range(max(self.last + 1, step - STEPS + 1), step + 1):
-            for values in (self.depths, self.ingresses, self.egresses):
-                values[skipped % STEPS] = math.nan
-        self.last, self.rates = step, 0
+    def _set(self, step: int, values: "array[float]") -> None:
+        at = 3 * (step % self.steps)
+        self.values[at : at + 3] = values
+
+    def figure(self, offset: int, steps: range) -> list[float]:
+        """The depths, rates in or rates finished, by their offset, of these steps."""
+        kept = range(self.last - self.steps + 1, self.last + 1)
+        return [self.values[3 * (step % self.steps) + offset] if step in kept else math.nan for step in steps]
 
 
 class History:
     """Owns the values of all topics and channels, by their keys; `("", "")` is the cluster. The depth of the cluster
-    and of a topic is that of topics and channels together, on the nodes that answered."""
+    and of a topic is that of topics and channels together."""
 
     def __init__(self) -> None:
-        self._series: dict[Key, _Series] = {}
+        self._series: dict[Key, list[_Ring]] = {}
 
     def add(self, snapshot: ClusterSnapshot) -> None:
-        """Adds a snapshot with an answer, and forgets topics and channels that it does not have."""
-        if not snapshot.nodes:
-            return
-        step, flows = _step_of(snapshot.moment), snapshot.flows or {}
-        whole = None if snapshot.flows is None else through(flows)
-        values: dict[Key, tuple[int, Flow | None]] = {("", ""): (snapshot.totals.depth, whole)}
+        """Adds a snapshot. A topic or channel is forgotten a minute after all nodes that had it answered without it, or
+        were no longer listed; a node that does not answer is waited for as long as the snapshot knows what it had."""
+        flows = snapshot.flows or {}
+        values: dict[Key, tuple[int, Flow | None] | None] = {}
+        if snapshot.nodes:
+            values["", ""] = snapshot.totals.depth, None if snapshot.flows is None else through(flows)
         for topic in snapshot.totals.topics:
             name, depth = topic.topic_name, topic.depth
             for channel in topic.channels:
@@ -74,30 +93,31 @@ class History:
                 values[key] = channel.depth, flows.get(key)
                 depth += channel.depth
             values[name, ""] = depth, snapshot.topic_flows.get(name)
-        self._series = {key: series for key, series in self._series.items() if key in values}
-        for key, (depth, flow) in values.items():
-            series = self._series.get(key)
-            if series is None:
-                if len(self._series) >= _MOST:
-                    continue
-                series = self._series[key] = _Series()
-            series.add(step, depth, flow)
+        values |= dict.fromkeys(snapshot.partial_keys)
+        gone = (snapshot.moment - _GONE) // _RESOLUTIONS[-1][0]
+        self._series = {key: kept for key, kept in self._series.items() if key in values or kept[-1].last > gone}
+        for key, value in values.items():
+            if value is not None and key not in self._series and len(self._series) < _MOST:
+                self._series[key] = [_Ring(*resolution, snapshot.moment) for resolution in _RESOLUTIONS]
+            for ring in self._series.get(key, ()):
+                ring.add(snapshot.moment, value)
 
-    def hour(self, moment: float, topic: str = "", channel: str = "") -> Hour | None:
-        """The hour before `moment`, by time.monotonic(), of the cluster, a topic or a channel; None if it is new."""
-        series = self._series.get((topic, channel))
-        if series is None:
+    def window(self, moment: float, seconds: float, topic: str = "", channel: str = "") -> Window | None:
+        """The last `seconds` before `moment`, by time.monotonic(), or less if values begin later, of the cluster, a
+        topic or a channel; in the finest steps that reach so far back. None if there is no value."""
+        rings = self._series.get((topic, channel))
+        if rings is None:
             return None
-        latest = max(series.last, _step_of(moment))
-        oldest_kept = series.last - STEPS + 1
-        steps = range(latest - STEPS + 1, latest + 1)
-        return Hour(
-            *(
-                [values[step % STEPS] if oldest_kept <= step <= series.last else math.nan for step in steps]
-                for values in (series.depths, series.ingresses, series.egresses)
-            )
-        )
+        span = min(seconds, moment - rings[0].first * rings[0].seconds)
+        ring = next((ring for ring in rings if ring.seconds * ring.steps >= span), rings[-1])
+        last = int(moment // ring.seconds)
+        steps = range(max(last - int(seconds // ring.seconds) + 1, ring.first), last + 1)
+        depths = ring.figure(0, steps)
+        known = next((index for index, depth in enumerate(depths) if not math.isnan(depth)), 0)
+        rates = (ring.figure(offset, steps[known:]) for offset in (1, 2))
+        return Window(ring.seconds, steps[known:], depths[known:], *rates)
 
-
-def _step_of(moment: float) -> int:
-    return int(moment // STEP)
+    def depths(self, window: Window, topic: str, channel: str = "") -> list[float]:
+        """The depths of a topic or channel at the times of `window`."""
+        rings = self._series.get((topic, channel), ())
+        return next((ring.figure(0, window.steps) for ring in rings if ring.seconds == window.seconds), [])

@@ -3,16 +3,18 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from math import isnan
+from math import floor, isnan, log10, nan
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 from nsqadmin_cli import units
 from nsqadmin_cli.table import ALWAYS, AT_LEFT, Column, Form, Grid, Row, Table, Tone, as_json, shown
 from nsqadmin_cli.units import printable
-from nsqadmin_cli.web.history import Hour
+from nsqadmin_cli.web.history import Window
 
 PAGE_ROWS = 100  # of one table on one page
+AT_LEAST = "at least"
+RANGES = {"5m": (300.0, "5 min"), "15m": (900.0, "15 min"), "1h": (3600.0, "hour")}  # of charts
 
 # The address that a cell leads to, by the key of its column and the values of its row; "" for none.
 Link = Callable[[str, dict[str, object]], str]
@@ -39,13 +41,17 @@ class HTMLCell(NamedTuple):
     classes: str
     href: str = ""
     below: str = ""  # a second line
+    lines: Sequence[str] = ()  # a sparkline
 
 
-class HTMLRow(NamedTuple):
-    """`key` names what the row shows, so that a live update finds the row again."""
+@dataclass(slots=True)
+class HTMLRow:
+    """`key` names what the row shows, so that a live update finds the row again; `values` are by the columns' keys."""
 
     key: str
     cells: list[HTMLCell]
+    values: dict[str, object]
+    mark: str = ""  # AT_LEAST if its numbers are sums that lack a node; another text is shown below its name
 
 
 class Heading(NamedTuple):
@@ -73,18 +79,20 @@ class HTMLTable:
 
 class View(NamedTuple):
     """What the address of a page selects of its main table: texts to find, the column to sort by, with a hyphen before
-    it for the other order, and the page."""
+    it for the other order, and the page; and the range of the charts, a key of RANGES."""
 
     path: str
     find: str = ""
     sort: str = ""
     page: int = 1
+    range: str = "1h"
 
-    def at(self, *, sort: str | None = None, page: int = 1) -> str:
-        """The address of another sorting or page."""
-        sorted_by = self.sort if sort is None else sort
+    def at(self, *, sort: str | None = None, page: int = 1, range: str | None = None) -> str:
+        """The address of another sorting, page or range."""
+        sorted_by, shown_range = self.sort if sort is None else sort, range or self.range
         join = "&" if "?" in self.path else "?"
-        parameters = query(find=self.find, sort=sorted_by, page=page if page > 1 else "")
+        more = {"page": page if page > 1 else "", "range": shown_range if shown_range != "1h" else ""}
+        parameters = query(find=self.find, sort=sorted_by, **more)
         return f"{self.path}{join}{parameters}" if parameters else self.path
 
 
@@ -98,27 +106,26 @@ def html_table(
         if not index or column.key == "node":  # they name the row, however narrow the page is
             columns[index] = replace(column, keep=ALWAYS)
     keys = [column.key for column in columns]
-    order = view.sort.removeprefix("-") if view is not None else ""
-    if view is not None and order in keys:
-        _sort(table, keys.index(order), is_reversed=view.sort != order)
+    shown_at = view or View("")
+    order = shown_at.sort.removeprefix("-")
+    if order in keys:
+        _sort(table, keys.index(order), is_reversed=shown_at.sort != order)
     count = len(table.rows)
-    pages = max(1, -(-count // PAGE_ROWS)) if view is not None else 1
-    page = min(max(1, view.page), pages) if view is not None else 1
-    rows = table.rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS] if view is not None else table.rows
-    made = HTMLTable(
+    size = PAGE_ROWS if view is not None else max(1, count)
+    pages = max(1, -(-count // size))
+    page = min(max(1, shown_at.page), pages)
+    return HTMLTable(
         caption,
         [_heading(column, view) for column in columns if column.key != below],
-        [HTMLRow(_key(row, columns), _cells(row, columns, link, below)) for row in rows],
-        [] if table.total is None else _cells(table.total, columns, lambda key, row: "", below),
+        [_row(row, columns, link, below) for row in table.rows[(page - 1) * size : page * size]],
+        [] if table.total is None else _row(table.total, columns, lambda key, row: "", below).cells,
         table.empty,
         count,
         page,
         pages,
+        shown_at.at(page=page - 1) if page > 1 else "",
+        shown_at.at(page=page + 1) if page < pages else "",
     )
-    if view is not None:
-        made.previous = view.at(page=page - 1) if page > 1 else ""
-        made.next = view.at(page=page + 1) if page < pages else ""
-    return made
 
 
 def _sort(table: Table, index: int, *, is_reversed: bool) -> None:
@@ -142,12 +149,7 @@ def _heading(column: Column, view: View | None) -> Heading:
 _NAMES = ("topic", "channel", "node", "client", "remote_address")
 
 
-def _key(row: Row, columns: Sequence[Column]) -> str:
-    pairs = zip(columns, row, strict=True)
-    return " ".join(printable(str(as_json(value))) for column, value in pairs if column.key in _NAMES)
-
-
-def _cells(row: Row, columns: Sequence[Column], link: Link, below: str) -> list[HTMLCell]:
+def _row(row: Row, columns: Sequence[Column], link: Link, below: str) -> HTMLRow:
     values = {column.key: as_json(value) for column, value in zip(columns, row, strict=True)}
     cells = []
     second = ""
@@ -157,7 +159,8 @@ def _cells(row: Row, columns: Sequence[Column], link: Link, below: str) -> list[
             second = text
         else:
             cells.append(HTMLCell(text, _classes(column, tone), link(column.key, values) if text else ""))
-    return [cells[0]._replace(below=second), *cells[1:]]
+    key = " ".join(printable(str(value)) for name, value in values.items() if name in _NAMES)
+    return HTMLRow(key, [cells[0]._replace(below=second), *cells[1:]], values)
 
 
 def _classes(column: Column, tone: Tone = Tone.PLAIN) -> str:
@@ -184,43 +187,99 @@ def facts(grid: Grid) -> list[tuple[str, str, str]]:
 
 
 class Chart(NamedTuple):
-    """One figure in the last hour, in a box of `_CHART_WIDTH` by `_CHART_HEIGHT`; each shape is a run of steps."""
+    """One figure, in a box that is `_HEIGHT` high, and as wide as two for each step; a shape for each run of steps."""
 
     name: str
+    width: int
     shapes: list[str]
     highest: str
+    top: str  # of the box
     label: str
+    values: str  # of all steps, with a bar between them; empty if unknown
 
 
-_CHART_WIDTH, _CHART_HEIGHT = 480, 120
+class Charts(NamedTuple):
+    """The charts of a page, how long ago their left end and their middle are, and links to other ranges of time."""
+
+    charts: list[Chart]
+    seconds: float  # of a step
+    begin: str
+    middle: str
+    ranges: list[tuple[str, str, bool]]  # text, address, and whether it is the range that is shown
 
 
-def charts_of(hour: Hour | None, depth: str = "depth") -> list[Chart]:
-    """The charts of depth, under this name, and rates, as far as there are values."""
-    if hour is None:
-        return []
-    count = lambda value: f"{round(value):,}"  # noqa: E731
-    figures = (
-        (depth, hour.depth, count),
-        ("in/s", hour.ingress, units.rate),
-        ("finished/s", hour.egress, units.rate),
-    )
-    return [_chart(name, values, text) for name, values, text in figures if not all(map(isnan, values))]
+_HEIGHT = 120
+_SPARK_WIDTH, _SPARK_HEIGHT, _SPARK_POINTS = 72, 16, 18
 
 
-def _chart(name: str, values: Sequence[float], text: Callable[[float], str]) -> Chart:
-    known = [value for value in values if not isnan(value)]
-    highest = max(*known, 1.0)
-    width = _CHART_WIDTH / len(values)
+def charts_of(window: Window | None, view: View, depth: str = "depth") -> Charts | None:
+    """The charts of depth, under this name, and rates, as far as there are values. Rates are in the same scale."""
+    if window is None:
+        return None
+    last = RANGES[view.range][1]
+    top = _top(window.ingress, window.egress)
+    charts = [
+        _chart(depth, window.depth, lambda value: f"{round(value):,}", _top(window.depth), last),
+        _chart("in/s", window.ingress, units.rate, top, last),
+        _chart("finished/s", window.egress, units.rate, top, last),
+    ]
+    span = len(window.steps) * window.seconds
+    begin, middle = (units.duration(seconds).removesuffix(" 0m").removesuffix(" 0s") for seconds in (span, span / 2))
+    ranges = [(text, view.at(range=key), key == view.range) for key, (_, text) in RANGES.items()]
+    return Charts([chart for chart in charts if chart.shapes], window.seconds, begin, middle, ranges)
+
+
+def _chart(name: str, values: Sequence[float], text: Callable[[float], str], top: float, last: str) -> Chart:
     shapes = []
-    for is_gap, run in groupby(enumerate(values), lambda pair: isnan(pair[1])):
-        if is_gap:
-            continue
-        heights = [(index, round(_CHART_HEIGHT - 2 - value / highest * (_CHART_HEIGHT - 6))) for index, value in run]
-        (first, left), (last, right) = heights[0], heights[-1]
-        points = [f"{first * width:g},{_CHART_HEIGHT}", f"{first * width:g},{left}"]
-        points += [f"{(index + 0.5) * width:g},{height}" for index, height in heights]
-        points += [f"{(last + 1) * width:g},{right}", f"{(last + 1) * width:g},{_CHART_HEIGHT}"]
-        shapes.append(" ".join(points))
-    latest, lowest, most = text(known[-1]), text(min(known)), text(max(known))
-    return Chart(name, shapes, most, f"{name} in the last hour: {latest} now, {lowest} to {most}")
+    for run in _runs(values):
+        points = _placed(run, 2, top, _HEIGHT)
+        (left, first), (right, final) = points[0], points[-1]
+        middles = [(x + 1, y) for x, y in points]
+        shapes.append(_points([(left, _HEIGHT), (left, first), *middles, (right + 2, final), (right + 2, _HEIGHT)]))
+    texts = ["" if isnan(value) else text(value) for value in values]
+    lowest, highest = (text(limit(_known(values), default=0.0)) for limit in (min, max))
+    label = f"{name} in the last {last}: {texts[-1] or 'unknown'} now, {lowest} to {highest}"
+    return Chart(name, 2 * len(values), shapes, highest, text(top), label, "|".join(texts))
+
+
+def add_sparklines(table: HTMLTable, key: str, values_of: Callable[[dict[str, object]], Sequence[float]]) -> None:
+    """Adds a line to each cell of the column `key`: the highest values of up to 18 spans of time, in the same scale."""
+    series = [values_of(row.values) for row in table.rows]
+    top = _top(*series)
+    for row, values in zip(table.rows, series, strict=True):
+        length = max(1, -(-len(values) // _SPARK_POINTS))
+        ends = range(len(values), 0, -length)
+        highest = [max(_known(values[max(0, end - length) : end]), default=nan) for end in reversed(ends)]
+        width = _SPARK_WIDTH / max(1, len(highest) - 1)
+        lines = [_points(_placed(run, width, top, _SPARK_HEIGHT)) for run in _runs(highest) if len(run) > 1]
+        column = [*row.values].index(key)
+        row.cells[column] = row.cells[column]._replace(lines=lines)
+
+
+def _known(values: Sequence[float]) -> list[float]:
+    return [value for value in values if not isnan(value)]
+
+
+def _top(*series: Sequence[float]) -> float:
+    """The least round number that no value exceeds, so that a scale changes rarely."""
+    highest = max((value for values in series for value in _known(values)), default=0.0)
+    power = 10.0 ** floor(log10(max(highest, 1.0)))
+    return next(step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= highest)
+
+
+def _runs(values: Sequence[float]) -> list[list[tuple[int, float]]]:
+    """The values that have no gap between them, with their indexes."""
+    groups = groupby(enumerate(values), lambda pair: isnan(pair[1]))
+    return [list(run) for is_gap, run in groups if not is_gap]
+
+
+def _placed(run: Sequence[tuple[int, float]], width: float, top: float, height: int) -> list[tuple[int, int]]:
+    """The points of values in a box of this height, with room for the line at both ends."""
+    return [(round(index * width), round(height - 1 - value / top * (height - 2))) for index, value in run]
+
+
+def _points(points: Sequence[tuple[int, int]]) -> str:
+    """The points of a line, without those inside of its level parts."""
+    around = zip([None, *points], points, [*points[1:], None], strict=False)
+    kept = [here for before, here, after in around if not (before and after and before[1] == here[1] == after[1])]
+    return " ".join(f"{x},{y}" for x, y in kept)

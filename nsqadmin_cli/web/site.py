@@ -99,8 +99,6 @@ class Site:
         environment.globals.update(
             version=VERSION, address_of=present.address_of, node_address=present.node_address, query=present.query
         )
-        # Not imported in the templates, whose blocks are also rendered alone.
-        environment.globals["m"] = environment.get_template("macros.html").module
         return environment
 
     def render(self, request: Request, page: Page) -> bytes:
@@ -129,4 +127,6 @@ class Site:
             "grafana_url": self.grafana_url,
             "interval": INTERVAL,
         }
-        return shared | page.values
+        # Not imported in the templates, whose blocks are also rendered alone. Every number that is a sum says so.
+        macros = self._environment.get_template("macros.html").make_module({"sums": page.values.get("sums")})
+        return shared | page.values | {"m": macros}

@@ -1,7 +1,7 @@
 """The pages to read. Each view is called in a thread and returns a template with its values."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,18 @@ from nsqadmin_cli.diagnosis.examination import Severity
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.message import MOST, Peeked, PeekedQueue, clock, hex_lines, peek_at, pretty_lines
-from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, backlog, through
+from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, backlog, through
 from nsqadmin_cli.stat_tables import LISTING, RATES, NodeRow, Value, count
 from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, table_of
 from nsqadmin_cli.units import plural, printable, suggestion
 from nsqadmin_cli.web.http import HTTPError, Request, Response
 from nsqadmin_cli.web.present import (
-    Chart,
+    AT_LEAST,
+    RANGES,
+    Charts,
+    HTMLTable,
     View,
+    add_sparklines,
     address_of,
     charts_of,
     facts,
@@ -31,6 +35,7 @@ from nsqadmin_cli.web.present import (
 from nsqadmin_cli.web.site import Exact, Lines, Page, Site
 from nsqadmin_cli.web.tail import SHOWN, TEMPORARY
 
+LAST_KNOWN = "last known"  # of what only nodes have that do not answer
 _FINDINGS = 5  # on the overview
 _LONGEST_BODY = 4096  # characters of a message that are shown
 
@@ -42,8 +47,9 @@ class TopicRow:
     name: Value = column("topic", key="topic", tone=Tone.STRONG)
     ingress_rate: Value = column("in/s", form=Form.RATE, keep=8)
     egress_rate: Value = column("finished/s", form=Form.RATE, keep=5)
-    depth: Value = count("depth", keep=9)
-    channel_depth: Value = count("channel depth", keep=9)
+    total_depth: Value = count("total depth", keep=9)
+    depth: Value = count("depth", keep=6)
+    channel_depth: Value = count("channel depth", keep=6)
     in_flight_count: Value = count("in flight", keep=5)
     deferred_count: Value = count("deferred", keep=3)
     message_count: Value = count("messages", keep=3)
@@ -67,6 +73,7 @@ def _topic_row(topic: TopicStats, flow: Flow | None) -> TopicRow:
         topic.topic_name,
         flow.ingress if flow else None,
         flow.egress if flow else None,
+        topic.depth + depth,
         topic.depth,
         depth,
         sum(channel.in_flight_count for channel in channels),
@@ -83,18 +90,46 @@ def _view(request: Request) -> View:
     page = given.get("page", "1")
     names = {name: given[name] for name in ("topic", "channel") if given.get(name)}
     path = f"{request.path}?{query(**names)}" if names else request.path
-    return View(
-        path, given.get("find", ""), given.get("sort", ""), int(page) if page.isdecimal() and len(page) < 6 else 1
-    )
+    number = int(page) if page.isdecimal() and len(page) < 6 else 1
+    shown = given["range"] if given.get("range") in RANGES else "1h"
+    return View(path, given.get("find", ""), given.get("sort", ""), number, shown)
 
 
-def _common(site: Site, snapshot: ClusterSnapshot) -> dict[str, Any]:
-    """What the live part of most pages shows at its end, or begins with."""
+def _common(site: Site, snapshot: ClusterSnapshot, topic: str = "", channel: str = "") -> dict[str, Any]:
+    """What the live part of most pages shows at its end, or begins with; of the cluster, a topic or a channel."""
     return {
+        "sums": _sums(snapshot, topic, channel),
         "errors": [str(error) for error in snapshot.errors],
         "taken": f"{units.clock(snapshot.clock)}",
         "has_rates": snapshot.flows is not None,
     }
+
+
+def _sums(snapshot: ClusterSnapshot, topic: str = "", channel: str = "") -> tuple[str, str] | None:
+    """What numbers of the cluster, a topic or a channel are if a node that has it, or may have it, did not answer: in
+    two words, and in a sentence."""
+    answered, missing = (look.places(topic, channel) for look in (snapshot, snapshot.last_known))
+    if missing and not answered:
+        ago = units.duration(snapshot.moment - max(snapshot.latest[address].moment for address in missing))
+        nodes = units.shortened([*map(str, missing)], 3)
+        return LAST_KNOWN, f"{LAST_KNOWN} {ago} ago, as {nodes} did not answer"
+    unheard = snapshot.answers.keys() - snapshot.nodes.keys() - snapshot.last_known.nodes.keys()
+    most = len(answered) + len(missing) + len(unheard)
+    return (AT_LEAST, f"{AT_LEAST}, of {len(answered)} of {most} nodes") if most > len(answered) else None
+
+
+def _add_history(
+    site: Site, snapshot: ClusterSnapshot, view: View, table: HTMLTable, column: str, key_of: Callable[[Any], Key]
+) -> HTMLTable:
+    """`table` with the depths of topics or channels as lines in this column, and marks of rows that lack a node."""
+    history = site.monitor.history
+    if window := history.window(snapshot.moment, RANGES[view.range][0]):
+        add_sparklines(table, column, lambda row: history.depths(window, *key_of(row)))
+    for row in table.rows:
+        key = key_of(row.values)
+        if key in snapshot.partial_keys:
+            row.mark = AT_LEAST if snapshot.places(*key) else LAST_KNOWN
+    return table
 
 
 def overview(site: Site, request: Request) -> Page:
@@ -105,11 +140,13 @@ def overview(site: Site, request: Request) -> Page:
             else _topic(site, request, name)
         )
     snapshot, view = site.snapshot(request), _view(request)
-    topics = [stats for stats in snapshot.totals.topics if _matches(stats, view.find)]
+    known = {stats.topic_name: stats for look in (snapshot.last_known, snapshot) for stats in look.totals.topics}
+    topics = [stats for _, stats in sorted(known.items()) if _matches(stats, view.find)]
     rows = [_topic_row(stats, snapshot.topic_flows.get(stats.topic_name)) for stats in topics]
     table = table_of(
         TopicRow, rows, empty="No topic matches." if view.find else "No topics yet: publishing creates one."
     )
+    made = html_table("Topics", table, _topic_link, view)
     diagnosis = site.monitor.diagnosis.latest()
     findings = diagnosis.findings if diagnosis else ()
     urgent = [finding for finding in findings if finding.severity is not Severity.NOTE][:_FINDINGS]
@@ -122,8 +159,9 @@ def overview(site: Site, request: Request) -> Page:
             "flow": _rates(None if snapshot.flows is None else through(snapshot.flows)),
             "nodes_up": len(snapshot.nodes),
             "nodes": len(snapshot.answers),
-            "charts": _charts(site),
-            "table": html_table("Topics", table, _topic_link, view),
+            "charts": _charts(site, snapshot, view),
+            "table": _add_history(site, snapshot, view, made, "total_depth", lambda row: (row["topic"], "")),
+            "range": view.range,
             "find": view.find,
             "sort": view.sort,
             "examined": diagnosis is not None,
@@ -156,17 +194,18 @@ def _listed(site: Site, name: str) -> Listed | None:
 
 
 def _unknown(snapshot: ClusterSnapshot, what: str, name: str, known: Sequence[str]) -> AdminError:
-    """The error if no node that answered has it."""
-    if snapshot.errors or not snapshot.nodes:
-        return NotFound(f"no node that answered has {what}", causes=snapshot.errors)
+    """The error if no node that answered has it: it is not found only if all answered."""
+    if snapshot.errors:
+        return AdminError(f"no node that answered has {what}", causes=snapshot.errors)
     return NotFound(f"no node has {what}{suggestion(name, known)}")
 
 
 def _topic(site: Site, request: Request, name: str) -> Page:
-    snapshot, listed = site.snapshot(request), _listed(site, name)
+    latest, listed, view = site.snapshot(request), _listed(site, name), _view(request)
+    snapshot = latest if latest.places(name) else latest.last_known
     whole = snapshot.totals.topic(name)
     if whole is None and listed is None:
-        raise _unknown(snapshot, f"the topic {name}", name, list(snapshot.topic_shares))
+        raise _unknown(latest, f"the topic {name}", name, list(latest.topic_shares))
     rows: list[tuple[str, str, str]] = []
     shares = snapshot.topic_shares.get(name, {})
     hidden: list[str] = []
@@ -175,20 +214,25 @@ def _topic(site: Site, request: Request, name: str) -> Page:
         if listed is not None:
             hidden = [str(at) for at in shares if str(at) not in listed.nodes]
     elif listed is not None:
-        rows = [("nodes", "no node has it; nsqlookupd still lists it", "note")]
+        nodes = "no node that answered" if latest.errors else "no node"
+        rows = [("nodes", f"{nodes} has it; nsqlookupd still lists it", "note")]
     if hidden:
         rows.append(("not found", f"nsqlookupd does not send consumers to {', '.join(hidden)}", "note"))
     channels = stat_tables.channel_table(snapshot, watched=True, with_topic=False, only=_keys(whole, name))
+    if snapshot is latest:  # and those that only other nodes have, as they were last known
+        only = _keys(latest.last_known.totals.topic(name), name) - latest.channel_shares.keys()
+        channels.rows += stat_tables.channel_table(latest.last_known, watched=True, with_topic=False, only=only).rows
     channels.empty = "No channels: messages are queued in the topic until there is one."
 
     def link(key: str, row: dict[str, object]) -> str:
         return address_of(name, str(row["channel"])) if key == "channel" else ""
 
-    nodes = stat_tables.share_table(snapshot, shares, whole) if whole is not None else Table([])
+    node_table = stat_tables.share_table(snapshot, shares, whole) if whole is not None else Table([])
+    table = html_table("Channels", channels, link, view)
     return Page(
         "topic.html",
         {
-            **_common(site, snapshot),
+            **_common(site, latest, name),
             "title": f"Topic {printable(name, 64)}",
             "topic": name,
             "whole": whole,
@@ -196,12 +240,12 @@ def _topic(site: Site, request: Request, name: str) -> Page:
             "flow": _rates(snapshot.topic_flows.get(name)),
             "paused": _paused(shares),
             "channel_depth": sum(channel.depth for channel in whole.channels) if whole is not None else 0,
-            "charts": _charts(site, name),
-            "nodes_table": html_table("Nodes", nodes, _node_link),
-            "table": html_table("Channels", channels, link, _view(request)),
+            "charts": _charts(site, latest, view, name),
+            "nodes_table": html_table("Nodes", node_table, _node_link),
+            "table": _add_history(site, latest, view, table, "depth", lambda row: (name, row["channel"])),
             "tombstones": sorted(listed.nodes) if listed is not None else [],
             "tombstoned": sorted(listed.tombstoned) if listed is not None else [],
-            "publish_to": [str(at) for at in snapshot.nodes],
+            "publish_to": [str(at) for at in latest.nodes],
         },
     )
 
@@ -210,9 +254,10 @@ def _keys(whole: TopicStats | None, name: str) -> set[tuple[str, str]]:
     return {(name, channel.channel_name) for channel in whole.channels} if whole is not None else set()
 
 
-def _charts(site: Site, topic: str = "", channel: str = "") -> list[Chart]:
+def _charts(site: Site, snapshot: ClusterSnapshot, view: View, topic: str = "", channel: str = "") -> Charts | None:
     depth = "depth with channels" if topic and not channel else "depth"
-    return charts_of(site.monitor.history.hour(time.monotonic(), topic, channel), depth)
+    window = site.monitor.history.window(snapshot.moment, RANGES[view.range][0], topic, channel)
+    return charts_of(window, view, depth)
 
 
 def _paused(shares: stat_tables.Shares) -> str:
@@ -230,13 +275,14 @@ def channel(site: Site, request: Request) -> Page:
 
 
 def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
-    snapshot = site.snapshot(request)
+    latest, view = site.snapshot(request), _view(request)
+    snapshot = latest if latest.places(topic, name) else latest.last_known
     whole = snapshot.totals.topic(topic)
     channels = whole.channels if whole is not None else ()
     channel = next((stats for stats in channels if stats.channel_name == name), None)
     if channel is None:
-        known = [stats.channel_name for stats in channels]
-        raise _unknown(snapshot, f"the channel {name} in the topic {topic}", name, known)
+        known = [channel_name for of, channel_name in latest.channel_shares if of == topic]
+        raise _unknown(latest, f"the channel {name} in the topic {topic}", name, known)
     shares = snapshot.channel_shares[topic, name]
     rows = facts(Grid.of(stat_tables.common_facts(channel, shares)))
     flow = (snapshot.flows or {}).get((topic, name))
@@ -248,7 +294,7 @@ def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
     return Page(
         "channel.html",
         {
-            **_common(site, snapshot),
+            **_common(site, latest, topic, name),
             "title": f"Channel {printable(name, 64)} of {printable(topic, 64)}",
             "topic": topic,
             "channel": name,
@@ -257,9 +303,9 @@ def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
             "flow": _rates(flow),
             "has_dead_letters": dead_letter_topic(topic, name) in snapshot.topic_shares,
             "paused": _paused(shares),
-            "charts": _charts(site, topic, name),
+            "charts": _charts(site, latest, view, topic, name),
             "nodes_table": html_table("Nodes", stat_tables.share_table(snapshot, shares, channel), _node_link),
-            "table": html_table("Clients", clients, _node_link, _view(request), below="remote_address"),
+            "table": html_table("Clients", clients, _node_link, view, below="remote_address"),
         },
     )
 
@@ -322,6 +368,7 @@ def node(site: Site, request: Request) -> Page:
         "node.html",
         {
             **_common(site, snapshot),
+            "sums": None,
             "title": f"Node {address}",
             "node": str(address),
             "facts": facts(Grid(rows)),

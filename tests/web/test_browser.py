@@ -154,6 +154,35 @@ def test_numbers_rates_and_charts_are_live(page: Open, serve: Serve, nsqd: Daemo
     it.get_by_text("stopped", exact=True).wait_for()
 
 
+def test_values_of_a_chart_are_shown_under_the_pointer_and_announced_for_the_arrow_keys(
+    page: Open, serve: Serve
+) -> None:
+    counts = iter(range(1000, 10**9))
+    fake = FakeServer({"/stats": [lambda: node(topic("t", depth=next(counts), message_count=next(counts)))]})
+    it = page(serve(f"--nsqd-http-address={fake.address}", fast=True).url)
+    value = it.locator("#value")
+    it.locator(".chart svg").nth(1).hover()
+    it.get_by_text(re.compile(r"^[\d,.]+, (now|\d+ s ago)$")).wait_for()
+    assert value.get_attribute("aria-live") == "off"
+    it.mouse.move(0, 0)
+    assert value.inner_text() == ""
+    it.locator(".chart svg").first.focus()
+    for key in ("Home", "ArrowRight", "End"):
+        announced = it.evaluate(
+            """key => {
+              document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+              return [value.ariaLive, value.textContent];
+            }""",
+            key,
+        )
+        assert announced[0] == "polite"
+        assert re.fullmatch(r"[\d,]+, (now|\d+ s ago)", announced[1])
+    eventually(lambda: value.inner_text() != announced[1])  # a live update
+    assert value.get_attribute("aria-live") == "off"
+    it.keyboard.press("Escape")
+    assert value.inner_text() == ""
+
+
 CLICKS = """
 window.clicked = [];
 window.patched = 0;

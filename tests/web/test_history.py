@@ -1,20 +1,24 @@
-"""The last hour of a cluster: steps, gaps, what is forgotten, and snapshots while nobody looks."""
+"""The last hour of a cluster: steps, gaps, what is unknown and what is forgotten, and snapshots while nobody looks."""
 
 import math
 import time
+from dataclasses import replace
 
 import pytest
 
 from cli.fake_nsqd import FakeServer, channel, node, topic
 from kit.daemons import eventually
 from nsqadmin_cli.api import ChannelStats, NodeStats, TopicStats
-from nsqadmin_cli.http_client import Address
+from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import ClusterSnapshot
-from nsqadmin_cli.web.history import STEP, STEPS, History
-from nsqadmin_cli.web.present import charts_of
+from nsqadmin_cli.table import Column, Table
+from nsqadmin_cli.web.history import History, Window
+from nsqadmin_cli.web.present import View, add_sparklines, charts_of, html_table
 from web.app import App
 
-NODE = Address("a", 1)
+NODE, OTHER = Address("a", 1), Address("b", 1)
+FAILED = NodeError("nsqd", OTHER, "no complete answer within 1 s")
+HOUR = 240  # steps of 15 s
 
 
 def looks(*figures: tuple[float, int, int]) -> list[ClusterSnapshot]:
@@ -34,47 +38,100 @@ def shown(values: list[float]) -> dict[int, float]:
     return {len(values) - 1 - index: value for index, value in enumerate(values) if not math.isnan(value)}
 
 
+def window(history: History, moment: float, seconds: float = 3600.0, *key: str) -> Window:
+    found = history.window(moment, seconds, *key)
+    assert found is not None
+    return found
+
+
 def test_a_step_has_the_last_depth_and_the_mean_rates() -> None:
-    history, begin = History(), 1000 * STEP
-    for seen in looks((begin, 7, 0), (begin + 2, 8, 20), (begin + 4, 9, 60), (begin + 3 * STEP, 5, 60)):
+    history, begin = History(), 15000.0
+    for seen in looks((begin, 7, 0), (begin + 2, 8, 20), (begin + 4, 9, 60), (begin + 45, 5, 60)):
         history.add(seen)
-    hour = history.hour(begin + 4 * STEP, "t", "c")
-    assert hour is not None
-    assert {len(values) for values in hour} == {STEPS}
-    assert shown(hour.depth) == {4: 9, 1: 5}  # nothing between them, nor after the latest
-    assert shown(hour.ingress) == {4: 30, 1: 0}
-    assert shown(hour.egress) == {4: 15, 1: 0}
-    for key, depth in ((("t", ""), 19), (("", ""), 19)):
-        hour = history.hour(begin, *key)
-        assert hour is not None
-        assert shown(hour.depth) == {3: depth, 0: 15}
-        assert shown(hour.egress)[3] == 15
+    fine = window(history, begin + 49, 3600.0, "t", "c")  # which begins where values begin
+    assert {len(values) for values in fine[1:]} == {10}
+    assert shown(fine.depth) == {9: 9, 0: 5}
+    assert shown(fine.ingress) == {9: 30, 0: 0}
+    assert shown(fine.egress) == {9: 15, 0: 0}
+    assert shown(window(history, begin + 64, 3600.0, "t", "c").depth) == {12: 9, 3: 5}  # nothing after the latest
+    for key in (("t",), ()):
+        assert shown(window(history, begin + 45, 3600.0, *key).depth) == {9: 19, 0: 15}
 
 
-def test_an_hour_is_kept_and_no_topic_that_is_gone() -> None:
+def test_short_ranges_have_finer_steps_and_steps_without_a_snapshot_the_next_values() -> None:
     history = History()
-    steps = range(1000, 1000 + STEPS + 5)
-    for seen in looks(*((step * STEP, step, 0) for step in steps)):
+    moments = range(1000 * 15, 1000 * 15 + 4000, 10)  # as while nobody looks
+    for seen in looks(*((moment, moment, 0) for moment in moments)):
         history.add(seen)
-    hour = history.hour(steps[-1] * STEP, "t", "c")
-    assert hour is not None
-    assert hour.depth == list(steps[-STEPS:])
-    later = history.hour(steps[-1] * STEP + 2 * 3600, "t", "c")
-    assert later is not None
-    assert shown(later.depth) == {}
-    history.add(ClusterSnapshot({NODE: NodeStats("1.3.0", "OK", 1, ())}, []))
-    assert history.hour(0.0, "t", "c") is None
+    for seconds, step, count in ((300.0, 5.0, 60), (900.0, 5.0, 180), (3600.0, 15.0, HOUR)):
+        found = window(history, moments[-1], seconds, "t", "c")
+        assert (found.seconds, len(found.depth)) == (step, count)
+        depths = list(map(int, found.depth))
+        assert depths == sorted(depths)
+        assert depths[-1] - depths[0] == pytest.approx(seconds, abs=2 * step)
+    assert shown(window(history, moments[-1] + 7200, 3600.0, "t", "c").depth) == {}
 
 
-def test_a_chart_has_a_shape_for_each_run_and_a_text() -> None:
-    history, begin = History(), 1000 * STEP
-    for seen in looks((begin, 700, 0), (begin + STEP, 1400, 0), (begin + 9 * STEP, 100, 0)):
+def test_a_topic_is_forgotten_a_minute_after_all_nodes_answered_without_it() -> None:
+    history = History()
+    for seen in looks((15000.0, 5, 0)):
         history.add(seen)
-    depth, *rates = charts_of(history.hour(begin + 9 * STEP, "t", "c"))
+    empty = NodeStats("1.3.0", "OK", 1, ())
+    for moment, is_known in ((15010.0, True), (15100.0, False)):
+        history.add(ClusterSnapshot({NODE: empty}, [], moment=moment))
+        assert (history.window(moment, 3600.0, "t", "c") is not None) is is_known
+
+
+def test_a_node_that_does_not_answer_is_a_gap_and_erases_nothing_for_an_hour() -> None:
+    (here,), (there,) = looks((15000.0, 1, 0)), looks((15000.0, 100, 0))
+    first, second = here.nodes[NODE], there.nodes[NODE]
+    history = History()
+    before = None
+    for moment, one, other, expected in (
+        (15000.0, first, second, [121]),
+        (15005.0, first, FAILED, [121]),  # unknown
+        (15010.0, FAILED, FAILED, [121]),
+        (15015.0, first, replace(second, moment=15015.0), [121, 121]),
+        (18600.0, first, FAILED, [121]),
+        (18620.0, first, FAILED, [11]),  # the hour is over
+    ):
+        before = ClusterSnapshot({NODE: one, OTHER: other}, [], before, moment=moment)
+        history.add(before)
+        assert list(shown(window(history, moment, 3600.0, "t").depth).values()) == expected, moment
+    assert before is not None
+    assert before.partial_keys == set()
+
+
+@pytest.mark.parametrize("errors, is_waited_for", [([], False), ([FAILED], True)])
+def test_a_node_is_waited_for_unless_all_nsqlookupds_no_longer_list_it(
+    errors: list[NodeError], is_waited_for: bool
+) -> None:
+    (seen,) = looks((15000.0, 5, 0))
+    later = ClusterSnapshot({}, errors, known=seen.latest, moment=15002.0)
+    assert (("t", "c") in later.partial_keys) is is_waited_for
+
+
+def test_a_chart_has_a_shape_for_each_run_a_text_and_the_scale_of_what_it_is_compared_with() -> None:
+    history, begin = History(), 15000.0
+    for seen in looks((begin, 700, 0), (begin + 5, 1400, 100), (begin + 45, 100, 100)):
+        history.add(seen)
+    found = charts_of(window(history, begin + 45, 3600.0, "t", "c"), View("/"))
+    assert found is not None
+    depth, *rates = found.charts
     assert depth.label == "depth in the last hour: 100 now, 100 to 1,400"
-    assert depth.shapes == ["460,120 460,61 461,61 463,4 464,4 464,120", "478,120 478,110 479,110 480,110 480,120"]
-    assert [rate.name for rate in rates] == ["in/s", "finished/s"]
-    assert charts_of(None) == []
+    assert depth.shapes == ["0,120 0,64 1,64 3,9 4,9 4,120", "18,120 18,111 20,111 20,120"]
+    assert depth.values == "700|1,400||||||||100"
+    assert [(rate.name, rate.highest, rate.top) for rate in rates] == [("in/s", "40", "40"), ("finished/s", "20", "40")]
+    assert (found.begin, found.middle) == ("50s", "25s")
+    assert charts_of(None, View("/")) is None
+
+
+def test_sparklines_of_a_column_have_the_same_scale_and_gaps() -> None:
+    table = html_table("Topics", Table([Column("topic", "topic")], [["a"], ["b"], ["c"]]))
+    depths = {"a": [0.0, 50.0, 100.0], "b": [50.0, 50.0, math.nan, 50.0, 50.0], "c": [7.0]}
+    add_sparklines(table, "topic", lambda row: depths[str(row["topic"])])
+    lines = [row.cells[0].lines for row in table.rows]
+    assert lines == [["0,15 36,8 72,1"], ["0,8 18,8", "54,8 72,8"], []]
 
 
 def test_pages_have_charts() -> None:

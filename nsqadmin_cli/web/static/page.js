@@ -48,6 +48,41 @@
     }
   }
 
+  // The value of one step of a chart, under the pointer or chosen by keys; only these are announced.
+  const value = document.getElementById("main").appendChild(document.createElement("p"));
+  value.id = "value";
+  let chart = null;
+  let at = 0;
+
+  function tell(svg, index, announcing = "off") {
+    chart = svg?.isConnected ? svg : null;
+    const texts = chart?.dataset.values.split("|") ?? [];
+    at = Math.max(0, Math.min(index, texts.length - 1));
+    const seconds = (texts.length - 1 - at) * chart?.dataset.seconds;
+    const ago = seconds ? `${seconds < 60 ? "" : `${Math.floor(seconds / 60)} min `}${seconds % 60} s ago` : "now";
+    value.ariaLive = announcing;
+    value.textContent = chart && `${texts[at] || "unknown"}, ${ago}`;
+    if (!chart) return;
+    const box = chart.getBoundingClientRect();
+    value.className = at < texts.length / 2 ? "" : "left";
+    value.style.left = `${scrollX + box.left + ((at + 0.5) * box.width) / texts.length}px`;
+    value.style.top = `${scrollY + box.top}px`;
+    value.style.height = `${box.height}px`;
+  }
+
+  function point({ target, clientX }) {
+    const svg = target.closest?.(".chart svg");
+    const box = svg?.getBoundingClientRect();
+    if (svg) tell(svg, Math.floor(((clientX - box.left) / box.width) * svg.dataset.values.split("|").length));
+    else if (chart !== document.activeElement) tell(null);
+  }
+
+  for (const name of ["pointermove", "pointerdown"]) addEventListener(name, point);
+  addEventListener("focusin", ({ target }) => {
+    if (target.matches(".chart svg:focus-visible")) tell(target, Infinity, "polite");
+    else if (!target.matches(".chart svg")) tell(null);
+  });
+
   function isSelected() {
     const selection = getSelection();
     return !selection.isCollapsed && selection.containsNode(live, true);
@@ -61,6 +96,7 @@
     waiting = null;
     const focused = document.activeElement;
     patchChildren(live, template.content);
+    if (chart) tell(chart, at);
     // A row that has been moved loses the focus.
     if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
     say("live");
@@ -106,7 +142,13 @@
   document.getElementById("keys").hidden = false;
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
-    if (event.key in pages) location.assign(pages[event.key]);
+    const svg = event.target.closest(".chart svg");
+    const moved = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: Infinity }[event.key];
+    if (svg && moved !== undefined) {
+      event.preventDefault();
+      tell(svg, svg === chart ? moved : Infinity, "polite");
+    } else if (svg && event.key === "Escape") tell(null);
+    else if (event.key in pages) location.assign(pages[event.key]);
     else if (event.key === "/") {
       const find = document.getElementById("find");
       if (find) { event.preventDefault(); find.focus(); }
