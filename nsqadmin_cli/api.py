@@ -1,30 +1,43 @@
-"""The HTTP APIs of nsqd and nsqlookupd: their JSON as dataclasses, and a method for each endpoint.
+"""The HTTP APIs of nsqd and nsqlookupd: their JSON as msgspec structs, and a method for each endpoint.
 
 All methods may raise NodeError.
 
-Fields of dataclasses have the names of the JSON keys, so that one declaration serves reading, totals and the output of
-`--json`. Unknown keys are ignored: newer daemons may send more. A missing key without a default, or one of another
-type, means that this is another program, and is a `ModelError`.
+Fields of structs have the names of the JSON keys, so that one declaration serves reading, totals and the output of
+`--json`. Unknown keys are skipped: newer daemons may send more, and a node cannot make objects of them. A missing key
+without a default, or one of another type, means that this is another program; the error has the path of the value.
 """
 
 import email.utils
 import re
 import socket
+import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
-from typing import Any, Literal, TypeVar
+from dataclasses import MISSING, fields
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+
+from msgspec import Meta, Struct, ValidationError, defstruct
+from msgspec.json import Decoder
+from msgspec.structs import force_setattr, replace
 
 from gnsqd.shared.errors import reason_of
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.shared.statistics import ChannelFigures, TopicFigures
+from nsqadmin_cli.budget import TooLarge
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, NodeLacks, NodeRefused, timed_out
-from nsqadmin_cli.json_stream import Rows, parse
 
-_LARGEST = 2**64  # no count of a Go program goes beyond its integers
+T = TypeVar("T")
+
+Count = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # Python has larger integers, but no float for each of them
+Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+if TYPE_CHECKING:
+    Rows = tuple[T, ...]
+else:
+    Rows = tuple[T, ...] | None  # Go encodes a nil list as null; see _Lists
 
 
 class ModelError(ValueError):
@@ -40,47 +53,62 @@ def expecting(what: str) -> Iterator[None]:
         raise ModelError(f"it is not {what}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Percentile:
+class _Lists(Struct, frozen=True, gc=False):
+    """A base of structs with `lists`, which are empty if they were null."""
+
+    lists: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.lists:
+            if getattr(self, name) is None:
+                force_setattr(self, name, ())
+
+
+class Percentile(Struct, frozen=True, gc=False):
     """The end-to-end processing latency in ns that the fraction `quantile` of messages does not exceed."""
 
     quantile: float
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(_Lists, frozen=True, gc=False):
     """End-to-end processing latency; no percentiles if the daemon does not measure them."""
 
-    count: int
-    percentiles: tuple[Percentile, ...]
+    lists = ("percentiles",)
+
+    count: Count = 0
+    percentiles: Rows[Percentile] = ()
 
 
-_NO_LATENCY = Latency(0, ())
+class ClientStats(Struct, frozen=True, gc=False):
+    """One connection, as a consumer of a channel or as a producer. The page's API has what is `hidden` in --json."""
 
-
-@dataclass(frozen=True, slots=True)
-class ClientStats:
-    """One connection, as a consumer of a channel or as a producer."""
+    hidden: ClassVar = ("auth_identity_url", "tls_cipher_suite", "tls_version", "tls_negotiated_protocol",
+        "tls_negotiated_protocol_is_mutual")  # fmt: skip
 
     client_id: str
     hostname: str
     remote_address: str
     version: str
     user_agent: str
-    state: int
-    ready_count: int
-    in_flight_count: int
-    message_count: int
-    finish_count: int
-    requeue_count: int
-    connect_ts: int  # unix seconds
-    sample_rate: int
+    state: Count
+    ready_count: Count
+    in_flight_count: Count
+    message_count: Count
+    finish_count: Count
+    requeue_count: Count
+    connect_ts: Count  # unix seconds
+    sample_rate: Count
     deflate: bool
     snappy: bool
     tls: bool = False
     authed: bool = False
     auth_identity: str = ""
+    auth_identity_url: str = ""
+    tls_cipher_suite: str = ""
+    tls_version: str = ""
+    tls_negotiated_protocol: str = ""
+    tls_negotiated_protocol_is_mutual: bool = False
 
     @property
     def name(self) -> str:
@@ -93,46 +121,65 @@ class ClientStats:
         return self.name if self.name == self.remote_address else f"{self.name} ({self.remote_address})"
 
 
-@dataclass(frozen=True, slots=True)
-class IdleAction:
+class IdleAction(Struct, frozen=True, gc=False):
     """What gnsqd will do in `left` ns to a channel that had no consumer for `time` ns."""
 
     policy: str
-    time: int
-    left: int
+    time: Count
+    left: Count
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelStats(ChannelFigures):
+if TYPE_CHECKING:
+
+    class _TopicFigures(TopicFigures, _Lists, frozen=True): ...
+
+    class _ChannelFigures(ChannelFigures, Struct, frozen=True): ...
+else:
+
+    def _struct_of(figures: type, base: type) -> type:
+        """Returns a base with a field for each figure, in their order."""
+        rows = ((row.name, Count if row.type is int else row.type, row.default) for row in fields(figures))
+        declared = [row[:2] if row[2] is MISSING else row for row in rows]
+        return defstruct(f"_{figures.__name__}", declared, bases=(base,), frozen=True, gc=False)
+
+    _TopicFigures, _ChannelFigures = _struct_of(TopicFigures, _Lists), _struct_of(ChannelFigures, Struct)
+
+
+class ChannelStats(_ChannelFigures, frozen=True, gc=False):
     """One channel: of one node, or summed over several."""
 
-    e2e_processing_latency: Latency = _NO_LATENCY
+    hidden: ClassVar = ("finish_count", "idle")
+
+    e2e_processing_latency: Latency = Latency()
     clients: tuple[ClientStats, ...] | None = None  # None: not asked for, and in sums
-    finish_count: int | None = field(default=None, metadata={"json": False})  # None: nsqd does not have it; in sums
-    idle: IdleAction | None = field(default=None, metadata={"json": False})  # None: nothing will be done; in sums
+    finish_count: Count | None = None  # None: nsqd does not have it; in sums
+    idle: IdleAction | None = None  # None: nothing will be done; in sums
 
 
-@dataclass(frozen=True, slots=True)
-class TopicStats(TopicFigures):
+class TopicStats(_TopicFigures, frozen=True, gc=False):
     """One topic with its channels: of one node, or summed over several."""
 
-    e2e_processing_latency: Latency = _NO_LATENCY
-    channels: tuple[ChannelStats, ...] = ()
+    lists = ("channels",)
+
+    e2e_processing_latency: Latency = Latency()
+    channels: Rows[ChannelStats] = ()
 
 
 Connection = tuple[str, str, str, int]  # topic, channel, remote address, time of connecting
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStats:
+class NodeStats(_Lists, frozen=True, gc=False):
     """All statistics of one nsqd."""
+
+    lists = ("topics",)
+    hidden: ClassVar = ("moment",)
 
     version: str
     health: str  # "OK" or "NOK - {error}"
-    start_time: int  # unix seconds
-    topics: tuple[TopicStats, ...]
+    start_time: Count  # unix seconds
+    topics: Rows[TopicStats]
     producers: tuple[ClientStats, ...] | None = None  # None: not asked for
-    moment: float = field(default=0.0, compare=False, metadata={"json": False})  # of the answer, by time.monotonic()
+    moment: float = 0.0  # of the answer, by time.monotonic()
 
     def channels(self) -> Iterator[tuple[str, ChannelStats]]:
         """Each channel and the name of its topic."""
@@ -153,34 +200,25 @@ class NodeStats:
         )
         return {(*place, client.remote_address, client.connect_ts): client for *place, client in clients}  # type: ignore[misc]
 
-    @classmethod
-    def from_json(cls, data: object, moment: float = 0.0) -> "NodeStats":
-        """Read the parsed `/stats?format=json` of one nsqd, with STATS_ROWS, received at `moment`; ModelError."""
-        where = ("the document", "")
-        node = _object(data, where)
-        values = scalars(NodeStats, node, where)
-        topics = tuple(_list(node, "topics", where) or ())
-        producers = _list(node, "producers", where) if "producers" in node else None
-        clients = None if producers is None else tuple(producers)
-        return cls(*values, topics, clients, moment)  # type: ignore[call-arg]
 
-
-@dataclass(frozen=True, slots=True)
-class Info:
+class Info(Struct, frozen=True, gc=False):
     """`/info` of one nsqd. The port is -1 for a unix socket."""
 
-    tcp_port: int
+    tcp_port: Count
+    http_port: Count = 0
+    broadcast_address: str = ""
+    hostname: str = ""
+    version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Producer:
+class Producer(Struct, frozen=True, gc=False):
     """One nsqd as an nsqlookupd knows it; `topics` and `tombstones` are parallel, and empty in an answer of /lookup."""
 
     remote_address: str
     hostname: str
     broadcast_address: str
-    tcp_port: int
-    http_port: int
+    tcp_port: Count
+    http_port: Count
     version: str
     topics: tuple[str, ...] = ()
     tombstones: tuple[bool, ...] = ()
@@ -196,23 +234,25 @@ class Producer:
         host = self.broadcast_address
         return Address.parse(f"[{host}]:{self.http_port}" if ":" in host else self.name)
 
-    @classmethod
-    def from_json(cls, data: object) -> "Producer":
-        """An item of `/nodes` or `/lookup` of one nsqlookupd; ModelError if it is anything else."""
-        where = ("a producer", "")
-        producer = _object(data, where)
-        topics = strings(producer, "topics", where) if "topics" in producer else ()
-        tombstones = tuple(map(bool, _list(producer, "tombstones", where) or ())) if topics else ()
-        return cls(*scalars(Producer, producer, where), topics, tombstones)  # type: ignore[call-arg]
+
+class _Topics(Struct, frozen=True, gc=False):
+    topics: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class _Channels(Struct, frozen=True, gc=False):
+    channels: tuple[str, ...]
+
+
+class _Producers(Struct, frozen=True, gc=False):
+    producers: tuple[Producer, ...]
+
+
+class Holder(Struct, frozen=True, gc=False):
     """A queue that is not empty; `channel` is "" for a topic's own, `remark` the reason if it is not consumed."""
 
     topic: str
     channel: str
-    messages: int
+    messages: Count
     remark: str
 
     def __str__(self) -> str:
@@ -220,24 +260,13 @@ class Holder:
         return f"{name} {self.messages:,}{f' ({self.remark})' if self.remark else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class DrainState:
+class DrainState(Struct, frozen=True, gc=False):
     """A drain as gnsqd has it; `remaining` ns are left until it exits in any case. `holding`: the fullest queues."""
 
     draining: bool
-    remaining: int
-    messages: int
+    remaining: Natural
+    messages: Natural
     holding: tuple[Holder, ...]
-
-    @classmethod
-    def from_json(cls, data: Any) -> "DrainState":
-        """ModelError."""
-        with expecting("a state of a drain"):
-            holding = tuple(Holder(*scalars(Holder, holder)) for holder in data["holding"])
-            state = cls(*scalars(cls, data), holding)  # type: ignore[call-arg]
-            if min(state.messages, state.remaining) < 0:
-                raise ValueError
-            return state
 
 
 def located(producers: Iterable[Producer]) -> Iterator[tuple[Address, Producer]]:
@@ -247,125 +276,38 @@ def located(producers: Iterable[Producer]) -> Iterator[tuple[Address, Producer]]
             yield producer.http_address, producer
 
 
-Where = tuple[str, str]  # what is read, and its name if it has one; made a text of only for an error
+class _Text(bytearray):
+    """The text of an answer; `arrived` is when its beginning did, by time.monotonic()."""
+
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        super().__init__(next(parts, b""))
+        self.arrived = time.monotonic()
+        for part in parts:
+            self += part
 
 
-def items(data: object, key: str) -> tuple[Any, ...]:
-    """The list that a document has under `key`, whose items are rows already; ModelError."""
-    where = ("the document", "")
-    return tuple(_list(_object(data, where), key, where) or ())
+_LARGEST_DOCUMENT = 8 << 20  # bytes of JSON of any form: three of them can be an object of a hundred
+_decoders = cache(Decoder)
+_one_at_a_time = threading.Lock()
 
 
-def strings(data: object, key: str, where: Where = ("the document", "")) -> tuple[str, ...]:
-    """The list of strings that an object has under `key`; ModelError."""
-    texts = _list(_object(data, where), key, where) or []
-    if not all(isinstance(text, str) for text in texts):
-        raise ModelError(f'"{key}" of {_text(where)} is not a list of strings')
-    return tuple(texts)
+def _decoder(kind: Any) -> Decoder[Any]:
+    with _one_at_a_time:  # two threads that make msgspec look at the same struct for the first time crash it
+        return _decoders(kind)
 
 
-def _topic(data: object) -> TopicStats:
-    topic = _object(data, ("a topic", ""))
-    values = scalars(TopicStats, topic, ("a topic", ""))
-    name = values[0]
-    inner = ("a channel of topic", name)
-    channels = []
-    for item in _list(topic, "channels", ("topic", name)) or ():
-        channel = _object(item, inner)
-        finished = channel.get("finish_count")
-        nested = (
-            _latency(channel, inner),
-            _clients(channel, "clients", inner),
-            finished if type(finished) is int else None,
-            IdleAction(*scalars(IdleAction, channel["idle"], inner)) if "idle" in channel else None,
-        )
-        channels.append(ChannelStats(*scalars(ChannelStats, channel, inner), *nested))  # type: ignore[call-arg]
-    return TopicStats(*values, _latency(topic, ("topic", name)), tuple(channels))  # type: ignore[call-arg]
+def _document(read: Callable[[Any], T], text: _Text) -> T:
+    if len(text) > _LARGEST_DOCUMENT:
+        raise TooLarge(f"answered more than {_LARGEST_DOCUMENT >> 20} MiB")
+    decoder = _decoder(Any)
+    with _one_at_a_time:  # so that the threads do not have such a document each
+        return read(decoder.decode(text))
 
 
-def _clients(data: dict[str, Any], key: str, where: Where) -> tuple[ClientStats, ...] | None:
-    clients = _list(data, key, where) if key in data else None
-    if clients is None:
-        return None
-    inner = (f"a client of {_text(where)}", "") if clients else where
-    return tuple(ClientStats(*scalars(ClientStats, client, inner)) for client in clients)
+def _struct(kind: Any, text: _Text) -> Any:
+    answer = _decoder(kind).decode(text)
+    return replace(answer, moment=text.arrived) if kind is NodeStats else answer
 
-
-def _producer(data: object) -> ClientStats:
-    return ClientStats(*scalars(ClientStats, data, ("a client of the document", "")))
-
-
-def _name(data: object) -> str:
-    if not isinstance(data, str):
-        raise ModelError("a name is not a string")
-    return data
-
-
-def _latency(data: dict[str, Any], where: Where) -> Latency:
-    if (value := data.get("e2e_processing_latency")) is None:
-        return _NO_LATENCY
-    latency = _object(value, where)
-    percentiles = latency.get("percentiles")
-    if not percentiles:
-        return _NO_LATENCY
-    try:
-        read = [Percentile(float(percentile["quantile"]), float(percentile["value"])) for percentile in percentiles]
-        return Latency(int(latency["count"]), tuple(read))
-    except (TypeError, ValueError, LookupError, OverflowError):
-        raise ModelError(f'"e2e_processing_latency" of {_text(where)} is not a latency') from None
-
-
-def _object(data: object, where: Where) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise ModelError(f"{_text(where)} is not a JSON object")
-    return data
-
-
-def _list(data: dict[str, Any], key: str, where: Where) -> list[Any] | None:
-    """A list, which Go encodes as null if it is nil."""
-    if key not in data:
-        raise ModelError(f'{_text(where)} has no "{key}"')
-    value = data[key]
-    if value is not None and not isinstance(value, list):
-        raise ModelError(f'"{key}" of {_text(where)} is not a list')
-    return value
-
-
-def scalars(kind: type, data: object, where: Where = ("the document", "")) -> list[Any]:
-    """The values in `data` of the fields of `kind` that are text, numbers or booleans, in their order; ModelError."""
-    data, values = _object(data, where), []
-    for name, expected, default in _fields_of(kind):
-        value = data.get(name, default)
-        if type(value) is not expected or (expected is int and not -_LARGEST < value < _LARGEST):
-            if value is MISSING:
-                raise ModelError(f'{_text(where)} has no "{name}"')
-            raise ModelError(f'"{name}" of {_text(where)} is not {_NAMES[expected]}')
-        values.append(value)
-    return values
-
-
-@cache
-def _fields_of(kind: type) -> tuple[tuple[str, Any, Any], ...]:
-    """Name, type and default of the fields that `scalars` reads."""
-    return tuple(
-        (attribute.name, attribute.type, attribute.default)
-        for attribute in fields(kind)
-        if attribute.type in (str, int, bool) and attribute.metadata.get("json", True)
-    )
-
-
-_NAMES: dict[object, str] = {str: "a string", int: "a count", bool: "a boolean"}
-
-
-def _text(where: Where) -> str:
-    what, name = where
-    return f"{what} {name!r:.100}" if name else what
-
-
-STATS_ROWS: dict[str, Callable[[Any], Any]] = {"topics": _topic, "producers": _producer}
-_PRODUCERS: Rows = {"producers": Producer.from_json}
-
-T = TypeVar("T")
 
 Action = Literal["create", "delete", "empty", "pause", "unpause"]
 Query = Mapping[str, str] | None
@@ -422,19 +364,13 @@ class Peer:
             raise failure from None
 
     def ask(
-        self,
-        path: str,
-        read: Callable[[object], T],
-        query: Query = None,
-        method: str = "GET",
-        reasons: Reasons = None,
-        rows: Rows | None = None,
+        self, path: str, read: Callable[..., T], query: Query = None, method: str = "GET", reasons: Reasons = None
     ) -> T:
-        """The JSON at `path`, with `rows` of `json_stream.parse`, as `read` reads it; ModelErrors of both become
-        NodeErrors."""
+        """Returns the JSON at `path` as a struct of the type `read`, or what the function `read` makes of it."""
+        make: Callable[[_Text], T] = partial(_struct if isinstance(read, type) else _document, read)
         try:
-            return read(self.read(method, path, None, query, reasons, lambda parts: parse(parts, rows or {})))
-        except ModelError as error:
+            return self.read(method, path, None, query, reasons, lambda parts: make(_Text(parts)))
+        except (ValidationError, ModelError) as error:
             reason = f"answered JSON that is not an {self.program}'s: {error}"
         except (ValueError, RecursionError):
             reason = f"answered something that is not JSON; is this the HTTP address of an {self.program}?"
@@ -467,7 +403,7 @@ class Nsqd(Peer):
 
     def tcp_address(self) -> tuple[str, int]:
         """The TCP address of this node, on the host of its HTTP address, which this machine can reach."""
-        port = self.ask("/info", lambda data: Info(*scalars(Info, data)).tcp_port)
+        port = self.ask("/info", Info).tcp_port
         if port < 1:
             raise NodeError(self.program, self.address, "does not have a TCP port, only a unix socket")
         return self.address.host or "127.0.0.1", port
@@ -485,17 +421,7 @@ class Nsqd(Peer):
         """Topics and channels, all or those of the given names (an empty name does not filter)."""
         query = {"format": "json", "include_clients": str(clients).lower(), "include_mem": "false"}
         query |= {"include_finished": "true", "topic": topic, "channel": channel}
-        moments: list[float] = []  # the first is that of the answer: more of it may take long to arrive and to parse
-
-        def row(data: object) -> TopicStats:
-            if not moments:
-                moments.append(time.monotonic())
-            return _topic(data)
-
-        def read(data: object) -> NodeStats:
-            return NodeStats.from_json(data, *moments or [time.monotonic()])
-
-        return self.ask("/stats", read, query, rows=STATS_ROWS | {"topics": row})
+        return self.ask("/stats", NodeStats, query)
 
     def daemon(self) -> str:
         """`gnsqd` and its version, or `nsqd`, from the "built with" line of its text statistics."""
@@ -543,7 +469,7 @@ class Nsqd(Peer):
     def drain(self, method: Literal["GET", "POST", "DELETE"]) -> DrainState:
         """Query, start or cancel a drain, which only gnsqd supports."""
         reasons = {"404": "cannot drain: only gnsqd can", "EXITING": "is already exiting"}
-        return self.ask("/drain", DrainState.from_json, None, method, reasons=reasons)
+        return self.ask("/drain", DrainState, None, method, reasons=reasons)
 
 
 class Lookupd(Peer):
@@ -552,21 +478,21 @@ class Lookupd(Peer):
     _mistake = "it is an nsqd; name it with --nsqd-http-address"
 
     def topics(self) -> tuple[str, ...]:
-        return self.ask("/topics", lambda data: items(data, "topics"), rows={"topics": _name})
+        return self.ask("/topics", _Topics).topics
 
     def channels(self, topic: str) -> tuple[str, ...]:
         """Empty for unknown topics."""
-        return self.ask("/channels", lambda data: items(data, "channels"), {"topic": topic}, rows={"channels": _name})
+        return self.ask("/channels", _Channels, {"topic": topic}).channels
 
     def lookup(self, topic: str) -> tuple[Producer, ...]:
         """The nodes that consumers of a topic are sent to, without tombstoned ones. Code TOPIC_NOT_FOUND; gnsqd in
         dev mode does not create the topic for it."""
         query = {"topic": topic, "create": "false"}
-        return self.ask("/lookup", lambda data: items(data, "producers"), query, rows=_PRODUCERS)
+        return self.ask("/lookup", _Producers, query).producers
 
     def nodes(self) -> tuple[Producer, ...]:
         """All active nodes, also tombstoned ones."""
-        return self.ask("/nodes", lambda data: items(data, "producers"), rows=_PRODUCERS)
+        return self.ask("/nodes", _Producers).producers
 
     def tombstone(self, topic: str, node: str) -> None:
         """Hide a node, `{broadcast address}:{HTTP port}`, from consumers of a topic; it may be unknown."""

@@ -15,30 +15,20 @@ class TooLarge(Exception):
     """The text is the reason of a NodeError."""
 
 
-class Pool:
-    """`size` bytes that threads share; `refusal` is the text of TooLarge."""
-
-    def __init__(self, size: int, refusal: str) -> None:
-        self._left = size
-        self._refusal = refusal
-        self._lock = threading.Lock()
-
-    def borrow(self, size: int) -> None:
-        """Take bytes, or give them back if `size` is negative; TooLarge."""
-        with self._lock:
-            if size > max(0, self._left):
-                raise TooLarge(self._refusal)
-            self._left -= size
-
-
 class Budget:
-    """What all answers of one look may take together: the share of each peer, and the rest in `pool`."""
+    """What all answers of one look may take together: the share of each peer, and the rest for all."""
 
     def __init__(self, peers: int = 1) -> None:
         self.share = LARGEST_LOOK // 2 // max(1, peers)
-        self.pool = Pool(
-            LARGEST_LOOK // 2, f"answered more than is left of {LARGEST_LOOK >> 20} MiB for the answers of all nodes"
-        )
+        self._left = LARGEST_LOOK // 2
+        self._lock = threading.Lock()
+
+    def borrow(self, size: int) -> None:
+        """Take bytes of the rest, or give them back if `size` is negative; TooLarge."""
+        with self._lock:
+            if size > max(0, self._left):
+                raise TooLarge(f"answered more than is left of {LARGEST_LOOK >> 20} MiB for the answers of all nodes")
+            self._left -= size
 
 
 class Allowance:
@@ -54,12 +44,12 @@ class Allowance:
         if self._taken > LARGEST_ANSWER:
             raise TooLarge(f"answered more than {LARGEST_ANSWER >> 20} MiB")
         if (missing := self._taken - self._budget.share - self._borrowed) > 0:
-            self._budget.pool.borrow(missing)
+            self._budget.borrow(missing)
             self._borrowed += missing
 
     def release(self) -> None:
         """Give back everything: the answer is dropped."""
-        self._budget.pool.borrow(-self._borrowed)
+        self._budget.borrow(-self._borrowed)
         self._taken = self._borrowed = 0
 
 

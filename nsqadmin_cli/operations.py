@@ -270,9 +270,6 @@ class Work:
                     node.act(action, topic, name)
                 except NodeRefused as error:  # the others may free the space that this one lacks
                     refused = refused or error
-                except UnicodeEncodeError:
-                    reason = "answered JSON that is not an nsqd's: no channel can have such a name"
-                    raise NodeError(node.program, node.address, reason) from None
             if refused is not None:
                 raise refused
 

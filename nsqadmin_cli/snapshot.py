@@ -3,13 +3,15 @@
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field, make_dataclass, replace
+from dataclasses import InitVar, dataclass, field, make_dataclass
 from functools import cached_property, partial, reduce
 from itertools import groupby
 from operator import add, attrgetter
 from typing import Any, NamedTuple, TypeVar
 
-from gnsqd.shared.statistics import counts_of
+from msgspec.structs import replace
+
+from gnsqd.shared.statistics import ChannelFigures, TopicFigures, counts_of
 from nsqadmin_cli.api import ChannelStats, ClientStats, Latency, NodeStats, Nsqd, Percentile, TopicStats
 from nsqadmin_cli.change import Shown, ending
 from nsqadmin_cli.cluster import Answers, Cluster, by_node, errors_of, failures_of, rows_of, values_of
@@ -19,7 +21,7 @@ from nsqadmin_cli.output import not_found
 from nsqadmin_cli.table import as_json, table_of
 from nsqadmin_cli.units import grouped, printable, suggestion
 
-_OF_TOPIC, _OF_CHANNEL = counts_of(TopicStats), counts_of(ChannelStats)
+_OF_TOPIC, _OF_CHANNEL = counts_of(TopicFigures), counts_of(ChannelFigures)
 # Counts that topics do not have.
 OF_CHANNELS = tuple(name for name in _OF_CHANNEL if name not in _OF_TOPIC)
 

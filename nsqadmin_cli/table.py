@@ -1,7 +1,7 @@
 """Rows and tables as data: commands build them, `output` writes JSON and CSV, `render` draws tables.
 
 A row is a dataclass, declared once for all forms: each field is a key in JSON, and one made by `column` also a column
-of tables and CSV. Independent of the terminal.
+of tables and CSV. Structs of nodes' answers are keys in JSON too. Independent of the terminal.
 """
 
 import dataclasses
@@ -158,9 +158,11 @@ def columns_of(kind: type) -> dict[str, Column]:
 
 
 @cache
-def _keys_of(kind: type) -> "tuple[dataclasses.Field[Any], ...]":
-    """The fields that are in JSON."""
-    return tuple(row_field for row_field in dataclasses.fields(kind) if row_field.metadata.get("json", True))
+def _keys_of(kind: Any) -> Mapping[str, Mapping[str, Any]]:
+    """The fields that are in JSON, with their metadata, which those of structs do not have."""
+    if dataclasses.is_dataclass(kind):
+        return {row.name: row.metadata for row in dataclasses.fields(kind) if row.metadata.get("json", True)}
+    return {name: {} for name in getattr(kind, "__struct_fields__", ()) if name not in getattr(kind, "hidden", ())}
 
 
 def table_of(
@@ -197,11 +199,11 @@ def as_json(value: object) -> Any:
     if isinstance(value, dict):
         return {key: as_json(member) for key, member in value.items()}
     kind: Any = type(value)
-    if dataclasses.is_dataclass(kind) and kind.__str__ is object.__str__:
-        members = ((row_field, getattr(value, row_field.name)) for row_field in _keys_of(kind))
+    if kind.__str__ is object.__str__ and (keys := _keys_of(kind)):
+        members = ((name, metadata, getattr(value, name)) for name, metadata in keys.items())
         return {
-            row_field.name: None if member == "" and row_field.metadata.get("null") else as_json(member)
-            for row_field, member in members
+            name: None if member == "" and metadata.get("null") else as_json(member)
+            for name, metadata, member in members
         }
     return str(value)
 
@@ -211,7 +213,7 @@ _SIMPLE = (str, int, float, type(None))
 
 def described(name: str, what: str, kind: type) -> str:
     """`name` and its meaning, with the keys of a kind of rows, for the help of a command: lines of 80 columns."""
-    helps = ((row_field.name, row_field.metadata.get("help")) for row_field in _keys_of(kind))
+    helps = ((name, metadata.get("help")) for name, metadata in _keys_of(kind).items())
     keys = ", ".join(f"{name} ({help})" if help else name for name, help in helps)
     return textwrap.fill(f"{what}: {keys}", 78, initial_indent=f"{name:8} ", subsequent_indent=" " * 9) + "\n"
 

@@ -6,8 +6,10 @@ was empty, or its time was up.
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import asdict
 
 from nsqadmin_cli import units
 from nsqadmin_cli.api import DrainState, Nsqd

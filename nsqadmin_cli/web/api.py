@@ -1,21 +1,22 @@
 """The JSON API of nsqadmin v1.3.0 under `/api/`: its paths, bodies, answers and status codes.
 
-With nsqlookupds, nodes and topics come from what they list, otherwise from the nsqds given, as in nsqadmin. It works on
-the JSON of the daemons, because it returns what gnsqadmin itself does not use. In sums over nodes, the channels of the
-first node become the sums, as they do in nsqadmin, which adds to them in place. The documents have Go's null where
-nothing was added to a list.
+With nsqlookupds, nodes and topics come from what they list, otherwise from the nsqds given, as in nsqadmin. In sums
+over nodes, the channels of the first node become the sums, as they do in nsqadmin, which adds to them in place. The
+documents have Go's null where nothing was added to a list.
 """
 
 import json
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from msgspec.structs import asdict
+
 from gnsqd.shared.names import is_valid_name
-from nsqadmin_cli.api import STATS_ROWS, Action, Lookupd, NodeStats, Nsqd, Producer
+from nsqadmin_cli.api import Action, ChannelStats, ClientStats, Info, Latency, Lookupd, Nsqd, Producer, TopicStats
 from nsqadmin_cli.cluster import Answers, ask_all, errors_of, values_of
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.web.http import HTTPError, Request, Response
@@ -29,14 +30,12 @@ _SUMS_OF_CHANNELS = (
     "message_count", "client_count",
 )  # fmt: skip
 
-# The keys of nsqadmin's answers that come from nsqd, with Go's zero values.
-_CLIENT: JSONObject = {
-    "node": "", "remote_address": "", "version": "", "client_id": "", "hostname": "", "user_agent": "",
-    "connect_ts": 0, "connected": 0, "in_flight_count": 0, "ready_count": 0, "finish_count": 0, "requeue_count": 0,
-    "message_count": 0, "sample_rate": 0, "deflate": False, "snappy": False, "authed": False, "auth_identity": "",
-    "auth_identity_url": "", "tls": False, "tls_cipher_suite": "", "tls_version": "", "tls_negotiated_protocol": "",
-    "tls_negotiated_protocol_is_mutual": False,
-}  # fmt: skip
+_OF_CLIENTS = (
+    "node", "remote_address", "version", "client_id", "hostname", "user_agent", "connect_ts", "connected",
+    "in_flight_count", "ready_count", "finish_count", "requeue_count", "message_count", "sample_rate", "deflate",
+    "snappy", "authed", "auth_identity", "auth_identity_url", "tls", "tls_cipher_suite", "tls_version",
+    "tls_negotiated_protocol", "tls_negotiated_protocol_is_mutual",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -56,17 +55,9 @@ def _entry(producer: Producer) -> JSONObject:
     topics = [
         {"topic": topic, "tombstoned": dead} for topic, dead in zip(producer.topics, producer.tombstones, strict=False)
     ]
-    return {
-        "remote_addresses": None,
-        "remote_address": producer.remote_address,
-        "hostname": producer.hostname,
-        "broadcast_address": producer.broadcast_address,
-        "tcp_port": producer.tcp_port,
-        "http_port": producer.http_port,
-        "version": producer.version,
-        "topics": topics or None,
-        "out_of_date": False,
-    }
+    entry = {"remote_addresses": None, **asdict(producer), "topics": topics or None, "out_of_date": False}
+    del entry["tombstones"]
+    return entry
 
 
 # Nodes
@@ -140,18 +131,10 @@ def _given_nodes(site: Site, topic: str) -> tuple[list[Node], list[NodeError]]:
         topics = tuple(stats.topic_name for stats in nsqd.stats(topic=topic).topics)
         if topic and topic not in topics:
             return None
-        info: JSONObject = nsqd.ask("/info", dict)  # type: ignore[arg-type]
-        host = nsqd.address.host
-        producer = Producer(
-            "",
-            str(info.get("hostname") or host),
-            str(info.get("broadcast_address") or host),
-            int(info.get("tcp_port") or 0),
-            int(info.get("http_port") or nsqd.address.port),
-            str(info.get("version") or ""),
-            topics,
-            tuple(False for _ in topics),
-        )
+        info, host = nsqd.ask("/info", Info), nsqd.address.host
+        names = info.hostname or host, info.broadcast_address or host
+        ports = info.tcp_port, info.http_port or nsqd.address.port
+        producer = Producer("", *names, *ports, info.version, topics, tuple(False for _ in topics))
         return Node(_entry(producer), nsqd)
 
     answers = site.cluster.ask(ask, site.cluster.nsqds())
@@ -183,22 +166,7 @@ def _stats_of(
     site: Site, nodes: Sequence[Node], topic: str = "", channel: str = "", *, clients: bool = False
 ) -> tuple[list[JSONObject], dict[str, JSONObject], list[NodeError]]:
     """Topics by host name, channels summed over nodes by their name, or `topic:channel` without a topic; errors."""
-
-    at = {node.nsqd.address: node for node in nodes}
-
-    def ask(nsqd: Nsqd) -> list[JSONObject]:
-        def row(data: Any) -> JSONObject:
-            STATS_ROWS["topics"](data)  # ModelError
-            return _topic(data, at[nsqd.address])
-
-        def read(data: Any) -> list[JSONObject]:
-            NodeStats.from_json(data)  # ModelError
-            return data["topics"] or []
-
-        given = {"topic": topic, "channel": channel} if channel else {"topic": topic} if topic else {}
-        query = {"format": "json", "include_clients": str(clients).lower(), **given}
-        return nsqd.ask("/stats", read, query, rows=STATS_ROWS | {"topics": row})
-
+    ask = partial(Nsqd.stats, topic=topic, channel=channel, clients=clients)
     answers = ask_all([node.nsqd for node in nodes], ask, site.cluster.timeout)
     errors = _answers(answers, "nsqd")
     topics: list[JSONObject] = []
@@ -207,80 +175,63 @@ def _stats_of(
         answer = answers[node.nsqd.address]
         if isinstance(answer, NodeError):
             continue
-        for made in answer if at[node.nsqd.address] is node else deepcopy(answer):  # sums are made in place
-            if topic and made["topic_name"] != topic:
+        for stats in answer.topics:
+            if topic and stats.topic_name != topic:
                 continue
+            made = _topic(stats, node)
             topics.append(made)
-            for inner in made["channels"] or ():
+            for inner in made["channels"]:
                 name = inner["channel_name"] if topic else f"{made['topic_name']}:{inner['channel_name']}"
                 if name not in channels:
-                    channels[name] = _empty_channel(node.name, made["topic_name"], inner["channel_name"])
+                    channels[name] = _no_channel(made["topic_name"], inner["channel_name"])
                 _add_channel(channels[name], inner)
     topics.sort(key=lambda stats: str(stats["hostname"]))
     return topics, channels, errors
 
 
-def _topic(stats: JSONObject, node: Node) -> JSONObject:
+def _no_topic(name: str) -> JSONObject:
+    """The sums of a topic over no node."""
+    zeros: JSONObject = {"node": "", "hostname": "", "topic_name": name} | dict.fromkeys(_SUMS_OF_TOPICS, 0)
+    return zeros | {"nodes": None, "channels": None, "paused": False, "e2e_processing_latency": None}
+
+
+def _no_channel(topic: str, name: str) -> JSONObject:
+    zeros: JSONObject = {"node": "", "hostname": "", "topic_name": topic, "channel_name": name}
+    zeros |= dict.fromkeys(_SUMS_OF_CHANNELS, 0)
+    return zeros | {"nodes": None, "clients": None, "paused": False, "e2e_processing_latency": None}
+
+
+def _topic(stats: TopicStats, node: Node) -> JSONObject:
     """A topic of one node."""
-    channels = stats.get("channels")
-    name = stats["topic_name"]
-    return {
-        "node": node.name,
-        "hostname": node.entry["hostname"],
-        "topic_name": name,
-        "depth": stats["depth"],
-        "memory_depth": stats["depth"] - stats["backend_depth"],
-        "backend_depth": stats["backend_depth"],
-        "message_count": stats["message_count"],
-        "nodes": None,
-        "channels": None if channels is None else [_channel(channel, name, node) for channel in channels],
-        "paused": stats["paused"],
-        "e2e_processing_latency": _latency(stats.get("e2e_processing_latency")),
-    }
+    channels = [_channel(channel, stats.topic_name, node) for channel in stats.channels]
+    return _share(_no_topic(stats.topic_name), stats, node) | {"channels": channels}
 
 
-def _channel(stats: JSONObject, topic: str, node: Node) -> JSONObject:
+def _channel(stats: ChannelStats, topic: str, node: Node) -> JSONObject:
     """A channel of one node."""
-    made = _empty_channel(node.name, topic, stats["channel_name"])
-    made |= {key: stats.get(key, 0) for key in _SUMS_OF_CHANNELS}
-    clients = stats.get("clients")
-    return made | {
-        "hostname": node.entry["hostname"],
-        "memory_depth": stats["depth"] - stats["backend_depth"],
-        "clients": None if clients is None else [_client(client, node) for client in clients],
-        "paused": stats["paused"],
-        "e2e_processing_latency": _latency(stats.get("e2e_processing_latency")),
-    }
+    clients = None if stats.clients is None else [_client(client, node) for client in stats.clients]
+    return _share(_no_channel(topic, stats.channel_name), stats, node) | {"clients": clients}
 
 
-def _empty_channel(node: str, topic: str, name: str) -> JSONObject:
-    made: JSONObject = {"node": node, "hostname": "", "topic_name": topic, "channel_name": name}
-    made |= dict.fromkeys(_SUMS_OF_CHANNELS, 0)
-    return made | {"nodes": None, "clients": None, "paused": False, "e2e_processing_latency": None}
+def _share(sums: JSONObject, stats: TopicStats | ChannelStats, node: Node) -> JSONObject:
+    sums |= {key: value for key, value in asdict(stats).items() if key in sums}
+    sums |= {"node": node.name, "hostname": node.entry["hostname"], "memory_depth": stats.depth - stats.backend_depth}
+    return sums | {"e2e_processing_latency": _latency(stats.e2e_processing_latency)}
 
 
-def _client(data: JSONObject, node: Node) -> JSONObject:
-    seconds = int(time.time()) - data["connect_ts"]
-    return (
-        _CLIENT | {key: data[key] for key in _CLIENT if key in data} | {"node": node.name, "connected": seconds * 10**9}
-    )
+def _client(client: ClientStats, node: Node) -> JSONObject:
+    made = {key: getattr(client, key, None) for key in _OF_CLIENTS}
+    return made | {"node": node.name, "connected": (int(time.time()) - client.connect_ts) * 10**9}
 
 
-def _latency(latency: JSONObject | None) -> JSONObject | None:
+def _latency(latency: Latency) -> JSONObject:
     """The latency of one node in the form of sums."""
-    if not isinstance(latency, dict):
-        return None
-    count, percentiles = latency.get("count", 0), latency.get("percentiles")
-    if percentiles is not None:
-        percentiles = [
-            _sorted(percentile | dict.fromkeys(("min", "max", "average"), percentile["value"]) | {"count": count})
-            for percentile in percentiles
-        ]
-    return {"count": count, "percentiles": percentiles, "topic": "", "channel": "", "host": ""}
-
-
-def _sorted(percentile: JSONObject) -> JSONObject:
-    return {key: _plain(percentile[key]) for key in sorted(percentile)}
+    percentiles = []
+    for percentile in latency.percentiles:
+        value, quantile = _plain(percentile.value), _plain(percentile.quantile)
+        same = {"average": value, "count": latency.count, "max": value, "min": value}
+        percentiles.append(same | {"quantile": quantile, "value": value})
+    return {"count": latency.count, "percentiles": percentiles or None, "topic": "", "channel": "", "host": ""}
 
 
 def _plain(number: Any) -> Any:
@@ -293,7 +244,7 @@ def _add_topic(sums: JSONObject, topic: JSONObject) -> None:
     for key in _SUMS_OF_TOPICS:
         sums[key] += topic[key]
     sums["paused"] = sums["paused"] or topic["paused"]
-    for channel in topic["channels"] or ():
+    for channel in topic["channels"]:
         known = [other for other in sums["channels"] or () if other["channel_name"] == channel["channel_name"]]
         for other in known:
             _add_channel(other, channel)
@@ -322,7 +273,7 @@ def _add_latency(sums: JSONObject, stats: JSONObject, topic: str, channel: str) 
         latency = {"count": 0, "percentiles": None, "topic": topic, "channel": channel, "host": ""}
         sums["e2e_processing_latency"] = latency
     latency["host"] = "*"
-    added = stats["e2e_processing_latency"] or {"count": 0, "percentiles": None}
+    added = stats["e2e_processing_latency"]
     latency["count"] += added["count"]
     for value in added["percentiles"] or ():
         latency["percentiles"] = latency["percentiles"] or []
@@ -375,8 +326,7 @@ def topic(site: Site, request: Request) -> Response:
     name = request.segments[2]
     nodes, errors = _nodes_of(site, name)
     shares, _, more = _stats_of(site, nodes, name)
-    sums: JSONObject = {"node": "", "hostname": "", "topic_name": name} | dict.fromkeys(_SUMS_OF_TOPICS, 0)
-    sums |= {"nodes": None, "channels": None, "paused": False, "e2e_processing_latency": None}
+    sums = _no_topic(name)
     for share in shares:
         _add_topic(sums, share)
     return Response.json(sums | _message([*errors, *more]))
@@ -401,7 +351,7 @@ def node(site: Site, request: Request) -> Response:
     if not chosen:
         raise HTTPError(404, "NODE_NOT_FOUND")
     topics, _, _ = _stats_of(site, chosen, clients=True)
-    clients = sum(len(channel["clients"] or ()) for topic in topics for channel in topic["channels"] or ())
+    clients = sum(len(channel["clients"] or ()) for topic in topics for channel in topic["channels"])
     sums = {"total_messages": sum(topic["message_count"] for topic in topics), "total_clients": clients}
     return Response.json({"node": name, "topics": topics or None, **sums, **_message(errors)})
 

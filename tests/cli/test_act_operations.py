@@ -166,14 +166,6 @@ def test_channels_are_emptied_though_the_topic_can_not_be() -> None:
     ]
 
 
-def test_a_channel_that_no_node_can_have_is_an_error() -> None:
-    """The text of its name has half a character."""
-    with answering(stats(fake_nsqd.channel("c\ud800", depth=1)), http_answer(b"")) as liar:
-        code, _, err = gnsqadmin("topic", "empty", "t", "--with-channels", "--yes", *at(liar))
-    reason = "answered JSON that is not an nsqd's: no channel can have such a name"
-    assert (code, err) == (1, f"Error: nsqd at {liar.address}: {reason}\n")
-
-
 def test_a_change_that_is_not_answered_in_time_may_be_done() -> None:
     started = time.monotonic()
     with answering(stats()) as node:

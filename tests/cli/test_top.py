@@ -2,10 +2,10 @@
 
 import signal
 import termios
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cli.fake_nsqd import FakeNsqd
 from cli.fake_nsqd import node as fake_node

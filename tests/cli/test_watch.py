@@ -1,10 +1,10 @@
 """Looking again and again: rates between two looks, one document a line, one heading for many rows."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cli.gnsqadmin import ok, words
 from cli.nodes import at

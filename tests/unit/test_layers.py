@@ -295,7 +295,7 @@ RARE = {
     "gnsqd.nsqd": ("ssl", "_hashlib", "http.client", "tomllib", "cramjam", "re2", "ctypes", "OpenSSL", "rich", "click",
         "prometheus_client", "zlib_ng", "gnsqd.storage.journal.journal", "gnsqd.observe.stats", "gnsqd.observe.statsd",
         "dataclasses", "inspect", "decimal", "datetime", "shlex", "urllib", "gevent.util", "gevent.pool", "urllib3"),
-    "gnsqd.nsqd, nsqadmin_cli.web.process": ("jinja2", "click", "urllib3", "subprocess", "nsqadmin_cli.api"),
+    "gnsqd.nsqd, nsqadmin_cli.web.process": ("jinja2", "click", "urllib3", "subprocess", "msgspec"),
     "gnsqd.lookupd.nsqlookupd": ("gnsqd.broker", "gnsqd.queues", "gnsqd.storage"),
 }  # fmt: skip
 

@@ -138,7 +138,7 @@ def test_the_overview_counts_messages_and_pages_link_to_grafana() -> None:
 
 
 def test_names_of_a_hostile_node_are_text_everywhere() -> None:
-    odd = topic(HOSTILE, channel(HOSTILE, client(HOSTILE), client("\ud800", user_agent=HOSTILE), depth=5), depth=3)
+    odd = topic(HOSTILE, channel(HOSTILE, client(HOSTILE), client("", user_agent=HOSTILE), depth=5), depth=3)
     fake = FakeServer(
         {
             "/stats": [node(odd, topic(".."), version=HOSTILE, health=HOSTILE)],
