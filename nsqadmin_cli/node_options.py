@@ -3,6 +3,8 @@
 import json
 from collections.abc import Sequence
 
+from msgspec.json import Decoder
+
 from gnsqd.log import Level
 from gnsqd.options import OPTIONS, TLS_VERSIONS, Kind
 from nsqadmin_cli import units
@@ -16,6 +18,8 @@ _NAMES: dict[Kind, dict[int, str]] = {
     Kind.TLS_REQUIRED: {0: "no", 1: "tcp-https", 2: "yes"},
     Kind.TLS_VERSION: {number: name for name, number in TLS_VERSIONS.items()},
 }
+# A node may send anything, but the value of an option is not nested.
+_VALUES = Decoder(str | int | float | bool | list[str | int | float | bool] | None)
 
 
 def parse(key: str, text: str) -> object:
@@ -23,12 +27,9 @@ def parse(key: str, text: str) -> object:
     if NODE_OPTIONS.get(key, Kind.STRING) is Kind.STRING:
         return text
     try:
-        value = json.loads(text)
+        return _VALUES.decode(text)
     except (ValueError, RecursionError):
         return text
-    # A node may send anything, but the value of an option is not nested.
-    parts = value if isinstance(value, list) else [value]
-    return text if any(isinstance(part, list | dict) for part in parts) else value
 
 
 def shown(key: str, value: object) -> str:
