@@ -13,7 +13,7 @@ from typing import Any
 import click
 import pytest
 
-from cli.fake_nsqd import channel, client, node, topic
+from cli.fake_nsqd import FakeServer, channel, client, node, topic
 from cli.gnsqadmin import (
     COMMAND,
     FakeNode,
@@ -132,9 +132,10 @@ OTHER_ANSWERS: dict[str, tuple[str, list[object]]] = {
 
 @pytest.mark.parametrize("words, what, answers", [(words, *row) for words, row in OTHER_ANSWERS.items()])
 def test_json_of_another_kind_is_an_error(words: str, what: str, answers: list[object]) -> None:
+    path = "peek" if "peek" in words else "deferred"
     for answer in answers:
-        with FakeNode(as_json(answer)) as bad:
-            code, _, err = gnsqadmin(*words.split(), *at(bad))
+        bad = FakeServer({"/stats": [node(topic("t", channel("c")))], f"/channel/{path}": [answer]})
+        code, _, err = gnsqadmin(*words.split(), *at(bad.address))
         assert (code, err) == (1, f"Error: nsqd at {bad.address}: {NOT_NSQD} it is not {what}\n"), answer
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cli import fake_nsqd
 from cli.gnsqadmin import FakeNode, ctrl_c, document, failure, gnsqadmin, http_answer, start
 from cli.nodes import address, at, fill
 from kit.daemons import Daemon, fixed_ports
@@ -104,19 +105,21 @@ def refusal(status: str, code: str, **details: Any) -> bytes:
     return http_answer(json.dumps({"message": code} | details).encode(), status)
 
 
+STATS = fake_nsqd.node(fake_nsqd.topic("t"))
 EXTENT = {"epoch": "0e", "first": 1, "next": 6, "first_published": None, "last_published": None, "bytes": 0}
 
 
-def node_with(*answers: bytes) -> FakeNode:
+def node_with(*answers: bytes, **extent: Any) -> FakeNode:
     """A node whose log of t has the messages 1 to 5, with these answers to requests for messages, in turn."""
     left = list(answers)
 
     def talk(connection: socket.socket) -> None:
         request = node.requests[-1]
-        place = 1 if b"at=1" in request else 6
-        is_range = request.startswith(b"GET /topic/range?")
-        extent = http_answer(json.dumps(EXTENT | {"at": place}).encode())
-        connection.sendall(extent if is_range else left.pop(0) if left else b"")
+        place = EXTENT | {"at": 1 if b"at=1" in request else 6} | extent
+        known = {b"GET /stats?": STATS, b"GET /topic/range?": place}
+        document = next((known[path] for path in known if request.startswith(path)), None)
+        answer = left.pop(0) if left and document is None else b""
+        connection.sendall(answer if document is None else http_answer(json.dumps(document).encode()))
 
     node = FakeNode(talk)
     return node
@@ -157,7 +160,7 @@ def test_missing_messages_are_an_error_after_those_before(code: str) -> None:
 
 def test_what_is_not_a_range_is_one_line_of_error() -> None:
     for key, value in (("epoch", "x"), ("next", "x"), ("at", None), ("first_published", [])):
-        with FakeNode(http_answer(json.dumps(EXTENT | {"at": 1} | {key: value}).encode())) as node:
+        with node_with(**{key: value}) as node:
             assert failure("tail", "t", "--from=1", *at(node)).endswith("JSON that is not an nsqd's: it is not a range")
 
 
