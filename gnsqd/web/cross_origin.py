@@ -63,12 +63,15 @@ class CrossOrigin:
             is_preflight = request.method == "OPTIONS" and b"access-control-request-method" in request.headers
             if is_preflight and (methods := self._router.methods(request.path)):
                 return render(request, 200, b"", headers + _PREFLIGHT % methods.encode())
-        answer = self._responder.respond(request, remote_address)
-        return _with(headers, answer) if isinstance(answer, bytes) else _in_parts(headers, answer)
+        return add_headers(headers, self._responder.respond(request, remote_address))
+
+
+def add_headers(headers: bytes, answer: Answer) -> Answer:
+    """Returns a response with further lines behind the first."""
+    return _with(headers, answer) if isinstance(answer, bytes) else _in_parts(headers, answer)
 
 
 def _with(headers: bytes, response: bytes) -> bytes:
-    """Inserts lines behind the first."""
     return response.replace(b"\r\n", b"\r\n" + headers, 1)
 
 

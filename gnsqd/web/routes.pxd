@@ -5,12 +5,11 @@ from gnsqd.web.http11 cimport Request
 
 cdef class Router:
     cdef object _options, _log
-    cdef dict _endpoints, _canonical
-    cdef set _open_ended
+    cdef dict _endpoints, _canonical, _patterns
 
     @cython.locals(rows=dict)
     cdef tuple _find(self, Request request)
     cpdef respond(self, Request request, str remote_address)
 
 
-cdef bytes _render_result(Request request, int status, result, bint v1)
+cpdef bytes render_result(Request request, int status, result, bint v1)

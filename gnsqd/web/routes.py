@@ -4,10 +4,11 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from enum import IntEnum
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import islice, zip_longest
 from math import inf
 from operator import attrgetter
-from posixpath import basename, normpath
+from posixpath import normpath
+from re import Pattern, escape
 from re import compile as regex
 from time import monotonic_ns
 from traceback import format_exc
@@ -39,10 +40,12 @@ class BadQuery(ValueError):
 
 
 class Content(NamedTuple):
-    """An answer with its own Content-Type; by default, JSON that is encoded already."""
+    """An answer with its own Content-Type; by default, JSON that is encoded already. `headers` are whole lines."""
 
     body: bytes
     content_type: str = "application/json; charset=utf-8"
+    status: int = 200
+    headers: bytes = b""
 
 
 class Stream(NamedTuple):
@@ -61,12 +64,13 @@ class Role(IntEnum):
 
 
 class Route(Record):
-    """One endpoint. `/:opt` at the end of `path` stands for any one word; `handler` is a method of the API or, dotted,
-    of one of its parts; `v1` adds X-Nsq-Content-Type and makes errors `{"message":"CODE"}`; `body` names the option
-    that limits the body it reads, if it reads one, and `codings` are accepted as its Content-Encoding, which is ignored
-    without any; `on_hub` is True if the handler raises WouldYield for a request that may not yield; a Guard requires
-    `role` or, for the topic of the request, `topic_role`: read, publish or manage; `errors` are those besides
-    GENERAL_ERRORS. Handlers return text, None for an empty answer, Content, Stream, or a value to be encoded as JSON.
+    """One endpoint. `method` may be several, as in `GET, HEAD`; words of `path` that begin with a colon stand for any
+    word; `handler` is a method of the API or, dotted, of one of its parts; `v1` adds X-Nsq-Content-Type and makes
+    errors `{"message":"CODE"}`; `body` names the option that limits the body it reads, if it reads one, and `codings`
+    are accepted as its Content-Encoding, which is ignored without any; `on_hub` is True if the handler raises
+    WouldYield for a request that may not yield; a Guard requires `role` or, for the topic of the request, `topic_role`:
+    read, publish or manage; `errors` are those besides GENERAL_ERRORS. Handlers return text, None for an empty answer,
+    Content, Stream, or a value to be encoded as JSON.
     """
 
     method: str
@@ -175,6 +179,7 @@ ROUTES = (
 )
 
 Handler = Callable[[Request], object]
+_WORD = regex("(?<=/):[^/]+")
 _NO_ROWS: dict[str, tuple[Route, Handler]] = {}
 
 BOOLS = {"true": True, "1": True, "false": False, "0": False}  # in queries
@@ -187,18 +192,29 @@ _V1_JSON = _V1 + b"Content-Type: application/json; charset=utf-8\r\n"
 
 
 class Router:
-    """Dispatches requests to the methods of one `api`; `options` has the limits of bodies. It also answers requests
-    that match no row: redirects for a slash too many or the wrong case, OPTIONS, 405 and 404."""
+    """Dispatches requests to the methods of one `api`; `options` has the limits of bodies; all paths begin with `base`.
+    It also answers requests that match no row: redirects for a slash too many or the wrong case, OPTIONS, 405 and
+    404."""
 
-    def __init__(self, api: object, options: object, log: Logger, routes: tuple[Route, ...] = ROUTES) -> None:
+    def __init__(
+        self, api: object, options: object, log: Logger, routes: tuple[Route, ...] = ROUTES, base: str = ""
+    ) -> None:
         self._options = options
         self._log = log
         self._endpoints: dict[str, dict[str, tuple[Route, Handler]]] = {}
         self._canonical: dict[str, dict[str, str]] = {}
+        self._patterns: dict[str, Pattern[str]] = {}  # of paths with words that stand for any
         for route in routes:
-            self._endpoints.setdefault(route.method, {})[route.path] = (route, attrgetter(route.handler)(api))
-            self._canonical.setdefault(route.method, {})[_fold(route.path)] = route.path
-        self._open_ended = {route.path.removesuffix(":opt") for route in routes if route.path.endswith("/:opt")}
+            path, handler = base + route.path, self._bind(route, attrgetter(route.handler)(api))
+            for method in route.method.split(", "):
+                self._endpoints.setdefault(method, {})[path] = (route, handler)
+                self._canonical.setdefault(method, {})[_fold(path)] = path
+            if ":" in path:
+                self._patterns[path] = regex(_WORD.sub("[^/]+", escape(path)))
+
+    def _bind(self, route: Route, handler: Handler) -> Handler:
+        """Returns what is called for requests of a row."""
+        return handler
 
     def _find(self, request: Request) -> tuple[Route, Handler] | None:
         rows = self._endpoints.get(request.method, _NO_ROWS)
@@ -206,8 +222,7 @@ class Router:
 
     def _generalize(self, path: str) -> str:
         """Returns `/config/:opt` for `/config/log_level`; other paths unchanged."""
-        head, slash, word = path.rpartition("/")
-        return f"{head}/:opt" if word and head + slash in self._open_ended else path
+        return next((found for found, pattern in self._patterns.items() if pattern.fullmatch(path)), path)
 
     def body_limit(self, request: Request) -> int:
         endpoint = self._find(request)
@@ -239,12 +254,12 @@ class Router:
         except Exception as error:
             status, code = self._refusal(request, error)
             details = error.details if isinstance(error, HTTPError) else {}
-            result = Content(dumps({"message": code, **details}).encode()) if route.v1 else code
+            result = Content(dumps({"message": code, **details}).encode(), status=status) if route.v1 else code
         if route.logged:
             self._log_request(request, remote_address, status, started)
         if isinstance(result, Stream):
             return _render_stream(request, result)
-        return _render_result(request, status, result, route.v1)
+        return render_result(request, status, result, route.v1)
 
     def _decode(self, request: Request, remote_address: str, codings: str) -> bytes:
         """Decodes the body; returns the response if that fails, else b"". Yields or raises WouldYield, as `respond`."""
@@ -284,7 +299,8 @@ class Router:
     def _respond_unrouted(self, request: Request, remote_address: str) -> bytes:
         canonical = self._canonical.get(request.method, {}).get(self._generalize(_fold(request.path)))
         if canonical is not None:
-            return _redirect(request, canonical.replace(":opt", basename(normpath(request.path))))
+            words = zip_longest(canonical.split("/"), _clean(request.path).split("/"), fillvalue="")
+            return _redirect(request, "/".join(word if part.startswith(":") else part for part, word in words))
         methods = self.methods(request.path)
         allowed = b"Allow: %s\r\n" % methods.encode() if methods else b""
         if request.method == "OPTIONS" and (allowed or request.path == "*"):
@@ -321,7 +337,11 @@ class TLSRequired:
 
 def _fold(path: str) -> str:
     """Returns a common key of paths that redirect to each other."""
-    return normpath("/" + path.lstrip("/")).lower()
+    return _clean(path).lower()
+
+
+def _clean(path: str) -> str:
+    return normpath("/" + path.lstrip("/"))
 
 
 _UNQUOTED = b"$&+,/:;=@-._~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"  # in paths, by Go
@@ -338,15 +358,16 @@ def _redirect(request: Request, path: str) -> bytes:
     return render(request, 301, f'<a href="{link}">Moved Permanently</a>.\n\n'.encode(), headers + _HTML)
 
 
-def _render_result(request: Request, status: int, result: object, v1: bool) -> bytes:
+def render_result(request: Request, status: int, result: object, v1: bool) -> bytes:
+    """Returns the response with what a handler has returned. May yield."""
     if not result and (result is None or isinstance(result, str)):
         return render(request, status, b"", _V1 if v1 else b"")
     if isinstance(result, str):
         # A file name may be any bytes.
         return render(request, status, result.encode("utf-8", "surrogateescape"), _V1_TEXT if v1 else _TEXT)
     if isinstance(result, Content):
-        content_type = b"Content-Type: %s\r\n" % result.content_type.encode()
-        return render(request, status, result.body, _V1 + content_type if v1 else content_type)
+        headers = b"Content-Type: %s\r\n%s" % (result.content_type.encode(), result.headers)
+        return render(request, result.status, result.body, _V1 + headers if v1 else headers)
     return render(request, status, _encode(result), _V1_JSON)
 
 

@@ -13,7 +13,7 @@ from gevent.event import Event
 
 from gnsqd.log import Level, Logger, new_logger
 from gnsqd.net.addresses import join_host_port
-from gnsqd.net.listener import Listener, ListenerBroken
+from gnsqd.net.listener import Listener
 from gnsqd.shared.errors import StartError
 from gnsqd.supervisor import Supervisor
 from gnsqd.web.http_auth import Tokens
@@ -24,7 +24,7 @@ from nsqadmin_cli.http_client import Address, read_token
 from nsqadmin_cli.web.app import Application
 from nsqadmin_cli.web.process import is_loopback
 from nsqadmin_cli.web.security import Security
-from nsqadmin_cli.web.server import PageServer
+from nsqadmin_cli.web.server import serve
 
 _NICE = 10  # so that a daemon that is busy is served first
 
@@ -58,23 +58,7 @@ def main() -> int:
     except StartError as error:
         log.error("ADMIN: %s", error)
         return 1
-    application = _application(settings, security, log)
-    server = PageServer(listener, application, log, supervisor.spawn_for_client)
-
-    def accept() -> None:
-        try:
-            server.serve()
-        except ListenerBroken:
-            if not end.wait(1.0):  # else the daemon has closed the socket, because it exits
-                raise
-
-    accepting = supervisor.spawn("adminServer", accept)
-    idle_seconds = settings["idle_seconds"]
-    while not end.wait(idle_seconds / 10):
-        if server.idle_seconds > idle_seconds and not security.has_sessions():
-            return 0
-    server.close()
-    return int(accepting.exception is not None)
+    return serve(listener, _application(settings, security, log), log, supervisor, end, settings["idle_seconds"])
 
 
 def _application(settings: dict[str, Any], security: Security, log: Logger) -> Application:
@@ -92,9 +76,7 @@ def _application(settings: dict[str, Any], security: Security, log: Logger) -> A
         host, port = settings["listed"]
         own = Address.parse(join_host_port(host or cluster.lookupds[0].address.host or "localhost", port))
         cluster.http.reach(own, Address.parse(settings["nsqd"]))
-    application = Application(cluster, commands, security, log, own_tokens=bool(settings["token_files"]))
-    application.keep_history()
-    return application
+    return Application(cluster, commands, security, log, own_tokens=bool(settings["token_files"]))
 
 
 def _token_file(sources: Sequence[str], log: Logger) -> str:

@@ -6,7 +6,7 @@ from gnsqd.shared.names import is_valid_name
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.units import parse_duration, plural
-from nsqadmin_cli.web.http import HTTPError, Request, Response
+from nsqadmin_cli.web.http import HTTPError, Redirect, Request, Response
 from nsqadmin_cli.web.site import Page, Site
 from nsqadmin_cli.web.views import publish_page
 
@@ -44,18 +44,17 @@ def publish(site: Site, request: Request) -> Page | Response:
     site.monitor.changed()
     result = f"{plural(1, 'message')} published to {topic} at {node}"
     page = publish_page(list(nodes), topic, node=str(node), result=result)
-    return Response.redirect(f"/done/{site.keep(page)}")
+    return Redirect(f"/done/{site.keep(page)}")
 
 
 def login(site: Site, request: Request) -> Page | Response:
     if not site.security.has_tokens:
-        return Response.redirect("/")
+        return Redirect("/")
     to = request.form.get("next", "/")
-    if (cookie := site.security.log_in(request.form.get("token", "").strip())) is None:
-        return Response(403, site.render(request, Page("login.html", {"title": "Log in", "next": to, "failed": True})))
     local = to.startswith("/") and not to.startswith(("//", "/\\")) and to.isprintable()
-    return Response.redirect(to if local else "/", [("Set-Cookie", cookie)])
+    answer = site.security.log_in(request.form.get("token", "").strip(), to if local else "/")
+    return answer or Page("login.html", {"title": "Log in", "next": to, "failed": True}, 403)
 
 
 def logout(site: Site, request: Request) -> Response:
-    return Response.redirect("/", [("Set-Cookie", site.security.log_out(request))])
+    return site.security.log_out(request)

@@ -19,7 +19,7 @@ from gnsqd.shared.names import is_valid_name
 from nsqadmin_cli.api import Action, ChannelStats, ClientStats, Info, Latency, Lookupd, Nsqd, Producer, TopicStats
 from nsqadmin_cli.cluster import Answers, ask_all, errors_of, values_of
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.web.http import HTTPError, Request, Response
+from nsqadmin_cli.web.http import HTTPError, Request
 from nsqadmin_cli.web.site import Site
 
 JSONObject = dict[str, Any]
@@ -294,7 +294,7 @@ def _add_latency(sums: JSONObject, stats: JSONObject, topic: str, channel: str) 
 # Reading
 
 
-def topics(site: Site, request: Request) -> Response:
+def topics(site: Site, request: Request) -> JSONObject:
     if site.cluster.lookupds:
         answers = site.cluster.ask_lookupds(Lookupd.topics)
         errors = _answers(answers, "nsqlookupd")
@@ -304,10 +304,10 @@ def topics(site: Site, request: Request) -> Response:
         errors = _answers(stats, "nsqd")
         names = {topic.topic_name for node in values_of(stats).values() for topic in node.topics}
     if request.query.get("inactive") != "true":
-        return Response.json({"topics": sorted(names) or None, **_message(errors)})
+        return {"topics": sorted(names) or None, **_message(errors)}
     channels_of = {name: _inactive_channels(site, name) for name in sorted(names) if site.cluster.lookupds}
     inactive = {name: channels for name, channels in channels_of.items() if channels is not _ACTIVE}
-    return Response.json({"topics": inactive, **_message(errors)})
+    return {"topics": inactive, **_message(errors)}
 
 
 _ACTIVE: list[str] = ["a node has the topic"]
@@ -322,29 +322,29 @@ def _inactive_channels(site: Site, topic: str) -> list[str]:
     return sorted({name for names in channels.values() for name in names})
 
 
-def topic(site: Site, request: Request) -> Response:
+def topic(site: Site, request: Request) -> JSONObject:
     name = request.segments[2]
     nodes, errors = _nodes_of(site, name)
     shares, _, more = _stats_of(site, nodes, name)
     sums = _no_topic(name)
     for share in shares:
         _add_topic(sums, share)
-    return Response.json(sums | _message([*errors, *more]))
+    return sums | _message([*errors, *more])
 
 
-def channel(site: Site, request: Request) -> Response:
+def channel(site: Site, request: Request) -> JSONObject:
     topic, name = request.segments[2:]
     nodes, errors = _nodes_of(site, topic)
     _, channels, more = _stats_of(site, nodes, topic, name, clients=True)
-    return Response.json(channels.get(name, {}) | _message([*errors, *more]))
+    return channels.get(name, {}) | _message([*errors, *more])
 
 
-def nodes(site: Site, request: Request) -> Response:
+def nodes(site: Site, request: Request) -> JSONObject:
     nodes, errors = _all_nodes(site)
-    return Response.json({"nodes": [node.entry for node in nodes] or None, **_message(errors)})
+    return {"nodes": [node.entry for node in nodes] or None, **_message(errors)}
 
 
-def node(site: Site, request: Request) -> Response:
+def node(site: Site, request: Request) -> JSONObject:
     name = request.segments[2]
     nodes, errors = _all_nodes(site)
     chosen = [node for node in nodes if node.name == name][:1]
@@ -353,10 +353,10 @@ def node(site: Site, request: Request) -> Response:
     topics, _, _ = _stats_of(site, chosen, clients=True)
     clients = sum(len(channel["clients"] or ()) for topic in topics for channel in topic["channels"])
     sums = {"total_messages": sum(topic["message_count"] for topic in topics), "total_clients": clients}
-    return Response.json({"node": name, "topics": topics or None, **sums, **_message(errors)})
+    return {"node": name, "topics": topics or None, **sums, **_message(errors)}
 
 
-def counter(site: Site, request: Request) -> Response:
+def counter(site: Site, request: Request) -> JSONObject:
     nodes, errors = _all_nodes(site)
     _, channels, more = _stats_of(site, nodes)
     stats = {
@@ -369,7 +369,7 @@ def counter(site: Site, request: Request) -> Response:
         for channel in channels.values()
         for share in channel["nodes"]
     }
-    return Response.json({"stats": {key: stats[key] for key in sorted(stats)}, **_message([*errors, *more])})
+    return {"stats": {key: stats[key] for key in sorted(stats)}, **_message([*errors, *more])}
 
 
 # Changing
@@ -397,12 +397,12 @@ def _at_lookupds(site: Site, action: Action, topic: str, channel: str) -> list[N
     return errors_of(site.cluster.ask_lookupds(lambda lookupd: lookupd.act(action, topic, channel)))
 
 
-def _done(site: Site, errors: Sequence[NodeError]) -> Response:
+def _done(site: Site, errors: Sequence[NodeError]) -> JSONObject:
     site.monitor.changed()
-    return Response.json(_message(errors))
+    return _message(errors)
 
 
-def create(site: Site, request: Request) -> Response:
+def create(site: Site, request: Request) -> JSONObject:
     """Create a topic at nsqlookupds, and a channel also on the nodes of the topic. Without nsqlookupds, where nsqadmin
     does nothing, both are created on the nodes."""
     body = _body(request)
@@ -423,7 +423,7 @@ def create(site: Site, request: Request) -> Response:
     return _done(site, errors)
 
 
-def act(site: Site, request: Request) -> Response:
+def act(site: Site, request: Request) -> JSONObject:
     """Pause, unpause or empty a topic or channel."""
     topic, channel = (*request.segments[2:], "")[:2]
     action = _body(request)["action"]
@@ -433,14 +433,14 @@ def act(site: Site, request: Request) -> Response:
     return _done(site, errors + _at_nodes(site, nodes, action, topic, channel))  # type: ignore[arg-type]
 
 
-def delete(site: Site, request: Request) -> Response:
+def delete(site: Site, request: Request) -> JSONObject:
     topic, channel = (*request.segments[2:], "")[:2]
     nodes, errors = _nodes_of(site, topic)
     errors += _at_lookupds(site, "delete", topic, channel)
     return _done(site, errors + _at_nodes(site, nodes, "delete", topic, channel))
 
 
-def tombstone(site: Site, request: Request) -> Response:
+def tombstone(site: Site, request: Request) -> JSONObject:
     """Hide a node from the consumers of a topic, and delete the topic there. Only nodes that are listed are asked."""
     name = request.segments[2]
     topic = _body(request)["topic"]

@@ -19,7 +19,7 @@ from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.output import collected
 from nsqadmin_cli.table import ALWAYS, Block, Grid, Paragraph, Table
 from nsqadmin_cli.units import printable
-from nsqadmin_cli.web.http import HTTPError, Request, Response
+from nsqadmin_cli.web.http import HTTPError, Redirect, Request, Response
 from nsqadmin_cli.web.present import HTMLTable, address_of, facts, html_table, node_address, query
 from nsqadmin_cli.web.site import Lines, Page, Site
 
@@ -109,27 +109,25 @@ def _plan(site: Site, command: ChangeCommand, fields: list[Field], node: str) ->
     return command.plan(cluster=_cluster(site, node), **values)
 
 
-def show(site: Site, request: Request) -> Response:
+def show(site: Site, request: Request) -> Page:
     """The form and, as soon as all that the command requires is given, the plan."""
-    page, status, _ = _page(site, request, request.query, is_confirmed=False)
-    return Response(status, site.render(request, page))
+    return _page(site, request, request.query, is_confirmed=False)
 
 
-def act(site: Site, request: Request) -> Response:
+def act(site: Site, request: Request) -> Page | Response:
     """Does a change that was confirmed, else shows its plan. One that loses nothing ends on the page of its topic."""
     is_confirmed = request.form.get("confirmed") == "yes"
-    page, status, back = _page(site, request, request.form, is_confirmed=is_confirmed)
-    if not is_confirmed or status != 200:
-        return Response(status, site.render(request, page))
+    page = _page(site, request, request.form, is_confirmed=is_confirmed)
+    if not is_confirmed or page.status != 200:
+        return page
     site.monitor.changed()
     if page.values["warning"] or page.values["errors"]:
-        return Response.redirect(f"/done/{site.keep(page)}")
+        return Redirect(f"/done/{site.keep(page)}")
     notice = site.keep(f"Done: {page.values['what']}")
-    return Response.redirect(f"{back}{'&' if '?' in back else '?'}{query(notice=notice)}")
+    return Redirect(f"{page.values['back']}{'&' if '?' in page.values['back'] else '?'}{query(notice=notice)}")
 
 
-def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: bool) -> tuple[Page, int, str]:
-    """Returns the page, its status, and the address of what it is about."""
+def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: bool) -> Page:
     command = _command_of(request)
     given = {name: Lines(text.strip().replace("\r\n", "\n")) for name, text in form.items()}
     fields = [field._replace(value=given.get(field.name, "")) for field in (Field(param, "") for param in command.own)]
@@ -176,7 +174,7 @@ def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: b
         "done": is_confirmed and status == 200,
         "back": back,
     }
-    return Page("change.html", values), status, back
+    return Page("change.html", values, status)
 
 
 def _shown(block: Block, link: Callable[[str, dict[str, object]], str]) -> HTMLTable | list[tuple[str, str, str]] | str:

@@ -1,5 +1,6 @@
 """`gnsqadmin web`: serves the cluster as a page."""
 
+import re
 import signal
 
 from gnsqd.log import Level, Logger
@@ -14,6 +15,12 @@ def _url(text: str) -> str:
     if text and not text.startswith(("http://", "https://")):
         raise ValueError(f"{printable(repr(text), 100)} is not an address, expected http://HOST or https://HOST.")
     return text
+
+
+def _base_path(text: str) -> str:
+    if not re.fullmatch(r"(/[\w.~-]+)*/?", text, re.ASCII) or {".", ".."} & set(text.split("/")):
+        raise ValueError(f"{printable(repr(text), 100)} is not a path such as /nsq, of A-Z a-z 0-9 . _ ~ - /")
+    return text.removesuffix("/")
 
 
 @command(
@@ -37,6 +44,12 @@ def web(
     grafana_url: str = option(
         "Link to this address of Grafana on every page.", Parsed("URL", _url), default="", metavar="URL"
     ),
+    base_path: str = option(
+        "Path below which the page is, for a proxy that passes it on unchanged.",
+        Parsed("PATH", _base_path),
+        default="",
+        metavar="PATH",
+    ),
 ) -> int:
     """Serve the cluster as a page for browsers, with nsqadmin's JSON API.
 
@@ -55,7 +68,7 @@ def web(
     from nsqadmin_cli.web.app import Application
     from nsqadmin_cli.web.process import is_loopback, url_of, warn_unless
     from nsqadmin_cli.web.security import Security
-    from nsqadmin_cli.web.server import PageServer
+    from nsqadmin_cli.web.server import serve
 
     log = Logger("[gnsqadmin] ", Level.INFO)
     cluster = settings.cluster()
@@ -68,14 +81,8 @@ def web(
     end = Event()
     supervisor = Supervisor(log, end.set)
     supervisor.watch()
-    application = Application(cluster, Commands(settings), security, log, grafana_url=grafana_url)
-    application.keep_history()
-    server = PageServer(listener, application, log, supervisor.spawn_for_client)
+    application = Application(cluster, Commands(settings), security, log, grafana_url=grafana_url, base_path=base_path)
     for number in (signal.SIGINT, signal.SIGTERM):
         gevent.signal_handler(number, end.set)
-    accepting = supervisor.spawn("adminServer", server.serve)
-    log.info("ADMIN: the page is at %s", url_of(listener))
-    end.wait()
-    server.close()
-    accepting.join()
-    return int(accepting.exception is not None)
+    log.info("ADMIN: the page is at %s%s", url_of(listener), base_path)
+    return serve(listener, application, log, supervisor, end)

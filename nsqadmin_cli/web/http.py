@@ -1,91 +1,81 @@
-"""A request to the page and its response, as the views and the JSON API see them."""
+"""A request to the page, and the answers to it, as the views and the JSON API see them."""
 
-import json
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
-from urllib.parse import parse_qsl, unquote
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, quote
+
+from gnsqd.web import http11
+from gnsqd.web.routes import Content, HTTPError
+
+__all__ = ["HTML", "TEXT", "Content", "HTTPError", "Redirect", "Request", "Response"]
 
 HTML = "text/html; charset=utf-8"
-JSON = "application/json; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
 
 
-@dataclass
 class Request:
-    """`target` is path and query as they were sent; `body` is filled once it was read."""
+    """A request below the path `base`, which its own path and target are without."""
 
-    method: str
-    target: str
-    headers: Mapping[bytes, bytes]  # with names in lower case
-    remote_address: str = ""
-    body: bytes = b""
-    is_live: bool = False  # for a part of a page that is sent again and again
-
-    @property
-    def path(self) -> str:
-        return self.target.partition("?")[0]
+    def __init__(self, head: http11.Request, base: str = "") -> None:
+        self.head = head
+        self.method = head.method
+        self.segments = tuple(part for part in head.path.removeprefix(base).split("/") if part)
+        self.path = "/" + "/".join(quote(part, safe="") for part in self.segments)
+        self.target = f"{self.path}?{head.query}" if head.query else self.path
 
     @property
-    def segments(self) -> tuple[str, ...]:
-        """The parts of the path, decoded; of `/` none."""
-        return tuple(unquote(part) for part in self.path.split("/")[1:] if part)
+    def names(self) -> list[str]:
+        """Of a topic and perhaps a channel, or of a node: in the path, or in the query if a path cannot have them."""
+        if self.segments[1:]:
+            return list(self.segments[1:])
+        given = [self.query.get(key, "") for key in (("node",) if "nodes" in self.segments else ("topic", "channel"))]
+        return [name for name in given if name] if given[0] else []
 
-    def header(self, name: str) -> str | None:
-        value = self.headers.get(name.encode())
-        return None if value is None else value.decode("latin-1")
-
-    @cached_property
-    def query(self) -> dict[str, str]:
-        return dict(parse_qsl(self.target.partition("?")[2], keep_blank_values=True))
-
-    @cached_property
-    def form(self) -> dict[str, str]:
-        """The fields of a form; HTTPError."""
-        try:
-            fields = parse_qsl(self.body.decode("ascii"), keep_blank_values=True, max_num_fields=50)
-        except ValueError:
-            raise HTTPError(400, "this is not a form") from None
-        return dict(fields)
-
-    def cookie(self, name: str) -> str:
-        for part in (self.header("cookie") or "").split(";"):
-            key, _, value = part.strip().partition("=")
-            if key == name:
-                return value
-        return ""
+    @property
+    def changes(self) -> bool:
+        return self.method not in ("GET", "HEAD")
 
     @property
     def is_api(self) -> bool:
         return self.segments[:1] == ("api",)
 
     @property
-    def changes(self) -> bool:
-        return self.method not in ("GET", "HEAD")
+    def is_live(self) -> bool:
+        """Whether the live part of a page is to be sent again and again, as an EventSource asks."""
+        return self.method == "GET" and "text/event-stream" in (self.header("accept") or "")
+
+    def header(self, name: str) -> str | None:
+        value = self.head.headers.get(name.encode())
+        return None if value is None else value.decode("latin-1")
+
+    def cookie(self, name: str) -> str:
+        pairs = (part.strip().partition("=") for part in (self.header("cookie") or "").split(";"))
+        return next((value for key, _, value in pairs if key == name), "")
+
+    @cached_property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(self.head.query, keep_blank_values=True))
+
+    @property
+    def body(self) -> bytes:
+        return self.head.body
+
+    @cached_property
+    def form(self) -> dict[str, str]:
+        """The fields of a form; HTTPError."""
+        try:
+            return dict(parse_qsl(self.body.decode("ascii"), keep_blank_values=True, max_num_fields=50))
+        except ValueError:
+            raise HTTPError(400, "this is not a form") from None
 
 
-@dataclass
-class Response:
-    """`body` is all of it, or parts that are sent as they come."""
+class Redirect(NamedTuple):
+    """Leads to a page at a path and query, without the base path, and sets a cookie: name, value and seconds."""
 
-    status: int
-    body: bytes | Generator[bytes] = b""
-    content_type: str = HTML
-    headers: list[tuple[str, str]] = field(default_factory=list)
-
-    @classmethod
-    def json(cls, document: Any, status: int = 200, headers: list[tuple[str, str]] | None = None) -> "Response":
-        return cls(status, json.dumps(document).encode(), JSON, headers or [])
-
-    @classmethod
-    def redirect(cls, to: str, headers: list[tuple[str, str]] | None = None) -> "Response":
-        return cls(303, b"", TEXT, [("Location", to), *(headers or [])])
+    to: str
+    cookie: tuple[str, str, int] | None = None
 
 
-class HTTPError(Exception):
-    """Ends a request; `str()` is the text to show, and for the JSON API NSQ's code."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
+# What handlers return besides pages; a dict is encoded as JSON.
+Response = Content | Redirect | Mapping[str, Any]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 
 from gevent.event import Event
 
-from nsqadmin_cli.web.http import HTTPError
+from gnsqd.web.routes import HTTPError, Stream
 from nsqadmin_cli.web.monitor import INTERVAL
 
 MOST_STREAMS = 32
@@ -28,28 +28,22 @@ class Live:
         """End all streams."""
         self._closed.set()
 
-    def stream(self, render: Render, check: Callable[[], None]) -> Generator[bytes]:
-        """Events with what `render` returns, where it changed, until the client has gone, or `check` no longer passes;
+    def stream(self, render: Render, is_permitted: Callable[[], bool]) -> Stream:
+        """Events with what `render` returns, where it changed, as long as the client is there and it is permitted;
         HTTPError if there are too many streams."""
         if self._streams >= MOST_STREAMS:
             raise HTTPError(503, "too many live pages are open")
-        return self._events(render, check)
+        return Stream("text/event-stream", self._events(render, is_permitted))
 
-    def _events(self, render: Render, check: Callable[[], None]) -> Generator[bytes]:
+    def _events(self, render: Render, is_permitted: Callable[[], bool]) -> Generator[bytes]:
         self._streams += 1
         try:
             yield b"retry: 5000\n\n"
             last = ""
-            while not self._closed.wait(INTERVAL):
-                try:
-                    check()
-                except HTTPError:
-                    return
+            while not self._closed.wait(INTERVAL) and is_permitted():
                 html = self._run(render)
-                if html == last:
-                    yield b":\n\n"  # finds out whether the client is there
-                else:
-                    yield b"data: " + json.dumps(html).encode() + b"\n\n"
+                # An empty event finds out whether the client is there.
+                yield b":\n\n" if html == last else b"data: %s\n\n" % json.dumps(html).encode()
                 last = html
         finally:
             self._streams -= 1

@@ -21,14 +21,17 @@ Link = Callable[[str, dict[str, object]], str]
 
 
 def address_of(*names: str) -> str:
-    """The path of a topic, or of a channel; browsers take `.` and `..` for directories, so these are in the query."""
-    if any(name in (".", "..") for name in names):
+    """The path of a topic, or of a channel. Browsers take `.` and `..` for directories, and servers may take an escaped
+    slash for one, so these are in the query."""
+    if any(name in (".", "..") or "/" in name for name in names):
         return f"/topics?{query(topic=names[0], channel=names[1] if len(names) > 1 else '')}"
     return "/".join(["/topics", *(quote(name, safe="", errors="replace") for name in names)])
 
 
 def node_address(node: object) -> str:
-    return f"/nodes/{quote(str(node), safe='', errors='replace')}"
+    """The path of a node; that of a unix socket has slashes."""
+    name = str(node)
+    return f"/nodes?{query(node=name)}" if "/" in name else f"/nodes/{quote(name, safe='', errors='replace')}"
 
 
 def query(**values: object) -> str:

@@ -13,27 +13,22 @@ from urllib.parse import urlsplit
 from gnsqd.log import Logger
 from gnsqd.web.http_auth import Tokens
 from gnsqd.web.routes import Role
-from nsqadmin_cli.web.http import HTTPError, Request
+from nsqadmin_cli.web.http import HTTPError, Redirect, Request
 
-HEADERS = [
-    (
-        "Content-Security-Policy",
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
-    ),
-    ("X-Frame-Options", "DENY"),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "same-origin"),  # without any, browsers would not send the origin of a form
-    ("Cross-Origin-Opener-Policy", "same-origin"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
-]
+# Without any Referrer-Policy, browsers would not send the origin of a form.
+HEADERS = (
+    b"Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    b"connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'\r\n"
+    b"X-Frame-Options: DENY\r\n"
+    b"X-Content-Type-Options: nosniff\r\n"
+    b"Referrer-Policy: same-origin\r\n"
+    b"Cross-Origin-Opener-Policy: same-origin\r\n"
+    b"Cross-Origin-Resource-Policy: same-origin\r\n"
+)
 
 COOKIE = "gnsqadmin_session"
 _SESSION_SECONDS = 12 * 3600
 _MOST_SESSIONS = 1000
-# For full tokens, as gnsqd's own /channel/peek.
-_MESSAGES = (("peek",), ("tail",), ("change", "channel", "deferred"), ("change", "replay-dead"))
-_OPEN = ("ping", "static", "login")  # first segments of what needs no token
 
 
 class Session(NamedTuple):
@@ -80,29 +75,20 @@ class Security:
     def may_peek(self, request: Request) -> bool:
         return self.role(request) >= Role.FULL
 
-    def check(self, request: Request) -> None:
-        """Return if the request is permitted; HTTPError, 401 if it needs a token, or another one."""
+    def check(self, request: Request, needed: Role) -> None:
+        """Return if a request that needs this role is permitted; HTTPError, 401 if it needs a token, or another one."""
         self._check_host(request)
-        first = request.segments[:1]
-        if request.changes or first == ("live",):
+        if request.changes or request.is_live:
             self._check_origin(request)
-        if first and first[0] in _OPEN:
-            return
-        if request.changes and self.read_only and first != ("logout",):
-            raise HTTPError(403, "FORBIDDEN" if request.is_api else "This page is read-only: nothing was done.")
-        role = self.role(request)
-        if role < Role.READ:
-            raise HTTPError(401, "UNAUTHORIZED" if request.is_api else "This page needs a token.")
-        if (
-            role < Role.FULL
-            and (request.changes or any(request.segments[: len(words)] == words for words in _MESSAGES))
-            and first != ("logout",)
-        ):
+        if self.read_only and request.changes and needed is Role.FULL:
+            raise HTTPError(403, "This page is read-only: nothing was done.")
+        role = self.role(request) if needed is not Role.ANYBODY else needed
+        if role < needed:
             text = "The token permits reading of statistics only: nothing was done."
-            raise HTTPError(403, "FORBIDDEN" if request.is_api else text)
+            raise HTTPError(403, text) if role else HTTPError(401, "This page needs a token.")
 
-    def log_in(self, token: str) -> str | None:
-        """The cookie of a new session, None if the token is unknown."""
+    def log_in(self, token: str, to: str) -> Redirect | None:
+        """Begin a session and lead to a page; None if the token is unknown."""
         assert self._tokens is not None
         authorization = f"Bearer {token}"
         with self._lock:
@@ -112,12 +98,12 @@ class Security:
             self._sessions[name] = Session(authorization, time.monotonic() + _SESSION_SECONDS)
             while len(self._sessions) > _MOST_SESSIONS:
                 self._sessions.popitem(last=False)
-        return f"{COOKIE}={name}; Path=/; HttpOnly; SameSite=Strict; Max-Age={_SESSION_SECONDS}"
+        return Redirect(to, (COOKIE, name, _SESSION_SECONDS))
 
-    def log_out(self, request: Request) -> str:
-        """End the session; the cookie that removes it."""
+    def log_out(self, request: Request) -> Redirect:
+        """End the session."""
         self._sessions.pop(request.cookie(COOKIE), None)
-        return f"{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"
+        return Redirect("/", (COOKIE, "", 0))
 
     def _check_host(self, request: Request) -> None:
         """Refuse names that DNS rebinding could have given to this host: on a loopback address all others; without
@@ -127,8 +113,7 @@ class Security:
         host = _host_of(request)
         if host is None or not (is_loopback_host(host) if self._loopback else _is_local(host)):
             needed = "is for localhost" if self._loopback else "has no tokens: it needs an IP address or a local name"
-            text = f"The page {needed}, and was asked as another."
-            raise HTTPError(403, "FORBIDDEN" if request.is_api else text)
+            raise HTTPError(403, f"The page {needed}, and was asked as another.")
 
     def _check_origin(self, request: Request) -> None:
         """A change comes from a page of ours; of the JSON API also from a client without these headers."""
@@ -140,7 +125,7 @@ class Security:
         else:
             same = request.is_api or not request.changes
         if not same:
-            raise HTTPError(403, "FORBIDDEN" if request.is_api else "Not from this page: nothing was done.")
+            raise HTTPError(403, "Not from this page: nothing was done.")
 
 
 def is_loopback_host(host: str) -> bool:

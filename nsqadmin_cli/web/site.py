@@ -1,5 +1,6 @@
 """What views and actions share: the cluster, its Monitor, who may change it, results of actions, and the templates."""
 
+import re
 import secrets
 from collections import OrderedDict
 from copy import copy
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _MOST_RESULTS = 64
 _LONGEST = 100_000  # characters of one text
+_LOCAL = re.compile(r'\s(?:href|(?:form)?action|src)="(?=/)')
 
 
 class Lines(str):
@@ -49,13 +51,15 @@ class Page:
 
     template: str
     values: dict[str, Any] = field(default_factory=dict)
+    status: int = 200
 
 
 class Site:
     """One page of one cluster; threads share it."""
 
-    def __init__(self, cluster: Cluster, monitor: Monitor, security: Security, grafana_url: str = "") -> None:
+    def __init__(self, cluster: Cluster, monitor: Monitor, security: Security, grafana_url: str, base: str) -> None:
         self.grafana_url = grafana_url
+        self.base = base
         self.cluster = cluster
         self.monitor = monitor
         self.security = security
@@ -104,13 +108,18 @@ class Site:
     def render(self, request: Request, page: Page) -> bytes:
         """The whole page."""
         template = self._environment.get_template(page.template)
-        return template.render(self._values(request, page)).encode("utf-8", "replace")
+        return self._at_base(template.render(self._values(request, page))).encode("utf-8", "replace")
 
     def render_live(self, request: Request, page: Page) -> str:
         """Its part that changes."""
         template = self._environment.get_template(page.template)
         context = template.new_context(self._values(request, page))
-        return "".join(template.blocks["live"](context))
+        return self._at_base("".join(template.blocks["live"](context)))
+
+    def _at_base(self, markup: str) -> str:
+        """Adds the base path to the addresses of this site. In templates, each begins with a slash, in one of these
+        attributes. All else is escaped: no name or message contains a quotation mark."""
+        return _LOCAL.sub(rf"\g<0>{self.base}", markup) if self.base else markup
 
     def _values(self, request: Request, page: Page) -> dict[str, Any]:
         notice = self.kept(request.query.get("notice", ""))
@@ -118,7 +127,7 @@ class Site:
             "title": "",
             "notice": notice if isinstance(notice, str) else "",
             "here": f"/{request.segments[0]}" if request.segments else "/",
-            "target": request.target,
+            "base": self.base,
             "may_change": self.security.may_change(request),
             "may_peek": self.security.may_peek(request),
             "read_only": self.security.read_only,

@@ -17,7 +17,7 @@ from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, backlog, through
 from nsqadmin_cli.stat_tables import LISTING, RATES, NodeRow, Value, count
 from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, table_of
 from nsqadmin_cli.units import plural, printable, suggestion
-from nsqadmin_cli.web.http import HTTPError, Request, Response
+from nsqadmin_cli.web.http import HTTPError, Redirect, Request, Response
 from nsqadmin_cli.web.present import (
     AT_LEAST,
     RANGES,
@@ -88,7 +88,7 @@ def _topic_row(topic: TopicStats, flow: Flow | None) -> TopicRow:
 def _view(request: Request) -> View:
     given = request.query
     page = given.get("page", "1")
-    names = {name: given[name] for name in ("topic", "channel") if given.get(name)}
+    names = {name: given[name] for name in ("topic", "channel", "node") if given.get(name)}
     path = f"{request.path}?{query(**names)}" if names else request.path
     number = int(page) if page.isdecimal() and len(page) < 6 else 1
     shown = given["range"] if given.get("range") in RANGES else "1h"
@@ -133,12 +133,8 @@ def _add_history(
 
 
 def overview(site: Site, request: Request) -> Page:
-    if name := request.query.get("topic"):  # of a topic or channel whose name would be a directory
-        return (
-            _channel(site, request, name, channel_name)
-            if (channel_name := request.query.get("channel"))
-            else _topic(site, request, name)
-        )
+    if request.names:
+        return topic(site, request) if len(request.names) == 1 else channel(site, request)
     snapshot, view = site.snapshot(request), _view(request)
     known = {stats.topic_name: stats for look in (snapshot.last_known, snapshot) for stats in look.totals.topics}
     topics = [stats for _, stats in sorted(known.items()) if _matches(stats, view.find)]
@@ -185,10 +181,6 @@ def _node_link(key: str, row: dict[str, object]) -> str:
     return node_address(row["node"]) if key == "node" else ""
 
 
-def topic(site: Site, request: Request) -> Page:
-    return _topic(site, request, request.segments[1])
-
-
 def _listed(site: Site, name: str) -> Listed | None:
     return site.monitor.lookups.value().topics.get(name) if site.cluster.lookupds else None
 
@@ -200,7 +192,8 @@ def _unknown(snapshot: ClusterSnapshot, what: str, name: str, known: Sequence[st
     return NotFound(f"no node has {what}{suggestion(name, known)}")
 
 
-def _topic(site: Site, request: Request, name: str) -> Page:
+def topic(site: Site, request: Request) -> Page:
+    (name,) = request.names
     latest, listed, view = site.snapshot(request), _listed(site, name), _view(request)
     snapshot = latest if latest.places(name) else latest.last_known
     whole = snapshot.totals.topic(name)
@@ -271,10 +264,7 @@ def _rates(flow: Flow | None) -> tuple[str, str] | None:
 
 
 def channel(site: Site, request: Request) -> Page:
-    return _channel(site, request, *request.segments[1:])
-
-
-def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
+    topic, name = request.names
     latest, view = site.snapshot(request), _view(request)
     snapshot = latest if latest.places(topic, name) else latest.last_known
     whole = snapshot.totals.topic(topic)
@@ -311,6 +301,8 @@ def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
 
 
 def nodes(site: Site, request: Request) -> Page:
+    if request.names:
+        return node(site, request)
     details = site.monitor.node_rows.value()
     snapshot = site.snapshot(request)
     rows = stat_tables.node_rows(snapshot)
@@ -337,7 +329,8 @@ def _add_details(row: NodeRow, details: NodeRow | None) -> None:
 
 
 def node(site: Site, request: Request) -> Page:
-    snapshot, name = site.snapshot(request), request.segments[1]
+    (name,) = request.names
+    snapshot = site.snapshot(request)
     address = next((at for at in snapshot.answers if str(at) == name), None)
     if address is None:
         raise NotFound(f"no node has the address {printable(name)}; known are {_some(map(str, snapshot.answers))}")
@@ -550,5 +543,5 @@ def publish_page(nodes: list[str], topic: str, **more: Any) -> Page:
 
 def login(site: Site, request: Request) -> Page | Response:
     if not site.security.has_tokens:
-        return Response.redirect("/")
+        return Redirect("/")
     return Page("login.html", {"title": "Log in", "next": request.query.get("next", "/"), "failed": False})

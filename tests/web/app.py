@@ -98,12 +98,13 @@ class App:
         token_file: str = "",
         own_tokens: bool = False,
         grafana_url: str = "",
+        base_path: str = "",
     ) -> None:
         settings = ClusterSettings(ClusterContext(tuple(nodes), tuple(lookupds), timeout, token_file=token_file))
         self.log = io.StringIO()
         log = Logger("", Level.INFO, self.log)
         security = Security(token_files, log, loopback=loopback, read_only=read_only)
-        own: dict[str, Any] = {"own_tokens": own_tokens, "grafana_url": grafana_url}
+        own: dict[str, Any] = {"own_tokens": own_tokens, "grafana_url": grafana_url, "base_path": base_path}
         self.app = Application(settings.cluster(), Commands(settings), security, log, **own)
 
     def ask(self, method: str, target: str, body: bytes = b"", /, **headers: str) -> Answer:
@@ -125,15 +126,16 @@ class App:
         return self.ask("GET", target, **headers)
 
     @contextmanager
-    def live(self, target: str) -> Iterator[Iterator[str]]:
-        """The texts of the live part of a page."""
-        head = f"GET /live?{urlencode({'at': target})} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
+    def live(self, target: str, *, whole: bool = False) -> Iterator[Iterator[str]]:
+        """The texts of the live part of a page; or its markup."""
+        head = f"GET {target} HTTP/1.1\r\nHost: {HOST}\r\nAccept: text/event-stream\r\n\r\n".encode()
         (request,) = RequestReader(self.app.body_limit, {}).feed(head)
         answer = self.app.respond(request, "127.0.0.1:50000")
         assert not isinstance(answer, bytes), answer
         with closing(answer):
             found = (part.decode() for parts in answer for part in parts)
-            yield (shown(json.loads(text.removeprefix("data: "))) for text in found if text.startswith("data: "))
+            parts = (json.loads(text.removeprefix("data: ")) for text in found if text.startswith("data: "))
+            yield parts if whole else map(shown, parts)
 
     def page(self, target: str) -> str:
         """The text of a page that must be there."""
@@ -181,7 +183,7 @@ class WebProcess:
                 if fast
                 else preloaded.start(WEB[:-1], ["web", *flags], **streams)
             )
-        line = re.compile(r"the page is at http://(\S+)$", re.MULTILINE)
+        line = re.compile(r"the page is at http://([^/\s]+)\S*$", re.MULTILINE)
         found = eventually(lambda: self.process.poll() is not None or line.search(self.log()))
         assert isinstance(found, re.Match), self.log()
         self.address = found[1]

@@ -149,8 +149,10 @@ def test_a_token_of_its_role_is_needed(fake: FakeServer, tokens: list[str]) -> N
     assert app.ask("DELETE", "/api/topics/t", Authorization=f"Bearer {READ}").status == 403
     # Messages need the full role, as gnsqd's own peek.
     assert app.get("/peek?topic=t", Authorization=f"Bearer {READ}").status == 403
-    for target in ("/change/channel/deferred?topic=t&channel=c", "/tail?topic=t", "/live?at=/tail%3Ftopic=t"):
-        assert app.get(target, Authorization=f"Bearer {READ}").status == 403, target
+    for target in ("/change/channel/deferred?topic=t&channel=c", "/change/replay-dead?topic=t", "/tail?topic=t"):
+        for accept in ("text/html", "text/event-stream"):
+            headers = {"Accept": accept, "Authorization": f"Bearer {READ}", "Sec-Fetch-Site": "same-origin"}
+            assert app.get(target, **headers).status == 403, target
     assert "/peek" not in app.get("/topics/t", Authorization=f"Bearer {READ}").text
     assert app.get("/peek?topic=t", Authorization=f"Bearer {FULL}").status == 200
     # A reader sees no buttons.

@@ -180,7 +180,7 @@ def test_names_of_a_hostile_node_are_text_everywhere() -> None:
             assert markup not in text, (view, markup)
         assert "alert(1)" not in text or "{{7*7}}" in text or view.endswith(name), view
     found = unescape(app.get("/").text)
-    links = set(re.findall(r'href="(/topics/%22[^"]*)"', found))
+    links = set(re.findall(r'href="(/topics\?topic=%22[^"]*)"', found))
     assert links
     assert {app.get(link).status for link in links} == {200}
     assert "Traceback" not in app.log.getvalue()
@@ -329,8 +329,8 @@ def test_nsqlookupds_that_do_not_answer_are_an_error(hanging: str) -> None:
     [
         ("/topics/none", 404), ("/topics/t/none", 404), ("/nodes/none:1", 404), ("/nope", 404), ("/a/b/c/d", 404),
         ("/done/none", 404), ("/static/none.css", 404), ("/static/..%2Fapp.py", 404), ("/static/%2e%2e", 404),
-        ("/peek", 400), ("/peek?topic=t&count=0", 400), ("/peek?topic=t&count=1e9", 400), ("/live?at=/nope", 404),
-        ("/change/topic/explode?topic=t", 404), ("/change/topic/create?topic=a%20b", 400), ("/live?at=/peek", 404),
+        ("/peek", 400), ("/peek?topic=t&count=0", 400), ("/peek?topic=t&count=1e9", 400),
+        ("/change/topic/explode?topic=t", 404), ("/change/topic/create?topic=a%20b", 400),
         ("/change/topic/delete?topic=none", 404), ("/change/topic/tombstone?topic=t&node=a:1", 400),
     ],
 )  # fmt: skip
@@ -347,7 +347,7 @@ def test_no_reading_request_creates_a_topic_that_nsqlookupd_would_create_for_a_c
     lookupd = EmbeddedLookupd(daemon)
     lookupd.ask("/topic/create?topic=listed", "POST")
     app = App(lookupds=[lookupd.http_address])
-    reading = ["/".join(("", *route.pattern)) for route in ROUTES if route.method == "GET"]
+    reading = [re.sub(":[a-z]+", "*", route.path) for route in ROUTES if "GET" in route.method]
     reading += ["/?find=*", "/peek?topic=*", "/tail?topic=*", "/api/topics?inactive=true"]
     reading += [f"/change/topic/{action}?topic=*" for action in ("create", "delete")]
     names = ("create", "rewind", "rules", "deferred")

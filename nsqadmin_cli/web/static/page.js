@@ -104,7 +104,7 @@
 
   function start() {
     if (source || stopped || document.hidden) return;
-    source = new EventSource(`/live?at=${encodeURIComponent(location.pathname + location.search)}`);
+    source = new EventSource(location.pathname + location.search);
     source.onmessage = (event) => {
       waiting = JSON.parse(event.data);
       show();
@@ -148,7 +148,7 @@
       event.preventDefault();
       tell(svg, svg === chart ? moved : Infinity, "polite");
     } else if (svg && event.key === "Escape") tell(null);
-    else if (event.key in pages) location.assign(pages[event.key]);
+    else if (event.key in pages) location.assign(document.documentElement.dataset.base + pages[event.key]);
     else if (event.key === "/") {
       const find = document.getElementById("find");
       if (find) { event.preventDefault(); find.focus(); }
