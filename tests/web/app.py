@@ -120,7 +120,7 @@ class App:
         if isinstance(answer, bytes):
             return _parse(answer, method)
         with closing(answer):
-            return _parse(next(answer)[0])
+            return _parse(next(answer)[0] + b"0\r\n\r\n")  # without its events
 
     def get(self, target: str, **headers: str) -> Answer:
         return self.ask("GET", target, **headers)
@@ -183,11 +183,10 @@ class WebProcess:
                 if fast
                 else preloaded.start(WEB[:-1], ["web", *flags], **streams)
             )
-        line = re.compile(r"the page is at http://([^/\s]+)\S*$", re.MULTILINE)
+        line = re.compile(r"the page is at (http://([^/\s]+)\S*)$", re.MULTILINE)
         found = eventually(lambda: self.process.poll() is not None or line.search(self.log()))
         assert isinstance(found, re.Match), self.log()
-        self.address = found[1]
-        self.url = f"http://{self.address}"
+        self.url, self.address = found.groups()
 
     def log(self) -> str:
         return self._log.read_text()

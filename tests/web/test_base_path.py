@@ -40,7 +40,7 @@ def node_of_base() -> FakeServer:
 def test_every_address_on_every_page_is_below_the_base_path(node_of_base: FakeServer) -> None:
     app = App([node_of_base.address], base_path="/nsq")
     seen: dict[str, int] = {}
-    left = ["/nsq/", "/nsq/login", "/nsq/done/none", "/nsq/plan?action=delete&topic=t"]
+    left = ["/nsq/", "/nsq/login", "/nsq/done/none", "/nsq/change/topic/delete?topic=t"]
     while left:
         target = left.pop()
         answer = app.get(target, Accept="text/html")
@@ -78,8 +78,9 @@ def test_redirections_and_cookies_are_below_the_base_path(node_of_base: FakeServ
     assert "Path=/nsq" in attributes
     session = {"Cookie": name, **OWN}
     assert app.get("/nsq", **session).headers["Location"] == "/nsq/"
-    done = app.ask("POST", "/nsq/act", urlencode({"action": "create", "topic": "made"}).encode(), **session)
-    assert re.fullmatch("/nsq/done/.+", done.headers["Location"])
+    form = urlencode({"topic": "t", "confirmed": "yes"}).encode()
+    done = app.ask("POST", "/nsq/change/topic/create", form, **session)
+    assert re.fullmatch(r"/nsq/topics/t\?notice=.+", done.headers["Location"])
     assert app.get(done.headers["Location"], **session).status == 200
     assert app.get("/other").status == 404  # also for who has no token
     out = app.ask("POST", "/nsq/logout", **session)
@@ -87,7 +88,7 @@ def test_redirections_and_cookies_are_below_the_base_path(node_of_base: FakeServ
 
 
 @pytest.mark.parametrize("path", ["nsq", "/a b", "/a?b", "//a", "/../a", "/ä", '/"'])
-def test_what_is_no_path_is_refused(path: str) -> None:
+def test_what_is_not_a_path_is_refused(path: str) -> None:
     result = gnsqadmin("web", f"--base-path={path}", "--http-address=127.0.0.1:0", f"--nsqd-http-address={DOWN}")
     assert (result.code, "is not a path such as /nsq" in result.err) == (2, True)
 

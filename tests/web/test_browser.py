@@ -33,6 +33,7 @@ FLAGS = [
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 ]  # fmt: skip
 
+BELOW = "/nsq"  # the base path of the page in some tests, which then asks for nothing else
 FOCUSED = "[document.activeElement.textContent, getComputedStyle(document.activeElement).outlineStyle]"
 
 Open = Callable[..., Any]
@@ -76,11 +77,11 @@ def page(browser: Any, serve: Serve) -> Iterator[Open]:
         contexts.append(context)
         context.set_default_timeout(DEADLINE * 1000)
         found = context.new_page()
-        host = "/".join(url.split("/")[:3])
+        site = "/".join([*url.split("/")[: 4 if BELOW in url else 3], ""])
         found.on("pageerror", lambda error: complaints.append(f"error: {error}"))
         found.on("console", lambda message: complaints.append(f"console: {message.text}"))
         found.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
-        found.on("request", lambda one: complaints.extend([one.url] if not one.url.startswith(f"{host}/") else []))
+        found.on("request", lambda one: complaints.extend([one.url] if not f"{one.url}/".startswith(site) else []))
         found.goto(url)
         return found
 
@@ -134,7 +135,7 @@ def test_every_action_by_its_buttons(page: Open, serve: Serve, nsqd: Daemon) -> 
 
 def test_numbers_rates_and_charts_are_live(page: Open, serve: Serve, nsqd: Daemon) -> None:
     create(nsqd, "orders", "mail")
-    web = serve(*at(nsqd), fast=True)
+    web = serve(*at(nsqd), f"--base-path={BELOW}", fast=True)
     it = page(web.url)
     it.get_by_text("live", exact=True).wait_for()
     it.evaluate("window.loaded = 'once'")
@@ -237,7 +238,7 @@ def test_live_updates_lose_no_click_no_selection_and_no_focus(page: Open, serve:
 
 def test_views_by_keyboard_alone(page: Open, serve: Serve, nsqd: Daemon) -> None:
     create(nsqd, "orders", "mail")
-    web = serve(*at(nsqd))
+    web = serve(*at(nsqd), f"--base-path={BELOW}/")
     it = page(web.url)
     it.keyboard.press("Tab")
     assert it.evaluate("document.activeElement.className") == "skip"
@@ -372,6 +373,7 @@ def test_log_in_and_tombstone(
     flags = [
         f"--lookupd-http-address={nsqlookupd.address['HTTP']}",
         f"--http-auth-token-file=full:{tmp_path / 'token'}",
+        f"--base-path={BELOW}",
     ]
     it = page(f"{serve(*flags).url}/topics/orders")
     it.get_by_label("Token").fill("0123456789abcdef")

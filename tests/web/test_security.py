@@ -59,37 +59,30 @@ def test_every_response_forbids_scripts_of_others_and_frames(app: App) -> None:
 
 
 @pytest.mark.parametrize(
-    "host, status",
+    "host, here, elsewhere",  # on a loopback address, where this machine's own names are served, and on another
     [
-        ("localhost:4171", 200), ("127.0.0.1", 200), ("127.8.8.8:1", 200), ("[::1]:4171", 200), ("LOCALHOST.", 200),
-        ("evil.example:4171", 403), ("127.0.0.1.evil.example", 403), ("", 403), ("[", 403), ("10.0.0.1", 403),
+        ("localhost:4171", 200, 200), ("127.8.8.8:1", 200, 200), ("[::1]:4171", 200, 200), ("LOCALHOST.", 200, 403),
+        ("10.0.0.1:4171", 403, 200), ("[fe80::1]:4171", 403, 200), ("nsq:4171", 403, 200), ("box.example:1", 403, 200),
+        ("", 403, 200),  # not a browser
+        ("evil.example:4171", 403, 403), ("127.0.0.1.evil.example", 403, 403), ("[", 403, 403),
+        ("box.example.evil.example", 403, 403),
     ],
 )  # fmt: skip
-def test_other_names_of_this_host_are_refused_on_loopback(app: App, host: str, status: int) -> None:
-    assert app.get("/topics/t", Host=host).status == status
-    assert app.get("/api/nodes", Host=host).status == (status if status == 403 else 502)  # the fake has no /info
-
-
-@pytest.mark.parametrize(
-    "host, status",
-    [
-        ("10.0.0.1:4171", 200), ("[fe80::1]:4171", 200), ("localhost", 200), ("nsq:4171", 200), ("box.example:1", 200),
-        ("", 200),  # not a browser
-        ("evil.example:4171", 403), ("10.0.0.1.evil.example", 403), ("box.example.evil.example", 403), ("[", 403),
-    ],
-)  # fmt: skip
-def test_names_that_anybody_could_register_need_a_token_on_other_addresses(
-    fake: FakeServer, tokens: list[str], monkeypatch: pytest.MonkeyPatch, host: str, status: int
+def test_names_that_anybody_could_register_are_refused_without_a_token_and_on_loopback(
+    fake: FakeServer, tokens: list[str], monkeypatch: pytest.MonkeyPatch, host: str, here: int, elsewhere: int
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "Box.example")
-    app = App([fake.address], loopback=False)
-    assert app.get("/topics/t", Host=host).status == status
     own = {"Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
-    assert app.ask("POST", CREATE, FORM, Host=host, **own).status == (303 if status == 200 else 403)
-    read_only = App([fake.address], loopback=False, read_only=True)  # reading is also for people of this network alone
-    assert read_only.get("/api/topics", Host=host).status == status
-    app = App([fake.address], loopback=False, token_files=tokens)
-    assert app.get("/topics/t", Host=host, Authorization=f"Bearer {READ}").status == 200
+    for loopback, status in ((True, here), (False, elsewhere)):
+        app = App([fake.address], loopback=loopback)
+        assert app.get("/topics/t", Host=host).status == status
+        assert app.get("/api/nodes", Host=host).status == (403 if status == 403 else 502)  # the fake has no /info
+        assert app.ask("POST", CREATE, FORM, Host=host, **own).status == (303 if status == 200 else 403)
+        read_only = App([fake.address], loopback=loopback, read_only=True)  # reading is also for those here alone
+        assert read_only.get("/api/topics", Host=host).status == status
+        app = App([fake.address], loopback=loopback, token_files=tokens)
+        expected = status if loopback else 200
+        assert app.get("/topics/t", Host=host, Authorization=f"Bearer {READ}").status == expected
 
 
 SAME, OTHER = f"http://{HOST}", "http://evil.example"
@@ -118,6 +111,7 @@ def test_changes_come_from_the_page_or_from_no_browser(
     for method, path in (("DELETE", "/api/topics/t"), ("POST", "/publish"), ("POST", "/api/topics")):
         status = app.ask(method, path, JSON, **headers).status
         assert (status == 403) is not (api if "api" in path else form)
+    assert (app.get("/topics/t", Accept="text/event-stream", **headers).status == 403) is not api
 
 
 def test_read_only_refuses_every_change(fake: FakeServer) -> None:
