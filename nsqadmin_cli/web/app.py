@@ -222,7 +222,10 @@ class Application(Router):
         """In a thread of the pool, which has the templates. Raises nothing."""
         text, status = str(error), error.status
         challenge = b'WWW-Authenticate: Bearer realm="nsqadmin"\r\n' if status == 401 else b""
-        if request.is_api or self._prefers_json(request):
+        accepted = request.header("accept") or ""
+        # As nsqadmin does it, also for programs that ask for nothing special at an unknown address.
+        prefers_json = "application/json" in accepted or not self.methods(request.head.path)
+        if request.is_api or ("text/html" not in accepted and prefers_json):
             document = {"message": _CODES.get(status, text) if request.is_api else text}
             return Content(json.dumps(document).encode(), status=status, headers=challenge)
         if status == 401 and request.method == "GET" and not request.is_live:
@@ -232,14 +235,6 @@ class Application(Router):
             return Content(self._site.render(request, Page("error.html", values)), HTML, status, challenge)
         except Exception:
             return Content(self._log_defect(request).encode(), TEXT, 500)
-
-    def _prefers_json(self, request: Request) -> bool:
-        """True for clients that ask for JSON and not for a page, and, as nsqadmin does it, for programs that ask for
-        nothing special at an unknown address."""
-        accepted = request.header("accept") or ""
-        if "text/html" in accepted:
-            return False
-        return "application/json" in accepted or not self.methods(request.head.path)
 
     def _render_live(self, handler: Handler, request: Request) -> str:
         """The live part of a page. Raises nothing."""

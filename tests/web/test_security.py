@@ -154,32 +154,35 @@ def test_a_token_of_its_role_is_needed(fake: FakeServer, tokens: list[str]) -> N
     assert "/change" in app.get("/topics/t", Authorization=f"Bearer {FULL}").text
 
 
+@pytest.mark.parametrize("base", ["", "/nsq"])
 def test_log_in_and_out_by_forms(
-    fake: FakeServer, tokens: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeServer, tokens: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
 ) -> None:
-    app = App([fake.address], token_files=tokens)
-    assert app.ask("POST", "/login", urlencode({"token": "wrong"}).encode(), **OWN).status == 403
+    app = App([fake.address], token_files=tokens, base_path=base)
+    assert app.get(f"{base}/topics/t?page=1").headers["Location"] == f"{base}/login?next=%2Ftopics%2Ft%3Fpage%3D1"
+    assert app.get("/nsqx").status == (404 if base else 401)  # outside, also for who has no token
+    assert app.ask("POST", f"{base}/login", urlencode({"token": "wrong"}).encode(), **OWN).status == 403
     form = urlencode({"token": FULL, "next": "/topics/t?sort=depth"}).encode()
-    assert app.ask("POST", "/login", form, Origin=OTHER).status == 403
-    answer = app.ask("POST", "/login", form, **OWN)
-    assert answer.headers["Location"] == "/topics/t?sort=depth"
-    cookie = answer.headers["Set-Cookie"]
-    assert "HttpOnly" in cookie
-    assert "SameSite=Strict" in cookie
+    assert app.ask("POST", f"{base}/login", form, Origin=OTHER).status == 403
+    answer = app.ask("POST", f"{base}/login", form, **OWN)
+    assert answer.headers["Location"] == f"{base}/topics/t?sort=depth"
+    cookie, *attributes = answer.headers["Set-Cookie"].split("; ")
+    assert attributes == [f"Path={base or '/'}", "HttpOnly", "SameSite=Strict", "Max-Age=43200"]
     assert FULL not in cookie
-    session = {"Cookie": f"other=1; {cookie.partition(';')[0]}"}
-    assert app.get("/topics/t", **session).status == 200
-    assert app.ask("POST", CREATE, FORM, **session, **OWN).status == 303
-    assert app.ask("POST", CREATE, FORM, **session, Origin=OTHER).status == 403
-    assert app.ask("POST", "/logout", **session, **OWN).status == 303
-    assert app.get("/topics/t", **session).status == 303
+    session = {"Cookie": f"other=1; {cookie}"}
+    assert app.get(f"{base}/topics/t", **session).status == 200
+    done = app.ask("POST", f"{base}{CREATE}", FORM, **session, **OWN)
+    assert done.headers["Location"].startswith(f"{base}/topics/made?notice=")
+    assert app.ask("POST", f"{base}{CREATE}", FORM, **session, Origin=OTHER).status == 403
+    out = app.ask("POST", f"{base}/logout", **session, **OWN)
+    assert (out.headers["Location"], f"Path={base or '/'};" in out.headers["Set-Cookie"]) == (f"{base}/", True)
+    assert app.get(f"{base}/topics/t", **session).status == 303
     # A token that is taken away ends its sessions.
     monkeypatch.setattr("gnsqd.web.http_auth.CHECK_SECONDS", 0.0)
-    cookie = app.ask("POST", "/login", form, **OWN).headers["Set-Cookie"]
-    session = {"Cookie": cookie.partition(";")[0]}
-    assert app.get("/", **session).status == 200
+    session = {"Cookie": app.ask("POST", f"{base}/login", form, **OWN).headers["Set-Cookie"].partition(";")[0]}
+    assert app.get(f"{base}/", **session).status == 200
     (tmp_path / "full").write_text("another-0123456789abcdef\n")
-    assert app.get("/", **session).status == 303
+    assert app.get(f"{base}/", **session).status == 303
 
 
 def test_a_session_ends_after_its_time(fake: FakeServer, tokens: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
