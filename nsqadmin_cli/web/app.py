@@ -38,7 +38,7 @@ _THREADS = 8  # for views and actions
 _LIVE_THREADS = 2
 _STATIC = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
-# NSQ's codes in words for people; NSQ's codes for errors that have only words.
+# What people read instead of NSQ's codes, and the codes that the JSON API has instead of texts.
 _TEXTS = {"NOT_FOUND": "No page has this address.", "METHOD_NOT_ALLOWED": "This address cannot be used in this way."}
 _CODES = {401: "UNAUTHORIZED", 403: "FORBIDDEN", 500: "INTERNAL_ERROR"}
 

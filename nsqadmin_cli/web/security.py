@@ -72,9 +72,6 @@ class Security:
     def may_change(self, request: Request) -> bool:
         return not self.read_only and self.role(request) >= Role.FULL
 
-    def may_peek(self, request: Request) -> bool:
-        return self.role(request) >= Role.FULL
-
     def check(self, request: Request, needed: Role) -> None:
         """Return if a request that needs this role is permitted; HTTPError, 401 if it needs a token, or another one."""
         self._check_host(request)

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gnsqd.shared.version import VERSION
+from gnsqd.web.routes import Role
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.units import printable
@@ -129,7 +130,7 @@ class Site:
             "here": f"/{request.segments[0]}" if request.segments else "/",
             "base": self.base,
             "may_change": self.security.may_change(request),
-            "may_peek": self.security.may_peek(request),
+            "may_peek": self.security.role(request) is Role.FULL,
             "read_only": self.security.read_only,
             "has_tokens": self.security.has_tokens,
             "has_lookupds": bool(self.cluster.lookupds),

@@ -342,7 +342,7 @@ def test_a_process_that_nobody_uses_ends_and_refuses_nobody() -> None:
 
 HOST = b"Host: localhost\r\n"
 POST = b"POST /api/topics HTTP/1.1\r\n" + HOST
-# What is no HTTP is judged where gnsqd's HTTP is, which reads the page's requests.
+# What cannot be HTTP is judged where gnsqd's HTTP is, which reads the page's requests.
 BAD_REQUESTS = [
     b"\x16\x03\x01\x00\xa5\x01",
     b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n",
