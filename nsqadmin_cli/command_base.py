@@ -162,7 +162,7 @@ def command(
 
 class ChangeCommand(AdminCommand):
     """A command that changes the cluster. `plan(cluster, ...)` returns the change for values of the parameters `own`,
-    which are the command's except those that many commands share."""
+    the command's without the ones that many commands share."""
 
     plan: Callable[..., Change | Shown]
     own: Sequence[click.Parameter]

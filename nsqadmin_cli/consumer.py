@@ -121,7 +121,7 @@ class Subscription(Client):
 
 
 def wait_readable(selector: selectors.BaseSelector, timeout: float) -> Iterator[Subscription]:
-    """Yields the subscriptions, with which this selector was told of them, that have something to take; waits at most
+    """Yields the subscriptions of this selector that have something to take, with their keys; waits at most
     `timeout` seconds for the first."""
     subscriptions = [key.data for key in selector.get_map().values()]
     waiting = [subscription for subscription in subscriptions if subscription.has_messages]
@@ -255,7 +255,7 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
 
     def is_over(self, idle: float, kept: int) -> bool:
         """Returns True if no more messages will arrive, after none has for `idle` seconds, with `kept` in flight here.
-        Raises AdminError if those that wait do not arrive."""
+        Raises AdminError if the waiting ones do not arrive."""
         stats = self._cluster.ask(self._node_stats)
         if errors := errors_of(stats):
             raise AdminError("; ".join(map(str, errors)))
@@ -373,7 +373,7 @@ def transfer(
     *,
     shown: bool = True,
 ) -> tuple[list[AdminError], bool]:
-    """Passes at most the messages of `source` to `deliver`, and finishes them when it returns, or only those that
+    """Passes at most the messages of `source` to `deliver`, and finishes them when it returns, or only the messages that
     it returns. Raises AdminError, with the text of `done`, if they do not arrive.
 
     Returns the errors of nodes, and whether Ctrl-C or SIGTERM ended it.

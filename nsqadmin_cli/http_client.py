@@ -105,7 +105,7 @@ class NodeError(AdminError):
 
 
 class NodeLacks(NodeError):
-    """A node is a program, or a version, that cannot do what was asked. Beside nodes that can, this is no error."""
+    """A node is a program, or a version, that cannot do what was asked. This is not an error beside nodes that can."""
 
 
 class NodeRefused(NodeError):

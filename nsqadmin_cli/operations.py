@@ -541,7 +541,7 @@ _SUBJECTS = {"topic": "TOPIC", "channel": "TOPIC and CHANNEL, or TOPIC/CHANNEL a
 
 
 def commands_of(kind: str) -> list[ChangeCommand]:
-    """Returns the commands of the rows of this kind. All but those that create take patterns."""
+    """Returns the commands of the rows of this kind. They take patterns, except to create."""
     return [_command(*key, row) for key, row in ROWS.items() if key[0] == kind]
 
 

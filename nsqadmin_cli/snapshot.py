@@ -353,8 +353,8 @@ _ABSENT = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "MESSAGE_NOT_FOUND")
 def ask_holders(
     cluster: Cluster, question: Callable[[Nsqd], T], topic: str, channel: str = "", message: str = ""
 ) -> Answers[T]:
-    """Asks the nodes that have the topic or channel, and returns their answers, with the errors of nodes that do not
-    say what they have. Raises NotFound if no node has it, or none has the message."""
+    """Asks the nodes that have the topic or channel, and returns their answers, with the errors of nodes whose
+    statistics are unknown. Raises NotFound if no node has it, or none has the message."""
     nodes = cluster.nsqds()
     stats = cluster.ask(partial(Nsqd.stats, topic=topic, channel=channel), nodes)
     holders = [node for node in nodes if (topic, channel) in by_key(stats[node.address])]

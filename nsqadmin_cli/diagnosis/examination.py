@@ -95,7 +95,7 @@ class Examination:
         # The messages that each topic, with "" as channel, and each channel had dropped at the time of each snapshot.
         dropping = [node for node in there if self.before.nodes[node.address].has_ephemeral]
         self.dropped_before = _sum_dropped(cluster, dropping)
-        self.options = cluster.ask(lambda node: options_of(node, COMPARED + _EMBEDDED), there)  # those that it has
+        self.options = cluster.ask(lambda node: options_of(node, COMPARED + _EMBEDDED), there)  # as far as it has them
         located_producers = [pair for producers in values_of(self.listed).values() for pair in located(producers)]
         ports = {address: producer.tcp_port for address, producer in located_producers}
         listed_there = [node for node in there if tcp and node.address in ports]

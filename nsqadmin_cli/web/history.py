@@ -3,7 +3,7 @@
 Time is divided into steps, of 5 s for the last 15 minutes and of 15 s for the last hour. A step has the last depth and
 the mean rates of its snapshots, as floats of 4 bytes: 5.7 kB for each topic or channel.
 
-A sum over only some of its nodes is no value: it would look as if messages had been consumed.
+A sum over only some of its nodes is not a value: it would look as if messages had been consumed.
 """
 
 import math

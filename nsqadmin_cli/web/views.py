@@ -212,7 +212,7 @@ def topic(site: Site, request: Request) -> Page:
     if hidden:
         rows.append(("not found", f"nsqlookupd does not send consumers to {', '.join(hidden)}", "note"))
     channels = stat_tables.channel_table(snapshot, watched=True, with_topic=False, only=_keys(whole, name))
-    if snapshot is latest:  # and those that only other nodes have, as they were last known
+    if snapshot is latest:  # and channels of other nodes alone, as they were last known
         only = _keys(latest.last_known.totals.topic(name), name) - latest.channel_shares.keys()
         channels.rows += stat_tables.channel_table(latest.last_known, watched=True, with_topic=False, only=only).rows
     channels.empty = "No channels: messages are queued in the topic until there is one."

@@ -274,7 +274,7 @@ def test_commands_that_the_real_nsqd_lacks_say_so(peer_binary: Callable[[str], P
 
 
 @pytest.mark.peer
-def test_a_node_that_lacks_a_command_is_no_error_beside_one_that_has_it(
+def test_a_node_that_lacks_a_command_is_passed_over_beside_one_that_has_it(
     gnsqd: Daemon, peer_binary: Callable[[str], Path], tmp_path: Path
 ) -> None:
     create(gnsqd, "t", "c")

@@ -1,4 +1,4 @@
-"""Messages on the page: publishing, and those that are shown while they arrive."""
+"""Messages on the page: published by a form, and shown while they arrive."""
 
 import pytest
 
