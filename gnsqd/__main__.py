@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from gnsqd import process
 from gnsqd.configuration import resolve
 from gnsqd.log import Logger
-from gnsqd.options import OPTIONS, Options
+from gnsqd.options import OPTIONS, Options, demo_checks, refuse
 from gnsqd.shared.errors import StartError
 
 
@@ -16,6 +16,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _start(options: Options, log: Logger) -> int:
+    refuse(demo_checks(options))
     from gnsqd.nsqd import NSQD  # here, because a mistake in a flag should not wait for the whole daemon to load
 
     with _temporary_data_path() if options.dev and not options.data_path else nullcontext(options.data_path) as path:

@@ -16,7 +16,7 @@ from gnsqd.log import Level, Logger
 from gnsqd.net import tls
 from gnsqd.net.addresses import unix_name
 from gnsqd.net.listener import Listener, is_stale
-from gnsqd.options import LookupdOptions, Option, Options, choice_checks, early_checks, late_checks
+from gnsqd.options import LookupdOptions, Option, Options, choice_checks, demo_checks, early_checks, late_checks
 from gnsqd.shared.errors import StartError
 from gnsqd.web.cross_origin import parse_origin
 from gnsqd.web.http_auth import Tokens, parse_common_names
@@ -53,7 +53,7 @@ def find_problems(path: str, table: Sequence[Option], resolve: Resolve) -> list[
 
 
 def _problems_of_nsqd(options: Options) -> Iterator[str]:
-    yield from _failed(chain(early_checks(options), late_checks(options)))
+    yield from _failed(chain(demo_checks(options), early_checks(options), late_checks(options)))
     refusals = [*_refusals(tls.read_client_roots, options), *_refusals(tls.build_context, options)]
     yield from {text.partition(" - ")[2]: text for text in refusals}.values()  # both read the roots
     for text in options.channel_rules:

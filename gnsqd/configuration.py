@@ -13,7 +13,7 @@ from typing import Any
 
 from gnsqd import gotext
 from gnsqd.log import Level
-from gnsqd.options import DEV, OPTIONS, TLS_VERSIONS, Kind, Option, Options, parse_tls_required, parse_tls_version
+from gnsqd.options import DEMO, DEV, OPTIONS, TLS_VERSIONS, Kind, Option, Options, parse_tls_required, parse_tls_version
 from gnsqd.shared.config_file import describe_failure, read_config_file
 from gnsqd.shared.errors import NSQError, StartError
 
@@ -185,7 +185,7 @@ def resolve(flags: Mapping[str, Any], config: Mapping[str, Any]) -> Options:
     """Returns nsqd's options by flags and config file; raises as `combine`."""
     values = combine(flags, config)
     if values.get("dev"):
-        values = DEV | values
+        values = DEV | (DEMO if values.get("demo") else {}) | values
     is_auto = values.get("broadcast_address") == "auto"
     if is_auto:
         del values["broadcast_address"]  # it is the host name until an nsqlookupd is connected

@@ -54,6 +54,7 @@ from gnsqd.wire.tcp import TCPServer
 
 if TYPE_CHECKING:
     from gnsqd.cluster.auth import Auth
+    from gnsqd.demo import Demo
     from gnsqd.lookupd.embedded import EmbeddedLookupd
     from gnsqd.observe.statsd import Statsd
     from nsqadmin_cli.web.process import PageProcess
@@ -92,6 +93,7 @@ class NSQD(Daemon):
         self._embedded: EmbeddedLookupd | None = None
         self._admin: PageProcess | None = None
         self._statsd: Statsd | None = None
+        self._demo: Demo | None = None
         self._service_manager = ServiceManager(self._registry, self._drain, log)
 
     # Start
@@ -123,6 +125,11 @@ class NSQD(Daemon):
             registry = "" if self._embedded is None else f"; nsqlookupd: {' and '.join(self._embedded.addresses)}"
             page = "" if self._admin is None else f"; page: {self._admin.url}"
             log.info("DEV: nsqd: %s%s%s; data: %s", " and ".join(own), registry, page, options.data_path or ".")
+        if options.demo:
+            from gnsqd.demo import Demo  # few have it
+
+            self._demo = Demo(self._listeners["TCP"].address, self._registry, log, self._spawn)
+            self._demo.start()
 
     def _listen(self, has_tls: bool) -> None:
         options = self._options
@@ -350,6 +357,7 @@ class NSQD(Daemon):
         for step in (
             self._health.stop,
             self._service_manager.stopping,
+            self._demo and self._demo.stop,
             auth and auth.stop,
             # a client may connect again as soon as it is closed, and must be refused
             *(listener.close for listener in self._listeners.values()),

@@ -41,6 +41,8 @@ DEV: dict[str, Any] = {
     "admin_http_address": "127.0.0.1:4171",
     "lookup_creates_topics": True,
 }
+# The same for --demo: its poison messages become dead letters, and its channels can be rewound.
+DEMO: dict[str, Any] = {"max_attempts": 3, "durability": "process", "retention_bytes": 1 << 20}
 
 Check = tuple[bool, str]  # valid or not, and the text if not
 
@@ -347,6 +349,11 @@ class Options(Record):
         "serve a development environment: nsqlookupd in the same process, the page of gnsqadmin web, topics that "
         "consumers look up, and data in a temporary directory; the other flags override each of these",
     )
+    demo: bool = _own(
+        False,
+        "with --dev: add the traffic of a small shop in topics that begin with demo., and keep finished messages for a "
+        "rewind; its data is always in a temporary directory",
+    )
     embedded_lookupd_tcp_address: str = _own("", "<addr>:<port> where nsqlookupd in this process listens for nsqds")
     embedded_lookupd_http_address: str = _own(
         "", "<addr>:<port> where nsqlookupd in this process listens for consumers"
@@ -499,6 +506,12 @@ def late_checks(options: Options) -> Iterator[Check]:
     has_ports = options.broadcast_http_port and (options.broadcast_tcp_port or ":" in options.tcp_address)
     has_page = has_http or (options.embedded_lookupd_http_address and has_ports) or not options.admin_http_address
     yield bool(has_page), "--admin-http-address needs a port or path as --http-address"
+
+
+def demo_checks(options: Options) -> Iterator[Check]:
+    """Yields what is checked before --dev sets a data path."""
+    yield not options.demo or options.dev, "--demo needs --dev"
+    yield not (options.demo and options.data_path), "--demo has a temporary data path: leave out --data-path"
 
 
 def choice_checks(options: Options | LookupdOptions, table: Iterable[Option]) -> Iterator[Check]:

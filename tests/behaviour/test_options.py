@@ -59,6 +59,7 @@ test_what_is_left_at_the_deadline_is_named_and_kept: drain-timeout
 test_latencies_of_a_channel: e2e-processing-latency-percentile
 test_samples_are_gone_when_the_window_has_passed: e2e-processing-latency-window-time
 test_dev_has_a_directory_of_its_own_and_removes_it: dev
+test_demo_has_all_that_a_page_shows_and_ends_cleanly: demo
 test_each_address_is_enough: embedded-lookupd-tcp-address embedded-lookupd-http-address
 test_topic_that_is_looked_up_is_there: lookup-creates-topics
 test_client_of_a_unix_socket_is_shown_by_its_own_name: tcp-address

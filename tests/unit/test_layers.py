@@ -28,7 +28,7 @@ LAYERS = (
     ("gnsqd.configuration",),
     ("gnsqd.nsqd",),
     ("gnsqd.lookupd",),
-    ("gnsqd.supervisor", "gnsqd.systemd", "gnsqd.health"),
+    ("gnsqd.supervisor", "gnsqd.systemd", "gnsqd.health", "gnsqd.demo"),
     ("gnsqd.web",),
     ("gnsqd.wire", "gnsqd.cluster", "gnsqd.observe.statsd", "gnsqd.observe.prometheus"),
     ("gnsqd.observe.stats",),
@@ -294,7 +294,8 @@ def test_readers_and_writers_are_imported_without_gevent_and_most_without_spark(
 RARE = {
     "gnsqd.nsqd": ("ssl", "_hashlib", "http.client", "tomllib", "cramjam", "re2", "ctypes", "OpenSSL", "rich", "click",
         "prometheus_client", "zlib_ng", "gnsqd.storage.journal.journal", "gnsqd.observe.stats", "gnsqd.observe.statsd",
-        "dataclasses", "inspect", "decimal", "datetime", "shlex", "urllib", "gevent.util", "gevent.pool", "urllib3"),
+        "gnsqd.demo", "dataclasses", "inspect", "decimal", "datetime", "shlex", "urllib", "gevent.util", "gevent.pool",
+        "urllib3"),
     "gnsqd.nsqd, nsqadmin_cli.web.process": ("jinja2", "click", "urllib3", "subprocess", "msgspec"),
     "gnsqd.lookupd.nsqlookupd": ("gnsqd.broker", "gnsqd.queues", "gnsqd.storage"),
 }  # fmt: skip
