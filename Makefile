@@ -169,10 +169,10 @@ options: ## the pages and files that are made from tables
 	@.ci/install .venv dev
 	@.venv/bin/python tools/documents
 
-# Pictures of gnsqadmin at work, in contrib/docs/screens.
+# Pictures of gnsqadmin at work, in contrib/docs/screens; those of its page need Chromium, and the ports of `gnsqd --dev`.
 screens: ## the pictures of gnsqadmin
-	@.ci/install .venv dev
-	@.venv/bin/python tools/documents screens
+	@.ci/install .venv dev,browser
+	@.venv/bin/python tools/documents screens web_screens
 
 release-check: ## sdist, plain wheel and compiled wheel, each built, installed in an empty environment and started
 	@.ci/release-check

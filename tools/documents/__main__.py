@@ -8,8 +8,9 @@ from pathlib import Path
 TOOLS = Path(__file__).resolve().parents[1]
 sys.path[:1] = [str(TOOLS), str(TOOLS.with_name("tests"))]
 
-NAMES = ("options", "gnsqadmin", "spark", "reference", "performance")  # `screens` takes half a minute
+# `screens` and `web_screens` take two minutes
+NAMES = ("options", "gnsqadmin", "spark", "reference", "performance")
 
 for name in sys.argv[1:] or NAMES:
-    for path, text in import_module(f"documents.write_{name}").pages().items():
-        path.write_text(text, "utf-8")
+    for path, content in import_module(f"documents.write_{name}").pages().items():
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
