@@ -121,8 +121,8 @@ class Subscription(Client):
 
 
 def wait_readable(selector: selectors.BaseSelector, timeout: float) -> Iterator[Subscription]:
-    """Yields the subscriptions of this selector that have something to take, with their keys; waits at most
-    `timeout` seconds for the first."""
+    """Yields the subscriptions of this selector that have something to take; waits at most `timeout` seconds
+    for the first."""
     subscriptions = [key.data for key in selector.get_map().values()]
     waiting = [subscription for subscription in subscriptions if subscription.has_messages]
     ready = [key.data for key, _ in selector.select(0 if waiting else timeout)]
@@ -373,8 +373,8 @@ def transfer(
     *,
     shown: bool = True,
 ) -> tuple[list[AdminError], bool]:
-    """Passes at most the messages of `source` to `deliver`, and finishes them when it returns, or only the messages that
-    it returns. Raises AdminError, with the text of `done`, if they do not arrive.
+    """Passes at most the messages of `source` to `deliver`, and finishes them when it returns, or only what it
+    returns. Raises AdminError, with the text of `done`, if they do not arrive.
 
     Returns the errors of nodes, and whether Ctrl-C or SIGTERM ended it.
     """

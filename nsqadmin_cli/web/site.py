@@ -137,6 +137,6 @@ class Site:
             "grafana_url": self.grafana_url,
             "interval": INTERVAL,
         }
-        # Not imported in the templates, whose blocks are also rendered alone. Every sum has a mark where a node is missing.
+        # Not imported in the templates, whose blocks are also rendered alone. A sum has a mark where a node is missing.
         macros = self._environment.get_template("macros.html").make_module({"sums": page.values.get("sums")})
         return shared | page.values | {"m": macros}

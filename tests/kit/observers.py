@@ -90,7 +90,7 @@ class GoodClients:
 
 
 def open_files(pid: int | str) -> list[str]:
-    """Returns what each descriptor of a process stands for (proc(5), fd), except descriptors that are closed meanwhile."""
+    """Returns what each descriptor of a process stands for (proc(5), fd), as far as they stay open meanwhile."""
     files = []
     for descriptor in os.listdir(f"/proc/{pid}/fd"):
         with suppress(FileNotFoundError):
