@@ -5,15 +5,14 @@ form could not, such as a token, it asks by a preflight request, which has no to
 """
 
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
 
 from gnsqd.gotext import quote
 from gnsqd.shared.errors import StartError
 from gnsqd.web.http11 import Request, render
 from gnsqd.web.routes import Router
-from gnsqd.web.server import Answer, Responder
+from gnsqd.web.server import Answer, Responder, add_headers
 
 ANY = b"*"
 # As browsers send it: in lower case, without a path and without the default port.
@@ -64,18 +63,3 @@ class CrossOrigin:
             if is_preflight and (methods := self._router.methods(request.path)):
                 return render(request, 200, b"", headers + _PREFLIGHT % methods.encode())
         return add_headers(headers, self._responder.respond(request, remote_address))
-
-
-def add_headers(headers: bytes, answer: Answer) -> Answer:
-    """Returns a response with further lines behind the first."""
-    return _with(headers, answer) if isinstance(answer, bytes) else _in_parts(headers, answer)
-
-
-def _with(headers: bytes, response: bytes) -> bytes:
-    return response.replace(b"\r\n", b"\r\n" + headers, 1)
-
-
-def _in_parts(headers: bytes, parts: Generator[list[bytes]]) -> Generator[list[bytes]]:
-    for head, *rest in islice(parts, 1):
-        yield [_with(headers, head), *rest]
-    yield from parts

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Generator
 from contextlib import closing
 from functools import partial
+from itertools import islice
 from time import monotonic
 from typing import Protocol
 
@@ -275,3 +276,18 @@ class HTTPSession:
             self._began, self._request = monotonic(), request
         received = 0 if request is None else request.received
         connection.read_deadline = self._began + REQUEST_TIMEOUT + received / SLOWEST_BODY
+
+
+def add_headers(headers: bytes, answer: Answer) -> Answer:
+    """Returns a response with further lines behind the first."""
+    return _with(headers, answer) if isinstance(answer, bytes) else _in_parts(headers, answer)
+
+
+def _with(headers: bytes, response: bytes) -> bytes:
+    return response.replace(b"\r\n", b"\r\n" + headers, 1)
+
+
+def _in_parts(headers: bytes, parts: Generator[list[bytes]]) -> Generator[list[bytes]]:
+    for head, *rest in islice(parts, 1):
+        yield [_with(headers, head), *rest]
+    yield from parts

@@ -17,9 +17,8 @@ from gevent.threadpool import ThreadPool
 from gnsqd.hub.cooperative import WouldYield
 from gnsqd.log import Logger
 from gnsqd.web import http11, routes
-from gnsqd.web.cross_origin import add_headers
 from gnsqd.web.routes import Content, HTTPError, Role, Route, Router, Stream
-from gnsqd.web.server import Answer
+from gnsqd.web.server import Answer, add_headers
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.context import Commands
 from nsqadmin_cli.errors import AdminError, NotFound
