@@ -45,6 +45,10 @@ class MemoryStats:
         ordered = sorted(self._pauses)
         return ordered[min(floor(percent / 100 * len(ordered) + 0.5), len(ordered) - 1)] if ordered else 0
 
+    def resident(self) -> int:
+        """Returns the bytes of the process in memory, without files."""
+        return _memory_bytes()[1]
+
     def row(self) -> dict[str, int]:
         """Returns the `memory` object of /stats."""
         data, resident, peak = _memory_bytes()

@@ -156,10 +156,12 @@ def snapshot(
     channel_name: str = "",
     include_clients: bool = True,
     include_finished: bool = False,
+    include_ages: bool = False,
 ) -> StatsRows:
     """Returns the present state, or that of one topic or of the channels of one name (NSQD-COMPAT 5.3). With
-    `include_finished`, channels have `finish_count`, which clients of nsqd do not expect. Yields if there is much: the
-    figures of a row are of one moment, those of two rows need not be."""
+    `include_finished`, channels have `finish_count`, and with `include_ages`, topics and channels have the age of their
+    oldest message; clients of nsqd expect neither. Yields if there is much: the figures of a row are of one moment,
+    those of two rows need not be."""
     if topic_name and topic_name not in registry.topics:
         return StatsRows(None, None)
     topics = [registry.topics[name] for name in ([topic_name] if topic_name else sorted(registry.topics))]
@@ -179,14 +181,20 @@ def snapshot(
         # before its channels: a message on its way to them shows twice rather than nowhere
         row: Row = {"topic_name": topic.name, "channels": []}
         row |= {field.name: field.getter(topic) for field in STAT_FIELDS["topic"]}
-        row["channels"] += [_channel_row(channel, client_rows, include_finished) for channel in turns.over(channels)]
+        if include_ages:
+            row |= _age_row(topic)
+        own = (include_finished, include_ages)
+        row["channels"] += [_channel_row(channel, client_rows, *own) for channel in turns.over(channels)]
         row["e2e_processing_latency"] = _latency_row(e2e_latency(topic))
         rows.append(row)
     return StatsRows(rows, client_rows(producers()) or None)
 
 
 def _channel_row(
-    channel: Channel, client_rows: Callable[[Iterable[Consumer]], list[Row] | None], include_finished: bool
+    channel: Channel,
+    client_rows: Callable[[Iterable[Consumer]], list[Row] | None],
+    include_finished: bool,
+    include_ages: bool,
 ) -> Row:
     row: Row = {"channel_name": channel.name}
     for field in STAT_FIELDS["channel"]:
@@ -202,7 +210,12 @@ def _channel_row(
         row["idle"] = action._asdict()
     if include_finished:
         row["finish_count"] = channel.finish_count
-    return row
+    return row | _age_row(channel) if include_ages else row
+
+
+def _age_row(thing: Topic | Channel) -> Row:
+    """Returns the age that /metrics has; null without a message, or if its record cannot be read."""
+    return {"oldest_message_age_seconds": round(thing.queue.age, 6) or None}
 
 
 def _latency_row(latency: Result | None) -> Row:

@@ -1,8 +1,10 @@
 """The endpoints of the daemon itself: its health, its drain, its addresses and its statistics."""
 
+import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -98,8 +100,9 @@ class Status(Record):
         registry, parameters = self._registry, read_parameters(request)
         names = (parameters.get("topic", ""), parameters.get("channel", ""))
         include_clients = BOOLS.get(parameters.get("include_clients", ""), True)
-        include_finished = BOOLS.get(parameters.get("include_finished", ""), False)
-        stats = snapshot(registry, self._tcp_server.producers, *names, include_clients, include_finished)
+        own = ("include_finished", "include_ages", "include_process")  # which nsqd does not have
+        finished, ages, process = (BOOLS.get(parameters.get(name, ""), False) for name in own)
+        stats = snapshot(registry, self._tcp_server.producers, *names, include_clients, finished, ages)
         memory = self._debug.memory.row() if BOOLS.get(parameters.get("include_mem", ""), True) else None
         if parameters.get("format") != "json":
             uptime = time.monotonic_ns() - self._started
@@ -112,7 +115,20 @@ class Status(Record):
             "topics": stats.topics,
             **({} if memory is None else {"memory": memory}),
             "producers": stats.producers,
+            **({"process": self._process()} if process else {}),
         }
+
+    def _process(self) -> dict[str, float]:
+        """Returns the figures of this process, and of the disk of its data, unless that cannot be queried."""
+        figures = {
+            "cpu_seconds": time.process_time(),
+            "memory_bytes": self._debug.memory.resident(),
+            "connection_count": len(self._tcp_server.clients),
+        }
+        with suppress(OSError):
+            disk = os.statvfs(self._options.data_path or ".")
+            figures |= {"disk_bytes": disk.f_blocks * disk.f_frsize, "free_disk_bytes": disk.f_bavail * disk.f_frsize}
+        return figures
 
     def metrics(self, request: Request) -> Content:
         if self._metrics is None:

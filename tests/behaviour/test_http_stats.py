@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -13,7 +15,7 @@ from kit.daemons import Daemon, own_command
 from kit.http_api import Answer, ask, head, normal, whole_answer
 from kit.nsq_client import Client
 from kit.pairs import Pair, difference, running_pair
-from kit.traffic import create, post, wait_for
+from kit.traffic import DaemonFactory, create, post, wait_for
 
 FLAGS = ("--mem-queue-size=2", "--msg-timeout=15m")
 MEMORY = (
@@ -119,3 +121,32 @@ def test_finished_messages_are_counted_for_who_asks(gnsqd: Daemon) -> None:
     assert "finish_count" not in answers[""]
     (topic,) = json.loads(answers["&include_finished=true"])["topics"]
     assert topic["channels"][0]["finish_count"] == 1
+
+
+@pytest.mark.parametrize("flag", ["--mem-queue-size=10", "--mem-queue-size=0", "--durability=process"])
+def test_ages_and_figures_of_the_process_are_reported_to_who_asks(gnsqd_factory: DaemonFactory, flag: str) -> None:
+    gnsqd = gnsqd_factory(flag)
+    create(gnsqd, "t", "c", "empty")
+    with Client(gnsqd.tcp_address) as client:
+        client.publish("t", b"x")
+        wait_for(gnsqd, "t", "c", depth=1)
+        post(gnsqd, "/channel/empty?topic=t&channel=empty")
+        query = "GET /stats?format=json&include_ages=true&include_process=true"
+        first, second = (json.loads(ask(gnsqd, query)[1]) for _ in range(2))
+        plain = ask(gnsqd, "GET /stats?format=json")[1]
+    assert "oldest_message_age_seconds" not in plain
+    assert '"process"' not in plain
+    ages = [look["topics"][0]["channels"][0]["oldest_message_age_seconds"] for look in (first, second)]
+    scraped = re.search(
+        r'gnsqd_channel_oldest_message_age_seconds{channel="c",topic="t"} (\S+)', ask(gnsqd, "GET /metrics")[1]
+    )
+    assert scraped is not None
+    assert 0 < ages[0] < ages[1] < float(scraped[1])
+    assert first["topics"][0]["oldest_message_age_seconds"] is None
+    assert first["topics"][0]["channels"][1]["oldest_message_age_seconds"] is None
+    before, after = first["process"], second["process"]
+    assert 0 < before["cpu_seconds"] < after["cpu_seconds"]
+    assert after["connection_count"] == 1
+    assert 1e6 < after["memory_bytes"] < 1e9
+    disk = os.statvfs(gnsqd.data_path)
+    assert 0 < after["free_disk_bytes"] < after["disk_bytes"] == disk.f_blocks * disk.f_frsize
