@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 Count = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # Python has larger integers, but no float for each of them
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Age = Annotated[float, Meta(ge=0, le=2**63)]  # seconds
 
 if TYPE_CHECKING:
     Rows = tuple[T, ...]
@@ -154,6 +155,7 @@ class ChannelStats(_ChannelFigures, frozen=True, gc=False):
     clients: tuple[ClientStats, ...] | None = None  # None: not asked for, and in sums
     finish_count: Count | None = None  # None: nsqd does not have it; in sums
     idle: IdleAction | None = None  # None: nothing will be done; in sums
+    oldest_message_age_seconds: Age | None = None  # None: no message is queued, or nsqd does not say
 
 
 class TopicStats(_TopicFigures, frozen=True, gc=False):
@@ -163,6 +165,22 @@ class TopicStats(_TopicFigures, frozen=True, gc=False):
 
     e2e_processing_latency: Latency = Latency()
     channels: Rows[ChannelStats] = ()
+    oldest_message_age_seconds: Age | None = None  # as of a channel, without its channels' messages
+
+
+class ProcessStats(Struct, frozen=True, gc=False):
+    """What gnsqd reports of its process, and of the disk of its data: 0 bytes if it cannot query that."""
+
+    cpu_seconds: float  # since its start
+    memory_bytes: Natural
+    connection_count: Natural
+    disk_bytes: Natural = 0
+    free_disk_bytes: Natural = 0
+
+    @property
+    def is_low_on_disk(self) -> bool:
+        """True below 10 % of the disk, or below 10 GB of a large one: there, 10 % last for long."""
+        return self.free_disk_bytes < min(0.1 * self.disk_bytes, 10e9)
 
 
 Connection = tuple[str, str, str, int]  # topic, channel, remote address, time of connecting
@@ -172,7 +190,7 @@ class NodeStats(_Lists, frozen=True, gc=False):
     """All statistics of one nsqd."""
 
     lists = ("topics",)
-    hidden: ClassVar = ("moment",)
+    hidden: ClassVar = ("moment", "process")
 
     version: str
     health: str  # "OK" or "NOK - {error}"
@@ -180,6 +198,7 @@ class NodeStats(_Lists, frozen=True, gc=False):
     topics: Rows[TopicStats]
     producers: tuple[ClientStats, ...] | None = None  # None: not asked for
     moment: float = 0.0  # of the answer, by time.monotonic()
+    process: ProcessStats | None = None  # None: nsqd does not report it
 
     def channels(self) -> Iterator[tuple[str, ChannelStats]]:
         """Each channel and the name of its topic."""
@@ -420,7 +439,8 @@ class Nsqd(Peer):
     def stats(self, *, topic: str = "", channel: str = "", clients: bool = False) -> NodeStats:
         """Topics and channels, all or those of the given names (an empty name does not filter)."""
         query = {"format": "json", "include_clients": str(clients).lower(), "include_mem": "false"}
-        query |= {"include_finished": "true", "topic": topic, "channel": channel}
+        query |= dict.fromkeys(("include_finished", "include_ages", "include_process"), "true")
+        query |= {"topic": topic, "channel": channel}
         return self.ask("/stats", NodeStats, query)
 
     def daemon(self) -> str:

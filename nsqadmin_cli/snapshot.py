@@ -87,7 +87,15 @@ def _sums(rows: Sequence[TopicStats] | Sequence[ChannelStats], names: Sequence[s
     if len(rows) == 1:
         return {}
     sums: dict[str, Any] = {name: sum(map(attrgetter(name), rows)) for name in names}
-    return sums | {"paused": any(row.paused for row in rows), "e2e_processing_latency": _latency(rows)}
+    sums |= {"paused": any(row.paused for row in rows), "e2e_processing_latency": _latency(rows)}
+    return sums | {"oldest_message_age_seconds": oldest_age(rows)}
+
+
+def oldest_age(rows: Sequence[TopicStats | ChannelStats]) -> float | None:
+    """The age of the oldest message in several queues, in seconds; None if no message is queued, or if it is not known:
+    nsqd does not report it."""
+    ages = [row.oldest_message_age_seconds for row in rows if row.depth]
+    return None if None in ages else max(ages, default=None)  # type: ignore[type-var]
 
 
 def _latency(rows: Sequence[TopicStats] | Sequence[ChannelStats]) -> Latency:
@@ -154,10 +162,12 @@ def backlog(row: TopicStats | ChannelStats) -> int:
     return row.depth
 
 
-def flows_between(before: Mapping[Address, NodeStats], after: Mapping[Address, NodeStats]) -> dict[Key, Flow]:
-    """The flows of everything in `after`, summed over nodes. New topics and channels have none. The rates of each node
-    use the times of its own two answers, because slow nodes answer later than others."""
-    return summed(node_flows(before.get(address), node) for address, node in after.items())
+def _cpu_share(before: NodeStats | None, after: NodeStats) -> float | None:
+    """The share of a CPU that a node used between two answers; None if it was restarted, or does not report it."""
+    if before is None or before.process is None or after.process is None or before.start_time != after.start_time:
+        return None
+    then, now = before.process, after.process
+    return (now.cpu_seconds - then.cpu_seconds) / max(1e-3, after.moment - before.moment)
 
 
 def summed(parts: Iterable[Mapping[Key, Flow]]) -> dict[Key, Flow]:
@@ -237,7 +247,11 @@ class ClusterSnapshot:
     def __post_init__(self, before: "ClusterSnapshot | None", known: Mapping[Address, NodeStats] | None) -> None:
         self.latest: dict[Address, NodeStats]  # also of nodes that failed now
         last = before.latest if before else {}
-        self.flows = flows_between(last, self.nodes) if before else None
+        # The rates of each node use the times of its own two answers, because slow nodes answer later than others.
+        by_node = {at: node_flows(last.get(at), node) for at, node in self.nodes.items()} if before else {}
+        self.flows = summed(by_node.values()) if before else None
+        self.node_rates = {at: through(flows) for at, flows in by_node.items()}
+        self.cpu_shares = {at: _cpu_share(last.get(at), node) for at, node in self.nodes.items()}
         # A node that is no longer listed is not waited for; one that an nsqlookupd listed that failed now may be there.
         latest = {**last, **(known or {})}
         self.latest = {at: latest[at] for at in latest if at in self.answers or self.lookupd_errors} | self.nodes

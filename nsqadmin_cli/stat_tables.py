@@ -36,6 +36,7 @@ count = partial(column, form=Form.COUNT)
 
 # The columns in their order. A count without a declaration below has its name as heading.
 _names = ["name", "place", "ingress_rate", "egress_rate", "depth", "memory_depth", "backend_depth"]
+_names += ["oldest_message_age_seconds"]
 _names += [*(name for name in OF_CHANNELS if name != "client_count"), "message_count", "client_count"]
 _Columns: Any = make_dataclass(
     "_Columns", [(name, Value, count(name.removesuffix("_count").replace("_", " "), keep=3)) for name in _names]
@@ -53,6 +54,7 @@ class Counts(_Columns):  # type: ignore[misc]
     depth: Value = count("depth", keep=ALWAYS)
     memory_depth: Value = count("in memory", "mem", keep=1)
     backend_depth: Value = count("on disk", "disk", keep=3, tone=Tone.NOTE)
+    oldest_message_age_seconds: Value = column("oldest", "old", Form.DURATION, keep=6)
     in_flight_count: Value = count("in flight", "inflt", keep=ALWAYS)
     deferred_count: Value = count("deferred", "def", keep=3)
     requeue_count: Value = count("requeued", "req", keep=3)
@@ -95,6 +97,7 @@ def counts(
     """A row with the counts of a topic, a channel or all."""
     made = kind(name=name, depth=row.depth, memory_depth=row.depth - row.backend_depth, **more)
     made.backend_depth, made.message_count = row.backend_depth, row.message_count
+    made.oldest_message_age_seconds = getattr(row, "oldest_message_age_seconds", None)
     for field in OF_CHANNELS:
         setattr(made, field, getattr(row, field, None))
     if isinstance(row, ChannelStats) and row.depth > 0 and row.client_count == 0:
@@ -203,7 +206,7 @@ def make_compact(table: Table) -> None:
     table.select([index for index, key in enumerate(keys) if key in used or key not in _OPTIONAL])
 
 
-_OPTIONAL = {"memory_depth", "backend_depth", "paused"}
+_OPTIONAL = {"memory_depth", "backend_depth", "oldest_message_age_seconds", "paused"}
 _OPTIONAL |= {name for name in OF_CHANNELS if columns_of(Counts)[name].keep < ALWAYS}
 
 
@@ -283,6 +286,10 @@ class NodeRow:
     uptime_seconds: Value = column("up", form=Form.DURATION, keep=7, json=False)
     ingress_rate: Value = column("in/s", form=Form.RATE, keep=8, json=False)
     egress_rate: Value = column("finished/s", "fin/s", form=Form.RATE, keep=8, json=False)
+    cpu_share: Value = column("CPU", form=Form.SHARE, keep=5, json=False)
+    memory_bytes: Value = column("memory", "mem", Form.BYTES, keep=5, json=False)
+    free_disk_bytes: Value = column("free disk", "disk", Form.BYTES, keep=5, json=False)
+    connection_count: Value = count("connections", "conn", keep=4, json=False)
     topic_count: Value = count("topics", keep=6)
     channel_count: Value = count("channels", keep=6)
     depth: Value = count("depth", keep=ALWAYS)
@@ -297,6 +304,7 @@ class NodeRow:
 
 
 LISTING = ("listed", "tombstoned")
+PROCESS = ("cpu_share", "memory_bytes", "free_disk_bytes", "connection_count")
 _SUMS = ("topic_count", "channel_count", "depth", "backend_depth", "in_flight_count", "message_count", "client_count")
 
 
@@ -311,6 +319,15 @@ def node_rows(snapshot: ClusterSnapshot) -> dict[Address, NodeRow]:
         row.status, row.version = _health(answer), answer.version
         row.health, row.start_time = answer.health, answer.start_time
         row.uptime_seconds = max(0.0, snapshot.clock - answer.start_time)
+        if address in snapshot.node_rates:
+            row.ingress_rate, row.egress_rate, *_ = snapshot.node_rates[address]
+        row.cpu_share = snapshot.cpu_shares[address]
+        if (process := answer.process) is not None:
+            row.memory_bytes, row.connection_count = process.memory_bytes, process.connection_count
+            row.free_disk_bytes = process.free_disk_bytes if process.disk_bytes else None
+            if process.is_low_on_disk:
+                row.free_disk_bytes = Cell(process.free_disk_bytes, Tone.BAD)
+                row.status = Cell("low on disk", Tone.BAD) if answer.health == "OK" else row.status
         _sum_up(row, Totals.over([answer]))
     return rows
 
@@ -324,7 +341,7 @@ def _sum_up(row: NodeRow, sums: Totals) -> NodeRow:
 def node_table(
     snapshot: ClusterSnapshot,
     rows: Mapping[Address, NodeRow] | None = None,
-    without: Sequence[str] = ("daemon", *LISTING, *RATES),
+    without: Sequence[str] = ("daemon", *LISTING, *RATES, *PROCESS),
 ) -> Table:
     rows = rows or node_rows(snapshot)
     label = Cell(plural(len(snapshot.answers), "node"), Tone.STRONG)
@@ -340,7 +357,8 @@ def topic_facts(whole: TopicStats, shares: Mapping[Address, TopicStats]) -> dict
 
 def common_facts(whole: TopicStats | ChannelStats, shares: Shares) -> dict[str, Cell | str]:
     """Properties of a topic or channel other than counts."""
-    facts: dict[str, Cell | str] = {}
+    age = whole.oldest_message_age_seconds
+    facts: dict[str, Cell | str] = {"oldest message": "–" if age is None else f"{units.duration(age)} old"}
     if paused := [str(address) for address, share in shares.items() if share.paused]:
         where = "on all nodes" if len(paused) == len(shares) else f"on {', '.join(paused)}"
         facts["paused"] = Cell(where, Tone.NOTE)

@@ -30,16 +30,18 @@ class Tone(enum.Enum):
 
 
 class Form(enum.Enum):
-    """How the values of a column are shown. All except TEXT, FLAG and TIME are aligned right."""
+    """How the values of a column are shown. All except those `AT_LEFT` are aligned right."""
 
     TEXT = enum.auto()
     FLAG = enum.auto()  # bool: yes, or nothing
     COUNT = enum.auto()  # int
     RATE = enum.auto()  # float, a second
+    SHARE = enum.auto()  # float, 1 for 100 %
     BYTES = enum.auto()  # int
     DURATION = enum.auto()  # float, seconds
     LATENCY = enum.auto()  # float, seconds, usually short ones
     TIME = enum.auto()  # float, unix seconds
+    RANK = enum.auto()  # IntEnum, shown as text; the largest is the first
 
 
 class Cell(NamedTuple):
@@ -52,7 +54,8 @@ class Cell(NamedTuple):
 # How values are written in full, and the forms that are aligned left.
 EXACT: dict[Form, Callable[..., str]] = {Form.COUNT: "{:,}".format, Form.RATE: units.rate, Form.BYTES: units.size}
 EXACT |= {Form.DURATION: units.duration, Form.LATENCY: units.latency, Form.TIME: units.clock}
-AT_LEFT = (Form.TEXT, Form.FLAG, Form.TIME)
+EXACT |= {Form.SHARE: "{:.0%}".format, Form.RANK: str}
+AT_LEFT = (Form.TEXT, Form.FLAG, Form.TIME, Form.RANK)
 
 
 def failed(reason: str) -> Cell:

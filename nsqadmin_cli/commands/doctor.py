@@ -44,8 +44,8 @@ _OF_A_KIND = 5  # findings that are shown without --all
                  stuck-consumer, stuck-topic, slow, growing, requeue-storm, timeouts,
                  dead-letters, dropped;
                  of nodes: unreachable, tcp-unreachable, unhealthy, draining,
-                 unserved-node, version-mix, config-drift, clock-skew, no-nodes;
-                 of nsqlookupd: lookupd-unreachable, not-registered,
+                 unserved-node, version-mix, config-drift, clock-skew, no-nodes,
+                 disk-full; of nsqlookupd: lookupd-unreachable, not-registered,
                  tombstoned, ghost-topic, bad-listing; of the data directory:
                  disk-full, bad-files, journals, orphan-files, no-metadata,
                  bad-metadata

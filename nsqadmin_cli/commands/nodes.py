@@ -11,7 +11,7 @@ from nsqadmin_cli.command_base import command, flag
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.snapshot import ClusterSnapshot, take_snapshot
-from nsqadmin_cli.stat_tables import LISTING, RATES, NodeRow, node_rows, node_table
+from nsqadmin_cli.stat_tables import LISTING, PROCESS, RATES, NodeRow, node_rows, node_table
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only, table_of
 
 
@@ -29,7 +29,7 @@ def nodes(cluster: Cluster, output: Output) -> int:
     nsqlookupds hide the node from consumers."""
     snapshot = take_snapshot(cluster)
     rows = rows_with_daemons(cluster, snapshot)
-    without = RATES if cluster.lookupds else (*LISTING, *RATES)
+    without = (*RATES, *PROCESS, *(() if cluster.lookupds else LISTING))
     output.show({"nodes": list(rows.values())}, [node_table(snapshot, rows, without)])
     return report(snapshot.errors)
 

@@ -398,7 +398,7 @@ class TopView:
             node_rows = stat_tables.node_rows(snapshot)
             for address, flow in self._node_flows.items():
                 node_rows[address].ingress_rate, node_rows[address].egress_rate = flow.ingress, flow.egress
-            table = stat_tables.node_table(snapshot, node_rows, ("daemon", *stat_tables.LISTING))
+            table = stat_tables.node_table(snapshot, node_rows, ("daemon", *stat_tables.LISTING, *stat_tables.PROCESS))
             table.total = None  # the first line has the sums
             return table
         of_channels, needle = self.subject == "channel", self.needle.lower()

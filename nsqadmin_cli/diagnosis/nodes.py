@@ -24,6 +24,7 @@ _BROADCAST = Remedy(
     "If it runs, it needs a --broadcast-address and --broadcast-tcp-port that consumers can connect to; "
     "--broadcast-address=auto of gnsqd is the address from which it connects to nsqlookupd."
 )
+_REFUSES = "nsqd refuses messages that it cannot write"
 _SKEW = 2.0  # seconds between clocks that are too many
 
 
@@ -38,6 +39,7 @@ def examine_nodes(examination: Examination) -> Iterator[Finding]:
         remedy = Remedy("Start nsqd with --lookupd-tcp-address, or name nodes with --nsqd-http-address.")
         yield Finding(CRITICAL, "no-nodes", "there are no nodes to examine", (), (remedy,))
     yield from _health(examination)
+    yield from _low_disks(examination)
     yield from _versions(examination)
     yield from _clocks(examination)
     missing = unregistered(examination)
@@ -83,6 +85,19 @@ def _health(examination: Examination) -> Iterator[Finding]:
             watch = Remedy("Watch it:", examination.commands.on(address, "drain watch"))
             cancel = Remedy("To cancel:", examination.commands.on(address, "drain cancel"))
             yield Finding(NOTE, "draining", text, evidence, (watch, cancel), node=str(address))
+
+
+def _low_disks(examination: Examination) -> Iterator[Finding]:
+    """The nodes that are low on disk, of those that report it."""
+    for address, node in examination.after.nodes.items():
+        if (process := node.process) is not None and process.is_low_on_disk:
+            share = process.free_disk_bytes / process.disk_bytes
+            severity = CRITICAL if share < _VERY_LOW else WARNING
+            text = f"the disk of nsqd at {address} has {share:.1%} of its room left"
+            evidence = f"{units.size(process.free_disk_bytes)} free", _REFUSES
+            largest = examination.commands.on(address, "stats --sort backend_depth")
+            catch_up = Remedy("Free disk space, or let consumers catch up. To show the largest queues:", largest)
+            yield Finding(severity, "disk-full", text, evidence, (catch_up,), node=str(address))
 
 
 def _versions(examination: Examination) -> Iterator[Finding]:
@@ -270,7 +285,7 @@ def _disk(path: str) -> Iterator[Finding]:
         if whole and free / whole < _LOW:
             severity = CRITICAL if free / whole < _VERY_LOW else WARNING
             text = f"the disk of {path} has {free / whole:.1%} of its {what} left"
-            evidence = left, "nsqd refuses messages that it cannot write"
+            evidence = left, _REFUSES
             catch_up = "Free disk space, or let consumers catch up. To show the size of queues:"
             yield Finding(severity, "disk-full", text, evidence, (Remedy(catch_up, _data("ls", path)),))
 

@@ -5,6 +5,7 @@ most one of them queries the nodes at a time, and the others wait for its answer
 """
 
 import ctypes
+import math
 import threading
 import time
 from collections import deque
@@ -14,13 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
+from nsqadmin_cli import units
 from nsqadmin_cli.api import Lookupd, NodeStats, Nsqd, Producer
 from nsqadmin_cli.budget import Budget
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all
 from nsqadmin_cli.commands.doctor import findings_of
 from nsqadmin_cli.commands.nodes import Listed, listed_topics, rows_with_daemons
 from nsqadmin_cli.context import Commands
-from nsqadmin_cli.diagnosis.examination import Examination, Finding
+from nsqadmin_cli.diagnosis.examination import Examination, Finding, Severity
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError, timed_out
 from nsqadmin_cli.snapshot import ClusterSnapshot
@@ -36,7 +38,7 @@ _SAMPLED = 10.0  # seconds between two snapshots for the charts while nobody loo
 _REMEMBERED = 3600.0  # seconds after the last look until they end
 _NODES = 5.0  # seconds for which the list of nodes is used
 _EXAMINING = 3.0  # seconds between the two snapshots of an examination
-_EXAMINED = 15.0  # seconds for which findings are used
+_EXAMINED = 15.0  # seconds for which findings are used; older ones are shown until there are new ones
 
 _M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
@@ -81,9 +83,10 @@ class Kept(Generic[T]):
             raise value
         return value
 
-    def forget(self) -> None:
-        """What was got before is too old."""
-        self._kept = None
+    def expire(self) -> None:
+        """The value is too old from now on."""
+        if self._kept is not None:
+            self._kept = self._kept[0], -math.inf
 
     def _got(self) -> T | AdminError:
         try:
@@ -105,6 +108,16 @@ class Diagnosis:
     findings: Sequence[Finding]
     clock: float
     seconds: float  # between its two snapshots
+
+    @property
+    def kinds(self) -> dict[tuple[Severity, str], list[Finding]]:
+        """The findings by severity and kind."""
+        return units.grouped(((finding.severity, finding.code), finding) for finding in self.findings)
+
+    @property
+    def age(self) -> float:
+        """Seconds since the examination."""
+        return max(0.0, time.time() - self.clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +188,7 @@ class Monitor:
         """An operation was done: the next snapshot is a new one."""
         self._stale = True
         for kept in (self.diagnosis, self.node_rows, self.lookups):
-            kept.forget()
+            kept.expire()
 
     def _find_nodes(self) -> tuple[list[Nsqd], list[NodeError]]:
         nodes = self.cluster.nsqds()

@@ -64,9 +64,19 @@ class Heading(NamedTuple):
     order: str = ""  # if the rows are sorted by it: ascending or descending
 
 
+class Pages(NamedTuple):
+    """Which `rows` are on page `number` of `last`, and the addresses of the pages before and after it, if any."""
+
+    rows: slice
+    number: int
+    last: int
+    previous: str
+    next: str
+
+
 @dataclass(slots=True)
 class HTMLTable:
-    """A table; `count` rows in all, of which `rows` are those of page `page` of `pages`."""
+    """A table; `count` rows in all, of which `rows` are those of one page."""
 
     caption: str
     headings: list[Heading]
@@ -74,29 +84,37 @@ class HTMLTable:
     total: list[HTMLCell] = field(default_factory=list)
     empty: str = ""
     count: int = 0
-    page: int = 1
-    pages: int = 1
-    previous: str = ""
-    next: str = ""
+    pages: Pages | None = None
+
+
+_USUAL = {"sort": "trouble", "range": "1h"}  # what an address need not say
 
 
 class View(NamedTuple):
     """What the address of a page selects of its main table: texts to find, the column to sort by, with a hyphen before
-    it for the other order, and the page; and the range of the charts, a key of RANGES."""
+    it for the other order, and the page; the range of the charts, a key of RANGES; and "only" for topics in trouble."""
 
     path: str
     find: str = ""
     sort: str = ""
     page: int = 1
     range: str = "1h"
+    trouble: str = ""
 
-    def at(self, *, sort: str | None = None, page: int = 1, range: str | None = None) -> str:
-        """The address of another sorting, page or range."""
-        sorted_by, shown_range = self.sort if sort is None else sort, range or self.range
+    def at(self, *, page: int = 1, **others: str) -> str:
+        """The address of another page, or of the first page of another sorting or range, or of all topics or some."""
+        chosen = {"find": self.find, "trouble": self.trouble, "sort": self.sort, "range": self.range} | others
+        chosen = {name: value for name, value in chosen.items() if value != _USUAL.get(name)}
         join = "&" if "?" in self.path else "?"
-        more = {"page": page if page > 1 else "", "range": shown_range if shown_range != "1h" else ""}
-        parameters = query(find=self.find, sort=sorted_by, **more)
+        parameters = query(**chosen, page=page if page > 1 else "")
         return f"{self.path}{join}{parameters}" if parameters else self.path
+
+    def pages(self, count: int, of: int = PAGE_ROWS) -> Pages:
+        """The page of this view if there are `count` rows, and `of` on each page."""
+        last = max(1, -(-count // of))
+        page = min(max(1, self.page), last)
+        previous, following = self.at(page=page - 1) if page > 1 else "", self.at(page=page + 1) if page < last else ""
+        return Pages(slice((page - 1) * of, page * of), page, last, previous, following)
 
 
 def html_table(
@@ -104,30 +122,27 @@ def html_table(
 ) -> HTMLTable:
     """`table` for a template; with `view`, sorted, and the rows of one page. The column `below` becomes the second line
     of the first one."""
+    used = [i for i, it in enumerate(table.columns) if it.heading or any(as_json(row[i]) for row in table.rows)]
+    table.select(used)  # a column without a heading says what is the matter, if anything is
     columns = list(table.columns or (Column("", ""),))
     for index, column in enumerate(columns):
         if not index or column.key == "node":  # they name the row, however narrow the page is
             columns[index] = replace(column, keep=ALWAYS)
     keys = [column.key for column in columns]
-    shown_at = view or View("")
-    order = shown_at.sort.removeprefix("-")
-    if order in keys:
-        _sort(table, keys.index(order), is_reversed=shown_at.sort != order)
+    order = view.sort.removeprefix("-") if view is not None else ""
+    if view is not None and order in keys:
+        _sort(table, keys.index(order), is_reversed=view.sort != order)
     count = len(table.rows)
-    size = PAGE_ROWS if view is not None else max(1, count)
-    pages = max(1, -(-count // size))
-    page = min(max(1, shown_at.page), pages)
+    pages = view.pages(count) if view is not None else None
+    rows = table.rows[pages.rows] if pages is not None else table.rows
     return HTMLTable(
         caption,
         [_heading(column, view) for column in columns if column.key != below],
-        [_row(row, columns, link, below) for row in table.rows[(page - 1) * size : page * size]],
-        [] if table.total is None else _row(table.total, columns, lambda key, row: "", below).cells,
+        [_row(row, columns, link, below) for row in rows],
+        [] if table.total is None else _row(table.total, columns, lambda key, row: "", below, unknown="").cells,
         table.empty,
         count,
-        page,
         pages,
-        shown_at.at(page=page - 1) if page > 1 else "",
-        shown_at.at(page=page + 1) if page < pages else "",
     )
 
 
@@ -152,12 +167,14 @@ def _heading(column: Column, view: View | None) -> Heading:
 _NAMES = ("topic", "channel", "node", "client", "remote_address")
 
 
-def _row(row: Row, columns: Sequence[Column], link: Link, below: str) -> HTMLRow:
+def _row(row: Row, columns: Sequence[Column], link: Link, below: str, unknown: str = "–") -> HTMLRow:
     values = {column.key: as_json(value) for column, value in zip(columns, row, strict=True)}
     cells = []
     second = ""
     for value, column in zip(row, columns, strict=True):
         text, tone = shown(value, column)
+        if as_json(value) is None and column.form not in AT_LEFT:
+            text, tone = unknown, Tone.FAINT
         if column.key == below:
             second = text
         else:

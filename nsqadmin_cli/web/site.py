@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnsqd.shared.version import VERSION
 from gnsqd.web.routes import Role
+from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.units import printable
@@ -102,7 +103,11 @@ class Site:
             finalize=_text,
         )
         environment.globals.update(
-            version=VERSION, address_of=present.address_of, node_address=present.node_address, query=present.query
+            version=VERSION,
+            address_of=present.address_of,
+            node_address=present.node_address,
+            query=present.query,
+            duration=units.duration,
         )
         return environment
 

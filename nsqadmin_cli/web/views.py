@@ -1,22 +1,23 @@
 """The pages to read. Each view is called in a thread and returns a template with its values."""
 
+import enum
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gnsqd.broker.dead_letter_format import dead_letter_topic
+from gnsqd.broker.dead_letter_format import dead_letter_topic, is_dead_letter_topic
 from nsqadmin_cli import stat_tables, units
-from nsqadmin_cli.api import TopicStats
+from nsqadmin_cli.api import ChannelStats, Producer, TopicStats
 from nsqadmin_cli.commands.nodes import Listed
-from nsqadmin_cli.diagnosis.examination import Severity
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.message import MOST, Peeked, PeekedQueue, clock, hex_lines, peek_at, pretty_lines
-from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, backlog, through
-from nsqadmin_cli.stat_tables import LISTING, RATES, NodeRow, Value, count
-from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, table_of
-from nsqadmin_cli.units import plural, printable, suggestion
+from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, backlog, oldest_age, through
+from nsqadmin_cli.stat_tables import LISTING, PROCESS, RATES, NodeRow, Value, count
+from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, columns_of, shown, table_of
+from nsqadmin_cli.units import printable, suggestion
 from nsqadmin_cli.web.http import HTTPError, Redirect, Request, Response
 from nsqadmin_cli.web.present import (
     AT_LEAST,
@@ -31,12 +32,16 @@ from nsqadmin_cli.web.present import (
     html_table,
     node_address,
     query,
+    tone_class,
 )
 from nsqadmin_cli.web.site import Exact, Lines, Page, Site
 from nsqadmin_cli.web.tail import SHOWN, TEMPORARY
 
 LAST_KNOWN = "last known"  # of what only nodes have that do not answer
-_FINDINGS = 5  # on the overview
+_CHANNELS = 20  # whose names contain a text, on the overview
+_OF_A_KIND = 50  # findings on one page
+_BACKLOG = 10.0  # seconds of what arrives that are queued where a queue grows, so that no burst counts
+_ON_NODE = ("version", "topic_count", "backend_depth", "in_flight_count", "message_count")  # of a node, on its own page
 _LONGEST_BODY = 4096  # characters of a message that are shown
 
 
@@ -50,49 +55,96 @@ class TopicRow:
     total_depth: Value = count("total depth", keep=9)
     depth: Value = count("depth", keep=6)
     channel_depth: Value = count("channel depth", keep=6)
+    oldest_message_age_seconds: Value = column("oldest", form=Form.DURATION, keep=6)
     in_flight_count: Value = count("in flight", keep=5)
     deferred_count: Value = count("deferred", keep=3)
     message_count: Value = count("messages", keep=3)
     channel_count: Value = count("channels", keep=5)
     client_count: Value = count("clients", keep=5)
-    state: Value = column("state", keep=9)
+    trouble: Value = column("trouble", form=Form.RANK, keep=9)
 
 
-def _topic_row(topic: TopicStats, flow: Flow | None) -> TopicRow:
-    channels = topic.channels
-    depth = sum(channel.depth for channel in channels)
-    clients = sum(channel.client_count for channel in channels)
-    state = None
-    if topic.paused:
-        state = Cell("paused", Tone.NOTE)
-    elif paused := sum(channel.paused for channel in channels):
-        state = Cell(f"{plural(paused, 'channel')} paused", Tone.NOTE)
-    elif unserved := sum(1 for channel in channels if backlog(channel) and not channel.client_count):
-        state = Cell(f"{plural(unserved, 'channel')} not consumed", Tone.BAD)
+class Trouble(enum.IntEnum):
+    """The trouble of a topic or its channels, the worst last."""
+
+    PAUSED = 1
+    DEAD_LETTERS = 2
+    NO_CHANNEL = 3  # but messages
+    GROWING = 4
+    REQUEUE_STORM = 5  # more is requeued than finished
+    NO_CONSUMER = 6  # but messages
+    LOW_ON_DISK = 7  # a node, where it has messages on disk
+
+    def __str__(self) -> str:
+        return self.name.lower().replace("_", " ")
+
+
+def _troubles(snapshot: ClusterSnapshot, topic: TopicStats) -> Iterator[Trouble]:
+    name, channels, rows = topic.topic_name, topic.channels, _queues(topic)
+    for address, share in snapshot.topic_shares[name].items():
+        process = snapshot.nodes[address].process
+        if process is not None and process.is_low_on_disk and any(row.backend_depth for row in _queues(share)):
+            yield Trouble.LOW_ON_DISK
+    if is_dead_letter_topic(name) and not any(channel.client_count for channel in channels):
+        if any(map(backlog, rows)):
+            yield Trouble.DEAD_LETTERS
+        return  # nobody needs to consume them
+    if any(backlog(channel) and not channel.client_count for channel in channels):
+        yield Trouble.NO_CONSUMER
+    for row in rows:
+        key = name, row.channel_name if isinstance(row, ChannelStats) else ""
+        flow = (snapshot.flows or {}).get(key, Flow())
+        if flow.requeues >= 1.0 and flow.requeues > flow.egress:
+            yield Trouble.REQUEUE_STORM
+        if flow.is_growing and row.depth > _BACKLOG * flow.ingress:
+            yield Trouble.GROWING
+    if topic.depth and not channels:
+        yield Trouble.NO_CHANNEL
+    if any(row.paused for row in rows):
+        yield Trouble.PAUSED
+
+
+def _queues(topic: TopicStats) -> list[TopicStats | ChannelStats]:
+    return [topic, *topic.channels]
+
+
+def _topic_row(snapshot: ClusterSnapshot, topic: TopicStats) -> TopicRow:
+    flow, trouble = snapshot.topic_flows.get(topic.topic_name), max(_troubles(snapshot, topic), default=None)
+
+    def total(name: str) -> int:
+        return sum(getattr(channel, name) for channel in topic.channels)
+
     return TopicRow(
         topic.topic_name,
         flow.ingress if flow else None,
         flow.egress if flow else None,
-        topic.depth + depth,
+        topic.depth + total("depth"),
         topic.depth,
-        depth,
-        sum(channel.in_flight_count for channel in channels),
-        sum(channel.deferred_count for channel in channels),
+        total("depth"),
+        oldest_age(_queues(topic)),
+        total("in_flight_count"),
+        total("deferred_count"),
         topic.message_count,
-        len(channels),
-        clients,
-        state,
+        len(topic.channels),
+        total("client_count"),
+        trouble and Cell(trouble, Tone.BAD if trouble > Trouble.DEAD_LETTERS else Tone.NOTE),
     )
 
 
-def _view(request: Request) -> View:
+def _view(request: Request, sort: str = "") -> View:
+    """What the address selects; `sort` is the column to sort by if it selects none."""
     given = request.query
     page = given.get("page", "1")
     names = {name: given[name] for name in ("topic", "channel", "node") if given.get(name)}
     path = f"{request.path}?{query(**names)}" if names else request.path
-    number = int(page) if page.isdecimal() and len(page) < 6 else 1
-    shown = given["range"] if given.get("range") in RANGES else "1h"
-    return View(path, given.get("find", ""), given.get("sort", ""), number, shown)
+    return View(
+        path,
+        given.get("find", ""),
+        given.get("sort") or sort,
+        int(page) if page.isdecimal() and len(page) < 6 else 1,
+        given["range"] if given.get("range") in RANGES else "1h",
+        "only" if given.get("trouble") else "",
+    )
 
 
 def _common(site: Site, snapshot: ClusterSnapshot, topic: str = "", channel: str = "") -> dict[str, Any]:
@@ -135,17 +187,18 @@ def _add_history(
 def overview(site: Site, request: Request) -> Page:
     if request.names:
         return topic(site, request) if len(request.names) == 1 else channel(site, request)
-    snapshot, view = site.snapshot(request), _view(request)
-    known = {stats.topic_name: stats for look in (snapshot.last_known, snapshot) for stats in look.totals.topics}
-    topics = [stats for _, stats in sorted(known.items()) if _matches(stats, view.find)]
-    rows = [_topic_row(stats, snapshot.topic_flows.get(stats.topic_name)) for stats in topics]
-    table = table_of(
-        TopicRow, rows, empty="No topic matches." if view.find else "No topics yet: publishing creates one."
-    )
+    snapshot, view = site.snapshot(request), _view(request, sort="trouble")
+    known = {
+        stats.topic_name: (look, stats) for look in (snapshot.last_known, snapshot) for stats in look.totals.topics
+    }
+    rows = [_topic_row(look, stats) for _, (look, stats) in sorted(known.items()) if _matches(stats, view.find)]
+    # Of one trouble, the fullest first; by the order of magnitude, so that rows do not change places all the time.
+    troubled = [row for row in rows if row.trouble]
+    troubled.sort(key=lambda row: -len(str(row.total_depth)))
+    chosen = troubled if view.trouble else troubled + [row for row in rows if not row.trouble]
+    nothing = "No topic matches." if view.find else "No topics yet: publishing creates one."
+    table = table_of(TopicRow, chosen, empty="No topic is in trouble." if view.trouble else nothing)
     made = html_table("Topics", table, _topic_link, view)
-    diagnosis = site.monitor.diagnosis.latest()
-    findings = diagnosis.findings if diagnosis else ()
-    urgent = [finding for finding in findings if finding.severity is not Severity.NOTE][:_FINDINGS]
     return Page(
         "overview.html",
         {
@@ -157,15 +210,25 @@ def overview(site: Site, request: Request) -> Page:
             "nodes": len(snapshot.answers),
             "charts": _charts(site, snapshot, view),
             "table": _add_history(site, snapshot, view, made, "total_depth", lambda row: (row["topic"], "")),
+            "channels": _found_channels(snapshot, view.find),
+            "view": view,
             "range": view.range,
-            "find": view.find,
-            "sort": view.sort,
-            "examined": diagnosis is not None,
-            "findings": urgent,
-            "examined_ago": units.duration(round(max(0.0, snapshot.clock - diagnosis.clock))) if diagnosis else "",
-            "more_findings": len(findings) - len(urgent),
+            "sort": request.query.get("sort", ""),
+            "found": len(rows),
+            "in_trouble": len(troubled),
+            "diagnosis": site.monitor.diagnosis.latest(),
         },
     )
+
+
+def _found_channels(snapshot: ClusterSnapshot, find: str) -> HTMLTable | None:
+    """The first channels whose own name contains a text, if there is one to find."""
+    keys = [key for key in snapshot.channel_shares if find and find.lower() in key[1].lower()]
+    if not keys:
+        return None
+    table = stat_tables.channel_table(snapshot, watched=True, only=set(keys[:_CHANNELS]))
+    caption = "Channels" if len(keys) <= _CHANNELS else f"The first {_CHANNELS} of {len(keys):,} channels"
+    return html_table(caption, table, _queue_link)
 
 
 def _matches(topic: TopicStats, find: str) -> bool:
@@ -175,6 +238,11 @@ def _matches(topic: TopicStats, find: str) -> bool:
 
 def _topic_link(key: str, row: dict[str, object]) -> str:
     return address_of(str(row["topic"])) if key == "topic" else ""
+
+
+def _queue_link(key: str, row: dict[str, object]) -> str:
+    topic, channel = str(row["topic"]), row.get("channel")
+    return address_of(topic) if key == "topic" else address_of(topic, str(channel)) if key == "channel" else ""
 
 
 def _node_link(key: str, row: dict[str, object]) -> str:
@@ -308,7 +376,7 @@ def nodes(site: Site, request: Request) -> Page:
     rows = stat_tables.node_rows(snapshot)
     for at, row in rows.items():
         _add_details(row, details.get(at))
-    without = RATES if site.cluster.lookupds else (*LISTING, *RATES)
+    without = [*_ON_NODE, *(() if site.cluster.lookupds else LISTING)]
     table = stat_tables.node_table(snapshot, rows, without)
     return Page(
         "nodes.html",
@@ -336,7 +404,7 @@ def node(site: Site, request: Request) -> Page:
         raise NotFound(f"no node has the address {printable(name)}; known are {_some(map(str, snapshot.answers))}")
     answer = snapshot.answers[address]
     alone = ClusterSnapshot({address: answer}, [])
-    row = stat_tables.node_rows(alone)[address]
+    row = stat_tables.node_rows(snapshot)[address]
     _add_details(row, (site.monitor.node_rows.latest() or {}).get(address))
     rows: list[Sequence[Cell | str]] = [["status", row.status]]
     if row.daemon:
@@ -347,16 +415,15 @@ def node(site: Site, request: Request) -> Page:
         rows.append(["listed", row.listed])
     if row.tombstoned_topics:
         rows.append(["tombstoned", Cell(", ".join(row.tombstoned_topics), Tone.NOTE)])
-    clients = stat_tables.client_table(alone)
-    clients.select([index for index, column in enumerate(clients.columns) if column.key != "node"])
-    clients.empty = "No clients."
-    channels = stat_tables.channel_table(alone)
-    channels.empty = "No channels."
-
-    def link(key: str, row: dict[str, object]) -> str:
-        topic, channel = str(row["topic"]), row.get("channel")
-        return address_of(topic) if key == "topic" else address_of(topic, str(channel)) if key == "channel" else ""
-
+    counts = {"topics": row.topic_count, "channels": row.channel_count, "clients": row.client_count}
+    chosen = given if (given := request.query.get("show", "")) in counts else "topics"
+    if chosen == "clients":
+        table = stat_tables.client_table(alone)
+        table.select([index for index, column in enumerate(table.columns) if column.key != "node"])
+    else:
+        table = stat_tables.channel_table(alone) if chosen == "channels" else stat_tables.topic_table(alone)
+    view = _view(request)
+    view = view._replace(path=f"{view.path}?{query(show=chosen)}")
     return Page(
         "node.html",
         {
@@ -364,12 +431,20 @@ def node(site: Site, request: Request) -> Page:
             "sums": None,
             "title": f"Node {address}",
             "node": str(address),
+            "numbers": [_number(row, name) for name in (*RATES, *PROCESS, "depth", *_ON_NODE[2:])],
             "facts": facts(Grid(rows)),
-            "topics": html_table("Topics", stat_tables.topic_table(alone), link),
-            "channels": html_table("Channels", channels, link),
-            "table": html_table("Clients", clients, link, _view(request), below="remote_address"),
+            "counts": counts,
+            "chosen": chosen,
+            "table": html_table(chosen.capitalize(), table, _queue_link, view, below="remote_address"),
         },
     )
+
+
+def _number(row: NodeRow, name: str) -> tuple[str, str, str]:
+    """Heading, text and class of a figure of a node."""
+    its = columns_of(NodeRow)[name]
+    text, tone = shown(getattr(row, name), its)
+    return its.heading, text or "–", tone_class(tone)
 
 
 def options(site: Site, request: Request) -> Page:
@@ -415,36 +490,30 @@ def lookup(site: Site, request: Request) -> Page:
     )
 
 
-def _registrations(producers: Any) -> list[dict[str, Any]]:
-    """One row for each node that an nsqlookupd lists."""
-    rows = []
-    for producer in sorted(producers, key=lambda producer: producer.name):
-        hidden = [topic for topic, dead in zip(producer.topics, producer.tombstones, strict=False) if dead]
-        facts = {
-            "name": producer.name,
-            "hostname": producer.hostname,
-            "version": producer.version,
-            "topics": len(producer.topics),
-        }
-        rows.append(
-            {key: printable(str(value), 100) for key, value in facts.items()}
-            | {"tombstoned": _some(hidden) if hidden else ""}
-        )
-    return rows
+def _registrations(producers: Sequence[Producer]) -> list[tuple[Producer, str]]:
+    """The nodes that an nsqlookupd lists, each with the topics that it hides there."""
+    return [
+        (it, units.shortened([topic for topic, dead in zip(it.topics, it.tombstones, strict=False) if dead], 5))
+        for it in sorted(producers, key=lambda producer: producer.name)
+    ]
 
 
 def doctor(site: Site, request: Request) -> Page:
-    """The findings, after an examination of some seconds if there are none yet."""
-    diagnosis = site.monitor.diagnosis.value()
+    """The latest findings by kind, or those of one kind; after an examination of some seconds if there are none yet."""
+    diagnosis = site.monitor.diagnosis.value(math.inf)
+    view, kind = _view(request), request.query.get("kind", "")
+    findings = [finding for finding in diagnosis.findings if finding.code == kind]
+    pages = view._replace(path=f"/doctor?{query(kind=kind)}").pages(len(findings), _OF_A_KIND)
     return Page(
         "doctor.html",
         {
             "title": "Doctor",
-            "findings": diagnosis.findings,
+            "diagnosis": diagnosis,
             "taken": units.clock(diagnosis.clock),
-            "seconds": f"{diagnosis.seconds:.1f}",
-            "errors": [],
-            "has_rates": True,
+            "kind": kind,
+            "findings": findings[pages.rows],
+            "found": len(findings),
+            "pages": pages,
         },
     )
 

@@ -72,6 +72,11 @@ def words(*args: str) -> list[list[str]]:
     return [line.split() for line in ok(*args).splitlines()]
 
 
+def ageless(*args: str) -> list[list[str]]:
+    """The same without the ages of messages."""
+    return [[word for word in line if not re.fullmatch(r"\d+[smh]", word)] for line in words(*args)]
+
+
 def rows(*args: str) -> list[dict[str, str]]:
     """The CSV of a run that must go well."""
     return list(csv.DictReader(io.StringIO(ok(*args, "-o", "csv"))))

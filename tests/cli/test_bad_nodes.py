@@ -199,7 +199,7 @@ def test_an_unhealthy_node_is_shown_as_such() -> None:
 
 
 def test_unknown_keys_are_ignored_and_go_nulls_are_empty_lists() -> None:
-    latency = {"e2e_processing_latency": {"count": 0, "percentiles": []}}
+    latency = {"e2e_processing_latency": {"count": 0, "percentiles": []}, "oldest_message_age_seconds": None}
     with FakeNode(as_json(node(topic("t", new=[], channels=None), new=1))) as newer:
         assert document("stats", *at(newer))["nodes"][0]["topics"] == [topic("t", channels=[], **latency)]
 

@@ -28,6 +28,19 @@ def test_a_node_that_did_not_register_is_found(cluster: Cluster, gnsqd: Daemon) 
     eventually(lambda: examined(cluster.flag, *at(gnsqd)) == [], "registered")
 
 
+@pytest.mark.parametrize("free, size, severity", [
+    (90, 1000, ["warning"]), (20, 1000, ["critical"]), (110, 1000, []), (0, 0, []),
+    (11 * 10**9, 10**12, []), (9 * 10**9, 10**12, ["critical"]), (9 * 10**9, 2 * 10**11, ["warning"]),
+])  # fmt: skip
+def test_a_node_that_reports_little_free_disk_is_found(free: int, size: int, severity: list[str]) -> None:
+    process = {"cpu_seconds": 1.0, "memory_bytes": 1, "connection_count": 1}
+    with FakeNsqd(node(process=process | {"disk_bytes": size, "free_disk_bytes": free})) as fake:
+        found = examined(fake.flag)
+    assert [(it["severity"], it["code"], it["node"]) for it in found] == [
+        (each, "disk-full", fake.address) for each in severity
+    ]
+
+
 def test_a_node_with_the_same_nsqlookupds_as_others_is_sent_to_its_log() -> None:
     lookupds = ["lookup:4160"]
     with (

@@ -10,7 +10,7 @@ import pytest
 from cli.fake_nsqd import node as fake_node
 from cli.fake_nsqd import topic as fake_topic
 from cli.findings import examined
-from cli.gnsqadmin import FakeNode, document, failure, gnsqadmin, http_answer, ok, rows, words
+from cli.gnsqadmin import FakeNode, ageless, document, failure, gnsqadmin, http_answer, ok, rows, words
 from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill, publish
 from gnsqd.shared.version import VERSION
 from kit.daemons import DEADLINE, Daemon, own_command
@@ -107,7 +107,7 @@ def test_consumers_and_the_share_of_each_node_are_shown(nsqd_factory: DaemonFact
         [topic] = document("tree", *at(a, b))["topics"]
         table = rows("tree", *at(a, b))
         channel = document("channel", "show", "orders", "billing", *at(a, b))
-        channel_table = words("channel", "show", "orders", "billing", *at(a, b))
+        channel_table = ageless("channel", "show", "orders", "billing", *at(a, b))
         clients = rows("channel", "show", "orders", "billing", *at(a, b))
     assert tree[2][0] == "orders"
     assert tree[3][:6] == ["├─", "archive", "(no", "consumers)", address(b), "5"]
@@ -136,7 +136,7 @@ def test_consumers_and_the_share_of_each_node_are_shown(nsqd_factory: DaemonFact
     assert (found["topic_name"], found["message_count"], found["paused"]) == ("orders", 5, True)
     assert [node["topic"]["message_count"] for node in found["nodes"]] == [0, 5]
     assert [channel["depth"] for channel in found["channels"]] == [5, 2]
-    shown = words("topic", "show", "orders", *at(a, b))
+    shown = ageless("topic", "show", "orders", *at(a, b))
     assert ["paused", "on", address(b)] in shown
     assert [address(b), "0", "0", "0", "5", "paused"] in shown
     assert ["archive", "5", "5", "0", "0", "0", "0", "0", "5", "0"] in shown

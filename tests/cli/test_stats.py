@@ -1,10 +1,11 @@
 """`gnsqadmin stats` against running daemons: what it shows is what they report in /stats."""
 
 import json
+import re
 
 import pytest
 
-from cli.gnsqadmin import document, gnsqadmin, ok, words
+from cli.gnsqadmin import ageless, document, gnsqadmin, ok, rows, words
 from cli.nodes import DOWN, address, at, fill
 from kit.daemons import Daemon
 from kit.nsq_client import Client
@@ -32,7 +33,7 @@ def test_table_shows_the_counts_of_the_daemon(busy: Daemon) -> None:
             consumer.command(b"REQ %s 60000" % message.id)
         consumer.command(b"FIN %s" % messages[2].id)
         wait_for(busy, "orders", "archive", deferred_count=2, in_flight_count=4, requeue_count=2)
-        table = words("stats", *EVERYTHING, *at(busy))
+        table = ageless("stats", *EVERYTHING, *at(busy))
     assert table[0][:5] == [address(busy), "nsqd", "1.3.0", "up", table[0][4]]
     assert table[0][-1] == "healthy"
     assert ["archive", "1,227", "1,227", "0", "4", "2", "2", "0", "1,234", "1"] in table
@@ -47,7 +48,7 @@ def test_table_distinguishes_memory_from_disk(nsqd_factory: DaemonFactory) -> No
     fill(daemon, "t", "c", count=110)
     disk = daemon.channel_stats("t", "c")["backend_depth"]
     assert 0 < disk < 110
-    assert ["c", "110", str(110 - disk), str(disk), *ZEROS, "110", "0"] in words("stats", *EVERYTHING, *at(daemon))
+    assert ["c", "110", str(110 - disk), str(disk), *ZEROS, "110", "0"] in ageless("stats", *EVERYTHING, *at(daemon))
 
 
 def test_json_repeats_the_statistics_of_the_daemon_with_the_keys_that_help_lists(busy: Daemon) -> None:
@@ -63,12 +64,30 @@ def test_json_repeats_the_statistics_of_the_daemon_with_the_keys_that_help_lists
     own = {"address": address(busy), "error": None, "producers": None, "topics": topics}
     assert node == own | {name: expected[name] for name in ("version", "health", "start_time")}
     assert [topic["topic_name"] for topic in topics] == ["orders", "quiet"]
-    without = {"e2e_processing_latency": {"count": 0, "percentiles": []}}
+    without: dict[str, object] = {"e2e_processing_latency": {"count": 0, "percentiles": []}}
     for topic, original in zip(topics, expected["topics"], strict=True):
         channels = topic["channels"]
+        without["oldest_message_age_seconds"] = topic["oldest_message_age_seconds"]
         assert topic == {name: original[name] for name in topic if name in original} | without | {"channels": channels}
         for channel, counts in zip(channels, original["channels"], strict=True):
-            assert channel == {name: counts[name] for name in channel} | without | {"clients": None}
+            without["oldest_message_age_seconds"] = channel["oldest_message_age_seconds"]
+            assert channel == {name: counts.get(name) for name in channel} | without | {"clients": None}
+
+
+def test_the_age_of_the_oldest_message_is_that_of_gnsqd_and_unknown_for_nsqd(nsqd: Daemon) -> None:
+    fill(nsqd, "t", "c", "empty", count=2)
+    post(nsqd, "/channel/empty?topic=t&channel=empty")
+    is_known = b"oldest_message_age" in nsqd.http("GET", "/stats?format=json&include_ages=true")[2]
+    first = [row["oldest_message_age_seconds"] for row in rows("stats", "--by=channel", *at(nsqd))]
+    whole = document("topic", "show", "t", *at(nsqd))
+    second = [it["oldest_message_age_seconds"] for it in (*whole["channels"], whole)]
+    (shown,) = (line for line in words("channel", "show", "t", "c", *at(nsqd)) if line[:1] == ["oldest"])
+    if is_known:
+        assert 0 < float(first[0]) < second.pop(0)
+        assert re.fullmatch(r"oldest message \d+s old", " ".join(shown))
+    else:
+        assert (first.pop(0), second.pop(0), shown[2:]) == ("", None, ["–"])
+    assert (first[-1], second) == ("", [None, None])
 
 
 def test_topic_and_channel_options_filter(busy: Daemon) -> None:
@@ -91,7 +110,7 @@ def test_several_nodes_are_summed_up_and_shown_one_by_one(nsqd_factory: DaemonFa
     create(b, "only_b")
     post(b, "/topic/pause?topic=only_b")
     post(b, "/channel/pause?topic=both&channel=c")
-    table = words("stats", *EVERYTHING, *at(a, b))
+    table = ageless("stats", *EVERYTHING, *at(a, b))
     assert [line[0] for line in table[:2]] == [address(a), address(b)]
     assert table[3][:4] == ["topic", "/", "channel", "node"]
     assert table[5:] == [

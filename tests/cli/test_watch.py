@@ -12,7 +12,7 @@ from kit.daemons import Daemon
 from kit.traffic import create
 from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, drain_seconds, flows_between
+from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, drain_seconds, node_flows, oldest_age, summed
 
 A, B = Address("a", 1), Address("b", 1)
 CHANNEL = ChannelStats("c", 100, 0, 5, 5, 1000, 10, 0, 1, False)
@@ -25,6 +25,10 @@ def node(topic: int = 0, seconds: float = 1.0, **changes: int) -> NodeStats:
     channel = replace(CHANNEL, **{name: getattr(CHANNEL, name) + change for name, change in changes.items()})
     topics = (replace(TOPIC, message_count=1000 + topic, channels=(channel,)),)
     return replace(NODE, topics=topics, moment=NODE.moment + seconds)
+
+
+def flows_between(before: dict[Address, NodeStats], after: dict[Address, NodeStats]) -> dict[Key, Flow]:
+    return summed(node_flows(before.get(address), node) for address, node in after.items())
 
 
 def test_flows_are_what_came_and_what_is_done_with_each_second() -> None:
@@ -147,3 +151,12 @@ def test_one_channel_watched_is_one_row_below_the_other(nsqd: Daemon) -> None:
     csv = ok(*watching, "-o", "csv").splitlines()
     assert len(csv) == 28
     assert csv[0].startswith("channel,topic,ingress_rate,egress_rate,depth,")
+
+
+def test_the_oldest_message_is_unknown_if_a_queue_with_messages_does_not_report_its_age() -> None:
+    def oldest(*queues: tuple[int, float | None]) -> float | None:
+        return oldest_age([replace(CHANNEL, depth=depth, oldest_message_age_seconds=age) for depth, age in queues])
+
+    assert oldest((1, 2.5), (3, 7.5), (0, None)) == 7.5
+    assert oldest((1, 2.5), (1, None)) is None
+    assert oldest((0, None)) is oldest() is None

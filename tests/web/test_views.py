@@ -2,10 +2,12 @@
 
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -13,10 +15,11 @@ import pytest
 from cli.fake_nsqd import FakeServer, channel, client, node, topic
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import DOWN
-from kit.daemons import Daemon, free_port
+from kit.daemons import DEADLINE, Daemon, eventually, free_port
 from kit.lookupds import EMBEDDED, EmbeddedLookupd
 from kit.traffic import DaemonFactory, create, publish, wait_for
 from nsqadmin_cli.web.app import ROUTES
+from nsqadmin_cli.web.monitor import Diagnosis
 from web.app import OWN, App
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)> \u202e\x00{{7*7}}'
@@ -29,12 +32,13 @@ def test_every_view_of_a_node(gnsqd: Daemon) -> None:
     wait_for(gnsqd, "orders", "mail", depth=1)
     address = "{}:{}".format(*gnsqd.http_address)
     app = App([address])
-    assert "orders 1 0 1 0 0 1 1 0 1 channel not consumed" in app.page("/")
+    assert re.search(r"orders – – 1 0 1 \d+s 0 0 1 1 0 no consumer", app.page("/"))
     assert "mail" in app.page("/topics/orders")
     assert "depth 1" in app.page("/topics/orders/mail")
     assert address in app.page("/nodes")
     assert "gnsqd" in app.page("/nodes")
-    assert "mail" in app.page(f"/nodes/{address}")
+    assert "mail" in app.page(f"/nodes/{address}?show=channels")
+    assert re.search(r"in/s \S+ finished/s \S+ CPU \S+ memory \d+ MB free disk \S+ .B", app.page(f"/nodes/{address}"))
     assert "No nsqlookupd" in app.page("/lookup")
     assert "channel orders/mail: 1 message and no consumer" in app.page("/doctor")
     assert "channel orders/mail: 1 message and no consumer" in app.page("/")
@@ -44,6 +48,13 @@ def test_every_view_of_a_node(gnsqd: Daemon) -> None:
     assert "7b 22 61 22" in app.page("/peek?topic=orders&channel=mail&hex=yes")
     assert address in app.page("/publish?topic=orders")
     assert app.log.getvalue() == ""
+
+
+@pytest.fixture
+def rates_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look takes another snapshot, and has rates from the second one on."""
+    for name in ("monitor._LEAST", "site.FRESH"):
+        monkeypatch.setattr(f"nsqadmin_cli.web.{name}", 0.0)
 
 
 def test_rates_come_with_the_second_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,22 +84,111 @@ def test_nodes_and_their_total_are_of_one_snapshot_also_when_the_details_are_old
         assert "nsqd" in app.page("/nodes")
 
 
-def test_an_overview_reports_how_old_its_findings_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsqadmin_cli.web.monitor._EXAMINING", 0.01)
+TROUBLES: dict[
+    str, tuple[str, dict[str, Any], dict[str, Any]]
+] = {  # in the order of the page: the word, the channel in the first look, and its changes until the second
+    "bill.full": ("low on disk", {"backend_depth": 5, "depth": 5, "client_count": 1}, {}),
+    "bill.alone": ("no consumer", {"in_flight_count": 1}, {}),
+    "bill.failing": ("requeue storm", {"client_count": 1}, {"requeue_count": 900}),
+    "bill.slow-most": ("growing", {"client_count": 1, "depth": 90_000}, {"message_count": 1, "depth": 90_001}),
+    "bill.slow": ("growing", {"client_count": 1, "depth": 9000}, {"message_count": 1, "depth": 9001}),
+    "bill.c.dead": ("dead letters", {"depth": 3}, {}),
+    "bill.held": ("paused", {"paused": True}, {}),
+    "bill.burst": ("", {"client_count": 1}, {"message_count": 100, "depth": 100}),
+    "bill.fine": ("", {"client_count": 1, "depth": 1}, {}),
+}
+PROCESS = {"cpu_seconds": 1.0, "memory_bytes": 5_000_000, "connection_count": 7, "disk_bytes": 10**9}
+
+
+@pytest.mark.usefixtures("rates_at_once")
+def test_topics_in_trouble_come_first_with_a_word_and_alone_if_selected(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [
+        node(
+            *(
+                topic(name, channel("c", **before | (then if number else {})))
+                for name, (_, before, then) in TROUBLES.items()
+            ),
+            process=PROCESS,
+        )
+        for number in range(2)
+    ]
+    app = App([FakeServer({"/stats": looks}).address])
+    app.page("/")
+    app.page("/")
+    monkeypatch.setattr("nsqadmin_cli.web.site.FRESH", 3600.0)
+
+    def shown(target: str) -> list[tuple[str, str]]:
+        row = r'<a href="/topics/(bill[^"/]*)">(?:(?!</tr>).)*<td class="k9[^"]*">([a-z ]*)</td>\s*</tr>'
+        return re.findall(row, app.get(target).text, re.DOTALL)
+
+    words = [(name, word) for name, (word, *_) in TROUBLES.items()]
+    assert shown("/") == words
+    assert shown("/?trouble=only") == words[:-2]
+    assert shown("/?sort=-trouble")[:2] == [words[-3], words[5]]
+    assert shown("/?find=bill.s&trouble=only&sort=topic") == [words[4], words[3]]
+    assert app.page("/?find=bill").index("bill.full") < app.page("/?find=bill").index("nodes 1/1")
+    links = unescape(app.get("/?find=bill&trouble=only&sort=depth").text)
+    for link in ("find=bill&sort=depth", "trouble=only&sort=depth", "find=bill&trouble=only&sort=topic"):
+        assert f'href="/?{link}"' in links
+
+
+def test_channels_that_are_searched_are_linked() -> None:
+    app = App([FakeServer({"/stats": [node(topic("orders", channel("billing"), channel("mail")))]}).address])
+    found = re.findall(r'href="(/topics/[^"]*)"', app.get("/?find=BILL").text)
+    assert found == ["/topics/orders", "/topics/orders/billing", "/topics/orders"]
+
+
+@pytest.mark.usefixtures("rates_at_once")
+def test_figures_of_a_process_are_shown_for_nodes_that_report_them() -> None:
+    low = node(process=PROCESS | {"free_disk_bytes": 99_000_000})
+    fakes = [FakeServer({"/stats": [look], "/ping": ["OK"]}) for look in (low, node())]
+    app = App([fake.address for fake in fakes])
+    app.page("/nodes")
+    page = app.page("/nodes")
+    assert f"{fakes[0].address} low on disk nsqd" in page
+    assert "0 0 0% 5.0 MB 99 MB 7" in page
+    assert f"{fakes[1].address} healthy nsqd" in page
+    assert "0 0 – – – – 0 0 0" in page
+    assert "CPU – memory – free disk – connections –" in app.page(f"/nodes/{fakes[1].address}")
+
+
+def test_a_thousand_findings_are_folded_by_kind_and_shown_in_pages() -> None:
+    channels = [channel(f"c{number:04}") for number in range(1000)]
+    app = App([FakeServer({"/stats": [node(topic("t", *channels, channel("full", depth=9)))]}).address])
+    text = app.get("/doctor").text
+    assert len(text) < 20_000
+    assert re.findall(r"<h2>([a-z ]+) <span[^>]*>(\S+)</span>", text) == [
+        ("no consumers", "(1)"),
+        ("orphan channel", "(1,000)"),
+    ]
+    about = r"channel t/(\w+): no consumer"
+    assert re.findall(about, text) == ["c0000", "c0001", "c0002"]
+    (link,) = re.findall(r'href="(/doctor\?[^"]*)"', text)
+    assert re.findall(about, app.get(link).text) == [f"c{number:04}" for number in range(50)]
+    assert re.findall(about, app.get(f"{link}&page=20").text) == [f"c{number:04}" for number in range(950, 1000)]
+
+
+def test_old_findings_are_shown_until_a_new_examination_has_others() -> None:
     fake = FakeServer({"/stats": [node(topic("t", channel("c", depth=5)))]})
     app = App([fake.address])
     assert "Doctor examines" in app.page("/")
     app.page("/doctor")
-    diagnosis = app.app._site.monitor.diagnosis
-    latest = diagnosis.value()
-    diagnosis._kept = replace(latest, clock=latest.clock - 75), time.monotonic()
-    assert "5 messages and no consumer" in app.page("/")
-    assert "examined 1m 1" in app.page("/")
+    kept, may_end = app.app._site.monitor.diagnosis, threading.Event()
+
+    def examine() -> Diagnosis:
+        may_end.wait(DEADLINE)
+        return Diagnosis((), time.time(), 1.0)
+
+    kept._kept, kept._get = (replace(kept.value(), clock=time.time() - 680), time.monotonic() - 680), examine
+    for target in ("/doctor", "/"):
+        assert "5 messages and no consumer" in app.page(target)
+        assert re.search("examined 11m 2.s ago : a new examination is under way", app.page(target))
+    may_end.set()
+    eventually(lambda: "No problems." in app.page("/doctor"), "examined again")
 
 
-def test_a_paused_channel_is_not_said_to_become_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("monitor._LEAST", "site.FRESH"):
-        monkeypatch.setattr(f"nsqadmin_cli.web.{name}", 0.0)
+@pytest.mark.usefixtures("rates_at_once")
+def test_a_paused_channel_is_not_said_to_become_empty() -> None:
     for paused in (False, True):
         looks = [
             node(topic("t", channel("c", client("w", connect_ts=1, finish_count=count), depth=900, paused=paused)))
@@ -113,7 +213,7 @@ def test_clients_of_one_name_have_their_addresses() -> None:
     clients = [client("worker", remote_address=f"10.0.0.7:{port}") for port in (1, 2)]
     fake = FakeServer({"/stats": [node(topic("t", channel("c", *clients)))]})
     app = App([fake.address])
-    for target in ("/topics/t/c", f"/nodes/{fake.address}"):
+    for target in ("/topics/t/c", f"/nodes/{fake.address}?show=clients"):
         cells = re.findall(
             r'<th scope="row" class="k9">worker ?<span class="below">([^<]*)</span>', app.get(target).text
         )
@@ -206,16 +306,16 @@ def test_no_address_of_another_host_is_loaded(gnsqd: Daemon) -> None:
 
 def test_five_hundred_topics_are_shown_in_pages_and_found() -> None:
     names = [f"topic-{number:03}" for number in range(500)]
-    fake = FakeServer({"/stats": [node(*(topic(name, depth=number) for number, name in enumerate(names)))]})
+    fake = FakeServer({"/stats": [node(*(topic(name, message_count=number) for number, name in enumerate(names)))]})
     app = App([fake.address])
     rows = re.compile(r'<th [^>]*><a href="/topics/(topic-\d+)"').findall  # findings of doctor may name topics too
     found = rows(app.get("/").text)
     assert found == names[:100]
     assert rows(app.get("/?page=5").text) == names[400:]
     assert rows(app.get("/?page=99999").text) == names[400:]
-    assert rows(app.get("/?sort=depth").text)[:2] == ["topic-499", "topic-498"]
+    assert rows(app.get("/?sort=message_count").text)[:2] == ["topic-499", "topic-498"]
     for column, order, first in (
-        ("depth", "descending", names[-1]), ("-depth", "ascending", names[0]),
+        ("message_count", "descending", names[-1]), ("-message_count", "ascending", names[0]),
         ("topic", "ascending", names[0]), ("-topic", "descending", names[-1]),
     ):  # fmt: skip
         page = app.get(f"/?sort={column}").text
@@ -278,11 +378,11 @@ def test_sums_without_a_node_say_so_and_what_only_it_has_is_as_it_was_last_known
     assert "Topics (3) at least, of 1 of 2 nodes" in page
     assert "shared ≥ 0 ≥ 0 ≥ 7 ≥ 4 ≥ 3" in page
     assert "near 0 0 0" in page  # the other node had no such topic
-    assert re.search("lost last known (0 ){0,2}6 0 6", page)
+    assert re.search("lost last known (– ){0,2}6 0 6", page)
     assert re.search("up to [0-9]+ at least", App([fakes[0].address, DOWN]).page("/"))  # which has not answered yet
     page = app.page("/topics/shared")
     assert "depth at least 4 channel depth at least 3" in page
-    assert re.search(r"Channels \(2\) at least, of 1 of 2 nodes .* c ≥ 0 ≥ 0 ≥ 3 .* d last known 5", page)
+    assert re.search(r"Channels \(2\) at least, of 1 of 2 nodes .* c ≥ 0 ≥ 0 ≥ 3 .* d last known (– )*5", page)
     assert "1 node ≥ 4" in page
     for target in ("/topics/lost", "/topics/lost/x", "/topics/shared/d"):
         page = app.page(target)
