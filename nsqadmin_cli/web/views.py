@@ -423,7 +423,7 @@ def node(site: Site, request: Request) -> Page:
     else:
         table = stat_tables.channel_table(alone) if chosen == "channels" else stat_tables.topic_table(alone)
     view = _view(request)
-    view = view._replace(path=f"{view.path}?{query(show=chosen)}")
+    view = view._replace(path=f"{view.path}{'&' if '?' in view.path else '?'}{query(show=chosen)}")
     return Page(
         "node.html",
         {

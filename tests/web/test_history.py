@@ -2,9 +2,9 @@
 
 import math
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from cli.fake_nsqd import FakeServer, channel, node, topic
 from kit.daemons import eventually
