@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields
 from functools import cache, partial
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from msgspec import Meta, Struct, ValidationError, defstruct
@@ -344,10 +345,16 @@ class Peer:
     def __init__(self, address: Address, http: HTTPClient) -> None:
         self.address = address
         self.timeout = http.timeout  # seconds for a whole answer
+        self.slow = http.slow
         self._http = http
 
     def __str__(self) -> str:
         return str(self.address)
+
+    @property
+    def limit(self) -> float:
+        """Seconds after which it is not waited for, as it did not answer in time before."""
+        return self._http.quick if self.address in self.slow else inf
 
     def request(
         self, method: str, path: str, body: bytes | None = None, *, query: Query = None, reasons: Reasons = None

@@ -100,7 +100,8 @@ def ask_all(
 ) -> Answers[T]:
     """As `Cluster.ask`. A peer that takes more than `timeout` seconds counts as a NodeError. `budget` is for all
     answers together, by default that of these peers."""
-    deadline = time.monotonic() + timeout + _GRACE
+    begun = time.monotonic()
+    deadline = begun + timeout + _GRACE
     futures: dict[Address, Future[T]] = {peer.address: Future() for peer in peers}
     budget = budget or Budget(len(futures))
     left = iter(peers)
@@ -124,10 +125,12 @@ def ask_all(
     answers: Answers[T] = {}
     for peer in peers:
         future = futures[peer.address]
+        limit = min(timeout, peer.limit)
         try:
-            error = future.exception(max(0.0, deadline - time.monotonic()))
+            error = future.exception(max(0.0, begun + limit + _GRACE - time.monotonic()))
         except TimeoutError:
-            error = NodeError(peer.program, peer.address, timed_out(timeout))
+            error = NodeError(peer.program, peer.address, timed_out(limit))
+            peer.slow.add(peer.address)
         answers[peer.address] = error if isinstance(error, NodeError) else future.result()
     return answers
 

@@ -18,7 +18,7 @@ from gnsqd.shared.names import MAX_NAME_LENGTH, NAME_RULE, is_valid_name
 from nsqadmin_cli.change import Change, Shown, run
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.completion import MISSPELT, complete_channels, complete_contexts, complete_topics
-from nsqadmin_cli.context import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ClusterSettings, settings_of
+from nsqadmin_cli.context import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, PATIENCE, ClusterSettings, settings_of
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.output import Confirm, Output, OutputFormat, progress
 from nsqadmin_cli.units import parse_duration, printable
@@ -268,7 +268,8 @@ _CLUSTER = {
         shell_complete=complete_contexts,
     ),
     "timeout": _where(
-        f"Time limit for the whole answer of a node, for example 5 (seconds) or 500ms. [default: {DEFAULT_TIMEOUT:g}]",
+        "Time limit for the whole answer of a node, for example 5 (seconds) or 500ms. [default: "
+        f"{DEFAULT_TIMEOUT:g}, and {PATIENCE:g} until one of several nodes begins to answer what changes nothing]",
         duration(3600),
     ),
     "tls_ca": _where("CA certificates in PEM format to trust for https, instead of the system's.", _FILE),

@@ -142,6 +142,9 @@ def _context(name: str, table: object, file: Path) -> ClusterContext:
 
 DEFAULT_ADDRESS = "127.0.0.1:4151"
 DEFAULT_TIMEOUT = 5.0  # seconds
+# Seconds until one of several nodes must begin to answer if nothing is changed, without a time limit of the user: a
+# command that only reads then ends within 2 s beside a node that hangs. A node alone delays nobody.
+PATIENCE = 1.5
 
 CLUSTER_PARAMETERS = (*ClusterContext.__slots__, "context_name")
 
@@ -185,7 +188,9 @@ def make_cluster(context: ClusterContext, name: str = "") -> Cluster:
     if not nsqds and not lookupds:
         nsqds = [Address.parse(DEFAULT_ADDRESS)]
     tls = TLS(context.tls_ca, context.tls_cert, context.tls_key, context.tls_insecure)
-    return Cluster(nsqds, lookupds, HTTPClient(context.timeout or DEFAULT_TIMEOUT, tls, context.token_file, nsqds))
+    timeout = context.timeout or DEFAULT_TIMEOUT
+    patience = timeout if context.timeout or (len(nsqds) == 1 and not lookupds) else PATIENCE
+    return Cluster(nsqds, lookupds, HTTPClient(timeout, tls, context.token_file, nsqds, patience))
 
 
 def settings_of(ctx: click.Context, values: Mapping[str, Any]) -> ClusterSettings:

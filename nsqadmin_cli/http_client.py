@@ -16,6 +16,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Any
 
 import urllib3
@@ -83,6 +84,7 @@ def _socket_path(text: str) -> str:
     return path
 
 
+_LONG = ("/channel/rewind", "/topic/messages")  # paths whose answers begin when a log was read, or has grown
 _KEPT = 16  # connections to one node, of threads that query it at the same time
 _ADVICE = {
     401: ": it requires the token of a --token-file, or the certificate of a --tls-cert",
@@ -143,14 +145,28 @@ class TLS:
 
 
 class HTTPClient:
-    """Owns the connections to all nodes and keeps them for the next request. Threads may share it."""
+    """Owns the connections to all nodes and keeps them for the next request. Threads may share it.
+
+    A node that hangs must not delay what is read from the others, so an answer to GET has to begin early. What changes
+    something has the whole time: who gives up earlier does not know whether it was done.
+    """
+
+    quick = inf  # seconds for all that is read from a node that did not answer in time before
 
     def __init__(
-        self, timeout: float, tls: TLS | None = None, token_file: str = "", named: Iterable[Address] = ()
+        self,
+        timeout: float,
+        tls: TLS | None = None,
+        token_file: str = "",
+        named: Iterable[Address] = (),
+        patience: float = inf,
     ) -> None:
-        """`timeout`: seconds for a whole answer, with a retry over TLS. The token is sent to the nodes `named` only:
-        anybody may register with an nsqlookupd. AdminError if the token file cannot be used."""
+        """`timeout`: seconds for a whole answer, with a retry over TLS; `patience`: until one to GET begins. The token
+        is sent to the nodes `named` only: anybody may register with an nsqlookupd. AdminError if the token file cannot
+        be used."""
         self.timeout = timeout
+        self.patience = min(patience, timeout)
+        self.slow: set[Address] = set()  # nodes that did not answer in time
         self.tls = tls or TLS()
         self._headers = {"User-Agent": f"gnsqadmin/{VERSION}"}
         self._token_file = token_file
@@ -227,7 +243,8 @@ class HTTPClient:
         read: Callable[[Iterator[bytes]], Any],
     ) -> tuple[urllib3.BaseHTTPResponse, Any]:
         """Any answer, and what `read` makes of one with 200, else the beginning of its body."""
-        headers, timeout = self._headers, urllib3.Timeout(self.timeout)
+        headers, patience, whole = self._headers, *self._limits(address, method, target)
+        timeout = urllib3.Timeout(connect=patience, read=whole)
         if authorization:
             headers = headers | {"Authorization": authorization}
         as_it_is: dict[str, Any] = {"retries": False, "redirect": False}
@@ -235,9 +252,9 @@ class HTTPClient:
         try:
             response = self._pool(address).urlopen(method, target, body, headers, timeout=timeout, **as_it_is)
         except _FAILURES as error:
-            raise NodeError(program, address, _reason(error, program, self.timeout)) from None
+            raise self._failure(program, address, error, patience) from None
         try:
-            parts = self._parts(program, address, response)
+            parts = self._parts(program, address, response, whole)
             answer = read(parts) if response.status == 200 else _beginning(parts)
         except TooLarge as error:
             response.close()
@@ -248,16 +265,32 @@ class HTTPClient:
         if response.status != 200 and len(answer) > _LARGEST_REFUSAL:  # there may be more
             response.close()
         response.release_conn()
+        self.slow.discard(address)
         return response, answer
 
-    def _parts(self, program: str, address: Address, response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    def _limits(self, address: Address, method: str, target: str) -> tuple[float, float]:
+        """The seconds until an answer begins, and until it is complete."""
+        if method != "GET":
+            return self.timeout, self.timeout
+        whole = min(self.timeout, self.quick) if address in self.slow else self.timeout
+        return whole if target.startswith(_LONG) else min(self.patience, whole), whole
+
+    def _failure(self, program: str, address: Address, error: BaseException, limit: float) -> NodeError:
+        reason = _reason(error, program, limit)
+        if reason == timed_out(limit):
+            self.slow.add(address)
+        return NodeError(program, address, reason)
+
+    def _parts(
+        self, program: str, address: Address, response: urllib3.BaseHTTPResponse, whole: float
+    ) -> Iterator[bytes]:
         allowance = ALLOWANCE.get() or Allowance(Budget())
         try:
             while part := response.read1(_PART):  # more at once would take a short answer for a whole one
                 allowance.take(len(part))
                 yield part
         except _FAILURES as error:
-            raise NodeError(program, address, _reason(error, program, self.timeout)) from None
+            raise self._failure(program, address, error, whole) from None
 
     def _pool(self, address: Address) -> HTTPConnectionPool:
         if (pool := self._pools.get(address)) is not None:
@@ -271,6 +304,7 @@ class HTTPClient:
         if len(self._pools) >= _MOST_POOLS:
             self._pools.clear()
             self._moved.clear()
+            self.slow.clear()
         self._pools[address] = pool
         return pool
 
@@ -312,6 +346,9 @@ class _Socket(socket.socket):
         self._until = time.monotonic() + value if value else float("inf")
         super().settimeout(value)
 
+    def extend(self, seconds: float) -> None:
+        self._until += seconds
+
     def recv_into(self, *args: Any) -> int:
         if (left := self._until - time.monotonic()) <= 0:
             raise TimeoutError
@@ -328,10 +365,23 @@ class _Connected:
     """A connection of urllib3 to an address, which may be a unix socket."""
 
     timeout: float | None
+    sock: Any
 
     def __init__(self, *args: Any, address: Address, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
         self._address = address
+
+    def request(self, *args: Any, **more: Any) -> None:
+        self._patience = self.timeout or inf  # that for connecting
+        super().request(*args, **more)  # type: ignore[misc]
+
+    def getresponse(self) -> Any:
+        """An answer begins within the timeout for connecting, and is complete within that for reading."""
+        sock, whole = self.sock, self.timeout or inf
+        self.timeout = self._patience
+        response = super().getresponse()  # type: ignore[misc]
+        sock.extend(whole - self._patience)
+        return response
 
     def _new_conn(self) -> socket.socket:
         try:

@@ -16,15 +16,14 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from nsqadmin_cli import units
-from nsqadmin_cli.api import Lookupd, NodeStats, Nsqd, Producer
-from nsqadmin_cli.budget import Budget
+from nsqadmin_cli.api import Lookupd, Nsqd, Producer
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all
 from nsqadmin_cli.commands.doctor import findings_of
 from nsqadmin_cli.commands.nodes import Listed, listed_topics, rows_with_daemons
 from nsqadmin_cli.context import Commands
 from nsqadmin_cli.diagnosis.examination import Examination, Finding, Severity
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import NodeError, timed_out
+from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.web.history import History
 
@@ -134,11 +133,11 @@ class Monitor:
     def __init__(self, cluster: Cluster, commands: Commands) -> None:
         _return_large_blocks()
         self.cluster = cluster
+        cluster.http.quick = _QUICK  # for all that the page asks
         self._commands = commands
         self._lock = threading.Lock()
         self._snapshots: deque[ClusterSnapshot] = deque(maxlen=4)  # the youngest last
         self._stale = False  # an operation changed what they show
-        self._slow: set[object] = set()  # addresses of nodes that did not answer in time
         self._looked = -_REMEMBERED
         self._closed = threading.Event()
         self.history = History()
@@ -173,7 +172,7 @@ class Monitor:
             if not self._snapshots or self._stale or now - self._snapshots[-1].moment > oldest:
                 self._stale = False
                 nodes, errors = self._nodes.value()
-                answers = self._ask(nodes)
+                answers = ask_all(nodes, partial(Nsqd.stats, clients=True), self.cluster.timeout)
                 now = time.monotonic()
                 before = [earlier for earlier in self._snapshots if _LEAST <= now - earlier.moment <= _MOST]
                 known = self._snapshots[-1].latest if self._snapshots else None
@@ -197,24 +196,6 @@ class Monitor:
     def _ask_lookupds(self) -> "Lookups":
         topics, _ = listed_topics(self.cluster)
         return Lookups(topics, self.cluster.ask_lookupds(Lookupd.nodes))
-
-    def _ask(self, nodes: Sequence[Nsqd]) -> Answers[NodeStats]:
-        """The statistics of all nodes. One that hung before is not waited for as long as the others."""
-        question = partial(Nsqd.stats, clients=True)
-        quick = min(_QUICK, self.cluster.timeout)
-        slow = [node for node in nodes if node.address in self._slow]
-        slow_answers: Answers[NodeStats] = {}
-        budget = Budget(len(nodes))
-        ask = lambda: slow_answers.update(ask_all(slow, question, quick, budget=budget))  # noqa: E731
-        thread = threading.Thread(target=ask, daemon=True)
-        thread.start()
-        others = [node for node in nodes if node not in slow]
-        answers = ask_all(others, question, self.cluster.timeout, budget=budget)
-        thread.join()
-        answers |= slow_answers
-        texts = (timed_out(self.cluster.timeout), timed_out(quick))
-        self._slow = {at for at, answer in answers.items() if isinstance(answer, NodeError) and answer.reason in texts}
-        return {node.address: answers[node.address] for node in nodes}
 
     def _examine(self) -> Diagnosis:
         examination = Examination(self.cluster, self._commands, interval=_EXAMINING)

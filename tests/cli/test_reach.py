@@ -2,7 +2,9 @@
 
 import json
 import os
+import socket
 import ssl
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from cli.nodes import DOWN, Cluster, address, at, at_lookupd
 from kit.certificates import Identity, issue
 from kit.daemons import DEADLINE, Daemon, free_port
 from kit.traffic import DaemonFactory, create
-from nsqadmin_cli.http_client import Address, HTTPClient
+from nsqadmin_cli.http_client import Address, HTTPClient, NodeError
 
 
 def topics(*args: str, **variables: str) -> list[str]:
@@ -141,6 +143,25 @@ def test_a_lying_nsqlookupd_is_one_line_of_error() -> None:
 def test_tls_that_hangs_in_its_handshake_is_given_up_after_the_timeout() -> None:
     with FakeNode(hangs=True) as silent:
         assert error("stats", "--timeout=0.4", *at(f"https://{silent.address}")) == "no complete answer within 0.4 s"
+
+
+def test_a_node_that_hangs_delays_what_is_read_from_others_by_less() -> None:
+    """An answer that has begun has the whole time, as has everything that changes something."""
+
+    def drip(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\na")
+        time.sleep(0.4)
+        connection.sendall(b"b")
+
+    with FakeNode(hangs=True) as silent, FakeNode(drip) as slow, fake_nsqd.FakeNsqd(fake_nsqd.node()) as fine:
+        client = HTTPClient(1.0, patience=0.2)
+        assert client.answer(Address.parse(slow.address), "GET", "/stats")[1] == b"ab"
+        for method, limit in (("GET", "0.2 s"), ("POST", "1 s")):
+            with pytest.raises(NodeError, match=f"no complete answer within {limit}"):
+                client.answer(Address.parse(silent.address), method, "/topic/create")
+        assert error("stats", *at(fine, silent)) == "no complete answer within 1.5 s"
+        assert error("stats", "--timeout=2.5", *at(fine, silent)) == "no complete answer within 2.5 s"
+        assert error("stats", *at(silent)) == "no complete answer within 5 s"  # nobody else waits
 
 
 def test_connections_are_kept_for_the_next_request() -> None:
