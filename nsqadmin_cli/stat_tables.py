@@ -363,7 +363,9 @@ def common_facts(whole: TopicStats | ChannelStats, shares: Shares) -> dict[str, 
         where = "on all nodes" if len(paused) == len(shares) else f"on {', '.join(paused)}"
         facts["paused"] = Cell(where, Tone.NOTE)
     latency = whole.e2e_processing_latency
-    if latency.percentiles:
+    if latency.percentiles and not latency.count:
+        facts["latency"] = Cell("–  (no message was finished yet)", Tone.FAINT)
+    elif latency.percentiles:
         texts = [
             f"{percentile.quantile * 100:g}% {units.latency(percentile.value / 1e9)}"
             for percentile in latency.percentiles

@@ -5,8 +5,9 @@ from typing import Any
 from gnsqd.shared.names import is_valid_name
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.units import parse_duration, plural
+from nsqadmin_cli.units import parse_duration, plural, suggestion
 from nsqadmin_cli.web.http import HTTPError, Redirect, Request, Response
+from nsqadmin_cli.web.monitor import FRESH
 from nsqadmin_cli.web.site import Page, Site
 from nsqadmin_cli.web.views import publish_page
 
@@ -24,6 +25,7 @@ def publish(site: Site, request: Request) -> Page | Response:
     """Publish one message to one node."""
     form: dict[str, Any] = request.form
     topic, body, defer = form.get("topic", ""), form.get("body", ""), form.get("defer", "").strip()
+    given: dict[str, Any] = {"node": form.get("node", ""), "defer": defer}
     nodes = {str(node): node for node in site.cluster.nsqds()}
     node: Nsqd | None = nodes.get(form.get("node", "")) or next(iter(nodes.values()), None)
     body = body.replace("\r\n", "\n")  # which forms make of line ends
@@ -37,13 +39,17 @@ def publish(site: Site, request: Request) -> Page | Response:
         seconds = parse_duration(defer) if defer else 0.0
         if seconds > _LONGEST_DEFER:
             raise AdminError("30 days is the longest delay")
+        snapshot = site.monitor.snapshot(FRESH)
+        if topic not in snapshot.topic_shares and form.get("new") != topic:  # it may be misspelt
+            what = "is not on the nodes that answered" if snapshot.errors else "is a new topic"
+            new = f"{topic} {what}{suggestion(topic, snapshot.topic_shares)}"
+            return publish_page(site, topic, **given, body=body, new=new)
         node.pub(topic, body.encode("utf-8", "surrogateescape"), defer_ms=round(seconds * 1000))
     except (AdminError, ValueError) as error:
-        more = {"node": form.get("node", ""), "body": body, "defer": defer, "result": str(error), "failed": True}
-        return publish_page(list(nodes), topic, **more)
+        return publish_page(site, topic, **given, body=body, result=str(error), failed=True)
     site.monitor.changed()
     result = f"{plural(1, 'message')} published to {topic} at {node}"
-    page = publish_page(list(nodes), topic, node=str(node), result=result)
+    page = publish_page(site, topic, node=str(node), result=result)
     return Redirect(f"/done/{site.keep(page)}")
 
 

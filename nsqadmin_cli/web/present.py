@@ -187,6 +187,8 @@ def _classes(column: Column, tone: Tone = Tone.PLAIN) -> str:
     classes = [f"k{column.keep}"]
     if column.form not in AT_LEFT:
         classes.append("n")
+    if column.key == "node":
+        classes.append("address")
     if tone is not Tone.PLAIN:
         classes.append(tone_class(tone))
     return " ".join(classes)

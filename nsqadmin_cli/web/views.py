@@ -3,11 +3,12 @@
 import enum
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
-from gnsqd.broker.dead_letter_format import dead_letter_topic, is_dead_letter_topic
+from gnsqd.broker.dead_letter_format import DeadLetter, dead_letter_topic, is_dead_letter_topic
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import ChannelStats, Producer, TopicStats
 from nsqadmin_cli.commands.nodes import Listed
@@ -17,7 +18,7 @@ from nsqadmin_cli.message import MOST, Peeked, PeekedQueue, clock, hex_lines, pe
 from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, backlog, oldest_age, through
 from nsqadmin_cli.stat_tables import LISTING, PROCESS, RATES, NodeRow, Value, count
 from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, columns_of, shown, table_of
-from nsqadmin_cli.units import printable, suggestion
+from nsqadmin_cli.units import plural, printable, suggestion
 from nsqadmin_cli.web.http import HTTPError, Redirect, Request, Response
 from nsqadmin_cli.web.present import (
     AT_LEAST,
@@ -42,7 +43,9 @@ _CHANNELS = 20  # whose names contain a text, on the overview
 _OF_A_KIND = 50  # findings on one page
 _BACKLOG = 10.0  # seconds of what arrives that are queued where a queue grows, so that no burst counts
 _ON_NODE = ("version", "topic_count", "backend_depth", "in_flight_count", "message_count")  # of a node, on its own page
-_LONGEST_BODY = 4096  # characters of a message that are shown
+_LONGEST_BODY = 20_480  # characters of a message that are shown
+_COMPLETED = 300  # topics that a form completes
+VIEWS = {"": "formatted", "raw": "as it is", "hex": "in hexadecimal"}  # of bodies
 
 
 @dataclass(eq=False, repr=False)
@@ -111,14 +114,14 @@ def _queues(topic: TopicStats) -> list[TopicStats | ChannelStats]:
 def _topic_row(snapshot: ClusterSnapshot, topic: TopicStats) -> TopicRow:
     flow, trouble = snapshot.topic_flows.get(topic.topic_name), max(_troubles(snapshot, topic), default=None)
 
-    def total(name: str) -> int:
-        return sum(getattr(channel, name) for channel in topic.channels)
+    def total(name: str) -> int | None:  # without channels, there is none
+        return sum(getattr(channel, name) for channel in topic.channels) if topic.channels else None
 
     return TopicRow(
         topic.topic_name,
         flow.ingress if flow else None,
-        flow.egress if flow else None,
-        topic.depth + total("depth"),
+        flow.egress if flow and topic.channels else None,
+        topic.depth + (total("depth") or 0),
         topic.depth,
         total("depth"),
         oldest_age(_queues(topic)),
@@ -300,13 +303,13 @@ def topic(site: Site, request: Request) -> Page:
             "facts": rows,
             "flow": _rates(snapshot.topic_flows.get(name)),
             "paused": _paused(shares),
-            "channel_depth": sum(channel.depth for channel in whole.channels) if whole is not None else 0,
+            "is_dead": is_dead_letter_topic(name),
+            "channel_depth": sum(channel.depth for channel in whole.channels) if whole and whole.channels else None,
             "charts": _charts(site, latest, view, name),
             "nodes_table": html_table("Nodes", node_table, _node_link),
             "table": _add_history(site, latest, view, table, "depth", lambda row: (name, row["channel"])),
             "tombstones": sorted(listed.nodes) if listed is not None else [],
             "tombstoned": sorted(listed.tombstoned) if listed is not None else [],
-            "publish_to": [str(at) for at in latest.nodes],
         },
     )
 
@@ -520,16 +523,22 @@ def doctor(site: Site, request: Request) -> Page:
 
 def peek(site: Site, request: Request) -> Page:
     """The queued messages of a topic or channel, of every node that can show them."""
-    given = request.query
+    given, number, find = request.query, request.query.get("count", "10"), request.query.get("find", "")
     topic, channel = given.get("topic", ""), given.get("channel", "")
-    number = given.get("count", "10")
     if not topic or not number.isdecimal() or not 0 < int(number[:9]) <= MOST:
         raise HTTPError(400, f"a topic is needed, and a count of 1 to {MOST}")
-    answers = site.cluster.ask(lambda nsqd: peek_at(nsqd, topic, channel, int(number)))
+    count, page = int(number), min(_view(request).page, MOST)
+    answers = site.cluster.ask(lambda nsqd: peek_at(nsqd, topic, channel, MOST if find else min(page * count, MOST)))
     queues = {at: answer for at, answer in answers.items() if isinstance(answer, PeekedQueue)}
     errors = [error for error in answers.values() if isinstance(error, NodeError)]
     if not queues and not errors:
         raise NotFound(f"no node has the {f'channel {channel} in the topic {topic}' if channel else f'topic {topic}'}")
+    nodes, longest = [], 0
+    for at, queue in queues.items():
+        found = _found(queue.messages, find)
+        longest = max(longest, len(found) if find else min(queue.depth, MOST))
+        shown = [_message(each, given) for each in found[(page - 1) * count : page * count]]
+        nodes.append((str(at), queue.depth, len(found) if find else None, shown))
     return Page(
         "peek.html",
         {
@@ -537,33 +546,52 @@ def peek(site: Site, request: Request) -> Page:
             "topic": topic,
             "channel": channel,
             "count": number,
-            "as_hex": given.get("hex", ""),
-            "nodes": [
-                (str(at), queue.depth, [_message(each, given.get("hex", "")) for each in queue.messages])
-                for at, queue in queues.items()
-            ],
+            "most": MOST,
+            **_bodies(topic, given),
+            "nodes": nodes,
+            "pages": View(f"/peek?{query(**given | {'page': ''})}", page=page).pages(longest, count),
             "errors": [str(error) for error in errors],
         },
     )
 
 
-def _message(peeked: Peeked, as_hex: str) -> dict[str, Any]:
-    message = peeked.message
-    if as_hex:
-        lines = hex_lines(message.body[:_LONGEST_BODY])
-    else:
-        lines = pretty_lines(message.body_text)
-        if len(lines) == 1 or len(message.body_text) > _LONGEST_BODY:
-            lines = message.body_text[:_LONGEST_BODY].splitlines()
+def _bodies(topic: str, given: Mapping[str, str]) -> dict[str, Any]:
+    """What the form of a page with messages needs."""
+    values = {"find": given.get("find", ""), "views": VIEWS, "view": given.get("view", "")}
+    return values | {"is_dead": is_dead_letter_topic(topic)}
+
+
+def _found(messages: Iterable[Peeked], find: str) -> list[Peeked]:
+    """Returns those with this text in the body, in any case, or in the id; all for ""."""
+    text = find.lower()
+    return [each for each in messages if text in f"{each.message.id_text} {each.message.body_text}".lower()]
+
+
+def _message(peeked: Peeked, given: Mapping[str, str]) -> dict[str, Any]:
+    """The values of a message for the template. The body of a dead letter is the original one, unless it is shown as
+    it is."""
+    message, view, letter = peeked.message, given.get("view", ""), None
+    if not view and is_dead_letter_topic(message.topic):
+        with suppress(ValueError):
+            letter = DeadLetter.parse(message.body)
+            message = replace(message, body=letter.body)
+    lines = hex_lines(message.body) if view == "hex" else message.body_text.splitlines()
+    if not view and len(pretty := pretty_lines(message.body_text)) > 1:
+        lines = pretty
+    text = "\n".join(lines)
     return {
+        "letter": letter,
+        "failed": plural(letter.attempts, "time") if letter else "",
+        "published": clock(letter.timestamp) if letter else "",
+        "died": clock(letter.died) if letter else "",
         "time": clock(message.timestamp),
         "age": units.duration(time.time() - message.timestamp / 1e9),
         "id": printable(message.id_text, 64),
         "attempts": message.attempts,
         "size": units.size(peeked.size),
         "place": "on disk" if peeked.on_disk else "in memory",
-        "cut": peeked.size > len(message.body) or len(message.body) > _LONGEST_BODY,
-        "body": Lines("\n".join(lines)),
+        "cut": peeked.size > len(peeked.message.body) or len(text) > _LONGEST_BODY,
+        "body": Lines(text[:_LONGEST_BODY]),
     }
 
 
@@ -579,28 +607,32 @@ def tail(site: Site, request: Request) -> Page:
     if whole is None:
         raise _unknown(snapshot, f"the topic {name}", name, list(snapshot.topic_shares))
     values: dict[str, Any] = {"title": f"Live messages of {printable(name, 64)}", "topic": name, "messages": []}
-    values |= {**_common(site, snapshot), "count": 0, "shown": SHOWN}
+    values |= {**_common(site, snapshot), **_bodies(name, request.query), "count": 0, "shown": SHOWN}
     # Its first channel, which this would be, would get all queued messages, and they would be lost with it.
     values["is_possible"] = any(not channel.channel_name.startswith(TEMPORARY) for channel in whole.channels)
     if request.is_live and values["is_possible"]:
         tail = site.tails.look(name)
-        values["messages"] = [_message(each, "") | {"node": each.message.node} for each in list(tail.latest)]
+        found = _found(list(tail.latest), request.query.get("find", ""))
+        values["messages"] = [_message(each, request.query) | {"node": each.message.node} for each in found]
         values["count"] = tail.count
         values["errors"] += tail.errors
     return Page("tail.html", values)
 
 
 def publish(site: Site, request: Request) -> Page:
+    return publish_page(site, request.query.get("topic", ""))
+
+
+def publish_page(site: Site, topic: str, **more: Any) -> Page:
+    """The form to publish, with what was sent before. It completes the topics with the most messages."""
     snapshot = site.monitor.snapshot(10.0)
-    return publish_page([str(at) for at in snapshot.nodes], request.query.get("topic", ""))
-
-
-def publish_page(nodes: list[str], topic: str, **more: Any) -> Page:
-    """The form to publish, with what was sent before."""
+    topics = sorted(snapshot.totals.topics, key=lambda stats: stats.message_count, reverse=True)
     values = {
         "title": "Publish",
-        "nodes": nodes,
+        "nodes": [str(at) for at in snapshot.nodes],
+        "topics": [stats.topic_name for stats in topics[:_COMPLETED]],
         "topic": topic,
+        "new": "",
         "node": "",
         "body": "",
         "defer": "",

@@ -79,7 +79,7 @@ class _Text(HTMLParser):
 def shown(markup: str) -> str:
     """The text of some HTML, with single blanks."""
     parser = _Text()
-    parser.feed(markup)
+    parser.feed(markup.replace("<wbr>", ""))
     return " ".join(" ".join(parser.parts).split())
 
 

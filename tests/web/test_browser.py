@@ -22,7 +22,7 @@ from interop.test_nsqadmin import BROWSERS
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.nsq_client import Client
 from kit.peer_program import PeerProgram
-from kit.traffic import DaemonFactory, create, wait_for
+from kit.traffic import DaemonFactory, create, post, wait_for
 from web.app import WebProcess
 from web.test_views import HOSTILE
 
@@ -96,6 +96,7 @@ def test_every_action_by_its_buttons(page: Open, serve: Serve, nsqd: Daemon) -> 
     it.get_by_label("Create a topic").fill("orders")
     it.get_by_role("button", name="Create on all nodes").click()
     assert "Done: topic create orders" in it.inner_text("main")
+    it.get_by_text("More actions").click()
     it.get_by_label("Create a channel").fill("mail")
     it.get_by_role("button", name="Create", exact=True).click()
     assert it.inner_text("h1") == "Channel mail"
@@ -236,6 +237,25 @@ def test_live_updates_lose_no_click_no_selection_and_no_focus(page: Open, serve:
     assert it.evaluate("document.activeElement.textContent") == "clicks"
 
 
+def test_bodies_are_copied_and_what_is_unfolded_stays_so_while_the_page_is_live(
+    page: Open, serve: Serve, gnsqd: Daemon
+) -> None:
+    post(gnsqd, "/pub?topic=orders", b'{"a": 1}')
+    web = serve(*at(gnsqd), fast=True)
+    it = page(f"{web.url}/peek?topic=orders")
+    it.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    it.get_by_role("button", name="Copy").click()
+    it.get_by_role("button", name="Copied").wait_for()
+    assert it.evaluate("navigator.clipboard.readText()") == '{\n  "a": 1\n}'
+    it.goto(f"{web.url}/topics/orders")
+    it.get_by_text("More actions").click()
+    it.get_by_label("Create a channel").fill("mail")
+    publish(gnsqd, "orders", 6)
+    it.locator("dd", has_text="7").first.wait_for()
+    assert it.get_by_label("Create a channel").is_visible()
+    assert it.get_by_label("Create a channel").input_value() == "mail"
+
+
 def test_views_by_keyboard_alone(page: Open, serve: Serve, nsqd: Daemon) -> None:
     create(nsqd, "orders", "mail")
     web = serve(*at(nsqd), f"--base-path={BELOW}/")
@@ -260,6 +280,15 @@ def test_views_by_keyboard_alone(page: Open, serve: Serve, nsqd: Daemon) -> None
     assert (name, outline) == ("orders", "solid")  # one sees the focus
     it.keyboard.press("Enter")
     it.wait_for_url("**/topics/orders")
+
+
+LINES = """
+[...document.querySelectorAll('tbody .address a')].map((address) => {
+  const host = document.createRange();
+  host.selectNode(address.firstChild);
+  return host.getClientRects().length;
+})
+"""
 
 
 @pytest.fixture
@@ -295,6 +324,7 @@ def test_hostile_names_long_lists_and_a_node_that_hangs_fit_every_width(page: Op
             it.goto(f"{hanging}{path}")
             assert it.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
             assert "no complete answer within" in it.inner_text("main")
+        assert it.evaluate(LINES) == [1, 1]  # of each host
 
 
 @pytest.fixture
@@ -379,11 +409,12 @@ def test_log_in_and_tombstone(
     it.get_by_label("Token").fill("0123456789abcdef")
     it.get_by_role("button", name="Log in").click()
     assert it.inner_text("h1") == "Topic orders"
+    it.get_by_text("More actions").click()
     it.get_by_label("and delete the topic there").check()
     it.get_by_role("button", name="Tombstone…").click()
     assert "loses no messages" in it.inner_text("main")
     it.get_by_role("button", name="Yes,").click()
-    assert re.search(r"nsqlookupd\s+(–\s+)*hidden", it.inner_text("main"))
+    assert re.search(r"nsqlookupd[\s–]+hidden", it.inner_text("main"))
     assert nsqd.stats()["topics"] == []
     it.get_by_role("button", name="Log out").click()
     it.get_by_label("Token").wait_for()

@@ -28,7 +28,7 @@ def test_publish_a_message(nsqd: Daemon) -> None:
         ({"topic": "t", "body": ""}, "cannot be empty"),
         ({"topic": "t", "body": "x", "defer": "soon"}, "is not a duration"),
         ({"topic": "t", "body": "x", "defer": "99d"}, "30 days"),
-        ({"topic": "t", "body": "x" * 2_000_000}, "MSG_TOO_BIG"),
+        ({"topic": "t", "new": "t", "body": "x" * 2_000_000}, "MSG_TOO_BIG"),
     ],
 )
 def test_what_cannot_be_published_is_kept_in_the_form(nsqd: Daemon, fields: dict[str, str], reason: str) -> None:

@@ -23,7 +23,9 @@
       if (old.data !== next.data) old.data = next.data;
       return;
     }
-    for (const { name } of [...old.attributes]) if (!next.hasAttribute(name)) old.removeAttribute(name);
+    for (const { name } of [...old.attributes]) {
+      if (!next.hasAttribute(name) && name !== "open") old.removeAttribute(name); // what somebody has unfolded stays so
+    }
     for (const { name, value } of next.attributes) {
       if (old.getAttribute(name) !== value) old.setAttribute(name, value);
     }
@@ -137,6 +139,24 @@
     addEventListener("pagehide", stop);
     addEventListener("pageshow", start);
   }
+
+  document.documentElement.classList.add("js");
+  addEventListener("click", (event) => {
+    const button = event.target.closest(".copy");
+    if (!button) return;
+    const body = button.closest(".message").querySelector("pre");
+    const say = (done) => {
+      button.textContent = done ? "Copied" : "Not copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    };
+    if (navigator.clipboard) {
+      navigator.clipboard.writeText(body.textContent).then(() => say(true), () => say(false));
+    } else { // a page without TLS has none, but what is selected can be copied
+      getSelection().selectAllChildren(body);
+      say(document.execCommand("copy"));
+      getSelection().empty();
+    }
+  });
 
   const pages = { g: "/", n: "/nodes", l: "/lookup", d: "/doctor" };
   document.getElementById("keys").hidden = false;
