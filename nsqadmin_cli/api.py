@@ -156,7 +156,7 @@ class ChannelStats(_ChannelFigures, frozen=True, gc=False):
     clients: tuple[ClientStats, ...] | None = None  # None: not asked for, and in sums
     finish_count: Count | None = None  # None: nsqd does not have it; in sums
     idle: IdleAction | None = None  # None: nothing will be done; in sums
-    oldest_message_age_seconds: Age | None = None  # None: no message is queued, or nsqd does not say
+    oldest_message_age_seconds: Age | None = None  # None: no message is queued, or it is of nsqd
 
 
 class TopicStats(_TopicFigures, frozen=True, gc=False):

@@ -88,7 +88,7 @@ def _health(examination: Examination) -> Iterator[Finding]:
 
 
 def _low_disks(examination: Examination) -> Iterator[Finding]:
-    """The nodes that are low on disk, of those that report it."""
+    """Returns the nodes that report that they are low on disk."""
     for address, node in examination.after.nodes.items():
         if (process := node.process) is not None and process.is_low_on_disk:
             share = process.free_disk_bytes / process.disk_bytes

@@ -87,7 +87,7 @@ class HTMLTable:
     pages: Pages | None = None
 
 
-_USUAL = {"sort": "trouble", "range": "1h"}  # what an address need not say
+_USUAL = {"sort": "trouble", "range": "1h"}  # what an address leaves out
 
 
 class View(NamedTuple):
@@ -123,7 +123,7 @@ def html_table(
     """`table` for a template; with `view`, sorted, and the rows of one page. The column `below` becomes the second line
     of the first one."""
     used = [i for i, it in enumerate(table.columns) if it.heading or any(as_json(row[i]) for row in table.rows)]
-    table.select(used)  # a column without a heading says what is the matter, if anything is
+    table.select(used)  # a column without a heading has the trouble of a row, if there is any
     columns = list(table.columns or (Column("", ""),))
     for index, column in enumerate(columns):
         if not index or column.key == "node":  # they name the row, however narrow the page is
