@@ -35,7 +35,7 @@ from nsqadmin_cli.message import (
 )
 from nsqadmin_cli.output import Output, OutputFormat, report, standard_output
 from nsqadmin_cli.ranges import LogConsumer, begin_option
-from nsqadmin_cli.snapshot import no_such
+from nsqadmin_cli.snapshot import ask_holders, no_such
 from nsqadmin_cli.table import Block, Line, Tone
 from nsqadmin_cli.units import plural, printable
 
@@ -201,12 +201,12 @@ def peek(
     if data_path is not None:
         answers, errors = {data_path: _look_at_files(data_path, topic, channel or "", count)}, []
     else:
-        asked = cluster.ask(lambda node: peek_at(node, topic, channel or "", count))
+        asked = ask_holders(cluster, lambda node: peek_at(node, topic, channel or "", count), topic, channel or "")
         answers = {str(address): answer for address, answer in asked.items()}
         errors = [*cluster.lookupd_errors, *failures_of(asked)]
     queues = {address: answer for address, answer in answers.items() if isinstance(answer, PeekedQueue)}
     if not queues:
-        if not errors or None in answers.values():
+        if not errors:  # it has been deleted meanwhile
             raise no_such(cluster, errors, topic, channel or "")
         return report(errors)
     table = message_table([peeked.message for queue in queues.values() for peeked in queue.messages])

@@ -11,11 +11,12 @@ from typing import Any
 from gnsqd.broker.dead_letter_format import DeadLetter, dead_letter_topic, is_dead_letter_topic
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import ChannelStats, Producer, TopicStats
+from nsqadmin_cli.cluster import failures_of
 from nsqadmin_cli.commands.nodes import Listed
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.message import MOST, Peeked, PeekedQueue, clock, hex_lines, peek_at, pretty_lines
-from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, backlog, oldest_age, through
+from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, ask_holders, backlog, oldest_age, through
 from nsqadmin_cli.stat_tables import LISTING, PROCESS, RATES, NodeRow, Value, count
 from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, columns_of, shown, table_of
 from nsqadmin_cli.units import plural, printable, suggestion
@@ -528,11 +529,9 @@ def peek(site: Site, request: Request) -> Page:
     if not topic or not number.isdecimal() or not 0 < int(number[:9]) <= MOST:
         raise HTTPError(400, f"a topic is needed, and a count of 1 to {MOST}")
     count, page = int(number), min(_view(request).page, MOST)
-    answers = site.cluster.ask(lambda nsqd: peek_at(nsqd, topic, channel, MOST if find else min(page * count, MOST)))
+    most = MOST if find else min(page * count, MOST)
+    answers = ask_holders(site.cluster, lambda nsqd: peek_at(nsqd, topic, channel, most), topic, channel)
     queues = {at: answer for at, answer in answers.items() if isinstance(answer, PeekedQueue)}
-    errors = [error for error in answers.values() if isinstance(error, NodeError)]
-    if not queues and not errors:
-        raise NotFound(f"no node has the {f'channel {channel} in the topic {topic}' if channel else f'topic {topic}'}")
     nodes, longest = [], 0
     for at, queue in queues.items():
         found = _found(queue.messages, find)
@@ -550,7 +549,7 @@ def peek(site: Site, request: Request) -> Page:
             **_bodies(topic, given),
             "nodes": nodes,
             "pages": View(f"/peek?{query(**given | {'page': ''})}", page=page).pages(longest, count),
-            "errors": [str(error) for error in errors],
+            "errors": [str(error) for error in failures_of(answers)],
         },
     )
 

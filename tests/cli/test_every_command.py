@@ -149,7 +149,8 @@ def test_what_no_node_has_is_not_found_and_the_nearest_name_suggested(nsqd: Daem
 @pytest.mark.parametrize("words", ["topic range u", "tail u --from=first", "save u - --from=first"])
 def test_log_that_is_nowhere_is_not_found_where_there_are_logs(gnsqd_factory: DaemonFactory, words: str) -> None:
     with_logs, without = gnsqd_factory("--durability=process"), gnsqd_factory()
-    assert gnsqadmin(*words.split(), *at(with_logs)) == Result(4, "", "Error: no node has the topic u\n")
+    assert gnsqadmin(*words.split(), *at(with_logs, without)) == Result(4, "", "Error: no node has the topic u\n")
+    create(without, "u")
     reason = "has no log of the topic: that needs --durability, and a topic that is not ephemeral"
     result = gnsqadmin(*words.split(), *at(without))
     assert (result.code, result.err) == (1, f"Error: nsqd at {address(without)}: {reason}\n")

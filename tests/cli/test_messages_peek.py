@@ -1,9 +1,10 @@
 """`gnsqadmin peek`: queued messages are shown and stay, from running nodes and from their files."""
 
-import json
 from datetime import datetime
 
-from cli.gnsqadmin import FakeNode, document, failure, gnsqadmin, http_answer, ok, on_terminal
+from cli import fake_nsqd
+from cli.fake_nsqd import FakeServer
+from cli.gnsqadmin import document, failure, gnsqadmin, ok, on_terminal
 from cli.nodes import address, at, fill
 from kit.daemons import Daemon
 from kit.traffic import DaemonFactory, create, publish, wait_for
@@ -88,7 +89,8 @@ def test_json_bodies_are_indented_and_not_changed() -> None:
 def test_hostile_messages_are_shown_harmlessly() -> None:
     row = {"timestamp": 10**30, "attempts": 10**30, "on_disk": True, "size": 10**30, "id": "\x1b[31m"}
     answer = {"depth": 10**30, "backend_depth": 0, "messages": [row | {"body": "\x1b]0;x\x07宽", "body_base64": None}]}
-    with FakeNode(http_answer(json.dumps(answer).encode())) as node:
+    stats = fake_nsqd.node(fake_nsqd.topic("t", fake_nsqd.channel("c")))
+    with FakeServer({"/stats": [stats], "/channel/peek": [answer]}) as node:
         for form in ([], ["--json"], ["-o", "csv"], ["--hex"]):
             result = gnsqadmin(*PEEK, *at(node), *form)
             assert (result.code, result.err, "\x1b" in result.out) == (0, "", False), form
