@@ -1,15 +1,14 @@
-"""`doctor` as a whole: what it looks at, how its findings are shown and how it ends."""
+"""`doctor` as a whole: what it looks at, how findings are shown; and `status`, which shows the worst."""
 
 import re
-import shlex
 
 from cli.fake_nsqd import FakeNsqd, channel, client, node, topic
-from cli.findings import SHORT, brief, commands, examined
-from cli.gnsqadmin import ctrl_c, ok, on_terminal, plain, rows, start
-from cli.nodes import at
-from kit.daemons import Daemon, eventually
+from cli.findings import SHORT, brief, examined
+from cli.gnsqadmin import document, gnsqadmin, ok, on_terminal, plain, rows
+from cli.nodes import DOWN, address, at
+from kit.daemons import Daemon
 from kit.nsq_client import Client
-from kit.traffic import DaemonFactory, create
+from kit.traffic import DaemonFactory, create, post
 
 
 def test_well_nodes_have_no_findings(nsqd_factory: DaemonFactory) -> None:
@@ -40,18 +39,6 @@ def test_many_alike_are_cut_short_except_for_all_and_programs() -> None:
     assert (table[0]["severity"], table[0]["code"], table[0]["channel"]) == ("note", "orphan-channel", "c0")
 
 
-HOSTILE = "\x1b[31m日本[bold]\n$(reboot)"
-
-
-def test_hostile_names_are_shown_harmlessly_and_quoted_in_commands() -> None:
-    with FakeNsqd(node(topic(HOSTILE, channel(f"-{HOSTILE}", client(HOSTILE), depth=3)))) as nsqd:
-        found = examined(nsqd.flag)
-        drawn = plain(on_terminal(80, "doctor", SHORT, nsqd.flag, NO_COLOR="1").out)  # without its countdown's codes
-    assert shlex.split(commands(found[0])[0])[-3:] == ["--", HOSTILE, f"-{HOSTILE}"]
-    assert "\x1b" not in drawn
-    assert r"\x1b[31m日本[bold]\n$(reboot)" in drawn
-
-
 def test_on_a_terminal_text_is_folded_between_words_and_commands_are_not() -> None:
     with FakeNsqd(node(topic("t", channel("c", client("x" * 60), depth=3)))) as nsqd:
         lines = on_terminal(60, "doctor", SHORT, nsqd.flag, NO_COLOR="1").out.splitlines()
@@ -62,8 +49,42 @@ def test_on_a_terminal_text_is_folded_between_words_and_commands_are_not() -> No
     assert f"            gnsqadmin channel show t c {nsqd.flag}" in lines
 
 
-def test_ctrl_c_ends_it_without_a_word() -> None:
-    with FakeNsqd(node()) as nsqd, start("doctor", "--interval=60", nsqd.flag) as process:
-        eventually(lambda: len(nsqd.queries("/drain")) == 1, "the first look")
-        code, out, err = ctrl_c(process)
-    assert (code, out, err.strip()) == (130, "", "")
+def test_alone_on_a_terminal_it_shows_nodes_deepest_channels_and_worst_findings() -> None:
+    names = [channel(f"c{depth}", depth=depth) for depth in (7, 9, 8, 6)]
+    with FakeNsqd(node(topic("t", *names, channel("d", client("x"))))) as nsqd:
+        variables = {"NO_COLOR": "1", "GNSQADMIN_NSQD_HTTP_ADDRESS": nsqd.flag.partition("=")[2]}
+        code, out, _ = on_terminal(100, **variables)
+    shown = plain(out)[plain(out).index("nodes ") :].splitlines()
+    assert code == 0
+    assert shown[:4] == [
+        "nodes      1 of 1 answer",
+        "queues     1 topic, 5 channels, 1 consumer",
+        "messages   30 queued, 0 in flight, 0/s published, 0/s finished",
+        "",
+    ]
+    assert [line.split()[:5] for line in shown[6:9]] == [
+        [f"c{depth}", "t", "0", "0", str(depth)] for depth in (9, 8, 7)
+    ]
+    assert [line for line in shown if line.startswith("WARNING")] == [
+        f"WARNING   channel t/c{depth}: {depth} messages and no consumer" for depth in (6, 7, 8)
+    ]
+    assert shown[-2].startswith("→ gnsqadmin doctor shows 1 more finding and remedies, ")
+    assert len(shown) < 16
+
+
+def test_alone_elsewhere_it_is_the_help() -> None:
+    code, out, err = gnsqadmin()
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: gnsqadmin ")
+    assert "Diagnose:\n" in err
+
+
+def test_it_fails_only_if_no_node_answers(nsqd: Daemon) -> None:
+    create(nsqd, "t", "c")
+    post(nsqd, "/pub?topic=t", b"hello")
+    found = document("status", *at(nsqd, DOWN))
+    assert (found["nodes"], found["nodes_up"], found["totals"]["depth"]) == (2, 1, 1)
+    assert [one["code"] for one in found["findings"] if one["node"]] == ["unreachable"]
+    code, out, _ = gnsqadmin("status", *at(DOWN))
+    assert code == 1
+    assert re.search(rf"^CRITICAL +.*{re.escape(address(DOWN))}", out, re.MULTILINE)

@@ -10,7 +10,7 @@ import pytest
 
 from cli.fake_nsqd import FakeLookupd, FakeNsqd, channel, client, node, producer, topic
 from cli.findings import SHORT, brief, commands, examined, only
-from cli.gnsqadmin import FakeNode, failure, gnsqadmin
+from cli.gnsqadmin import FakeNode, gnsqadmin
 from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill
 from kit.daemons import Daemon, eventually, free_port
 from kit.lookupds import EMBEDDED, EmbeddedLookupd
@@ -41,18 +41,6 @@ def test_a_node_that_reports_little_free_disk_is_found(free: int, size: int, sev
     ]
 
 
-def test_a_node_with_the_same_nsqlookupds_as_others_is_sent_to_its_log() -> None:
-    lookupds = ["lookup:4160"]
-    with (
-        FakeNsqd(node(), lookupds=lookupds) as one,
-        FakeNsqd(node(), lookupds=lookupds) as two,
-        FakeLookupd(producer(one.port)) as lookupd,
-    ):
-        [found] = examined(lookupd.flag, one.flag, two.flag)
-    assert (found["code"], found["node"]) == ("not-registered", two.address)
-    assert found["remedies"][0]["text"].startswith("It has the nsqlookupds lookup:4160. Its log")
-
-
 def test_options_that_differ_between_nodes_are_found(nsqd_factory: DaemonFactory) -> None:
     one, two = nsqd_factory("--mem-queue-size=10"), nsqd_factory("--msg-timeout=5s")
     found = examined(*at(one, two))
@@ -65,7 +53,7 @@ def test_options_that_differ_between_nodes_are_found(nsqd_factory: DaemonFactory
     assert brief(examined(*at(*daemons))) == [("warning", "config-drift")]
 
 
-def test_a_node_with_nsqlookupd_inside_and_one_that_registers_there_differ_in_nothing(
+def test_a_node_with_nsqlookupd_inside_and_one_beside_it_do_not_differ(
     gnsqd_factory: DaemonFactory, nsqd_factory: DaemonFactory
 ) -> None:
     lookupd = EmbeddedLookupd(gnsqd_factory(*EMBEDDED))
@@ -105,38 +93,45 @@ def test_a_node_that_consumers_cannot_reach_needs_another_broadcast_address() ->
         assert "--broadcast-address" not in str(examined(f"--nsqd-http-address=127.0.0.1:{nobody}"))
 
 
-def test_a_node_that_hangs_or_fails_meanwhile_is_found_and_the_others_are_judged() -> None:
-    with FakeNode(hangs=True) as hanging, FakeNsqd(node(topic("t", depth=1))) as fine:
-        found = examined("--timeout=2", *at(hanging), fine.flag)
-    assert brief(found) == [("critical", "unreachable"), ("warning", "no-channel")]
-    assert found[0]["evidence"] == ["no complete answer within 2 s"]
-    with FakeNsqd(node(), "garbage") as failing:
-        found = examined(failing.flag)
-    assert brief(found) == [("critical", "unreachable")]
-    assert re.fullmatch(r"it answered \d\.\d s ago", found[0]["evidence"][1])
+def test_what_is_wrong_with_a_node_is_found_and_the_others_are_judged() -> None:
+    lost = producer(4151) | {"broadcast_address": "no host\n"}
+    with (
+        FakeNode(hangs=True) as hanging,
+        FakeNsqd(node(), "garbage") as failing,
+        FakeNsqd(node(health="NOK - no space left on device")) as ill,
+        FakeNsqd(node(topic("t", depth=1), version="1.2.1")) as old,
+        FakeLookupd(*(producer(one.port) for one in (failing, ill, old)), lost) as lookupd,
+    ):
+        found = examined("--timeout=2", lookupd.flag, *at(hanging))
+    assert brief(found) == [
+        *[("critical", "unreachable")] * 2,
+        ("critical", "unhealthy"),
+        ("warning", "bad-listing"),
+        ("warning", "version-mix"),
+        ("warning", "no-channel"),
+    ]
+    evidence = {one["node"]: one["evidence"] for one in found[:3]}
+    assert evidence[ill.address] == ["NOK - no space left on device"]
+    assert evidence[hanging.address] == ["no complete answer within 2 s"]
+    assert re.fullmatch(r"it answered \d\.\d s ago", evidence[failing.address][1])
+    assert r"'no host\n:4151'" in found[3]["summary"]
+    assert found[4]["evidence"] == [f"1.2.1: {old.address}", f"1.3.0: {ill.address}"]
 
 
-def test_a_node_that_is_not_well_and_one_of_another_version_are_found() -> None:
-    with FakeNsqd(node(health="NOK - no space left on device")) as ill, FakeNsqd(node(version="1.2.1")) as old:
-        found = examined(ill.flag, old.flag)
-    assert brief(found) == [("critical", "unhealthy"), ("warning", "version-mix")]
-    assert found[0]["evidence"] == ["NOK - no space left on device"]
-    assert found[1]["evidence"] == [f"1.2.1: {old.address}", f"1.3.0: {ill.address}"]
+CLOCKS = {
+    (100.0, 0.0): "the clock of nsqd at {} is TIME ahead of this machine's",
+    (-100.0, 0.0): "the clock of nsqd at {} is TIME behind this machine's",
+    (1.5, 0.0): None,
+    (-1.5, 0.0): None,
+    (100.0, 100.0): "the clock of this machine is TIME behind those of all nodes",
+}
 
 
-@pytest.mark.parametrize(
-    "one, other, reported",
-    [
-        (100.0, 0.0, "the clock of nsqd at {} is TIME ahead of this machine's"),
-        (-100.0, 0.0, "the clock of nsqd at {} is TIME behind this machine's"),
-        (1.5, 0.0, None),
-        (-1.5, 0.0, None),
-        (100.0, 100.0, "the clock of this machine is TIME behind those of all nodes"),
-    ],
-)
-def test_a_wrong_clock_is_found(one: float, other: float, reported: str | None) -> None:
-    with FakeNsqd(node(), clock=one) as wrong, FakeNsqd(node(), clock=other) as right:
+@pytest.mark.parametrize("clocks", CLOCKS)
+def test_a_wrong_clock_is_found(clocks: tuple[float, float]) -> None:
+    with FakeNsqd(node(), clock=clocks[0]) as wrong, FakeNsqd(node(), clock=clocks[1]) as right:
         found = examined(wrong.flag, right.flag)
+    reported = CLOCKS[clocks]
     assert brief(found) == ([("warning", "clock-skew")] if reported else [])
     if reported:
         pattern = reported.format(wrong.address).replace("TIME", "1m (3[5-9]|4[0-5])s")
@@ -144,23 +139,20 @@ def test_a_wrong_clock_is_found(one: float, other: float, reported: str | None) 
 
 
 def test_nsqlookupds_that_know_different_nodes_are_found() -> None:
-    with FakeNsqd(node(topic("t", channel("c", client("x"))))) as nsqd:
+    """A node with the same nsqlookupds as others is sent to its log."""
+    told = ["lookup:4160"]
+    well = node(topic("t", channel("c", client("x"))))
+    with FakeNsqd(well, lookupds=told) as nsqd, FakeNsqd(well, lookupds=told) as unknown:
         both = producer(nsqd.port, t=False)
         with FakeLookupd(both, topics=["t"]) as one, FakeLookupd(topics=["t", "gone"]) as two:
             found = examined(one.flag, two.flag)
+            [lost] = examined(one.flag, nsqd.flag, unknown.flag)
     assert brief(found) == [("warning", "not-registered"), ("note", "ghost-topic")]
     assert found[0]["summary"] == f"nsqd at {nsqd.address} is not registered at nsqlookupd at {two.address}"
+    assert (lost["code"], lost["node"]) == ("not-registered", unknown.address)
+    assert lost["remedies"][0]["text"].startswith("It has the nsqlookupds lookup:4160. Its log")
     with FakeLookupd(producer(free_port()), topics=["t"]) as lookupd:
         assert brief(examined(lookupd.flag)) == [("critical", "unreachable")]  # which may have the topic
-
-
-def test_a_node_at_an_impossible_address_is_found_and_the_others_are_judged() -> None:
-    with FakeNsqd(node(topic("t", depth=1))) as nsqd:
-        lost = producer(4151) | {"broadcast_address": "no host\n"}
-        with FakeLookupd(producer(nsqd.port), lost) as lookupd:
-            found = examined(lookupd.flag)
-    assert brief(found) == [("warning", "bad-listing"), ("warning", "no-channel")]
-    assert r"'no host\n:4151'" in found[0]["summary"]
 
 
 # Data directories
@@ -196,19 +188,13 @@ DIRECTORIES: dict[str, tuple[str | None, dict[str, bytes], list[tuple[str, str]]
 }
 
 
-@pytest.mark.parametrize("metadata, files, expected, evidence, remedies", DIRECTORIES.values(), ids=DIRECTORIES)
-def test_what_is_wrong_in_a_data_directory_is_found(
-    tmp_path: Path,
-    metadata: str | None,
-    files: dict[str, bytes],
-    expected: list[tuple[str, str]],
-    evidence: list[list[str]],
-    remedies: list[str],
-) -> None:
+@pytest.mark.parametrize("name", DIRECTORIES)
+def test_what_is_wrong_in_a_data_directory_is_found(tmp_path: Path, name: str) -> None:
+    metadata, files, expected, evidence, remedies = DIRECTORIES[name]
     if metadata is not None:
         (tmp_path / "nsqd.dat").write_text(metadata)
-    for name, data in files.items():
-        (tmp_path / name).write_bytes(data)
+    for file, data in files.items():
+        (tmp_path / file).write_bytes(data)
     before = sorted(tmp_path.iterdir())
     with FakeNsqd(node()) as nsqd:
         found = examined(f"--data-path={tmp_path}", nsqd.flag)
@@ -218,9 +204,7 @@ def test_what_is_wrong_in_a_data_directory_is_found(
     assert not remedies or commands(found[0]) == [remedy.format(tmp_path) for remedy in remedies]
 
 
-def test_the_directory_of_a_running_daemon_is_well_except_what_it_set_aside(
-    tmp_path: Path, nsqd_factory: DaemonFactory
-) -> None:
+def test_a_directory_in_use_is_well_except_what_was_set_aside(tmp_path: Path, nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory()
     create(nsqd, "t", "c")
     assert brief(examined(f"--data-path={nsqd.data_path}", *at(nsqd))) == [("note", "orphan-channel")]
@@ -230,18 +214,12 @@ def test_the_directory_of_a_running_daemon_is_well_except_what_it_set_aside(
     assert only(examined(f"--data-path={data}", *at(daemon)), "bad-files")["evidence"][1] == bad.name
 
 
-@pytest.mark.parametrize("room, severity", [(2, "critical"), (9, "warning"), (11, None)])
-def test_a_disk_that_is_nearly_full_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, severity: str | None
-) -> None:
-    # Block size twice, blocks and inodes: all, free and free for users; flags and the longest name.
-    disk = os.statvfs_result((4096, 4096, 100, 50, room, 1000, 900, 900, 0, 255))
-    monkeypatch.setattr(os, "statvfs", lambda path: disk)
+def test_a_disk_that_is_nearly_full_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nsqd.dat").write_text('{"topics":[]}')
-    found = list(examine_directory(str(tmp_path)))
-    assert [(one.code, one.severity.value) for one in found] == ([("disk-full", severity)] if severity else [])
-    assert all(one.summary == f"the disk of {tmp_path} has {room}.0% of its room left" for one in found)
-
-
-def test_a_directory_that_is_none_is_one_line_of_error(tmp_path: Path) -> None:
-    assert failure("doctor", f"--data-path={tmp_path}").startswith(f"{tmp_path} is not a data directory")
+    for room, severity in ((2, "critical"), (9, "warning"), (11, None)):
+        # Block size twice, blocks and inodes: all, free and free for users; flags and the longest name.
+        disk = os.statvfs_result((4096, 4096, 100, 50, room, 1000, 900, 900, 0, 255))
+        monkeypatch.setattr(os, "statvfs", lambda path, disk=disk: disk)
+        found = list(examine_directory(str(tmp_path)))
+        assert [(one.code, one.severity.value) for one in found] == ([("disk-full", severity)] if severity else [])
+        assert all(one.summary == f"the disk of {tmp_path} has {room}.0% of its room left" for one in found)

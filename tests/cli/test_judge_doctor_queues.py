@@ -11,7 +11,6 @@ from cli.fake_nsqd import FakeNsqd, channel, client, node, topic
 from cli.findings import Finding, brief, commands, examined, only
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import Cluster, address, at, fill, publish
-from kit.daemons import Daemon
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post, wait_for
 
@@ -22,9 +21,15 @@ def consumer(name: str = "x", **counts: Any) -> dict[str, Any]:
     return client(name, **{"ready_count": 1} | counts)
 
 
-def of_channel(*clients: dict[str, Any], **counts: int) -> dict[str, Any]:
-    """The statistics of a node with the topic t and its channel c."""
-    return node(topic("t", channel("c", *clients, **counts)))
+def looks(*clients: dict[str, Any], **counts: Any) -> list[dict[str, Any]]:
+    """Two looks at a node with the channel c of the topic t. Of a count that is a pair each look has one."""
+
+    def seen(look: int, counts: dict[str, Any]) -> dict[str, Any]:
+        return {name: value[look] if isinstance(value, tuple) else value for name, value in counts.items()}
+
+    return [
+        node(topic("t", channel("c", *(seen(look, one) for one in clients), **seen(look, counts)))) for look in (0, 1)
+    ]
 
 
 def scenes() -> dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]], str]]:
@@ -32,72 +37,67 @@ def scenes() -> dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]], str
     have the times of their making."""
     dead = client("dead", connected=7200, ready_count=10, in_flight_count=10, message_count=20)
     young = client("young", connected=10, ready_count=10, in_flight_count=10, message_count=20)
+    busy = client("busy", connected=60, ready_count=10)
     held = {"in_flight_count": 10, "message_count": 15}
-    timed_out = [of_channel(consumer(finish_count=n), timeout_count=n, message_count=500) for n in (0, 400)]
+    some, growth = (0, 400), (5000, 6000)
     stuck = topic("t", channel("c", consumer()), depth=2000, message_count=2000)
-    both = "depth", "message_count", "requeue_count"
     return {
         "a consumer that never finished anything": (
-            [of_channel(dead, timeout_count=10, **held)],
+            looks(dead, timeout_count=10, **held),
             [("critical", "stuck")],
             "1 consumer finished nothing since the first connected 2h 0m ago",
         ),
-        "perhaps its first messages, and slow ones": ([of_channel(dead | {"message_count": 10}, **held)], [], ""),
+        "perhaps its first messages, and slow ones": (looks(dead | {"message_count": 10}, **held), [], ""),
         "one such consumer of several": (
-            [
-                of_channel(dead, young, busy, depth=5, in_flight_count=21, message_count=count)
-                for count, finished in ((36, 10), (116, 90))
-                for busy in [client("busy", connected=60, ready_count=10, in_flight_count=1, finish_count=finished)]
-            ],
+            looks(
+                dead,
+                young,
+                busy | {"in_flight_count": 1, "finish_count": (10, 90)},
+                depth=5,
+                in_flight_count=21,
+                message_count=(36, 116),
+            ),
             [("warning", "stuck-consumer")],
             "channel t/c: consumer dead (dead:1) has 10 messages in flight and never finished one",
         ),
         "time-outs of one consumer's messages": (
-            [
-                of_channel(
-                    dead | {"message_count": 500}, busy, in_flight_count=10, message_count=1000 + n, timeout_count=n
-                )
-                for n in (0, 400)
-                for busy in [client("busy", connected=60, ready_count=10, finish_count=n)]
-            ],
+            looks(
+                dead | {"message_count": 500},
+                busy | {"finish_count": some},
+                in_flight_count=10,
+                message_count=(1000, 1400),
+                timeout_count=some,
+            ),
             [("warning", "stuck-consumer")],
             "",
         ),
         "a storm of requeues, and not also a channel that grows": (
-            [
-                of_channel(consumer(), consumer("thrower", requeue_count=depth), **dict.fromkeys(both, depth))
-                for depth in (5000, 6000)
-            ],
+            looks(
+                consumer(),
+                consumer("thrower", requeue_count=growth),
+                **dict.fromkeys(("depth", "message_count", "requeue_count"), growth),
+            ),
             [("critical", "requeue-storm")],
             "most by thrower (thrower:1)",
         ),
         "growing": (
-            [
-                of_channel(consumer(finish_count=n), depth=depth, message_count=count)
-                for n, (depth, count) in enumerate(((5000, 10_000), (6000, 11_500)))
-            ],
+            looks(consumer(finish_count=(0, 1)), depth=growth, message_count=(10_000, 11_500)),
             [("warning", "growing")],
             "6,000 messages",
         ),
         "slow": (
-            [
-                of_channel(consumer(finish_count=n), depth=depth, message_count=90_000)
-                for n, depth in enumerate((90_000, 89_999))
-            ],
+            looks(consumer(finish_count=(0, 1)), depth=(90_000, 89_999), message_count=90_000),
             [("warning", "slow")],
             "it needs",
         ),
-        "quick": (
-            [
-                of_channel(consumer(finish_count=n), depth=depth, message_count=5000)
-                for n, depth in enumerate((5000, 4000))
-            ],
-            [],
-            "",
+        "quick": (looks(consumer(finish_count=(0, 1)), depth=(5000, 4000), message_count=5000), [], ""),
+        "time-outs now": (
+            looks(consumer(finish_count=some), timeout_count=some, message_count=500),
+            [("warning", "timeouts")],
+            "messages per second timed out",
         ),
-        "time-outs now": (timed_out, [("warning", "timeouts")], "messages per second timed out"),
         "time-outs before": (
-            timed_out[1:],
+            looks(consumer(finish_count=400), timeout_count=400, message_count=500),
             [("note", "timeouts")],
             "channel t/c: 400 times a message was timed out, of 500 received",
         ),
@@ -152,83 +152,73 @@ def test_a_node_whose_channels_have_consumers_only_elsewhere_is_one_finding() ->
 # Running nodes
 
 
-def test_messages_that_nobody_takes_are_found(nsqd_factory: DaemonFactory) -> None:
+def test_every_trouble_of_running_nodes_is_found_and_its_remedies_can_be_typed(nsqd_factory: DaemonFactory) -> None:
     a, b = nsqd_factory(), nsqd_factory()
-    for daemon in (a, b):
-        fill(daemon, "t", "deep", "shallow", count=30)
-        post(daemon, "/channel/empty?topic=t&channel=shallow")
-        publish(daemon, "u", 2)
-    publish(a, "t", 1)
-    wait_for(a, "t", "shallow", depth=1)
-    found = examined("--deep=50", *at(a, b))
-    assert [(one["severity"], one["code"], one["topic"], one["channel"]) for one in found] == [
-        ("critical", "no-consumers", "t", "deep"),
-        ("warning", "no-consumers", "t", "shallow"),
-        ("warning", "no-channel", "u", None),
-    ]
-    assert found[0]["summary"] == "channel t/deep: 61 messages and no consumer"
-    assert found[0]["evidence"][0] == "61 messages queued on 2 nodes"
-    assert commands(found[0])[0] == shlex.join(["gnsqadmin", "channel", "delete", "t", "deep", *at(a, b)])
-    assert found[2]["evidence"][0] == "4 messages in the topic on 2 nodes"
-
-
-def test_what_is_empty_or_ephemeral_is_a_note_or_nothing(nsqd: Daemon) -> None:
-    create(nsqd, "t", "c")
-    with Client(nsqd.tcp_address) as consumer:
-        consumer.subscribe("t", "e#ephemeral")
-        found = examined(*at(nsqd))
-    assert [(*pair, found[0]["channel"]) for pair in brief(found)] == [("note", "orphan-channel", "c")]
-
-
-def test_what_is_paused_is_a_warning_while_messages_wait(nsqd_factory: DaemonFactory) -> None:
-    a, b = nsqd_factory(), nsqd_factory()
-    for daemon in (a, b):
-        create(daemon, "t", "c")
-        create(daemon, "u", "d")
-    post(a, "/channel/pause?topic=t&channel=c")
-    post(b, "/topic/pause?topic=u")
-    publish(b, "u", 3)
-    publish(a, "t", 4)
-    wait_for(a, "t", "c", depth=4)
-    found = examined(*at(a, b))
-    channel, topic = only(found, "paused-channel"), only(found, "paused-topic")
-    assert channel["summary"] == f"channel t/c: paused on {address(a)}: its consumers get no messages"
-    assert (channel["severity"], topic["severity"]) == ("warning", "warning")
-    assert commands(topic) == [shlex.join(["gnsqadmin", "topic", "unpause", "u", *at(a, b)])]
-    post(b, "/topic/empty?topic=u")
-    assert only(examined(*at(a, b)), "paused-topic")["severity"] == "note"
-
-
-def test_consumers_that_want_nothing_are_found(nsqd_factory: DaemonFactory) -> None:
-    a, b = nsqd_factory(), nsqd_factory()
-    for daemon in (a, b):
-        fill(daemon, "t", "c", count=5)
-    with Client(a.tcp_address) as one, Client(b.tcp_address) as two:
-        one.identify(client_id="one", hostname="h")
-        one.subscribe("t", "c")
-        two.subscribe("t", "c")
-        found = examined(*at(a, b))
-        assert brief(found) == [("critical", "rdy-zero")]
-        assert found[0]["evidence"][1].startswith("consumers: one (")
+    for nsqd in (a, b):
+        fill(nsqd, "idle", "deep", "shallow", count=30)
+        post(nsqd, "/channel/empty?topic=idle&channel=shallow")
+        publish(nsqd, "unread", 2)
+        create(nsqd, "paused", "c")
+        create(nsqd, "emptied.c.dead", "replay")
+        fill(nsqd, "zero", "c", count=5)
+        post(nsqd, f"/{'channel' if nsqd is a else 'topic'}/pause?topic=paused&channel=c")
+        publish(nsqd, "paused", 4)
+    publish(a, "idle", 1)
+    create(a, "lacking", "c", "e#ephemeral")
+    publish(b, "lacking", 2)
+    fill(a, "held", "c", count=9)
+    fill(a, "t.c.dead", "replay", count=3)
+    with Client(a.tcp_address) as one, Client(b.tcp_address) as two, Client(a.tcp_address) as holder:
+        for client, name, topic, rdy in (
+            (one, "one", "zero", 0),
+            (two, "two", "zero", 0),
+            (holder, "holder", "held", 4),
+        ):
+            client.identify(client_id=name, hostname="h")
+            client.subscribe(topic, "c", rdy=rdy)
+        wait_for(a, "held", "c", in_flight_count=4)
+        wait_for(a, "idle", "shallow", depth=1)
+        wait_for(a, "paused", "c", depth=4)
+        found = examined("--deep=5", *at(a, b))
         two.command(b"RDY 5")
-        wait_for(b, "t", "c", in_flight_count=5)
-        partly = only(examined(*at(a, b)), "rdy-zero")
+        wait_for(b, "zero", "c", in_flight_count=5)
+        partly = only(examined("--topic=zero", *at(a, b)), "rdy-zero")
+        assert brief(examined("--topic=held", "--deep=6", *at(a))) == [("note", "stuck")]
+    assert {(one["code"], one["topic"], one["channel"], one["severity"]) for one in found} == {
+        ("no-consumers", "idle", "deep", "critical"),
+        ("rdy-zero", "zero", "c", "critical"),
+        ("no-consumers", "idle", "shallow", "warning"),
+        ("no-channel", "unread", None, "warning"),
+        ("dead-letters", "t.c.dead", None, "warning"),
+        ("missing-channel", "lacking", "c", "warning"),
+        ("paused-topic", "paused", None, "warning"),
+        ("paused-channel", "paused", "c", "warning"),
+        ("stuck", "held", "c", "warning"),
+        ("orphan-channel", "lacking", "c", "note"),
+    }
+    deep, lacking, stuck = found[0], only(found, "missing-channel"), only(found, "stuck")
+    assert deep["summary"] == "channel idle/deep: 61 messages and no consumer"
+    assert deep["evidence"][0] == "61 messages queued on 2 nodes"
+    assert only(found, "no-channel")["evidence"][0] == "4 messages in the topic on 2 nodes"
+    assert only(found, "rdy-zero")["evidence"][1].startswith("consumers: one (")
     assert (partly["severity"], partly["node"]) == ("warning", address(a))
-    assert partly["summary"] == f"channel t/c: 5 messages at {address(a)}, and its consumer has RDY 0 there"
-
-
-def test_messages_that_are_in_flight_and_never_finished_are_found(nsqd: Daemon) -> None:
-    fill(nsqd, "t", "c", count=9)
-    with Client(nsqd.tcp_address) as consumer:
-        consumer.identify(client_id="holder", hostname="h")
-        consumer.subscribe("t", "c", rdy=4)
-        wait_for(nsqd, "t", "c", in_flight_count=4)
-        found = examined("--deep=5", *at(nsqd))
-        assert brief(examined("--deep=6", *at(nsqd))) == [("note", "stuck")]
-    assert brief(found) == [("warning", "stuck")]
-    assert re.match(r"channel t/c: 4 messages in flight and none finished in \d\.\d s", found[0]["summary"])
-    assert "holder (" in found[0]["evidence"][2]
-    assert found[0]["evidence"][2].endswith(f"at {address(nsqd)} has 4 in flight, RDY 4")
+    assert partly["summary"] == f"channel zero/c: 5 messages at {address(a)}, and its consumer has RDY 0 there"
+    assert re.match(r"channel held/c: 4 messages in flight and none finished in \d\.\d s", stuck["summary"])
+    assert re.match(rf"holder \(.* at {address(a)} has 4 in flight, RDY 4$", stuck["evidence"][2])
+    assert only(found, "dead-letters")["summary"].startswith("topic t.c.dead has 3 dead letters: ")
+    assert lacking["summary"] == f"topic lacking at {address(b)} lacks 1 channel that other nodes have: c"
+    assert (lacking["node"], lacking["evidence"][1]) == (address(b), "2 messages in the topic there")
+    paused = f"channel paused/c: paused on {address(a)}: its consumers get no messages"
+    assert only(found, "paused-channel")["summary"] == paused
+    remedies = [command for one in found for command in commands(one)]
+    for words in ("channel delete idle deep", "replay-dead t.c.dead", "topic unpause paused"):
+        assert shlex.join(["gnsqadmin", *words.split(), *at(a, b)]) in remedies
+    [remedy] = commands(lacking)
+    assert gnsqadmin(*shlex.split(remedy)[1:]).code == 0
+    wait_for(b, "lacking", "c", depth=2)
+    assert brief(examined("--topic=lacking", *at(a, b))) == [("warning", "no-consumers")]
+    post(b, "/topic/empty?topic=paused")
+    assert only(examined(*at(a, b)), "paused-topic")["severity"] == "note"
 
 
 def test_an_ephemeral_channel_that_drops_messages_is_found(gnsqd_factory: DaemonFactory) -> None:
@@ -277,29 +267,3 @@ def test_a_node_that_consumers_do_not_reach_is_found(cluster: Cluster) -> None:
     assert (hidden["topic"], hidden["node"]) == ("t", address(forgotten))
     assert commands(hidden)[0].endswith(at(forgotten)[0])
     assert only(found, "ghost-topic")["topic"] == "ghost"
-
-
-def test_a_channel_that_a_node_lacks_is_found_and_created_by_the_remedy(nsqd_factory: DaemonFactory) -> None:
-    whole, lacking, unused = nsqd_factory(), nsqd_factory(), nsqd_factory()
-    create(whole, "t", "c", "e#ephemeral")
-    create(unused, "t")
-    publish(lacking, "t", 2)
-    found = examined(*at(whole, lacking, unused))
-    assert brief(found) == [("warning", "missing-channel"), ("note", "orphan-channel")]
-    assert found[0]["summary"] == f"topic t at {address(lacking)} lacks 1 channel that other nodes have: c"
-    assert (found[0]["channel"], found[0]["node"]) == ("c", address(lacking))
-    assert found[0]["evidence"][1] == "2 messages in the topic there"
-    [remedy] = commands(found[0])
-    assert gnsqadmin(*shlex.split(remedy)[1:]).code == 0
-    wait_for(lacking, "t", "c", depth=2)
-    assert brief(examined(*at(whole, lacking, unused))) == [("warning", "no-consumers")]
-
-
-def test_dead_letters_are_one_finding_that_names_the_replay(nsqd: Daemon) -> None:
-    create(nsqd, "orders.billing.dead", "replay")
-    assert examined(*at(nsqd)) == []
-    fill(nsqd, "orders.billing.dead", "replay", count=3)
-    [found] = examined(*at(nsqd))
-    assert (found["severity"], found["code"], found["topic"]) == ("warning", "dead-letters", "orders.billing.dead")
-    assert found["summary"].startswith("topic orders.billing.dead has 3 dead letters: ")
-    assert commands(found)[1] == shlex.join(["gnsqadmin", "replay-dead", "orders.billing.dead", *at(nsqd)])
