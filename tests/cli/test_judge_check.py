@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cli.fake_nsqd import FakeLookupd, FakeNsqd, channel, client, node, producer, topic
-from cli.gnsqadmin import FakeNode, gnsqadmin, misuse, ok, on_terminal
+from cli.gnsqadmin import FakeNode, gnsqadmin, misuse, ok
 from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill, publish
 from kit.daemons import Daemon, eventually
 from kit.exposition import series
@@ -38,21 +38,9 @@ def judged(*args: str) -> dict[str, Any]:
     return found
 
 
-def test_well_nodes_without_limits_are_ok(nsqd_factory: DaemonFactory) -> None:
-    a, b = nsqd_factory(), nsqd_factory()
-    fill(a, "t", "c", count=7)
-    assert checked(*at(a, b)) == (OK, "NSQ OK - 2 nodes, 1 topic, 1 channel, depth 7", [])
-    out = ok("check", *at(a, b))
-    assert " | depth=7;;;0 topic_depth=0;;;0 channel_depth=7;;;0 " in out
-    assert " nodes=2;;;0\n" in out
-    metrics = judged(*at(a, b))["metrics"]
-    expected = {"depth": 7, "clients": 0, "nodes": 2, "requeue_rate": None, "drain_time": None}
-    assert {name: metrics[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    "option, value, limits, status",
-    [
+def test_what_is_beyond_a_limit_counts_and_what_is_at_it_does_not() -> None:
+    metrics = {metric.option: metric for metric in METRICS}
+    for option, value, limits, status in (
         ("--channel-depth", 10, "10", "OK"),
         ("--channel-depth", 10, "9", "CRITICAL"),
         ("--channel-depth", 10, "9,", "WARNING"),
@@ -65,15 +53,15 @@ def test_well_nodes_without_limits_are_ok(nsqd_factory: DaemonFactory) -> None:
         ("--nodes-min", 0, "2,1", "CRITICAL"),
         ("--drain-time", 61, "1m", "CRITICAL"),
         ("--requeue-rate", 0.6, "0.5,2", "WARNING"),
-    ],
-)
-def test_what_is_beyond_a_limit_counts_and_what_is_at_it_does_not(
-    option: str, value: float, limits: str, status: str
-) -> None:
-    [metric] = [metric for metric in METRICS if metric.option == option]
-    parsed = Parsed("limits", metric.parse).convert(limits, None, None)
-    beyond = {"CRITICAL": metric.beyond(value, parsed.critical), "WARNING": metric.beyond(value, parsed.warning)}
-    assert next((name for name, true in beyond.items() if true), "OK") == status
+    ):
+        parsed = Parsed("limits", metrics[option].parse).convert(limits, None, None)
+        beyond = [metrics[option].beyond(value, limit) for limit in (parsed.critical, parsed.warning)]
+        assert [*(name for name, true in zip(("CRITICAL", "WARNING"), beyond, strict=True) if true), "OK"][
+            0
+        ] == status, (
+            option,
+            limits,
+        )
 
 
 def test_counts_are_summed_over_nodes_and_the_worst_stands_first(nsqd_factory: DaemonFactory) -> None:
@@ -81,6 +69,13 @@ def test_counts_are_summed_over_nodes_and_the_worst_stands_first(nsqd_factory: D
     for daemon, count in ((a, 30), (b, 20)):
         fill(daemon, "t", "c", "d", count=count)
     publish(b, "waits", 4)
+    assert checked(*at(a, b)) == (OK, "NSQ OK - 2 nodes, 2 topics, 2 channels, depth 104", [])
+    out = ok("check", *at(a, b))
+    assert " | depth=104;;;0 topic_depth=4;;;0 channel_depth=50;;;0 " in out
+    assert " nodes=2;;;0\n" in out
+    metrics = judged(*at(a, b))["metrics"]
+    expected = {"depth": 104, "clients": 0, "nodes": 2, "requeue_rate": None, "drain_time": None}
+    assert {name: metrics[name] for name in expected} == expected
     with Client(a.tcp_address) as consumer:
         consumer.subscribe("t", "d", rdy=9)
         wait_for(a, "t", "d", in_flight_count=9)
@@ -151,83 +146,78 @@ def test_rates_and_the_time_to_drain_take_two_looks() -> None:
     assert never == (CRITICAL, reason, [])
 
 
-def test_patterns_leave_out_topics_and_channels() -> None:
-    topics = topic("t", channel("c", depth=5), channel("x#ephemeral", depth=50)), topic("audit", channel("c", depth=99))
+def test_problems_are_of_what_was_asked_for_and_harmless_for_what_reads_them() -> None:
+    """Names from elsewhere forge no performance data, and there are no more lines than monitoring systems take."""
+    names = ["c", *(f"x{number}#ephemeral" for number in range(1000)), "a|depth=0\n\x1b[2Jb"]
+    topics = topic("t", *(channel(name, depth=9) for name in names)), topic("audit", channel("c", depth=99))
     with FakeNsqd(node(*topics)) as nsqd:
-        limit = ("--channel-depth=10", nsqd.flag)
-        assert checked(*limit)[0] == CRITICAL
-        left = checked(*limit, "--exclude=audit", "--exclude=*#ephemeral")
-    assert left == (OK, "NSQ OK - 1 node, 1 topic, 1 channel, depth 5", [])
+        limit = ("--channel-depth=3,5", nsqd.flag)
+        code, first, rest = checked(*limit)
+        assert first.endswith(", and 1,002 more problems")
+        assert (code, len(rest), rest[-1]) == (CRITICAL, 21, "and 983 more: --json has them all")
+        assert len(judged(*limit)["problems"]) == 1003
+        forged = checked(*limit, "--exclude=audit", "--exclude=t/[cx]*")
+        assert forged == (CRITICAL, r"NSQ CRITICAL - channel t/a¦depth=0\n\x1b[2Jb: depth 9 is more than 5", [])
+        left = checked(*limit, "--exclude=audit", "--exclude=t/*")
+        assert left == (OK, "NSQ OK - 1 node, 1 topic, 0 channels, depth 0", [])
+        code, out, err = gnsqadmin(
+            "check", *limit, "--exclude=audit", "--exclude=t/a|*", "--exclude=*#ephemeral", "-o", "csv"
+        )
+    assert (code, err) == (CRITICAL, "")
+    assert out.splitlines() == [
+        "status,metric,topic,channel,node,value,warning,critical,text",
+        "CRITICAL,channel_depth,t,c,,9,3,5,channel t/c: depth 9 is more than 5",
+    ]
 
 
-def test_a_topic_or_channel_that_is_nowhere_is_unknown(nsqd: Daemon) -> None:
+def test_what_is_ill_down_or_nowhere_is_a_problem(nsqd: Daemon) -> None:
     create(nsqd, "t", "c")
-    assert checked("--topic=t", "--channel=c", "--clients-min=0", *at(nsqd))[0] == OK
-    for args, what in (
-        (["--topic=x"], "topic x"),
-        (["--topic=x", "--channel=c"], "channel x/c"),
-        (["--topic=t", "--channel=x"], "channel t/x"),
-        (["--channel=x"], "channel x"),
-    ):
-        assert checked(*args, *at(nsqd)) == (UNKNOWN, f"NSQ UNKNOWN - no node has the {what}", [])
-
-
-def test_nodes_that_cannot_be_asked_or_are_ill_are_critical(nsqd: Daemon) -> None:
-    with FakeNsqd(node(health="NOK - no space left")) as ill, FakeNode(hangs=True) as hanging:
-        for place, reason in (
-            (DOWN, "connection refused"),
-            (ill.address, "NOK - no space left"),
-            (hanging.address, "no complete answer within 0.3 s"),
-        ):
-            code, first, _ = checked("--timeout=0.3", *at(nsqd, place))
-            assert (code, first) == (CRITICAL, f"NSQ CRITICAL - nsqd at {place}: {reason}")
-
-
-def test_nsqlookupds_that_do_not_answer_are_a_warning_or_leave_all_unknown() -> None:
     down = f"nsqlookupd at {DOWN}: connection refused"
-    with FakeNsqd(node()) as nsqd, FakeLookupd(producer(nsqd.port)) as lookupd:
-        assert checked(lookupd.flag, *at_lookupd(DOWN)) == (WARNING, f"NSQ WARNING - {down}", [])
-    with FakeLookupd() as lookupd:
-        assert checked(lookupd.flag)[:2] == (UNKNOWN, "NSQ UNKNOWN - nsqlookupd lists no nodes")
-    assert checked(*at_lookupd(DOWN), "--nodes-min=1") == (UNKNOWN, f"NSQ UNKNOWN - {down}", [])
+    with (
+        FakeNsqd(node(health="NOK - no space left")) as ill,
+        FakeNode(hangs=True) as hanging,
+        FakeLookupd(producer(ill.port)) as lookupd,
+        FakeLookupd() as empty,
+        FakeNsqd(node()) as well,
+        FakeLookupd(producer(well.port)) as of_well,
+    ):
+        for flags, status, reason in (
+            (at(nsqd, DOWN), CRITICAL, f"nsqd at {DOWN}: connection refused"),
+            ([lookupd.flag, *at(nsqd)], CRITICAL, f"nsqd at {ill.address}: NOK - no space left"),
+            (at(nsqd, hanging), CRITICAL, f"nsqd at {hanging.address}: no complete answer within 0.3 s"),
+            ([of_well.flag, *at_lookupd(DOWN)], WARNING, down),
+            ([empty.flag], UNKNOWN, "nsqlookupd lists no nodes"),
+            ([*at_lookupd(DOWN), "--nodes-min=1"], UNKNOWN, down),
+            (["--topic=x", *at(nsqd)], UNKNOWN, "no node has the topic x"),
+            (["--topic=x", "--channel=c", *at(nsqd)], UNKNOWN, "no node has the channel x/c"),
+            (["--topic=t", "--channel=x", *at(nsqd)], UNKNOWN, "no node has the channel t/x"),
+            (["--channel=x", *at(nsqd)], UNKNOWN, "no node has the channel x"),
+            (["--topic=t", "--channel=c", "--clients-min=0", *at(nsqd)], OK, "1 node, 1 topic, 1 channel, depth 0"),
+        ):
+            name = ("OK", "WARNING", "CRITICAL", "UNKNOWN")[status]
+            assert checked("--timeout=0.3", *flags)[:2] == (status, f"NSQ {name} - {reason}")
 
 
-@pytest.mark.parametrize(
-    "args, text",
-    [
-        (["--depth=x"], "'x' is not a whole number, expected CRITICAL, WARNING,CRITICAL or WARNING, as in 1000,5000"),
-        (["--depth=-1"], "'-1' is not a whole number"),
-        (["--depth=1.5"], "'1.5' is not a whole number"),
-        (["--depth="], "'' does not contain a limit"),
-        (["--depth=,"], "',' does not contain a limit"),
-        (["--depth=10,5"], "the warning limit of '10,5' is more than the critical one"),
-        (["--clients-min=1,2"], "the warning limit of '1,2' is less than the critical one"),
-        (["--requeue-rate=1e3"], "'1e3' is not a number"),
-        (["--drain-time=1x"], "'1x' is not a duration"),
-        (["--nonsense"], "No such option"),
-    ],
-)
-def test_wrong_usage_is_unknown(args: list[str], text: str) -> None:
-    assert text in misuse("check", *args)
+WRONG = {
+    "--depth=x": "'x' is not a whole number, expected CRITICAL, WARNING,CRITICAL or WARNING, as in 1000,5000",
+    "--depth=-1": "'-1' is not a whole number",
+    "--depth=1.5": "'1.5' is not a whole number",
+    "--depth=": "'' does not contain a limit",
+    "--depth=,": "',' does not contain a limit",
+    "--depth=10,5": "the warning limit of '10,5' is more than the critical one",
+    "--clients-min=1,2": "the warning limit of '1,2' is less than the critical one",
+    "--requeue-rate=1e3": "'1e3' is not a number",
+    "--drain-time=1x": "'1x' is not a duration",
+    "--nonsense": "No such option",
+}
 
 
-def test_a_monitoring_system_gets_unknown_whatever_was_wrong() -> None:
-    for args, text in ((["--depth=x"], "'x' is not a whole number"), (["--context=nowhere"], "no context 'nowhere'")):
-        code, out, err = gnsqadmin("check", *args)
-        assert (code, out) == (UNKNOWN, "")
-        assert text in err
-
-
-def test_names_from_elsewhere_cannot_forge_performance_data() -> None:
-    with FakeNsqd(node(topic("t", channel("a|depth=0\n\x1b[2Jb", depth=9)))) as nsqd:
-        code, first, rest = checked("--channel-depth=5", nsqd.flag)
-    assert (code, rest) == (CRITICAL, [])
-    assert first == r"NSQ CRITICAL - channel t/a¦depth=0\n\x1b[2Jb: depth 9 is more than 5"
-
-
-def test_on_a_terminal_the_status_has_a_colour_except_with_no_color(nsqd: Daemon) -> None:
-    assert "\x1b[32mOK\x1b[0m" in on_terminal(80, "check", *at(nsqd)).out
-    assert "\x1b" not in on_terminal(80, "check", *at(nsqd), NO_COLOR="1").out
+def test_wrong_usage_is_unknown() -> None:
+    for option, text in WRONG.items():
+        assert text in misuse("check", option), option
+    for option, text in (("--depth=x", WRONG["--depth=x"]), ("--context=nowhere", "no context 'nowhere'")):
+        code, out, err = gnsqadmin("check", option)
+        assert (code, out, text in err) == (UNKNOWN, "", True)
 
 
 def test_metrics_have_the_format_of_prometheus(nsqd: Daemon) -> None:
@@ -242,21 +232,3 @@ def test_metrics_have_the_format_of_prometheus(nsqd: Daemon) -> None:
     assert helps["topic_depth"] == "Largest depth of a topic."
     assert helps["clients"] == "Smallest number of consumers of a channel."
     assert len(set(helps.values())) == len(helps)
-
-
-def test_csv_has_a_row_for_each_problem() -> None:
-    with FakeNsqd(node(topic("t", channel("c", depth=9)))) as nsqd:
-        code, out, err = gnsqadmin("check", "--channel-depth=3,5", nsqd.flag, "-o", "csv")
-    assert (code, err) == (CRITICAL, "")
-    assert out.splitlines() == [
-        "status,metric,topic,channel,node,value,warning,critical,text",
-        "CRITICAL,channel_depth,t,c,,9,3,5,channel t/c: depth 9 is more than 5",
-    ]
-
-
-def test_a_monitoring_system_gets_no_more_than_it_takes() -> None:
-    with FakeNsqd(node(topic("t", *(channel(f"c{number}", depth=9) for number in range(1000))))) as nsqd:
-        code, first, rest = checked("--channel-depth=5", nsqd.flag)
-        assert len(judged("--channel-depth=5", nsqd.flag)["problems"]) == 1000
-    assert first.endswith(", and 999 more problems")
-    assert (code, len(rest), rest[-1]) == (CRITICAL, 21, "and 980 more: --json has them all")

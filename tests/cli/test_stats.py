@@ -1,11 +1,16 @@
-"""`gnsqadmin stats` against running daemons: what it shows is what they report in /stats."""
+"""`gnsqadmin stats` against running daemons: what it shows is what they report in /stats, on terminals of several
+widths, in a pipe, with and without colour."""
 
 import json
 import re
+import time
+from collections.abc import Iterator
 
 import pytest
+from rich.cells import cell_len
 
-from cli.gnsqadmin import ageless, document, gnsqadmin, ok, rows, words
+from cli.fake_nsqd import FakeNsqd, channel, node, topic
+from cli.gnsqadmin import ageless, document, gnsqadmin, ok, on_terminal, rows, words
 from cli.nodes import DOWN, address, at, fill
 from kit.daemons import Daemon
 from kit.nsq_client import Client
@@ -16,8 +21,9 @@ ZEROS = ["0"] * 4
 
 
 @pytest.fixture
-def busy(nsqd: Daemon) -> Daemon:
+def busy(nsqd_factory: DaemonFactory) -> Daemon:
     """A daemon with every count of a channel at a number of its own."""
+    nsqd = nsqd_factory("--mem-queue-size=10")
     create(nsqd, "quiet")
     fill(nsqd, "orders", "archive", "billing", count=1234)
     post(nsqd, "/channel/pause?topic=orders&channel=billing")
@@ -34,21 +40,16 @@ def test_table_shows_the_counts_of_the_daemon(busy: Daemon) -> None:
         consumer.command(b"FIN %s" % messages[2].id)
         wait_for(busy, "orders", "archive", deferred_count=2, in_flight_count=4, requeue_count=2)
         table = ageless("stats", *EVERYTHING, *at(busy))
+        disk, more = (busy.channel_stats("orders", name)["backend_depth"] for name in ("archive", "billing"))
+    assert 0 < disk < 1227
     assert table[0][:5] == [address(busy), "nsqd", "1.3.0", "up", table[0][4]]
     assert table[0][-1] == "healthy"
-    assert ["archive", "1,227", "1,227", "0", "4", "2", "2", "0", "1,234", "1"] in table
+    assert ["archive", "1,227", f"{1227 - disk:,}", f"{disk:,}", "4", "2", "2", "0", "1,234", "1"] in table
     assert ["orders", *ZEROS[:3], "1,234"] in table
     assert ["quiet", *ZEROS] in table
-    assert ["2", "topics,", "2", "channels", "2,461", "2,461", "0", "4", "2", "2", "0", "1,234", "1"] in table
+    depths = ["2,461", f"{2461 - disk - more:,}", f"{disk + more:,}"]
+    assert ["2", "topics,", "2", "channels", *depths, "4", "2", "2", "0", "1,234", "1"] in table
     assert [line[0] for line in table if "(paused)" in line] == ["billing"]
-
-
-def test_table_distinguishes_memory_from_disk(nsqd_factory: DaemonFactory) -> None:
-    daemon = nsqd_factory("--mem-queue-size=10")
-    fill(daemon, "t", "c", count=110)
-    disk = daemon.channel_stats("t", "c")["backend_depth"]
-    assert 0 < disk < 110
-    assert ["c", "110", str(110 - disk), str(disk), *ZEROS, "110", "0"] in ageless("stats", *EVERYTHING, *at(daemon))
 
 
 def test_json_repeats_the_statistics_of_the_daemon_with_the_keys_that_help_lists(busy: Daemon) -> None:
@@ -65,13 +66,13 @@ def test_json_repeats_the_statistics_of_the_daemon_with_the_keys_that_help_lists
     assert node == own | {name: expected[name] for name in ("version", "health", "start_time")}
     assert [topic["topic_name"] for topic in topics] == ["orders", "quiet"]
     without: dict[str, object] = {"e2e_processing_latency": {"count": 0, "percentiles": []}}
-    for topic, original in zip(topics, expected["topics"], strict=True):
-        channels = topic["channels"]
-        without["oldest_message_age_seconds"] = topic["oldest_message_age_seconds"]
-        assert topic == {name: original[name] for name in topic if name in original} | without | {"channels": channels}
-        for channel, counts in zip(channels, original["channels"], strict=True):
-            without["oldest_message_age_seconds"] = channel["oldest_message_age_seconds"]
-            assert channel == {name: counts.get(name) for name in channel} | without | {"clients": None}
+    for found, original in zip(topics, expected["topics"], strict=True):
+        channels = found["channels"]
+        without["oldest_message_age_seconds"] = found["oldest_message_age_seconds"]
+        assert found == {name: original[name] for name in found if name in original} | without | {"channels": channels}
+        for one, counts in zip(channels, original["channels"], strict=True):
+            without["oldest_message_age_seconds"] = one["oldest_message_age_seconds"]
+            assert one == {name: counts.get(name) for name in one} | without | {"clients": None}
 
 
 def test_the_age_of_the_oldest_message_is_that_of_gnsqd_and_unknown_for_nsqd(nsqd: Daemon) -> None:
@@ -135,13 +136,86 @@ def test_several_nodes_are_summed_up_and_shown_one_by_one(nsqd_factory: DaemonFa
     }
     assert [topic["topic_name"] for topic in topics] == ["both", "only_b"]
     assert (topics[0]["channels"][0]["depth"], topics[0]["channels"][0]["paused"]) == (42, True)
-
-
-def test_a_node_that_is_down_leaves_the_others_shown(busy: Daemon) -> None:
-    code, out, err = gnsqadmin("stats", "--columns=all", *at(DOWN, busy))
+    code, out, err = gnsqadmin("stats", *at(DOWN, b))
     assert (code, err) == (1, f"Error: nsqd at {DOWN}: connection refused\n")
     assert out.splitlines()[0].split() == [DOWN, "failed"]
-    assert ["orders", address(busy), "0", "0", "0", "1,234"] in [line.split() for line in out.splitlines()]
-    failed, fine = json.loads(gnsqadmin("stats", *at(DOWN, busy), "--json").out)["nodes"]
+    failed, fine = json.loads(gnsqadmin("stats", *at(DOWN, b), "--json").out)["nodes"]
     nothing = dict.fromkeys(fine) | {"topics": []}
     assert (failed, fine["error"]) == (nothing | {"address": DOWN, "error": "connection refused"}, None)
+
+
+LONG = "a_topic_name_that_is_as_long_as_nsq_permits_which_is_64_letters_"
+ESC = "\x1b"
+BUSY = channel("archive", depth=1_234_567, backend_depth=1_224_567, message_count=9_876_543, timeout_count=3)
+PAUSED = f"z{LONG[:-10]}"
+ROUNDED = {9_999: "9,999", 10_000: "10.0k", 99_999: "99.9k", 999_999: "999k", 1_000_000: "1.00M", 2**63: "9.22E"}
+STATS = ["stats", "--columns=all", "--nodes"]
+
+
+@pytest.fixture
+def two() -> Iterator[list[str]]:
+    """The options that name two nodes with long names and large numbers."""
+    channels = [BUSY, *(channel(f"c{depth}", depth=depth) for depth in ROUNDED)]
+    topics = topic(LONG), topic(PAUSED, paused=True), topic("t", *channels)
+    with FakeNsqd(node(*topics)) as one, FakeNsqd(node(*topics)) as other:
+        yield at(one, other)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("columns", [60, 80, 100, 120, 160, 200])
+def test_the_table_fits_the_terminal_and_cuts_nothing(two: list[str], columns: int, count: int) -> None:
+    lines = on_terminal(columns, *STATS, *two[:count], NO_COLOR="1").out.splitlines()
+    assert max(map(cell_len, lines)) <= columns
+    text = "\n".join(lines)
+    assert "…" not in text
+    assert "archive" in text
+    assert "(paused)" in text  # whole, where its name is folded
+    assert all(option.partition("=")[2] in text for option in two[:count])
+    start = next(index for index, line in enumerate(lines) if line.startswith(LONG[:16]))
+    width = len(lines[start].split()[0])  # of the name, which carries on below when it is folded
+    assert "".join(line[:width].rstrip() for line in lines[start:]).startswith(LONG)
+
+
+def test_headings_and_numbers_are_short_on_a_narrow_terminal(two: list[str]) -> None:
+    """Rounded numbers promise no more than there is."""
+    wide, narrow = (
+        [line.split() for line in on_terminal(columns, *STATS, two[0], NO_COLOR="1").out.splitlines()]
+        for columns in (200, 80)
+    )
+    headings = "topic / channel depth in memory on disk in flight deferred requeued timed out messages clients"
+    assert " ".join(wide[2]) == headings
+    assert ["archive", "1,234,567", "10,000", "1,224,567", "0", "0", "0", "3", "9,876,543", "0"] in wide
+    assert " ".join(narrow[2]) == "topic / channel depth mem disk inflt def req t-o msgs clients"
+    assert ["archive", "1.23M", "10.0k", "1.22M", "0", "0", "0", "3", "9.87M", "0"] in narrow
+    table = {line[0]: line[1] for line in narrow if len(line) > 1}
+    assert {depth: table[f"c{depth}"] for depth in ROUNDED} == ROUNDED
+
+
+def test_uptime_is_shown_in_its_two_largest_units() -> None:
+    for age, shown in ((-100, "0s"), (65, "1m "), (3605, "1h 0m"), (93_784, "1d 2h"), (400 * 86_400, "400d 0h")):
+        with FakeNsqd(node(start_time=int(time.time()) - age)) as old:
+            assert f" up {shown}" in ok("stats", old.flag).splitlines()[0]
+
+
+@pytest.mark.parametrize("variables", [{}, {"COLUMNS": "40"}])
+def test_a_pipe_gets_every_line_whole_and_plain(two: list[str], variables: dict[str, str]) -> None:
+    out = ok(*STATS, *two, **variables)
+    assert ESC not in out
+    assert LONG in out
+    assert "1,234,567" in out
+    assert "…" not in out
+    assert not out.endswith("\n\n")
+
+
+def test_colour_is_for_terminals_without_no_color(two: list[str]) -> None:
+    [line] = [line for line in on_terminal(120, *STATS, two[0]).out.splitlines() if "archive" in line]
+    assert f"{ESC}[1;31m" in line  # messages and no clients
+    assert f"{ESC}[32mOK{ESC}[0m" in on_terminal(80, "check", two[0]).out
+    for command in (STATS, ["check"]):
+        for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+            assert ESC not in on_terminal(120, *command, two[0], **variables).out
+
+
+def test_an_encoding_that_lacks_a_character_does_not_fail() -> None:
+    with FakeNsqd(node(topic("日本"))) as foreign:
+        assert r"\u65e5\u672c" in ok("stats", foreign.flag, PYTHONIOENCODING="ascii")
