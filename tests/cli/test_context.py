@@ -1,15 +1,22 @@
-"""Saved contexts, variables and options: which of them counts, and what a bad file gives."""
+"""Saved contexts, variables, options, which of them counts, and what a shell completes with them."""
 
 import json
 import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from click.shell_completion import ShellComplete
 
-from cli.gnsqadmin import failure, gnsqadmin, ok
-from cli.nodes import at
+from cli.fake_nsqd import FakeNsqd, node, topic
+from cli.gnsqadmin import COMMAND, FakeNode, environment, failure, gnsqadmin, ok
+from cli.nodes import DOWN, address
+from kit.daemons import DEADLINE, Daemon
+from kit.traffic import create
 from nsqadmin_cli import completion
 from nsqadmin_cli import context as contexts
 from nsqadmin_cli.cli import cli
@@ -25,11 +32,6 @@ def home(tmp_path: Path) -> dict[str, str]:
 
 def run(*args: str, **variables: str) -> None:
     assert gnsqadmin("context", *args, **variables).code == 0
-
-
-def nodes(*args: str, **variables: str) -> list[str]:
-    """The nodes that were asked."""
-    return [node["address"] for node in json.loads(gnsqadmin("nodes", "--json", *args, **variables).out)["nodes"]]
 
 
 A, B, OF_CURRENT, OF_ONE = "a:1", "b:2", "current:3", "one:4"
@@ -94,18 +96,9 @@ def test_options_replace_variables_and_variables_replace_contexts(
     assert of_completion == of_command | {"timeout": 1}
 
 
-def test_the_current_context_is_used(home: dict[str, str]) -> None:
-    a, b = "127.0.0.1:1", "127.0.0.1:2"
-    for name, place in (("one", a), ("two", b)):
-        run("set", name, *at(place), **home)
-    assert nodes(**home) == [a]  # the first that was saved is the current one
-    run("use", "two", **home)
-    assert nodes(**home) == [b]
-    run("use", "--none", **home)
-    assert nodes(**home) == ["127.0.0.1:4151"]
-
-
 def test_contexts_are_listed_changed_copied_and_removed(home: dict[str, str], tmp_path: Path) -> None:
+    """The first that is saved is the current one."""
+
     def contexts() -> dict[str, object]:
         found = json.loads(ok("context", "list", "--json", **home))
         assert found["file"] == str(tmp_path / "config" / "gnsqadmin" / "config.toml")
@@ -113,63 +106,146 @@ def test_contexts_are_listed_changed_copied_and_removed(home: dict[str, str], tm
 
     assert contexts() == {}
     assert ok("context", "list", **home).startswith("No contexts in ")
+    strange = '/tmp/"quoted" \\ \x7f \t é.pem'
     run("set", "prod", "--nsqd-http-address=a:1", "--nsqd-http-address=https://b:2", **home)
     run("set", "prod", "--timeout=1500ms", "--tls-insecure", **home, GNSQADMIN_TLS_CA="ca.pem")
-    run("set", "copy", "--context=prod", "--tls-ca=ca.pem", **home)
+    run("set", "copy", "--context=prod", "--tls-ca=ca.pem", f"--tls-cert={strange}", **home)
     prod = {"nsqd_http_address": ["a:1", "https://b:2"], "timeout": 1.5, "tls_insecure": True}
-    copy = prod | {"tls_ca": os.path.abspath("ca.pem")}
+    copy = prod | {"tls_ca": os.path.abspath("ca.pem"), "tls_cert": strange}
     assert contexts() == {"copy": {"current": False} | copy, "prod": {"current": True} | prod}
     lines = [line.split() for line in ok("context", "list", **home).splitlines()]
     options = ["--nsqd-http-address", "a:1", "--nsqd-http-address", "https://b:2", "--timeout", "1.5", "--tls-insecure"]
     assert ["prod", "yes", *options] in lines
+    for command in (["stats", "--context=x"], ["context", "use", "x"], ["context", "remove", "x"]):
+        error = failure(*command, code=4, **home)
+        assert error.startswith("there is no context 'x' in ")
+        assert error.endswith("; there: copy, prod")
+    run("use", "copy", **home)
+    assert contexts() == {"copy": {"current": True} | copy, "prod": {"current": False} | prod}
+    run("use", "--none", **home)
     run("remove", "prod", **home)
     assert contexts() == {"copy": {"current": False} | copy}
 
 
-def test_a_missing_context_is_named_with_the_existing_ones(home: dict[str, str]) -> None:
-    run("set", "prod", "--timeout=1", **home)
-    for command in (["stats", "--context=x"], ["context", "use", "x"], ["context", "remove", "x"]):
-        error = failure(*command, code=4, **home)
-        assert error.startswith("there is no context 'x' in ")
-        assert error.endswith("; there: prod")
+BAD_FILES = {
+    b"x": "is not valid TOML",
+    b"\xff": "is not valid TOML",
+    b"colour = 1": "unknown key 'colour'",
+    b"current = 1": '"current" must be a string',
+    b"[contexts]\nx = 1": "context x must be a table",
+    b"[contexts.x]\ncolour = 1": "context x: unknown key 'colour'",
+    b"[contexts.x]\ntimeout = 'x'": "context x: timeout must be a number of seconds",
+    b"[contexts.x]\ntimeout = true": "context x: timeout must be a number of seconds",
+    b"[contexts.x]\ntimeout = nan": "context x: timeout must be more than 0 and at most 3600 seconds",
+    b"[contexts.x]\nnsqd_http_address = 'a:1'": "context x: nsqd_http_address must be a list of strings",
+    b"[contexts.x]\ntls_ca = 1": "context x: tls_ca must be a string",
+    b"[contexts.'\\u001b']\nx = 1": "unknown key",
+    b"current = 'x'\n[contexts.x]\nnsqd_http_address = ['y']": "context x: 'y': expected host:port",
+}
 
 
-@pytest.mark.parametrize(
-    "text, complaint",
-    [
-        (b"x", "is not valid TOML"),
-        (b"\xff", "is not valid TOML"),
-        (b"colour = 1", "unknown key 'colour'"),
-        (b"current = 1", '"current" must be a string'),
-        (b"[contexts]\nx = 1", "context x must be a table"),
-        (b"[contexts.x]\ncolour = 1", "context x: unknown key 'colour'"),
-        (b"[contexts.x]\ntimeout = 'x'", "context x: timeout must be a number of seconds"),
-        (b"[contexts.x]\ntimeout = true", "context x: timeout must be a number of seconds"),
-        (b"[contexts.x]\ntimeout = nan", "context x: timeout must be more than 0 and at most 3600 seconds"),
-        (b"[contexts.x]\nnsqd_http_address = 'a:1'", "context x: nsqd_http_address must be a list of strings"),
-        (b"[contexts.x]\ntls_ca = 1", "context x: tls_ca must be a string"),
-        (b"[contexts.'\\u001b']\nx = 1", "unknown key"),
-        (b"current = 'x'\n[contexts.x]\nnsqd_http_address = ['y']", "context x: 'y': expected host:port"),
-    ],
-)
-def test_a_bad_file_is_one_line_of_error(tmp_path: Path, text: bytes, complaint: str) -> None:
+def test_a_bad_file_is_one_line_of_error(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    file.write_bytes(text)
-    error = failure("stats", GNSQADMIN_CONFIG=str(file))
-    assert error.startswith((f"{file}", "context x: 'y'"))
-    assert complaint in error
-
-
-def test_a_file_that_cannot_be_read_or_written_is_one_line_of_error(tmp_path: Path) -> None:
+    for text, complaint in BAD_FILES.items():
+        file.write_bytes(text)
+        error = failure("stats", GNSQADMIN_CONFIG=str(file))
+        assert error.startswith((f"{file}", "context x: 'y'"))
+        assert complaint in error
     assert failure("stats", GNSQADMIN_CONFIG=str(tmp_path)) == f"cannot read {tmp_path}: is a directory"
     assert failure("stats", GNSQADMIN_CONFIG="/dev/zero") == "cannot read /dev/zero: more than 16777216 bytes"
-    (tmp_path / "file").write_text("")
-    inside = str(tmp_path / "file" / "config.toml")
+    inside = str(file / "config.toml")
     assert failure("context", "set", "x", "--timeout=1", GNSQADMIN_CONFIG=inside).startswith("cannot ")
 
 
-def test_texts_of_a_context_come_back_as_they_were(home: dict[str, str]) -> None:
-    strange = '/tmp/"quoted" \\ \x7f \t é.pem'
-    run("set", "x", f"--tls-ca={strange}", **home)
-    [context] = json.loads(ok("context", "list", "--json", **home))["contexts"]
-    assert context["tls_ca"] == strange
+def completed(*words: str, **variables: str) -> list[str]:
+    """What the last of `words` may become, as the script for bash asks."""
+    asking = {"_GNSQADMIN_COMPLETE": "bash_complete", "COMP_CWORD": str(len(words))}
+    out = ok(COMP_WORDS=" ".join(["gnsqadmin", *words]), **asking, **variables)
+    return [line.partition(",")[2] for line in out.splitlines() if line]
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """What the last of some words may become, however long nodes take to answer."""
+    monkeypatch.setattr("nsqadmin_cli.completion._PATIENCE", DEADLINE)
+    shell = ShellComplete(cli, {}, "gnsqadmin", "_GNSQADMIN_COMPLETE")
+    return lambda *words: [found.value for found in shell.get_completions(list(words[:-1]), words[-1])]
+
+
+def test_topics_and_channels_are_completed_live(live: Callable[..., list[str]], nsqd: Daemon) -> None:
+    create(nsqd, "orders", "archive", "billing")
+    create(nsqd, "other", "crm", "backup")
+    at = f"--nsqd-http-address={address(nsqd)}"
+    assert live("topic", "show", at, "o") == ["orders", "other"]
+    assert live("stats", at, "--topic", "ord") == ["orders"]
+    assert live("channel", "show", at, "orders", "b") == ["billing"]
+    assert live("stats", at, "--topic", "other", "--channel", "c") == ["crm"]
+    create(nsqd, "orphans")
+    assert live("topic", "show", "--nsqd-http-address", address(nsqd), "or") == ["orders", "orphans"]
+
+
+def test_commands_are_completed_and_trouble_completes_and_prints_nothing() -> None:
+    assert completed("chan") == ["channel"]
+    assert "show" in completed("topic", "s")
+    assert completed("stats", "--by", "c") == ["channel", "client"]
+    with FakeNode(hangs=True) as hanging:
+        for place in (DOWN, "nonsense", hanging.address):
+            assert completed("topic", "show", "t", GNSQADMIN_NSQD_HTTP_ADDRESS=place) == []
+
+
+NODE = "--nsqd-http-address=127.0.0.1:4151"
+UNUSABLE: list[tuple[str, dict[str, str]]] = [
+    ("--nsqd-http-address nonsense", {}),
+    ("", {"GNSQADMIN_NSQD_HTTP_ADDRESS": "nonsense"}),
+    ("", {"GNSQADMIN_LOOKUPD_HTTP_ADDRESS": "host:99999"}),
+    ("", {"GNSQADMIN_TIMEOUT": "soon"}),
+    ("", {"GNSQADMIN_TLS_INSECURE": "perhaps"}),
+    ("", {"GNSQADMIN_CONTEXT": "none"}),
+    ("--nsqd-http-adress 127.0.0.1:4151", {}),
+    (f"--unknown {NODE}", {}),
+    ("--tls-insecure=no", {}),
+    ("", {"GNSQADMIN_TOKEN_FILE": "/nonexistent/token"}),
+]
+
+
+def test_with_settings_that_cannot_be_used_nobody_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: Callable[..., list[str]]
+) -> None:
+    config = tmp_path / "config.toml"
+    monkeypatch.setenv("GNSQADMIN_CONFIG", str(config))
+    with FakeNsqd(node(topic("t1"))) as asked:
+        config.write_text(f'current = "c"\n[contexts.c]\nnsqd_http_address = ["{asked.address}"]\n')
+        assert live("topic", "show", "t") == ["t1"]
+        asked.asked.clear()
+        for words, variables in UNUSABLE:
+            with monkeypatch.context() as patched:
+                for name, value in variables.items():
+                    patched.setenv(name, value)
+                assert live("topic", "show", *words.split(), "t") == []
+        assert asked.asked == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts_are_what_the_shell_takes(shell: str) -> None:
+    out = ok("completion", shell)
+    assert "_GNSQADMIN_COMPLETE" in out
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n"], input=out, text=True, timeout=DEADLINE).returncode == 0
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="no bash")
+def test_bash_completes_with_the_script(nsqd: Daemon, tmp_path: Path) -> None:
+    create(nsqd, "orders", "archive", "billing")
+    program = tmp_path / "gnsqadmin"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
+    program.chmod(0o755)
+    script = ok("completion", "bash")
+    ask = "COMP_WORDS=(gnsqadmin channel show orders a); COMP_CWORD=4; _gnsqadmin_completion gnsqadmin"
+    done = subprocess.run(
+        ["bash", "--norc", "-c", f'{script}\n{ask}; echo "${{COMPREPLY[@]}}"'],
+        capture_output=True,
+        text=True,
+        env=environment(GNSQADMIN_NSQD_HTTP_ADDRESS=address(nsqd), PATH=f"{tmp_path}:{os.environ['PATH']}"),
+        timeout=DEADLINE,
+    )
+    assert (done.stdout, done.stderr) == ("archive\n", "")
