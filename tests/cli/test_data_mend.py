@@ -1,19 +1,21 @@
-"""`data repair` and `recover-bad`: what they bring back is delivered, by gnsqd and by the real nsqd."""
+"""`data repair`, `recover-bad` and `convert`: what they bring back is delivered, by gnsqd and by the real nsqd."""
 
 import json
 import os
 import re
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.gnsqadmin import failure, gnsqadmin, ok
+from cli.nodes import bodies, fill, publish
 from cli.test_data_look import TOPIC_T, contents, document, exported, golden, make, message
 from interop.test_golden import GOLDEN, drain, expectation, recorded
-from kit.daemons import StartFailed
+from kit.daemons import Daemon, StartFailed
 from kit.http_api import ask
 from kit.traffic import DaemonFactory
 
@@ -81,47 +83,55 @@ def test_a_repaired_copy_delivers_every_message_that_is_whole(
 def test_a_repair_replaces_the_directory_on_request(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     directory = golden("corrupt_size", tmp_path)
     before = contents(directory)
-    assert "use --yes" in failure("data", "repair", str(directory), "--replace", code=5)
+    repair = ("data", "repair", str(directory))
+    out = ok(*repair, "--dry-run")
+    assert ["roll:c", "27", "0", "B"] in [line.split() for line in out.splitlines()]
+    assert f"The copy would be {directory}.repaired. Nothing was done." in out
+    ok("data", "recover-bad", str(directory), "--dry-run")
+    assert "use --yes" in failure(*repair, "--replace", code=5)
     assert contents(directory) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
     found = document("repair", str(directory), "--replace", "--yes")
     assert (found["copy"], found["kept"]) == (str(directory), f"{directory}.before-repair")
     assert contents(Path(found["kept"])) == before
     assert {path.name for path in tmp_path.iterdir()} == {"data", "data.before-repair"}
     assert deliveries(nsqd_factory, directory, "roll:c", len(ROLLED), "--mem-queue-size=0") == ROLLED
+    assert ok(*repair).endswith("Nothing to repair.\n")
+    assert not (tmp_path / "data.repaired").exists()
 
 
-def test_a_dry_run_shows_what_would_be_done_and_does_nothing(tmp_path: Path) -> None:
+def test_a_copy_has_other_files_but_no_leftovers_and_no_part_of_it_is_left(tmp_path: Path) -> None:
     directory = golden("corrupt_size", tmp_path)
-    before = contents(directory)
-    out = ok("data", "repair", str(directory), "--dry-run")
-    assert ["roll:c", "27", "0", "B"] in [line.split() for line in out.splitlines()]
-    assert f"The copy would be {directory}.repaired. Nothing was done." in out
-    ok("data", "recover-bad", str(directory), "--dry-run")
-    assert contents(directory) == before
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    repair = ("data", "repair", str(directory))
+    (tmp_path / "file").write_text("")
+    assert "not a directory" in failure(*repair, "--to", str(tmp_path / "file" / "copy"))
+    assert gnsqadmin(*repair, "--to", str(directory / "copy")).code == 2
+    (tmp_path / "data.repaired").mkdir()
+    assert "already exists" in failure(*repair)
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "file", "data.repaired"}
+    (directory / "notes.txt").write_text("ours")
+    (directory / "roll.diskqueue.meta.dat.123.tmp").write_text("")
+    (directory / "sub").mkdir()
+    assert "Not copied: sub." in gnsqadmin(*repair, "--to", str(tmp_path / "copy")).out
+    copy = {path.name for path in (tmp_path / "copy").iterdir()}
+    assert "notes.txt" in copy
+    assert not any(name.endswith(".tmp") for name in copy)
 
 
-def test_what_is_well_is_not_copied(tmp_path: Path) -> None:
-    code, out, _ = gnsqadmin("data", "repair", str(golden("basic", tmp_path)))
-    assert (code, out.endswith("Nothing to repair.\n")) == (0, True)
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+BUSY = '{"topics":[{"name":"orders","channels":[{"name":"busy"}]}]}'
+UNSERVED = {
+    None: "nochan, orders:busy, orders:paused_ch, orders:plain, paused_topic",
+    BUSY: "nochan, orders:paused_ch, orders:plain, paused_topic",
+    "": None,
+    '{"topics":[{"name":"orde': None,
+}
 
 
-@pytest.mark.parametrize(
-    "text, names",
-    [
-        (None, "nochan, orders:busy, orders:paused_ch, orders:plain, paused_topic"),
-        (
-            '{"topics":[{"name":"orders","channels":[{"name":"busy"}]}]}',
-            "nochan, orders:paused_ch, orders:plain, paused_topic",
-        ),
-        ("", None),
-        ('{"topics":[{"name":"orde', None),
-    ],
-)
-def test_gnsqd_offers_the_repair_of_a_directory_whose_messages_it_does_not_serve(
-    gnsqd_factory: DaemonFactory, tmp_path: Path, text: str | None, names: str | None
+@pytest.mark.parametrize("text", UNSERVED)
+def test_gnsqd_offers_a_repair_where_it_does_not_serve_messages(
+    gnsqd_factory: DaemonFactory, tmp_path: Path, text: str | None
 ) -> None:
+    names = UNSERVED[text]
     directory = golden("basic", tmp_path)
     (directory / "nsqd.dat").unlink()
     if text is not None:
@@ -145,14 +155,11 @@ def test_gnsqd_offers_the_repair_of_a_directory_whose_messages_it_does_not_serve
     assert found == {"nochan": set(), "orders": {"busy", "paused_ch", "plain"}, "paused_topic": {"c"}}
     assert nsqd.channel_stats("orders", "plain")["depth"] == 8
     assert "not served" not in nsqd.log()
-
-
-def test_topics_with_a_journal_are_listed_again_too(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    nsqd = gnsqd_factory("--durability=process", data_path=tmp_path / "data")
+    nsqd.restart("--durability=process")
     assert ask(nsqd, "POST /pub?topic=journaled", b"x") == (200, "OK")
     nsqd.terminate()
-    (tmp_path / "data" / "nsqd.dat").write_text("")
-    assert document("repair", str(tmp_path / "data"))["adopted"] == ["journaled"]
+    (directory / "nsqd.dat").write_text("")
+    assert "journaled" in document("repair", str(directory))["adopted"]
 
 
 def test_orphans_are_adopted_on_request(tmp_path: Path) -> None:
@@ -174,27 +181,6 @@ def test_orphans_are_adopted_on_request(tmp_path: Path) -> None:
         "version": "1.3.0",
     }
     assert (tmp_path / "second" / "o.diskqueue.000000.dat").read_bytes() == message()
-
-
-def test_a_copy_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
-    repair = ("data", "repair", str(golden("corrupt_size", tmp_path)))
-    (tmp_path / "file").write_text("")
-    assert "not a directory" in failure(*repair, "--to", str(tmp_path / "file" / "copy"))
-    assert gnsqadmin(*repair, "--to", str(tmp_path / "data" / "copy")).code == 2
-    (tmp_path / "data.repaired").mkdir()
-    assert "already exists" in failure(*repair)
-    assert {path.name for path in tmp_path.iterdir()} == {"data", "file", "data.repaired"}
-
-
-def test_other_files_come_with_the_copy_and_leftovers_do_not(tmp_path: Path) -> None:
-    directory = golden("corrupt_size", tmp_path)
-    (directory / "notes.txt").write_text("ours")
-    (directory / "roll.diskqueue.meta.dat.123.tmp").write_text("")
-    (directory / "sub").mkdir()
-    assert "Not copied: sub." in gnsqadmin("data", "repair", str(directory)).out
-    copy = {path.name for path in Path(f"{directory}.repaired").iterdir()}
-    assert "notes.txt" in copy
-    assert not any(name.endswith(".tmp") for name in copy)
 
 
 # Files that were set aside
@@ -266,9 +252,7 @@ def test_what_cannot_be_put_back_stays_set_aside_and_is_reported(tmp_path: Path)
 
 
 @pytest.mark.parametrize("inside", [1, 20, 37])
-def test_a_read_position_inside_a_message_costs_no_message(
-    gnsqd_factory: DaemonFactory, tmp_path: Path, inside: int
-) -> None:
+def test_a_read_position_inside_a_message_costs_none(gnsqd_factory: DaemonFactory, tmp_path: Path, inside: int) -> None:
     """The damage of go-diskqueue in nsqio/nsq issues 1491 and 1514: nsqd sets the whole file aside."""
     bodies = [b"body %03d" % number for number in range(10)]
     records = [message(body, number) for number, body in enumerate(bodies, 1)]
@@ -297,3 +281,44 @@ def test_what_root_writes_belongs_to_the_owner_of_the_directory(tmp_path: Path) 
     copy = Path(f"{directory}.repaired")
     paths = [directory, copy, *directory.iterdir(), *copy.iterdir()]
     assert {(path.stat().st_uid, path.stat().st_gid) for path in paths} == {(1234, 1234)}
+
+
+@pytest.fixture
+def ended(gnsqd_factory: DaemonFactory) -> Daemon:
+    """One after a clean exit that left 20 messages for each of two channels, and two in a topic without any."""
+    nsqd = gnsqd_factory("--durability=process", "--mem-queue-size=5")
+    fill(nsqd, "t", "c", "d", count=20)
+    publish(nsqd, "alone", 2)
+    assert nsqd.terminate() == 0
+    return nsqd
+
+
+@pytest.mark.peer
+def test_converted_journals_are_delivered_by_the_real_nsqd(ended: Daemon, peer_binary: Callable[[str], Path]) -> None:
+    left = ended.data_path
+    before = contents(left)
+    out = ok("data", "convert", str(left), "--dry-run")
+    assert "42 messages would be converted. Nothing was done." in out
+    assert contents(left) == before
+    queues = document("convert", str(left))["queues"]
+    assert {row["queue"]: row["messages"] for row in queues} == {"t:c": 20, "t:d": 20, "alone": 2}
+    assert not list(left.glob("*.journal.*"))
+    before = contents(left)
+    assert ok("data", "convert", str(left)) == "No messages in journals.\n"
+    assert contents(left) == before
+    ended.command = [str(peer_binary("nsqd"))]
+    ended.restart("--mem-queue-size=5")
+    assert bodies(ended, "t", 20) == bodies(ended, "t", 20, "d") == sorted(b"%d" % number for number in range(20))
+    assert bodies(ended, "alone", 2) == [b"0", b"1"]
+
+
+def test_conversion_that_the_disk_refuses_keeps_the_journals(ended: Daemon) -> None:
+    left = ended.data_path
+    before = {path.name: path.read_bytes() for path in left.glob("*.journal.*")}
+    (left / "t:c.diskqueue.meta.dat").mkdir()  # in the place of a file that has to be written
+    code, out, err = gnsqadmin("data", "convert", str(left))
+    assert (code, out) == (1, "")
+    assert err.endswith("--durability=process or disk does not need; the journals still have all messages\n")
+    assert "Error: a journal could not be turned into disk queues, " in err
+    assert "Traceback" not in err
+    assert (left / "t.journal.000000.dat").read_bytes().startswith(before["t.journal.000000.dat"])

@@ -83,49 +83,44 @@ def test_junk_is_read_to_its_end(path: Path, junk: bytes) -> None:
     read(path, junk)
 
 
-@pytest.mark.parametrize("length", [0, 25, -1, 2_000_000, 2**31 - 1, 30, 28, 35, 1_000_000])
-def test_a_message_with_another_length_is_found_if_that_is_impossible(path: Path, length: int) -> None:
-    """Otherwise it may have lost some of its bytes, and is not delivered."""
-    payloads = payloads_of([b"one", b"two", b"three"])
+def with_lengths(payloads: list[bytes], **lengths: int) -> bytes:
+    """The records of these payloads, of which some have another length in front of them."""
     written = bytearray(frame_records(payloads))
-    position = 4 + len(payloads[0])
-    written[position : position + 4] = length.to_bytes(4, "big", signed=True)
-    found = read(path, bytes(written))
-    if length in (30, 28, 35, 1_000_000):
-        assert payloads_in(found)[-1] == payloads[2]
-        assert payloads[1] not in payloads_in(found)
-    else:
+    for number, length in lengths.items():
+        position = sum(4 + len(payload) for payload in payloads[: int(number.removeprefix("n"))])
+        written[position : position + 4] = length.to_bytes(4, "big", signed=True)
+    return bytes(written)
+
+
+def test_a_message_with_another_length_is_found_if_that_is_impossible(path: Path) -> None:
+    """Otherwise it may have lost some of its bytes, and is not delivered."""
+    payloads = payloads_of([b"one", b"two", b"three", b"four"])
+    for length in (0, 25, -1, 2_000_000, 2**31 - 1):
+        found = read(path, with_lengths(payloads, n1=length))
         assert payloads_in(found) == payloads
         assert isinstance(found[1], Record)
         assert found[1].flaw
-
-
-def test_two_messages_are_never_taken_for_one(path: Path) -> None:
-    """With both lengths gone nobody knows where the first one ends."""
-    payloads = payloads_of([b"one", b"two", b"three", b"four"])
-    written = bytearray(frame_records(payloads))
-    for number in (1, 2):
-        position = number * 4 + sum(map(len, payloads[:number]))
-        written[position : position + 4] = bytes(4)
-    found = read(path, bytes(written))
+    for length in (30, 28, 35, 1_000_000):
+        found = read(path, with_lengths(payloads, n1=length))
+        assert payloads_in(found)[-1] == payloads[3]
+        assert payloads[1] not in payloads_in(found)
+    found = read(path, with_lengths(payloads, n1=0, n2=0))  # nobody knows where the first one ends
     assert payloads_in(found) == [payloads[0], payloads[3]]
     assert len([item for item in found if isinstance(item, Gap)]) == 1
 
 
-def test_a_message_in_the_body_of_a_message_does_not_count(path: Path) -> None:
+def test_no_part_of_a_message_is_taken_for_one(path: Path) -> None:
     inner = frame_records(payloads_of([b"inner", b"more"]))
     payloads = payloads_of([b"before", b"x" * 10 + inner, b"behind"])
     assert payloads_in(read(path, frame_records(payloads))) == payloads
-
-
-@pytest.mark.parametrize("cut", [1, 7, 30, 33])
-def test_a_message_that_was_cut_off_is_not_delivered_in_part(path: Path, cut: int) -> None:
     payloads = payloads_of([b"one", b"twoo"])
-    [whole, torn] = read(path, frame_records(payloads)[:-cut])
-    assert isinstance(whole, Record)
-    assert whole.payload == payloads[0]
-    assert isinstance(torn, Gap)
-    assert torn.reason == "a truncated message"
+    written = frame_records(payloads)
+    assert payloads_in(read(path, written, start=4 + MIN_RECORD_SIZE + 3)) == payloads[1:]
+    for cut in (1, 7, 30, 33):
+        *whole, torn = read(path, written[:-cut])
+        assert payloads_in(whole) == payloads[:1]
+        assert isinstance(torn, Gap)
+        assert torn.reason == "a truncated message"
 
 
 def test_zeros_behind_a_crash_hide_nothing(path: Path) -> None:
@@ -144,8 +139,3 @@ def test_a_message_that_is_too_large_for_the_limit_is_read_and_reported(path: Pa
     assert [item.too_large for item in found if isinstance(item, Record)] == [False, True, False]
     assert "3,000 bytes" in found[1].flaw  # type: ignore[union-attr]
     assert not any(item.flaw for item in read(path, frame_records(payloads), max_msg_size=3000))  # type: ignore[union-attr]
-
-
-def test_reading_begins_at_the_given_position(path: Path) -> None:
-    payloads = payloads_of([b"one", b"two"])
-    assert payloads_in(read(path, frame_records(payloads), start=4 + MIN_RECORD_SIZE + 3)) == payloads[1:]
