@@ -7,7 +7,7 @@ from cli.fake_nsqd import FakeServer
 from cli.gnsqadmin import FakeNode
 from kit.daemons import Daemon, eventually
 from kit.peer_program import PeerProgram
-from kit.traffic import create, post, wait_for
+from kit.traffic import create, post, take, wait_for
 
 _bound = socket.socket()  # which does not listen, and keeps others from doing so
 _bound.bind(("127.0.0.1", 0))
@@ -41,6 +41,11 @@ def fill(daemon: Daemon, topic: str, *channels: str, count: int) -> None:
     publish(daemon, topic, count)
     for channel in channels:
         wait_for(daemon, topic, channel, depth=count)
+
+
+def bodies(daemon: Daemon, topic: str, count: int, channel: str = "c") -> list[bytes]:
+    """Of that many messages of a channel, in order; there are no others."""
+    return sorted(message.body for message in take(daemon, topic, channel, count))
 
 
 @dataclass

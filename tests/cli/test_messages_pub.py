@@ -3,17 +3,10 @@
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from cli.gnsqadmin import COMMAND, FakeNode, Terminal, document, environment, failure, http_answer, ok
-from cli.nodes import DOWN, address, at
+from cli.nodes import DOWN, address, at, bodies
 from kit.daemons import DEADLINE, Daemon, eventually
-from kit.traffic import DaemonFactory, create, post, take, wait_for
-
-
-def bodies(nsqd: Daemon, topic: str, count: int) -> list[bytes]:
-    """Of that many messages, in order; there are no others."""
-    return sorted(message.body for message in take(nsqd, topic, "c", count))
+from kit.traffic import DaemonFactory, create, post, wait_for
 
 
 def count(nsqd: Daemon, topic: str = "t") -> int:
@@ -50,12 +43,12 @@ def test_lines_are_published_as_they_come(gnsqd: Daemon) -> None:
         assert process.wait(DEADLINE) == 0
 
 
-@pytest.mark.parametrize("delimiter, separator", [(r"\0", b"\0"), (",", b","), (r"\x1e", b"\x1e")])
-def test_a_file_is_cut_at_the_delimiter(gnsqd: Daemon, tmp_path: Path, delimiter: str, separator: bytes) -> None:
+def test_a_file_is_cut_at_the_delimiter(gnsqd: Daemon, tmp_path: Path) -> None:
     file = tmp_path / "messages"
-    file.write_bytes(separator.join([b"a\nb", b"", b"c", b"d"]))
-    ok("pub", "t", "--file", str(file), "--delimiter", delimiter, *at(gnsqd))
-    assert bodies(gnsqd, "t", 3) == [b"a\nb", b"c", b"d"]
+    for topic, delimiter, separator in (("t", r"\0", b"\0"), ("u", ",", b","), ("v", r"\x1e", b"\x1e")):
+        file.write_bytes(separator.join([b"a\nb", b"", b"c", b"d"]))
+        ok("pub", topic, "--file", str(file), "--delimiter", delimiter, *at(gnsqd))
+        assert bodies(gnsqd, topic, 3) == [b"a\nb", b"c", b"d"]
     ok("pub", "whole", "--whole", "--file", str(file), *at(gnsqd))
     assert bodies(gnsqd, "whole", 1) == [file.read_bytes()]
 
@@ -66,35 +59,28 @@ def test_the_rate_is_kept(gnsqd: Daemon) -> None:
     assert found["seconds"] >= 0.45  # nothing holds back the first tenth of a second
 
 
-def test_several_nodes_take_turns(nsqd_factory: DaemonFactory) -> None:
-    nodes = [nsqd_factory(), nsqd_factory()]
+def test_nodes_take_turns_and_those_that_drain_are_named(gnsqd_factory: DaemonFactory) -> None:
+    nodes = [gnsqd_factory(), gnsqd_factory()]
     out = ok("pub", "t", "x", "--repeat", "8000", "-o", "csv", *at(*nodes))
     assert out == "node,messages\n" + "".join(sorted(f"{address(node)},4000\n" for node in nodes))
     assert [count(node) for node in nodes] == [4000, 4000]
-
-
-def test_a_node_that_is_down_is_left_out_and_one_that_drains_is_named(gnsqd: Daemon) -> None:
-    ok("pub", "t", "x", "--repeat", "6000", *at(DOWN, gnsqd))
-    assert count(gnsqd) == 6000
+    ok("pub", "t", "x", "--repeat", "6000", *at(DOWN, nodes[1]))
+    assert count(nodes[1]) == 10_000
     error = failure("pub", "t", "x", *at(DOWN))
     assert error == f"nsqd at {DOWN}: connection refused; 0 messages were published"
-    post(gnsqd, "/drain")
-    error = failure("pub", "t", "x", *at(gnsqd))
-    assert error == f"nsqd at {address(gnsqd)}: answered HTTP 503 (DRAINING); 0 messages were published"
+    post(nodes[0], "/drain")
+    error = failure("pub", "t", "x", *at(nodes[0]))
+    assert error == f"nsqd at {address(nodes[0])}: answered HTTP 503 (DRAINING); 0 messages were published"
 
 
-def test_a_message_too_big_is_named_and_those_before_it_are_published(nsqd_factory: DaemonFactory) -> None:
-    nsqd = nsqd_factory("--max-msg-size=100")
+def test_a_message_too_big_is_named_and_batches_too_large_are_halved(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory("--max-body-size=5000", "--max-msg-size=100")
     error = failure("pub", "t", *at(nsqd), stdin="\n".join(["small"] * 10 + ["x" * 101]))
     reason = f"a message of 101 bytes is larger than nsqd at {address(nsqd)} accepts"
     assert error == f"{reason}; 10 messages were published"
     assert count(nsqd) == 10
-
-
-def test_batches_that_a_node_finds_too_large_are_halved(nsqd_factory: DaemonFactory) -> None:
-    nsqd = nsqd_factory("--max-body-size=5000", "--max-msg-size=1000")
-    ok("pub", "t", "x" * 90, "--repeat", "500", *at(nsqd))
-    assert count(nsqd) == 500
+    ok("pub", "u", "x" * 90, "--repeat", "500", *at(nsqd))
+    assert count(nsqd, "u") == 500
 
 
 def test_what_fails_is_one_line_of_error(tmp_path: Path) -> None:

@@ -6,11 +6,9 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from cli import fake_nsqd
 from cli.gnsqadmin import FakeNode, Result, Terminal, ctrl_c, end, failure, gnsqadmin, http_answer, ok, start
-from cli.nodes import Cluster, address, at, fill, publish
+from cli.nodes import address, at, fill, publish
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.traffic import DaemonFactory, create, post, wait_for
 
@@ -27,9 +25,8 @@ def tails(nsqd: Daemon, topic: str = "t") -> set[str]:
 
 def tail(*args: str, publish: Callable[[], object], nodes: list[Daemon], topic: str = "t") -> Result:
     """Run it, and `publish` when it looks at `nodes`; without Ctrl-C it has to end by itself."""
-    flags = at(*nodes) if not any(arg.startswith("--lookupd") for arg in args) else []
     before = [tails(node, topic) for node in nodes]  # the one that has just ended may still be there
-    with start("tail", topic, *args, *flags) as process:
+    with start("tail", topic, *args, *at(*nodes)) as process:
         eventually(lambda: all(tails(node, topic) - old for node, old in zip(nodes, before, strict=True)), "it looks")
         publish()
         return end(process)
@@ -78,6 +75,7 @@ def test_csv_and_details_and_bytes_have_a_line_about_each_message(gnsqd: Daemon)
 
 
 def test_several_topics_on_several_nodes_are_looked_at(nsqd_factory: DaemonFactory) -> None:
+    """Until the time that was given, or the reader goes away."""
     nodes = [nsqd_factory(), nsqd_factory()]
     for node, topic in zip(nodes, ("t", "u"), strict=True):
         create(node, topic, "c")
@@ -86,19 +84,14 @@ def test_several_topics_on_several_nodes_are_looked_at(nsqd_factory: DaemonFacto
         post(nodes[0], "/pub?topic=t", b"1")
         post(nodes[1], "/pub?topic=u", b"2")
         assert sorted(end(process).out.splitlines()) == ["t | 1", "u | 2"]
-
-
-@pytest.mark.peer
-def test_nodes_are_found_by_nsqlookupd_also_ones_that_come_later(cluster: Cluster) -> None:
-    create(cluster.nodes[0], "t", "c")
-    cluster.wait_for_topic("t", cluster.nodes[0])
-    result = tail("-n", "1", cluster.flag, publish=lambda: publish(cluster.nodes[0], "t", 1), nodes=cluster.nodes[:1])
-    assert (result.code, result.out) == (0, "0\n")
-
-
-def test_it_ends_after_the_time_that_was_given(nsqd: Daemon) -> None:
-    create(nsqd, "t", "c")
-    assert ok("tail", "t", "--for", "300ms", *at(nsqd)) == ""
+    assert ok("tail", "t", "--for", "300ms", *at(nodes[0])) == ""
+    with start("tail", "t", *at(nodes[0])) as process:
+        eventually(lambda: tails(nodes[0]), "it looks")
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        publish(nodes[0], "t", 100)
+        assert (process.wait(DEADLINE), process.stderr.read()) == (1, b"")
 
 
 def test_messages_that_would_be_lost_with_its_channel_are_not_taken_unasked(nsqd: Daemon) -> None:
@@ -125,17 +118,6 @@ def test_a_terminal_gets_no_control_codes_and_ctrl_c_ends_it(gnsqd: Daemon) -> N
         terminal.type("\x03")
         assert terminal.end() == 130
     eventually(lambda: not tails(gnsqd), "its channel is gone")
-
-
-def test_a_reader_that_goes_away_ends_it(gnsqd: Daemon) -> None:
-    create(gnsqd, "t", "c")
-    with start("tail", "t", *at(gnsqd)) as process:
-        eventually(lambda: tails(gnsqd), "it looks")
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        publish(gnsqd, "t", 100)
-        assert (process.wait(DEADLINE), process.stderr.read()) == (1, b"")
 
 
 # Nodes whose HTTP is as it should be, and whose TCP is not
@@ -166,38 +148,38 @@ def agree(connection: socket.socket) -> None:
         said += data
 
 
-@pytest.mark.parametrize(
-    "said, reason",
-    [
-        (b"", "no complete answer within 0.5 s"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers HTTP: expected its TCP port"),
-        (struct.pack(">ii", -1, 0), "does not speak NSQ's protocol"),
-        (frame(0, b"OK"), "does not answer like nsqd"),
-        (frame(0, b"[" * 100_000), "does not answer like nsqd"),
-        (AGREED + frame(1, b"E_BAD_TOPIC \x1b[31m"), r"refused: E_BAD_TOPIC \x1b[31m"),
-        (frame(0, b'{"max_rdy_count": 1, "auth_required": true}'), "give --auth-secret"),
-    ],
-    ids=["hangs", "http", "size", "no agreement", "deep", "refusal", "auth"],
-)
-def test_a_node_that_lies_or_hangs_at_the_beginning_is_one_line_of_error(said: bytes, reason: str) -> None:
-    with lying_node(lambda connection: connection.sendall(said)) as option:
-        error = failure("tail", "t", f"--timeout={DEADLINE if said else 0.5}", option)
-    assert reason in error
-    assert "\x1b" not in error
+LIES = {
+    b"": "no complete answer within 0.5 s",
+    b"HTTP/1.1 400 Bad Request\r\n\r\n": "answers HTTP: expected its TCP port",
+    struct.pack(">ii", -1, 0): "does not speak NSQ's protocol",
+    frame(0, b"OK"): "does not answer like nsqd",
+    frame(0, b"[" * 100_000): "does not answer like nsqd",
+    AGREED + frame(1, b"E_BAD_TOPIC \x1b[31m"): r"refused: E_BAD_TOPIC \x1b[31m",
+    frame(0, b'{"max_rdy_count": 1, "auth_required": true}'): "give --auth-secret",
+}
 
 
-@pytest.mark.parametrize("said", [frame(2, b"short"), struct.pack(">ii", 1 << 30, 2), frame(1, b"E_INVALID x")])
-def test_a_node_that_lies_later_on_is_tried_again(said: bytes) -> None:
-    def talk(connection: socket.socket) -> None:
-        agree(connection)
-        connection.sendall(said)
+def test_a_node_that_lies_or_hangs_at_the_beginning_is_one_line_of_error() -> None:
+    for said, reason in LIES.items():
+        with lying_node(lambda connection, said=said: connection.sendall(said)) as option:  # type: ignore[misc]
+            error = failure("tail", "t", f"--timeout={DEADLINE if said else 0.5}", option)
+        assert reason in error
+        assert "\x1b" not in error
 
-    with lying_node(talk) as option, start("tail", "t", option) as process:
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        assert ctrl_c(process).code == 130
-    assert line.startswith(b"Warning: nsqd at ")
-    assert line.endswith(b"; trying again\n")
+
+def test_a_node_that_lies_later_on_is_tried_again() -> None:
+    for said in (frame(2, b"short"), struct.pack(">ii", 1 << 30, 2), frame(1, b"E_INVALID x")):
+
+        def talk(connection: socket.socket, said: bytes = said) -> None:
+            agree(connection)
+            connection.sendall(said)
+
+        with lying_node(talk) as option, start("tail", "t", option) as process:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            assert ctrl_c(process).code == 130
+        assert line.startswith(b"Warning: nsqd at ")
+        assert line.endswith(b"; trying again\n")
 
 
 def test_messages_of_a_hostile_node_are_shown_harmlessly() -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from cli.gnsqadmin import COMMAND, Terminal, ctrl_c, document, end, environment, failure, gnsqadmin, ok, plain, start
-from cli.nodes import Cluster, address, at, fill, publish
+from cli.nodes import address, at, bodies, fill, publish
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, fixed_ports, free_port
-from kit.traffic import DaemonFactory, create, post, take, wait_for
+from kit.traffic import DaemonFactory, create, post, wait_for
 from nsqadmin_cli.archive import read_archive
 from nsqadmin_cli.errors import AdminError
 
@@ -38,11 +38,6 @@ def counts(nsqd: Daemon, topic: str, channel: str) -> tuple[int, int, int]:
     return stats["depth"], stats["in_flight_count"], stats["deferred_count"]
 
 
-def bodies(nsqd: Daemon, topic: str, channel: str, count: int) -> list[bytes]:
-    """Of that many messages of a channel, in order; there are no others."""
-    return sorted(message.body for message in take(nsqd, topic, channel, count))
-
-
 def numbers(file: Path) -> list[int]:
     """The saved bodies, in order."""
     return sorted(int(line["body"]) for line in lines_of(file))
@@ -50,20 +45,25 @@ def numbers(file: Path) -> list[int]:
 
 @pytest.mark.parametrize("name", ["saved.ndjson", "saved.ndjson.gz"])
 def test_what_is_saved_and_loaded_is_what_was_published(nsqd: Daemon, tmp_path: Path, name: str) -> None:
-    create(nsqd, "t", "c")
+    """Standard output takes messages and nothing else."""
+    create(nsqd, "t")
     for body in BODIES:
         post(nsqd, "/pub?topic=t", body)
     file = tmp_path / name
-    found = document("save", "t", str(file), "--channel", "c", *at(nsqd))
+    found = document("save", "t", str(file), "--channel=c", "--create", *at(nsqd))
     assert (found["messages"], found["bytes"]) == (len(BODIES), sum(map(len, BODIES)))
     assert counts(nsqd, "t", "c") == (0, 0, 0)
     saved = lines_of(file)
     assert all(line["topic"] == "t" and line["attempts"] == 1 for line in saved)
     assert list(saved[0]) == ["topic", "timestamp", "attempts", "id", "body", "body_base64"]
-    for topic, into in (("t", []), ("copy", ["copy"])):
-        topics = document("load", str(file), *into, *at(nsqd))["topics"]
-        assert topics == [{"topic": topic, "messages": len(BODIES)}]
-        assert bodies(nsqd, topic, "c", len(BODIES)) == sorted(BODIES)
+    topics = document("load", str(file), "copy", *at(nsqd))["topics"]
+    assert topics == [{"topic": "copy", "messages": len(BODIES)}]
+    assert bodies(nsqd, "copy", len(BODIES)) == sorted(BODIES)
+    assert document("load", str(file), *at(nsqd))["topics"] == [{"topic": "t", "messages": len(BODIES)}]
+    code, out, err = gnsqadmin("save", "t", "-", "--channel=c", *at(nsqd))
+    assert (code, err) == (0, f"Saved 6 messages ({sum(map(len, BODIES))} B) of t to -\n")
+    ok("load", "-", "u", *at(nsqd), stdin=out)
+    assert bodies(nsqd, "u", len(BODIES)) == sorted(BODIES)
 
 
 def test_a_great_backlog_is_saved_from_all_nodes(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
@@ -77,47 +77,27 @@ def test_a_great_backlog_is_saved_from_all_nodes(nsqd_factory: DaemonFactory, tm
     assert [counts(node, "t", "c") for node in nodes] == [(0, 0, 0)] * 2
 
 
-def test_no_more_are_taken_than_were_asked_for(nsqd: Daemon, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["saved", "saved.gz"])
+def test_what_is_added_to_a_file_can_be_read_after_what_was_there(nsqd: Daemon, tmp_path: Path, name: str) -> None:
+    """No more is taken than was asked for: what was on its way is in the queue again at once, without a time-out."""
     fill(nsqd, "t", "c", count=50)
-    file = tmp_path / "saved"
-    save = ("save", "t", str(file), "--channel=c", *at(nsqd))
+    file = tmp_path / name
+    save = ["save", "t", str(file), "--channel=c", *at(nsqd)]
     ok(*save, "-n", "7")
     assert len(lines_of(file)) == 7
-    # What was on its way is in the queue again at once, without waiting for a time-out.
     assert counts(nsqd, "t", "c") == (43, 0, 0)
     assert failure(*save) == f"{file} already exists; --append adds to it"
     ok(*save, "--append")
     assert numbers(file) == list(range(50))
     assert counts(nsqd, "t", "c") == (0, 0, 0)
-
-
-@pytest.mark.parametrize("name", ["saved", "saved.gz"])
-def test_what_is_added_to_a_file_can_be_read_after_what_was_there(gnsqd: Daemon, tmp_path: Path, name: str) -> None:
-    create(gnsqd, "t", "c")
-    file = tmp_path / name
-    save = ["save", "t", str(file), "--channel=c", "--append", *at(gnsqd)]
-    for _ in range(2):
-        publish(gnsqd, "t", 3)
-        wait_for(gnsqd, "t", "c", depth=3)
-        ok(*save)
-    assert numbers(file) == [0, 0, 1, 1, 2, 2]
-    assert ok("load", str(file), "--dry-run") == "Would publish 6 messages (6 B) to t\n"
+    assert ok("load", str(file), "--dry-run") == "Would publish 50 messages (90 B) to t\n"
     if name == "saved":
         file.write_bytes(b"a line\nand somebody's own text")
-        assert failure(*save) == f"{file} ends in the middle of a line; save to another file"
+        assert failure(*save, "--append") == f"{file} ends in the middle of a line; save to another file"
         assert file.read_bytes() == b"a line\nand somebody's own text"
     file.write_bytes(b"\x1f\x8bx" if name == "saved" else b"plain\n")
     compressed = "compressed" if name == "saved" else "not compressed"
-    assert failure(*save) == f"{file} is {compressed}, which contradicts its name"
-
-
-def test_standard_output_takes_messages_and_nothing_else(nsqd: Daemon) -> None:
-    fill(nsqd, "t", "c", count=3)
-    code, out, err = gnsqadmin("save", "t", "-", "--channel=c", *at(nsqd))
-    assert sorted(json.loads(line)["body"] for line in out.splitlines()) == ["0", "1", "2"]
-    assert (code, err) == (0, "Saved 3 messages (3 B) of t to -\n")
-    ok("load", "-", "u", *at(nsqd), stdin=out)
-    assert bodies(nsqd, "u", "c", 3) == [b"0", b"1", b"2"]
+    assert failure(*save, "--append") == f"{file} is {compressed}, which contradicts its name"
 
 
 def test_without_a_channel_what_is_published_from_now_on_is_saved_until_ctrl_c(nsqd: Daemon, tmp_path: Path) -> None:
@@ -157,7 +137,7 @@ def test_a_kill_in_the_middle_loses_nothing(gnsqd_factory: DaemonFactory, tmp_pa
 
 
 @pytest.mark.parametrize("name, most", [("saved", 20_000), ("saved.gz", 5_000)])
-def test_a_file_that_takes_no_more_keeps_whole_lines_and_the_queue_the_rest(
+def test_a_full_disk_keeps_whole_lines_and_the_queue_the_rest(
     gnsqd: Daemon, tmp_path: Path, name: str, most: int
 ) -> None:
     fill(gnsqd, "t", "c", count=3000)
@@ -181,23 +161,10 @@ def test_a_file_that_takes_no_more_keeps_whole_lines_and_the_queue_the_rest(
     assert f"{len(saved):,} messages saved" in done.stderr
     depth, in_flight, deferred = counts(gnsqd, "t", "c")
     assert (in_flight, deferred) == (0, 0)
-    assert sorted(saved + [int(body) for body in bodies(gnsqd, "t", "c", depth)]) == list(range(3000))
+    assert sorted(saved + [int(body) for body in bodies(gnsqd, "t", depth)]) == list(range(3000))
 
 
-def test_messages_are_copied_to_another_topic_as_they_come(nsqd: Daemon) -> None:
-    create(nsqd, "from", "c")
-    with start("copy", "from", "to", "-n", "3", "--json", *at(nsqd)) as process:
-        eventually(lambda: has_client(nsqd, "from"), "it consumes")
-        publish(nsqd, "from", 3)
-        code, out, err = end(process)
-    assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert (found["source"], found["topic"], found["messages"]) == ("from", "to", 3)
-    assert bodies(nsqd, "to", "c", 3) == [b"0", b"1", b"2"]
-    assert counts(nsqd, "from", "c") == (3, 0, 0)
-
-
-def test_where_nothing_was_written_is_not_named_as_if_it_were(nsqd: Daemon, tmp_path: Path) -> None:
+def test_messages_are_copied_to_another_topic_as_they_come_and_none_is_not_named(nsqd: Daemon, tmp_path: Path) -> None:
     create(nsqd, "t", "c")
     file, empty = tmp_path / "saved", tmp_path / "empty"
     empty.touch()
@@ -207,37 +174,29 @@ def test_where_nothing_was_written_is_not_named_as_if_it_were(nsqd: Daemon, tmp_
     assert [*tmp_path.glob("*")].count(empty) == 1
     assert not file.exists()
     assert re.match(r"Published 0 messages \(0 B\)( in|$)", ok("copy", "t", "new", *save))
+    with start("copy", "t", "to", "-n", "3", "--json", *at(nsqd)) as process:
+        eventually(lambda: has_client(nsqd, "t"), "it consumes")
+        publish(nsqd, "t", 3)
+        code, out, err = end(process)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert (found["source"], found["topic"], found["messages"]) == ("t", "to", 3)
+    assert bodies(nsqd, "to", 3) == [b"0", b"1", b"2"]
+    assert counts(nsqd, "t", "c") == (3, 0, 0)
 
 
-def test_a_channel_is_moved_to_another_cluster(nsqd_factory: DaemonFactory) -> None:
-    source, target = nsqd_factory("--mem-queue-size=10"), nsqd_factory()
+def test_a_channel_is_moved_to_another_cluster_and_stays_where_that_refuses(nsqd_factory: DaemonFactory) -> None:
+    source, target = nsqd_factory("--mem-queue-size=10"), nsqd_factory("--max-msg-size=10")
     fill(source, "t", "c", count=2500)
-    out = ok("copy", "t", "--channel=c", f"--to-nsqd-http-address={address(target)}", *at(source))
+    copy = ("copy", "t", "--channel=c", f"--to-nsqd-http-address={address(target)}", *at(source))
     # Behind this comes the pace, if it took a second or more.
-    assert out.startswith(f"Published 2,500 messages (8.9 kB) to t at {address(target)}")
+    assert ok(*copy).startswith(f"Published 2,500 messages (8.9 kB) to t at {address(target)}")
     assert counts(source, "t", "c") == (0, 0, 0)
-    assert sorted(map(int, bodies(target, "t", "c", 2500))) == list(range(2500))
-
-
-@pytest.mark.peer
-def test_nodes_of_both_sides_are_found_by_nsqlookupd(cluster: Cluster) -> None:
-    for node in cluster.nodes:
-        fill(node, "t", "c", count=20)
-    cluster.wait_for_topic("t", channel="c")
-    to = cluster.flag.replace("--lookupd", "--to-lookupd")
-    ok("copy", "t", "u", "--channel=c", to, cluster.flag)
-    stats = [node.stats("u")["topics"] for node in cluster.nodes]
-    assert sum(topic["message_count"] for topics in stats for topic in topics) == 40
-
-
-def test_a_destination_that_refuses_leaves_the_messages_where_they_are(nsqd_factory: DaemonFactory) -> None:
-    source, target = nsqd_factory(), nsqd_factory("--max-msg-size=10")
-    create(source, "t", "c")
+    assert sorted(map(int, bodies(target, "t", 2500))) == list(range(2500))
     post(source, "/pub?topic=t", b"x" * 11)
     wait_for(source, "t", "c", depth=1)
-    error = failure("copy", "t", "--channel=c", f"--to-nsqd-http-address={address(target)}", *at(source))
     reason = f"a message of 11 bytes is larger than nsqd at {address(target)} accepts"
-    assert error == f"{reason}; 0 messages copied to t"
+    assert failure(*copy) == f"{reason}; 0 messages copied to t"
     assert counts(source, "t", "c") == (1, 0, 0)
 
 
@@ -270,40 +229,31 @@ def test_what_cannot_be_delivered_is_reported(nsqd: Daemon, tmp_path: Path) -> N
     assert (code, err, len(lines_of(file))) == (0, "Left in t c: 0 in flight to others, 1 deferred\n", 2)
 
 
-def test_an_unknown_channel_is_created_if_asked(nsqd: Daemon, tmp_path: Path) -> None:
-    fill(nsqd, "t", count=2)
-    file = tmp_path / "saved"
-    ok("save", "t", str(file), "--channel=c", "--create", *at(nsqd))
-    assert len(lines_of(file)) == 2
-
-
 FIRST = b'{"body": "x", "topic": "t"}\n'
 
 
-@pytest.mark.parametrize(
-    "content, reason",
-    [
-        (FIRST + b'{"body"\n', "line 2 of {file} is not JSON"),
-        (FIRST + b"[]\n", "line 2 of {file} is not a JSON object"),
-        (FIRST + b'{"body": ""}', "line 2 of {file}: its body is empty, which NSQ does not accept"),
-        (FIRST + b'{"x": 1}', 'line 2 of {file}: expected one string, "body" or "body_base64"'),
-        (FIRST + b'{"body_base64": "="}', 'line 2 of {file}: "body_base64" is not base64'),
-        (FIRST + b'{"body": "x", "topic": "a b"}', 'line 2 of {file}: "topic" is not a valid topic name'),
-        (gzip.compress(FIRST * 2, mtime=0)[:-12], "{file} is truncated"),
-    ],
-)
-def test_a_bad_line_is_named_after_those_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, reason: str
-) -> None:
+BAD = {
+    FIRST + b'{"body"\n': "line 2 of {} is not JSON",
+    FIRST + b"[]\n": "line 2 of {} is not a JSON object",
+    FIRST + b'{"body": ""}': "line 2 of {}: its body is empty, which NSQ does not accept",
+    FIRST + b'{"x": 1}': 'line 2 of {}: expected one string, "body" or "body_base64"',
+    FIRST + b'{"body_base64": "="}': 'line 2 of {}: "body_base64" is not base64',
+    FIRST + b'{"body": "x", "topic": "a b"}': 'line 2 of {}: "topic" is not a valid topic name',
+    gzip.compress(FIRST * 2, mtime=0)[:-12]: "{} is truncated",
+}
+
+
+def test_a_bad_line_is_named_after_those_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nsqadmin_cli.archive._PIECE", 10)  # so each line is of several pieces
     file = tmp_path / "saved"
-    file.write_bytes(content)
-    found = itertools.chain.from_iterable(lines for lines, _ in read_archive(str(file)))
-    first = next(found)
-    assert (first.number, first.topic, first.body) == (1, "t", b"x")
-    with pytest.raises(AdminError) as error:
-        list(found)
-    assert str(error.value) == reason.format(file=file)
+    for content, reason in BAD.items():
+        file.write_bytes(content)
+        found = itertools.chain.from_iterable(lines for lines, _ in read_archive(str(file)))
+        first = next(found)
+        assert (first.number, first.topic, first.body) == (1, "t", b"x")
+        with pytest.raises(AdminError) as error:
+            list(found)
+        assert str(error.value) == reason.format(file)
 
 
 def test_a_load_goes_on_where_it_ended(gnsqd: Daemon, tmp_path: Path) -> None:
@@ -313,7 +263,7 @@ def test_a_load_goes_on_where_it_ended(gnsqd: Daemon, tmp_path: Path) -> None:
     done = "2 messages published, up to line 2; continue with --from-line 3"
     assert failure(*load, "t", *at(gnsqd)) == f"line 3 of {file} is not JSON; {done}"
     ok(*load, "t", "--from-line=4", *at(gnsqd))
-    assert bodies(gnsqd, "t", "c", 3) == [b"1", b"2", b"4"]
+    assert bodies(gnsqd, "t", 3) == [b"1", b"2", b"4"]
     assert failure(*load, "--dry-run") == f"line 1 of {file} has no topic; give TOPIC; 0 messages read"
     assert ok(*load, "t", "--from-line=4", "--dry-run") == "Would publish 1 message (1 B) to t\n"
 

@@ -12,9 +12,9 @@ import pytest
 from cli import fake_nsqd
 from cli.fake_nsqd import producer
 from cli.gnsqadmin import FakeNode, document, failure, gnsqadmin, http_answer, ok
-from cli.nodes import DOWN, Cluster, address, at, at_lookupd
+from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill
 from kit.certificates import Identity, issue
-from kit.daemons import DEADLINE, Daemon, free_port
+from kit.daemons import DEADLINE, free_port
 from kit.traffic import DaemonFactory, create
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError
 
@@ -39,42 +39,29 @@ def authority(tmp_path: Path) -> Identity:
     return found
 
 
-@pytest.fixture
-def certified(authority: Identity, tmp_path: Path) -> list[str]:
-    """Flags for a daemon: its certificate, and where it speaks HTTPS."""
-    cert, key = issue("127.0.0.1", authority).write(tmp_path / "server")
-    return [f"--tls-cert={cert}", f"--tls-key={key}", f"--https-address=127.0.0.1:{free_port()}"]
-
-
-def https_of(flags: list[str]) -> list[str]:
-    return at(f"https://{flags[2].partition('=')[2]}")
-
-
 def test_a_node_is_asked_over_tls(
-    nsqd_factory: DaemonFactory, certified: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nsqd_factory: DaemonFactory, authority: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An authority of one's own replaces those of the system."""
-    node = nsqd_factory(*certified)
+    """An authority of one's own replaces those of the system. A node that requires TLS says where it speaks it."""
+    cert, key = issue("127.0.0.1", authority).write(tmp_path / "server")
+    place, other = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    node = nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", f"--https-address={place}")
+    strict = nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", f"--https-address={other}", "--tls-required")
     create(node, "t")
-    https, ca = https_of(certified), str(tmp_path / "ca.pem")
-    stats = ("stats", "--json", *https)
+    ca, untrusted = str(tmp_path / "ca.pem"), "its certificate is not trusted: "
+    stats = ("stats", "--json", *at(f"https://{place}"))
     assert topics(*stats, f"--tls-ca={ca}") == topics(*stats, "--tls-insecure") == ["t"]
-    assert error(*stats).startswith("its certificate is not trusted: ")
+    assert error(*stats).startswith(untrusted)
     assert error("stats", *at(f"https://{address(node)}")) == "does not speak TLS; is this an http address?"
-    plain = https[0].replace("https://", "")
-    assert error("stats", plain) == "answered HTTP 400 (Client sent an HTTP request to an HTTPS server.)"
+    assert error("stats", *at(place)) == "answered HTTP 400 (Client sent an HTTP request to an HTTPS server.)"
+    (tmp_path / "other.pem").write_bytes(issue("Other Authority", authority=True).cert_pem)
+    assert error(*stats, f"--tls-ca={tmp_path / 'other.pem'}").startswith(untrusted)
+    assert topics("stats", "--json", *at(strict), f"--tls-ca={ca}") == []
+    assert error("stats", *at(strict)).startswith(untrusted)
     monkeypatch.setenv("SSL_CERT_FILE", ca)
     assert topics(*stats) == ["t"]
-    (tmp_path / "other.pem").write_bytes(issue("Other Authority", authority=True).cert_pem)
-    assert error(*stats, f"--tls-ca={tmp_path / 'other.pem'}").startswith("its certificate is not trusted: ")
-
-
-def test_a_node_that_requires_tls_is_asked_where_it_says(
-    nsqd_factory: DaemonFactory, certified: list[str], tmp_path: Path
-) -> None:
-    node = nsqd_factory(*certified, "--tls-required")
-    assert topics("stats", "--json", *at(node), f"--tls-ca={tmp_path / 'ca.pem'}") == []
-    assert error("stats", *at(node)).startswith("its certificate is not trusted: ")
+    with FakeNode(hangs=True) as silent:
+        assert error("stats", "--timeout=0.4", *at(f"https://{silent.address}")) == "no complete answer within 0.4 s"
 
 
 def test_a_client_certificate_is_shown(authority: Identity, tmp_path: Path) -> None:
@@ -90,18 +77,19 @@ def test_a_client_certificate_is_shown(authority: Identity, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("option", ["--tls-ca", "--tls-cert"])
-@pytest.mark.parametrize("content, reason", [(None, "no such file or directory"), (b"x", ""), (b"\0" * 10, "")])
-def test_a_bad_tls_file_is_one_line_of_error(tmp_path: Path, option: str, content: bytes | None, reason: str) -> None:
+def test_a_bad_tls_file_is_one_line_of_error(tmp_path: Path, option: str) -> None:
     file = tmp_path / "file.pem"
-    if content is not None:
+    use = ("stats", *at("https://127.0.0.1:1"), f"{option}={file}")
+    assert failure(*use).startswith(f"cannot use {file} for TLS: no such file or directory")
+    for content in (b"x", b"\0" * 10):
         file.write_bytes(content)
-    error = failure("stats", *at("https://127.0.0.1:1"), f"{option}={file}")
-    assert error.startswith(f"cannot use {file} for TLS: {reason}")
+        assert failure(*use).startswith(f"cannot use {file} for TLS: ")
 
 
-def test_a_unix_socket_is_asked(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+def test_a_unix_socket_is_asked_and_no_proxy_of_the_environment(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     path = tmp_path / "http.sock"
     create(nsqd_factory(f"--http-address={path}"), "t")
+    ok("stats", *at(nsqd_factory()), **dict.fromkeys(("http_proxy", "HTTP_PROXY", "ALL_PROXY"), f"http://{DOWN}"))
     for form in (f"unix:{path}", str(path)):
         assert topics("stats", "--json", *at(form)) == ["t"]
     assert failure("stats", *at(f"unix:{path}x")) == f"nsqd at unix:{path}x: no such file or directory"
@@ -109,8 +97,10 @@ def test_a_unix_socket_is_asked(nsqd_factory: DaemonFactory, tmp_path: Path) -> 
 
 @pytest.mark.peer
 def test_nodes_are_found_by_nsqlookupd(cluster: Cluster) -> None:
-    """Also while another nsqlookupd is down."""
-    create(cluster.nodes[0], "t", "c")
+    """Also while another nsqlookupd is down, and by commands that consume and publish."""
+    for node in cluster.nodes:
+        fill(node, "t", "c", count=20)
+    cluster.wait_for_topic("t", channel="c")
     found = document("stats", cluster.flag)
     assert [node["address"] for node in found["nodes"]] == sorted(map(address, cluster.nodes))
     assert found["totals"]["channel_count"] == 1
@@ -118,6 +108,12 @@ def test_nodes_are_found_by_nsqlookupd(cluster: Cluster) -> None:
     assert (code, err) == (1, f"Error: nsqlookupd at {DOWN}: connection refused\n")
     assert len(json.loads(out)["nodes"]) == 2
     assert gnsqadmin("stats", *at_lookupd(DOWN)) == (1, "", err)
+    ok("copy", "t", "u", "--channel=c", cluster.flag.replace("--lookupd", "--to-lookupd"), cluster.flag)
+    stats = [node.stats("u")["topics"] for node in cluster.nodes]
+    assert sum(topic["message_count"] for topics in stats for topic in topics) == 40
+    cluster.wait_for_topic("u")
+    tailed = ok("tail", "u", "--yes", "-n40", cluster.flag).split()
+    assert sorted(map(int, tailed)) == sorted([*range(20), *range(20)])
 
 
 @pytest.mark.peer
@@ -131,18 +127,6 @@ def test_an_nsqlookupd_that_is_named_as_an_nsqd_is_recognised_and_the_other_way_
         code, _, err = gnsqadmin(*words.split(), *at_lookupd(nsqd))
         assert code == 1
         assert f"nsqlookupd at {address(nsqd)}: it is an nsqd; name it with --nsqd-http-address\n" in err
-
-
-def test_a_lying_nsqlookupd_is_one_line_of_error() -> None:
-    listed = producer(2) | {"broadcast_address": "a\r\nX: y"}
-    with FakeNode(http_answer(json.dumps({"producers": [listed]}).encode())) as lookupd:
-        error = failure("stats", *at_lookupd(lookupd))
-    assert error.startswith(rf"nsqlookupd at {lookupd.address}: lists a node at '[a\r\nX: y]:2': ")
-
-
-def test_tls_that_hangs_in_its_handshake_is_given_up_after_the_timeout() -> None:
-    with FakeNode(hangs=True) as silent:
-        assert error("stats", "--timeout=0.4", *at(f"https://{silent.address}")) == "no complete answer within 0.4 s"
 
 
 def test_a_node_that_hangs_delays_what_is_read_from_others_by_less() -> None:
@@ -170,10 +154,6 @@ def test_connections_are_kept_for_the_next_request() -> None:
         for _ in range(3):
             assert client.answer(Address.parse(nsqd.address), "GET", "/ping")[1] == b'"OK"'
     assert (len(nsqd.asked), len(nsqd.peers)) == (3, 1)
-
-
-def test_proxies_of_the_environment_are_not_used(nsqd: Daemon) -> None:
-    ok("stats", *at(nsqd), **dict.fromkeys(("http_proxy", "HTTP_PROXY", "ALL_PROXY"), f"http://{DOWN}"))
 
 
 def test_nodes_that_require_a_token_get_the_one_of_the_file(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
@@ -225,11 +205,10 @@ def test_only_nodes_that_are_named_get_the_token(tmp_path: Path) -> None:
     assert not other.requests
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\n", b"two words", b"a\0b", b"\xff" * 20, b"x: y"])
-def test_a_bad_token_file_is_one_line_of_error(tmp_path: Path, content: bytes | None) -> None:
+def test_a_bad_token_file_is_one_line_of_error(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    if content is not None:
+    use = ("stats", *at(DOWN), f"--token-file={file}")
+    assert failure(*use) == f"cannot read the token in {file}: no such file or directory"
+    for content in (b"", b"\n", b"two words", b"a\0b", b"\xff" * 20, b"x: y"):
         file.write_bytes(content)
-    reason = f"cannot read the token in {file}: no such file or directory"
-    error = failure("stats", *at(DOWN), f"--token-file={file}")
-    assert error == (reason if content is None else f"the first line of {file} is not a token")
+        assert failure(*use) == f"the first line of {file} is not a token"
