@@ -73,7 +73,7 @@ def test_it_sorts_by_keys_and_turns_round() -> None:
     assert "reversed" in foot(found)
 
 
-def test_it_filters_by_what_is_typed_and_forgets_it_with_escape() -> None:
+def test_it_filters_by_what_is_typed_holds_and_helps() -> None:
     found = view({NODE: node(channel("billing"), channel("archive"))})
     press(found, "/", "B", "q", "backspace", "i")
     assert column(found, "channel") == ["billing"]
@@ -85,6 +85,14 @@ def test_it_filters_by_what_is_typed_and_forgets_it_with_escape() -> None:
     press(found, "escape")
     assert column(found, "channel") == ["archive", "billing"]
     press(found, "/", "x", "escape")
+    assert column(found, "channel") == ["archive", "billing"]
+    press(found, " ")
+    assert (found.held, "held" in foot(found)) == (True, True)
+    press(found, " ", "?")
+    assert not found.held
+    keys = " ".join(column(found, "key")).split()
+    assert all(key in keys for key in "dioefrtcxnR/q+-")
+    press(found, "q")  # any key leaves the help
     assert column(found, "channel") == ["archive", "billing"]
     assert not found.press("q")  # which leaves
 
@@ -199,41 +207,35 @@ def test_nodes_have_rates_and_a_status() -> None:
     assert "in 11/s  out 9.0/s" in head(found)
 
 
-@pytest.mark.parametrize(
-    "one, flow, looks, expected",
-    [
-        (channel("c", 5, 0), Flow(), 1, ("no clients", Tone.BAD)),
-        (channel("c", 0, 0), Flow(), 9, ("", Tone.PLAIN)),
-        (channel("c", 5), Flow(), 4, ("", Tone.PLAIN)),
-        (channel("c", 5), Flow(), 5, ("stuck", Tone.BAD)),
-        (channel("c", 5), BUSY, 9, ("", Tone.PLAIN)),
-        (channel("c", 5, 0, paused=True), Flow(), 9, ("paused", Tone.NOTE)),
-        (channel("c", 15), Flow(20, 10), 2, ("growing", Tone.NOTE)),
-        (channel("c", 1), Flow(20, 10), 2, ("", Tone.PLAIN)),
-        (channel("c", 5), BUSY + Flow(0, 0, 0, 1), 2, ("timeouts", Tone.NOTE)),
-        (channel("c", 5), BUSY + Flow(0, 0, 11), 2, ("requeues", Tone.NOTE)),
-        (channel("c", 5), BUSY + Flow(0, 0, 9), 2, ("", Tone.PLAIN)),
-    ],
-)
-def test_trouble_is_named(one: ChannelStats, flow: Flow, looks: int, expected: tuple[str, Tone]) -> None:
-    found = view({NODE: node(one)}, {("t", "c"): flow}, looks)
-    _, table, _ = found.blocks(160, 40)
-    cells = [row[-1] for row in table.rows]
-    assert cells == [Cell(*expected)]
+TROUBLE: list[tuple[ChannelStats, Flow, int, str, Tone]] = [
+    (channel("c", 5, 0), Flow(), 1, "no clients", Tone.BAD),
+    (channel("c", 0, 0), Flow(), 9, "", Tone.PLAIN),
+    (channel("c", 5), Flow(), 4, "", Tone.PLAIN),
+    (channel("c", 5), Flow(), 5, "stuck", Tone.BAD),
+    (channel("c", 5), BUSY, 9, "", Tone.PLAIN),
+    (channel("c", 5, 0, paused=True), Flow(), 9, "paused", Tone.NOTE),
+    (channel("c", 15), Flow(20, 10), 2, "growing", Tone.NOTE),
+    (channel("c", 1), Flow(20, 10), 2, "", Tone.PLAIN),
+    (channel("c", 5), BUSY + Flow(0, 0, 0, 1), 2, "timeouts", Tone.NOTE),
+    (channel("c", 5), BUSY + Flow(0, 0, 11), 2, "requeues", Tone.NOTE),
+    (channel("c", 5), BUSY + Flow(0, 0, 9), 2, "", Tone.PLAIN),
+]
 
 
-def test_a_node_without_clients_is_trouble_though_others_have_some() -> None:
+def test_trouble_is_named_and_the_time_to_drain() -> None:
+    for one, flow, looks, text, tone in TROUBLE:
+        _, table, _ = view({NODE: node(one)}, {("t", "c"): flow}, looks).blocks(160, 40)
+        assert [row[-1] for row in table.rows] == [Cell(text, tone)], (one, flow, looks)
     found = view({NODE: node(channel("c", 5, 1)), Address("b", 1): node(channel("c", 5, 0))}, {("t", "c"): BUSY})
-    assert column(found, "trouble") == ["no clients/1"]
-
-
-@pytest.mark.parametrize(
-    "depth, flow, drain",
-    [(0, Flow(), ""), (100, Flow(10, 30), "5s"), (100, Flow(10, 10), "never"), (5, Flow(0, 90), "<1s"), (9, None, "")],
-)
-def test_drain_time_is_shown_as_a_duration(depth: int, flow: Flow | None, drain: str) -> None:
-    flows = {("t", "c"): flow} if flow else {}
-    assert column(view({NODE: node(channel("c", depth))}, flows), "drain") == [drain]
+    assert column(found, "trouble") == ["no clients/1"]  # though other nodes have some
+    for depth, flows, drain in (
+        (0, {("t", "c"): Flow()}, ""),
+        (100, {("t", "c"): Flow(10, 30)}, "5s"),
+        (100, {("t", "c"): Flow(10, 10)}, "never"),
+        (5, {("t", "c"): Flow(0, 90)}, "<1s"),
+        (9, {}, ""),
+    ):
+        assert column(view({NODE: node(channel("c", depth))}, flows), "drain") == [drain]
 
 
 @pytest.mark.parametrize("flows", [[Flow()], [Flow(3)], [Flow(3), Flow()], [Flow(3), *[Flow()] * 3, Flow(0, 1)]])
@@ -266,53 +268,51 @@ def test_trends_show_the_depths_of_the_last_looks() -> None:
     assert column(found, "trend") == ["▁".rjust(16)]  # what was deleted is forgotten
 
 
-def test_troubles_stand_on_top_and_do_not_fill_the_screen() -> None:
+def test_head_and_foot_have_whole_items_only_and_not_all_trouble() -> None:
+    ill: Answers[NodeStats] = {NODE: replace(node(channel("c")), health="NOK - disk")}
+    assert "nsqd at a:1: NOK - disk" in head(view(ill))
     down = {Address(f"n{number}", 1): NodeError("nsqd", Address(f"n{number}", 1), "down") for number in range(9)}
-    found = view({NODE: replace(node(channel("c")), health="NOK - disk"), **down})
-    text = head(found)
-    assert "1 of 10 nodes" in text
-    assert text.count("\n") == 4
-    assert "and 7 more" in text
-    assert "nsqd at a:1: NOK - disk" in head(view({NODE: replace(node(), health="NOK - disk")}))
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 86, 100, 120, 160])
-def test_head_and_foot_have_whole_items_only(width: int) -> None:
-    down = Address("b", 1)
-    found = view({NODE: node(channel("c", 7)), down: NodeError("nsqd", down, "no complete answer within 5 s")})
+    text = head(view({**ill, **down}))
+    assert ("1 of 10 nodes" in text, "and 7 more" in text, text.count("\n")) == (True, True, 4)
+    hanging = NodeError("nsqd", Address("b", 1), "no complete answer within 5 s")
+    found = view({NODE: node(channel("c", 7)), hanging.address: hanging})
     whole, line = head(found).splitlines(), foot(found)
-    lines, _, last = found.blocks(width, 40)
-    shown = ["".join(text for text, _ in one.parts) for one in [*lines, last]]
-    for text, full in zip(shown, [*whole, line], strict=True):
-        assert len(text) < width
-        assert full == text or f"{full}  "[len(text.removesuffix(" …"))] == " "
-        assert text.split()[-1] in full.split() or text.endswith("…")
-    assert (shown[0] == whole[0], shown[2] == line) == (width >= 100, width >= 160)
+    for width in (40, 60, 80, 86, 100, 120, 160):
+        lines, _, last = found.blocks(width, 40)
+        shown = ["".join(text for text, _ in one.parts) for one in [*lines, last]]
+        for text, full in zip(shown, [*whole, line], strict=True):
+            assert len(text) < width
+            assert full == text or f"{full}  "[len(text.removesuffix(" …"))] == " "
+            assert text.split()[-1] in full.split() or text.endswith("…")
+        assert (shown[0] == whole[0], shown[2] == line) == (width >= 100, width >= 160)
 
 
-def test_keys_that_hold_and_help() -> None:
-    found = view({NODE: node(channel("c"))})
-    press(found, " ")
-    assert (found.held, "held" in foot(found)) == (True, True)
-    press(found, " ", "?")
-    assert not found.held
-    keys = " ".join(column(found, "key")).split()
-    assert all(key in keys for key in "dioefrtcxnR/q+-")
-    press(found, "q")  # any key leaves the help
-    assert column(found, "channel") == ["c"]
-
-
-def test_top_shows_a_running_node_and_obeys_keys(nsqd: Daemon) -> None:
+def test_top_shows_running_nodes_and_keys_run_commands_with_their_confirmations(nsqd: Daemon) -> None:
+    assert failure("top") == "a full screen requires a terminal; elsewhere use gnsqadmin stats --watch"
     fill(nsqd, "orders", "billing", "archive", count=1234)
-    with Terminal(120, 24, "top", "--interval=0.25", *at(nsqd, DOWN)) as terminal:
-        text = terminal.wait_for("1,234", "no clients", "1 of 2 nodes", f"{DOWN}: connection refused")
-        assert "archive" in text
+    flags = at(nsqd, DOWN)
+    with Terminal(120, 24, "top", "--interval=0.25", "--sort=name", *flags) as terminal:
+        terminal.wait_for("1,234", "no clients", "1 of 2 nodes", f"{DOWN}: connection refused", "archive", "billing")
         publish(nsqd, "orders", 766)
-        terminal.wait_for("2,000")
+        terminal.wait_for("2,000", "2 channels by name")
+        terminal.type("\x1b[B")
+        terminal.wait_for("> billing")
+        terminal.type("p")
+        terminal.wait_for(f"$ gnsqadmin channel pause orders billing {' '.join(flags)}", "paused", "Enter returns")
+        assert nsqd.channel_stats("orders", "billing")["paused"]
+        assert not nsqd.channel_stats("orders", "archive")["paused"]
+        terminal.type("\r")
+        terminal.wait_for("> billing", "paused", "q quit")
+        terminal.type("E")
+        terminal.wait_for("Emptying the channel billing in the topic orders on 1 node loses 2,000 messages", "[y/N]")
+        terminal.type("n\r")
+        terminal.wait_for("not confirmed, nothing was done", "Enter returns")
+        terminal.type("\r")
+        terminal.wait_for("> billing", "q quit")
         terminal.type("/bill")
         terminal.wait_for("only names with: bill")
         terminal.type("\r")
-        assert "archive" not in terminal.wait_for("1 channel by depth · with 'bill'")
+        assert "archive" not in terminal.wait_for("1 channel by name · with 'bill'")
         terminal.type("\t\t")
         terminal.wait_for("2 nodes", "failed: connection refused")
         terminal.resize(60, 10)
@@ -323,52 +323,20 @@ def test_top_shows_a_running_node_and_obeys_keys(nsqd: Daemon) -> None:
         assert terminal.end() == 0
         assert terminal.printed.endswith("\x1b[?1049l")
         assert termios.tcgetattr(terminal.slave) == terminal.settings
-
-
-def test_a_key_runs_the_command_with_its_confirmation_and_returns(nsqd: Daemon) -> None:
-    fill(nsqd, "orders", "billing", "archive", count=3)
-    flag = at(nsqd)[0]
-    with Terminal(120, 24, "top", "--interval=0.25", "--sort=name", flag) as terminal:
-        terminal.wait_for("archive", "billing", "2 channels by name")
-        terminal.type("\x1b[B")
-        terminal.wait_for("> billing")
-        terminal.type("p")
-        terminal.wait_for(f"$ gnsqadmin channel pause orders billing {flag}", "paused", "Enter returns")
-        assert nsqd.channel_stats("orders", "billing")["paused"]
-        assert not nsqd.channel_stats("orders", "archive")["paused"]
-        terminal.type("\r")
-        terminal.wait_for("> billing", "paused", "q quit")
-        terminal.type("E")
-        terminal.wait_for("Emptying the channel billing in the topic orders on 1 node loses 3 messages", "[y/N]")
-        terminal.type("n\r")
-        terminal.wait_for("not confirmed, nothing was done", "Enter returns")
-        terminal.type("\r")
-        terminal.wait_for("> billing", "q quit")
-        terminal.type("q")
-        assert terminal.end() == 0
-        assert termios.tcgetattr(terminal.slave) == terminal.settings
-    assert nsqd.channel_stats("orders", "billing")["depth"] == 3
+    assert nsqd.channel_stats("orders", "billing")["depth"] == 2000
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals) -> None:
-    with FakeNode(hangs=True) as silent, Terminal(80, 24, "top", *at(silent)) as terminal:
-        terminal.wait_for("0 channels by depth")
-        terminal.process.send_signal(number)
-        assert terminal.end() == 128 + number
-        assert "\x1b[?1049l" in terminal.printed
-        assert "Traceback" not in terminal.printed
-        assert termios.tcgetattr(terminal.slave) == terminal.settings
-
-
-def test_a_node_that_hangs_delays_no_other() -> None:
+    """A node that hangs delays no other."""
     with (
         FakeNode(hangs=True) as silent,
         FakeNsqd(fake_node()) as fine,
         Terminal(120, 24, "top", "--show=node", "--timeout=60", *at(silent, fine)) as terminal,
     ):
         terminal.wait_for("1 of 2 nodes", "healthy", "failed: no answer for")
-
-
-def test_top_requires_a_terminal() -> None:
-    assert failure("top") == "a full screen requires a terminal; elsewhere use gnsqadmin stats --watch"
+        terminal.process.send_signal(number)
+        assert terminal.end() == 128 + number
+        assert "\x1b[?1049l" in terminal.printed
+        assert "Traceback" not in terminal.printed
+        assert termios.tcgetattr(terminal.slave) == terminal.settings
