@@ -10,6 +10,7 @@ import pytest
 from cli.findings import assert_typable
 from cli.gnsqadmin import ok
 from documentation.writers import load_writer
+from gnsqd.shared.version import VERSION
 from nsqadmin_cli.cli import cli
 from nsqadmin_cli.command_base import AdminCommand
 from nsqadmin_cli.commands import GROUPS, SECTIONS
@@ -105,3 +106,9 @@ def test_help_of_all_lists_every_command_and_exit_code() -> None:
     for known in set(ExitCode) - {ExitCode.UNKNOWN}:  # which is for check alone
         assert any(line.split()[:1] == [str(known.value)] for line in out.splitlines())
         assert f"\n| {known.value} |" in page
+
+
+def test_help_and_version() -> None:
+    assert ok("--version") == f"gnsqadmin {VERSION}\n"
+    assert "Exit codes" in ok("-h")
+    assert ok("stats", "-h") == ok("stats", "--help")

@@ -1,11 +1,8 @@
 """Commands for several nodes and channels at once: topologies, events, and choices of `stats`."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from cli.fake_nsqd import FakeNsqd, channel, client, node, topic
 from cli.gnsqadmin import Terminal, ageless, document, failure, gnsqadmin, ok, rows, words
@@ -63,26 +60,24 @@ def test_a_difference_is_only_of_nodes_that_answered(nsqd: Daemon, tmp_path: Pat
         assert gnsqadmin("topology", command, str(file), *at(DOWN)) == (1, "", err)
 
 
-@pytest.mark.parametrize(
-    "text, reason",
-    [
-        (b'{"topic": "t"}\nnonsense', "line 2: 'nonsense': expected a JSON object with"),
-        (b"[1]", "line 1: '[1]': expected a JSON object with"),
-        (b'{"topic": "a b"}', "line 1: 'a b' is not a valid name"),
-        (b'{"topic": "t", "channel": 7}', "line 1: 7 is not a valid name"),
-        (b'{"topic": "t", "paused": "no"}', "line 1: \"paused\" is 'no', expected true or false"),
-        (b"\xff", " is not UTF-8"),
-    ],
-)
-def test_a_wrong_topology_is_one_line_of_error_and_nothing_is_done(
-    gnsqd: Daemon, tmp_path: Path, text: bytes, reason: str
-) -> None:
+WRONG = {
+    b'{"topic": "t"}\nnonsense': "line 2: 'nonsense': expected a JSON object with",
+    b"[1]": "line 1: '[1]': expected a JSON object with",
+    b'{"topic": "a b"}': "line 1: 'a b' is not a valid name",
+    b'{"topic": "t", "channel": 7}': "line 1: 7 is not a valid name",
+    b'{"topic": "t", "paused": "no"}': "line 1: \"paused\" is 'no', expected true or false",
+    b"\xff": " is not UTF-8",
+}
+
+
+def test_a_wrong_topology_is_one_line_of_error_and_nothing_is_done(gnsqd: Daemon, tmp_path: Path) -> None:
     file = tmp_path / "topology.ndjson"
-    file.write_bytes(text)
-    for command in (["diff"], ["import", "--yes"]):
-        error = failure("topology", *command, str(file), *at(gnsqd))
-        assert str(file) in error
-        assert reason in error
+    for text, reason in WRONG.items():
+        file.write_bytes(text)
+        for command in (["diff"], ["import", "--yes"]):
+            error = failure("topology", *command, str(file), *at(gnsqd))
+            assert str(file) in error
+            assert reason in error
     assert gnsqd.stats()["topics"] == []
 
 
@@ -130,37 +125,33 @@ def test_events_of_a_running_node_appear_on_a_terminal(nsqd: Daemon) -> None:
         assert terminal.end() == 130
 
 
-@pytest.fixture
-def several(nsqd_factory: DaemonFactory) -> Iterator[list[str]]:
-    """Two nodes with channels of which one is paused, one has no consumer and one is well."""
-    a, b = nsqd_factory(), nsqd_factory()
-    fill(a, "orders", "billing", "archive", "well", count=3)
-    create(b, "orders", "well")
+def test_stats_have_the_columns_order_and_channels_that_are_asked_for(nsqd_factory: DaemonFactory) -> None:
+    """Of channels of which one is paused, one has no consumer and one is well."""
+    nodes = [nsqd_factory(), nsqd_factory()]
+    fill(nodes[0], "orders", "billing", "archive", "well", count=3)
+    create(nodes[1], "orders", "well")
     for action in ("pause", "empty"):
-        post(a, f"/channel/{action}?topic=orders&channel=archive")
-    with Client(a.tcp_address) as consumer:
+        post(nodes[0], f"/channel/{action}?topic=orders&channel=archive")
+    with Client(nodes[0].tcp_address) as consumer:
         consumer.subscribe("orders", "well")
-        yield at(a, b)
-
-
-def test_stats_have_the_columns_order_and_channels_that_are_asked_for(several: list[str]) -> None:
-    a, b = (flag.partition("=")[2] for flag in several)
-    compact = ageless("stats", *several)
-    heading = [word for word in compact[3] if word != "oldest"]  # only of gnsqd
-    assert heading == ["topic", "/", "channel", "node", "depth", "in", "flight", "messages", "clients"]
-    assert ["billing", a, "3", "0", "3", "0"] in compact
-    assert ["well", "2", "nodes", "3", "0", "3", "1"] in compact
-    shares = [line[1:] for line in words("stats", "--nodes", *several) if line[:1] == [b]]
-    assert shares[1:] == [["0", "0"], ["0", "0", "0", "0"]]
-    chosen = words("stats", "--sort=depth", "--columns=topic,channel,depth", *several)
-    assert [line[-2:] for line in chosen] == [
-        ["channel", "depth"], chosen[1], ["billing", "3"], ["well", "3"], ["archive", "0"]
-    ]  # fmt: skip
-    assert ok("stats", "--columns=all", *several).count("topic / channel") == 1  # the tree
-    assert list(rows("stats", "--by=channel", "--columns=depth,channel", *several)[0].items()) == [
-        ("depth", "0"),
-        ("channel", "archive"),
-    ]
-    troubled = rows("stats", "--trouble", "--columns=channel", *several)
-    assert [row["channel"] for row in troubled] == ["archive", "billing"]
-    assert words("stats", "--trouble", several[1]) == [["No", "channel", "is", "in", "trouble."]]
+        a, b = map(address, nodes)
+        several = at(*nodes)
+        compact = ageless("stats", *several)
+        heading = [word for word in compact[3] if word != "oldest"]  # only of gnsqd
+        assert heading == ["topic", "/", "channel", "node", "depth", "in", "flight", "messages", "clients"]
+        assert ["billing", a, "3", "0", "3", "0"] in compact
+        assert ["well", "2", "nodes", "3", "0", "3", "1"] in compact
+        shares = [line[1:] for line in words("stats", "--nodes", *several) if line[:1] == [b]]
+        assert shares[1:] == [["0", "0"], ["0", "0", "0", "0"]]
+        chosen = words("stats", "--sort=depth", "--columns=topic,channel,depth", *several)
+        assert [line[-2:] for line in chosen] == [
+            ["channel", "depth"], chosen[1], ["billing", "3"], ["well", "3"], ["archive", "0"]
+        ]  # fmt: skip
+        assert ok("stats", "--columns=all", *several).count("topic / channel") == 1  # the tree
+        assert list(rows("stats", "--by=channel", "--columns=depth,channel", *several)[0].items()) == [
+            ("depth", "0"),
+            ("channel", "archive"),
+        ]
+        troubled = rows("stats", "--trouble", "--columns=channel", *several)
+        assert [row["channel"] for row in troubled] == ["archive", "billing"]
+        assert words("stats", "--trouble", several[1]) == [["No", "channel", "is", "in", "trouble."]]

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from cli.gnsqadmin import ok, words
@@ -35,6 +34,8 @@ def test_flows_are_what_came_and_what_is_done_with_each_second() -> None:
     changes = {"in_flight_count": 5, "deferred_count": -3, "requeue_count": 6, "timeout_count": 2}
     found = flows_between({A: NODE}, {A: node(40, 2.0, message_count=40, depth=10, **changes)})
     assert found == {("t", ""): Flow(20, 20), ("t", "c"): Flow(20, 14, 3, 1)}
+    found = flows_between({A: NODE, B: NODE}, {A: node(10, message_count=10), B: node(20, 4.0)})
+    assert (found["t", ""].ingress, found["t", "c"]) == (15, Flow(10, 10))
 
 
 def test_emptied_messages_are_not_finished_where_the_node_or_its_clients_count_what_is() -> None:
@@ -57,24 +58,11 @@ def client(finished: int, address: str = "a:1") -> ClientStats:
     return ClientStats(*texts, 3, 1, 0, finished, finished, 0, 1, 0, deflate=False, snappy=False)
 
 
-def test_flows_of_several_nodes_add_up() -> None:
-    found = flows_between({A: NODE, B: NODE}, {A: node(10, message_count=10), B: node(20, 4.0)})
-    assert found["t", ""].ingress == 15
-    assert found["t", "c"] == Flow(10, 10)
-
-
-@pytest.mark.parametrize(
-    "before",
-    [
-        {},
-        {A: replace(node(-10, message_count=-10), start_time=0)},
-        {A: node(100, message_count=100)},
-        {A: replace(NODE, topics=())},
-    ],
-    ids=["new node", "restarted", "created again", "new topic"],
-)
-def test_what_is_new_flows_with_the_next_look(before: dict[Address, NodeStats]) -> None:
-    assert flows_between(before, {A: NODE}) == {("t", ""): Flow(), ("t", "c"): Flow()}
+def test_what_is_new_flows_with_the_next_look() -> None:
+    restarted = replace(node(-10, message_count=-10), start_time=0)
+    created_again, without = node(100, message_count=100), replace(NODE, topics=())
+    for before in ({}, {A: restarted}, {A: created_again}, {A: without}):
+        assert flows_between(before, {A: NODE}) == {("t", ""): Flow(), ("t", "c"): Flow()}, before
 
 
 def test_the_rate_after_an_error_counts_from_the_last_answer() -> None:
@@ -84,9 +72,12 @@ def test_the_rate_after_an_error_counts_from_the_last_answer() -> None:
     assert ClusterSnapshot({A: node(40, 20.0)}, [], failed).flows == {("t", ""): Flow(2, 2), ("t", "c"): Flow()}
 
 
-@pytest.mark.parametrize(
-    "flow, depth, seconds",
-    [
+def held(depth: int, in_flight: int, **changes: Any) -> ChannelStats:
+    return replace(CHANNEL, depth=depth, in_flight_count=in_flight, **changes)
+
+
+def test_a_queue_is_empty_when_more_goes_than_comes_and_slow_consumers_finish_what_is_in_flight() -> None:
+    for flow, depth, seconds in (
         (Flow(10, 30), 100, 5),
         (Flow(0, 1), 0, 0),
         (Flow(30, 10), 15, None),
@@ -96,19 +87,9 @@ def test_the_rate_after_an_error_counts_from_the_last_answer() -> None:
         (Flow(1, 0.5), 3, None),
         (Flow(), 1, None),
         (Flow(), 0, 0),
-    ],
-)
-def test_a_queue_is_empty_when_more_goes_than_comes(flow: Flow, depth: int, seconds: float | None) -> None:
-    assert flow.drain_seconds(depth) == seconds
-
-
-def held(depth: int, in_flight: int, **changes: Any) -> ChannelStats:
-    return replace(CHANNEL, depth=depth, in_flight_count=in_flight, **changes)
-
-
-@pytest.mark.parametrize(
-    "row, flow, seconds",
-    [
+    ):
+        assert flow.drain_seconds(depth) == seconds, (flow, depth)
+    rows: list[tuple[TopicStats | ChannelStats, Flow, float | None]] = [
         (held(1, 1), Flow(), 5),
         (held(1, 0), Flow(), 5),
         (held(2, 1), Flow(3), 10),
@@ -121,12 +102,9 @@ def held(depth: int, in_flight: int, **changes: Any) -> ChannelStats:
         (replace(TOPIC, depth=1), Flow(1), 5),
         (replace(TOPIC, depth=3), Flow(1), None),
         (replace(TOPIC, depth=1, channels=()), Flow(1), None),
-    ],
-)
-def test_slow_consumers_are_expected_to_finish_what_is_in_flight(
-    row: TopicStats | ChannelStats, flow: Flow, seconds: float | None
-) -> None:
-    assert drain_seconds(row, flow, 5) == seconds
+    ]
+    for row, flow, seconds in rows:
+        assert drain_seconds(row, flow, 5) == seconds, (row, flow)
 
 
 def test_watching_prints_one_document_a_line_with_flows_from_the_second_on(nsqd: Daemon) -> None:
