@@ -327,9 +327,11 @@ def test_hostile_names_long_lists_and_a_node_that_hangs_fit_every_width(page: Op
         assert it.evaluate(LINES) == [1, 1]  # of each host
 
 
-@pytest.fixture
-def ordinary(serve: Serve) -> WebProcess:
-    """A page of two nodes with names and numbers as they are usual, and with a word in every column of states."""
+TABLES = "[...document.querySelectorAll('.scroll')].map(table => table.scrollWidth - table.clientWidth)"
+
+
+def test_no_column_of_ordinary_tables_is_cut(page: Open, serve: Serve) -> None:
+    """Of two nodes with names and numbers as they are usual, and with a word in every column of states."""
     workers = [
         client("worker-7", remote_address=f"10.0.0.{number}:57213", user_agent="go-nsq/1.1.0") for number in (1, 2)
     ]
@@ -340,13 +342,7 @@ def ordinary(serve: Serve) -> WebProcess:
     message = {"id": "0" * 16, "timestamp": 1, "attempts": 1, "on_disk": False, "size": len(body), "body": body}
     peeked = {"depth": 10, "backend_depth": 0, "messages": [message] * 10}
     fakes = [FakeServer({"/stats": looks, "/ping": ["OK"], "/channel/peek": [peeked]}) for _ in range(2)]
-    return serve(*(f"--nsqd-http-address={fake.address}" for fake in fakes))
-
-
-TABLES = "[...document.querySelectorAll('.scroll')].map(table => table.scrollWidth - table.clientWidth)"
-
-
-def test_no_column_of_ordinary_tables_is_cut(page: Open, ordinary: WebProcess) -> None:
+    ordinary = serve(*at(*fakes))
     for width, scheme in ((360, "light"), (800, "dark"), (1280, "light")):
         it = page(ordinary.url, width, scheme)
         paths = ["/", "/topics/orders", "/topics/orders/billing", "/nodes"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cli.nodes import at, at_lookupd
 from interop.test_nsqadmin import CREATE, PAGES, STEPS, Site, occupy, registrations, state
 from kit.daemons import Daemon, eventually
 from kit.peer_program import PeerProgram, start_nsqlookupd
@@ -37,61 +38,47 @@ def normal(status: int, answer: Any) -> tuple[int, Any]:
 
 
 @pytest.fixture(params=["nsqlookupd", "nsqd-http-address"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture
-def start(kind: str, stack: ExitStack, peer_binary: Callable[[str], Path], tmp_path: Path) -> Start:
+def start(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[Start]:
     """Start real nsqds; returns them, our page for all of them, and the real nsqadmin for all of them."""
-    return lambda count, name=".": started(kind, stack, peer_binary, tmp_path / name, count)
+    with ExitStack() as stack:
+
+        def start(count: int, name: str = "real") -> tuple[list[Site], App, Ask]:
+            lookupd: PeerProgram | None = None
+            flags = [*FLAGS]
+            if request.param == "nsqlookupd":
+                lookupd = stack.enter_context(start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / f"{name}-lookupd"))
+                flags.append(f"--lookupd-tcp-address={lookupd.address['TCP']}")
+            nodes = [
+                stack.enter_context(Daemon([str(peer_binary("nsqd"))], tmp_path / f"{name}-{number}", *flags))
+                for number in range(count)
+            ]
+            addresses = [f"127.0.0.1:{node.http_address[1]}" for node in nodes]
+            watched = at(*addresses)
+            if lookupd is not None:
+                known = lookupd
+                eventually(lambda: len(known.ask("GET", "/nodes")[1]["producers"]) == count, "registered")
+                watched = at_lookupd(lookupd.address["HTTP"])
+            ours = App(addresses) if lookupd is None else App(lookupds=[lookupd.address["HTTP"]])
+            log = tmp_path / f"{name}-admin"
+            admin = PeerProgram(peer_binary("nsqadmin"), log, "--http-address=127.0.0.1:0", *watched)
+            stack.enter_context(admin)
+            return [Site(node, admin, lookupd) for node in nodes], ours, admin.ask
+
+        yield start
 
 
-def started(
-    kind: str, stack: ExitStack, peer_binary: Callable[[str], Path], tmp_path: Path, count: int
-) -> tuple[list[Site], App, Ask]:
-    tmp_path.mkdir(exist_ok=True)
-    lookupd: PeerProgram | None = None
-    flags = [*FLAGS]
-    if kind == "nsqlookupd":
-        lookupd = stack.enter_context(start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / "lookupd"))
-        flags.append(f"--lookupd-tcp-address={lookupd.address['TCP']}")
-    nodes = [
-        stack.enter_context(Daemon([str(peer_binary("nsqd"))], tmp_path / f"nsqd-{number}", *flags))
-        for number in range(count)
-    ]
-    addresses = [f"127.0.0.1:{node.http_address[1]}" for node in nodes]
-    if lookupd is not None:
-        known = lookupd
-        eventually(lambda: len(known.ask("GET", "/nodes")[1]["producers"]) == count, "registered")
-        watched = [f"--lookupd-http-address={lookupd.address['HTTP']}"]
-        ours = App(lookupds=[lookupd.address["HTTP"]])
-    else:
-        watched = [f"--nsqd-http-address={address}" for address in addresses]
-        ours = App(addresses)
-    admin = PeerProgram(peer_binary("nsqadmin"), tmp_path / "admin", "--http-address=127.0.0.1:0", *watched)
-    stack.enter_context(admin)
-    return [Site(node, admin, lookupd) for node in nodes], ours, admin.ask
-
-
-def test_every_answer_is_the_same(start: Start, stack: ExitStack) -> None:
+def test_every_answer_is_the_same(start: Start) -> None:
     (site,), ours, real = start(1)
     empty = ("topics", "topics?inactive=true", "nodes", "nodes/NODE", "counter")
     paths = [f"/api/{path.replace('NODE', site.node)}" for path in (*empty, *PAGES)]
     for path in paths[: len(empty)]:
         assert normal(*ours.api("GET", path)) == normal(*real("GET", path)), path
-    occupy(site, stack)
-    for path in paths:
-        theirs = normal(*real("GET", path))
-        assert normal(*ours.api("GET", path)) == theirs, path
-        # Also in the order of Go's fields.
-        assert json.dumps(normal(*ours.api("GET", path))[1]) == json.dumps(theirs[1])
+    with ExitStack() as clients:
+        occupy(site, clients)
+        for path in paths:
+            theirs, found = normal(*real("GET", path)), normal(*ours.api("GET", path))
+            assert found == theirs, path
+            assert json.dumps(found[1]) == json.dumps(theirs[1])  # also in the order of Go's fields
 
 
 def test_sums_over_nodes_are_the_same(start: Start) -> None:
@@ -125,7 +112,7 @@ def test_sums_over_nodes_are_the_same(start: Start) -> None:
         assert channel[key] == their_channel[key]
 
 
-@pytest.mark.parametrize("kind", ["nsqlookupd"], indirect=True)
+@pytest.mark.parametrize("start", ["nsqlookupd"], indirect=True)
 def test_every_action_does_the_same(start: Start) -> None:
     (mine,), ours, _ = start(1, "ours")
     (theirs,), _, real = start(1, "theirs")

@@ -126,26 +126,19 @@ def test_a_page_that_waits_for_a_node_delays_no_other_request(tmp_path: Path) ->
     assert f"nsqd at {node}: " in order[1]  # its error
 
 
-@pytest.mark.parametrize(
-    "flag, reason",
-    [
-        ("--http-address=nonsense", "missing port in address"),
-        ("--http-address=127.0.0.1:99999", "invalid port"),
-        ("--http-auth-token-file=/nonexistent", "must begin with read: or full:"),
-        ("--http-auth-token-file=full:/nonexistent", "no such file or directory"),
-        ("--token-file=/nonexistent", "cannot read the token"),
-        ("--http-address={}", "address already in use"),
-    ],
-)
-def test_wrong_options_are_one_line(flag: str, reason: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        used = "{}:{}".format(*taken.getsockname())
-        assert reason in failure("web", "--http-address=127.0.0.1:0", flag.format(used))
-
-
-def test_the_address_of_grafana_is_that_of_a_page() -> None:
+def test_wrong_options_are_one_line() -> None:
     result = gnsqadmin("web", "--grafana-url=grafana:3000")
     assert (result.code, "'grafana:3000' is not an address, expected http://" in result.err) == (2, True)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for flag, reason in (
+            ("--http-address=nonsense", "missing port in address"),
+            ("--http-address=127.0.0.1:99999", "invalid port"),
+            ("--http-auth-token-file=/nonexistent", "must begin with read: or full:"),
+            ("--http-auth-token-file=full:/nonexistent", "no such file or directory"),
+            ("--token-file=/nonexistent", "cannot read the token"),
+            ("--http-address={}:{}".format(*taken.getsockname()), "address already in use"),
+        ):
+            assert reason in failure("web", "--http-address=127.0.0.1:0", flag)
 
 
 def test_another_address_without_a_token_is_warned_of(fake: FakeServer, tmp_path: Path) -> None:
@@ -159,21 +152,22 @@ def test_another_address_without_a_token_is_warned_of(fake: FakeServer, tmp_path
 OWN_PAGE = "--admin-http-address=127.0.0.1:0"
 
 
-def test_the_daemon_has_a_page_of_itself(gnsqd_factory: DaemonFactory) -> None:
-    daemon = gnsqd_factory(OWN_PAGE)
+def test_the_daemon_has_a_page_of_itself_that_can_be_read_only(gnsqd_factory: DaemonFactory) -> None:
+    """In a process that it starts when somebody looks."""
+    daemon = gnsqd_factory(OWN_PAGE, "--admin-read-only")
+    assert ask(admin_of(daemon), "POST", "/api/topics", '{"topic": "orders"}')[0] == 403
+    assert daemon.stats()["topics"] == []
+    assert "read-only" in shown(ask(admin_of(daemon), "GET", "/")[1])
+    daemon.restart(OWN_PAGE)
     create(daemon, "orders")
     assert "orders" in shown(ask(admin_of(daemon), "GET", "/")[1])
     stream = Stream(admin_of(daemon))
     assert "topics 1" in stream.event()
     assert daemon.terminate() == 0  # although somebody looks
     stream.close()
-
-
-def test_the_page_of_the_daemon_can_be_read_only(gnsqd_factory: DaemonFactory) -> None:
-    daemon = gnsqd_factory(OWN_PAGE, "--admin-read-only")
-    assert ask(admin_of(daemon), "POST", "/api/topics", '{"topic": "orders"}')[0] == 403
-    assert daemon.stats()["topics"] == []
-    assert "read-only" in shown(ask(admin_of(daemon), "GET", "/")[1])
+    daemon = gnsqd_factory(OWN_PAGE)
+    assert (daemon.terminate(), page_processes(daemon)) == (0, [])
+    assert "ADMIN: closing" in daemon.log()
 
 
 @pytest.mark.parametrize(
@@ -300,13 +294,6 @@ def test_the_process_of_the_page_ends_with_the_daemon(
     stream.close()
 
 
-def test_a_page_that_nobody_looked_at_needs_no_process(gnsqd_factory: DaemonFactory) -> None:
-    daemon = gnsqd_factory(OWN_PAGE)
-    assert daemon.terminate() == 0
-    assert "ADMIN: closing" in daemon.log()
-    assert page_processes(daemon) == []
-
-
 def test_the_page_logs_at_the_level_of_the_daemon(viewed: tuple[Daemon, int]) -> None:
     daemon, _ = viewed
 
@@ -383,9 +370,7 @@ def test_no_request_ends_the_daemon_or_floods_its_log(gnsqd_factory: DaemonFacto
     assert len(lines) <= 4 * len(BAD_REQUESTS)
 
 
-def test_a_body_that_is_too_large_for_a_stranger_is_refused_before_it_is_sent(
-    gnsqd_factory: DaemonFactory, tmp_path: Path
-) -> None:
+def test_a_strangers_large_body_is_refused_before_it_is_sent(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("0123456789abcdef-full\n")
     daemon = gnsqd_factory(OWN_PAGE, f"--http-auth-token-file=full:{tmp_path / 'tokens'}")
     address = admin_of(daemon)
