@@ -58,36 +58,33 @@ def test_times_have_the_day_unless_it_is_today(monkeypatch: pytest.MonkeyPatch) 
     assert units.clock(1e18) == "1000000000000000000"
 
 
-@pytest.mark.parametrize(
-    "text, host, port, shown",
-    [
-        ("127.0.0.1:4151", "127.0.0.1", 4151, "127.0.0.1:4151"),
-        ("nsqd-1.example.com:1", "nsqd-1.example.com", 1, "nsqd-1.example.com:1"),
-        ("my_host:65535", "my_host", 65535, "my_host:65535"),
-        ("http://localhost:4151", "localhost", 4151, "localhost:4151"),
-        ("HTTP://localhost:4151/", "localhost", 4151, "localhost:4151"),
-        ("[::1]:4151", "::1", 4151, "[::1]:4151"),
-        ("http://[2001:DB8:0::1]:4151", "2001:db8::1", 4151, "[2001:db8::1]:4151"),
-        ("https://localhost:4152", "localhost", 4152, "https://localhost:4152"),
-        ("HTTPS://[::1]:4152/", "::1", 4152, "https://[::1]:4152"),
-        ("unix:/run/nsqd.sock", "", 0, "unix:/run/nsqd.sock"),
-        ("unix:///run/nsqd.sock", "", 0, "unix:/run/nsqd.sock"),
-        ("/run/nsqd.sock", "", 0, "unix:/run/nsqd.sock"),
-        ("[fe80::1%eth0]:4151", "fe80::1%eth0", 4151, "[fe80::1%eth0]:4151"),
-        ("bücher.example:4151", "xn--bcher-kva.example", 4151, "xn--bcher-kva.example:4151"),
-    ],
-)
-def test_addresses_are_taken_in_their_usual_forms(text: str, host: str, port: int, shown: str) -> None:
-    address = Address.parse(text)
-    assert (address.host, address.port, str(address)) == (host, port, shown)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "localhost", ":4151", "localhost:", "localhost:x", "localhost:0", "localhost:65536", "localhost:-1",
-     "localhost:４１５１", "::1:4151", "[::1]", "[::g]:4151", "[127.0.0.1]:4151", "unix:nsqd.sock", "unix:",
-     "http://localhost:4151/stats", "http://user@localhost:4151", "ftp://localhost:4151", "a b:4151", "a..b:4151",
-     f"/{'x' * 107}", f"{'x' * 64}:4151", "a\r\nb:4151", "a\x01b:4151", "\udcff:4151", "localhost:4151/"],
+ADDRESSES = {
+    "127.0.0.1:4151": ("127.0.0.1", 4151, "127.0.0.1:4151"),
+    "nsqd-1.example.com:1": ("nsqd-1.example.com", 1, "nsqd-1.example.com:1"),
+    "my_host:65535": ("my_host", 65535, "my_host:65535"),
+    "http://localhost:4151": ("localhost", 4151, "localhost:4151"),
+    "HTTP://localhost:4151/": ("localhost", 4151, "localhost:4151"),
+    "[::1]:4151": ("::1", 4151, "[::1]:4151"),
+    "http://[2001:DB8:0::1]:4151": ("2001:db8::1", 4151, "[2001:db8::1]:4151"),
+    "https://localhost:4152": ("localhost", 4152, "https://localhost:4152"),
+    "HTTPS://[::1]:4152/": ("::1", 4152, "https://[::1]:4152"),
+    "unix:/run/nsqd.sock": ("", 0, "unix:/run/nsqd.sock"),
+    "unix:///run/nsqd.sock": ("", 0, "unix:/run/nsqd.sock"),
+    "/run/nsqd.sock": ("", 0, "unix:/run/nsqd.sock"),
+    "[fe80::1%eth0]:4151": ("fe80::1%eth0", 4151, "[fe80::1%eth0]:4151"),
+    "bücher.example:4151": ("xn--bcher-kva.example", 4151, "xn--bcher-kva.example:4151"),
+}
+BAD_ADDRESSES = (
+    "", "localhost", ":4151", "localhost:", "localhost:x", "localhost:0", "localhost:65536", "localhost:-1",
+    "localhost:４１５１", "::1:4151", "[::1]", "[::g]:4151", "[127.0.0.1]:4151", "unix:nsqd.sock", "unix:",
+    "http://localhost:4151/stats", "http://user@localhost:4151", "ftp://localhost:4151", "a b:4151", "a..b:4151",
+    f"/{'x' * 107}", f"{'x' * 64}:4151", "a\r\nb:4151", "a\x01b:4151", "\udcff:4151", "localhost:4151/",
 )  # fmt: skip
-def test_a_bad_address_is_a_usage_error(text: str) -> None:
-    assert misuse("stats", f"--nsqd-http-address={text}").startswith("Invalid value for '--nsqd-http-address': ")
+
+
+def test_addresses_are_taken_in_their_usual_forms_and_others_are_usage_errors() -> None:
+    for text, parts in ADDRESSES.items():
+        address = Address.parse(text)
+        assert (address.host, address.port, str(address)) == parts
+    for text in BAD_ADDRESSES:
+        assert misuse("stats", f"--nsqd-http-address={text}").startswith("Invalid value for '--nsqd-http-address': ")
