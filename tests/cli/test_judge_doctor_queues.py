@@ -90,7 +90,7 @@ def scenes() -> dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]], str
             [("warning", "slow")],
             "it needs",
         ),
-        "quick": (looks(consumer(finish_count=(0, 1)), depth=(5000, 4000), message_count=5000), [], ""),
+        "quick": (looks(consumer(finish_count=(0, 1)), depth=(90_000, 2000), message_count=90_000), [], ""),
         "time-outs now": (
             looks(consumer(finish_count=some), timeout_count=some, message_count=500),
             [("warning", "timeouts")],
