@@ -142,13 +142,15 @@ def test_nsqlookupds_that_know_different_nodes_are_found() -> None:
     """A node with the same nsqlookupds as others is sent to its log."""
     told = ["lookup:4160"]
     well = node(topic("t", channel("c", client("x"))))
-    with FakeNsqd(well, lookupds=told) as nsqd, FakeNsqd(well, lookupds=told) as unknown:
+    with FakeNsqd(well) as nsqd, FakeNsqd(well, lookupds=told) as told_one, FakeNsqd(well, lookupds=told) as unknown:
         both = producer(nsqd.port, t=False)
         with FakeLookupd(both, topics=["t"]) as one, FakeLookupd(topics=["t", "gone"]) as two:
             found = examined(one.flag, two.flag)
-            [lost] = examined(one.flag, nsqd.flag, unknown.flag)
+        with FakeLookupd(producer(told_one.port, t=False), topics=["t"]) as one:
+            [lost] = examined(one.flag, unknown.flag)
     assert brief(found) == [("warning", "not-registered"), ("note", "ghost-topic")]
     assert found[0]["summary"] == f"nsqd at {nsqd.address} is not registered at nsqlookupd at {two.address}"
+    assert found[0]["remedies"][0]["text"].startswith("It has no nsqlookupd. ")
     assert (lost["code"], lost["node"]) == ("not-registered", unknown.address)
     assert lost["remedies"][0]["text"].startswith("It has the nsqlookupds lookup:4160. Its log")
     with FakeLookupd(producer(free_port()), topics=["t"]) as lookupd:
