@@ -148,7 +148,7 @@ LONG = "a_topic_name_that_is_as_long_as_nsq_permits_which_is_64_letters_"
 ESC = "\x1b"
 BUSY = channel("archive", depth=1_234_567, backend_depth=1_224_567, message_count=9_876_543, timeout_count=3)
 PAUSED = f"z{LONG[:-10]}"
-ROUNDED = {9_999: "9,999", 10_000: "10.0k", 99_999: "99.9k", 999_999: "999k", 1_000_000: "1.00M", 2**63: "9.22E"}
+ROUNDED = {9_999: "9,999", 10_000: "10.0k", 99_999: "99.9k", 999_999: "999k", 1_000_000: "1.00M", 2**63 - 1: "9.22E"}
 STATS = ["stats", "--columns=all", "--nodes"]
 
 
