@@ -15,7 +15,7 @@ from kit.daemons import DEADLINE, Daemon, eventually
 from kit.traffic import DaemonFactory, create, post
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.commands.bench import Histogram, Load, Measurements
-from nsqadmin_cli.http_client import TLS, Address
+from nsqadmin_cli.http_client import TLS, Address, HTTPClient
 
 
 def measured(*args: str) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class SlowNode(Nsqd):
     """Creates a topic and takes the messages of a publisher when it is asked to, and notes what it did."""
 
     def __init__(self) -> None:
-        self.address = Address("slow.example", 4151)
+        super().__init__(Address("slow.example", 4151), HTTPClient(DEADLINE))
         self.asked = threading.Event()
         self.go_on = threading.Event()
         self.creating = threading.Event()

@@ -111,7 +111,7 @@ def test_nodes_are_found_by_nsqlookupd(cluster: Cluster) -> None:
     ok("copy", "t", "u", "--channel=c", cluster.flag.replace("--lookupd", "--to-lookupd"), cluster.flag)
     stats = [node.stats("u")["topics"] for node in cluster.nodes]
     assert sum(topic["message_count"] for topics in stats for topic in topics) == 40
-    cluster.wait_for_topic("u")
+    cluster.wait_for_topic("u", *(node for node, topics in zip(cluster.nodes, stats, strict=True) if topics))
     tailed = ok("tail", "u", "--yes", "-n40", cluster.flag).split()
     assert sorted(map(int, tailed)) == sorted([*range(20), *range(20)])
 

@@ -182,10 +182,10 @@ def test_headings_and_numbers_are_short_on_a_narrow_terminal(two: list[str]) -> 
         [line.split() for line in on_terminal(columns, *STATS, two[0], NO_COLOR="1").out.splitlines()]
         for columns in (200, 80)
     )
-    headings = "topic / channel depth in memory on disk in flight deferred requeued timed out messages clients"
+    headings = "topic / channel depth in memory on disk oldest in flight deferred requeued timed out messages clients"
     assert " ".join(wide[2]) == headings
     assert ["archive", "1,234,567", "10,000", "1,224,567", "0", "0", "0", "3", "9,876,543", "0"] in wide
-    assert " ".join(narrow[2]) == "topic / channel depth mem disk inflt def req t-o msgs clients"
+    assert " ".join(narrow[2]) == "topic / channel depth mem disk old inflt def req t-o msgs clients"
     assert ["archive", "1.23M", "10.0k", "1.22M", "0", "0", "0", "3", "9.87M", "0"] in narrow
     table = {line[0]: line[1] for line in narrow if len(line) > 1}
     assert {depth: table[f"c{depth}"] for depth in ROUNDED} == ROUNDED
