@@ -39,10 +39,12 @@ class Result(NamedTuple):
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """This process' environment without what changes how programs print, and with `variables`."""
+    """Returns this process' environment without what changes how programs print, and with `variables`. A time limit
+    is given, since a busy machine may not begin an answer within the default."""
     dropped = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
     kept = {key: value for key, value in os.environ.items() if key not in dropped and not key.startswith("GNSQADMIN_")}
     ours = {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "GNSQADMIN_CONFIG": "/nonexistent/config.toml"}
+    ours["GNSQADMIN_TIMEOUT"] = "5"
     return kept | ours | variables
 
 
