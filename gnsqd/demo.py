@@ -39,6 +39,7 @@ _TICK_SECONDS = 0.2  # between two orders
 _RUSH_TICKS = 150  # of as many orders each brings a mail, and then of as many each third
 _REQUEUE_MS = 1000
 _SECONDS = 2.0  # to connect, and until a client that lost its connection connects again
+_POISON = b'"cents": null'  # in an order that can never be billed
 _PRICES = (("tea", 450), ("coffee", 790), ("mug", 1290), ("kettle", 3490), ("teapot", 2450))  # in cents
 
 _SIZE = Struct(">I")
@@ -110,7 +111,7 @@ def _consume(topic: str, channel: str, seconds: float, client: "_Client") -> Non
     while True:
         message = client.receive()
         sleep(seconds)
-        is_poison = channel == "billing" and json.loads(message[_BODY])["cents"] is None
+        is_poison = channel == "billing" and _POISON in message[_BODY]  # anybody may publish anything else
         id = message[_ID].decode()
         client.command(f"REQ {id} {_REQUEUE_MS}" if is_poison else f"FIN {id}")
 

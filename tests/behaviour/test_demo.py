@@ -53,6 +53,16 @@ def test_consumers_of_a_deleted_topic_come_back(gnsqd_factory: DaemonFactory) ->
     eventually(lambda: "mailer-1" in consumers(nsqd), "it comes back")
 
 
+def test_messages_of_others_are_consumed_whatever_they_are(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory(*SHOP)
+    eventually(lambda: "billing-1" in consumers(nsqd))
+    for body in (b"hello", b"[1]", b"{}", b"\xff"):
+        post(nsqd, "/pub?topic=demo.orders", body)
+    eventually(lambda: topic(nsqd, "demo.orders")["message_count"] > 10, "more orders")
+    eventually(lambda: topic(nsqd, "demo.orders")["channels"][0]["depth"] == 0, "all are billed")
+    assert "FATAL: " not in nsqd.log()
+
+
 def test_demo_mixes_with_nobodys_data(capfd: pytest.CaptureFixture[str]) -> None:
     for flags, text in (
         (["--demo"], "--demo needs --dev"),
