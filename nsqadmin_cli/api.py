@@ -396,7 +396,7 @@ class Peer:
         make: Callable[[_Text], T] = partial(_struct if isinstance(read, type) else _document, read)
         try:
             return self.read(method, path, None, query, reasons, lambda parts: make(_Text(parts)))
-        except (ValidationError, ModelError) as error:
+        except (ValidationError, ModelError, OverflowError) as error:  # a number that is too large for its unit
             reason = f"answered JSON that is not an {self.program}'s: {error}"
         except (ValueError, RecursionError):
             reason = f"answered something that is not JSON; is this the HTTP address of an {self.program}?"

@@ -305,6 +305,19 @@ def test_a_node_that_dies_while_it_accepts_is_one_error(run_here: RunHere, monke
     assert err.endswith(f": {NOT_HTTP}\n")
 
 
+def test_numbers_that_are_no_time_are_one_error() -> None:
+    stats, huge = [node(topic("t", channel("c")))], 10**400
+    rules = {"rate": 1, "burst": 1, "ordered": False, "idle_timeout": huge}
+    for path, answer, words in (
+        ("/channel/rewind", {"messages": 1, "first": huge}, ["rewind", "t", "c", "--to=first", "--yes"]),
+        ("/channel/rules", rules, ["rules", "t", "c"]),
+    ):
+        with FakeServer({"/stats": stats * 2, path: [answer]}) as server:
+            result = gnsqadmin("channel", *words, *at(server))
+        assert (result.code, result.err.count("\n")) == (1, 1), result.err
+        assert NOT_NSQD in result.err
+
+
 def test_every_command_reports_a_closed_standard_input(run_here: RunHere, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     for words, (expected, error) in CLOSED_INPUT.items():
