@@ -32,9 +32,10 @@ _COLUMNS = 78  # of an example, below its heading
 
 
 class AdminOption(click.Option):
-    """An option that help lists under `section`, with its default; those to select nodes also have a variable."""
+    """An option that help lists under `section`, with its default; those to select nodes also have a variable. The page
+    has no field for it unless it is `on_page`: its requests do not wait, and its log has what is typed."""
 
-    def __init__(self, names: list[str], *, section: str = "Options", **attributes: Any) -> None:
+    def __init__(self, names: list[str], *, section: str = "Options", on_page: bool = True, **attributes: Any) -> None:
         attributes.setdefault("show_default", bool(attributes.get("default")))
         if isinstance(attributes.get("type"), click.IntRange | click.FloatRange):
             attributes.setdefault("metavar", "N")
@@ -42,6 +43,7 @@ class AdminOption(click.Option):
             attributes["envvar"] = f"GNSQADMIN_{names[0].removeprefix('--').replace('-', '_').upper()}"
         super().__init__(names, **attributes)
         self.section = section
+        self.on_page = on_page
 
 
 def option(help: str, type: click.ParamType[Any] | None = None, *names: str, **more: Any) -> Any:

@@ -319,7 +319,11 @@ class Source:
 
 count_option = option("Stop after N messages.", click.IntRange(1), "-n", "--count")
 auth_option = option(
-    "Secret for AUTH, if nodes require it of consumers.", envvar="GNSQADMIN_AUTH_SECRET", default="", metavar="TEXT"
+    "Secret for AUTH, if nodes require it of consumers.",
+    envvar="GNSQADMIN_AUTH_SECRET",
+    default="",
+    metavar="TEXT",
+    on_page=False,
 )
 
 

@@ -417,7 +417,7 @@ def _operate_on_matches(cluster: Cluster, operation: Operation) -> Change:
         for work in works:
             work.do(cluster)
 
-    return Change(show, do, f"{doing}{losing}.")
+    return Change(show, do, f"{doing}{losing}.", matches=matches)
 
 
 def _match_table(works: Sequence[Work]) -> Table:

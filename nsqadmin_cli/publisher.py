@@ -154,6 +154,7 @@ rate_option = option(
     "Publish at most N messages per second.",
     click.FloatRange(0, min_open=True),
     callback=lambda ctx, param, value: value or 0.0,
+    on_page=False,
 )
 
 

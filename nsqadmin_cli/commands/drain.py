@@ -87,7 +87,7 @@ _SHOWN = 3  # queues in a row
 )
 def start(
     cluster: Cluster,
-    is_watched: bool = flag("Wait until the nodes have exited, like gnsqadmin drain watch.", "--watch"),
+    is_watched: bool = flag("Wait until the nodes have exited, like gnsqadmin drain watch.", "--watch", on_page=False),
 ) -> Change:
     """They also exit after their --drain-timeout; remaining messages are kept on disk, except for ephemeral topics and
     channels. Some messages cannot be consumed: in topics without channels, in paused topics and channels, and in

@@ -253,7 +253,7 @@ def _audited(request: Request) -> str:
     words = [request.method, request.path]
     if request.segments[:1] != ("login",) and not request.is_api:
         try:
-            words += [text for name, text in request.form.items() if text and name not in ("body", "confirmed")]
+            words += [text for name, text in request.form.items() if text and name not in ("body", "confirmed", "seen")]
         except HTTPError:
             pass
     return " ".join(printable(word, 100) for word in words)

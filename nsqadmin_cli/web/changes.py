@@ -6,6 +6,7 @@ and the command makes the same Change of them. Called in threads.
 
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import click
@@ -80,6 +81,10 @@ class Field(NamedTuple):
         return [f"--{self.name}" if is_flag else f"--{self.name}={self.value}"]
 
 
+def _fields(command: ChangeCommand) -> list[Field]:
+    return [Field(param, "") for param in command.own if getattr(param, "on_page", True)]
+
+
 def _command_of(request: Request) -> ChangeCommand:
     """Returns the command whose words follow in the path; HTTPError."""
     found: click.Command | None = cli
@@ -109,6 +114,12 @@ def _plan(site: Site, command: ChangeCommand, fields: list[Field], node: str) ->
     return command.plan(cluster=_cluster(site, node), **values)
 
 
+def _digest(change: Change | Shown) -> str:
+    """Returns what stands for the matches of a pattern in a form; "" without any."""
+    matches = "\n".join(map(str, change.matches)) if isinstance(change, Change) else ""
+    return sha256(matches.encode()).hexdigest()[:32] if matches else ""
+
+
 def show(site: Site, request: Request) -> Page:
     """The form and, as soon as all that the command requires is given, the plan."""
     return _page(site, request, request.query, is_confirmed=False)
@@ -130,16 +141,20 @@ def act(site: Site, request: Request) -> Page | Response:
 def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: bool) -> Page:
     command = _command_of(request)
     given = {name: Lines(text.strip().replace("\r\n", "\n")) for name, text in form.items()}
-    fields = [field._replace(value=given.get(field.name, "")) for field in (Field(param, "") for param in command.own)]
+    fields = [field._replace(value=given.get(field.name, "")) for field in _fields(command)]
     names = {field.name for field in fields}
     node = "" if "node" in names else given.get("node", "")
     change: Change | Shown | None = None
-    shown, errors, status = Shown({}, []), list[str](), 200
+    shown, errors, status, seen = Shown({}, []), list[str](), 200, ""
     with collected(errors):
         try:
-            if all(field.value for field in fields if field.param.required):
+            # Nothing can be done, or said to be done, without a plan: then the parser says what is missing.
+            if is_confirmed or all(field.value for field in fields if field.param.required):
                 change = _plan(site, command, fields, node)
-                if is_confirmed and isinstance(change, Change) and change.do is not None:
+                seen = _digest(change)
+                if is_confirmed and seen != given.get("seen", ""):
+                    errors, status = ["Others match than were shown: nothing was done. Look at the plan again."], 409
+                elif is_confirmed and isinstance(change, Change) and change.do is not None:
                     change.do()
                 shown = change if isinstance(change, Shown) else change.show(False)
         except click.UsageError as error:
@@ -167,6 +182,7 @@ def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: b
         "action": request.path,
         "fields": fields,
         "kept": kept,
+        "seen": seen,
         "blocks": [_shown(block, link) for block in shown.blocks],
         "errors": [printable(text, 2000) for text in (*errors, *map(str, shown.errors))],
         "warning": change.warning if isinstance(change, Change) and change.do is not None else "",

@@ -127,6 +127,36 @@ def test_invalid_names_are_refused(name: str) -> None:
     assert "is not a valid topic name" in plan(App([DOWN]), "topic create", 400, topic=name)
 
 
+def test_only_the_matches_that_were_shown_are_changed(nsqd: Daemon) -> None:
+    create(nsqd, "t1")
+    app = App([address(nsqd)])
+    form = app.get("/change/topic/delete?topic=t*").text
+    (seen,) = re.findall(r'name="seen" value="(\w+)"', form)
+    create(nsqd, "t2")
+    for sent in ({}, {"seen": seen}):
+        answer = app.post("/change/topic/delete", topic="t*", confirmed="yes", **sent)
+        assert (answer.status, "Others match than were shown" in answer.shown) == (409, True)
+    assert len(nsqd.stats()["topics"]) == 2
+    assert "deleted" in confirm(app, "topic delete", topic="t*").shown
+    assert nsqd.stats()["topics"] == []
+
+
+def test_nothing_is_said_to_be_done_without_what_the_command_requires() -> None:
+    app = App([DOWN])
+    answer = app.post("/change/topic/delete", confirmed="yes")
+    assert (answer.status, "Missing argument" in answer.shown, "Done:" in answer.shown) == (400, True, False)
+    assert app.get("/change/topic/delete?confirmed=yes").status == 200
+
+
+def test_the_page_neither_waits_for_a_drain_nor_takes_secrets(gnsqd: Daemon) -> None:
+    fill(gnsqd, "t", "c", count=1)
+    app, where = App([address(gnsqd)]), {"node": address(gnsqd)}
+    assert "Wait until" not in plan(app, "drain start", **where)
+    assert "draining" in act(app, "drain start", **where, watch="yes")
+    form = app.get("/change/replay-dead?topic=t").text
+    assert ('name="limit"' in form, "secret" in form, 'name="rate"' in form) == (True, False, False)
+
+
 def test_only_commands_that_change_the_cluster_have_a_page() -> None:
     for path in ("bench", "data/repair", "topic/show", "topic", "topic/create/t", "nothing"):
         assert App([DOWN]).get(f"/change/{path}").status == 404, path
