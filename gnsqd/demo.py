@@ -76,7 +76,7 @@ class Demo:
                 with closing(_Client(self._address, name)) as client:
                     work(client)
             except (OSError, NSQError) as error:
-                if last != (last := reason(error)):
+                if last != (last := str(error) if isinstance(error, NSQError) else reason(error)):
                     self._log.warn("DEMO(%s): %s; it connects every %d s", name, last, _SECONDS)
             sleep(_SECONDS)
 
