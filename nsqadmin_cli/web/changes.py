@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from gnsqd.shared.names import is_valid_name
 from nsqadmin_cli.change import Change, Shown
 from nsqadmin_cli.cli import cli
 from nsqadmin_cli.cluster import Cluster
@@ -165,7 +166,8 @@ def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: b
             errors = [*map(str, (error, *error.causes))]
     words = " ".join(request.segments[1:])
     kept = {field.name: field.value for field in fields if field.value} | ({"node": node} if node else {})
-    topic, channel = given.get("topic", ""), given.get("channel", "")
+    # No page has the address of a pattern, or of TOPIC/CHANNEL as one text.
+    place = topic, channel = [name if is_valid_name(name := given.get(key, "")) else "" for key in ("topic", "channel")]
     if is_confirmed and words.endswith(" delete"):
         topic, channel = (topic if channel else ""), ""
     back = address_of(*filter(None, (topic, channel))) if topic else node_address(node) if node else "/"
@@ -182,6 +184,7 @@ def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: b
         "action": request.path,
         "fields": fields,
         "kept": kept,
+        "place": place,
         "seen": seen,
         "blocks": [_shown(block, link) for block in shown.blocks],
         "errors": [printable(text, 2000) for text in (*errors, *map(str, shown.errors))],
