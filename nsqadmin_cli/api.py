@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from functools import cache, partial
 from math import inf
@@ -27,7 +27,6 @@ from msgspec.structs import force_setattr, replace
 from gnsqd.shared.errors import reason_of
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.shared.statistics import ChannelFigures, TopicFigures
-from nsqadmin_cli.budget import TooLarge
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, NodeLacks, NodeRefused, timed_out
 
 T = TypeVar("T")
@@ -40,19 +39,6 @@ if TYPE_CHECKING:
     Rows = tuple[T, ...]
 else:
     Rows = tuple[T, ...] | None  # Go encodes a nil list as null; see _Lists
-
-
-class ModelError(ValueError):
-    """A JSON document is not one of this daemon; the text is the reason."""
-
-
-@contextmanager
-def expecting(what: str) -> Iterator[None]:
-    """Raises a ModelError if `with`, or a decorated function, reads JSON of another form."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
-        raise ModelError(f"it is not {what}") from None
 
 
 class _Lists(Struct, frozen=True, gc=False):
@@ -296,37 +282,21 @@ def located(producers: Iterable[Producer]) -> Iterator[tuple[Address, Producer]]
             yield producer.http_address, producer
 
 
-class _Text(bytearray):
-    """The text of an answer; `arrived` is when its beginning did, by time.monotonic()."""
-
-    def __init__(self, parts: Iterator[bytes]) -> None:
-        super().__init__(next(parts, b""))
-        self.arrived = time.monotonic()
-        for part in parts:
-            self += part
-
-
-_LARGEST_DOCUMENT = 8 << 20  # bytes of JSON of any form: three of them can be an object of a hundred
-_decoders = cache(Decoder)
+_decoders: Callable[[Any], Decoder[Any]] = cache(Decoder)
 _one_at_a_time = threading.Lock()
 
 
-def _decoder(kind: Any) -> Decoder[Any]:
+def _decoded(kind: type[T], parts: Iterator[bytes]) -> T:
+    """Returns the struct of this type that is in the parts of an answer. The moment of statistics is when their
+    beginning came."""
+    text = bytearray(next(parts, b""))
+    arrived = time.monotonic()
+    for part in parts:
+        text += part
     with _one_at_a_time:  # two threads that make msgspec look at the same struct for the first time crash it
-        return _decoders(kind)
-
-
-def _document(read: Callable[[Any], T], text: _Text) -> T:
-    if len(text) > _LARGEST_DOCUMENT:
-        raise TooLarge(f"answered more than {_LARGEST_DOCUMENT >> 20} MiB")
-    decoder = _decoder(Any)
-    with _one_at_a_time:  # so that the threads do not have such a document each
-        return read(decoder.decode(text))
-
-
-def _struct(kind: Any, text: _Text) -> Any:
-    answer = _decoder(kind).decode(text)
-    return replace(answer, moment=text.arrived) if kind is NodeStats else answer
+        decoder: Decoder[T] = _decoders(kind)
+    answer = decoder.decode(text)
+    return replace(answer, moment=arrived) if isinstance(answer, NodeStats) else answer
 
 
 Action = Literal["create", "delete", "empty", "pause", "unpause"]
@@ -389,14 +359,11 @@ class Peer:
                 failure = kind(self.program, self.address, known) if isinstance(known, str) else known
             raise failure from None
 
-    def ask(
-        self, path: str, read: Callable[..., T], query: Query = None, method: str = "GET", reasons: Reasons = None
-    ) -> T:
-        """Returns the JSON at `path` as a struct of the type `read`, or what the function `read` makes of it."""
-        make: Callable[[_Text], T] = partial(_struct if isinstance(read, type) else _document, read)
+    def ask(self, path: str, kind: type[T], query: Query = None, method: str = "GET", reasons: Reasons = None) -> T:
+        """Returns the JSON at `path` as a struct of this type."""
         try:
-            return self.read(method, path, None, query, reasons, lambda parts: make(_Text(parts)))
-        except (ValidationError, ModelError, OverflowError) as error:  # a number that is too large for its unit
+            return self.read(method, path, None, query, reasons, partial(_decoded, kind))
+        except ValidationError as error:
             reason = f"answered JSON that is not an {self.program}'s: {error}"
         except (ValueError, RecursionError):
             reason = f"answered something that is not JSON; is this the HTTP address of an {self.program}?"

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from nsqadmin_cli import units
-from nsqadmin_cli.api import Nsqd, expecting
+from nsqadmin_cli.api import Count, Nsqd
 from nsqadmin_cli.http_client import NodeLacks, NodeRefused
 from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone
 
@@ -144,6 +146,32 @@ def message_table(messages: Sequence[MessageRow]) -> Table:
 MOST = 1000  # messages that a node shows at once
 
 
+class QueuedMessage(Struct, frozen=True, gc=False):
+    """A message as a node shows it. `size` is that of its body, which the node may truncate."""
+
+    id: str
+    timestamp: Count
+    attempts: Count
+    size: Count
+    body: str | None = None
+    body_base64: bytes | None = None  # if it is not UTF-8
+
+    def row(self, topic: str, node: object) -> MessageRow:
+        """Returns it as a message of this topic at this node, with what the node showed of its body."""
+        body = (self.body_base64 or b"") if self.body is None else self.body.encode()
+        return MessageRow(topic, self.timestamp, self.attempts, self.id.encode(), body, str(node))
+
+
+class _PeekedMessage(QueuedMessage, frozen=True, gc=False):
+    on_disk: bool = False
+
+
+class _PeekedMessages(Struct, frozen=True, gc=False):
+    depth: Count
+    backend_depth: Count
+    messages: tuple[_PeekedMessage, ...]
+
+
 class Peeked(NamedTuple):
     """A message in its queue. `size` is that of its body, which the node may truncate."""
 
@@ -162,19 +190,9 @@ class PeekedQueue(NamedTuple):
 
 def peek_at(node: Nsqd, topic: str, channel: str, count: int) -> PeekedQueue | None:
     """The queued messages of a channel, or, if that is "", of the topic. None if it does not exist; NodeError."""
-
-    @expecting("a list of messages")
-    def read(data: Any) -> PeekedQueue:
-        queue = PeekedQueue(int(data["depth"]), int(data["backend_depth"]), [])
-        for row in data["messages"]:
-            id = str(row["id"]).encode("utf-8", "surrogatepass")
-            about = topic, int(row["timestamp"]), int(row["attempts"]), id, body_of(row), str(node.address)
-            queue.messages.append(Peeked(MessageRow(*about), bool(row["on_disk"]), int(row["size"])))
-        return queue
-
     query = {"topic": topic, "limit": str(count)} | ({"channel": channel} if channel else {})
     try:
-        return node.ask("/channel/peek" if channel else "/topic/peek", read, query)
+        queue = node.ask("/channel/peek" if channel else "/topic/peek", _PeekedMessages, query)
     except NodeRefused as error:
         if error.code in ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"):
             return None
@@ -182,3 +200,5 @@ def peek_at(node: Nsqd, topic: str, channel: str, count: int) -> PeekedQueue | N
             raise
         reason = "only gnsqd supports peek; for messages that nsqd has on disk, use gnsqadmin peek --data-path"
         raise NodeLacks(node.program, node.address, reason) from None
+    messages = [Peeked(message.row(topic, node), message.on_disk, message.size) for message in queue.messages]
+    return PeekedQueue(queue.depth, queue.backend_depth, messages)

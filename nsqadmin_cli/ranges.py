@@ -16,11 +16,12 @@ from threading import Thread
 from typing import Any
 
 import click
+from msgspec import Struct
 
 from gnsqd.shared.disk_format import decode_record
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal.records import decode_range
-from nsqadmin_cli.api import Nsqd, expecting
+from nsqadmin_cli.api import Count, Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.command_base import option
 from nsqadmin_cli.errors import AdminError
@@ -30,7 +31,7 @@ from nsqadmin_cli.output import note
 from nsqadmin_cli.publisher import PATIENCE
 from nsqadmin_cli.snapshot import ask_holders
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, json_only
-from nsqadmin_cli.units import printable
+from nsqadmin_cli.units import printable, seconds_of
 
 _POINT = (
     'a number, a time ago (-15m), a time with its zone (2026-11-23T14:00:00Z), the id of a message, "first" or "next"'
@@ -51,6 +52,17 @@ _RETRY = 0.5  # seconds
 _FRAME_HEAD = 8  # bytes of size and type
 
 begin_option = option("Read logs from this POINT on, without consuming.", None, "--from", metavar="POINT")
+
+
+class _Range(Struct, frozen=True, gc=False):
+    epoch: str
+    first: Count
+    next: Count
+    first_published: Count | None  # ns
+    last_published: Count | None
+    bytes: Count
+    at: Count = 0  # if it was asked for, as is the next one
+    position: Count = 0
 
 
 @dataclass(slots=True)
@@ -77,21 +89,14 @@ def get_range(
     node: Nsqd, topic: str, *, at: str | None = None, channel: str | None = None, name: str = "--at"
 ) -> RangeRow:
     """Returns what the node has. NodeError; UsageError if `at`, the value of the option `name`, is not a POINT."""
-
-    @expecting("a range")
-    def read(data: Any) -> RangeRow:
-        epoch = bytes.fromhex(data["epoch"]).hex()
-        row = RangeRow(str(node), epoch, int(data["first"]), int(data["next"]), bytes=int(data["bytes"]))
-        times = (data["first_published"], data["last_published"])
-        row.first_published, row.last_published = (None if ns is None else int(ns) / 1e9 for ns in times)
-        points = (("at", at), ("position", channel))
-        row.at, row.position = (None if value is None else int(data[key]) for key, value in points)
-        row.lag = int(data["next"]) - int(data["position"]) if channel else None
-        return row
-
     query = {key: value for key, value in (("topic", topic), ("at", at), ("channel", channel)) if value is not None}
     invalid = click.UsageError(f"{name}: {printable(repr(at), 100)} is not {_POINT}.")
-    return node.ask("/topic/range", read, query, reasons=_REASONS | {"INVALID_ARG_AT": invalid})
+    log = node.ask("/topic/range", _Range, query, reasons=_REASONS | {"INVALID_ARG_AT": invalid})
+    row = RangeRow(str(node), log.epoch, log.first, log.next, bytes=log.bytes, at=None if at is None else log.at)
+    row.first_published, row.last_published = seconds_of(log.first_published), seconds_of(log.last_published)
+    if channel is not None:
+        row.position, row.lag = log.position, log.next - log.position
+    return row
 
 
 class RangeReader:

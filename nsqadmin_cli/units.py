@@ -99,6 +99,10 @@ def iso_time(nanoseconds: int) -> str:
     return f"{day}.{rest:09}Z" if rest % 1_000_000 else f"{day}.{rest // 1_000_000:03}Z"
 
 
+def seconds_of(nanoseconds: int | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / 1e9
+
+
 def parse_duration(text: str) -> float:
     """Returns the seconds of a text (`durations.parse_duration`); ValueError with a readable text that quotes it."""
     try:

@@ -5,23 +5,39 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from operator import itemgetter
 
 import click
+from msgspec import Struct
 
-from nsqadmin_cli.api import Nsqd, expecting
+from nsqadmin_cli.api import Count, Nsqd
 from nsqadmin_cli.change import Change, Shown, ending
 from nsqadmin_cli.cluster import Cluster, errors_of, failures_of, rows_of, values_of
 from nsqadmin_cli.command_base import change_command, option
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeRefused
-from nsqadmin_cli.message import MOST, body_of
+from nsqadmin_cli.message import MOST, QueuedMessage
 from nsqadmin_cli.output import not_found
 from nsqadmin_cli.snapshot import ask_holders
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Table, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import LONGEST, iso_time, parse_duration, printable
 
 _WITHIN = (60, 3600, 86400, 604800)  # seconds
+
+
+class _Due(Struct, frozen=True, gc=False):
+    within: Count  # ns
+    messages: Count
+
+
+class _Message(QueuedMessage, frozen=True, gc=False):
+    due: Count = 0  # ns since 1970
+
+
+class _Deferred(Struct, frozen=True, gc=False):
+    deferred: Count
+    due: tuple[_Due, ...]
+    messages: tuple[_Message, ...]
 
 
 @dataclass(slots=True)
@@ -134,23 +150,9 @@ def _moment(text: str) -> str:
 
 def _look(query: Mapping[str, str], node: Nsqd) -> DeferredNode:
     """UsageError for an invalid time."""
-
-    @expecting("a list of deferred messages")
-    def read(data: Any) -> DeferredNode:
-        within = {count["within"]: int(count["messages"]) for count in data["due"]}
-        answer = DeferredNode(str(node), deferred=int(data["deferred"]))
-        answer.minute, answer.hour, answer.day, answer.week = (within[seconds * 10**9] for seconds in _WITHIN)
-        for message in data["messages"]:
-            row = DeferredRow(answer.address, int(message["due"]) / 1e9, str(message["id"]))
-            row.attempts, row.size = int(message["attempts"]), int(message["size"])
-            row.text = body_of(message).decode("utf-8", "backslashreplace")
-            row.body, row.body_base64 = message["body"], message["body_base64"]
-            answer.first.append(row)
-        return answer
-
     reasons = {"NOT_FOUND": "cannot list deferred messages: it is not gnsqd, or an older one"}
     try:
-        return node.ask("/channel/deferred", read, query, reasons=reasons)
+        answer = node.ask("/channel/deferred", _Deferred, query, reasons=reasons)
     except NodeRefused as error:
         if error.code == "MESSAGE_NOT_FOUND":
             return DeferredNode(str(node))
@@ -158,3 +160,12 @@ def _look(query: Mapping[str, str], node: Nsqd) -> DeferredNode:
             expected = "a time with its zone (2026-12-01T00:00:00Z) or a time from now (1h, 7d)"
             raise click.UsageError(f"--from: {printable(repr(query['from']), 100)} is not {expected}.") from None
         raise
+    within = {count.within: count.messages for count in answer.due}
+    row = DeferredNode(str(node), deferred=answer.deferred)
+    row.minute, row.hour, row.day, row.week = (within.get(seconds * 10**9) for seconds in _WITHIN)
+    for listed in answer.messages:
+        message = listed.row(query["topic"], node)
+        about = listed.due / 1e9, listed.id, listed.attempts, listed.size, message.body_text
+        body, body_base64 = itemgetter("body", "body_base64")(message.document())
+        row.first.append(DeferredRow(str(node), *about, body, body_base64))
+    return row

@@ -6,14 +6,15 @@ from functools import partial
 from typing import Literal
 
 import click
+from msgspec import Struct
 
-from nsqadmin_cli.api import ModelError, Nsqd
+from nsqadmin_cli.api import Count, Nsqd
 from nsqadmin_cli.change import Change, Shown
 from nsqadmin_cli.cluster import Cluster, values_of
 from nsqadmin_cli.command_base import change_command, option
 from nsqadmin_cli.snapshot import ask_holders, shown_rows
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only
-from nsqadmin_cli.units import plural, printable
+from nsqadmin_cli.units import plural, printable, seconds_of
 
 _REASONS = {
     "NOT_FOUND": "cannot rewind channels: it is not gnsqd, or an older one",
@@ -21,6 +22,17 @@ _REASONS = {
     "NO_RETENTION": "keeps no finished messages: that needs --retention-bytes",
     "CHANNEL_EPHEMERAL": "cannot rewind an ephemeral channel",
 }
+
+
+class _Rewind(Struct, frozen=True, gc=False):
+    """A plan, or what was done, which has only the number of messages; times in ns."""
+
+    messages: Count
+    in_flight: Count | None = None
+    depth: Count | None = None
+    deferred: Count | None = None
+    first: Count | None = None
+    last: Count | None = None
 
 
 @dataclass(slots=True)
@@ -86,17 +98,7 @@ def rewind(
 
 
 def _rewind(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd) -> RewindRow:
-    """The plan, or what was done, which has only the number of messages. UsageError for a point that is none."""
-
-    def read(data: object) -> RewindRow:
-        counts = {name: value for name, value in data.items() if type(value) is int} if isinstance(data, dict) else {}
-        if "messages" not in counts:
-            raise ModelError("it is not a rewind")
-        row = RewindRow(str(node.address), counts["messages"])
-        row.in_flight, row.depth, row.deferred = map(counts.get, ("in_flight", "depth", "deferred"))
-        row.first, row.last = (counts[name] / 1e9 if name in counts else None for name in ("first", "last"))
-        return row
-
+    """The plan, or what was done. UsageError for a point that is none."""
     to, until = query["to"], query.get("until", "")
     expected = 'a time ago (-15m), a time with its zone (2026-11-23T14:00:00Z), the id of a message, or "first"'
     reasons: dict[str, str | Exception] = {
@@ -105,4 +107,7 @@ def _rewind(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd
         "INVALID_ARG_UNTIL": click.UsageError(f"--until: {printable(repr(until), 100)} is not {expected}."),
         "UNTIL_BEFORE_TO": click.UsageError(f"--until: {printable(until, 100)} is before --to."),
     }
-    return node.ask("/channel/rewind", read, query, method, reasons)
+    answer = node.ask("/channel/rewind", _Rewind, query, method, reasons)
+    row = RewindRow(str(node), answer.messages, seconds_of(answer.first), seconds_of(answer.last))
+    row.in_flight, row.depth, row.deferred = answer.in_flight, answer.depth, answer.deferred
+    return row

@@ -6,14 +6,24 @@ from functools import partial
 from typing import Literal
 
 import click
+from msgspec import Struct
 
-from gnsqd.options import IDLE_POLICIES, SECOND
-from nsqadmin_cli.api import ModelError, Nsqd
+from gnsqd.options import IDLE_POLICIES
+from nsqadmin_cli.api import Count, Nsqd
 from nsqadmin_cli.change import Change, Shown
 from nsqadmin_cli.cluster import Cluster, values_of
 from nsqadmin_cli.command_base import change_command, option
 from nsqadmin_cli.snapshot import ask_holders, shown_rows
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only
+from nsqadmin_cli.units import seconds_of
+
+
+class _Rules(Struct, frozen=True, gc=False):
+    rate: Count | float
+    burst: Count
+    ordered: bool
+    idle_timeout: Count | None = None  # ns
+    idle_policy: str | None = None
 
 
 @dataclass(slots=True)
@@ -74,20 +84,12 @@ def rules(
 
 def _ask(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd) -> RulesRow:
     """UsageError for a rule that the node does not accept."""
-
-    def read(data: object) -> RulesRow:
-        match data:
-            case {"rate": int() | float() as rate, "burst": int(burst), "ordered": bool(ordered), **more}:
-                changed = Cell("changed", Tone.GOOD) if method == "POST" else None
-                timeout, policy = more.get("idle_timeout"), more.get("idle_policy")
-                if isinstance(timeout, int | None) and isinstance(policy, str | None):
-                    seconds = None if timeout is None else timeout / SECOND
-                    return RulesRow(str(node.address), rate, burst, ordered, seconds, policy, changed)
-        raise ModelError("these are not rules")
-
     reasons: dict[str, str | Exception] = {"NOT_FOUND": "has no delivery rules: it is not gnsqd, or older"}
     reasons["MISSING_ARG_RATE"] = "has no rules about idleness: it is an older gnsqd"
     for name, value in query.items():
         invalid = click.UsageError(f"--{name.replace('_', '-')}: {value} is not valid; see contrib/docs/rules.md.")
         reasons[f"INVALID_ARG_{name.upper()}"] = invalid
-    return node.ask("/channel/rules", read, query, method, reasons)
+    rules = node.ask("/channel/rules", _Rules, query, method, reasons)
+    row = RulesRow(str(node), rules.rate, rules.burst, rules.ordered, seconds_of(rules.idle_timeout), rules.idle_policy)
+    row.result = Cell("changed", Tone.GOOD) if method == "POST" else None
+    return row

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import click
+from msgspec import Struct
 
 from nsqadmin_cli import change, operations, stat_tables
-from nsqadmin_cli.api import Nsqd, expecting, located
+from nsqadmin_cli.api import Count, Nsqd, located
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.command_base import Name, argument, change_command, command, flag, option
 from nsqadmin_cli.http_client import NodeError, NodeRefused
@@ -15,7 +15,15 @@ from nsqadmin_cli.output import Output, not_found, report
 from nsqadmin_cli.ranges import RangeRow, get_range
 from nsqadmin_cli.snapshot import ask_holders, no_such, shown_rows, take_snapshot
 from nsqadmin_cli.table import Block, Cell, Form, Grid, Line, Tone, as_json, column, described, table_of
-from nsqadmin_cli.units import plural
+from nsqadmin_cli.units import plural, seconds_of
+
+
+class _Retention(Struct, frozen=True, gc=False):
+    bytes: Count
+    time: Count  # ns, 0 without a limit
+    messages: Count
+    since: Count | None  # ns
+    used: Count | None = None  # an older gnsqd has no such key
 
 
 @dataclass(slots=True)
@@ -79,17 +87,14 @@ def show(cluster: Cluster, output: Output, topic: str) -> int:
 
 def _retention(cluster: Cluster, topic: str, nodes: list[Nsqd]) -> tuple[list[RetentionRow], list[NodeError]]:
     """What these nodes keep, without nodes that keep nothing or cannot; and errors of nodes that did not answer."""
-
-    @expecting("a retention")
-    def read(node: Nsqd, data: Any) -> RetentionRow:
-        limits = int(data["bytes"]), int(data["time"]) / 1e9 or None
-        since = None if data["since"] is None else int(data["since"]) / 1e9
-        used = None if data.get("used") is None else int(data["used"])  # an older gnsqd has no such key
-        return RetentionRow(str(node), *limits, int(data["messages"]), used, since)
-
-    asked = cluster.ask(lambda node: node.ask("/topic/retention", partial(read, node), {"topic": topic}), nodes)
+    asked = cluster.ask(lambda node: node.ask("/topic/retention", _Retention, {"topic": topic}), nodes)
     errors = [error for error in errors_of(asked) if not isinstance(error, NodeRefused)]
-    return [row for row in values_of(asked).values() if row.bytes], errors
+    rows = [
+        RetentionRow(str(at), kept.bytes, kept.time / 1e9 or None, kept.messages, kept.used, seconds_of(kept.since))
+        for at, kept in values_of(asked).items()
+        if kept.bytes
+    ]
+    return rows, errors
 
 
 @command(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli import fake_nsqd as fake
-from cli.gnsqadmin import FakeNode, failure, http_answer
+from cli.gnsqadmin import FakeNode, http_answer
 from cli.nodes import at
 from cli.test_scale import measured
 from kit.daemons import DEADLINE
@@ -49,11 +49,6 @@ def test_what_is_not_known_takes_the_memory_of_its_text_only(tmp_path: Path) -> 
         code, _, megabytes, err = measured(tmp_path / "out", "stats", *at(node))
     assert (code, err) == (0, "")
     assert megabytes < 150  # objects would take 700
-
-
-def test_json_of_any_form_is_not_parsed_if_it_is_large() -> None:
-    with FakeNode(http_answer(b'{"messages":[' + b"{}," * 3_000_000)) as node:
-        assert failure("peek", "t", "c", *at(node)) == f"nsqd at {node.address}: answered more than 8 MiB"
 
 
 def test_an_error_without_end_is_read_no_further_than_its_beginning() -> None:

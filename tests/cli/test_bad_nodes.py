@@ -103,47 +103,62 @@ def test_a_bad_answer_is_one_line_of_error(answer: bytes, reason: str) -> None:
 
 DRAIN = {"draining": True, "remaining": 1, "messages": 0, "holding": []}
 HOLDER = {"topic": 1, "channel": "", "messages": 1, "remark": ""}
-BAD_DRAINS = {
-    "Object missing required field `remaining`": {"draining": True},
-    "Expected `int`, got `str` - at `$.remaining`": DRAIN | {"remaining": "1"},
-    "Expected `int` >= 0 - at `$.messages`": DRAIN | {"messages": -1},
-    "Expected `array`, got `null` - at `$.holding`": DRAIN | {"holding": None},
-    "Expected `str`, got `int` - at `$.holding[0].topic`": DRAIN | {"holding": [HOLDER]},
-}
-DEFERRED: dict[str, object] = {"deferred": 1, "due": [], "messages": []}
-PEEKED = {"depth": 1, "backend_depth": 0}
+DEFERRED: dict[str, Any] = {"deferred": 1, "due": [], "messages": []}
+PEEKED: dict[str, Any] = {"depth": 1, "backend_depth": 0, "messages": []}
+MESSAGE = {"id": "1", "timestamp": 1, "attempts": 1, "size": 1, "body": None, "body_base64": "eA=="}
+RULES = {"rate": 1.5, "burst": 1, "ordered": True}
+KEPT = {"bytes": 1, "time": 0, "messages": 1, "since": None}
+LOG = {"epoch": "0e", "first": 1, "next": 2, "first_published": None, "last_published": None, "bytes": 0}
 # What a command asks for, and answers that are something else.
-OTHER_ANSWERS: dict[str, tuple[str, list[object]]] = {
-    "channel deferred t c": (
-        "a list of deferred messages",
-        [[], DEFERRED, DEFERRED | {"due": [{"within": 1}]}, {"deferred": "x", "due": 1, "messages": None}],
-    ),
-    "peek t c": (
-        "a list of messages",
-        [
-            [],
-            {"depth": 1},
-            PEEKED | {"messages": [{"id": 1}]},
-            PEEKED | {"messages": [5]},
-            PEEKED | {"messages": [{"id": "1", "timestamp": 1, "attempts": 1, "body": 5}]},
-        ],
-    ),
+OTHER_ANSWERS: dict[tuple[str, str], dict[str, object]] = {
+    ("drain status", "/drain"): {
+        "Object missing required field `remaining`": {"draining": True},
+        "Expected `int`, got `str` - at `$.remaining`": DRAIN | {"remaining": "1"},
+        "Expected `int` >= 0 - at `$.messages`": DRAIN | {"messages": -1},
+        "Expected `array`, got `null` - at `$.holding`": DRAIN | {"holding": None},
+        "Expected `str`, got `int` - at `$.holding[0].topic`": DRAIN | {"holding": [HOLDER]},
+    },
+    ("channel deferred t c", "/channel/deferred"): {
+        "Expected `object`, got `array`": [],
+        "Object missing required field `messages` - at `$.due[0]`": DEFERRED | {"due": [{"within": 1}]},
+        "Expected `int`, got `str` - at `$.deferred`": DEFERRED | {"deferred": "x"},
+        "Expected `int`, got `null` - at `$.messages[0].due`": DEFERRED | {"messages": [MESSAGE | {"due": None}]},
+    },
+    ("peek t c", "/channel/peek"): {
+        "Object missing required field `backend_depth`": {"depth": 1},
+        "Object missing required field `timestamp` - at `$.messages[0]`": PEEKED | {"messages": [{"id": "1"}]},
+        "Expected `object`, got `int` - at `$.messages[0]`": PEEKED | {"messages": [5]},
+        "Expected `str | null`, got `int` - at `$.messages[0].body`": PEEKED | {"messages": [MESSAGE | {"body": 5}]},
+        "Invalid base64 encoded string - at `$.messages[0].body_base64`": (
+            PEEKED | {"messages": [MESSAGE | {"body_base64": "?"}]}
+        ),
+    },
+    ("channel rules t c", "/channel/rules"): {
+        "Object missing required field `rate`": {},
+        "Expected `int | float`, got `str` - at `$.rate`": RULES | {"rate": "1"},
+    },
+    ("channel rewind t c --to first --dry-run", "/channel/rewind"): {
+        "Object missing required field `messages`": {},
+        "Expected `int | null`, got `str` - at `$.first`": {"messages": 1, "first": "x"},
+    },
+    ("topic show t", "/topic/retention"): {
+        "Object missing required field `since`": without("since", KEPT),
+        "Expected `int`, got `bool` - at `$.bytes`": KEPT | {"bytes": True},
+    },
+    ("topic range t --at first", "/topic/range"): {
+        "Expected `str`, got `int` - at `$.epoch`": LOG | {"epoch": 1},
+        "Expected `int`, got `null` - at `$.at`": LOG | {"at": None},
+        "Expected `int | null`, got `array` - at `$.first_published`": LOG | {"first_published": []},
+    },
 }
 
 
-@pytest.mark.parametrize("words, what, answers", [(words, *row) for words, row in OTHER_ANSWERS.items()])
-def test_json_of_another_kind_is_an_error(words: str, what: str, answers: list[object]) -> None:
-    path = "peek" if "peek" in words else "deferred"
-    for answer in answers:
-        bad = FakeServer({"/stats": [node(topic("t", channel("c")))], f"/channel/{path}": [answer]})
+@pytest.mark.parametrize("words, path", OTHER_ANSWERS)
+def test_an_answer_of_another_form_is_an_error_with_the_path_of_the_value(words: str, path: str) -> None:
+    for reason, other in OTHER_ANSWERS[words, path].items():
+        bad = FakeServer({"/stats": [node(topic("t", channel("c")))], path: [other]})
         code, _, err = gnsqadmin(*words.split(), *at(bad.address))
-        assert (code, err) == (1, f"Error: nsqd at {bad.address}: {NOT_NSQD} it is not {what}\n"), answer
-
-
-@pytest.mark.parametrize("reason", BAD_DRAINS)
-def test_a_state_of_another_kind_is_an_error_with_its_path(reason: str) -> None:
-    with FakeNode(as_json(BAD_DRAINS[reason])) as bad:
-        assert gnsqadmin("drain", "status", *at(bad)).err == f"Error: nsqd at {bad.address}: {NOT_NSQD} {reason}\n"
+        assert (code, err) == (1, f"Error: nsqd at {bad.address}: {NOT_NSQD} {reason}\n")
 
 
 def test_a_host_without_a_name_is_one_line_of_error() -> None:
@@ -201,8 +216,9 @@ SEEING = {
 def saying(text: str, name: str = "x") -> FakeServer:
     """A node that says `text` of itself, its consumer and its message, and has a topic and a channel of this name."""
     texts: Any = dict.fromkeys(("hostname", "remote_address", "version", "user_agent"), text)
-    message = {"timestamp": 10**30, "attempts": 10**30, "on_disk": True, "size": 10**30, "id": text}
-    peeked = {"depth": 10**30, "backend_depth": 0, "messages": [message | {"body": text, "body_base64": None}]}
+    huge = 2**63 - 1
+    message = {"timestamp": huge, "attempts": huge, "on_disk": True, "size": huge, "id": text}
+    peeked = {"depth": huge, "backend_depth": 0, "messages": [message | {"body": text, "body_base64": None}]}
     topics = (
         topic("t", channel("c", client(text, **texts), depth=3)),
         topic(name, channel(f"-{name}", depth=3)),

@@ -31,7 +31,7 @@ DRAIN = {"draining": True, "remaining": 10**10, "messages": 0, "holding": []}
 DEFERRED = {
     "deferred": 1,
     "due": [{"within": seconds * 10**9, "messages": 1} for seconds in (60, 3600, 86400, 604800)],
-    "messages": [{"id": ID, "due": 10**18, "attempts": 1, "size": 1, "body": "x", "body_base64": None}],
+    "messages": [{"id": ID, "timestamp": 1, "due": 10**18, "attempts": 1, "size": 1, "body": "x", "body_base64": None}],
 }
 ANSWERS = {
     "/stats": fake.node(fake.topic("t", fake.channel("c", depth=1))),
