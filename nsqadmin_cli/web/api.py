@@ -8,7 +8,7 @@ documents have Go's null where nothing was added to a list.
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -63,10 +63,6 @@ def _entry(producer: Producer) -> JSONObject:
 # Nodes
 
 
-def _upstream(kind: str, errors: Sequence[NodeError]) -> HTTPError:
-    return HTTPError(502, f"UPSTREAM_ERROR: failed to query any {kind}: {_joined(errors)}")
-
-
 def _joined(errors: Iterable[NodeError]) -> str:
     return "\n".join(map(str, errors))
 
@@ -79,17 +75,21 @@ def _answers(answers: Answers[Any], kind: str) -> list[NodeError]:
     """The errors among them; HTTPError if there is nothing else."""
     errors = errors_of(answers)
     if len(errors) == len(answers):
-        raise _upstream(kind, errors)
+        raise HTTPError(502, f"UPSTREAM_ERROR: failed to query any {kind}: {_joined(errors)}")
     return errors
 
 
-def _nsqd_at(site: Site, producer: Producer) -> Nsqd | NodeError:
-    try:
-        return Nsqd(producer.http_address, site.cluster.http)
-    except ValueError as error:
-        return NodeError(
-            "nsqlookupd", Address(producer.broadcast_address, producer.http_port), f"lists a node at {error}"
-        )
+def _listed_nodes(
+    site: Site, answers: Answers[tuple[Producer, ...]], errors: list[NodeError]
+) -> Iterator[tuple[Address, Producer, Node]]:
+    """The nodes in these answers of nsqlookupds. Adds to `errors` those that have no valid address."""
+    for lookupd, producers in values_of(answers).items():
+        for producer in producers:
+            try:
+                yield lookupd, producer, Node(_entry(producer), Nsqd(producer.http_address, site.cluster.http))
+            except ValueError as error:
+                address = Address(producer.broadcast_address, producer.http_port)
+                errors.append(NodeError("nsqlookupd", address, f"lists a node at {error}"))
 
 
 def _all_nodes(site: Site) -> tuple[list[Node], list[NodeError]]:
@@ -99,19 +99,12 @@ def _all_nodes(site: Site) -> tuple[list[Node], list[NodeError]]:
     answers = site.cluster.ask_lookupds(Lookupd.nodes)
     errors = _answers(answers, "nsqlookupd")
     nodes: dict[tuple[str, int], Node] = {}
-    for lookupd, producers in values_of(answers).items():
-        for producer in producers:
-            key = producer.broadcast_address, producer.tcp_port
-            if key not in nodes:
-                nsqd = _nsqd_at(site, producer)
-                if isinstance(nsqd, NodeError):
-                    errors.append(nsqd)
-                    continue
-                nodes[key] = Node(_entry(producer), nsqd)
-                nodes[key].entry["remote_addresses"] = []
-                if topics := nodes[key].entry["topics"]:
-                    topics.sort(key=lambda topic: topic["topic"])
-            nodes[key].entry["remote_addresses"].append(f"{lookupd}/{producer.remote_address or 'N/A'}")
+    for lookupd, producer, listed in _listed_nodes(site, answers, errors):
+        entry = nodes.setdefault((producer.broadcast_address, producer.tcp_port), listed).entry
+        address = f"{lookupd}/{producer.remote_address or 'N/A'}"
+        entry["remote_addresses"] = [*(entry["remote_addresses"] or ()), address]
+        if entry["topics"]:
+            entry["topics"].sort(key=lambda topic: topic["topic"])
     latest = max([_version(node.entry["version"]) for node in nodes.values()], default=())
     for node in nodes.values():
         node.entry["out_of_date"] = _version(node.entry["version"]) < latest
@@ -149,14 +142,17 @@ def _nodes_of(site: Site, topic: str) -> tuple[list[Node], list[NodeError]]:
     answers = site.cluster.ask_lookupds(lambda lookupd: lookupd.lookup(topic))
     errors = _answers(answers, "nsqlookupd")
     nodes: dict[str, Node] = {}
-    for producers in values_of(answers).values():
-        for producer in producers:
-            nsqd = _nsqd_at(site, producer)
-            if isinstance(nsqd, NodeError):
-                errors.append(nsqd)
-            else:
-                nodes.setdefault(producer.name, Node(_entry(producer), nsqd))
+    for _, _, node in _listed_nodes(site, answers, errors):
+        nodes.setdefault(node.name, node)
     return list(nodes.values()), errors
+
+
+def _named_node(site: Site, name: str) -> tuple[Node, list[NodeError]]:
+    nodes, errors = _all_nodes(site)
+    for node in nodes:
+        if node.name == name:
+            return node, errors
+    raise HTTPError(404, "NODE_NOT_FOUND")
 
 
 # Statistics
@@ -182,35 +178,30 @@ def _stats_of(
             topics.append(made)
             for inner in made["channels"]:
                 name = inner["channel_name"] if topic else f"{made['topic_name']}:{inner['channel_name']}"
-                if name not in channels:
-                    channels[name] = _no_channel(made["topic_name"], inner["channel_name"])
-                _add_channel(channels[name], inner)
+                _add(channels.setdefault(name, _zeros(made["topic_name"], inner["channel_name"])), inner)
     topics.sort(key=lambda stats: str(stats["hostname"]))
     return topics, channels, errors
 
 
-def _no_topic(name: str) -> JSONObject:
-    """The sums of a topic over no node."""
-    zeros: JSONObject = {"node": "", "hostname": "", "topic_name": name} | dict.fromkeys(_SUMS_OF_TOPICS, 0)
-    return zeros | {"nodes": None, "channels": None, "paused": False, "e2e_processing_latency": None}
-
-
-def _no_channel(topic: str, name: str) -> JSONObject:
-    zeros: JSONObject = {"node": "", "hostname": "", "topic_name": topic, "channel_name": name}
-    zeros |= dict.fromkeys(_SUMS_OF_CHANNELS, 0)
-    return zeros | {"nodes": None, "clients": None, "paused": False, "e2e_processing_latency": None}
+def _zeros(topic: str, channel: str | None = None) -> JSONObject:
+    """The sums of a topic, or of a channel, over no node."""
+    made: JSONObject = {"node": "", "hostname": "", "topic_name": topic}
+    made |= {} if channel is None else {"channel_name": channel}
+    made |= dict.fromkeys(_SUMS_OF_TOPICS if channel is None else _SUMS_OF_CHANNELS, 0)
+    inner = "channels" if channel is None else "clients"
+    return made | {"nodes": None, inner: None, "paused": False, "e2e_processing_latency": None}
 
 
 def _topic(stats: TopicStats, node: Node) -> JSONObject:
     """A topic of one node."""
     channels = [_channel(channel, stats.topic_name, node) for channel in stats.channels]
-    return _share(_no_topic(stats.topic_name), stats, node) | {"channels": channels}
+    return _share(_zeros(stats.topic_name), stats, node) | {"channels": channels}
 
 
 def _channel(stats: ChannelStats, topic: str, node: Node) -> JSONObject:
     """A channel of one node."""
     clients = None if stats.clients is None else [_client(client, node) for client in stats.clients]
-    return _share(_no_channel(topic, stats.channel_name), stats, node) | {"clients": clients}
+    return _share(_zeros(topic, stats.channel_name), stats, node) | {"clients": clients}
 
 
 def _share(sums: JSONObject, stats: TopicStats | ChannelStats, node: Node) -> JSONObject:
@@ -239,41 +230,34 @@ def _plain(number: Any) -> Any:
     return int(number) if isinstance(number, float) and number.is_integer() and abs(number) < 1e21 else number
 
 
-def _add_topic(sums: JSONObject, topic: JSONObject) -> None:
+def _add(sums: JSONObject, share: JSONObject) -> None:
+    """Adds the topic or channel of one node."""
     sums["node"] = "*"
-    for key in _SUMS_OF_TOPICS:
-        sums[key] += topic[key]
-    sums["paused"] = sums["paused"] or topic["paused"]
-    for channel in topic["channels"]:
+    for key in _SUMS_OF_TOPICS if "channels" in sums else _SUMS_OF_CHANNELS:
+        sums[key] += share[key]
+    sums["paused"] = sums["paused"] or share["paused"]
+    for channel in share.get("channels", ()):
         known = [other for other in sums["channels"] or () if other["channel_name"] == channel["channel_name"]]
         for other in known:
-            _add_channel(other, channel)
+            _add(other, channel)
         if not known:
             sums["channels"] = [*(sums["channels"] or ()), channel]
-    sums["nodes"] = sorted([*(sums["nodes"] or ()), topic], key=lambda other: str(other["hostname"]))
-    _add_latency(sums, topic, sums["topic_name"], "")
+    sums["nodes"] = _by_host(sums["nodes"], [share])
+    if share.get("clients"):
+        sums["clients"] = _by_host(sums["clients"], share["clients"])
+    _add_latency(sums, share["e2e_processing_latency"])
 
 
-def _add_channel(sums: JSONObject, channel: JSONObject) -> None:
-    sums["node"] = "*"
-    for key in _SUMS_OF_CHANNELS:
-        sums[key] += channel[key]
-    sums["paused"] = sums["paused"] or channel["paused"]
-    sums["nodes"] = sorted([*(sums["nodes"] or ()), channel], key=lambda other: str(other["hostname"]))
-    if channel["clients"]:
-        clients = [*(sums["clients"] or ()), *channel["clients"]]
-        sums["clients"] = sorted(clients, key=lambda client: str(client["hostname"]))
-    _add_latency(sums, channel, sums["topic_name"], sums["channel_name"])
+def _by_host(rows: Sequence[JSONObject] | None, added: Sequence[JSONObject]) -> list[JSONObject]:
+    return sorted([*(rows or ()), *added], key=lambda row: str(row["hostname"]))
 
 
-def _add_latency(sums: JSONObject, stats: JSONObject, topic: str, channel: str) -> None:
+def _add_latency(sums: JSONObject, added: JSONObject) -> None:
     """Average the percentiles, as nsqadmin does."""
     latency = sums["e2e_processing_latency"]
     if latency is None:
-        latency = {"count": 0, "percentiles": None, "topic": topic, "channel": channel, "host": ""}
-        sums["e2e_processing_latency"] = latency
-    latency["host"] = "*"
-    added = stats["e2e_processing_latency"]
+        names = {"topic": sums["topic_name"], "channel": sums.get("channel_name", "")}
+        latency = sums["e2e_processing_latency"] = {"count": 0, "percentiles": None, **names, "host": "*"}
     latency["count"] += added["count"]
     for value in added["percentiles"] or ():
         latency["percentiles"] = latency["percentiles"] or []
@@ -305,30 +289,21 @@ def topics(site: Site, request: Request) -> JSONObject:
         names = {topic.topic_name for node in values_of(stats).values() for topic in node.topics}
     if request.query.get("inactive") != "true":
         return {"topics": sorted(names) or None, **_message(errors)}
-    channels_of = {name: _inactive_channels(site, name) for name in sorted(names) if site.cluster.lookupds}
-    inactive = {name: channels for name, channels in channels_of.items() if channels is not _ACTIVE}
+    inactive: JSONObject = {}  # the channels that nsqlookupds list for topics without a node
+    for topic in sorted(names) if site.cluster.lookupds else ():
+        if not any(values_of(site.cluster.ask_lookupds(partial(Lookupd.lookup, topic=topic))).values()):
+            channels = values_of(site.cluster.ask_lookupds(partial(Lookupd.channels, topic=topic)))
+            inactive[topic] = sorted({name for names in channels.values() for name in names})
     return {"topics": inactive, **_message(errors)}
-
-
-_ACTIVE: list[str] = ["a node has the topic"]
-
-
-def _inactive_channels(site: Site, topic: str) -> list[str]:
-    """The channels that nsqlookupds list for a topic without a node, else _ACTIVE."""
-    producers = values_of(site.cluster.ask_lookupds(lambda lookupd: lookupd.lookup(topic)))
-    if any(producers.values()):
-        return _ACTIVE
-    channels = values_of(site.cluster.ask_lookupds(lambda lookupd: lookupd.channels(topic)))
-    return sorted({name for names in channels.values() for name in names})
 
 
 def topic(site: Site, request: Request) -> JSONObject:
     name = request.segments[2]
     nodes, errors = _nodes_of(site, name)
     shares, _, more = _stats_of(site, nodes, name)
-    sums = _no_topic(name)
+    sums = _zeros(name)
     for share in shares:
-        _add_topic(sums, share)
+        _add(sums, share)
     return sums | _message([*errors, *more])
 
 
@@ -346,11 +321,8 @@ def nodes(site: Site, request: Request) -> JSONObject:
 
 def node(site: Site, request: Request) -> JSONObject:
     name = request.segments[2]
-    nodes, errors = _all_nodes(site)
-    chosen = [node for node in nodes if node.name == name][:1]
-    if not chosen:
-        raise HTTPError(404, "NODE_NOT_FOUND")
-    topics, _, _ = _stats_of(site, chosen, clients=True)
+    node, errors = _named_node(site, name)
+    topics, _, _ = _stats_of(site, [node], clients=True)
     clients = sum(len(channel["clients"] or ()) for topic in topics for channel in topic["channels"])
     sums = {"total_messages": sum(topic["message_count"] for topic in topics), "total_clients": clients}
     return {"node": name, "topics": topics or None, **sums, **_message(errors)}
@@ -359,14 +331,10 @@ def node(site: Site, request: Request) -> JSONObject:
 def counter(site: Site, request: Request) -> JSONObject:
     nodes, errors = _all_nodes(site)
     _, channels, more = _stats_of(site, nodes)
+    keys = "node", "topic_name", "channel_name", "message_count"
     stats = {
-        f"{channel['topic_name']}:{channel['channel_name']}:{share['node']}": {
-            "node": share["node"],
-            "topic_name": channel["topic_name"],
-            "channel_name": channel["channel_name"],
-            "message_count": share["message_count"],
-        }
-        for channel in channels.values()
+        f"{name}:{share['node']}": {key: share[key] for key in keys}
+        for name, channel in channels.items()
         for share in channel["nodes"]
     }
     return {"stats": {key: stats[key] for key in sorted(stats)}, **_message([*errors, *more])}
@@ -389,7 +357,7 @@ def _body(request: Request) -> dict[str, str]:
 
 
 def _at_nodes(site: Site, nodes: Sequence[Node], action: Action, topic: str, channel: str) -> list[NodeError]:
-    act: Callable[[Nsqd], None] = lambda nsqd: nsqd.act(action, topic, channel)  # noqa: E731
+    act = partial(Nsqd.act, action=action, topic=topic, channel=channel)
     return errors_of(ask_all([node.nsqd for node in nodes], act, site.cluster.timeout))
 
 
@@ -446,8 +414,6 @@ def tombstone(site: Site, request: Request) -> JSONObject:
     topic = _body(request)["topic"]
     if not is_valid_name(topic):
         raise HTTPError(400, "INVALID_TOPIC")
-    chosen = [node for node in _all_nodes(site)[0] if node.name == name][:1]
-    if not chosen:
-        raise HTTPError(404, "NODE_NOT_FOUND")
+    node, _ = _named_node(site, name)
     errors = errors_of(site.cluster.ask_lookupds(lambda lookupd: lookupd.tombstone(topic, name)))
-    return _done(site, errors + _at_nodes(site, chosen, "delete", topic, ""))
+    return _done(site, errors + _at_nodes(site, [node], "delete", topic, ""))
