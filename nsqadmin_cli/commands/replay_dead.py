@@ -136,8 +136,7 @@ class _Run(ByTopic):
                 size = peeked.size - (len(peeked.message.body) - len(letter.body))
                 place = letter.id, letter.topic, letter.channel, peeked.message.node
                 times = clock(letter.timestamp), clock(letter.died)
-                row = LetterRow(*place, *times, letter.attempts, letter.reason, size)
-                row.timestamp, row.died = letter.timestamp, letter.died
+                row = LetterRow(*place, *times, letter.attempts, letter.reason, size, letter.timestamp, letter.died)
                 self.letters.append(row)
                 self.topics[self.destination or letter.topic] += 1
                 self.bytes += size

@@ -115,7 +115,8 @@ class Application(Router):
         grafana_url: str = "",
         base_path: str = "",
     ) -> None:
-        handlers = SimpleNamespace(views=views, actions=actions, api=api, changes=changes, ping=_ping, static=_static)
+        handlers = SimpleNamespace(views=views, actions=actions, api=api, changes=changes, static=_static)
+        handlers.ping = lambda site, request: Content(b"OK", TEXT)
         super().__init__(handlers, Limits, log, ROUTES, base_path)
         self._log = log
         self.security = security
@@ -271,10 +272,6 @@ def _check_body(head: http11.Request) -> None:
 
 def _sentence(error: AdminError) -> str:
     return "; ".join(printable(text, 1000) for text in map(str, (error, *error.causes)))
-
-
-def _ping(site: Site, request: Request) -> Response:
-    return Content(b"OK", TEXT)
 
 
 def _static(site: Site, request: Request) -> Response:

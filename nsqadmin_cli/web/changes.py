@@ -96,23 +96,14 @@ def _command_of(request: Request) -> ChangeCommand:
     return found
 
 
-def _cluster(site: Site, address: str) -> Cluster:
-    """Returns the cluster, or only the node with this address; NotFound."""
-    if not address:
-        return site.cluster
-    for node in site.cluster.nsqds():
-        if str(node.address) == address:
-            return Cluster([node.address], [], site.cluster.http)
-    raise NotFound(f"no node has the address {printable(address, 100)}")
-
-
 def _plan(site: Site, command: ChangeCommand, fields: list[Field], node: str) -> Change | Shown:
     """Raises click.UsageError for values that the command line would refuse, and AdminError."""
     options = [word for field in fields if not field.is_argument for word in field.words()]
     arguments = [word for field in fields if field.is_argument for word in field.words()]
     parser = click.Command(command.name, params=list(command.own))
     values = parser.make_context(command.name, [*options, "--", *arguments], obj=ON_PAGE).params
-    return command.plan(cluster=_cluster(site, node), **values)
+    cluster = Cluster([site.node(node).address], [], site.cluster.http) if node else site.cluster
+    return command.plan(cluster=cluster, **values)
 
 
 def _digest(change: Change | Shown) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import gevent.socket
 from gevent import getcurrent, sleep
 
-from gnsqd.log import Level, Logger
+from gnsqd.log import Logger
 from gnsqd.net.addresses import split_host_port
 from gnsqd.net.listener import Listener
 from gnsqd.shared.errors import reason_of
@@ -63,7 +63,7 @@ class PageProcess:
             "log_format": log.format,
             "idle_seconds": _IDLE_SECONDS,
         }
-        log.follow(self._send_level)
+        log.follow(lambda level: self._send({"log_level": level}))
         warn_unless(bool(read_only or token_files), self._listener, log)
 
     @property
@@ -138,9 +138,6 @@ class PageProcess:
         if self._control is not None:
             with suppress(OSError):  # it has ended, or is stopped
                 self._control.sendall(json.dumps(message).encode() + b"\n")
-
-    def _send_level(self, level: Level) -> None:
-        self._send({"log_level": level})
 
 
 def _end(process: "Popen[bytes]") -> int:

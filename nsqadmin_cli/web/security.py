@@ -107,7 +107,10 @@ class Security:
         tokens, names that anybody could register."""
         if not self._loopback and self.has_tokens:
             return
-        host = _host_of(request)
+        try:
+            host = urlsplit(f"//{request.header('host') or ''}").hostname or ""
+        except ValueError:  # malformed
+            host = None
         if host is None or not (is_loopback_host(host) if self._loopback else _is_local(host)):
             needed = "is for localhost" if self._loopback else "has no tokens: it needs an IP address or a local name"
             raise HTTPError(403, f"The page {needed}, and was asked as another.")
@@ -142,11 +145,3 @@ def _is_local(host: str) -> bool:
         return "." not in host or host == socket.gethostname().lower() or bool(ipaddress.ip_address(host))
     except ValueError:
         return False
-
-
-def _host_of(request: Request) -> str | None:
-    """The host in lower case of the Host header, "" without one; None if it is malformed."""
-    try:
-        return urlsplit(f"//{request.header('host') or ''}").hostname or ""
-    except ValueError:
-        return None

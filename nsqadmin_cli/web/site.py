@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from gnsqd.shared.version import VERSION
 from gnsqd.web.routes import Role
 from nsqadmin_cli import units
+from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.errors import NotFound
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.units import printable
 from nsqadmin_cli.web import present
@@ -78,6 +80,13 @@ class Site:
     def snapshot(self, request: Request) -> ClusterSnapshot:
         """The latest state of all nodes, shared by all live pages."""
         return self.monitor.snapshot(SHARED if request.is_live else FRESH)
+
+    def node(self, address: str) -> Nsqd:
+        """Returns the node with this address; raises NotFound if there is none, AdminError if no nsqlookupd answers."""
+        for node in self.cluster.nsqds():
+            if str(node) == address:
+                return node
+        raise NotFound(f"no node has the address {printable(address, 100)}")
 
     def keep(self, result: Page | str) -> str:
         """Keeps the result of an action, and returns its name in addresses, so that loading one does nothing again."""

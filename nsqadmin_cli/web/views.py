@@ -456,15 +456,10 @@ def options(site: Site, request: Request) -> Page:
     from nsqadmin_cli.commands.config import value_table
     from nsqadmin_cli.node_options import NODE_OPTIONS, options_of
 
-    name = request.query.get("node", "")
-    for node in site.cluster.nsqds():
-        if str(node) == name:
-            had = options_of(node, list(NODE_OPTIONS))
-            return Page(
-                "options.html",
-                {"node": name, "table": html_table("Options", value_table(list(had), {node.address: had}))},
-            )
-    raise NotFound(f"no node has the address {printable(name, 100)}")
+    node = site.node(request.query.get("node", ""))
+    had = options_of(node, list(NODE_OPTIONS))
+    table = html_table("Options", value_table(list(had), {node.address: had}))
+    return Page("options.html", {"node": str(node), "table": table})
 
 
 def _some(names: Any) -> str:
