@@ -27,6 +27,7 @@ from msgspec.structs import force_setattr, replace
 from gnsqd.shared.errors import reason_of
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.shared.statistics import ChannelFigures, TopicFigures
+from nsqadmin_cli.budget import ALLOWANCE, Allowance, Budget, TooLarge
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, NodeLacks, NodeRefused, timed_out
 
 T = TypeVar("T")
@@ -286,13 +287,24 @@ _decoders: Callable[[Any], Decoder[Any]] = cache(Decoder)
 _one_at_a_time = threading.Lock()
 
 
+_VALUE_BYTES = 100  # that a value and its part of a struct take at most, in a list of strings or of percentiles
+_USUAL = 6  # times its text that an answer takes by this count; statistics of nsqd that are all 0 have 5
+
+
 def _decoded(kind: type[T], parts: Iterator[bytes]) -> T:
     """Returns the struct of this type that is in the parts of an answer. The moment of statistics is when their
     beginning came."""
     text = bytearray(next(parts, b""))
     arrived = time.monotonic()
+    allowance = ALLOWANCE.get() or Allowance(Budget())
     for part in parts:
         text += part
+        # Short values take many times their text as objects; what exceeds the usual is charged as if it were text.
+        if (excess := _VALUE_BYTES * part.count(b",") - _USUAL * len(part)) > 0:
+            try:
+                allowance.take(excess)
+            except TooLarge:
+                raise TooLarge("answered too many short values") from None
     with _one_at_a_time:  # two threads that make msgspec look at the same struct for the first time crash it
         decoder: Decoder[T] = _decoders(kind)
     answer = decoder.decode(text)

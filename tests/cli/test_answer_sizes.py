@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli import fake_nsqd as fake
-from cli.gnsqadmin import FakeNode, http_answer
+from cli.gnsqadmin import FakeNode, failure, http_answer
 from cli.nodes import at
 from cli.test_scale import measured
 from kit.daemons import DEADLINE
@@ -43,8 +43,16 @@ def test_an_answer_without_end_is_one_error(monkeypatch: pytest.MonkeyPatch) -> 
         assert [error.reason for error in look(node).errors] == ["answered more than 1 MiB"]
 
 
+def test_short_values_are_counted_as_the_objects_that_they_become() -> None:
+    whole = json.dumps(fake.node(fake.topic("t", e2e_processing_latency={"count": 1, "percentiles": ["IT"]})))
+    answer = whole.encode().replace(b'"IT"', b",".join([b'{"quantile":1,"value":2}'] * 1_000_000))
+    with FakeNode(http_answer(answer)) as node:
+        assert failure("stats", *at(node)) == f"nsqd at {node.address}: answered too many short values"
+
+
 def test_what_is_not_known_takes_the_memory_of_its_text_only(tmp_path: Path) -> None:
-    unknown = b"%b],%b" % (b'{"new":[{}' + b",{}" * 10_000_000, json.dumps(fake.node()).encode()[1:])
+    new = b',{"some_new_counter":0}' * 1_500_000
+    unknown = b"%b],%b" % (b'{"new":[{}' + new, json.dumps(fake.node()).encode()[1:])
     with FakeNode(http_answer(unknown)) as node:
         code, _, megabytes, err = measured(tmp_path / "out", "stats", *at(node))
     assert (code, err) == (0, "")
