@@ -155,6 +155,8 @@ class QueuedMessage(Struct, frozen=True, gc=False):
     size: Count
     body: str | None = None
     body_base64: bytes | None = None  # if it is not UTF-8
+    on_disk: bool = False
+    due: Count = 0  # of a deferred message; ns since 1970
 
     def row(self, topic: str, node: object) -> MessageRow:
         """Returns it as a message of this topic at this node, with what the node showed of its body."""
@@ -162,14 +164,10 @@ class QueuedMessage(Struct, frozen=True, gc=False):
         return MessageRow(topic, self.timestamp, self.attempts, self.id.encode(), body, str(node))
 
 
-class _PeekedMessage(QueuedMessage, frozen=True, gc=False):
-    on_disk: bool = False
-
-
 class _PeekedMessages(Struct, frozen=True, gc=False):
     depth: Count
     backend_depth: Count
-    messages: tuple[_PeekedMessage, ...]
+    messages: tuple[QueuedMessage, ...]
 
 
 class Peeked(NamedTuple):

@@ -30,14 +30,10 @@ class _Due(Struct, frozen=True, gc=False):
     messages: Count
 
 
-class _Message(QueuedMessage, frozen=True, gc=False):
-    due: Count = 0  # ns since 1970
-
-
 class _Deferred(Struct, frozen=True, gc=False):
     deferred: Count
     due: tuple[_Due, ...]
-    messages: tuple[_Message, ...]
+    messages: tuple[QueuedMessage, ...]
 
 
 @dataclass(slots=True)
