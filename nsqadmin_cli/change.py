@@ -29,7 +29,7 @@ class Change:
     """A planned change. `show(dry_run)` returns the plan before `do` was called, and the results afterwards; `do` is
     None if nothing has to be done. What has a `warning`, a sentence about what is lost or becomes otherwise, needs
     confirmation by the answer to `question`. `matches` are the topics or channels of a pattern: the page does nothing
-    if they are no longer those that it showed."""
+    if they are no longer the ones that it showed."""
 
     show: Callable[[bool], Shown]
     do: Callable[[], None] | None

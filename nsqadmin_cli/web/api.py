@@ -82,7 +82,7 @@ def _answers(answers: Answers[Any], kind: str) -> list[NodeError]:
 def _listed_nodes(
     site: Site, answers: Answers[tuple[Producer, ...]], errors: list[NodeError]
 ) -> Iterator[tuple[Address, Producer, Node]]:
-    """The nodes in these answers of nsqlookupds. Adds to `errors` those that have no valid address."""
+    """The nodes in these answers of nsqlookupds. Nodes without a valid address are added to `errors`."""
     for lookupd, producers in values_of(answers).items():
         for producer in producers:
             try:

@@ -140,7 +140,7 @@ def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: b
     shown, errors, status, seen = Shown({}, []), list[str](), 200, ""
     with collected(errors):
         try:
-            # Nothing can be done, or said to be done, without a plan: then the parser says what is missing.
+            # Nothing can be done, or reported as done, without a plan: the parser reports what is missing.
             if is_confirmed or all(field.value for field in fields if field.param.required):
                 change = _plan(site, command, fields, node)
                 seen = _digest(change)

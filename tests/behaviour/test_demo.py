@@ -67,8 +67,8 @@ def test_clients_that_are_refused_say_so_once(gnsqd_factory: DaemonFactory) -> N
     nsqd = gnsqd_factory(*SHOP, "--auth-http-address=127.0.0.1:1")
     refused = "[127.0.0.1:"  # each attempt has such a line
     eventually(lambda: sum("E_AUTH_FIRST" in line and refused in line for line in nsqd.log().splitlines()) > 10)
-    told = [line.partition("WARNING: ")[2] for line in nsqd.log().splitlines() if "WARNING: DEMO(mailer-1)" in line]
-    assert told == ["DEMO(mailer-1): E_AUTH_FIRST AUTH required before SUB; it connects every 2 s"]
+    warnings = [line.partition("WARNING: ")[2] for line in nsqd.log().splitlines() if "WARNING: DEMO(mailer-1)" in line]
+    assert warnings == ["DEMO(mailer-1): E_AUTH_FIRST AUTH required before SUB; it connects every 2 s"]
 
 
 def test_demo_mixes_with_nobodys_data(capfd: pytest.CaptureFixture[str]) -> None:

@@ -321,7 +321,7 @@ def test_a_node_that_dies_while_it_accepts_is_one_error(run_here: RunHere, monke
     assert err.endswith(f": {NOT_HTTP}\n")
 
 
-def test_numbers_that_are_no_time_are_one_error() -> None:
+def test_numbers_beyond_all_times_are_one_error() -> None:
     stats, huge = [node(topic("t", channel("c")))], 10**400
     rules = {"rate": 1, "burst": 1, "ordered": False, "idle_timeout": huge}
     for path, answer, words in (

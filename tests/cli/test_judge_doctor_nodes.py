@@ -140,13 +140,17 @@ def test_a_wrong_clock_is_found(clocks: tuple[float, float]) -> None:
 
 def test_nsqlookupds_that_know_different_nodes_are_found() -> None:
     """A node with the same nsqlookupds as others is sent to its log."""
-    told = ["lookup:4160"]
+    known = ["lookup:4160"]
     well = node(topic("t", channel("c", client("x"))))
-    with FakeNsqd(well) as nsqd, FakeNsqd(well, lookupds=told) as told_one, FakeNsqd(well, lookupds=told) as unknown:
+    with (
+        FakeNsqd(well) as nsqd,
+        FakeNsqd(well, lookupds=known) as configured,
+        FakeNsqd(well, lookupds=known) as unknown,
+    ):
         both = producer(nsqd.port, t=False)
         with FakeLookupd(both, topics=["t"]) as one, FakeLookupd(topics=["t", "gone"]) as two:
             found = examined(one.flag, two.flag)
-        with FakeLookupd(producer(told_one.port, t=False), topics=["t"]) as one:
+        with FakeLookupd(producer(configured.port, t=False), topics=["t"]) as one:
             [lost] = examined(one.flag, unknown.flag)
     assert brief(found) == [("warning", "not-registered"), ("note", "ghost-topic")]
     assert found[0]["summary"] == f"nsqd at {nsqd.address} is not registered at nsqlookupd at {two.address}"

@@ -59,7 +59,7 @@ def test_the_rate_is_kept(gnsqd: Daemon) -> None:
     assert found["seconds"] >= 0.45  # nothing holds back the first tenth of a second
 
 
-def test_nodes_take_turns_and_those_that_drain_are_named(gnsqd_factory: DaemonFactory) -> None:
+def test_nodes_take_turns_and_draining_ones_are_named(gnsqd_factory: DaemonFactory) -> None:
     nodes = [gnsqd_factory(), gnsqd_factory()]
     out = ok("pub", "t", "x", "--repeat", "8000", "-o", "csv", *at(*nodes))
     assert out == "node,messages\n" + "".join(sorted(f"{address(node)},4000\n" for node in nodes))

@@ -256,5 +256,7 @@ def test_tokens_of_the_daemon_do_not_go_to_nodes_that_registered(
             (tmp_path / name).write_text(f"replaced-{name}-0123456789\n")
         new = "replaced-read-0123456789"
         eventually(lambda: ask(page, "GET", "/api/topics/t", token=new)[0] == 200)
-        assert "topics 1" in shown(ask(page, "GET", "/", token=new)[1])
+        assert re.search(
+            "topics (at least )?1", shown(ask(page, "GET", "/", token=new)[1])
+        )  # as the other may be listed
     assert daemon.http("GET", "/stats", headers={"Authorization": f"Bearer {new}"})[0] == 200
