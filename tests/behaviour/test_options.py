@@ -96,8 +96,7 @@ test_what_is_created_is_registered_until_it_is_deleted: lookupd-tcp-address
 test_workers_are_started_as_they_are_needed_up_to_the_maximum: queue-scan-worker-pool-max
 test_clients_show_only_where_asked_for: metrics-clients
 test_compat_has_the_values_of_stats: metrics-compat
-test_the_daemon_has_a_page_of_itself: admin-http-address
-test_the_page_of_the_daemon_can_be_read_only: admin-read-only
+test_the_daemon_has_a_page_of_itself_that_can_be_read_only: admin-http-address admin-read-only
 """.strip()
 
 
