@@ -20,7 +20,7 @@ from functools import cache, partial
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
-from msgspec import Meta, Struct, ValidationError, defstruct
+from msgspec import DecodeError, Meta, Struct, ValidationError, defstruct
 from msgspec.json import Decoder
 from msgspec.structs import force_setattr, replace
 
@@ -377,7 +377,7 @@ class Peer:
             return self.read(method, path, None, query, reasons, partial(_decoded, kind))
         except ValidationError as error:
             reason = f"answered JSON that is not an {self.program}'s: {error}"
-        except (ValueError, RecursionError):
+        except (DecodeError, ValueError, RecursionError):  # the first is not a ValueError before msgspec 0.22
             reason = f"answered something that is not JSON; is this the HTTP address of an {self.program}?"
         raise NodeError(self.program, self.address, reason)
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 
+from msgspec import DecodeError
 from msgspec.json import Decoder
 
 from gnsqd.log import Level
@@ -28,7 +29,7 @@ def parse(key: str, text: str) -> object:
         return text
     try:
         return _VALUES.decode(text)
-    except (ValueError, RecursionError):
+    except (DecodeError, RecursionError):
         return text
 
 
