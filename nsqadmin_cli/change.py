@@ -43,10 +43,8 @@ def ending(dry_run: bool, warning: str = "") -> list[Block]:
     return [Line.of(f"{warning} Nothing was done.".lstrip())] if dry_run else []
 
 
-def run(change: Change | Shown, output: Output, confirm: Confirm) -> int:
+def run(change: Change, output: Output, confirm: Confirm) -> int:
     """Does the change after confirmation, or only shows it in a dry run; returns the exit code."""
-    if isinstance(change, Shown):
-        return show(change, output)
     if not confirm.dry_run and change.do is not None:
         if change.warning:
             confirm.ask(change.warning, change.show(False).blocks, change.question)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from gnsqd.shared.names import MAX_NAME_LENGTH, NAME_RULE, is_valid_name
-from nsqadmin_cli.change import Change, Shown, run
+from nsqadmin_cli.change import Change, run
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.completion import MISSPELT, complete_channels, complete_contexts, complete_topics
 from nsqadmin_cli.context import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, PATIENCE, ClusterSettings, settings_of
@@ -166,17 +166,17 @@ class ChangeCommand(AdminCommand):
     """A command that changes the cluster. `plan(cluster, ...)` returns the change for values of the parameters `own`,
     the command's without the ones that many commands share."""
 
-    plan: Callable[..., Change | Shown]
+    plan: Callable[..., Change]
     own: Sequence[click.Parameter]
 
 
 def change_command(
     *, asks: bool = True, dry_run: Any = None, parameters: Mapping[str, Any] | None = None, **attributes: Any
-) -> Callable[[Callable[..., Change | Shown]], ChangeCommand]:
+) -> Callable[[Callable[..., Change]], ChangeCommand]:
     """A decorator as `command` for a function that returns a Change, which the command then does. Without `asks` it is
     done without a question, and only `dry_run`, if it is a `flag`, can prevent that."""
 
-    def make(function: Callable[..., Change | Shown]) -> ChangeCommand:
+    def make(function: Callable[..., Change]) -> ChangeCommand:
         declared = dict(parameters or declared_by(function))
         more = {"output": None} | ({"confirm": None} if asks else {}) | ({"dry_run": dry_run} if dry_run else {})
 

@@ -96,7 +96,7 @@ def _command_of(request: Request) -> ChangeCommand:
     return found
 
 
-def _plan(site: Site, command: ChangeCommand, fields: list[Field], node: str) -> Change | Shown:
+def _plan(site: Site, command: ChangeCommand, fields: list[Field], node: str) -> Change:
     """Raises click.UsageError for values that the command line would refuse, and AdminError."""
     options = [word for field in fields if not field.is_argument for word in field.words()]
     arguments = [word for field in fields if field.is_argument for word in field.words()]
@@ -106,9 +106,9 @@ def _plan(site: Site, command: ChangeCommand, fields: list[Field], node: str) ->
     return command.plan(cluster=cluster, **values)
 
 
-def _digest(change: Change | Shown) -> str:
+def _digest(change: Change) -> str:
     """Returns what stands for the matches of a pattern in a form; "" without any."""
-    matches = "\n".join(map(str, change.matches)) if isinstance(change, Change) else ""
+    matches = "\n".join(map(str, change.matches))
     return sha256(matches.encode()).hexdigest()[:32] if matches else ""
 
 
@@ -136,7 +136,7 @@ def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: b
     fields = [field._replace(value=given.get(field.name, "")) for field in _fields(command)]
     names = {field.name for field in fields}
     node = "" if "node" in names else given.get("node", "")
-    change: Change | Shown | None = None
+    change: Change | None = None
     shown, errors, status, seen = Shown({}, []), list[str](), 200, ""
     with collected(errors):
         try:
@@ -146,9 +146,9 @@ def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: b
                 seen = _digest(change)
                 if is_confirmed and seen != given.get("seen", ""):
                     errors, status = ["Others match than were shown: nothing was done. Look at the plan again."], 409
-                elif is_confirmed and isinstance(change, Change) and change.do is not None:
+                elif is_confirmed and change.do is not None:
                     change.do()
-                shown = change if isinstance(change, Shown) else change.show(False)
+                shown = change.show(False)
         except click.UsageError as error:
             errors, status = [error.format_message()], 400
         except AdminError as error:
@@ -179,8 +179,8 @@ def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: b
         "seen": seen,
         "blocks": [_shown(block, link) for block in shown.blocks],
         "errors": [printable(text, 2000) for text in (*errors, *map(str, shown.errors))],
-        "warning": change.warning if isinstance(change, Change) and change.do is not None else "",
-        "question": change.question if isinstance(change, Change) and change.do is not None else "",
+        "warning": change.warning if change and change.do else "",
+        "question": change.question if change and change.do else "",
         "done": is_confirmed and status == 200,
         "back": back,
     }
