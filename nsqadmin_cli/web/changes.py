@@ -22,7 +22,7 @@ from nsqadmin_cli.output import collected
 from nsqadmin_cli.table import ALWAYS, Block, Grid, Paragraph, Table
 from nsqadmin_cli.units import printable
 from nsqadmin_cli.web.http import HTTPError, Redirect, Request, Response
-from nsqadmin_cli.web.present import HTMLTable, address_of, facts, html_table, node_address, query
+from nsqadmin_cli.web.present import HTMLTable, address_of, facts, html_table, node_address, query, with_query
 from nsqadmin_cli.web.site import Lines, Page, Site
 
 TARGETS = ("topic", "channel", "node")  # fields that are not shown if they are given
@@ -127,7 +127,7 @@ def act(site: Site, request: Request) -> Page | Response:
     if page.values["warning"] or page.values["errors"]:
         return Redirect(f"/done/{site.keep(page)}")
     notice = site.keep(f"Done: {page.values['what']}")
-    return Redirect(f"{page.values['back']}{'&' if '?' in page.values['back'] else '?'}{query(notice=notice)}")
+    return Redirect(with_query(page.values["back"], notice=notice))
 
 
 def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: bool) -> Page:

@@ -39,6 +39,12 @@ def query(**values: object) -> str:
     return urlencode({name: str(value) for name, value in values.items() if value not in ("", None)}, errors="replace")
 
 
+def with_query(address: str, **values: object) -> str:
+    """Returns an address, which may have a query, with further values that are not empty."""
+    more = query(**values)
+    return f"{address}{'&' if '?' in address else '?'}{more}" if more else address
+
+
 class HTMLCell(NamedTuple):
     text: str
     classes: str
@@ -105,9 +111,7 @@ class View(NamedTuple):
         """The address of another page, or of the first page of another sorting or range, or of all topics or some."""
         chosen = {"find": self.find, "trouble": self.trouble, "sort": self.sort, "range": self.range} | others
         chosen = {name: value for name, value in chosen.items() if value != _USUAL.get(name)}
-        join = "&" if "?" in self.path else "?"
-        parameters = query(**chosen, page=page if page > 1 else "")
-        return f"{self.path}{join}{parameters}" if parameters else self.path
+        return with_query(self.path, **chosen, page=page if page > 1 else "")
 
     def pages(self, count: int, of: int = PAGE_ROWS) -> Pages:
         """The page of this view if there are `count` rows, and `of` on each page."""

@@ -35,6 +35,7 @@ from nsqadmin_cli.web.present import (
     node_address,
     query,
     tone_class,
+    with_query,
 )
 from nsqadmin_cli.web.site import Exact, Lines, Page, Site
 from nsqadmin_cli.web.tail import SHOWN, TEMPORARY
@@ -427,7 +428,7 @@ def node(site: Site, request: Request) -> Page:
     else:
         table = stat_tables.channel_table(alone) if chosen == "channels" else stat_tables.topic_table(alone)
     view = _view(request)
-    view = view._replace(path=f"{view.path}{'&' if '?' in view.path else '?'}{query(show=chosen)}")
+    view = view._replace(path=with_query(view.path, show=chosen))
     return Page(
         "node.html",
         {
