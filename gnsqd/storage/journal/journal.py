@@ -133,14 +133,18 @@ class Journal:
             self.retention.absent.add(log.unwritten.first, log.next_number)
             log.unwritten.clear_messages()
             has_room = True
-        while has_room or (is_full and not log.unwritten.puts and self._reserve.give()):
-            has_room = False
-            try:
-                return self._flush(advance)
-            except StorageError as again:
-                self.states.drop_snapshot()
-                error = again
-        raise error
+        try:
+            while has_room or (is_full and not log.unwritten.puts and self._reserve.give()):
+                has_room = False
+                try:
+                    return self._flush(advance)
+                except StorageError as again:
+                    self.states.drop_snapshot()
+                    error = again
+            raise error
+        finally:
+            if not log.unwritten.puts:  # the records leave a part of what they were given, which publishers would get
+                self._reserve.fill()
 
     def _flush(self, advance: bool) -> bool:
         """Returns False if there was nothing to write."""

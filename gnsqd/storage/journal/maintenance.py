@@ -103,8 +103,7 @@ class Journals:
             sleep(FLUSH_SECONDS)
             self._look_at_all()
             self.flush_dirty()
-            if not self._reserve.is_whole:
-                self._reserve.fill()
+            self._reserve.fill()
 
     def _look_at_all(self) -> None:
         """Has every journal give up what is in the way on a full disk, also if nothing is published to it."""

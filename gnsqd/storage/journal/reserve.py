@@ -23,7 +23,9 @@ class Reserve:
         self._size = size
 
     def fill(self) -> None:
-        """Takes the space, as far as the disk has it; without a size, there is no file."""
+        """Takes the space that is missing, as far as the disk has it; without a size, there is no file."""
+        if self.is_whole:
+            return
         with suppress(OSError):
             if not self._size:
                 self.is_whole = True
