@@ -508,10 +508,20 @@ def late_checks(options: Options) -> Iterator[Check]:
     yield bool(has_page), "--admin-http-address needs a port or path as --http-address"
 
 
+# Options with which no client of --demo could subscribe. A policy turns TLS on later, in `early_checks`.
+_CLOSED_TO_THE_SHOP = {
+    "tls_required": "--tls-required",
+    "tls_client_auth_policy": "--tls-client-auth-policy",
+    "auth_http_addresses": "--auth-http-address",
+}
+
+
 def demo_checks(options: Options) -> Iterator[Check]:
     """Yields what is checked before --dev sets a data path."""
     yield not options.demo or options.dev, "--demo needs --dev"
     yield not (options.demo and options.data_path), "--demo has a temporary data path: leave out --data-path"
+    for name, flag in _CLOSED_TO_THE_SHOP.items():
+        yield not (options.demo and getattr(options, name)), f"--demo has clients without TLS and AUTH: leave out {flag}"
 
 
 def choice_checks(options: Options | LookupdOptions, table: Iterable[Option]) -> Iterator[Check]:

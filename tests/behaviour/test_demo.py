@@ -1,5 +1,6 @@
 """--demo: a small shop that a stranger sees within a minute, and that may run for days."""
 
+import re
 from typing import Any
 
 import pytest
@@ -64,17 +65,28 @@ def test_messages_of_others_are_consumed_whatever_they_are(gnsqd_factory: Daemon
 
 
 def test_clients_that_are_refused_say_so_once(gnsqd_factory: DaemonFactory) -> None:
-    nsqd = gnsqd_factory(*SHOP, "--auth-http-address=127.0.0.1:1")
-    refused = "[127.0.0.1:"  # each attempt has such a line
-    eventually(lambda: sum("E_AUTH_FIRST" in line and refused in line for line in nsqd.log().splitlines()) > 10)
-    warnings = [line.partition("WARNING: ")[2] for line in nsqd.log().splitlines() if "WARNING: DEMO(mailer-1)" in line]
-    assert warnings == ["DEMO(mailer-1): E_AUTH_FIRST AUTH required before SUB; it connects every 2 s"]
+    nsqd = gnsqd_factory(*SHOP, "--max-body-size=10")
+    refused = "IDENTIFY body too big"  # each attempt has such a line
+    eventually(lambda: sum(refused in line and "DEMO" not in line for line in nsqd.log().splitlines()) > 10)
+    (warning,) = [line for line in nsqd.log().splitlines() if "WARNING: DEMO(mailer-1)" in line]
+    assert re.search(r": E_BAD_BODY IDENTIFY body too big \d+ > 10; it connects every 2 s$", warning)
 
 
-def test_demo_mixes_with_nobodys_data(capfd: pytest.CaptureFixture[str]) -> None:
-    for flags, text in (
+CLOSED = "--demo has clients without TLS and AUTH: leave out"
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
         (["--demo"], "--demo needs --dev"),
         (["--demo", "--dev", "--data-path=/tmp"], "--demo has a temporary data path: leave out --data-path"),
-    ):
-        assert main(flags) == 1
-        assert f"FATAL: failed to instantiate nsqd - {text}\n" in capfd.readouterr().err
+        (["--demo", "--dev", "--tls-required=tcp-https"], f"{CLOSED} --tls-required"),
+        (["--demo", "--dev", "--tls-client-auth-policy=require"], f"{CLOSED} --tls-client-auth-policy"),
+        (["--demo", "--dev", "--auth-http-address=127.0.0.1:1"], f"{CLOSED} --auth-http-address"),
+    ],
+)
+def test_demo_is_refused_with_options_that_it_cannot_work_with(
+    flags: list[str], text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(flags) == 1
+    assert f"FATAL: failed to instantiate nsqd - {text}\n" in capfd.readouterr().err
