@@ -6,20 +6,22 @@ Nothing is random, so that every minute is like the one before.
 """
 
 import json
+import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from itertools import count
-from struct import Struct
+from typing import NoReturn
 
 from gevent import Greenlet, killall, sleep
+from gevent.select import poll
 
 from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import Spawn
 from gnsqd.log import Logger
 from gnsqd.net.dial import dial_address, reason
+from gnsqd.shared.client import Client
 from gnsqd.shared.errors import NSQError
-from gnsqd.shared.protocol import FRAME_TYPE_ERROR, MAGIC_V2
 from gnsqd.shared.version import VERSION
 
 ORDERS, MAILS, REMINDERS, AUDIT = "demo.orders", "demo.mails", "demo.reminders", "demo.audit"
@@ -39,13 +41,9 @@ _TICK_SECONDS = 0.2  # between two orders
 _RUSH_TICKS = 150  # of as many orders each brings a mail, and then of as many each third
 _REQUEUE_MS = 1000
 _SECONDS = 2.0  # to connect, and until a client that lost its connection connects again
+_SILENCE = 3600.0  # of the daemon until a client takes it for hung; heartbeats come more often
 _POISON = b'"cents": null'  # in an order that can never be billed
 _PRICES = (("tea", 450), ("coffee", 790), ("mug", 1290), ("kettle", 3490), ("teapot", 2450))  # in cents
-
-_SIZE = Struct(">I")
-_FRAME = Struct(">Ii")  # its type counts as part of its size
-_ID, _BODY = slice(10, 26), slice(26, None)  # of a message, behind its timestamp and attempts
-_NOT_FATAL = (b"E_FIN_FAILED", b"E_REQ_FAILED")  # as after somebody has emptied the channel
 
 
 class Demo:
@@ -83,6 +81,7 @@ class Demo:
     def _sell(self, client: "_Client") -> None:
         for tick in count(1):
             sleep(_TICK_SECONDS)
+            client.poll()  # heartbeats come also while every topic is full
             item, cents = _PRICES[tick % len(_PRICES)]
             is_poison = tick % 100 == 5 and self._has_room(f"{ORDERS}.billing.dead", _MOST_DEAD)
             self._publish(client, ORDERS, {"order": tick, "item": item, "cents": None if is_poison else cents})
@@ -94,8 +93,7 @@ class Demo:
 
     def _publish(self, client: "_Client", topic: str, body: dict[str, object], defer_ms: int = 0) -> None:
         if self._has_room(topic, _MOST_MESSAGES):
-            client.command(f"DPUB {topic} {defer_ms}" if defer_ms else f"PUB {topic}", json.dumps(body).encode())
-            client.receive()
+            client.publish(topic, [json.dumps(body).encode()], defer_ms)
 
     def _has_room(self, name: str, most: int) -> bool:
         topic = self._registry.topics.get(name)
@@ -105,45 +103,29 @@ class Demo:
 
 
 def _consume(topic: str, channel: str, seconds: float, client: "_Client") -> None:
-    client.command(f"SUB {topic} {channel}")
-    client.receive()
-    client.command("RDY 1")
+    client.subscribe(topic, channel)
+    client.ready(1)
     while True:
-        message = client.receive()
-        sleep(seconds)
-        is_poison = channel == "billing" and _POISON in message[_BODY]  # anybody may publish anything else
-        id = message[_ID].decode()
-        client.command(f"REQ {id} {_REQUEUE_MS}" if is_poison else f"FIN {id}")
+        for message in client.receive(_SECONDS):
+            sleep(seconds)
+            if channel == "billing" and _POISON in message.body:  # anybody may publish anything else
+                client.requeue([message.id], _REQUEUE_MS)
+            else:
+                client.finish([message.id])
 
 
-class _Client:
-    """One connection, as that of a client library; all of it may raise OSError or NSQError."""
+class _Client(Client):
+    """A client that waits as a greenlet does; all of it may raise OSError or NSQError."""
+
+    poller = poll
 
     def __init__(self, address: str, name: str) -> None:
-        self._socket = dial_address(address, _SECONDS)
-        self._file = self._socket.makefile("rb")
-        self._socket.sendall(MAGIC_V2)
+        super().__init__(dial_address(address, _SECONDS), name, _SILENCE)
         identity = {"client_id": name, "hostname": f"{name}.demo", "user_agent": f"gnsqd-demo/{VERSION}"}
-        self.command("IDENTIFY", json.dumps(identity).encode())
-        self.receive()
+        self.negotiate(identity, time.monotonic() + _SILENCE)
 
-    def close(self) -> None:
-        self._file.close()
-        self._socket.close()
+    def _lost(self, what: str) -> NoReturn:
+        raise NSQError(what)
 
-    def command(self, line: str, body: bytes = b"") -> None:
-        self._socket.sendall(line.encode() + b"\n" + (_SIZE.pack(len(body)) + body if body else b""))
-
-    def receive(self) -> bytes:
-        """Returns the next message or response; answers heartbeats."""
-        while True:
-            if len(head := self._file.read(_FRAME.size)) < _FRAME.size:
-                raise OSError("the connection was closed")
-            size, kind = _FRAME.unpack(head)
-            data: bytes = self._file.read(size - 4)
-            if kind == FRAME_TYPE_ERROR and not data.startswith(_NOT_FATAL):
-                raise NSQError(data.decode())
-            if data == b"_heartbeat_":
-                self.command("NOP")
-            elif kind != FRAME_TYPE_ERROR:
-                return data
+    def _refused(self, code: str, reason: str) -> NoReturn:
+        raise NSQError(f"{code} {reason}".rstrip())

@@ -521,7 +521,8 @@ def demo_checks(options: Options) -> Iterator[Check]:
     yield not options.demo or options.dev, "--demo needs --dev"
     yield not (options.demo and options.data_path), "--demo has a temporary data path: leave out --data-path"
     for name, flag in _CLOSED_TO_THE_SHOP.items():
-        yield not (options.demo and getattr(options, name)), f"--demo has clients without TLS and AUTH: leave out {flag}"
+        is_open = not (options.demo and getattr(options, name))
+        yield is_open, f"--demo has clients without TLS and AUTH: leave out {flag}"
 
 
 def choice_checks(options: Options | LookupdOptions, table: Iterable[Option]) -> Iterator[Check]:

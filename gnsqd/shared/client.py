@@ -1,8 +1,8 @@
 """A client of one nsqd in protocol V2 (NSQD-COMPAT section 2), on a blocking thread, without gevent.
 
-gnsqadmin and the Spark side share it. Frames are parsed in batches: `receive` reads once and returns every complete
-message, and `receive_frames` the same as bytes; `finish` finishes many in one send. Sending never waits without
-reading, so a daemon that waits until its client reads cannot block the client for good. There is no thread for
+gnsqadmin, the Spark side and --demo share it. Frames are parsed in batches: `receive` reads once and returns every
+complete message, and `receive_frames` the same as bytes; `finish` finishes many in one send. Sending never waits
+without reading, so a daemon that waits until its client reads cannot block the client for good. There is no thread for
 heartbeats: every method answers them, so one of them must be called well within a minute.
 """
 
@@ -79,6 +79,7 @@ class Client:
 
     largest_frame = 1 << 30  # bytes
     secret_option = ""  # where a missing secret for AUTH can be given
+    poller: Callable[[], Any] = select.poll  # or that of gevent
 
     def __init__(self, sock: socket.socket, name: str, read_timeout: float) -> None:
         """Uses a connected socket; `negotiate` comes first."""
@@ -88,7 +89,7 @@ class Client:
         self._read_timeout = read_timeout
         self._tls = False
         self._is_upgrading = False
-        self._poll = select.poll()
+        self._poll = self.poller()
         self._heard = time.monotonic()
         self._buffer = b""
         self._pieces: list[bytes] = []  # what came behind the buffer
