@@ -450,27 +450,21 @@ class Nsqd(Peer):
             dropped[names.get("topic", ""), names.get("channel", "")] = int(float(count))
         return dropped
 
-    def pub(self, topic: str, body: bytes, *, defer_ms: int = 0) -> None:
-        self.request("POST", "/pub", body, query={"topic": topic} | ({"defer": str(defer_ms)} if defer_ms else {}))
-
-    def mpub(self, topic: str, bodies: Sequence[bytes]) -> None:
-        """Publish all of `bodies`, which may contain any bytes, or none of them."""
-        parts = [len(bodies).to_bytes(4, "big")]
-        for body in bodies:
-            parts += [len(body).to_bytes(4, "big"), body]
+    def publish(self, topic: str, bodies: Sequence[bytes], *, defer_ms: int = 0) -> None:
+        """Publishes all of `bodies`, which may contain any bytes, or none of them. Only one alone can be deferred."""
+        if len(bodies) == 1:
+            query = {"topic": topic} | ({"defer": str(defer_ms)} if defer_ms else {})
+            self.request("POST", "/pub", bodies[0], query=query)
+            return
+        parts = [len(bodies).to_bytes(4, "big"), *(len(body).to_bytes(4, "big") + body for body in bodies)]
         self.request("POST", "/mpub", b"".join(parts), query={"topic": topic, "binary": "true"})
 
-    def get_config(self, option: str) -> str:
-        """The value of an option by its config key, as nsqd writes it: plain text or JSON. Code INVALID_OPTION."""
-        return self._config("GET", option)
-
-    def set_config(self, option: str, value: str, reasons: Reasons) -> str:
-        """Change an option; returns the new value. Codes INVALID_OPTION and INVALID_VALUE."""
-        return self._config("PUT", option, value.encode("utf-8", "surrogateescape"), reasons=reasons)
-
-    def _config(self, method: str, option: str, *value: bytes, **more: Any) -> str:
+    def config(self, option: str, value: str | None = None, reasons: Reasons = None) -> str:
+        """Returns the value of an option by its config key, as nsqd writes it: plain text or JSON. Changes it before if
+        a new `value` is given. Codes INVALID_OPTION and INVALID_VALUE."""
+        method, body = ("GET", None) if value is None else ("PUT", value.encode("utf-8", "surrogateescape"))
         path = f"/config/{urllib.parse.quote(option, safe='')}"
-        return self.request(method, path, *value, **more).decode("utf-8", "replace")
+        return self.request(method, path, body, reasons=reasons).decode("utf-8", "replace")
 
     def drain(self, method: Literal["GET", "POST", "DELETE"]) -> DrainState:
         """Query, start or cancel a drain, which only gnsqd supports."""

@@ -111,20 +111,20 @@ class NodeLacks(NodeError):
 
 
 class NodeRefused(NodeError):
-    """A node answered with an error; `code` is NSQ's error code, such as TOPIC_NOT_FOUND, or empty, and `answer` the
-    whole answer, which is a JSON object if there is a code."""
-
-    answer = b""
+    """A node answered with an error; `document` is the JSON object of the answer, and `code` NSQ's error code in it,
+    such as TOPIC_NOT_FOUND, or empty."""
 
     def __init__(
-        self, program: str, address: Address, status: int, code: str, explanation: str, advice: str = ""
+        self, program: str, address: Address, status: int, document: Mapping[str, Any], explanation: str, advice: str
     ) -> None:
-        text = printable(explanation, 100)
-        if program == "nsqd" and code != "TLS_REQUIRED":
+        """`explanation` is shown if there is no code."""
+        self.status = status
+        self.document = document
+        self.code = str(document.get("message", ""))
+        text = printable(self.code if "message" in document else explanation, 100)
+        if program == "nsqd" and self.code != "TLS_REQUIRED":
             advice = advice or _ADVICE.get(status, "")
         super().__init__(program, address, f"answered HTTP {status}{f' ({text})' if text else ''}{advice}")
-        self.status = status
-        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,19 +211,21 @@ class HTTPClient:
         asked = self._moved.get(address) or self._reached.get(address, address)
         authorization = self._authorization if program == "nsqd" and address in self._named else ""
         response, answer = self._exchange(program, asked, authorization, method, target, body, read)
-        if response.status == 403 and not (asked.tls or asked.path) and (port := _https_port(answer)):
-            self._moved[address] = asked = Address(asked.host, port, tls=True)
-            response, answer = self._exchange(program, asked, authorization, method, target, body, read)
-        if response.status == 401 and authorization and self._has_other_token(authorization):
+        if response.status == 200:
+            return response.headers, answer
+        document = _document(answer)
+        port: Any = document.get("https_port")
+        moves = response.status == 403 and not (asked.tls or asked.path) and isinstance(port, int) and 0 < port < 65536
+        if moves:
+            self._moved[address] = Address(asked.host, port, tls=True)
+        if moves or (response.status == 401 and authorization and self._has_other_token(authorization)):
             return self.answer(address, method, target, body, program=program, read=read)
-        if response.status != 200:
-            withheld = response.status == 401 and self._authorization and not authorization
-            advice = _NOT_NAMED.format(address) if withheld else ""
-            code, explanation = _explanation(response.reason or "", response.headers, answer)
-            refusal = NodeRefused(program, address, response.status, code, explanation, advice)
-            refusal.answer = answer
-            raise refusal
-        return response.headers, answer
+        withheld = response.status == 401 and self._authorization and not authorization
+        advice = _NOT_NAMED.format(address) if withheld else ""
+        explanation = response.reason or ""
+        if response.headers.get("Content-Type", "text/plain").startswith("text/plain"):
+            explanation = answer[:1000].decode("utf-8", "replace").strip() or explanation
+        raise NodeRefused(program, address, response.status, document, explanation, advice)
 
     def _has_other_token(self, refused: str) -> bool:
         """Read the file again: tokens are replaced while a page is served."""
@@ -458,23 +460,10 @@ def _causes(error: BaseException) -> list[BaseException]:
     return causes[::-1]
 
 
-def _https_port(answer: bytes) -> int:
-    """The port in nsqd's answer to plain HTTP if it requires TLS; 0 in all other answers."""
+def _document(answer: bytes) -> dict[str, Any]:
+    """Returns the JSON object of an error answer; an empty one for any other answer."""
     try:
-        document: Any = json.loads(answer)
-        port = document["https_port"]
-    except (ValueError, RecursionError, LookupError, TypeError):
-        return 0
-    return port if isinstance(port, int) and 0 < port < 65536 else 0
-
-
-def _explanation(reason: str, headers: Mapping[str, str], body: bytes) -> tuple[str, str]:
-    """NSQ's code in an error answer, and the text to show: the code, else a short plain text, else the status."""
-    try:
-        document: Any = json.loads(body)
-        code = str(document["message"])
-        return code, code
-    except (ValueError, RecursionError, LookupError, TypeError):
-        if headers.get("Content-Type", "text/plain").startswith("text/plain"):
-            return "", body[:1000].decode("utf-8", "replace").strip() or reason
-        return "", reason
+        document = json.loads(answer)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -51,7 +51,7 @@ def options_of(node: Nsqd, keys: Sequence[str]) -> dict[str, object]:
     values: dict[str, object] = {}
     for key in keys:
         try:
-            values[key] = parse(key, node.get_config(key))
+            values[key] = parse(key, node.config(key))
         except NodeRefused as error:
             if error.code != UNKNOWN:
                 raise

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import click
 
@@ -96,13 +97,7 @@ class Publisher:
     def _send_somewhere(self, topic: str, batch: list[bytes], defer_ms: int) -> None:
         """Sends one request to the nodes in turn until one accepts it. Raises NodeRefused if the messages are wrong,
         AdminError if no node accepts them in time."""
-
-        def send(node: Nsqd) -> None:
-            if len(batch) == 1:
-                node.pub(topic, batch[0], defer_ms=defer_ms)
-            else:
-                node.mpub(topic, batch)
-
+        send = partial(Nsqd.publish, topic=topic, bodies=batch, defer_ms=defer_ms)
         deadline = time.monotonic() + self._patience
         is_reported = False
         while True:

@@ -4,7 +4,6 @@ A request is for about a megabyte, and `--timeout` limits it. It is repeated fro
 the node refuses it: then messages are missing, or the log is another one.
 """
 
-import json
 import queue
 import time
 from collections.abc import Iterator, Sequence
@@ -144,7 +143,7 @@ class RangeReader:
                 until = inf if self.end is None else time.monotonic() + PATIENCE
             reason = f"{failure.reason}; continue with --from {self.number}"
             if isinstance(failure, NodeRefused) and failure.code in _REFUSALS:
-                readable = json.loads(failure.answer).get("readable")
+                readable = failure.document.get("readable")
                 reason = _REFUSALS[failure.code].format(self.topic, self.number, readable)
             self.error = self._failure(reason)
             if is_final or time.monotonic() > until:

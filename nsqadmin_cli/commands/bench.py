@@ -252,10 +252,7 @@ class Load:
                     self._under_way += self.batch
                 sent = time.monotonic_ns()
                 try:
-                    if self.batch == 1:
-                        node.pub(self.topic, _STAMP.pack(sent) + padding)
-                    else:
-                        node.mpub(self.topic, [_STAMP.pack(sent) + padding] * self.batch)
+                    node.publish(self.topic, [_STAMP.pack(sent) + padding] * self.batch)
                 except NodeError as error:
                     self.report.errors.append(error)
                     return

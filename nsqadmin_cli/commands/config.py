@@ -101,7 +101,7 @@ def set_(
     reasons = {UNKNOWN: f"{option} cannot be changed while nsqd runs, only {' and '.join(CHANGEABLE)} can"}
     expected = {"log_level": ", expected debug, info, warn, error or fatal"}.get(option, "")
     reasons["INVALID_VALUE"] = f"{printable(text, 100)!r} is not a value for {option}{expected}"
-    before = cluster.ask(lambda node: parse(option, node.get_config(option)))
+    before = cluster.ask(lambda node: parse(option, node.config(option)))
     errors = [*cluster.lookupd_errors, *errors_of(before)]
     others = [error for error in errors if not (isinstance(error, NodeRefused) and error.code == UNKNOWN)]
     if not values_of(before) and others != errors:
@@ -110,7 +110,7 @@ def set_(
 
     def do() -> None:
         nodes = [Nsqd(address, cluster.http) for address in values_of(before)]
-        after.update(cluster.ask(lambda node: parse(option, node.set_config(option, text, reasons)), nodes))
+        after.update(cluster.ask(lambda node: parse(option, node.config(option, text, reasons)), nodes))
 
     def show(dry_run: bool) -> Shown:
         columns = Column("node", "node", tone=Tone.NODE), Column("before", f"{option} before", "before", keep=ALWAYS)

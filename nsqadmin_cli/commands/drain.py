@@ -97,7 +97,7 @@ def start(
     able = [node for node in nodes if node.address in values_of(answers)]
     if not able:
         raise AdminError("no node can be drained", causes=[*cluster.lookupd_errors, *errors_of(answers)])
-    limits = values_of(cluster.ask(lambda node: node.get_config("drain_timeout"), able)).values()
+    limits = values_of(cluster.ask(lambda node: node.config("drain_timeout"), able)).values()
     known = [int(limit) / 1e9 for limit in limits if limit.isascii() and limit.isdigit() and len(limit) < 20]
     latest = f", after {units.latency(max(known))} at the latest" if known else ""
     them = "it" if len(able) == 1 else "them"

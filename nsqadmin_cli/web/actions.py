@@ -44,7 +44,7 @@ def publish(site: Site, request: Request) -> Page | Response:
             what = "is not on the nodes that answered" if snapshot.errors else "is a new topic"
             new = f"{topic} {what}{suggestion(topic, snapshot.topic_shares)}"
             return publish_page(site, topic, **given, body=body, new=new)
-        node.pub(topic, body.encode("utf-8", "surrogateescape"), defer_ms=round(seconds * 1000))
+        node.publish(topic, [body.encode("utf-8", "surrogateescape")], defer_ms=round(seconds * 1000))
     except (AdminError, ValueError) as error:
         return publish_page(site, topic, **given, body=body, result=str(error), failed=True)
     site.monitor.changed()

@@ -133,7 +133,7 @@ class SlowNode(Nsqd):
             assert self.may_create.wait(DEADLINE)
         self.done.append(f"{action} topic")
 
-    def mpub(self, topic: str, bodies: Sequence[bytes]) -> None:
+    def publish(self, topic: str, bodies: Sequence[bytes], *, defer_ms: int = 0) -> None:
         self.asked.set()
         assert self.go_on.wait(DEADLINE)
         self.done.append("publish")
