@@ -20,7 +20,7 @@ from gnsqd.shared.directory import (
 )
 from nsqadmin_cli.command_base import Combined, argument, command, option
 from nsqadmin_cli.datadir import checking
-from nsqadmin_cli.datadir.checking import Checker, Finding, JournalReport, QueueReport, finding_blocks
+from nsqadmin_cli.datadir.checking import Checker, JournalReport, Problem, QueueReport, problem_blocks
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, describe_missing
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
 from nsqadmin_cli.output import Advance, Output, note, progress
@@ -110,7 +110,7 @@ class VerifiedJournal:
         """,
         described("queues", "list", VerifiedQueue),
         described("journals", "list, of gnsqd with --durability", VerifiedJournal),
-        described("findings", "list", Finding),
+        described("findings", "list", Problem),
     ),
 )
 def verify(
@@ -132,7 +132,7 @@ def verify(
     reports, findings = check(data_dir, queues, running=running, max_msg_size=max_msg_size)
     with reading("reading", sum(journal.size for journal in data_dir.select_journals(which.topic))) as advance:
         journals = checking.check_journals(data_dir, *which, running=running, advance=advance)
-    findings = sorted([*findings, *(finding for report in journals for finding in report.findings)], key=_SEVERITY)
+    findings = sorted([*findings, *(problem for report in journals for problem in report.problems)], key=_SEVERITY)
     damaged = any(finding.is_damage for finding in findings)
     checked = [
         VerifiedQueue(
@@ -152,21 +152,21 @@ def verify(
     blocks = head(data_dir, running)
     blocks.append(table_of(VerifiedQueue, checked, total=plural(len(checked), "queue"), empty="No queues."))
     blocks += [table_of(VerifiedJournal, in_journals)] if journals else []
-    blocks += [*finding_blocks(findings), _verdict(reports, journals, damaged)]
-    output.show(document, blocks, table_of(Finding, findings))
+    blocks += [*problem_blocks(findings), _verdict(reports, journals, damaged)]
+    output.show(document, blocks, table_of(Problem, findings))
     return ExitCode.FAILED if damaged else ExitCode.OK
 
 
 def check(
     data_dir: DataDirectory, queues: list[StoredQueue], *, running: bool, max_msg_size: int
-) -> tuple[list[QueueReport], list[Finding]]:
+) -> tuple[list[QueueReport], list[Problem]]:
     """Reads these queues; findings are sorted by severity."""
     size = sum(queue.size + sum(queue.bad.values()) for queue in queues)
     with reading("reading", size) as advance:
         checker = Checker(data_dir, running, max_msg_size, advance)
         findings = list(checker.check_directory())
         reports = [checker.check(queue) for queue in queues]
-    findings += [finding for each in reports for finding in each.findings]
+    findings += [problem for each in reports for problem in each.problems]
     return reports, sorted(findings, key=_SEVERITY)
 
 

@@ -13,7 +13,7 @@ from gnsqd.shared.errors import StartError, StorageError
 from nsqadmin_cli.archive import DASH, ArchiveWriter
 from nsqadmin_cli.command_base import argument, command, flag, option
 from nsqadmin_cli.commands.data import Which, check, directory_argument, max_size_option, reading, select, which_option
-from nsqadmin_cli.datadir.checking import Finding, QueueReport, count_messages, finding_blocks
+from nsqadmin_cli.datadir.checking import Problem, QueueReport, count_messages, problem_blocks
 from nsqadmin_cli.datadir.records import MessageFile, Saved, export_queue
 from nsqadmin_cli.datadir.repairing import BadFile, Repair, exchange, put_back
 from nsqadmin_cli.errors import AdminError
@@ -158,7 +158,7 @@ def repair(
         if not work.is_needed or confirm.dry_run:
             queues = [Saved(each.queue.name, each.messages, each.lost) for each in reports if each.needs_repair]
             plan = {"directory": path, "copy": None, "kept": None, "queues": queues}
-            blocks: list[Block] = [*finding_blocks(findings)]
+            blocks: list[Block] = [*problem_blocks(findings)]
             if not work.is_needed:
                 blocks.append(Line((("Nothing to repair", Tone.GOOD), (".", Tone.PLAIN))))
             else:
@@ -170,13 +170,13 @@ def repair(
         if replace:
             messages = plural(sum(each.messages for each in reports), "message")
             warning = f"{path}, with {messages} readable, is renamed to {kept}, and replaced by its repaired copy."
-            confirm.ask(warning, [*finding_blocks(findings)], "Go on?")
+            confirm.ask(warning, [*problem_blocks(findings)], "Go on?")
         with reading(f"writing {os.path.basename(copy)}", work.size) as advance:
             repaired = work.run(advance)
         left = _check_copy(reports, copy, path if replace else copy, max_msg_size)
         if replace:
             exchange(path, copy, kept)
-    saved: list[Block] = [table_of(Saved, repaired, empty="No queues."), *finding_blocks(left)]
+    saved: list[Block] = [table_of(Saved, repaired, empty="No queues."), *problem_blocks(left)]
     if work.adopted:
         saved.append(Line.of(f"nsqd.dat lists {', '.join(work.adopted)}."))
     if data_dir.passed_over:
@@ -190,7 +190,7 @@ def repair(
     output.show(final | {"queues": repaired, "adopted": work.adopted, "left": left}, saved)
 
 
-def _check_copy(reports: list[QueueReport], copy: str, name: str, max_msg_size: int) -> list[Finding]:
+def _check_copy(reports: list[QueueReport], copy: str, name: str, max_msg_size: int) -> list[Problem]:
     """Verifies that the copy has every message. Returns the problems left in it, with commands for the final name."""
     data_dir = list_directory(copy)
     data_dir.path = name

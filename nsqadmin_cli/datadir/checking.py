@@ -3,7 +3,6 @@
 Only gnsqd writes journals, with --durability.
 """
 
-import enum
 import os
 import shlex
 from collections import defaultdict
@@ -28,19 +27,19 @@ from nsqadmin_cli.output import Advance
 from nsqadmin_cli.table import Block, Line, Paragraph, Tone, column
 from nsqadmin_cli.units import plural
 
-_MARGIN = 8  # columns before the text of a finding
+_MARGIN = 8  # columns before the text of a problem
 
 
-class Severity(enum.StrEnum):
-    DAMAGE = "damage"  # messages are lost, or nsqd would lose them or refuse to start
-    NOTE = "note"  # harmless, or corrected by nsqd itself
+# Severities of problems.
+DAMAGE = "damage"  # messages are lost, or nsqd would lose them or refuse to start
+NOTE = "note"  # harmless, or corrected by nsqd itself
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """A problem. `command` corrects it, if one can."""
+class Problem:
+    """What is wrong with a directory. `command` corrects it, if one can."""
 
-    severity: Severity = column("severity", help='"damage" or "note"')
+    severity: str = column("severity", help='"damage" or "note"')
     queue: str = column("queue", null=True, help="null: the directory")
     file: str = column("file", null=True)
     position: int | None = column("position", help="bytes; null: the whole file")
@@ -49,20 +48,20 @@ class Finding:
 
     @property
     def is_damage(self) -> bool:
-        return self.severity is Severity.DAMAGE
+        return self.severity == DAMAGE
 
 
-def finding_blocks(findings: list[Finding]) -> Iterator[Block]:
-    """Yields each finding with its position, meaning and the command that repairs it."""
-    for finding in findings:
-        tone = Tone.BAD if finding.is_damage else Tone.NOTE
-        place = finding.file or finding.queue
-        if finding.position is not None:
-            place += f" at {finding.position:,}"
-        yield Line(((finding.severity.value.upper().ljust(_MARGIN), tone), (place, Tone.STRONG)))
-        yield Paragraph((" " * _MARGIN, Tone.PLAIN), finding.text)
-        if finding.command:
-            yield Line(((" " * (_MARGIN - 2) + "→ ", Tone.GOOD), (finding.command, Tone.NODE)))
+def problem_blocks(problems: list[Problem]) -> Iterator[Block]:
+    """Yields each problem with its position, meaning and the command that repairs it."""
+    for problem in problems:
+        tone = Tone.BAD if problem.is_damage else Tone.NOTE
+        place = problem.file or problem.queue
+        if problem.position is not None:
+            place += f" at {problem.position:,}"
+        yield Line(((problem.severity.upper().ljust(_MARGIN), tone), (place, Tone.STRONG)))
+        yield Paragraph((" " * _MARGIN, Tone.PLAIN), problem.text)
+        if problem.command:
+            yield Line(((" " * (_MARGIN - 2) + "→ ", Tone.GOOD), (problem.command, Tone.NODE)))
         yield Line()
 
 
@@ -102,14 +101,14 @@ class Report:
     """What is wrong with the files of a queue or journal."""
 
     name: str
-    findings: list[Finding] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
 
-    def add(self, severity: Severity, file: str, text: str, position: int | None = None, command: str = "") -> None:
-        self.findings.append(Finding(severity, self.name, file, position, text, command))
+    def add(self, severity: str, file: str, text: str, position: int | None = None, command: str = "") -> None:
+        self.problems.append(Problem(severity, self.name, file, position, text, command))
 
     @property
     def damaged(self) -> bool:
-        return any(finding.is_damage for finding in self.findings)
+        return any(problem.is_damage for problem in self.problems)
 
 
 @dataclass
@@ -144,18 +143,18 @@ class Checker:
     def _repair(self) -> str:
         return shlex.join(["gnsqadmin", "data", "repair", self._directory.path])
 
-    def check_directory(self) -> Iterator[Finding]:
+    def check_directory(self) -> Iterator[Problem]:
         """Yields the problems that do not concern a queue."""
         directory = self._directory
         if directory.listed is None:
             starts = directory.metadata_error == "no such file or directory"
             text = f"{directory.metadata_error}: nsqd {'starts without topics' if starts else 'does not start'}"
-            yield Finding(Severity.DAMAGE, "", METADATA, None, text, self._repair)
+            yield Problem(DAMAGE, "", METADATA, None, text, self._repair)
         for name in directory.others:
-            yield Finding(Severity.NOTE, "", name, None, "this is not a data file, though it is named like one")
+            yield Problem(NOTE, "", name, None, "this is not a data file, though it is named like one")
         if directory.temporary and not self._running:
             text = f"{plural(len(directory.temporary), 'file')} that a killed nsqd left unfinished; gnsqd removes them"
-            yield Finding(Severity.NOTE, "", directory.temporary[0], None, text)
+            yield Problem(NOTE, "", directory.temporary[0], None, text)
 
     def check(self, queue: StoredQueue) -> QueueReport:
         """Reads a queue; raises AdminError if a file cannot be read."""
@@ -182,23 +181,23 @@ class Checker:
                 text += f"; {plural(tally.lost, 'byte')} cannot be read as messages"
             command = self._repair if tally.broken else f"nsqd --max-msg-size={tally.largest}"
             report.needs_repair = report.needs_repair or tally.broken
-            severity = Severity.DAMAGE if tally.broken else Severity.NOTE
+            severity = DAMAGE if tally.broken else NOTE
             report.add(severity, queue.file_name(number), text, tally.flaw_position, command)
         for severity, file, text in self._judge_meta(report):
             report.needs_repair = True
             report.add(severity, file, text, command=self._repair)
         if queue.bad_due_times:
             text = "due times were set aside: deferred messages may have been delivered early or be missing"
-            report.add(Severity.NOTE, f"{due_times_file_name(queue.name)}.bad", text)
+            report.add(NOTE, f"{due_times_file_name(queue.name)}.bad", text)
         if not self._directory.is_listed(queue) and report.messages:
             text = f"not in {METADATA}: its {plural(report.messages, 'message')} are unread until it is created again"
             adopt = f"{self._repair} --adopt-orphans" if "#" not in queue.name else ""
-            report.add(Severity.NOTE, "", text, command=adopt)
+            report.add(NOTE, "", text, command=adopt)
         for number in sorted(queue.bad):
             self._judge_bad(report, number)
         return report
 
-    def _judge_meta(self, report: QueueReport) -> Iterator[tuple[Severity, str, str]]:
+    def _judge_meta(self, report: QueueReport) -> Iterator[tuple[str, str, str]]:
         """Yields severity, file and text of the problems that a repair corrects."""
         queue, plan, meta, due_times = report.queue, report.plan, report.plan.meta, report.due_times
         name = meta_file_name(queue.name)
@@ -206,34 +205,34 @@ class Checker:
             return  # it is written later than the files, and they are deleted as they are read
         if meta is None and queue.numbers:
             text = f"{plan.meta_error}: nsqd starts with an empty queue and overwrites it, gnsqd delivers all again"
-            yield Severity.DAMAGE, name, text
+            yield DAMAGE, name, text
         elif meta is None and queue.has_meta:
-            yield Severity.NOTE, name, f"{plan.meta_error}; the queue is empty"
+            yield NOTE, name, f"{plan.meta_error}; the queue is empty"
         elif meta is not None:
             if plan.missing:
-                yield Severity.DAMAGE, name, f"{describe_missing(queue, plan)}, and the messages in it are lost"
+                yield DAMAGE, name, f"{describe_missing(queue, plan)}, and the messages in it are lost"
             begin = first_unread(queue, plan, self._max_msg_size)
             if begin != plan.position:
                 text = f"reads from inside the message at {begin:,} of {queue.file_name(meta.read_file)}"
-                yield Severity.DAMAGE, name, f"{text}: nsqd sets that file aside, gnsqd reads from this message on"
+                yield DAMAGE, name, f"{text}: nsqd sets that file aside, gnsqd reads from this message on"
             size, last = queue.numbers.get(meta.write_file, 0), queue.file_name(meta.write_file)
             later = [number for number in plan.numbers if number > meta.write_file]
             if size > meta.write_pos:
-                yield Severity.NOTE, name, "older than the data files, as after a kill; nsqd reads these to their end"
+                yield NOTE, name, "older than the data files, as after a kill; nsqd reads these to their end"
             elif size < meta.write_pos and meta.write_file in queue.numbers:
-                yield Severity.DAMAGE, name, f"specifies {plural(meta.write_pos - size, 'byte')} more than {last} has"
+                yield DAMAGE, name, f"specifies {plural(meta.write_pos - size, 'byte')} more than {last} has"
             elif later:
                 text = f"does not list {queue.file_name(later[0])}: nsqd overwrites it, gnsqd reads it"
-                yield Severity.DAMAGE, name, text
+                yield DAMAGE, name, text
             elif meta.depth != report.messages and not plan.missing and not report.needs_repair:
                 counts = f"{meta.depth:,} messages, but there are {report.messages:,}"
-                yield Severity.NOTE, name, f"specifies {counts}; nsqd corrects it at the end"
+                yield NOTE, name, f"specifies {counts}; nsqd corrects it at the end"
             if plan.read:
                 text = f"{plural(len(plan.read), 'file')} from before the read position, which is no longer read"
-                yield Severity.NOTE, queue.file_name(plan.read[0]), text
+                yield NOTE, queue.file_name(plan.read[0]), text
         if (lost := due_times.size - due_times.end) > 0:
             text = f"{plural(lost, 'byte')} cannot be read: deferred messages may be delivered early or be missing"
-            yield Severity.DAMAGE, due_times_file_name(queue.name), text
+            yield DAMAGE, due_times_file_name(queue.name), text
 
     def _judge_bad(self, report: QueueReport, number: int) -> None:
         queue = report.queue
@@ -245,10 +244,10 @@ class Checker:
             count = plural(tally.messages, "message")
             text = f"set aside, but whole: it is unknown whether its {count} were delivered. Not all were if nsqd "
             text += "logged that it could not open the file, or read at a wrong position; "
-            report.add(Severity.NOTE, name, text + "gnsqadmin data recover-bad --all restores all")
+            report.add(NOTE, name, text + "gnsqadmin data recover-bad --all restores all")
         else:
             text = f"set aside for {tally.flaw}; {plural(tally.behind, 'message')} behind that can be recovered"
-            severity = Severity.DAMAGE if tally.behind else Severity.NOTE
+            severity = DAMAGE if tally.behind else NOTE
             command = shlex.join(["gnsqadmin", "data", "recover-bad", self._directory.path]) if tally.behind else ""
             report.add(severity, name, text, tally.flaw_position, command)
 
@@ -290,19 +289,19 @@ def check_journals(
         if not running:
             for damage in replay.damages:
                 text = f"{damage.reason}: messages are lost, gnsqd continues behind it; finished ones may come again"
-                report.add(Severity.DAMAGE, os.path.basename(damage.path), text, damage.begin)
+                report.add(DAMAGE, os.path.basename(damage.path), text, damage.begin)
             if replay.lost:
-                report.add(Severity.DAMAGE, "", replay.describe_lost())
+                report.add(DAMAGE, "", replay.describe_lost())
             if replay.torn is not None:
                 text = f"ends in {replay.torn.reason}; gnsqd truncates it"
-                report.add(Severity.NOTE, os.path.basename(replay.torn.path), text, replay.torn.begin)
+                report.add(NOTE, os.path.basename(replay.torn.path), text, replay.torn.begin)
             newest = segment_name(journal.topic, max(journal.numbers))
             if replay.converting:
                 text = "the disk queues of the topic are an unfinished copy of it, left by an exit; gnsqd drops them"
-                report.add(Severity.NOTE, newest, text)
+                report.add(NOTE, newest, text)
             if report.messages:
                 text = f"holds {plural(report.messages, 'message')}, which gnsqd loads when it starts; nsqd does not"
-                report.add(Severity.NOTE, newest, text)
+                report.add(NOTE, newest, text)
         if channel:
             report.queues = {name: count for name, count in report.queues.items() if name.endswith(f":{channel}")}
     return reports

@@ -12,7 +12,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -191,13 +191,9 @@ def describe_missing(queue: StoredQueue, plan: ReadPlan) -> str:
 def first_unread(queue: StoredQueue, plan: ReadPlan, max_msg_size: int) -> int:
     """Returns the read position in the first file, moved back to the beginning of a record as gnsqd does."""
     if plan.position and queue.numbers[plan.numbers[0]] > plan.position:
-        with suppress(OSError):
-            path = queue.path(plan.numbers[0])
-            reader = RecordReader(path, MIN_RECORD_SIZE, max_msg_size + MIN_RECORD_SIZE)
-            try:
-                return reader.record_at(plan.position)
-            finally:
-                reader.close()
+        path = queue.path(plan.numbers[0])
+        with suppress(OSError), closing(RecordReader(path, MIN_RECORD_SIZE, max_msg_size + MIN_RECORD_SIZE)) as reader:
+            return reader.record_at(plan.position)
     return plan.position
 
 

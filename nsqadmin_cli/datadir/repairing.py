@@ -25,8 +25,8 @@ from gnsqd.shared.disk_format import LENGTH, Meta, due_times_file_name, meta_fil
 from gnsqd.shared.errors import StorageError, reason_of
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_valid_queue
 from gnsqd.shared.version import NSQD_VERSION
-from nsqadmin_cli.datadir.checking import QueueReport
-from nsqadmin_cli.datadir.records import Gap, Record, Saved, read_data_file, read_queue
+from nsqadmin_cli.datadir.checking import QueueReport, Tally
+from nsqadmin_cli.datadir.records import Record, Saved, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import Advance
 from nsqadmin_cli.table import ALWAYS, Form, Tone, column, json_only
@@ -64,14 +64,6 @@ class Writer(AbstractContextManager["Writer"]):
                 self._file.close()
             if kind is not None:
                 os.unlink(self.path)
-
-
-def copy_file(source: str, target: str, advance: Advance) -> None:
-    """Makes a copy with the same owner and mode; raises OSError."""
-    with open(source, "rb") as file, Writer(target, source) as writer:
-        while data := file.read(_CHUNK):
-            writer.write(data)
-            advance(len(data))
 
 
 def take_over_owner(path: str, like: str, mode: int) -> None:
@@ -144,8 +136,13 @@ class Repair:
         return repaired
 
     def _copy_names(self, names: Sequence[str], target: str, advance: Advance) -> None:
+        """Copies files with their owners and modes; raises OSError."""
         for name in names:
-            copy_file(os.path.join(self._directory.path, name), os.path.join(target, name), advance)
+            source = os.path.join(self._directory.path, name)
+            with open(source, "rb") as file, Writer(os.path.join(target, name), source) as writer:
+                while data := file.read(_CHUNK):
+                    writer.write(data)
+                    advance(len(data))
 
     def _rewrite(self, report: QueueReport, target: str, advance: Advance) -> Saved:
         queue, meta = report.queue, report.plan.meta
@@ -169,11 +166,9 @@ class Repair:
         return Saved(queue.name, messages, report.lost)
 
     def _write_metadata(self, target: str) -> None:
-        source = os.path.join(self._directory.path, METADATA)
-        path = os.path.join(target, METADATA)
         adopted, listed = self.adopted, self._directory.listed or {}
         if self._directory.listed is not None and not adopted:
-            copy_file(source, path, lambda count: None)
+            self._copy_names([METADATA], target, lambda count: None)
             return
 
         def entry(name: str, queue: str) -> dict[str, object]:
@@ -184,7 +179,9 @@ class Repair:
             topics.append(entry(topic, topic))
             topics[-1]["channels"] = [entry(name, f"{topic}:{name}") for name in channels if name] or None
         document = {"topics": topics or None, "version": NSQD_VERSION}
-        with Writer(path, source if os.path.isfile(source) else self._directory.path) as writer:
+        source = os.path.join(self._directory.path, METADATA)
+        like = source if os.path.isfile(source) else self._directory.path
+        with Writer(os.path.join(target, METADATA), like) as writer:
             writer.write(json.dumps(document, separators=(",", ":")).encode())
 
 
@@ -258,18 +255,14 @@ class BadFile:
     def read(self, path: str, *, everything: bool, max_msg_size: int, advance: Advance) -> Iterator[bytes]:
         """Yields the payloads behind the first damage, or all, and counts them. Raises AdminError if the file cannot be
         read."""
-        damaged = False
+        tally = Tally()
         for item in read_data_file(path, 0, max_msg_size, advance):
-            damaged = damaged or isinstance(item, Gap) or bool(item.flaw)
-            if isinstance(item, Gap):
-                self.lost_bytes += item.end - item.position
-                continue
-            if not damaged:
-                self.delivered += 1
-            if damaged or everything:
+            tally.add(item)
+            self.delivered, self.lost_bytes = tally.messages - tally.behind, tally.lost
+            if isinstance(item, Record) and (tally.flaw or everything):
                 self.recovered += 1
                 yield item.payload
-        if not damaged:
+        if not tally.flaw:
             self.unknown, self.delivered = self.delivered, 0
 
 

@@ -50,7 +50,7 @@ def damages(directory: Path) -> list[str]:
     checker = Checker(list_directory(str(directory)), False, 1 << 20, lambda size: None)
     found = list(checker.check_directory())
     for queue in checker._directory.queues.values():
-        found += checker.check(queue).findings
+        found += checker.check(queue).problems
     return [f"{each.file}: {each.text}" for each in found if each.is_damage]
 
 

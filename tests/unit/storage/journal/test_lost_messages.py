@@ -18,7 +18,7 @@ from gnsqd.shared.journal.segment import Segment
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.segments import Segments
 from gnsqd.storage.syncer import Syncer
-from nsqadmin_cli.datadir.checking import Severity, check_journals
+from nsqadmin_cli.datadir.checking import check_journals
 from unit.queues.test_journaled import Daemon, channel
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "journal"  # an older gnsqd wrote it, with a record for each publish
@@ -50,7 +50,7 @@ def errors(daemon: Daemon) -> list[str]:
 def damage_found(directory: Path) -> list[str]:
     """What `data verify` finds."""
     (report,) = check_journals(list_directory(str(directory)), "", "", running=False, advance=lambda size: None)
-    return [finding.text for finding in report.findings if finding.severity is Severity.DAMAGE]
+    return [problem.text for problem in report.problems if problem.is_damage]
 
 
 def reported(texts: Sequence[str]) -> int:
