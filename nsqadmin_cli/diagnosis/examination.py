@@ -13,7 +13,6 @@ from nsqadmin_cli.api import Lookupd, Nsqd, located
 from nsqadmin_cli.cluster import Cluster, ask_all, errors_of, values_of
 from nsqadmin_cli.context import Commands
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.node_options import options_of
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.table import column, json_only
@@ -55,9 +54,9 @@ class Finding:
     node: str = column("node", null=True, help="null if not about one", default="")
 
 
-def some_of(names: Sequence[str]) -> str:
+def some_of(names: Sequence[object]) -> str:
     """Names in a line: the first three, and how many more there are."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+    return ", ".join(map(str, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
 class Examination:
@@ -96,6 +95,8 @@ class Examination:
         dropping = [node for node in there if self.before.nodes[node.address].has_ephemeral]
         self.dropped_before = _sum_dropped(cluster, dropping)
         self.options = cluster.ask(lambda node: options_of(node, COMPARED + _EMBEDDED), there)  # as far as it has them
+        # Nodes with an nsqlookupd in their process, where they register without an address.
+        self.embedding = {at for at, options in values_of(self.options).items() if any(map(options.get, _EMBEDDED))}
         located_producers = [pair for producers in values_of(self.listed).values() for pair in located(producers)]
         ports = {address: producer.tcp_port for address, producer in located_producers}
         listed_there = [node for node in there if tcp and node.address in ports]
@@ -110,10 +111,6 @@ class Examination:
         # What is left of these are nodes at impossible addresses.
         silent = {error.address for error in errors_of(self.listed)}
         self.discovery += [error for error in cluster.lookupd_errors if error.address not in silent]
-
-    def has_nsqlookupd(self, address: Address) -> bool:
-        """Returns whether a node has one in its process, where it registers without an address."""
-        return any(map(values_of(self.options)[address].get, _EMBEDDED))
 
 
 def _sum_dropped(cluster: Cluster, nodes: Sequence[Nsqd]) -> Counter[tuple[str, str]]:

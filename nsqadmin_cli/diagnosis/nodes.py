@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 
-from gnsqd.shared.directory import METADATA, DataDirectory, StoredQueue, is_held, list_directory, make_plan
+from gnsqd.shared.directory import METADATA, is_held, list_directory, make_plan
 from gnsqd.shared.errors import reason_of
 from nsqadmin_cli import units
 from nsqadmin_cli.api import located
@@ -24,7 +24,6 @@ _BROADCAST = Remedy(
     "If it runs, it needs a --broadcast-address and --broadcast-tcp-port that consumers can connect to; "
     "--broadcast-address=auto of gnsqd is the address from which it connects to nsqlookupd."
 )
-_REFUSES = "nsqd refuses messages that it cannot write"
 _SKEW = 2.0  # seconds between clocks that are too many
 
 
@@ -53,7 +52,7 @@ def _unreachable(examination: Examination) -> Iterator[Finding]:
     start = "Start it, or make it reachable from this machine"
     for error in errors_of(examination.after.answers):
         answered = not isinstance(examination.before.answers[error.address], NodeError)
-        lists = [str(lookupd) for lookupd, nodes in _listing_nodes(examination).items() if error.address in nodes]
+        lists = [lookupd for lookupd, nodes in _listing_nodes(examination).items() if error.address in nodes]
         evidence = [error.reason, *([f"it answered {examination.seconds:.1f} s ago"] if answered else [])]
         evidence += [f"nsqlookupd at {some_of(lists)} sends consumers to {error.address.host}"] if lists else []
         text, node = f"nsqd at {error.address} does not answer", str(error.address)
@@ -88,16 +87,20 @@ def _health(examination: Examination) -> Iterator[Finding]:
 
 
 def _low_disks(examination: Examination) -> Iterator[Finding]:
-    """Returns the nodes that report that they are low on disk."""
+    """Yields the nodes that report that they are low on disk."""
     for address, node in examination.after.nodes.items():
         if (process := node.process) is not None and process.is_low_on_disk:
-            share = process.free_disk_bytes / process.disk_bytes
-            severity = CRITICAL if share < _VERY_LOW else WARNING
-            text = f"the disk of nsqd at {address} has {share:.1%} of its room left"
-            evidence = f"{units.size(process.free_disk_bytes)} free", _REFUSES
-            largest = examination.commands.on(address, "stats --sort backend_depth")
-            catch_up = Remedy("Free disk space, or let consumers catch up. To show the largest queues:", largest)
-            yield Finding(severity, "disk-full", text, evidence, (catch_up,), node=str(address))
+            free, share = units.size(process.free_disk_bytes), process.free_disk_bytes / process.disk_bytes
+            largest = "the largest queues", examination.commands.on(address, "stats --sort backend_depth")
+            yield _low_disk(f"nsqd at {address}", "room", share, free, *largest, node=str(address))
+
+
+def _low_disk(of: str, what: str, share: float, free: str, queues: str, command: str, node: str = "") -> Finding:
+    severity = CRITICAL if share < _VERY_LOW else WARNING
+    text = f"the disk of {of} has {share:.1%} of its {what} left"
+    evidence = f"{free} free", "nsqd refuses messages that it cannot write"
+    catch_up = Remedy(f"Free disk space, or let consumers catch up. To show {queues}:", command)
+    return Finding(severity, "disk-full", text, evidence, (catch_up,), node=node)
 
 
 def _versions(examination: Examination) -> Iterator[Finding]:
@@ -157,7 +160,7 @@ def unregistered(examination: Examination) -> dict[Address, list[Address]]:
 def _registrations(examination: Examination, unregistered: dict[Address, list[Address]]) -> Iterator[Finding]:
     lookupds = len(values_of(examination.listed))
     for address, missing in unregistered.items():
-        text = f"nsqd at {address} is not registered at nsqlookupd at {some_of(list(map(str, missing)))}"
+        text = f"nsqd at {address} is not registered at nsqlookupd at {some_of(missing)}"
         listing = f"{lookupds - len(missing)} of {lookupds} list it"
         evidence = "consumers that use this nsqlookupd do not find it", listing
         remedy = _registration(examination, address, missing)
@@ -192,11 +195,7 @@ def _drift(examination: Examination, keys: Sequence[str]) -> Iterator[Finding]:
     for key in keys:
         values = {address: options[key] for address, options in options_by_node.items() if key in options}
         if key == LOOKUPDS:
-            values = {
-                address: sorted(_texts(value))
-                for address, value in values.items()
-                if not examination.has_nsqlookupd(address)
-            }
+            values = {at: sorted(_texts(value)) for at, value in values.items() if at not in examination.embedding}
         nodes_by_value = grouped((shown(key, value), str(address)) for address, value in values.items())
         if len(nodes_by_value) > 1:
             severity = WARNING if key == LOOKUPDS else NOTE
@@ -222,7 +221,7 @@ def _tombstones(examination: Examination) -> Iterator[Finding]:
         share = examination.after.topic_shares[topic][address]
         waiting = share.depth + sum(channel.depth for channel in share.channels)
         text = f"topic {topic} is hidden at {address}: new consumers do not find it there"
-        hidden = f"tombstoned at {some_of(list(map(str, lookupds)))}, for 45 s by default"
+        hidden = f"tombstoned at {some_of(lookupds)}, for 45 s by default"
         evidence = hidden, f"{plural(waiting, 'message')} queued there"
         remedy = Remedy("To remove the topic from the node:", examination.commands.on(address, "topic delete", topic))
         severity = WARNING if waiting else NOTE
@@ -261,8 +260,17 @@ def examine_directory(path: str) -> Iterator[Finding]:
         yield Finding(NOTE, "journals", text, (size, some_of(sorted(directory.journals))), (verify, convert))
     metas = [(queue, make_plan(queue).meta) for queue in queues if queue.size]
     unread = [queue for queue, meta in metas if meta is None or meta.read_position != meta.write_position]
-    if directory.listed is None:
-        yield from _no_metadata(directory, unread)
+    file = os.path.join(path, METADATA)
+    names = some_of(sorted(queue.name for queue in unread))
+    left = f"{plural(len(unread), 'queue')} with messages: {names}" if unread else "no messages on disk"
+    if directory.listed is None and os.path.lexists(file):
+        text = f"{file} cannot be used: no daemon starts with it"
+        remedy = Remedy("Restore it, or move it away and create the topics and channels again.")
+        yield Finding(CRITICAL, "bad-metadata", text, (directory.metadata_error, left), (remedy,))
+    elif directory.listed is None and unread:
+        text = f"{path} has no {METADATA}: a daemon that starts there finds no topics"
+        remedy = Remedy("Restore it, or create the topics and channels again: they get their messages back.")
+        yield Finding(CRITICAL, "no-metadata", text, (left,), (remedy,))
     elif orphans := [queue for queue in unread if not directory.is_listed(queue)]:
         unlisted = f"{plural(len(orphans), 'queue')} that {METADATA} does not list, and which will not be read"
         evidence = units.size(sum(queue.size for queue in orphans)), some_of(sorted(queue.name for queue in orphans))
@@ -279,27 +287,8 @@ def _disk(path: str) -> Iterator[Finding]:
         disk = os.statvfs(path)
     except OSError as error:
         raise AdminError(f"cannot get the free space of the disk of {path}: {reason_of(error)}") from None
-    room = "room", disk.f_bavail, disk.f_blocks, f"{units.size(disk.f_bavail * disk.f_frsize)} free"
-    inodes = "inodes", disk.f_favail, disk.f_files, f"{disk.f_favail:,} free"
+    room = "room", disk.f_bavail, disk.f_blocks, units.size(disk.f_bavail * disk.f_frsize)
+    inodes = "inodes", disk.f_favail, disk.f_files, f"{disk.f_favail:,}"
     for what, free, whole, left in (room, inodes):
         if whole and free / whole < _LOW:
-            severity = CRITICAL if free / whole < _VERY_LOW else WARNING
-            text = f"the disk of {path} has {free / whole:.1%} of its {what} left"
-            evidence = left, _REFUSES
-            catch_up = "Free disk space, or let consumers catch up. To show the size of queues:"
-            yield Finding(severity, "disk-full", text, evidence, (Remedy(catch_up, _data("ls", path)),))
-
-
-def _no_metadata(directory: DataDirectory, unread: list[StoredQueue]) -> Iterator[Finding]:
-    """Yields what follows if nsqd.dat does not exist, or cannot be read."""
-    file = os.path.join(directory.path, METADATA)
-    names = some_of(sorted(queue.name for queue in unread))
-    queues = f"{plural(len(unread), 'queue')} with messages: {names}" if unread else "no messages on disk"
-    if os.path.lexists(file):
-        text = f"{file} cannot be used: no daemon starts with it"
-        remedy = Remedy("Restore it, or move it away and create the topics and channels again.")
-        yield Finding(CRITICAL, "bad-metadata", text, (directory.metadata_error, queues), (remedy,))
-    elif unread:
-        text = f"{directory.path} has no {METADATA}: a daemon that starts there finds no topics"
-        remedy = Remedy("Restore it, or create the topics and channels again: they get their messages back.")
-        yield Finding(CRITICAL, "no-metadata", text, (queues,), (remedy,))
+            yield _low_disk(path, what, free / whole, left, "the size of queues", _data("ls", path))

@@ -25,6 +25,7 @@ _SETTLED = 60.0  # seconds that a consumer is connected until it should have fin
 _SLOW = 3600.0  # seconds to empty a deep queue that are too many
 _STORM = 1.0  # requeues or time-outs a second that are worth a word
 _MANY = 100  # of them since the start
+_START = Remedy("Start its consumers, or find out why they cannot connect.")
 
 Connections = Mapping[Connection, ClientStats]  # of a node
 
@@ -32,7 +33,7 @@ Connections = Mapping[Connection, ClientStats]  # of a node
 def examine_queues(examination: Examination) -> Iterator[Finding]:
     """Yields all problems of topics and channels, topic by topic."""
     before = {address: node.connections() for address, node in examination.before.nodes.items()}
-    unserved: dict[Address, list[tuple[str, int]]] = {}  # nodes with messages of channels whose consumers are elsewhere
+    unserved: dict[Address, list[ChannelCheck]] = {}  # nodes with messages of channels whose consumers are elsewhere
     lookupds = len(values_of(examination.listed))
     # Nodes, and topics of nodes, that no nsqlookupd gives to consumers: there are findings about these.
     lost: set[object] = {address for address, missing in unregistered(examination).items() if len(missing) == lookupds}
@@ -50,17 +51,17 @@ def examine_queues(examination: Examination) -> Iterator[Finding]:
             yield from _dropped(examination, *check.key)
             for address in check.unserved():
                 if address not in lost and (name, address) not in lost:
-                    unserved.setdefault(address, []).append(("/".join(check.key), check.shares[address].depth))
-    for address, channels in unserved.items():
-        depth = sum(count for _, count in channels)
-        names = some_of([path for path, _ in channels])
-        name, _, channel_name = channels[0][0].partition("/") if len(channels) == 1 else ("", "", "")
+                    unserved.setdefault(address, []).append(check)
+    for address, checks in unserved.items():
+        depth = sum(check.shares[address].depth for check in checks)
+        names = some_of(["/".join(check.key) for check in checks])
+        only = checks[0].key if len(checks) == 1 else ("", "")
         text = f"{plural(depth, 'message')} of {names} at {address}, without a consumer there"
         registered = "Check that this node is registered there and not tombstoned:"
         find = Remedy(f"Consumers find nodes through nsqlookupd. {registered}", examination.commands.on_all("nodes"))
         connect = Remedy("Check that consumers can connect to its broadcast-address.")
         evidence, severity = ("the consumers are at other nodes",), _by_depth(examination, depth)
-        yield Finding(severity, "unserved-node", text, evidence, (find, connect), name, channel_name, str(address))
+        yield Finding(severity, "unserved-node", text, evidence, (find, connect), *only, str(address))
 
 
 def _topic(examination: Examination, topic: TopicStats) -> Iterator[Finding]:
@@ -175,6 +176,12 @@ class ChannelCheck:
                 then = before[address].get((*key, client.remote_address, client.connect_ts))
                 connected = max(0.0, examination.after.clock - client.connect_ts)
                 self.consumers.append(ConsumerPair(address, client, then, connected))
+        # Nodes with a consumer that had RDY above 0 in one of the snapshots.
+        self.wanting = {
+            consumer.node
+            for consumer in self.consumers
+            if consumer.now.ready_count or consumer.then is None or consumer.then.ready_count
+        }
 
     def findings(self) -> Iterator[Finding]:
         cause = self._paused() or self._no_consumers() or self._not_ready() or self._stuck()
@@ -228,12 +235,11 @@ class ChannelCheck:
         if channel.client_count:
             return None
         if owed := backlog(channel):
-            start = Remedy("Start its consumers, or find out why they cannot connect.")
             delete = Remedy("If the channel is no longer needed:", self._on_all("channel delete"))
             discard = Remedy("If only these messages are not needed:", self._on_all("channel empty"))
             severity, summary = _by_depth(self.examination, owed), f"{plural(owed, 'message')} and no consumer"
             evidence = [self._depth(), self._rates()]
-            return self._finding(severity, "no-consumers", summary, evidence, start, delete, discard)
+            return self._finding(severity, "no-consumers", summary, evidence, _START, delete, discard)
         if is_ephemeral(channel.channel_name):
             return None
         summary = "no consumer; published messages will accumulate"
@@ -251,23 +257,14 @@ class ChannelCheck:
         done = {"pause": "paused", "empty": "emptied", "delete": "deleted"}.get(first.policy, first.policy)
         summary = f"it will be {done} in {units.duration(first.left / 1e9)}{_some(nodes, self.shares)}"
         evidence = f"no consumer for {units.duration(first.time / 1e9)}"
-        start = Remedy("Start its consumers, or find out why they cannot connect.")
         keep = Remedy("To keep it as it is:", self._on_all("channel rules --idle-timeout 0"))
         severity = NOTE if first.policy == "pause" else WARNING
-        return self._finding(severity, "idle-channel", summary, [evidence, self._depth()], start, keep)
-
-    def _wanting(self) -> set[Address]:
-        """Nodes with a consumer that had RDY above 0 in one of the snapshots."""
-        return {
-            consumer.node
-            for consumer in self.consumers
-            if consumer.now.ready_count or consumer.then is None or consumer.then.ready_count
-        }
+        return self._finding(severity, "idle-channel", summary, [evidence, self._depth()], _START, keep)
 
     def _not_ready(self) -> Finding | None:
         """Messages are queued, but all consumers on all nodes have RDY 0."""
         consumers = self.consumers
-        if not consumers or self._wanting() or not any(self.shares[consumer.node].depth for consumer in consumers):
+        if not consumers or self.wanting or not any(self.shares[consumer.node].depth for consumer in consumers):
             return None
         summary = f"messages are queued, but {_all(len(consumers))} RDY 0"
         evidence = [self._depth(), f"consumers: {some_of([consumer.now.full_name for consumer in consumers])}"]
@@ -388,8 +385,7 @@ class ChannelCheck:
             yield from (address for address, share in self._idle_shares() if not share.client_count)
 
     def _idle_shares(self) -> Iterator[tuple[Address, ChannelStats]]:
-        wanting = self._wanting()
-        return (item for item in self.shares.items() if item[1].depth and item[0] not in wanting)
+        return (item for item in self.shares.items() if item[1].depth and item[0] not in self.wanting)
 
 
 def _by_depth(examination: Examination, depth: int) -> Severity:
@@ -398,7 +394,7 @@ def _by_depth(examination: Examination, depth: int) -> Severity:
 
 def _some(which: list[Address], shares: Mapping[Address, object]) -> str:
     """Returns the nodes, unless it is all."""
-    return "" if len(which) == len(shares) else f" on {some_of(list(map(str, which)))}"
+    return "" if len(which) == len(shares) else f" on {some_of(which)}"
 
 
 def _all(count: int) -> str:
