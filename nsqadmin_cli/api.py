@@ -27,7 +27,7 @@ from msgspec.structs import force_setattr, replace
 from gnsqd.shared.errors import reason_of
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.shared.statistics import ChannelFigures, TopicFigures
-from nsqadmin_cli.budget import ALLOWANCE, Allowance, Budget, TooLarge
+from nsqadmin_cli.budget import TooLarge, present_allowance
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, NodeLacks, NodeRefused, timed_out
 
 T = TypeVar("T")
@@ -296,7 +296,7 @@ def _decoded(kind: type[T], parts: Iterator[bytes]) -> T:
     beginning came."""
     text = bytearray(next(parts, b""))
     arrived = time.monotonic()
-    allowance = ALLOWANCE.get() or Allowance(Budget())
+    allowance = present_allowance()
     for part in parts:
         text += part
         # Short values take many times their text as objects; what exceeds the usual is charged as if it were text.

@@ -235,9 +235,10 @@ def read_archive(path: str, *, start: int = 1) -> Iterator[tuple[list[ArchivedLi
         lines, failure = [], None
         for text in texts:
             number += 1
+            if number < start or not text.strip():
+                continue
             try:
-                if number >= start and (line := _parse(number, text, path)):
-                    lines.append(line)
+                lines.append(ArchivedLine(number, *_parse(text, f"line {number:,} of {name_of(path)}")))
             except InputError as error:
                 failure = error
                 break
@@ -246,23 +247,21 @@ def read_archive(path: str, *, start: int = 1) -> Iterator[tuple[list[ArchivedLi
             raise failure
 
 
-def _parse(number: int, text: bytes, path: str) -> ArchivedLine | None:
-    """Returns None for an empty line; raises InputError."""
-    if not text.strip():
-        return None
+def _parse(text: bytes, where: str) -> tuple[str, bytes]:
+    """Returns topic and body; raises InputError that names the line `where` it is."""
     try:
         document: Any = json.loads(text)
     except (ValueError, RecursionError):
-        raise InputError(f"line {number:,} of {name_of(path)} is not JSON") from None
+        raise InputError(f"{where} is not JSON") from None
     if not isinstance(document, dict):
-        raise InputError(f"line {number:,} of {name_of(path)} is not a JSON object")
+        raise InputError(f"{where} is not a JSON object")
     topic = document.get("topic")
     if topic is not None and not (isinstance(topic, str) and is_valid_name(topic)):
-        raise InputError(f'line {number:,} of {name_of(path)}: "topic" is not a valid topic name')
+        raise InputError(f'{where}: "topic" is not a valid topic name')
     try:
         body = body_of(document)
     except ValueError as error:
-        raise InputError(f"line {number:,} of {name_of(path)}: {error}") from None
+        raise InputError(f"{where}: {error}") from None
     if not body:
-        raise InputError(f"line {number:,} of {name_of(path)}: its body is empty, which NSQ does not accept")
-    return ArchivedLine(number, topic or "", body)
+        raise InputError(f"{where}: its body is empty, which NSQ does not accept")
+    return topic or "", body

@@ -54,3 +54,8 @@ class Allowance:
 
 
 ALLOWANCE: ContextVar[Allowance | None] = ContextVar("ALLOWANCE", default=None)  # of the thread that asks a peer
+
+
+def present_allowance() -> Allowance:
+    """Returns that of the peer that this thread asks; a new one if it is not limited by others."""
+    return ALLOWANCE.get() or Allowance(Budget())

@@ -29,7 +29,7 @@ from gnsqd.shared.client import tls_context
 from gnsqd.shared.config_file import read_config_file
 from gnsqd.shared.errors import reason_of
 from gnsqd.shared.version import VERSION
-from nsqadmin_cli.budget import ALLOWANCE, Allowance, Budget, TooLarge
+from nsqadmin_cli.budget import TooLarge, present_allowance
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.units import printable
 
@@ -91,6 +91,7 @@ _ADVICE = {
     403: ": the token of --token-file, or the certificate of --tls-cert, does not permit it",
 }
 _NOT_NAMED = ": it was not sent the token, as an nsqlookupd listed it; name it with --nsqd-http-address={}"
+_AS_IT_IS: dict[str, Any] = dict.fromkeys(("retries", "redirect", "preload_content", "decode_content"), False)
 _PART = 1 << 16  # bytes that are read at once
 _LARGEST_REFUSAL = 1 << 16  # bytes of an answer other than 200 that are looked at
 _MOST_POOLS = 1000  # of connections; nodes that an nsqlookupd lists may be others each time
@@ -210,7 +211,26 @@ class HTTPClient:
         own tools."""
         asked = self._moved.get(address) or self._reached.get(address, address)
         authorization = self._authorization if program == "nsqd" and address in self._named else ""
-        response, answer = self._exchange(program, asked, authorization, method, target, body, read)
+        headers = self._headers | ({"Authorization": authorization} if authorization else {})
+        patience, whole = self._limits(asked, method, target)
+        timeout = urllib3.Timeout(connect=patience, read=whole)
+        try:
+            response = self._pool(asked).urlopen(method, target, body, headers, timeout=timeout, **_AS_IT_IS)
+        except _FAILURES as error:
+            raise self._failure(program, asked, error, patience) from None
+        try:
+            parts = self._parts(program, asked, response, whole)
+            answer = read(parts) if response.status == 200 else _beginning(parts)
+        except TooLarge as error:
+            response.close()
+            raise NodeError(program, asked, str(error)) from None
+        except BaseException:
+            response.close()
+            raise
+        if response.status != 200 and len(answer) > _LARGEST_REFUSAL:  # there may be more
+            response.close()
+        response.release_conn()
+        self.slow.discard(asked)
         if response.status == 200:
             return response.headers, answer
         document = _document(answer)
@@ -234,42 +254,6 @@ class HTTPClient:
                 self._authorization = f"Bearer {read_token(self._token_file)}"
         return self._authorization != refused
 
-    def _exchange(
-        self,
-        program: str,
-        address: Address,
-        authorization: str,
-        method: str,
-        target: str,
-        body: bytes | None,
-        read: Callable[[Iterator[bytes]], Any],
-    ) -> tuple[urllib3.BaseHTTPResponse, Any]:
-        """Any answer, and what `read` makes of one with 200, else the beginning of its body."""
-        headers, patience, whole = self._headers, *self._limits(address, method, target)
-        timeout = urllib3.Timeout(connect=patience, read=whole)
-        if authorization:
-            headers = headers | {"Authorization": authorization}
-        as_it_is: dict[str, Any] = {"retries": False, "redirect": False}
-        as_it_is |= {"preload_content": False, "decode_content": False}
-        try:
-            response = self._pool(address).urlopen(method, target, body, headers, timeout=timeout, **as_it_is)
-        except _FAILURES as error:
-            raise self._failure(program, address, error, patience) from None
-        try:
-            parts = self._parts(program, address, response, whole)
-            answer = read(parts) if response.status == 200 else _beginning(parts)
-        except TooLarge as error:
-            response.close()
-            raise NodeError(program, address, str(error)) from None
-        except BaseException:
-            response.close()
-            raise
-        if response.status != 200 and len(answer) > _LARGEST_REFUSAL:  # there may be more
-            response.close()
-        response.release_conn()
-        self.slow.discard(address)
-        return response, answer
-
     def _limits(self, address: Address, method: str, target: str) -> tuple[float, float]:
         """The seconds until an answer begins, and until it is complete."""
         if method != "GET":
@@ -286,7 +270,7 @@ class HTTPClient:
     def _parts(
         self, program: str, address: Address, response: urllib3.BaseHTTPResponse, whole: float
     ) -> Iterator[bytes]:
-        allowance = ALLOWANCE.get() or Allowance(Budget())
+        allowance = present_allowance()
         try:
             while part := response.read1(_PART):  # more at once would take a short answer for a whole one
                 allowance.take(len(part))

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, make_dataclass
 from functools import cached_property, partial, reduce
-from itertools import groupby
 from operator import add, attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,7 +24,7 @@ _OF_TOPIC, _OF_CHANNEL = counts_of(TopicFigures), counts_of(ChannelFigures)
 # Counts that topics do not have.
 OF_CHANNELS = tuple(name for name in _OF_CHANNEL if name not in _OF_TOPIC)
 
-# Whatever is counted has a sum. Totals declares only the sums that the code names.
+# Whatever is counted has a sum.
 _names = ["topic_count", "channel_count", *_OF_CHANNEL]
 _names.insert(_names.index("message_count") + 1, "message_bytes")
 _Sums: Any = make_dataclass("_Sums", [(name, int) for name in _names], frozen=True, slots=True)
@@ -39,25 +38,13 @@ class Totals(_Sums):  # type: ignore[misc]
     (each message once, as published), the other counts of channels.
     """
 
-    topic_count: int
-    channel_count: int
-    depth: int
-    backend_depth: int
-    in_flight_count: int
-    deferred_count: int
-    message_count: int
-    message_bytes: int
-    requeue_count: int
-    timeout_count: int
-    client_count: int
     topics: tuple[TopicStats, ...]
 
     @classmethod
     def over(cls, nodes: Iterable[NodeStats]) -> "Totals":
         """Sum up `nodes`; a topic or channel counts as paused if it is paused on any of them."""
-        name = attrgetter("topic_name")
-        same = groupby(sorted((topic for node in nodes for topic in node.topics), key=name), name)
-        topics = tuple(_topic(list(rows)) for _, rows in same)
+        rows_by_name = grouped((topic.topic_name, topic) for node in nodes for topic in node.topics)
+        topics = tuple(_topic(rows) for _, rows in sorted(rows_by_name.items()))
         channels = [channel for topic in topics for channel in topic.channels]
         sums = {name: sum(map(attrgetter(name), channels)) for name in OF_CHANNELS}
         sums |= {name: sum(map(attrgetter(name), topics)) for name in ("message_count", "message_bytes")}
@@ -70,10 +57,9 @@ class Totals(_Sums):  # type: ignore[misc]
 
 
 def _topic(rows: Sequence[TopicStats]) -> TopicStats:
-    name = attrgetter("channel_name")
-    same = groupby(sorted((channel for row in rows for channel in row.channels), key=name), name)
-    sums = _sums(rows, _OF_TOPIC)
-    return replace(rows[0], **sums, channels=tuple(_channel(list(channels)) for _, channels in same))
+    rows_by_name = grouped((channel.channel_name, channel) for row in rows for channel in row.channels)
+    channels = tuple(_channel(channel_rows) for _, channel_rows in sorted(rows_by_name.items()))
+    return replace(rows[0], **_sums(rows, _OF_TOPIC), channels=channels)
 
 
 def _channel(rows: Sequence[ChannelStats]) -> ChannelStats:
