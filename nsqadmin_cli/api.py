@@ -25,7 +25,6 @@ from msgspec.json import Decoder
 from msgspec.structs import force_setattr, replace
 
 from gnsqd.shared.errors import reason_of
-from gnsqd.shared.names import is_ephemeral
 from gnsqd.shared.statistics import ChannelFigures, TopicFigures
 from nsqadmin_cli.budget import TooLarge, present_allowance
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, NodeLacks, NodeRefused, timed_out
@@ -192,12 +191,6 @@ class NodeStats(_Lists, frozen=True, gc=False):
         """Each channel and the name of its topic."""
         return ((topic.topic_name, channel) for topic in self.topics for channel in topic.channels)
 
-    @property
-    def has_ephemeral(self) -> bool:
-        """True if a topic or channel is ephemeral."""
-        names = [topic.topic_name for topic in self.topics] + [channel.channel_name for _, channel in self.channels()]
-        return any(map(is_ephemeral, names))
-
     def connections(self) -> dict[Connection, ClientStats]:
         """The consumers, by the identity of their connection."""
         clients = (
@@ -296,15 +289,16 @@ def _decoded(kind: type[T], parts: Iterator[bytes]) -> T:
     beginning came."""
     text = bytearray(next(parts, b""))
     arrived = time.monotonic()
-    allowance = present_allowance()
-    for part in parts:
-        text += part
-        # Short values take many times their text as objects; what exceeds the usual is charged as if it were text.
-        if (excess := _VALUE_BYTES * part.count(b",") - _USUAL * len(part)) > 0:
-            try:
+    allowance, charged = present_allowance(), 0
+    try:
+        for part in parts:
+            text += part
+            # Short values take many times their text as objects; what exceeds the usual is charged as if it were text.
+            if (excess := _VALUE_BYTES * part.count(b",") - _USUAL * len(part)) > 0:
+                charged += excess
                 allowance.take(excess)
-            except TooLarge:
-                raise TooLarge("answered too many short values") from None
+    except TooLarge as error:  # of the text or of the values, as it happens
+        raise TooLarge("answered too many short values") if charged > len(text) else error from None
     with _one_at_a_time:  # two threads that make msgspec look at the same struct for the first time crash it
         decoder: Decoder[T] = _decoders(kind)
     answer = decoder.decode(text)

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from gnsqd.shared.names import is_ephemeral
 from nsqadmin_cli.api import Lookupd, Nsqd, located
 from nsqadmin_cli.cluster import Cluster, ask_all, errors_of, values_of
 from nsqadmin_cli.context import Commands
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.node_options import options_of
-from nsqadmin_cli.snapshot import ClusterSnapshot
+from nsqadmin_cli.snapshot import ClusterSnapshot, by_key
 from nsqadmin_cli.table import column, json_only
 
 # Options that usually have the same value on all nodes of a cluster.
@@ -92,7 +93,8 @@ class Examination:
         self.clocks = cluster.ask(Nsqd.clock_ahead, there)  # seconds ahead, at least and at most
         self.drains = cluster.ask(lambda node: node.drain("GET"), there)
         # The messages that each topic, with "" as channel, and each channel had dropped at the time of each snapshot.
-        dropping = [node for node in there if self.before.nodes[node.address].has_ephemeral]
+        keys_by_node = {at: by_key(node) for at, node in self.before.nodes.items()}
+        dropping = [node for node in there if any(is_ephemeral(key[1] or key[0]) for key in keys_by_node[node.address])]
         self.dropped_before = _sum_dropped(cluster, dropping)
         self.options = cluster.ask(lambda node: options_of(node, COMPARED + _EMBEDDED), there)  # as far as it has them
         # Nodes with an nsqlookupd in their process, where they register without an address.
