@@ -193,12 +193,11 @@ class NodeStats(_Lists, frozen=True, gc=False):
 
     def connections(self) -> dict[Connection, ClientStats]:
         """The consumers, by the identity of their connection."""
-        clients = (
-            (topic, channel.channel_name, client)
+        return {
+            (topic, channel.channel_name, client.remote_address, client.connect_ts): client
             for topic, channel in self.channels()
             for client in channel.clients or ()
-        )
-        return {(*place, client.remote_address, client.connect_ts): client for *place, client in clients}  # type: ignore[misc]
+        }
 
 
 class Info(Struct, frozen=True, gc=False):

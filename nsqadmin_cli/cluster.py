@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any, TypeVar
 
 from nsqadmin_cli.api import Lookupd, Nsqd, Peer, Producer
@@ -65,12 +66,8 @@ class Cluster:
 
     def producers(self) -> list[Producer]:
         """The nodes that the nsqlookupds list, each once, by address; queries them at each call, like `nsqds`."""
-        answers = self._ask_for_producers().values()
-        nodes = {
-            (producer.broadcast_address, producer.http_port): producer
-            for producers in answers
-            for producer in producers
-        }
+        producers = chain.from_iterable(self._ask_for_producers().values())
+        nodes = {(producer.broadcast_address, producer.http_port): producer for producer in producers}
         return [nodes[key] for key in sorted(nodes)]
 
     def _ask_for_producers(self) -> dict[Address, tuple[Producer, ...]]:

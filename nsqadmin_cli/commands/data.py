@@ -19,8 +19,7 @@ from gnsqd.shared.directory import (
     make_plan,
 )
 from nsqadmin_cli.command_base import Combined, argument, command, option
-from nsqadmin_cli.datadir import checking
-from nsqadmin_cli.datadir.checking import Checker, JournalReport, Problem, QueueReport, problem_blocks
+from nsqadmin_cli.datadir.checking import Checker, JournalReport, Problem, QueueReport, count_messages, problem_blocks
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, describe_missing
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
 from nsqadmin_cli.output import Advance, Output, note, progress
@@ -130,8 +129,10 @@ def verify(
         note(f"Note: {directory} is in use by {describe_holder(directory)}; what it writes meanwhile is ignored.")
     queues = select(data_dir, which)
     reports, findings = check(data_dir, queues, running=running, max_msg_size=max_msg_size)
-    with reading("reading", sum(journal.size for journal in data_dir.select_journals(which.topic))) as advance:
-        journals = checking.check_journals(data_dir, *which, running=running, advance=advance)
+    stored = data_dir.select_journals(which.topic)
+    with reading("reading", sum(journal.size for journal in stored)) as advance:
+        checker = Checker(data_dir, running, max_msg_size, advance)
+        journals = [checker.check_journal(journal, which.channel) for journal in stored]
     findings = sorted([*findings, *(problem for report in journals for problem in report.problems)], key=_SEVERITY)
     damaged = any(finding.is_damage for finding in findings)
     checked = [
@@ -256,7 +257,7 @@ def ls(output: Output, directory: str = directory_argument, which: Which = which
     for journal in data_dir.select_journals(which.topic):
         journals.append(JournalRow(journal.topic, journal.size, len(journal.numbers)))
         try:
-            journaled |= checking.count_messages(journal)
+            journaled |= count_messages(journal)
         except AdminError as error:
             unreadable[journal.topic] = str(error)
     for name in [*journaled, *unreadable]:  # also queues that only journals have

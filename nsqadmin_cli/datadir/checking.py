@@ -130,6 +130,18 @@ class QueueReport(Report):
         return sum(tally.lost for tally in self.files.values())
 
 
+@dataclass
+class JournalReport(Report):
+    """The state of a journal. `queues` has the messages of each queue in it; the topic's own queue has its name."""
+
+    journal: StoredJournal
+    queues: dict[str, int]
+
+    @property
+    def messages(self) -> int:
+        return sum(self.queues.values())
+
+
 @dataclass(frozen=True)
 class Checker:
     """Checks a directory. `running`: a daemon uses it, so meta files are older than data files."""
@@ -251,20 +263,34 @@ class Checker:
             command = shlex.join(["gnsqadmin", "data", "recover-bad", self._directory.path]) if tally.behind else ""
             report.add(severity, name, text, tally.flaw_position, command)
 
+    def check_journal(self, journal: StoredJournal, channel: str) -> JournalReport:
+        """Reads a journal; with a `channel`, only messages of channels of that name count. Raises AdminError if it
+        cannot be read."""
+        replay = _replay(journal, sorted(journal.numbers), self._advance)
+        counts = _counts(replay)
+        selected = {name: count for name, count in counts.items() if not channel or name.endswith(f":{channel}")}
+        report = JournalReport(journal, selected, name=journal.topic)
+        if self._running:
+            return report
+        for damage in replay.damages:
+            text = f"{damage.reason}: messages are lost, gnsqd continues behind it; finished ones may come again"
+            report.add(DAMAGE, os.path.basename(damage.path), text, damage.begin)
+        if replay.lost:
+            report.add(DAMAGE, "", replay.describe_lost())
+        if replay.torn is not None:
+            text = f"ends in {replay.torn.reason}; gnsqd truncates it"
+            report.add(NOTE, os.path.basename(replay.torn.path), text, replay.torn.begin)
+        newest = segment_name(journal.topic, max(journal.numbers))
+        if replay.converting:
+            text = "the disk queues of the topic are an unfinished copy of it, left by an exit; gnsqd drops them"
+            report.add(NOTE, newest, text)
+        if messages := sum(counts.values()):
+            text = f"holds {plural(messages, 'message')}, which gnsqd loads when it starts; nsqd does not"
+            report.add(NOTE, newest, text)
+        return report
+
 
 _BEHIND_ALL = 1 << 62  # numbers of messages
-
-
-@dataclass
-class JournalReport(Report):
-    """The state of a journal. `queues` has the messages of each queue in it; the topic's own queue has its name."""
-
-    journal: StoredJournal
-    queues: dict[str, int]
-
-    @property
-    def messages(self) -> int:
-        return sum(self.queues.values())
 
 
 def count_messages(journal: StoredJournal) -> dict[str, int]:
@@ -274,37 +300,6 @@ def count_messages(journal: StoredJournal) -> dict[str, int]:
     numbers = sorted(journal.numbers)
     replay = _replay(journal, numbers[-1:], complete=False)
     return _counts(replay if replay.whole else _replay(journal, numbers))
-
-
-def check_journals(
-    directory: DataDirectory, topic: str, channel: str, *, running: bool, advance: Advance
-) -> list[JournalReport]:
-    """Reads the journals of that topic, or of all; with a `channel`, only messages of channels of that name count.
-    Raises AdminError if a journal cannot be read."""
-    reports = []
-    for journal in directory.select_journals(topic):
-        replay = _replay(journal, sorted(journal.numbers), advance)
-        report = JournalReport(journal, _counts(replay), name=journal.topic)
-        reports.append(report)
-        if not running:
-            for damage in replay.damages:
-                text = f"{damage.reason}: messages are lost, gnsqd continues behind it; finished ones may come again"
-                report.add(DAMAGE, os.path.basename(damage.path), text, damage.begin)
-            if replay.lost:
-                report.add(DAMAGE, "", replay.describe_lost())
-            if replay.torn is not None:
-                text = f"ends in {replay.torn.reason}; gnsqd truncates it"
-                report.add(NOTE, os.path.basename(replay.torn.path), text, replay.torn.begin)
-            newest = segment_name(journal.topic, max(journal.numbers))
-            if replay.converting:
-                text = "the disk queues of the topic are an unfinished copy of it, left by an exit; gnsqd drops them"
-                report.add(NOTE, newest, text)
-            if report.messages:
-                text = f"holds {plural(report.messages, 'message')}, which gnsqd loads when it starts; nsqd does not"
-                report.add(NOTE, newest, text)
-        if channel:
-            report.queues = {name: count for name, count in report.queues.items() if name.endswith(f":{channel}")}
-    return reports
 
 
 def _replay(

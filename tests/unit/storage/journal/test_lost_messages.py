@@ -18,7 +18,7 @@ from gnsqd.shared.journal.segment import Segment
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.segments import Segments
 from gnsqd.storage.syncer import Syncer
-from nsqadmin_cli.datadir.checking import check_journals
+from nsqadmin_cli.datadir.checking import Checker
 from unit.queues.test_journaled import Daemon, channel
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "journal"  # an older gnsqd wrote it, with a record for each publish
@@ -49,7 +49,9 @@ def errors(daemon: Daemon) -> list[str]:
 
 def damage_found(directory: Path) -> list[str]:
     """What `data verify` finds."""
-    (report,) = check_journals(list_directory(str(directory)), "", "", running=False, advance=lambda size: None)
+    data_dir = list_directory(str(directory))
+    (journal,) = data_dir.journals.values()
+    report = Checker(data_dir, False, 1 << 20, lambda size: None).check_journal(journal, "")
     return [problem.text for problem in report.problems if problem.is_damage]
 
 
