@@ -4,8 +4,8 @@ import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, make_dataclass
-from functools import cached_property, partial, reduce
-from operator import add, attrgetter
+from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -106,9 +106,6 @@ class Flow(NamedTuple):
     requeues: float = 0.0
     timeouts: float = 0.0
 
-    def __add__(self, other: "Flow") -> "Flow":  # type: ignore[override]  # not those of tuples
-        return Flow(*map(sum, zip(self, other, strict=True)))
-
     @property
     def is_growing(self) -> bool:
         """Whether clearly more arrives than leaves."""
@@ -159,7 +156,7 @@ def _cpu_share(before: NodeStats | None, after: NodeStats) -> float | None:
 def summed(parts: Iterable[Mapping[Key, Flow]]) -> dict[Key, Flow]:
     """The flows of several nodes together."""
     flows_by_key = grouped(pair for part in parts for pair in part.items())
-    return {key: reduce(add, flows) for key, flows in flows_by_key.items()}
+    return {key: Flow(*map(sum, zip(*flows, strict=True))) for key, flows in flows_by_key.items()}
 
 
 def through(flows: Mapping[Key, Flow]) -> Flow:

@@ -216,9 +216,9 @@ TROUBLE: list[tuple[ChannelStats, Flow, int, str, Tone]] = [
     (channel("c", 5, 0, paused=True), Flow(), 9, "paused", Tone.NOTE),
     (channel("c", 15), Flow(20, 10), 2, "growing", Tone.NOTE),
     (channel("c", 1), Flow(20, 10), 2, "", Tone.PLAIN),
-    (channel("c", 5), BUSY + Flow(0, 0, 0, 1), 2, "timeouts", Tone.NOTE),
-    (channel("c", 5), BUSY + Flow(0, 0, 11), 2, "requeues", Tone.NOTE),
-    (channel("c", 5), BUSY + Flow(0, 0, 9), 2, "", Tone.PLAIN),
+    (channel("c", 5), BUSY._replace(timeouts=1), 2, "timeouts", Tone.NOTE),
+    (channel("c", 5), BUSY._replace(requeues=11), 2, "requeues", Tone.NOTE),
+    (channel("c", 5), BUSY._replace(requeues=9), 2, "", Tone.PLAIN),
 ]
 
 
