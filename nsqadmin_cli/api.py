@@ -100,7 +100,7 @@ class ClientStats(Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """What it calls itself, or else its address: both names of an IDENTIFY may be empty."""
+        """Returns what it calls itself, or else its address: both names of an IDENTIFY may be empty."""
         return self.client_id or self.hostname or self.remote_address
 
     @property
@@ -166,7 +166,7 @@ class ProcessStats(Struct, frozen=True, gc=False):
 
     @property
     def is_low_on_disk(self) -> bool:
-        """True below 10 % of the disk, or below 10 GB of a large one: there, 10 % last for long."""
+        """Returns True below 10 % of the disk, or below 10 GB of a large one: there, 10 % last for long."""
         return self.free_disk_bytes < min(0.1 * self.disk_bytes, 10e9)
 
 
@@ -188,11 +188,11 @@ class NodeStats(_Lists, frozen=True, gc=False):
     process: ProcessStats | None = None  # None: nsqd does not report it
 
     def channels(self) -> Iterator[tuple[str, ChannelStats]]:
-        """Each channel and the name of its topic."""
+        """Returns each channel and the name of its topic."""
         return ((topic.topic_name, channel) for topic in self.topics for channel in topic.channels)
 
     def connections(self) -> dict[Connection, ClientStats]:
-        """The consumers, by the identity of their connection."""
+        """Returns the consumers, by the identity of their connection."""
         return {
             (topic, channel.channel_name, client.remote_address, client.connect_ts): client
             for topic, channel in self.channels()
@@ -224,7 +224,7 @@ class Producer(Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """The name of the node in tombstones: {broadcast address}:{HTTP port}."""
+        """Returns the name of the node in tombstones: {broadcast address}:{HTTP port}."""
         return f"{self.broadcast_address}:{self.http_port}"
 
     @property
@@ -269,7 +269,7 @@ class DrainState(Struct, frozen=True, gc=False):
 
 
 def located(producers: Iterable[Producer]) -> Iterator[tuple[Address, Producer]]:
-    """The producers whose HTTP address is valid; Cluster.nsqds reports the others."""
+    """Returns the producers whose HTTP address is valid; Cluster.nsqds reports the others."""
     for producer in producers:
         with suppress(ValueError):
             yield producer.http_address, producer
@@ -334,7 +334,7 @@ class Peer:
     def request(
         self, method: str, path: str, body: bytes | None = None, *, query: Query = None, reasons: Reasons = None
     ) -> bytes:
-        """The body of a 200 answer."""
+        """Returns the body of a 200 answer."""
         return self.read(method, path, body, query, reasons, b"".join)
 
     def read(
@@ -346,7 +346,7 @@ class Peer:
         reasons: Reasons,
         read: Callable[[Iterator[bytes]], T],
     ) -> T:
-        """What `read` makes of the parts of that body."""
+        """Returns what `read` makes of the parts of that body."""
         # Names from a command line may be any bytes, which Python carries as surrogates.
         target = f"{path}?{urllib.parse.urlencode(query, errors='surrogateescape')}" if query else path
         try:
@@ -381,7 +381,7 @@ class Peer:
         self.request("POST", f"/{'channel' if channel else 'topic'}/{action}", query=query)
 
     def clock_ahead(self) -> tuple[float, float] | None:
-        """Lower and upper bound of how many seconds its clock is ahead of this machine's; None if unknown."""
+        """Returns lower and upper bound of how many seconds its clock is ahead of this machine's; None if unknown."""
         asked = time.time()
         headers, _ = self._http.answer(self.address, "GET", "/ping", program=self.program)
         answered = time.time()
@@ -400,7 +400,7 @@ class Nsqd(Peer):
     _mistake = "it is an nsqlookupd; name it with --lookupd-http-address"
 
     def tcp_address(self) -> tuple[str, int]:
-        """The TCP address of this node, on the host of its HTTP address, which this machine can reach."""
+        """Returns the TCP address of this node, on the host of its HTTP address, which this machine can reach."""
         port = self.ask("/info", Info).tcp_port
         if port < 1:
             raise NodeError(self.program, self.address, "does not have a TCP port, only a unix socket")
@@ -460,7 +460,7 @@ class Nsqd(Peer):
         return self.request(method, path, body, reasons=reasons).decode("utf-8", "replace")
 
     def drain(self, method: Literal["GET", "POST", "DELETE"]) -> DrainState:
-        """Query, start or cancel a drain, which only gnsqd supports."""
+        """Queries, starts or cancels a drain, which only gnsqd supports."""
         reasons = {"404": "cannot drain: only gnsqd can", "EXITING": "is already exiting"}
         return self.ask("/drain", DrainState, None, method, reasons=reasons)
 
@@ -474,7 +474,7 @@ class Lookupd(Peer):
         return self.ask("/topics", _Topics).topics
 
     def channels(self, topic: str) -> tuple[str, ...]:
-        """Empty for unknown topics."""
+        """Returns the channels that it knows; none of an unknown topic."""
         return self.ask("/channels", _Channels, {"topic": topic}).channels
 
     def lookup(self, topic: str) -> tuple[Producer, ...]:
@@ -484,9 +484,9 @@ class Lookupd(Peer):
         return self.ask("/lookup", _Producers, query).producers
 
     def nodes(self) -> tuple[Producer, ...]:
-        """All active nodes, also tombstoned ones."""
+        """Returns all active nodes, also tombstoned ones."""
         return self.ask("/nodes", _Producers).producers
 
     def tombstone(self, topic: str, node: str) -> None:
-        """Hide a node, `{broadcast address}:{HTTP port}`, from consumers of a topic; it may be unknown."""
+        """Hides a node, `{broadcast address}:{HTTP port}`, from consumers of a topic; it may be unknown."""
         self.request("POST", "/topic/tombstone", query={"topic": topic, "node": node})

@@ -24,7 +24,7 @@ class Budget:
         self._lock = threading.Lock()
 
     def borrow(self, size: int) -> None:
-        """Take bytes of the rest, or give them back if `size` is negative; TooLarge."""
+        """Takes bytes of the rest, or gives them back if `size` is negative; TooLarge."""
         with self._lock:
             if size > max(0, self._left):
                 raise TooLarge(f"answered more than is left of {LARGEST_LOOK >> 20} MiB for the answers of all nodes")
@@ -39,7 +39,7 @@ class Allowance:
         self._taken = self._borrowed = 0
 
     def take(self, size: int) -> None:
-        """Count `size` bytes more; TooLarge."""
+        """Counts `size` bytes more; TooLarge."""
         self._taken += size
         if self._taken > LARGEST_ANSWER:
             raise TooLarge(f"answered more than {LARGEST_ANSWER >> 20} MiB")
@@ -48,7 +48,7 @@ class Allowance:
             self._borrowed += missing
 
     def release(self) -> None:
-        """Give back everything: the answer is dropped."""
+        """Gives back everything: the answer is dropped."""
         self._budget.borrow(-self._borrowed)
         self._taken = self._borrowed = 0
 

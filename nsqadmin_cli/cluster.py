@@ -46,7 +46,7 @@ class Cluster:
         self._named = [Nsqd(address, self.http) for address in dict.fromkeys(nsqds)]
 
     def acting(self, authorization: str) -> "Cluster":
-        """The same nodes, asked with this header in place of the token."""
+        """Returns the same nodes, asked with this header in place of the token."""
         nsqds, lookupds = ([peer.address for peer in peers] for peers in (self._named, self.lookupds))
         return Cluster(nsqds, lookupds, self.http.acting(authorization))
 
@@ -133,7 +133,7 @@ def ask_all(
 
 
 def answer(future: "Future[T]", question: Callable[[P], T], peer: P, allowance: Allowance | None = None) -> None:
-    """Put the answer, or whatever was raised, into `future`. The answer takes `allowance`."""
+    """Puts the answer, or whatever was raised, into `future`. The answer takes `allowance`."""
     ALLOWANCE.set(allowance)
     try:
         future.set_result(question(peer))

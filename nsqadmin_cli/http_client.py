@@ -53,7 +53,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Parse one of the usual forms; ValueError with a readable text."""
+        """Parses one of the usual forms; ValueError with a readable text."""
         if text.startswith("/") or text.lower().startswith("unix:"):
             return cls("", 0, path=_socket_path(text))
         scheme, slashes, rest = text.partition("://")
@@ -186,13 +186,13 @@ class HTTPClient:
         return context
 
     def acting(self, authorization: str) -> "HTTPClient":
-        """The same client with this header in place of the token; it shares the connections."""
+        """Returns the same client with this header in place of the token; it shares the connections."""
         client = copy(self)
         client._token_file, client._authorization = "", authorization
         return client
 
     def reach(self, listed: Address, address: Address) -> None:
-        """Ask the node that is `listed` by nsqlookupds at `address`, which is named."""
+        """Asks the node that is `listed` by nsqlookupds at `address`, which is named."""
         self._reached[listed] = address
         self._named.add(listed)
 
@@ -248,14 +248,14 @@ class HTTPClient:
         raise NodeRefused(program, address, response.status, document, explanation, advice)
 
     def _has_other_token(self, refused: str) -> bool:
-        """Read the file again: tokens are replaced while a page is served."""
+        """Reads the file again: tokens are replaced while a page is served."""
         if self._token_file:
             with suppress(AdminError):
                 self._authorization = f"Bearer {read_token(self._token_file)}"
         return self._authorization != refused
 
     def _limits(self, address: Address, method: str, target: str) -> tuple[float, float]:
-        """The seconds until an answer begins, and until it is complete."""
+        """Returns the seconds until an answer begins, and until it is complete."""
         if method != "GET":
             return self.timeout, self.timeout
         whole = min(self.timeout, self.quick) if address in self.slow else self.timeout
@@ -319,7 +319,7 @@ def read_token(path: str) -> str:
 
 
 def timed_out(timeout: float) -> str:
-    """The reason of a NodeError for a timeout."""
+    """Returns the reason of a NodeError for a timeout."""
     return f"no complete answer within {timeout:g} s"
 
 
@@ -376,7 +376,7 @@ class _Connected:
             raise HTTPError(str(error)) from error
 
     def _connect(self) -> socket.socket:
-        """A connection to the first of the host's addresses that accepts it, or to the unix socket."""
+        """Returns a connection to the first of the host's addresses that accepts it, or to the unix socket."""
         address = self._address
         if not address.path:
             connected = socket.create_connection((address.host, address.port), self.timeout)
@@ -403,7 +403,7 @@ class _TLSConnection(_Connected, HTTPSConnection):
 
 
 def _reason(error: BaseException, program: str, timeout: float) -> str:
-    """A readable reason: urllib3 wraps errors, sometimes repeatedly."""
+    """Returns a readable reason: urllib3 wraps errors, sometimes repeatedly."""
     for cause in _causes(error):
         match cause:
             case TimeoutError() | PoolTimeout() if not isinstance(cause, NewConnectionError):
@@ -433,7 +433,7 @@ def _reason(error: BaseException, program: str, timeout: float) -> str:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """The error and its causes, innermost first."""
+    """Returns the error and its causes, innermost first."""
     causes: list[BaseException] = []
     pending: list[object] = [error]
     while pending and len(causes) < 10:

@@ -54,7 +54,7 @@ class MessageRow:
 
 
 def clock(timestamp: int) -> str:
-    """A time in ns since 1970, in local time."""
+    """Formats a time in ns since 1970 as local time."""
     seconds, rest = divmod(timestamp, 1_000_000_000)
     try:
         return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))}.{rest // 1_000_000:03}"
@@ -63,7 +63,7 @@ def clock(timestamp: int) -> str:
 
 
 def body_of(document: Mapping[str, Any]) -> bytes:
-    """The body from its form in JSON; ValueError with a readable text."""
+    """Returns the body from its form in JSON; ValueError with a readable text."""
     match document.get("body"), document.get("body_base64"):
         case str(text), None:
             try:
@@ -100,7 +100,7 @@ def pretty_lines(text: str) -> list[str]:
 
 
 def hex_lines(body: bytes) -> list[str]:
-    """The body as `hexdump -C` shows it: sixteen bytes a line."""
+    """Returns the body as `hexdump -C` shows it: sixteen bytes a line."""
     lines = []
     for start in range(0, len(body), 16):
         part = body[start : start + 16]
@@ -135,7 +135,7 @@ def message_blocks(message: MessageRow, facts: Sequence[Part], *, as_hex: bool =
 
 
 def message_table(messages: Sequence[MessageRow]) -> Table:
-    """A row for each, for CSV; bodies are made printable, and are whole in JSON only."""
+    """Returns a row for each, for CSV; bodies are made printable, and are whole in JSON only."""
     table = Table([Column(name, name) for name in ("time", "topic", "node", "id", "attempts", "size", "body")])
     for message in messages:
         about = units.iso_time(message.timestamp), message.topic, message.node, message.id_text, message.attempts

@@ -217,7 +217,7 @@ class LogConsumer(AbstractContextManager["LogConsumer"]):
         return []
 
     def is_over(self, *_: float) -> bool:
-        """True if there are no more messages."""
+        """Returns True if there are no more messages."""
         return not any(thread.is_alive() for thread in self._threads) and self._batches.empty()
 
     def finish(self, messages: Sequence[MessageRow]) -> None:

@@ -42,7 +42,7 @@ class Totals(_Sums):  # type: ignore[misc]
 
     @classmethod
     def over(cls, nodes: Iterable[NodeStats]) -> "Totals":
-        """Sum up `nodes`; a topic or channel counts as paused if it is paused on any of them."""
+        """Sums up `nodes`; a topic or channel counts as paused if it is paused on any of them."""
         rows_by_name = grouped((topic.topic_name, topic) for node in nodes for topic in node.topics)
         topics = tuple(_topic(rows) for _, rows in sorted(rows_by_name.items()))
         channels = [channel for topic in topics for channel in topic.channels]
@@ -69,7 +69,7 @@ def _channel(rows: Sequence[ChannelStats]) -> ChannelStats:
 
 
 def _sums(rows: Sequence[TopicStats] | Sequence[ChannelStats], names: Sequence[str]) -> dict[str, Any]:
-    """What the sum of `rows` has instead of the values of the first."""
+    """Returns the values of the sum of `rows` that replace those of the first."""
     if len(rows) == 1:
         return {}
     sums: dict[str, Any] = {name: sum(map(attrgetter(name), rows)) for name in names}
@@ -108,7 +108,7 @@ class Flow(NamedTuple):
 
     @property
     def is_growing(self) -> bool:
-        """Whether clearly more arrives than leaves."""
+        """Returns whether clearly more arrives than leaves."""
         return self.ingress > self.egress * 1.05 + 0.1
 
     def drain_seconds(self, depth: int) -> float | None:
@@ -139,7 +139,7 @@ Key = tuple[str, str]  # topic, and channel or nothing
 
 
 def backlog(row: TopicStats | ChannelStats) -> int:
-    """Undelivered and unfinished messages of a topic or channel, including in-flight and deferred ones."""
+    """Returns undelivered and unfinished messages of a topic or channel, including in-flight and deferred ones."""
     if isinstance(row, ChannelStats):
         return row.depth + row.in_flight_count + row.deferred_count
     return row.depth
@@ -154,13 +154,13 @@ def _cpu_share(before: NodeStats | None, after: NodeStats) -> float | None:
 
 
 def summed(parts: Iterable[Mapping[Key, Flow]]) -> dict[Key, Flow]:
-    """The flows of several nodes together."""
+    """Returns the flows of several nodes together."""
     flows_by_key = grouped(pair for part in parts for pair in part.items())
     return {key: Flow(*map(sum, zip(*flows, strict=True))) for key, flows in flows_by_key.items()}
 
 
 def through(flows: Mapping[Key, Flow]) -> Flow:
-    """The messages per second published to topics, and finished by consumers."""
+    """Returns the messages per second published to topics, and finished by consumers."""
     ingress = sum(flow.ingress for (_, channel), flow in flows.items() if not channel)
     return Flow(ingress, sum(flow.egress for (_, channel), flow in flows.items() if channel))
 
@@ -241,7 +241,7 @@ class ClusterSnapshot:
 
     @cached_property
     def nodes(self) -> dict[Address, NodeStats]:
-        """The nodes that answered."""
+        """Returns the nodes that answered."""
         return values_of(self.answers)
 
     @cached_property
@@ -250,32 +250,32 @@ class ClusterSnapshot:
 
     @cached_property
     def last_known(self) -> "ClusterSnapshot":
-        """The last answers, of the hour before, of the nodes that did not answer now."""
+        """Returns the last answers, of the hour before, of the nodes that did not answer now."""
         since = self.moment - KNOWN_SECONDS
         missing = {at: node for at, node in self.latest.items() if at not in self.nodes and node.moment > since}
         return ClusterSnapshot({**missing}, [])
 
     @cached_property
     def partial_keys(self) -> set[Key]:
-        """The cluster, topics and channels whose sums lack a node that had them; the cluster is `("", "")`."""
+        """Returns the cluster, topics and channels whose sums lack a node that had them; the cluster is `("", "")`."""
         missing = self.last_known.nodes.values()
         return set().union(*(by_key(node) for node in missing), [("", "")] if missing else [])
 
     def places(self, topic: str = "", channel: str = "") -> Collection[Address]:
-        """The nodes that answered, or those of them that have the topic or channel."""
+        """Returns the nodes that answered, or those of them that have the topic or channel."""
         if channel:
             return self.channel_shares.get((topic, channel), {})
         return self.topic_shares.get(topic, {}) if topic else self.nodes
 
     @cached_property
     def topic_shares(self) -> dict[str, dict[Address, TopicStats]]:
-        """Each topic on each node that has it."""
+        """Returns each topic on each node that has it."""
         placed = ((topic.topic_name, (address, topic)) for address, node in self.nodes.items() for topic in node.topics)
         return {name: dict(shares) for name, shares in grouped(placed).items()}
 
     @cached_property
     def channel_shares(self) -> dict[Key, dict[Address, ChannelStats]]:
-        """Each channel, by topic and name, on each node that has it."""
+        """Returns each channel, by topic and name, on each node that has it."""
         placed = (
             ((topic, channel.channel_name), (address, channel))
             for address, node in self.nodes.items()
@@ -324,14 +324,14 @@ def snapshots(
 
 
 def require(cluster: Cluster, snapshot: ClusterSnapshot, topic: str, channel: str = "") -> None:
-    """Raise unless a node has the topic or channel of the options (empty: none), or no node answered."""
+    """Raises unless a node has the topic or channel of the options (empty: none), or no node answered."""
     names = [name for name in snapshot.channel_shares if channel == name[1]] if channel else snapshot.topic_shares
     if snapshot.nodes and (topic or channel) and not names:
         raise no_such(cluster, snapshot.errors, topic, channel)
 
 
 def no_such(cluster: Cluster, errors: Sequence[AdminError], topic: str, channel: str = "") -> AdminError:
-    """The error if no node has a topic, or a channel of it or of any; it suggests the most similar name."""
+    """Returns the error if no node has a topic, or a channel of it or of any; it suggests the most similar name."""
     of = f" in the topic {topic}" if topic else ""
     what = f"the channel {channel}{of}" if channel else f"the topic {topic}"
     if errors:  # those nodes are not waited for again
@@ -379,7 +379,7 @@ def shown_rows(
 
 
 def names_of(nodes: Iterable[NodeStats]) -> dict[str, set[str]]:
-    """The channels of each topic."""
+    """Returns the channels of each topic."""
     channels_by_topic = grouped((topic.topic_name, topic.channels) for node in nodes for topic in node.topics)
     return {
         topic: {channel.channel_name for channel in itertools.chain(*channels)}
@@ -395,7 +395,7 @@ def take_snapshot(
     clients: bool = False,
     before: ClusterSnapshot | None = None,
 ) -> ClusterSnapshot:
-    """Query all nodes for statistics, of all topics and channels or the given ones."""
+    """Queries all nodes for statistics, of all topics and channels or the given ones."""
     answers = cluster.ask(partial(Nsqd.stats, topic=topic, channel=channel, clients=clients))
     return ClusterSnapshot(answers, cluster.lookupd_errors, before)
 

@@ -126,7 +126,7 @@ class QueueReport(Report):
 
     @property
     def lost(self) -> int:
-        """The bytes that hold no whole message."""
+        """Returns the bytes that hold no whole message."""
         return sum(tally.lost for tally in self.files.values())
 
 

@@ -97,7 +97,7 @@ class Repair:
 
     @property
     def adopted(self) -> list[str]:
-        """The queues that nsqd.dat will list and does not list now, sorted."""
+        """Returns the queues that nsqd.dat will list and does not list now, sorted."""
         listed = self._directory.listed
         if listed is not None and not self._adopt:
             return []

@@ -151,7 +151,7 @@ class ConsumerPair:
 
     @property
     def moved(self) -> bool:
-        """True if it finished or requeued a message between the snapshots; a new one may have."""
+        """Returns True if it finished or requeued a message between the snapshots; a new one may have."""
         then, now = self.then, self.now
         if then is None:
             return True
