@@ -7,7 +7,7 @@ is unknown whether the node has the batch: it also goes to the next one, so ther
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import click
@@ -46,22 +46,25 @@ class TopicCount:
 
 
 class Publisher:
-    """Publishes to `nodes`, at most `rate` messages per second; if all fail, retries for `patience` seconds."""
+    """Publishes to `nodes`, at most `rate` messages per second; if all fail, retries for `patience` seconds. With None
+    as nodes it is dry: it only counts."""
 
-    def __init__(self, nodes: Sequence[Nsqd], *, patience: float = 0.0, rate: float = 0.0) -> None:
-        if not nodes:
+    def __init__(self, nodes: Sequence[Nsqd] | None, *, patience: float = 0.0, rate: float = 0.0) -> None:
+        self.is_dry = nodes is None
+        if not nodes and not self.is_dry:
             raise AdminError("there are no nodes to publish to")
         self.sent: Counter[Address] = Counter()  # messages
+        self.topics: Counter[str] = Counter()  # messages to each
         self.bytes = 0
-        self._nodes = list(nodes)
+        self._nodes = list(nodes or ())
         self._patience = patience
-        self._rate = rate
+        self._rate = 0.0 if self.is_dry else rate
         self.started = self._free_at = time.monotonic()  # when the next message may go, by the rate
         self._resting: dict[Address, float] = {}  # node -> until when
 
     @property
     def total(self) -> int:
-        return self.sent.total()
+        return self.topics.total()
 
     def counts(self) -> list[NodeCount]:
         return [NodeCount(str(address), number) for address, number in sorted(self.sent.items())]
@@ -80,7 +83,8 @@ class Publisher:
     def _send(self, topic: str, batch: list[bytes], defer_ms: int) -> Iterator[int]:
         """Does what `publish` does, for the messages of one request."""
         try:
-            self._send_somewhere(topic, batch, defer_ms)
+            if not self.is_dry:
+                self._send_somewhere(topic, batch, defer_ms)
         except NodeRefused as error:
             if error.code not in _TOO_BIG:
                 raise
@@ -91,6 +95,7 @@ class Publisher:
             for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
                 yield from self._send(topic, half, defer_ms)
             return
+        self.topics[topic] += len(batch)
         self.bytes += sum(map(len, batch))
         yield len(batch)
 
@@ -164,32 +169,25 @@ def show_published(output: Output, publisher: Publisher, topic: str, source: Map
     output.show({**document, **source}, [Line.of(summary), *([table] if len(nodes) > 1 else [])], table)
 
 
-@dataclass
-class ByTopic:
-    """Messages published to several topics, or, without a publisher, to be published, and the bytes of their bodies."""
+# The document of `shown_by_topic`.
+BY_TOPIC = (
+    described("topics", "list", TopicCount),
+    "messages, bytes, seconds\n         what was published, and the duration",
+    described("nodes", "list", NodeCount),
+)
 
-    DOCUMENT = (
-        described("topics", "list", TopicCount),
-        "messages, bytes, seconds\n         what was published, and the duration",
-        described("nodes", "list", NodeCount),
-    )
-    publisher: Publisher | None = None
-    topics: Counter[str] = field(default_factory=Counter)
-    bytes: int = 0
-    started: float = field(default_factory=time.monotonic)
 
-    def shown(self, more: Mapping[str, object] = {}, detail: Table | None = None) -> Shown:
-        """Returns the counts, with `more` in the document, and `detail` before them."""
-        rows = [TopicCount(name, number) for name, number in sorted(self.topics.items())]
-        total, seconds = self.topics.total(), time.monotonic() - self.started
-        document = {**more, "topics": rows, "messages": total, "bytes": self.bytes, "seconds": round(seconds, 3)}
-        document["nodes"] = self.publisher.counts() if self.publisher else []
-        where = f" to {rows[0].topic}" if len(rows) == 1 else ""
-        doing, seconds = ("Published", seconds) if self.publisher else ("Would publish", 0.0)
-        table = table_of(TopicCount, rows)
-        tables = [*([detail] if detail and detail.rows else []), *([table] if len(rows) > 1 else [])]
-        summary = Line.of(_summary(doing, total, self.bytes, where, seconds))
-        return Shown(document, [*tables, summary], detail or table)
+def shown_by_topic(publisher: Publisher, more: Mapping[str, object] = {}, detail: Table | None = None) -> Shown:
+    """Returns the messages published to several topics, with `more` in the document, and `detail` before them."""
+    rows = [TopicCount(name, number) for name, number in sorted(publisher.topics.items())]
+    total, size, seconds = publisher.total, publisher.bytes, time.monotonic() - publisher.started
+    document = {**more, "topics": rows, "messages": total, "bytes": size, "seconds": round(seconds, 3)}
+    document["nodes"] = publisher.counts()
+    where = f" to {rows[0].topic}" if len(rows) == 1 else ""
+    doing, seconds = ("Would publish", 0.0) if publisher.is_dry else ("Published", seconds)
+    table = table_of(TopicCount, rows)
+    tables = [*([detail] if detail and detail.rows else []), *([table] if len(rows) > 1 else [])]
+    return Shown(document, [*tables, Line.of(_summary(doing, total, size, where, seconds))], detail or table)
 
 
 def _summary(doing: str, messages: int, size: int, where: str, seconds: float) -> str:

@@ -19,7 +19,7 @@ from nsqadmin_cli.context import ClusterContext, ClusterSettings
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.message import DOCUMENT, MessageRow
 from nsqadmin_cli.output import Advance, Output, explained, is_terminal, note, progress, report
-from nsqadmin_cli.publisher import PATIENCE, PUBLISHED, ByTopic, Publisher, rate_option, show_published
+from nsqadmin_cli.publisher import BY_TOPIC, PATIENCE, PUBLISHED, Publisher, rate_option, show_published, shown_by_topic
 from nsqadmin_cli.table import Form, Line, column, table_of
 from nsqadmin_cli.units import plural
 
@@ -177,7 +177,7 @@ def save(
         gnsqadmin load orders.ndjson --from-line 40001
         zcat *.gz | gnsqadmin load - --dry-run
     """,
-    document=ByTopic.DOCUMENT,
+    document=BY_TOPIC,
 )
 def load(
     cluster: Cluster,
@@ -194,26 +194,23 @@ def load(
     Each line is a JSON object with "body" or "body_base64", and "topic" unless TOPIC is given. Messages get a new id
     and timestamp. At an invalid line, or when nodes refuse a message, load stops and prints the line to continue from.
     """
-    publisher = None if dry_run else Publisher(cluster.nsqds(), patience=PATIENCE, rate=rate)
-    loaded, last = ByTopic(publisher), 0  # all messages up to this line are published
+    publisher = Publisher(None if dry_run else cluster.nsqds(), patience=PATIENCE, rate=rate)
+    last = 0  # all messages up to this line are published
 
     def done() -> str:
-        count = f"{plural(loaded.topics.total(), 'message')} {'published' if publisher else 'read'}"
+        count = f"{plural(publisher.total, 'message')} {'read' if dry_run else 'published'}"
         return f"{count}, up to line {last}; continue with --from-line {last + 1}" if last else count
 
-    with explained(done), progress("publishing" if publisher else "reading", size_of(file), "bytes") as advance:
+    with explained(done), progress("reading" if dry_run else "publishing", size_of(file), "bytes") as advance:
         for lines, size in read_archive(file, start=start):
             share = size / (len(lines) + 1)  # of a message, and of lines that are left out
             for name, group in itertools.groupby(lines, lambda line: topic or line.topic):
                 rest = list(group)
                 if not name:
                     raise InputError(f"line {rest[0].number:,} of {name_of(file)} has no topic; give TOPIC")
-                bodies = [line.body for line in rest]
-                for count in publisher.publish(name, bodies) if publisher else [len(rest)]:
-                    loaded.topics[name] += count
-                    loaded.bytes += sum(len(line.body) for line in rest[:count])
+                for count in publisher.publish(name, [line.body for line in rest]):
                     last, rest = rest[count - 1].number, rest[count:]
                     advance(share * count)
             advance(share)
-    show(loaded.shown(), output)
+    show(shown_by_topic(publisher), output)
     return report(cluster.lookupd_errors)

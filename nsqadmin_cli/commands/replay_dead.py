@@ -14,7 +14,7 @@ from nsqadmin_cli.consumer import ConsumerOptions, Source, auth_option, transfer
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import MOST, MessageRow, clock, peek_at
 from nsqadmin_cli.output import Advance, note
-from nsqadmin_cli.publisher import PATIENCE, ByTopic, NodeCount, Publisher, TopicCount, rate_option
+from nsqadmin_cli.publisher import PATIENCE, NodeCount, Publisher, TopicCount, rate_option, shown_by_topic
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.table import Form, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import grouped, plural
@@ -91,10 +91,11 @@ def replay_dead(
     run = _Run(source=source, destination=destination)
 
     def show(dry_run: bool) -> Shown:
-        if run.publisher is None:
+        if run.publisher.is_dry:
             run.show_letters(cluster, limit)
         more = {"source": source, "channel": CHANNEL, "letters": run.letters, "left": len(run.left)}
-        shown = run.shown(more, table_of(LetterRow, run.letters) if run.publisher is None else None)
+        detail = table_of(LetterRow, run.letters) if run.publisher.is_dry else None
+        shown = shown_by_topic(run.publisher, more, detail)
         if run.left:
             count = plural(len(run.left), "message")
             run.errors.append(AdminError(f"{count} of {source} {CHANNEL} cannot be replayed: not dead letters"))
@@ -109,12 +110,13 @@ def replay_dead(
     return Change(show, do)
 
 
-@dataclass(kw_only=True)
-class _Run(ByTopic):
+@dataclass
+class _Run:
     """`left` is what is not a dead letter, by node and id."""
 
     source: str
     destination: str | None
+    publisher: Publisher = field(default_factory=lambda: Publisher(None))
     letters: list[LetterRow] = field(default_factory=list)
     left: set[tuple[str, bytes]] = field(default_factory=set)
     errors: list[AdminError] = field(default_factory=list)
@@ -138,26 +140,23 @@ class _Run(ByTopic):
                 times = clock(letter.timestamp), clock(letter.died)
                 row = LetterRow(*place, *times, letter.attempts, letter.reason, size, letter.timestamp, letter.died)
                 self.letters.append(row)
-                self.topics[self.destination or letter.topic] += 1
-                self.bytes += size
+                self.publisher.topics[self.destination or letter.topic] += 1
+                self.publisher.bytes += size
         waiting = sum(queue.depth for queue in queues)
         shown = len(self.letters) + len(self.left)
         if shown < min(waiting, limit or waiting):
             note(f"{shown:,} of {plural(waiting, 'message')} shown")
 
     def done(self) -> str:
-        return f"{plural(self.topics.total(), 'message')} replayed"
+        return f"{plural(self.publisher.total, 'message')} replayed"
 
     def deliver(self, messages: Sequence[MessageRow], advance: Advance) -> list[MessageRow]:
         """Publish the original messages, topic by topic; returns the published ones."""
-        assert self.publisher is not None
         letters = ((message, letter) for message in messages if (letter := self._read(message)))
         by_topic = grouped((self.destination or letter.topic, (message, letter)) for message, letter in letters)
         for topic, pairs in by_topic.items():
             for count in self.publisher.publish(topic, [letter.body for _, letter in pairs]):
-                self.topics[topic] += count
                 advance(count)
-        self.bytes = self.publisher.bytes
         return [message for pairs in by_topic.values() for message, _ in pairs]
 
     def _read(self, message: MessageRow) -> DeadLetter | None:
