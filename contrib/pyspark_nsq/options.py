@@ -98,12 +98,13 @@ class Settings:
         "true: every first attempt is a new row, so also messages that `channel rewind` repeats after a restart of "
         "nsqd; a killed nsqd may then cause duplicates", "false")
     fail_on_data_loss: bool = option("failOnDataLoss", kind.BOOLEAN, READERS,
-        "true: fail if messages are lost: past the retention, in a log that was replaced, in a deleted spool; or "
-        "not read by availableNow, as their nsqd does not answer; false: warn and continue", "true")
+        "true: fail if messages are lost: past the retention, in a topic that was deleted, in a deleted spool; or not "
+        "read, by availableNow or in a planned batch, as their nsqd does not answer; false: warn and continue", "true")
     batch_size: int = option("batchSize", kind.NUMBER, WRITERS, "maximum number of messages of an MPUB", "1000")
     batch_bytes: int = option("batchBytes", kind.SIZE, WRITERS, "maximum bytes of an MPUB", "1048576")
-    retry_timeout: float = option("retryTimeoutMs", kind.WAIT, WRITERS,
-        "time to retry a batch that no nsqd accepts, before the task fails; 0: try every nsqd once", "30000")
+    retry_timeout: float = option("retryTimeoutMs", kind.WAIT, ALL,
+        "time to try again before the task fails: to write a batch that no nsqd accepts, or to read a range from an "
+        "nsqd that does not answer; 0: try once", "30000")
     invalid_rows: str = option("invalidRows", kind.INVALID_ROWS, WRITERS,
         "how to handle a row without a body, or with an invalid topic or delay. fail: the job fails, and the task does "
         "not run again; skip: the row is omitted, and a warning reports the number of omitted rows; topic:NAME: it is "
@@ -144,7 +145,10 @@ _OF_RANGES = ("starting_offsets", "starting_timestamp", "ending_offsets", "endin
 _OF_DELIVERIES = (
     *("peek", "spool", "read_id", "spool_retention", "spool_max_bytes", "dedup_retention", "deliver_rewound"),
 )
-_UNUSED_BY_RANGES = ("spool_location", "max_in_flight", "msg_timeout_ms", "idle_timeout")
+_UNUSED = {
+    "ranges": ("spool_location", "max_in_flight", "msg_timeout_ms", "idle_timeout"),
+    "deliveries": ("retry_timeout",),
+}
 
 _log = logging.getLogger(__name__)
 
@@ -184,8 +188,8 @@ def _check_mode(values: dict[str, Any], options: Mapping[str, str], use: str) ->
     given = values.keys() - {"peek"} if values.get("peek") else values  # ranges only look anyway
     deliveries = [rows[field] for field in _OF_DELIVERIES if field in given]
     mode = values.setdefault("mode", "auto")
-    if mode == "ranges" and (unused := [repr(rows[field]) for field in _UNUSED_BY_RANGES if field in values]):
-        _log.warning("%s: no effect, as 'mode' is ranges", ", ".join(unused))
+    if unused := [repr(rows[field]) for field in _UNUSED.get(mode, ()) if field in values]:
+        _log.warning("%s: no effect, as 'mode' is %s", ", ".join(unused), mode)
     if mode == "auto" and (ranges or deliveries or use == READ):
         values["mode"] = mode = "ranges" if ranges else "deliveries"
     if other := deliveries if mode == "ranges" else ranges if mode == "deliveries" else []:

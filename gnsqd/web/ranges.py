@@ -4,6 +4,7 @@ A range is sent in steps, each of some messages, and others run in between. What
 connection with it, without its last chunk; asked for by itself it is an error that names the next number to go on with.
 """
 
+import os
 from binascii import b2a_base64
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -52,6 +53,7 @@ class Ranges:
         self._waiting: set[Doorbell] = set()
         self._stopped = False
         self._line: Line = deque()  # of readers
+        self._process = os.urandom(8).hex()
 
     def stop(self) -> None:
         """Ends the waiting of all readers."""
@@ -60,7 +62,8 @@ class Ranges:
             bell.ring()
 
     def get_range(self, request: Request) -> dict[str, object]:
-        """Returns what there is, and the position of a channel, or where a point in time is."""
+        """Returns what there is, and the position of a channel, or where a point in time is. Two nodes with the same
+        epoch and another `process` have copies of one log."""
         parameters = read_parameters(request)
         topic, log = self._find_log(required(parameters, "topic"))
         row: dict[str, object] = {}
@@ -71,7 +74,8 @@ class Ranges:
         epoch = log.epoch  # may yield, so that what follows is of one moment
         first, end = log.first, log.next
         times = {"first_published": log.published(first, end), "last_published": log.published(end - 1, end)}
-        return {"epoch": epoch, "first": first, "next": end, **times, "bytes": log.size, **row}
+        names = {"epoch": epoch, "process": self._process}
+        return {**names, "first": first, "next": end, **times, "bytes": log.size, **row}
 
     def get_messages(self, request: Request) -> Stream:
         parameters = read_parameters(request)

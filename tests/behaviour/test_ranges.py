@@ -68,7 +68,7 @@ def test_messages_of_a_range_are_read_again_and_nothing_is_consumed(nsqd: Daemon
     assert [each.id.decode() for each in take(nsqd, "t", "c", 2)] == ids[:2]
     row = extent(nsqd, "&channel=c")
     assert row.pop("bytes") > 0
-    assert len(row.pop("epoch")) == 16
+    assert len(row.pop("epoch")) == len(row.pop("process")) == 16
     assert row == {"first": 3, "next": 4, "first_published": times[2], "last_published": times[2], "position": 3}
 
 
@@ -125,7 +125,8 @@ def test_kill_and_restart_keep_numbers_and_epoch(gnsqd_factory: DaemonFactory, d
     nsqd = gnsqd_factory(f"--durability={durability}")
     create(nsqd, "t", "c")
     publish(nsqd, "t", b"1", b"2", b"3")
-    before, epoch = rows(nsqd), extent(nsqd)["epoch"]
+    before, epoch, process = rows(nsqd), extent(nsqd)["epoch"], extent(nsqd)["process"]
+    assert extent(nsqd)["process"] == process
     assert advance(nsqd, 2) == {"messages": 1, "position": 2}
     nsqd.kill()
     nsqd.start()
@@ -135,6 +136,7 @@ def test_kill_and_restart_keep_numbers_and_epoch(gnsqd_factory: DaemonFactory, d
     nsqd.restart()
     row = extent(nsqd, "&channel=c")
     assert (row["epoch"], row["first"], row["next"], row["position"]) == (epoch, 4, 4, 4), "though it is empty"
+    assert row["process"] != process
     publish(nsqd, "t", b"4")
     assert [row["number"] for row in rows(nsqd)] == [4]
     post(nsqd, "/topic/delete?topic=t")

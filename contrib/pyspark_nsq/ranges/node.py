@@ -28,9 +28,11 @@ class Unreadable(NsqSourceError):
 
 class Extent(NamedTuple):
     """The messages of a log, from number `first` up to, not including, `next`; the position of the channel, and the
-    number at a point in time, where they were asked for. The last message was published at `last_published` (ns)."""
+    number at a point in time, where they were asked for. The last message was published at `last_published` (ns).
+    `process` is another one in each gnsqd and after each start."""
 
     epoch: str
+    process: str
     first: int
     next: int
     bytes: int

@@ -5,6 +5,7 @@ new since the last look, as of a node that was added, is read from its first mes
 """
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from pyspark_nsq.ranges.positions import Log, Position, Positions, pieces, posit
 from pyspark_nsq.ranges.reading import RangePartition
 
 _SPECIAL = {-2: EARLIEST, -1: LATEST}  # numbers that Kafka's source has for these
+
+_PAUSE = 0.5  # seconds between looks for a log
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +36,9 @@ class Place(NamedTuple):
     def log(self) -> Log:
         return self.topic, self.extent.epoch
 
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} at nsqd {self.nsqd.name}"
+
     def position(self, number: int, begin: int | None = None) -> Position:
         published = self.extent.last_published or 0 if number == self.extent.next else 0
         begin = number if begin is None else begin
@@ -46,13 +52,19 @@ class Planner:
         self._settings = settings
         self.places: dict[Log, Place] = {}  # as they were found last
         self._nodes = Nodes(settings)
+        self._answered: set[str] = set()  # names of the nsqds that answered the last look
         self._floors: dict[Log, int] = {}  # where the channel was when its stream first saw the logs
         self._advanced: dict[Log, int] = {}  # to which numbers the channel was
 
     def look(self, **more: str) -> list[Place]:
-        """Returns the logs that can be read now; `more` is for `Node.extent`. DiscoveryError, NoRanges."""
+        """Returns the logs that can be read now; `more` is for `Node.extent`. Raises DiscoveryError, NoRanges, and
+        NsqSourceError if two nsqds have copies of one log."""
         answers = self._nodes.ask(lambda nsqd: self._places_at(nsqd, more))
         found = [place for places in answers.values() for place in places]
+        _check_copies(found)
+        self._answered = {nsqd.name for nsqd in answers}
+        if not more:  # else an answer without a log may lack only the channel
+            self.places = {log: at for log, at in self.places.items() if at.nsqd.name not in self._answered}
         self.places |= {place.log: place for place in found}
         return found
 
@@ -121,14 +133,32 @@ class Planner:
             self._floors[place.log] = extent.position if extent else place.extent.next
         return self._floors[place.log]
 
+    def _floor_until(self, place: Place, deadline: float) -> int:
+        while True:
+            try:
+                return self._floor(place)
+            except DiscoveryError as error:
+                if time.monotonic() >= deadline:
+                    raise
+                _log.warning("%s; it is asked again", error)
+                time.sleep(_PAUSE)
+
     def next(self, start: Positions, most: Positions | None = None) -> dict[Log, Position]:
         """Returns the end of the batch that begins at `start`: what there is now, or up to `most`, within the limits of
-        a trigger. NsqSourceError if messages are lost."""
+        a trigger. Logs that were deleted have no position any more; NsqSourceError if messages are lost."""
+        before = self.places
         places = {place.log: place for place in self.look()}
         begins = {**start}
+        for log, position in start.items():
+            if self._is_deleted(position):
+                text = self._deleted(position, position.number)
+                if log in before and before[log].extent.next == position.number:
+                    _log.warning("%s", text)
+                else:
+                    self._lose(text)
+                del begins[log]
         for log, place in places.items():
             if log not in begins:
-                self._check_replaced(start, place, places)
                 begins[log] = place.position(min(place.extent.first, self._floor(place)))
         ends = {}
         for log, position in begins.items():
@@ -137,12 +167,13 @@ class Planner:
             place, number = places[log], position.number
             if place.extent.next < number:
                 text = f"it ends at message {place.extent.next}, but {number} was reached: an older copy was restored"
-                self._lose(place, text)
+                self._lose(f"{place}: {text}")
                 begins[log] = place.position(place.extent.next)
                 continue
             published = position.published and self._published(place, number)
             if position.published != published != 0:
-                self._lose(place, f"message {number - 1} is not the one that was read: an older copy was restored")
+                text = f"message {number - 1} is not the one that was read: an older copy was restored"
+                self._lose(f"{place}: {text}")
                 begins[log] = position._replace(published=published)
             last = place.extent.next
             if most is not None:
@@ -161,13 +192,19 @@ class Planner:
             _log.warning("%s", error)
             return 0
 
-    def _check_replaced(self, start: Positions, place: Place, places: Mapping[Log, Place]) -> None:
-        for position in start.values():
-            if (position.topic, position.node) == (place.topic, place.nsqd.name) and position.log not in places:
-                self._lose(place, f"it is another log than the one read up to message {position.number}")
+    def _is_deleted(self, position: Position) -> bool:
+        """Returns True if the nsqd that had the log answered without it, and no other one has it."""
+        settings, topic = self._settings, position.topic
+        is_asked = topic in settings.topics if settings.topics else settings.matches(topic)
+        return is_asked and position.node in self._answered and position.log not in self.places
 
-    def _lose(self, place: Place, text: str) -> None:
-        text = f"topic {place.topic!r} at nsqd {place.nsqd.name}: {text}"
+    def _deleted(self, position: Position, number: int) -> str:
+        at = position.topic, position.node
+        is_there = any((place.topic, place.nsqd.name) == at for place in self.places.values())
+        what = "another log of" if is_there else "no"
+        return f"nsqd {position.node} has {what} topic {position.topic!r}: messages from number {number} on may be lost"
+
+    def _lose(self, text: str) -> None:
         if self._settings.fail_on_data_loss:
             raise NsqSourceError(f"{text} ('failOnDataLoss' = 'false' goes on with what is there)")
         _log.warning("%s; what is there is read", text)
@@ -200,22 +237,27 @@ class Planner:
     def tasks(self, start: Positions, end: Positions, of_stream: bool = False) -> list[RangePartition]:
         """Returns the tasks for the messages from `start` to `end`; DiscoveryError if nobody has one of the logs."""
         sizes = {log: size for log, last in end.items() if (size := last.number - _begin(start, last)) > 0}
-        if any(log not in self.places for log in sizes):
+        deadline = time.monotonic() + self._settings.retry_timeout
+        while any(log not in self.places for log in sizes):
             self.look()
+            missing = [end[log] for log in sizes if log not in self.places]
+            if all(map(self._is_deleted, missing)) or time.monotonic() >= deadline:
+                break
+            time.sleep(_PAUSE)
         tasks = []
         least = max(self._settings.min_partitions or 0, len(sizes))
         total = sum(sizes.values())
         for log, size in sizes.items():
+            position, last = end[log], end[log].number
             if log not in self.places:
-                at = log[0], end[log].node
-                if other := next((one for one in self.places.values() if (one.topic, one.nsqd.name) == at), None):
-                    self._lose(other, f"it is another log than the one to be read up to message {end[log].number}")
-                    continue
-                raise DiscoveryError(
-                    f"no nsqd answers that has the log {log[1]} of topic {log[0]!r}, which nsqd {end[log].node} had"
-                )
-            place, last = self.places[log], end[log].number
-            floor = self._floor(place) if of_stream else last
+                if self._is_deleted(position):
+                    self._lose(self._deleted(position, last - size))
+                else:
+                    what = f"messages {last - size} to {last - 1} of topic {position.topic!r}"
+                    self._lose(f"no nsqd answers that has the log {log[1]}, with {what}; nsqd {position.node} had it")
+                continue
+            place = self.places[log]
+            floor = self._floor_until(place, deadline) if of_stream else last
             for piece in pieces(last - size, last, max(-(-size * least // total), 1)):
                 tasks.append(RangePartition(self._settings, place.nsqd, *log, *piece, piece[0] >= floor))
         return tasks
@@ -234,6 +276,17 @@ class Planner:
                 self._advanced[log] = node.advance(*log, self._settings.channel, position.number)
             except DiscoveryError as error:
                 _log.warning("the channel is not advanced: %s", error)
+
+
+def _check_copies(places: Iterable[Place]) -> None:
+    known: dict[Log, Place] = {}
+    for place in places:
+        other = known.setdefault(place.log, place)
+        if other.extent.process != place.extent.process:
+            raise NsqSourceError(
+                f"nsqd {other.nsqd.name} and nsqd {place.nsqd.name} both have the log {place.extent.epoch} of topic "
+                f"{place.topic!r}: one has a copy of the other's data directory, and only one of them can be read"
+            )
 
 
 def plan_batch(settings: Settings) -> list[RangePartition]:

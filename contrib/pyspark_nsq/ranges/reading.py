@@ -24,8 +24,7 @@ from pyspark_nsq.ranges.node import Node, Unreadable
 _ROWS = 10_000  # of an Arrow batch, about
 _BYTES = 8 << 20  # of an Arrow batch, about
 _PIECE = 1 << 20  # bytes read at once
-_RETRIES = 5  # of a request in a row without a message
-_PAUSE = 0.5  # seconds before the first of these, and twice as long before each other
+_PAUSES = 0.5, 8.0  # seconds before a request is sent again: at first, and at most
 _HEAD = struct.Struct(">IqIq")  # of a record: size of the rest, number of the first message, count, due time
 _SIZE = struct.Struct(">I")  # in front of a frame
 
@@ -46,7 +45,8 @@ class RangePartition:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yields the rows; Unreadable, DiscoveryError."""
-        number, failures, skipped = self.start, 0, 0
+        number, skipped = self.start, 0
+        pause, deadline = _PAUSES[0], time.monotonic() + self.settings.retry_timeout
         node = Node(self.nsqd, self.settings)
         more = {"channel": self.settings.channel} if self.follows else {}
         while number < self.end:
@@ -56,7 +56,8 @@ class RangePartition:
                     for first, count, frames in _gathered(response):
                         yield self._rows(first, count, frames)
                         skipped += first - number
-                        number, failures = first + count, 0
+                        number = first + count
+                        pause, deadline = _PAUSES[0], time.monotonic() + self.settings.retry_timeout
                 if number > begin:
                     continue  # a proxy may cut an answer without an error: only one without messages is an end
                 if not self.follows:
@@ -68,11 +69,11 @@ class RangePartition:
                 _log.warning("%s: left out", error)
                 number = max(error.readable or self.end, number)
             except DiscoveryError as error:
-                failures += 1
-                if failures > _RETRIES:
+                if time.monotonic() >= deadline:
                     raise
                 _log.warning("%s; messages from number %d on are asked for again", error, number)
-                time.sleep(_PAUSE * 2 ** (failures - 1))
+                time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+                pause = min(2 * pause, _PAUSES[1])
         if skipped:
             _log.warning("skipped %d messages of %r at %s, which others finished", skipped, self.topic, self.nsqd.name)
 

@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -441,12 +442,100 @@ def test_topic_made_again_is_another_log(durable: Factory) -> None:
     create(nsqd, "t", "c")
     publish(nsqd, "t", b"2")
     stream.restart()
-    with pytest.raises(NsqSourceError, match="it is another log than the one to be read up to message 3"):
+    with pytest.raises(NsqSourceError, match="has another log of topic 't': messages from number 2 on may be lost"):
         stream.reader.partitions(stream.checkpoint, end)
     stream.restart()
-    stream = loses(stream, "it is another log than the one read up to message 2")
+    stream = loses(stream, "has another log of topic 't': messages from number 2 on may be lost")
     assert stream.reader.partitions(stream.checkpoint, end) == []
     assert [row["value"] for row in stream.next()] == [b"2"]
+
+
+def test_deleted_topic_with_unread_messages_is_an_error(durable: Factory) -> None:
+    nsqd = durable()
+    publish(nsqd, "t", b"1")
+    stream = Stream(nsqd)
+    assert len(stream.next()) == 1
+    publish(nsqd, "t", b"2")
+    post(nsqd, "/topic/delete?topic=t")
+    stream.restart()
+    stream = loses(stream, rf"nsqd {name(nsqd)} has no topic 't': messages from number 2 on may be lost")
+    assert stream.next() == []
+    assert stream.checkpoint["positions"] == []
+
+
+def test_checkpoint_forgets_topics_that_were_read_and_deleted(
+    gnsqd_factory: DaemonFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    nsqd = gnsqd_factory("--durability=process")
+    stream = Stream(nsqd, subscribePattern=r"job\d")
+    for topic in ("job1", "job2", "job3"):
+        create(nsqd, topic, "c")
+        publish(nsqd, topic, b"1")
+        assert [row["topic"] for row in stream.next()] == [topic]
+        post(nsqd, f"/topic/delete?topic={topic}")
+    assert stream.next() == []
+    assert stream.checkpoint["positions"] == []
+    assert caplog.text.count("messages from number 2 on may be lost") == 3
+
+
+def test_two_nodes_with_copies_of_one_log_are_an_error(durable: Factory, tmp_path: Path) -> None:
+    nsqd = durable()
+    publish(nsqd, "t", b"1")
+    stream = Stream(nsqd)
+    nsqd.terminate()
+    shutil.copytree(nsqd.data_path, tmp_path / "copy")
+    nsqd.start()
+    copy = durable(f"--data-path={tmp_path / 'copy'}")
+    both = rf"nsqd {name(nsqd)} and nsqd {name(copy)} both have the log \w+ of topic 't'"
+    swapped = rf"nsqd {name(copy)} and nsqd {name(nsqd)} both"
+    for more in ({}, {"failOnDataLoss": "false"}):
+        with pytest.raises(NsqSourceError, match=f"{both}|{swapped}"):
+            batch(nsqd, copy, **more)
+    stream.restart(nsqd, copy)
+    with pytest.raises(NsqSourceError, match=f"{both}|{swapped}"):
+        stream.next()
+    copy.terminate()
+    stream.given["nsq.nsqd.tcp.addresses"] = f"{name(nsqd)},{name(nsqd).replace('127.0.0.1', 'localhost')}"
+    stream.restart()
+    assert numbers(stream.next()) == [1], "two names of one node"
+
+
+def test_node_that_is_gone_before_its_planned_batch_is_read(durable: Factory, caplog: pytest.LogCaptureFixture) -> None:
+    here, away = durable(), durable()
+    for nsqd in (here, away):
+        publish(nsqd, "t", b"1")
+    stream = Stream(here, away)
+    end = stream.json(stream.reader.latestOffset(stream.checkpoint, ReadAllAvailable()))
+    with ThreadPoolExecutor() as pool:
+
+        def is_away(text: str, call: Callable[..., Any], *arguments: Any) -> Any:
+            away.terminate()
+            result = pool.submit(call, *arguments)
+            eventually(lambda: text in caplog.text)
+            away.start()
+            return result.result()
+
+        stream.restart()
+        text = "what it has is read when it is back"
+        assert len(is_away(text, stream.reader.partitions, stream.checkpoint, end)) == 2
+        stream.restart()
+        stream.reader.latestOffset(stream.checkpoint, ReadAllAvailable())
+        tasks = is_away("it is asked again", stream.reader.partitions, stream.checkpoint, end)
+        assert len(is_away("messages from number 1 on are asked for again", read, *tasks)) == 2
+    stream.given["retryTimeoutMs"] = "0"
+    stream.restart()
+    tasks = stream.reader.partitions(stream.checkpoint, end)
+    away.terminate()
+    with pytest.raises(DiscoveryError, match="refused"):
+        read(*tasks)
+    stream.restart()
+    text = rf"no nsqd answers that has the log \w+, with messages 1 to 1 of topic 't'; nsqd {name(away)} had it"
+    with pytest.raises(NsqSourceError, match=text):
+        stream.reader.partitions(stream.checkpoint, end)
+    stream.given["failOnDataLoss"] = "false"
+    for nsqds in ((here, away), (here,)):
+        stream.restart(*nsqds)
+        assert [row["nsqd"] for row in read(*stream.reader.partitions(stream.checkpoint, end))] == [name(here)]
 
 
 def test_older_copy_is_noticed(durable: Factory, tmp_path: Path) -> None:
