@@ -1,7 +1,8 @@
 """What the page knows of the cluster: snapshots, rates, the last hour and findings, shared by everybody who looks.
 
 While nobody looks, nothing is queried, except for the charts in the hour after a look. Threads may share a Monitor; at
-most one of them queries the nodes at a time, and the others wait for its answer.
+most one of them queries the nodes at a time, and the others wait for its answer. Of earlier snapshots only the counts
+are kept that rates are made of: answers may be large.
 """
 
 import ctypes
@@ -15,15 +16,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
+from msgspec.structs import replace
+
 from nsqadmin_cli import units
-from nsqadmin_cli.api import Lookupd, Nsqd, Producer
+from nsqadmin_cli.api import ChannelStats, Latency, Lookupd, NodeStats, Nsqd, Producer
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all
 from nsqadmin_cli.commands.doctor import findings_of
 from nsqadmin_cli.commands.nodes import Listed, listed_topics, rows_with_daemons
 from nsqadmin_cli.context import Commands
 from nsqadmin_cli.diagnosis.examination import Examination, Finding, Severity
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.web.history import History
 
@@ -51,6 +54,25 @@ def _return_large_blocks() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 18)
 
 
+def _counts_of(node: NodeStats) -> NodeStats:
+    """An answer without names of clients and quantiles, which may be long. nsqd alone needs the clients: it counts what
+    is finished for each of them."""
+
+    def counts(channel: ChannelStats) -> ChannelStats:
+        clients = channel.clients if channel.finish_count is None else None
+        nameless = clients and tuple(replace(client, **_NAMELESS) for client in clients)
+        return replace(channel, e2e_processing_latency=Latency(), clients=nameless)
+
+    topics = tuple(
+        replace(topic, e2e_processing_latency=Latency(), channels=tuple(map(counts, topic.channels)))
+        for topic in node.topics
+    )
+    return replace(node, topics=topics, producers=None)
+
+
+_NAMELESS = dict.fromkeys(("client_id", "hostname", "version", "user_agent", "auth_identity", "auth_identity_url"), "")
+
+
 class Kept(Generic[T]):
     """A value that takes long to get. An old value is used while a thread gets the next one; AdminErrors are kept."""
 
@@ -59,21 +81,21 @@ class Kept(Generic[T]):
         self._seconds = seconds
         self._lock = threading.Lock()
         self._kept: tuple[T | AdminError, float] | None = None
+        self._is_expired = False
 
     def latest(self) -> T | None:
         """The latest value, which may be old, or None; a newer one is got meanwhile."""
         kept = self._kept
-        if (kept is None or time.monotonic() - kept[1] > self._seconds) and self._lock.acquire(blocking=False):
-            threading.Thread(target=self._renew, daemon=True).start()
+        if self._is_older(self._seconds) and self._lock.acquire(blocking=False):
+            threading.Thread(target=self._renew_and_release, daemon=True).start()
         return None if kept is None or isinstance(kept[0], AdminError) else kept[0]
 
     def value(self, oldest: float = 60.0) -> T:
         """The latest value, unless it is more than `oldest` seconds old; then wait for the next one. AdminError."""
-        kept = self._kept
-        if kept is None or time.monotonic() - kept[1] > oldest:
+        if self._is_older(oldest):
             with self._lock:
-                if self._kept is kept:
-                    self._kept = self._got(), time.monotonic()
+                if self._is_older(oldest):  # else another thread has renewed it meanwhile
+                    self._renew()
         else:
             self.latest()
         assert self._kept is not None
@@ -83,19 +105,23 @@ class Kept(Generic[T]):
         return value
 
     def expire(self) -> None:
-        """The value is too old from now on."""
-        if self._kept is not None:
-            self._kept = self._kept[0], -math.inf
+        """The value is too old from now on, also one that a thread is getting."""
+        self._is_expired = True
 
-    def _got(self) -> T | AdminError:
-        try:
-            return self._get()
-        except AdminError as error:
-            return error
+    def _is_older(self, seconds: float) -> bool:
+        return self._kept is None or (math.inf if self._is_expired else time.monotonic() - self._kept[1]) > seconds
 
     def _renew(self) -> None:
+        self._is_expired = False
         try:
-            self._kept = self._got(), time.monotonic()
+            value: T | AdminError = self._get()
+        except AdminError as error:
+            value = error
+        self._kept = value, time.monotonic()
+
+    def _renew_and_release(self) -> None:
+        try:
+            self._renew()
         finally:
             self._lock.release()
 
@@ -135,12 +161,12 @@ class Monitor:
         self.cluster = cluster
         cluster.http.quick = _QUICK  # for all that the page asks
         self._commands = commands
-        self._lock = threading.Lock()
-        self._snapshots: deque[ClusterSnapshot] = deque(maxlen=4)  # the youngest last
-        self._stale = False  # an operation changed what they show
+        self._latest: Mapping[Address, NodeStats] = {}  # the last answers, also of nodes that failed since
+        self._earlier: deque[ClusterSnapshot] = deque(maxlen=4)  # of counts alone, the youngest last
         self._looked = -_REMEMBERED
         self._closed = threading.Event()
         self.history = History()
+        self._snapshots = Kept(self._take, math.inf)
         self._nodes = Kept(self._find_nodes, _NODES)
         self.diagnosis = Kept(self._examine, _EXAMINED)
         self.node_rows = Kept(lambda: rows_with_daemons(cluster, self.snapshot(SHARED)), _NODES)
@@ -150,7 +176,7 @@ class Monitor:
         """All nodes with their clients, at most `oldest` seconds ago, with flows if there was a snapshot before.
         AdminError if no nsqlookupd answers and no node was given."""
         self._looked = time.monotonic()
-        return self._snapshot(oldest)
+        return self._snapshots.value(oldest)
 
     def keep_history(self) -> None:
         """Starts a thread that takes snapshots for the charts, until nobody has looked for an hour."""
@@ -164,29 +190,23 @@ class Monitor:
         while not self._closed.wait(_SAMPLED):
             if time.monotonic() - self._looked < _REMEMBERED:
                 with suppress(AdminError):  # which the next look shows
-                    self._snapshot(_SAMPLED / 2)
+                    self._snapshots.value(_SAMPLED / 2)
 
-    def _snapshot(self, oldest: float) -> ClusterSnapshot:
-        with self._lock:
-            now = time.monotonic()
-            if not self._snapshots or self._stale or now - self._snapshots[-1].moment > oldest:
-                self._stale = False
-                nodes, errors = self._nodes.value()
-                answers = ask_all(nodes, partial(Nsqd.stats, clients=True), self.cluster.timeout)
-                now = time.monotonic()
-                before = [earlier for earlier in self._snapshots if _LEAST <= now - earlier.moment <= _MOST]
-                known = self._snapshots[-1].latest if self._snapshots else None
-                snapshot = ClusterSnapshot(answers, errors, before[-1] if before else None, known)
-                while self._snapshots and now - self._snapshots[0].moment > _MOST:
-                    self._snapshots.popleft()
-                self._snapshots.append(snapshot)
-                self.history.add(snapshot)
-            return self._snapshots[-1]
+    def _take(self) -> ClusterSnapshot:
+        nodes, errors = self._nodes.value()
+        answers = ask_all(nodes, partial(Nsqd.stats, clients=True), self.cluster.timeout)
+        now = time.monotonic()
+        before = [earlier for earlier in self._earlier if _LEAST <= now - earlier.moment <= _MOST]
+        snapshot = ClusterSnapshot(answers, errors, before[-1] if before else None, self._latest)
+        self._latest = snapshot.latest
+        counts = {at: _counts_of(node) for at, node in snapshot.latest.items()}
+        self._earlier.append(ClusterSnapshot({**counts}, [], moment=snapshot.moment))
+        self.history.add(snapshot)
+        return snapshot
 
     def changed(self) -> None:
         """An operation was done: the next snapshot is a new one."""
-        self._stale = True
-        for kept in (self.diagnosis, self.node_rows, self.lookups):
+        for kept in (self._snapshots, self.diagnosis, self.node_rows, self.lookups):
             kept.expire()
 
     def _find_nodes(self) -> tuple[list[Nsqd], list[NodeError]]:

@@ -1,9 +1,11 @@
 """The pages without a browser: what they show, of hostile nodes too, and of nodes that hang or are gone."""
 
+import gc
 import re
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
@@ -137,6 +139,19 @@ def test_rates_come_with_the_second_snapshot(monkeypatch: pytest.MonkeyPatch) ->
     assert "Rates need" not in app.page("/")
     for path in ("/", "/topics/t"):
         assert re.search(r'aria-label="in/s in the last hour: [1-9]', app.get(path).text)
+
+
+@pytest.mark.usefixtures("rates_at_once")
+def test_the_latest_snapshot_alone_is_whole() -> None:
+    """Answers of nodes may be large."""
+    fake = FakeServer({"/stats": [node(topic("t", channel("c", client("w"))))]})
+    app = App([fake.address])
+    snapshots = []
+    for _ in range(5):
+        app.page("/topics/t/c")
+        snapshots.append(weakref.ref(app.app._site.monitor.snapshot(60.0)))
+    gc.collect()
+    assert [snapshot() is not None for snapshot in snapshots] == [False] * 4 + [True]
 
 
 def test_nodes_and_their_total_are_of_one_snapshot_also_when_the_details_are_older(
@@ -455,7 +470,8 @@ def test_sums_without_a_node_say_so_and_what_only_it_has_is_as_it_was_last_known
         assert f"no node that answered has {what}" in answer.shown
 
 
-def test_the_range_of_the_charts_is_in_the_address() -> None:
+def test_the_range_of_the_charts_is_in_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsqadmin_cli.web.site.FRESH", 3600.0)
     topics = topic("t", channel("c", client("w"))), topic("..", channel("c"))
     app = App([FakeServer({"/stats": [node(*topics)]}).address])
     for target in ("/?find=t&range=5m", "/topics/t?range=5m", "/topics/t/c?range=5m", "/topics?topic=..&range=5m"):
