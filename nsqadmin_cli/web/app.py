@@ -5,13 +5,15 @@ only read requests and write responses.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from functools import partial
 from importlib import resources
 from pathlib import PurePosixPath
 from traceback import format_exc
 from types import SimpleNamespace
 
+from gevent.event import Event
 from gevent.threadpool import ThreadPool
 
 from gnsqd.hub.cooperative import WouldYield
@@ -23,10 +25,9 @@ from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.context import Commands
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.units import printable
-from nsqadmin_cli.web import actions, api, changes, views
+from nsqadmin_cli.web import api, changes, messages, nodes, queues
 from nsqadmin_cli.web.http import HTML, TEXT, Redirect, Request, Response
-from nsqadmin_cli.web.live import Live
-from nsqadmin_cli.web.monitor import Monitor
+from nsqadmin_cli.web.monitor import INTERVAL, Monitor
 from nsqadmin_cli.web.present import query
 from nsqadmin_cli.web.security import HEADERS, Security
 from nsqadmin_cli.web.site import Page, Site
@@ -35,6 +36,7 @@ Handler = Callable[[Site, Request], Page | Response]
 
 _THREADS = 8  # for views and actions
 _LIVE_THREADS = 2
+_MOST_STREAMS = 32
 _STATIC = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 # What people read instead of NSQ's codes, and the codes that the JSON API has instead of texts.
@@ -57,29 +59,29 @@ _api = partial(Route, logged=False, body="form")
 _read_api = partial(Route, "GET, HEAD", logged=False, role=Role.READ)
 
 ROUTES = (
-    _page("/", "views.overview"),
-    _page("/topics", "views.overview"),
-    _page("/topics/:topic", "views.topic"),
-    _page("/topics/:topic/:channel", "views.channel"),
-    _page("/nodes", "views.nodes"),
-    _page("/nodes/:node", "views.node"),
-    _page("/lookup", "views.lookup"),
-    _page("/options", "views.options"),
-    _page("/doctor", "views.doctor"),
-    _page("/peek", "views.peek", role=Role.FULL),
-    _page("/tail", "views.tail", role=Role.FULL),
-    _page("/publish", "views.publish"),
-    _form("/publish", "actions.publish", body="message"),
+    _page("/", "queues.overview"),
+    _page("/topics", "queues.overview"),
+    _page("/topics/:topic", "queues.topic"),
+    _page("/topics/:topic/:channel", "queues.channel"),
+    _page("/nodes", "nodes.nodes"),
+    _page("/nodes/:node", "nodes.node"),
+    _page("/lookup", "nodes.lookup"),
+    _page("/options", "nodes.options"),
+    _page("/doctor", "nodes.doctor"),
+    _page("/peek", "messages.peek", role=Role.FULL),
+    _page("/tail", "messages.tail", role=Role.FULL),
+    _page("/publish", "messages.publish"),
+    _form("/publish", "messages.send", body="message"),
     _page("/change/:command", "changes.show"),
     _page("/change/:group/:command", "changes.show"),
     _page("/change/channel/deferred", "changes.show", role=Role.FULL),
     _page("/change/replay-dead", "changes.show", role=Role.FULL),
     _form("/change/:command", "changes.act"),
     _form("/change/:group/:command", "changes.act"),
-    _page("/done/:name", "actions.done"),
-    _page("/login", "views.login", role=Role.ANYBODY),
-    _form("/login", "actions.login", body="login", role=Role.ANYBODY),
-    _form("/logout", "actions.logout", role=Role.READ),
+    _page("/done/:name", "changes.done"),
+    _page("/login", "login", role=Role.ANYBODY),
+    _form("/login", "login", body="login", role=Role.ANYBODY),
+    _form("/logout", "log_out", role=Role.READ),
     _page("/ping", "ping", role=Role.ANYBODY),
     _page("/static/:name", "static", role=Role.ANYBODY),
     _read_api("/api/topics", "api.topics"),
@@ -96,7 +98,16 @@ ROUTES = (
     _api("DELETE", "/api/nodes/:node", "api.tombstone"),
 )
 
-_LIVE = (views.overview, views.topic, views.channel, views.nodes, views.node, views.lookup, views.doctor, views.tail)
+_LIVE = (
+    queues.overview,
+    queues.topic,
+    queues.channel,
+    nodes.nodes,
+    nodes.node,
+    nodes.lookup,
+    nodes.doctor,
+    messages.tail,
+)
 
 
 class Application(Router):
@@ -115,8 +126,9 @@ class Application(Router):
         grafana_url: str = "",
         base_path: str = "",
     ) -> None:
-        handlers = SimpleNamespace(views=views, actions=actions, api=api, changes=changes, static=_static)
-        handlers.ping = lambda site, request: Content(b"OK", TEXT)
+        handlers = SimpleNamespace(queues=queues, nodes=nodes, messages=messages, changes=changes, api=api)
+        handlers.login, handlers.log_out = _login, lambda site, request: security.log_out(request)
+        handlers.static, handlers.ping = _static, lambda site, request: Content(b"OK", TEXT)
         super().__init__(handlers, Limits, log, ROUTES, base_path)
         self._log = log
         self.security = security
@@ -124,8 +136,9 @@ class Application(Router):
         self._base = base_path
         self._site = Site(cluster, Monitor(cluster, commands), security, grafana_url, base_path)
         self._pool = ThreadPool(_THREADS)
-        live_pool = ThreadPool(_LIVE_THREADS)
-        self._live = Live(lambda render: live_pool.apply(render))
+        self._live_pool = ThreadPool(_LIVE_THREADS)
+        self._streams = 0  # of live pages
+        self._closed = Event()
 
     def roles(self, head: http11.Request) -> tuple[Role, str]:
         """As Router's. There is nothing outside of the base path, also for who has no token."""
@@ -170,7 +183,7 @@ class Application(Router):
         """End the live pages, and the snapshots."""
         self._site.monitor.close()
         self._site.tails.close()
-        self._live.close()
+        self._closed.set()
 
     def _bind(self, route: Route, handler: Handler) -> routes.Handler:  # type: ignore[override]
         return partial(self._answer, route.role, handler)
@@ -179,10 +192,26 @@ class Application(Router):
         """Calls a handler in a thread of the pool, or sends the live part of its page, which needs `role`."""
         request = Request(head, self._base)
         if request.is_live and handler in _LIVE:
-            render, is_permitted = partial(self._render_live, handler), lambda: self.security.role(request) >= role
-            return self._live.stream(partial(render, request), is_permitted)
+            if self._streams >= _MOST_STREAMS:
+                raise HTTPError(503, "too many live pages are open")
+            return Stream("text/event-stream", self._events(role, handler, request))
         content: Content = self._pool.apply(self._handle, (handler, request))
         return content
+
+    def _events(self, role: Role, handler: Handler, request: Request) -> Generator[bytes]:
+        """Server-sent events with the live part of a page, where it changed, while the client is there and has the
+        role. All take their numbers from one Monitor, which queries the nodes once for all of them."""
+        self._streams += 1
+        try:
+            yield b"retry: 5000\n\n"
+            last = ""
+            while not self._closed.wait(INTERVAL) and self.security.role(request) >= role:
+                html: str = self._live_pool.apply(self._render_live, (handler, request))
+                # An empty event finds out whether the client is there.
+                yield b":\n\n" if html == last else b"data: %s\n\n" % json.dumps(html).encode()
+                last = html
+        finally:
+            self._streams -= 1
 
     def _handle(self, handler: Handler, request: Request) -> Content:
         """In a thread of the pool. Raises nothing, which would go to the hub."""
@@ -198,10 +227,9 @@ class Application(Router):
             return answer if isinstance(answer, Content) else Content(json.dumps(answer).encode())
         except HTTPError as error:
             return self._error(request, error)
-        except NotFound as error:
-            return self._error(request, HTTPError(404, _sentence(error)))
         except AdminError as error:
-            return self._error(request, HTTPError(502, _sentence(error)))
+            sentence = "; ".join(printable(text, 1000) for text in map(str, (error, *error.causes)))
+            return self._error(request, HTTPError(404 if isinstance(error, NotFound) else 502, sentence))
         except Exception:
             return self._error(request, HTTPError(500, self._log_defect(request)))
 
@@ -253,10 +281,8 @@ def _audited(request: Request) -> str:
     """What a request asks for, in one line."""
     words = [request.method, request.path]
     if request.segments[:1] != ("login",) and not request.is_api:
-        try:
+        with suppress(HTTPError):
             words += [text for name, text in request.form.items() if text and name not in ("body", "confirmed", "seen")]
-        except HTTPError:
-            pass
     return " ".join(printable(word, 100) for word in words)
 
 
@@ -270,8 +296,18 @@ def _check_body(head: http11.Request) -> None:
         raise HTTPError(400, "the body is incomplete")
 
 
-def _sentence(error: AdminError) -> str:
-    return "; ".join(printable(text, 1000) for text in map(str, (error, *error.causes)))
+def _login(site: Site, request: Request) -> Page | Response:
+    """The form for a token, again after an unknown one; else the page that needed it, if it is of this site."""
+    if not site.security.has_tokens:
+        return Redirect("/")
+    given = request.form if request.changes else request.query
+    to = given.get("next", "/")
+    if request.changes:
+        is_local = to.startswith("/") and not to.startswith(("//", "/\\")) and to.isprintable()
+        if answer := site.security.log_in(given.get("token", "").strip(), to if is_local else "/"):
+            return answer
+    values = {"title": "Log in", "next": to, "failed": request.changes}
+    return Page("login.html", values, 403 if request.changes else 200)
 
 
 def _static(site: Site, request: Request) -> Response:

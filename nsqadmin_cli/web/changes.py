@@ -130,6 +130,14 @@ def act(site: Site, request: Request) -> Page | Response:
     return Redirect(with_query(page.values["back"], notice=notice))
 
 
+def done(site: Site, request: Request) -> Page:
+    """What a change or a publication has led to."""
+    page = site.kept(request.segments[1])
+    if not isinstance(page, Page):
+        raise HTTPError(404, "This result is no longer kept.")
+    return page
+
+
 def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: bool) -> Page:
     command = _command_of(request)
     given = {name: Lines(text.strip().replace("\r\n", "\n")) for name, text in form.items()}

@@ -1,4 +1,5 @@
-"""The last hour of the cluster, of each topic and of each channel: depth, and messages per second in and finished.
+"""The last hour of the cluster, of each topic and of each channel: depth, and messages per second in and finished, and
+charts of them.
 
 Time is divided into steps, of 5 s for the last 15 minutes and of 15 s for the last hour. A step has the last depth and
 the mean rates of its snapshots, as floats of 4 bytes: 5.7 kB for each topic or channel.
@@ -6,17 +7,21 @@ the mean rates of its snapshots, as floats of 4 bytes: 5.7 kB for each topic or 
 A sum over only some of its nodes is not a value: it would look as if messages had been consumed.
 """
 
-import math
 from array import array
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from math import floor, isnan, log10, nan
 from typing import NamedTuple
 
+from nsqadmin_cli import units
 from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, through
+from nsqadmin_cli.web.present import RANGES, HTMLTable, View
 
 _RESOLUTIONS = ((5.0, 180), (15.0, 240))  # seconds of a step, and steps that are kept; the finest first
 _MOST = 5000  # topics and channels
 _GONE = 60.0  # seconds; an nsqlookupd that was restarted lists a node again within this time
 _ADJACENT = 15.0  # seconds; while nobody looks, there is a snapshot every 10 s
-_UNKNOWN = array("f", [math.nan] * 3)  # depth, in/s and finished/s
+_UNKNOWN = array("f", [nan] * 3)  # depth, in/s and finished/s
 
 
 class Window(NamedTuple):
@@ -69,7 +74,7 @@ class _Ring:
     def figure(self, offset: int, steps: range) -> list[float]:
         """The depths, rates in or rates finished, by their offset, of these steps."""
         kept = range(self.last - self.steps + 1, self.last + 1)
-        return [self.values[3 * (step % self.steps) + offset] if step in kept else math.nan for step in steps]
+        return [self.values[3 * (step % self.steps) + offset] if step in kept else nan for step in steps]
 
 
 class History:
@@ -113,7 +118,7 @@ class History:
         last = int(moment // ring.seconds)
         steps = range(max(last - int(seconds // ring.seconds) + 1, ring.first), last + 1)
         depths = ring.figure(0, steps)
-        known = next((index for index, depth in enumerate(depths) if not math.isnan(depth)), 0)
+        known = next((index for index, depth in enumerate(depths) if not isnan(depth)), 0)
         rates = (ring.figure(offset, steps[known:]) for offset in (1, 2))
         return Window(ring.seconds, steps[known:], depths[known:], *rates)
 
@@ -121,3 +126,102 @@ class History:
         """The depths of a topic or channel at the times of `window`."""
         rings = self._series.get((topic, channel), ())
         return next((ring.figure(0, window.steps) for ring in rings if ring.seconds == window.seconds), [])
+
+
+class Chart(NamedTuple):
+    """One figure, in a box that is `_HEIGHT` high, and as wide as two for each step; a shape for each run of steps."""
+
+    name: str
+    width: int
+    shapes: list[str]
+    highest: str
+    top: str  # of the box
+    label: str
+    values: str  # of all steps, with a bar between them; empty if unknown
+
+
+class Charts(NamedTuple):
+    """The charts of a page, how long ago their left end and their middle are, and links to other ranges of time."""
+
+    charts: list[Chart]
+    seconds: float  # of a step
+    begin: str
+    middle: str
+    ranges: list[tuple[str, str, bool]]  # text, address, and whether it is the range that is shown
+
+
+_HEIGHT = 120
+_SPARK_WIDTH, _SPARK_HEIGHT, _SPARK_POINTS = 72, 16, 18
+
+
+def charts_of(window: Window | None, view: View, depth: str = "depth") -> Charts | None:
+    """The charts of depth, under this name, and rates, as far as there are values. Rates are in the same scale."""
+    if window is None:
+        return None
+    last = RANGES[view.range][1]
+    top = _top(window.ingress, window.egress)
+    charts = [
+        _chart(depth, window.depth, lambda value: f"{round(value):,}", _top(window.depth), last),
+        _chart("in/s", window.ingress, units.rate, top, last),
+        _chart("finished/s", window.egress, units.rate, top, last),
+    ]
+    span = len(window.steps) * window.seconds
+    begin, middle = (units.duration(seconds).removesuffix(" 0m").removesuffix(" 0s") for seconds in (span, span / 2))
+    ranges = [(text, view.at(range=key), key == view.range) for key, (_, text) in RANGES.items()]
+    return Charts([chart for chart in charts if chart.shapes], window.seconds, begin, middle, ranges)
+
+
+def _chart(name: str, values: Sequence[float], text: Callable[[float], str], top: float, last: str) -> Chart:
+    shapes = []
+    for run in _runs(values):
+        points = _placed(run, 2, top, _HEIGHT)
+        (left, first), (right, final) = points[0], points[-1]
+        middles = [(x + 1, y) for x, y in points]
+        shapes.append(_points([(left, _HEIGHT), (left, first), *middles, (right + 2, final), (right + 2, _HEIGHT)]))
+    texts = ["" if isnan(value) else text(value) for value in values]
+    lowest, highest = (text(limit(_known(values), default=0.0)) for limit in (min, max))
+    label = f"{name} in the last {last}: {texts[-1] or 'unknown'} now, {lowest} to {highest}"
+    return Chart(name, 2 * len(values), shapes, highest, text(top), label, "|".join(texts))
+
+
+def add_sparklines(table: HTMLTable, key: str, values_of: Callable[[dict[str, object]], Sequence[float]]) -> None:
+    """Adds a line to each cell of the column `key`: the highest values of up to 18 spans of time, in the same scale."""
+    series = [values_of(row.values) for row in table.rows]
+    top = _top(*series)
+    for row, values in zip(table.rows, series, strict=True):
+        length = max(1, -(-len(values) // _SPARK_POINTS))
+        ends = range(len(values), 0, -length)
+        highest = [max(_known(values[max(0, end - length) : end]), default=nan) for end in reversed(ends)]
+        width = _SPARK_WIDTH / max(1, len(highest) - 1)
+        lines = [_points(_placed(run, width, top, _SPARK_HEIGHT)) for run in _runs(highest) if len(run) > 1]
+        column = [*row.values].index(key)
+        row.cells[column] = row.cells[column]._replace(lines=lines)
+
+
+def _known(values: Sequence[float]) -> list[float]:
+    return [value for value in values if not isnan(value)]
+
+
+def _top(*series: Sequence[float]) -> float:
+    """The least round number that no value exceeds, so that a scale changes rarely."""
+    highest = max((value for values in series for value in _known(values)), default=0.0)
+    power = 10.0 ** floor(log10(max(highest, 1.0)))
+    return next(step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= highest)
+
+
+def _runs(values: Sequence[float]) -> list[list[tuple[int, float]]]:
+    """The values that have no gap between them, with their indexes."""
+    groups = groupby(enumerate(values), lambda pair: isnan(pair[1]))
+    return [list(run) for is_gap, run in groups if not is_gap]
+
+
+def _placed(run: Sequence[tuple[int, float]], width: float, top: float, height: int) -> list[tuple[int, int]]:
+    """The points of values in a box of this height, with room for the line at both ends."""
+    return [(round(index * width), round(height - 1 - value / top * (height - 2))) for index, value in run]
+
+
+def _points(points: Sequence[tuple[int, int]]) -> str:
+    """The points of a line, without those inside of its level parts."""
+    around = zip([None, *points], points, [*points[1:], None], strict=False)
+    kept = [here for before, here, after in around if not (before and after and before[1] == here[1] == after[1])]
+    return " ".join(f"{x},{y}" for x, y in kept)

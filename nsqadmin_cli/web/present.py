@@ -1,19 +1,19 @@
-"""Tables, links and charts as the templates need them: text, classes and addresses; markup is in the templates."""
+"""Tables, links and sums as the templates need them: text, classes and addresses; markup is in the templates."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from math import floor, isnan, log10, nan
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from nsqadmin_cli import units
+from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.table import ALWAYS, AT_LEFT, Column, Form, Grid, Row, Table, Tone, as_json, shown
 from nsqadmin_cli.units import printable
-from nsqadmin_cli.web.history import Window
+from nsqadmin_cli.web.http import Request
 
 PAGE_ROWS = 100  # of one table on one page
-AT_LEAST = "at least"
+AT_LEAST = "at least"  # of sums that lack a node
+LAST_KNOWN = "last known"  # of what only nodes have that do not answer
 RANGES = {"5m": (300.0, "5 min"), "15m": (900.0, "15 min"), "1h": (3600.0, "hour")}  # of charts
 
 # The address that a cell leads to, by the key of its column and the values of its row; "" for none.
@@ -43,6 +43,14 @@ def with_query(address: str, **values: object) -> str:
     """Returns an address, which may have a query, with further values that are not empty."""
     more = query(**values)
     return f"{address}{'&' if '?' in address else '?'}{more}" if more else address
+
+
+def link_of(key: str, row: dict[str, object]) -> str:
+    """The address of the topic, channel or node that a cell names."""
+    if key == "node":
+        return node_address(row["node"])
+    names = {"topic": ("topic",), "channel": ("topic", "channel")}.get(key)
+    return address_of(*(str(row[name]) for name in names)) if names else ""
 
 
 class HTMLCell(NamedTuple):
@@ -107,6 +115,21 @@ class View(NamedTuple):
     range: str = "1h"
     trouble: str = ""
 
+    @classmethod
+    def of(cls, request: Request, sort: str = "") -> "View":
+        """What the address of a request selects; `sort` is the column to sort by if it selects none."""
+        given = request.query
+        page = given.get("page", "1")
+        names = {name: given[name] for name in ("topic", "channel", "node") if given.get(name)}
+        return cls(
+            with_query(request.path, **names),
+            given.get("find", ""),
+            given.get("sort") or sort,
+            int(page) if page.isdecimal() and len(page) < 6 else 1,
+            given["range"] if given.get("range") in RANGES else "1h",
+            "only" if given.get("trouble") else "",
+        )
+
     def at(self, *, page: int = 1, **others: str) -> str:
         """The address of another page, or of the first page of another sorting or range, or of all topics or some."""
         chosen = {"find": self.find, "trouble": self.trouble, "sort": self.sort, "range": self.range} | others
@@ -122,7 +145,7 @@ class View(NamedTuple):
 
 
 def html_table(
-    caption: str, table: Table, link: Link = lambda key, row: "", view: View | None = None, *, below: str = ""
+    caption: str, table: Table, link: Link = link_of, view: View | None = None, *, below: str = ""
 ) -> HTMLTable:
     """`table` for a template; with `view`, sorted, and the rows of one page. The column `below` becomes the second line
     of the first one."""
@@ -212,100 +235,24 @@ def facts(grid: Grid) -> list[tuple[str, str, str]]:
     return rows
 
 
-class Chart(NamedTuple):
-    """One figure, in a box that is `_HEIGHT` high, and as wide as two for each step; a shape for each run of steps."""
-
-    name: str
-    width: int
-    shapes: list[str]
-    highest: str
-    top: str  # of the box
-    label: str
-    values: str  # of all steps, with a bar between them; empty if unknown
+def common(snapshot: ClusterSnapshot, topic: str = "", channel: str = "") -> dict[str, Any]:
+    """What the live part of most pages shows at its end, or begins with; of the cluster, a topic or a channel."""
+    return {
+        "sums": _sums(snapshot, topic, channel),
+        "errors": [str(error) for error in snapshot.errors],
+        "taken": units.clock(snapshot.clock),
+        "has_rates": snapshot.flows is not None,
+    }
 
 
-class Charts(NamedTuple):
-    """The charts of a page, how long ago their left end and their middle are, and links to other ranges of time."""
-
-    charts: list[Chart]
-    seconds: float  # of a step
-    begin: str
-    middle: str
-    ranges: list[tuple[str, str, bool]]  # text, address, and whether it is the range that is shown
-
-
-_HEIGHT = 120
-_SPARK_WIDTH, _SPARK_HEIGHT, _SPARK_POINTS = 72, 16, 18
-
-
-def charts_of(window: Window | None, view: View, depth: str = "depth") -> Charts | None:
-    """The charts of depth, under this name, and rates, as far as there are values. Rates are in the same scale."""
-    if window is None:
-        return None
-    last = RANGES[view.range][1]
-    top = _top(window.ingress, window.egress)
-    charts = [
-        _chart(depth, window.depth, lambda value: f"{round(value):,}", _top(window.depth), last),
-        _chart("in/s", window.ingress, units.rate, top, last),
-        _chart("finished/s", window.egress, units.rate, top, last),
-    ]
-    span = len(window.steps) * window.seconds
-    begin, middle = (units.duration(seconds).removesuffix(" 0m").removesuffix(" 0s") for seconds in (span, span / 2))
-    ranges = [(text, view.at(range=key), key == view.range) for key, (_, text) in RANGES.items()]
-    return Charts([chart for chart in charts if chart.shapes], window.seconds, begin, middle, ranges)
-
-
-def _chart(name: str, values: Sequence[float], text: Callable[[float], str], top: float, last: str) -> Chart:
-    shapes = []
-    for run in _runs(values):
-        points = _placed(run, 2, top, _HEIGHT)
-        (left, first), (right, final) = points[0], points[-1]
-        middles = [(x + 1, y) for x, y in points]
-        shapes.append(_points([(left, _HEIGHT), (left, first), *middles, (right + 2, final), (right + 2, _HEIGHT)]))
-    texts = ["" if isnan(value) else text(value) for value in values]
-    lowest, highest = (text(limit(_known(values), default=0.0)) for limit in (min, max))
-    label = f"{name} in the last {last}: {texts[-1] or 'unknown'} now, {lowest} to {highest}"
-    return Chart(name, 2 * len(values), shapes, highest, text(top), label, "|".join(texts))
-
-
-def add_sparklines(table: HTMLTable, key: str, values_of: Callable[[dict[str, object]], Sequence[float]]) -> None:
-    """Adds a line to each cell of the column `key`: the highest values of up to 18 spans of time, in the same scale."""
-    series = [values_of(row.values) for row in table.rows]
-    top = _top(*series)
-    for row, values in zip(table.rows, series, strict=True):
-        length = max(1, -(-len(values) // _SPARK_POINTS))
-        ends = range(len(values), 0, -length)
-        highest = [max(_known(values[max(0, end - length) : end]), default=nan) for end in reversed(ends)]
-        width = _SPARK_WIDTH / max(1, len(highest) - 1)
-        lines = [_points(_placed(run, width, top, _SPARK_HEIGHT)) for run in _runs(highest) if len(run) > 1]
-        column = [*row.values].index(key)
-        row.cells[column] = row.cells[column]._replace(lines=lines)
-
-
-def _known(values: Sequence[float]) -> list[float]:
-    return [value for value in values if not isnan(value)]
-
-
-def _top(*series: Sequence[float]) -> float:
-    """The least round number that no value exceeds, so that a scale changes rarely."""
-    highest = max((value for values in series for value in _known(values)), default=0.0)
-    power = 10.0 ** floor(log10(max(highest, 1.0)))
-    return next(step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= highest)
-
-
-def _runs(values: Sequence[float]) -> list[list[tuple[int, float]]]:
-    """The values that have no gap between them, with their indexes."""
-    groups = groupby(enumerate(values), lambda pair: isnan(pair[1]))
-    return [list(run) for is_gap, run in groups if not is_gap]
-
-
-def _placed(run: Sequence[tuple[int, float]], width: float, top: float, height: int) -> list[tuple[int, int]]:
-    """The points of values in a box of this height, with room for the line at both ends."""
-    return [(round(index * width), round(height - 1 - value / top * (height - 2))) for index, value in run]
-
-
-def _points(points: Sequence[tuple[int, int]]) -> str:
-    """The points of a line, without those inside of its level parts."""
-    around = zip([None, *points], points, [*points[1:], None], strict=False)
-    kept = [here for before, here, after in around if not (before and after and before[1] == here[1] == after[1])]
-    return " ".join(f"{x},{y}" for x, y in kept)
+def _sums(snapshot: ClusterSnapshot, topic: str = "", channel: str = "") -> tuple[str, str] | None:
+    """What numbers of the cluster, a topic or a channel are if a node that has it, or may have it, did not answer: in
+    two words, and in a sentence."""
+    answered, missing = (look.places(topic, channel) for look in (snapshot, snapshot.last_known))
+    if missing and not answered:
+        ago = units.duration(snapshot.moment - max(snapshot.latest[address].moment for address in missing))
+        nodes = units.shortened([*map(str, missing)], 3)
+        return LAST_KNOWN, f"{LAST_KNOWN} {ago} ago, as {nodes} did not answer"
+    unheard = snapshot.answers.keys() - snapshot.nodes.keys() - snapshot.last_known.nodes.keys()
+    most = len(answered) + len(missing) + len(unheard)
+    return (AT_LEAST, f"{AT_LEAST}, of {len(answered)} of {most} nodes") if most > len(answered) else None

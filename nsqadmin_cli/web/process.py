@@ -22,6 +22,7 @@ from gnsqd.log import Logger
 from gnsqd.net.addresses import split_host_port
 from gnsqd.net.listener import Listener
 from gnsqd.shared.errors import reason_of
+from nsqadmin_cli.web.security import is_loopback_host
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -165,8 +166,7 @@ def url_of(listener: Listener) -> str:
 
 def is_loopback(listener: Listener) -> bool:
     """Whether only this machine can connect."""
-    host, _ = split_host_port(listener.address)
-    return host == "::1" or host.startswith("127.")
+    return is_loopback_host(split_host_port(listener.address)[0])
 
 
 def warn_unless(protected: bool, listener: Listener, log: Logger) -> None:

@@ -18,7 +18,7 @@ from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.units import printable
 from nsqadmin_cli.web import present
 from nsqadmin_cli.web.http import Request
-from nsqadmin_cli.web.monitor import FRESH, INTERVAL, SHARED, Monitor
+from nsqadmin_cli.web.monitor import FRESH, SHARED, Monitor
 from nsqadmin_cli.web.security import Security
 from nsqadmin_cli.web.tail import Tails
 
@@ -149,7 +149,6 @@ class Site:
             "has_tokens": self.security.has_tokens,
             "has_lookupds": bool(self.cluster.lookupds),
             "grafana_url": self.grafana_url,
-            "interval": INTERVAL,
         }
         # Not imported in the templates, whose blocks are also rendered alone. A sum has a mark where a node is missing.
         macros = self._environment.get_template("macros.html").make_module({"sums": page.values.get("sums")})

@@ -28,9 +28,9 @@ WEB = [sys.executable, "-P", "-m", "nsqadmin_cli", "web"]
 # The same with a live update every 50 ms, rates over any time, and a quick doctor.
 FAST = """
 from nsqadmin_cli import cli
-from nsqadmin_cli.web import live, monitor, site
+from nsqadmin_cli.web import app, monitor, site
 
-live.INTERVAL = monitor.INTERVAL = 0.05
+app.INTERVAL = monitor.INTERVAL = 0.05
 site.SHARED = site.FRESH = monitor._LEAST = 0.0
 monitor._EXAMINING = 0.1
 cli.main()

@@ -38,7 +38,7 @@ def addresses(markup: str) -> set[str]:
 
 
 def test_every_address_on_every_page_is_below_the_base_path(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsqadmin_cli.web.live.INTERVAL", 0.01)
+    monkeypatch.setattr("nsqadmin_cli.web.app.INTERVAL", 0.01)
     app = App([fake.address], base_path="/nsq")
     statuses: dict[str, int] = {}
     left = {"/nsq/", "/nsq/done/none", "/nsq/change/topic/delete?topic=t"}

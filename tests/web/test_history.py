@@ -12,8 +12,8 @@ from nsqadmin_cli.api import ChannelStats, NodeStats, TopicStats
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.table import Column, Table
-from nsqadmin_cli.web.history import History, Window
-from nsqadmin_cli.web.present import View, add_sparklines, charts_of, html_table
+from nsqadmin_cli.web.history import History, Window, add_sparklines, charts_of
+from nsqadmin_cli.web.present import View, html_table
 from web.app import App
 
 NODE, OTHER = Address("a", 1), Address("b", 1)

@@ -45,7 +45,7 @@ def channels(daemon: Daemon) -> int:
 def test_live_messages_are_copies_that_are_received_while_somebody_looks(
     gnsqd_factory: DaemonFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsqadmin_cli.web.live.INTERVAL", 0.02)
+    monkeypatch.setattr("nsqadmin_cli.web.app.INTERVAL", 0.02)
     monkeypatch.setattr("nsqadmin_cli.web.site.SHARED", 0.0)
     gnsqd = gnsqd_factory()
     create(gnsqd, "t", "c")
@@ -65,7 +65,7 @@ def test_live_messages_are_copies_that_are_received_while_somebody_looks(
 def test_live_messages_are_refused_where_they_would_be_lost(
     gnsqd_factory: DaemonFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsqadmin_cli.web.live.INTERVAL", 0.02)
+    monkeypatch.setattr("nsqadmin_cli.web.app.INTERVAL", 0.02)
     daemon = gnsqd_factory()
     publish(daemon, "t", b"x")
     app = App([address(daemon)])
