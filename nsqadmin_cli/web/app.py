@@ -258,9 +258,9 @@ class Application(Router):
             return Content(json.dumps(document).encode(), status=status, headers=challenge)
         if status == 401 and request.method == "GET" and not request.is_live:
             return self._redirect(Redirect(f"/login?{query(next=request.target)}"))
-        values = {"title": "Not found" if status == 404 else "Error", "text": _TEXTS.get(text, text), "status": status}
+        page = Page("error.html", title="Not found" if status == 404 else "Error", text=_TEXTS.get(text, text))
         try:
-            return Content(self._site.render(request, Page("error.html", values)), HTML, status, challenge)
+            return Content(self._site.render(request, page), HTML, status, challenge)
         except Exception:
             return Content(self._log_defect(request).encode(), TEXT, 500)
 
@@ -274,7 +274,7 @@ class Application(Router):
             text = str(error)
         except Exception:
             text = self._log_defect(request)
-        return self._site.render_live(request, Page("error.html", {"title": "Error", "text": text, "status": 500}))
+        return self._site.render_live(request, Page("error.html", title="Error", text=text))
 
 
 def _audited(request: Request) -> str:
@@ -306,8 +306,7 @@ def _login(site: Site, request: Request) -> Page | Response:
         is_local = to.startswith("/") and not to.startswith(("//", "/\\")) and to.isprintable()
         if answer := site.security.log_in(given.get("token", "").strip(), to if is_local else "/"):
             return answer
-    values = {"title": "Log in", "next": to, "failed": request.changes}
-    return Page("login.html", values, 403 if request.changes else 200)
+    return Page("login.html", 403 if request.changes else 200, title="Log in", next=to, failed=request.changes)
 
 
 def _static(site: Site, request: Request) -> Response:

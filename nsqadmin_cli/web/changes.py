@@ -4,10 +4,10 @@ A form has an input for each parameter that is the command's own. Its values are
 and the command makes the same Change of them. Called in threads.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -29,52 +29,22 @@ TARGETS = ("topic", "channel", "node")  # fields that are not shown if they are 
 
 
 class Field(NamedTuple):
-    """An input for one parameter: a checkbox, a text, or with `choices` a selection."""
+    """An input for one parameter: a checkbox, a text, or with `choices`, values and their texts, a selection."""
 
     param: click.Parameter
+    name: str  # the option without hyphens, or the name of the argument
     value: str
-
-    @property
-    def name(self) -> str:
-        """The option without hyphens, or the name of the argument."""
-        return max(self.param.opts, key=len).lstrip("-")
-
-    @property
-    def label(self) -> str:
-        return self.name.replace("-", " ").capitalize()
-
-    @property
-    def help(self) -> str:
-        return getattr(self.param, "help", None) or ""
-
-    @property
-    def choices(self) -> list[tuple[str, str]]:
-        """Values and their texts."""
-        choices = ["yes", "no"] if self.param.secondary_opts else getattr(self.param.type, "choices", ())
-        none = [] if self.param.required or not choices else [("", "no change")]
-        return [*none, *((choice, choice) for choice in choices)]
-
-    @property
-    def is_argument(self) -> bool:
-        return isinstance(self.param, click.Argument)
-
-    @property
-    def is_check(self) -> bool:
-        return getattr(self.param, "is_flag", False) and not self.param.secondary_opts
-
-    @property
-    def is_text(self) -> bool:
-        return getattr(self.param.type, "is_text", False)
-
-    @property
-    def is_hidden(self) -> bool:
-        return self.name in TARGETS and bool(self.value)
+    help: str
+    choices: list[tuple[str, str]]
+    is_check: bool
+    is_text: bool
+    is_hidden: bool
 
     def words(self) -> list[str]:
         """Returns what stands for it on a command line; nothing for a field that is empty."""
         if not self.value:
             return []
-        if self.is_argument:
+        if isinstance(self.param, click.Argument):
             return self.value.split() if self.param.nargs == -1 else [self.value]
         if self.param.secondary_opts and self.value == "no":
             return [self.param.secondary_opts[0]]
@@ -82,8 +52,19 @@ class Field(NamedTuple):
         return [f"--{self.name}" if is_flag else f"--{self.name}={self.value}"]
 
 
-def _fields(command: ChangeCommand) -> list[Field]:
-    return [Field(param, "") for param in command.own if getattr(param, "on_page", True)]
+def _fields(command: ChangeCommand, given: Mapping[str, str]) -> Iterator[Field]:
+    """Yields a field for each of the command's own parameters, with the value that is given for it."""
+    for param in command.own:
+        if getattr(param, "on_page", True):
+            name = max(param.opts, key=len).lstrip("-")
+            value = given.get(name, "")
+            choices = ["yes", "no"] if param.secondary_opts else list(getattr(param.type, "choices", ()))
+            pairs = [("", "no change")] if choices and not param.required else []
+            pairs += [(choice, choice) for choice in choices]
+            is_check = getattr(param, "is_flag", False) and not param.secondary_opts
+            is_text = getattr(param.type, "is_text", False)
+            help = getattr(param, "help", None) or ""
+            yield Field(param, name, value, help, pairs, is_check, is_text, name in TARGETS and bool(value))
 
 
 def _command_of(request: Request) -> ChangeCommand:
@@ -98,8 +79,8 @@ def _command_of(request: Request) -> ChangeCommand:
 
 def _plan(site: Site, command: ChangeCommand, fields: list[Field], node: str) -> Change:
     """Raises click.UsageError for values that the command line would refuse, and AdminError."""
-    options = [word for field in fields if not field.is_argument for word in field.words()]
-    arguments = [word for field in fields if field.is_argument for word in field.words()]
+    options = [word for field in fields if not isinstance(field.param, click.Argument) for word in field.words()]
+    arguments = [word for field in fields if isinstance(field.param, click.Argument) for word in field.words()]
     parser = click.Command(command.name, params=list(command.own))
     values = parser.make_context(command.name, [*options, "--", *arguments], obj=ON_PAGE).params
     cluster = Cluster([site.node(node).address], [], site.cluster.http) if node else site.cluster
@@ -141,7 +122,7 @@ def done(site: Site, request: Request) -> Page:
 def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: bool) -> Page:
     command = _command_of(request)
     given = {name: Lines(text.strip().replace("\r\n", "\n")) for name, text in form.items()}
-    fields = [field._replace(value=given.get(field.name, "")) for field in _fields(command)]
+    fields = [*_fields(command, given)]
     names = {field.name for field in fields}
     node = "" if "node" in names else given.get("node", "")
     change: Change | None = None
@@ -175,24 +156,25 @@ def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: b
     def link(key: str, row: dict[str, object]) -> str:
         return f"{request.path}?{query(**kept, cancel=row['id'])}" if is_cancellable and key == "id" else ""
 
-    values: dict[str, Any] = {
-        "title": words.capitalize(),
-        "words": words,
-        "about": [" ".join(part.split()) for part in (command.help or "").split("\n\n")],
-        "what": " ".join([words, *(given[name] for name in TARGETS if given.get(name))]),
-        "action": request.path,
-        "fields": fields,
-        "kept": kept,
-        "place": place,
-        "seen": seen,
-        "blocks": [_shown(block, link) for block in shown.blocks],
-        "errors": [printable(text, 2000) for text in (*errors, *map(str, shown.errors))],
-        "warning": change.warning if change and change.do else "",
-        "question": change.question if change and change.do else "",
-        "done": is_confirmed and status == 200,
-        "back": back,
-    }
-    return Page("change.html", values, status)
+    return Page(
+        "change.html",
+        status,
+        title=words.capitalize(),
+        words=words,
+        about=[" ".join(part.split()) for part in (command.help or "").split("\n\n")],
+        what=" ".join([words, *(given[name] for name in TARGETS if given.get(name))]),
+        action=request.path,
+        fields=fields,
+        kept=kept,
+        place=place,
+        seen=seen,
+        blocks=[_shown(block, link) for block in shown.blocks],
+        errors=[printable(text, 2000) for text in (*errors, *map(str, shown.errors))],
+        warning=change.warning if change and change.do else "",
+        question=change.question if change and change.do else "",
+        done=is_confirmed and status == 200,
+        back=back,
+    )
 
 
 def _shown(block: Block, link: Callable[[str, dict[str, object]], str]) -> HTMLTable | list[tuple[str, str, str]] | str:

@@ -13,7 +13,7 @@ from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import failures_of
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.message import MOST, Peeked, PeekedQueue, clock, hex_lines, peek_at, pretty_lines
+from nsqadmin_cli.message import MOST, Peeked, PeekedQueue, hex_lines, peek_at, pretty_lines
 from nsqadmin_cli.snapshot import ask_holders
 from nsqadmin_cli.units import parse_duration, plural, printable, suggestion
 from nsqadmin_cli.web.http import HTTPError, Redirect, Request, Response
@@ -47,17 +47,15 @@ def peek(site: Site, request: Request) -> Page:
         nodes.append((str(at), queue.depth, len(found) if find else None, shown))
     return Page(
         "peek.html",
-        {
-            "title": "Queued messages",
-            "topic": topic,
-            "channel": channel,
-            "count": number,
-            "most": MOST,
-            **_bodies(topic, given),
-            "nodes": nodes,
-            "pages": View(f"/peek?{query(**given | {'page': ''})}", page=page).pages(longest, count),
-            "errors": [str(error) for error in failures_of(answers)],
-        },
+        title="Queued messages",
+        topic=topic,
+        channel=channel,
+        count=number,
+        most=MOST,
+        **_bodies(topic, given),
+        nodes=nodes,
+        pages=View(f"/peek?{query(**given | {'page': ''})}", page=page).pages(longest, count),
+        errors=[str(error) for error in failures_of(answers)],
     )
 
 
@@ -87,13 +85,9 @@ def _message(peeked: Peeked, given: Mapping[str, str]) -> dict[str, Any]:
     text = "\n".join(lines)
     return {
         "letter": letter,
-        "failed": plural(letter.attempts, "time") if letter else "",
-        "published": clock(letter.timestamp) if letter else "",
-        "died": clock(letter.died) if letter else "",
-        "time": clock(message.timestamp),
+        "message": message,
         "age": units.duration(time.time() - message.timestamp / 1e9),
         "id": printable(message.id_text, 64),
-        "attempts": message.attempts,
         "size": units.size(peeked.size),
         "place": "on disk" if peeked.on_disk else "in memory",
         "cut": peeked.size > len(peeked.message.body) or len(text) > _LONGEST_BODY,
@@ -112,17 +106,26 @@ def tail(site: Site, request: Request) -> Page:
     whole = snapshot.totals.topic(name)
     if whole is None:
         raise unknown(snapshot, f"the topic {name}", name, list(snapshot.topic_shares))
-    values: dict[str, Any] = {"title": f"Live messages of {printable(name, 64)}", "topic": name, "messages": []}
-    values |= {**common(snapshot), **_bodies(name, request.query), "count": 0, "shown": SHOWN}
     # Its first channel, which this would be, would get all queued messages, and they would be lost with it.
-    values["is_possible"] = any(not channel.channel_name.startswith(TEMPORARY) for channel in whole.channels)
-    if request.is_live and values["is_possible"]:
+    is_possible = any(not channel.channel_name.startswith(TEMPORARY) for channel in whole.channels)
+    page = Page(
+        "tail.html",
+        **common(snapshot),
+        **_bodies(name, request.query),
+        title=f"Live messages of {printable(name, 64)}",
+        topic=name,
+        shown=SHOWN,
+        is_possible=is_possible,
+        messages=[],
+        count=0,
+    )
+    if request.is_live and is_possible:
         tail = site.tails.look(name)
         found = _found(list(tail.latest), request.query.get("find", ""))
-        values["messages"] = [_message(each, request.query) | {"node": each.message.node} for each in found]
-        values["count"] = tail.count
-        values["errors"] += tail.errors
-    return Page("tail.html", values)
+        page.values["messages"] = [_message(each, request.query) for each in found]
+        page.values["count"] = tail.count
+        page.values["errors"] += tail.errors
+    return page
 
 
 def publish(site: Site, request: Request) -> Page:
@@ -133,19 +136,16 @@ def _publish_page(site: Site, topic: str, **more: Any) -> Page:
     """The form to publish, with what was sent before. It completes the topics with the most messages."""
     snapshot = site.monitor.snapshot(10.0)
     topics = sorted(snapshot.totals.topics, key=lambda stats: stats.message_count, reverse=True)
-    values = {
-        "title": "Publish",
-        "nodes": [str(at) for at in snapshot.nodes],
-        "topics": [stats.topic_name for stats in topics[:_COMPLETED]],
-        "topic": topic,
-        "new": "",
-        "node": "",
-        "body": "",
-        "defer": "",
-        "result": "",
-        "failed": False,
-    }
-    return Page("publish.html", values | more | {"body": Exact(more.get("body", ""))})
+    return Page(
+        "publish.html",
+        title="Publish",
+        nodes=[str(at) for at in snapshot.nodes],
+        topics=[stats.topic_name for stats in topics[:_COMPLETED]],
+        topic=topic,
+        **dict.fromkeys(("new", "node", "defer", "result", "failed"), "")
+        | more
+        | {"body": Exact(more.get("body", ""))},
+    )
 
 
 def send(site: Site, request: Request) -> Page | Response:

@@ -4,7 +4,6 @@ values."""
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import Producer
@@ -34,8 +33,7 @@ def nodes(site: Site, request: Request) -> Page:
     without = [*_ON_NODE, *(() if site.cluster.lookupds else LISTING)]
     table = stat_tables.node_table(snapshot, rows, without)
     return Page(
-        "nodes.html",
-        {**common(snapshot), "title": "Nodes", "table": html_table("Nodes", table, view=View.of(request))},
+        "nodes.html", **common(snapshot), title="Nodes", table=html_table("Nodes", table, view=View.of(request))
     )
 
 
@@ -82,17 +80,14 @@ def node(site: Site, request: Request) -> Page:
     view = view._replace(path=with_query(view.path, show=chosen))
     return Page(
         "node.html",
-        {
-            **common(snapshot),
-            "sums": None,
-            "title": f"Node {address}",
-            "node": str(address),
-            "numbers": [_number(row, name) for name in (*RATES, *PROCESS, "depth", *_ON_NODE[2:])],
-            "facts": facts(Grid(rows)),
-            "counts": counts,
-            "chosen": chosen,
-            "table": html_table(chosen.capitalize(), table, view=view, below="remote_address"),
-        },
+        **common(snapshot) | {"sums": None},
+        title=f"Node {address}",
+        node=str(address),
+        numbers=[_number(row, name) for name in (*RATES, *PROCESS, "depth", *_ON_NODE[2:])],
+        facts=facts(Grid(rows)),
+        counts=counts,
+        chosen=chosen,
+        table=html_table(chosen.capitalize(), table, view=view, below="remote_address"),
     )
 
 
@@ -111,29 +106,26 @@ def options(site: Site, request: Request) -> Page:
     node = site.node(request.query.get("node", ""))
     had = options_of(node, list(NODE_OPTIONS))
     table = html_table("Options", value_table(list(had), {node.address: had}))
-    return Page("options.html", {"node": str(node), "table": table})
+    return Page("options.html", node=str(node), table=table)
 
 
 def lookup(site: Site, request: Request) -> Page:
     """What the nsqlookupds list."""
-    values: dict[str, Any] = {"title": "Lookup", "errors": [], "taken": units.clock(time.time()), "has_rates": True}
     if not site.cluster.lookupds:
-        return Page("lookup.html", values | {"lookupds": [], "table": None})
+        return Page("lookup.html", title="Lookup", table=None)
     lookups = site.monitor.lookups.value()
     rows = [lookups.topics[name] for name in sorted(lookups.topics)]
     registered = [
         (str(at), answer.reason, []) if isinstance(answer, NodeError) else (str(at), "", _registrations(answer))
         for at, answer in lookups.nodes.items()
     ]
-    table = table_of(Listed, rows, empty="No topics.")
     return Page(
         "lookup.html",
-        values
-        | {
-            "lookupds": registered,
-            "table": html_table("Topics", table, view=View.of(request)),
-            "tombstoned": [(listed.topic_name, sorted(listed.tombstoned)) for listed in rows if listed.tombstoned],
-        },
+        title="Lookup",
+        lookupds=registered,
+        table=html_table("Topics", table_of(Listed, rows, empty="No topics."), view=View.of(request)),
+        tombstoned=[(listed.topic_name, sorted(listed.tombstoned)) for listed in rows if listed.tombstoned],
+        taken=units.clock(time.time()),
     )
 
 
@@ -153,13 +145,11 @@ def doctor(site: Site, request: Request) -> Page:
     pages = view._replace(path=f"/doctor?{query(kind=kind)}").pages(len(findings), _OF_A_KIND)
     return Page(
         "doctor.html",
-        {
-            "title": "Doctor",
-            "diagnosis": diagnosis,
-            "taken": units.clock(diagnosis.clock),
-            "kind": kind,
-            "findings": findings[pages.rows],
-            "found": len(findings),
-            "pages": pages,
-        },
+        title="Doctor",
+        diagnosis=diagnosis,
+        taken=units.clock(diagnosis.clock),
+        kind=kind,
+        findings=findings[pages.rows],
+        found=len(findings),
+        pages=pages,
     )

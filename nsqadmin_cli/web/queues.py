@@ -136,20 +136,18 @@ def overview(site: Site, request: Request) -> Page:
     made = html_table("Topics", table, view=view)
     return Page(
         "overview.html",
-        {
-            **common(snapshot),
-            "title": "Overview",
-            "snapshot": snapshot,
-            "flow": _rates(None if snapshot.flows is None else through(snapshot.flows)),
-            "charts": _charts(site, snapshot, view),
-            "table": _add_history(site, snapshot, view, made, "total_depth", lambda row: (row["topic"], "")),
-            "channels": _found_channels(snapshot, view.find),
-            "view": view,
-            "sort": request.query.get("sort", ""),
-            "found": len(rows),
-            "in_trouble": len(troubled),
-            "diagnosis": site.monitor.diagnosis.latest(),
-        },
+        **common(snapshot),
+        title="Overview",
+        snapshot=snapshot,
+        flow=_rates(None if snapshot.flows is None else through(snapshot.flows)),
+        charts=_charts(site, snapshot, view),
+        table=_add_history(site, snapshot, view, made, "total_depth", lambda row: (row["topic"], "")),
+        channels=_found_channels(snapshot, view.find),
+        view=view,
+        sort=request.query.get("sort", ""),
+        found=len(rows),
+        in_trouble=len(troubled),
+        diagnosis=site.monitor.diagnosis.latest(),
     )
 
 
@@ -196,19 +194,17 @@ def topic(site: Site, request: Request) -> Page:
     table = html_table("Channels", channels, lambda key, row: link_of(key, {"topic": name} | row), view)
     return Page(
         "topic.html",
-        {
-            **_about_queue(site, latest, view, shares, name),
-            "title": f"Topic {printable(name, 64)}",
-            "whole": whole,
-            "facts": rows,
-            "flow": _rates(snapshot.topic_flows.get(name)),
-            "is_dead": is_dead_letter_topic(name),
-            "channel_depth": sum(channel.depth for channel in whole.channels) if whole and whole.channels else None,
-            "nodes_table": whole and html_table("Nodes", stat_tables.share_table(snapshot, shares, whole)),
-            "table": _add_history(site, latest, view, table, "depth", lambda row: (name, row["channel"])),
-            "tombstones": sorted(listed.nodes) if listed is not None else [],
-            "tombstoned": sorted(listed.tombstoned) if listed is not None else [],
-        },
+        **_about_queue(site, latest, view, shares, name),
+        title=f"Topic {printable(name, 64)}",
+        whole=whole,
+        facts=rows,
+        flow=_rates(snapshot.topic_flows.get(name)),
+        is_dead=is_dead_letter_topic(name),
+        channel_depth=sum(channel.depth for channel in whole.channels) if whole and whole.channels else None,
+        nodes_table=whole and html_table("Nodes", stat_tables.share_table(snapshot, shares, whole)),
+        table=_add_history(site, latest, view, table, "depth", lambda row: (name, row["channel"])),
+        tombstones=sorted(listed.nodes) if listed is not None else [],
+        tombstoned=sorted(listed.tombstoned) if listed is not None else [],
     )
 
 
@@ -232,17 +228,15 @@ def channel(site: Site, request: Request) -> Page:
     clients.empty = "No clients."
     return Page(
         "channel.html",
-        {
-            **_about_queue(site, latest, view, shares, topic, name),
-            "title": f"Channel {printable(name, 64)} of {printable(topic, 64)}",
-            "channel": name,
-            "whole": channel,
-            "facts": rows,
-            "flow": _rates(flow),
-            "has_dead_letters": dead_letter_topic(topic, name) in snapshot.topic_shares,
-            "nodes_table": html_table("Nodes", stat_tables.share_table(snapshot, shares, channel)),
-            "table": html_table("Clients", clients, view=view, below="remote_address"),
-        },
+        **_about_queue(site, latest, view, shares, topic, name),
+        title=f"Channel {printable(name, 64)} of {printable(topic, 64)}",
+        channel=name,
+        whole=channel,
+        facts=rows,
+        flow=_rates(flow),
+        has_dead_letters=dead_letter_topic(topic, name) in snapshot.topic_shares,
+        nodes_table=html_table("Nodes", stat_tables.share_table(snapshot, shares, channel)),
+        table=html_table("Clients", clients, view=view, below="remote_address"),
     )
 
 

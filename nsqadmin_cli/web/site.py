@@ -4,7 +4,6 @@ import re
 import secrets
 from collections import OrderedDict
 from copy import copy
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.errors import NotFound
+from nsqadmin_cli.message import clock
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.units import printable
 from nsqadmin_cli.web import present
@@ -49,13 +49,11 @@ def _text(value: object) -> object:
     return printable(value, _LONGEST) if type(value) is str else value
 
 
-@dataclass
 class Page:
     """A template and its values."""
 
-    template: str
-    values: dict[str, Any] = field(default_factory=dict)
-    status: int = 200
+    def __init__(self, template: str, status: int = 200, **values: Any) -> None:
+        self.template, self.status, self.values = template, status, values
 
 
 class Site:
@@ -114,9 +112,11 @@ class Site:
         environment.globals.update(
             version=VERSION,
             address_of=present.address_of,
+            clock=clock,
             node_address=present.node_address,
             query=present.query,
             duration=units.duration,
+            plural=units.plural,
         )
         return environment
 
