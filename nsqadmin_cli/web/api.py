@@ -174,11 +174,10 @@ def _stats_of(
         for stats in answer.topics:
             if topic and stats.topic_name != topic:
                 continue
-            made = _topic(stats, node)
-            topics.append(made)
-            for inner in made["channels"]:
-                name = inner["channel_name"] if topic else f"{made['topic_name']}:{inner['channel_name']}"
-                _add(channels.setdefault(name, _zeros(made["topic_name"], inner["channel_name"])), inner)
+            topics.append(_share(stats, stats.topic_name, node))
+            for inner in topics[-1]["channels"]:
+                name = inner["channel_name"] if topic else f"{stats.topic_name}:{inner['channel_name']}"
+                _add(channels.setdefault(name, _zeros(stats.topic_name, inner["channel_name"])), inner)
     topics.sort(key=lambda stats: str(stats["hostname"]))
     return topics, channels, errors
 
@@ -192,22 +191,17 @@ def _zeros(topic: str, channel: str | None = None) -> JSONObject:
     return made | {"nodes": None, inner: None, "paused": False, "e2e_processing_latency": None}
 
 
-def _topic(stats: TopicStats, node: Node) -> JSONObject:
-    """A topic of one node."""
-    channels = [_channel(channel, stats.topic_name, node) for channel in stats.channels]
-    return _share(_zeros(stats.topic_name), stats, node) | {"channels": channels}
-
-
-def _channel(stats: ChannelStats, topic: str, node: Node) -> JSONObject:
-    """A channel of one node."""
-    clients = None if stats.clients is None else [_client(client, node) for client in stats.clients]
-    return _share(_zeros(topic, stats.channel_name), stats, node) | {"clients": clients}
-
-
-def _share(sums: JSONObject, stats: TopicStats | ChannelStats, node: Node) -> JSONObject:
-    sums |= {key: value for key, value in asdict(stats).items() if key in sums}
-    sums |= {"node": node.name, "hostname": node.entry["hostname"], "memory_depth": stats.depth - stats.backend_depth}
-    return sums | {"e2e_processing_latency": _latency(stats.e2e_processing_latency)}
+def _share(stats: TopicStats | ChannelStats, topic: str, node: Node) -> JSONObject:
+    """A topic with its channels, or a channel of it with its clients, of one node."""
+    share = _zeros(topic, getattr(stats, "channel_name", None))
+    share |= {key: value for key, value in asdict(stats).items() if key in share}
+    share |= {"node": node.name, "hostname": node.entry["hostname"], "memory_depth": stats.depth - stats.backend_depth}
+    share["e2e_processing_latency"] = _latency(stats.e2e_processing_latency)
+    if isinstance(stats, TopicStats):
+        share["channels"] = [_share(channel, topic, node) for channel in stats.channels]
+    elif stats.clients is not None:
+        share["clients"] = [_client(client, node) for client in stats.clients]
+    return share
 
 
 def _client(client: ClientStats, node: Node) -> JSONObject:
@@ -237,10 +231,11 @@ def _add(sums: JSONObject, share: JSONObject) -> None:
         sums[key] += share[key]
     sums["paused"] = sums["paused"] or share["paused"]
     for channel in share.get("channels", ()):
-        known = [other for other in sums["channels"] or () if other["channel_name"] == channel["channel_name"]]
-        for other in known:
-            _add(other, channel)
-        if not known:
+        for known in sums["channels"] or ():
+            if known["channel_name"] == channel["channel_name"]:
+                _add(known, channel)
+                break
+        else:
             sums["channels"] = [*(sums["channels"] or ()), channel]
     sums["nodes"] = _by_host(sums["nodes"], [share])
     if share.get("clients"):
@@ -346,7 +341,7 @@ def counter(site: Site, request: Request) -> JSONObject:
 def _body(request: Request) -> dict[str, str]:
     """The strings of the JSON object in the body, which may have others; HTTPError."""
     try:
-        document = json.JSONDecoder().raw_decode(request.body.decode("utf-8", "replace").lstrip())[0]
+        document = json.JSONDecoder().raw_decode(request.head.body.decode("utf-8", "replace").lstrip())[0]
     except (ValueError, RecursionError):
         raise HTTPError(400, "INVALID_BODY") from None
     if not isinstance(document, dict) or not all(

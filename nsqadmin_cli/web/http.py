@@ -57,15 +57,11 @@ class Request:
     def query(self) -> dict[str, str]:
         return dict(parse_qsl(self.head.query, keep_blank_values=True))
 
-    @property
-    def body(self) -> bytes:
-        return self.head.body
-
     @cached_property
     def form(self) -> dict[str, str]:
         """The fields of a form; HTTPError."""
         try:
-            return dict(parse_qsl(self.body.decode("ascii"), keep_blank_values=True, max_num_fields=50))
+            return dict(parse_qsl(self.head.body.decode("ascii"), keep_blank_values=True, max_num_fields=50))
         except ValueError:
             raise HTTPError(400, "this is not a form") from None
 
