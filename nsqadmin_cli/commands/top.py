@@ -228,17 +228,14 @@ class TopView:
     _selected: object = None  # the row that the cursor stays with, None for the first
     _shown: list[object] = field(default_factory=list)  # all rows, as displayed last
     _snapshot: ClusterSnapshot = field(default_factory=lambda: ClusterSnapshot({}, []))
-    _flow: Flow = Flow()
-    _node_flows: dict[Address, Flow] = field(default_factory=dict)
     _rows: dict[Key, TopRow] = field(default_factory=dict)
     _page: int = 10  # rows shown last
 
     def update(self, answers: Answers[NodeStats], node_flows: dict[Address, dict[Key, Flow]]) -> None:
         """Adds one snapshot of all nodes, with the flows of each."""
         snapshot = self._snapshot = ClusterSnapshot(answers, [])
-        flows = summed(node_flows.values())
-        self._node_flows = {address: through(of_node) for address, of_node in node_flows.items()}
-        self._flow = through(flows)
+        flows = snapshot.flows = summed(node_flows.values())
+        snapshot.node_rates = {address: through(of_node) for address, of_node in node_flows.items()}
         known, self._rows = self._rows, {}  # without topics and channels that are gone
         for topic in snapshot.totals.topics:
             both: tuple[TopicStats | ChannelStats, ...] = (topic, *topic.channels)
@@ -345,12 +342,12 @@ class TopView:
         return head, table, self._foot(len(self._shown), len(shown), width - 1)
 
     def _head(self, width: int) -> list[Line]:
-        totals, errors = self._snapshot.totals, self._snapshot.errors
+        totals, errors, flow = self._snapshot.totals, self._snapshot.errors, through(self._snapshot.flows or {})
         nodes = plural(len(self._snapshot.answers), "node")
         up = (f"{len(self._snapshot.nodes)} of {nodes}", Tone.BAD) if errors else (nodes, Tone.GOOD)
         summary = (
-            f"in {units.compact_rate(self._flow.ingress)}/s",
-            f"out {units.compact_rate(self._flow.egress)}/s",
+            f"in {units.compact_rate(flow.ingress)}/s",
+            f"out {units.compact_rate(flow.egress)}/s",
             f"depth {units.compact(totals.depth)}",
             f"in flight {units.compact(totals.in_flight_count)}",
             plural(totals.topic_count, "topic"),
@@ -395,10 +392,7 @@ class TopView:
             table.empty = "No consumers." if asked else "asking"
             return table
         if self.subject == "node":
-            node_rows = stat_tables.node_rows(snapshot)
-            for address, flow in self._node_flows.items():
-                node_rows[address].ingress_rate, node_rows[address].egress_rate = flow.ingress, flow.egress
-            table = stat_tables.node_table(snapshot, node_rows, ("daemon", *stat_tables.LISTING, *stat_tables.PROCESS))
+            table = stat_tables.node_table(snapshot, without=("daemon", *stat_tables.LISTING, *stat_tables.PROCESS))
             table.total = None  # the first line has the sums
             return table
         of_channels, needle = self.subject == "channel", self.needle.lower()

@@ -19,14 +19,14 @@ from typing import Generic, TypeVar
 from msgspec.structs import replace
 
 from nsqadmin_cli import units
-from nsqadmin_cli.api import ChannelStats, Latency, Lookupd, NodeStats, Nsqd, Producer
-from nsqadmin_cli.cluster import Answers, Cluster, ask_all
+from nsqadmin_cli.api import ChannelStats, Latency, Lookupd, NodeStats, Nsqd
+from nsqadmin_cli.cluster import Cluster, ask_all
 from nsqadmin_cli.commands.doctor import findings_of
-from nsqadmin_cli.commands.nodes import Listed, listed_topics, rows_with_daemons
+from nsqadmin_cli.commands.nodes import listed_topics, rows_with_daemons
 from nsqadmin_cli.context import Commands
 from nsqadmin_cli.diagnosis.examination import Examination, Finding, Severity
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.web.history import History
 
@@ -145,14 +145,6 @@ class Diagnosis:
         return max(0.0, time.time() - self.clock)
 
 
-@dataclass(frozen=True, slots=True)
-class Lookups:
-    """What the nsqlookupds list: topics by name, and the nodes of each nsqlookupd."""
-
-    topics: Mapping[str, Listed]
-    nodes: Answers[tuple[Producer, ...]]
-
-
 class Monitor:
     """Owns the snapshots of one cluster. `commands` are for the remedies of findings."""
 
@@ -167,10 +159,11 @@ class Monitor:
         self._closed = threading.Event()
         self.history = History()
         self._snapshots = Kept(self._take, math.inf)
-        self._nodes = Kept(self._find_nodes, _NODES)
+        self._nodes = Kept(lambda: (cluster.nsqds(), list(cluster.lookupd_errors)), _NODES)
         self.diagnosis = Kept(self._examine, _EXAMINED)
         self.node_rows = Kept(lambda: rows_with_daemons(cluster, self.snapshot(SHARED)), _NODES)
-        self.lookups = Kept(self._ask_lookupds, _NODES)
+        self.listed = Kept(lambda: listed_topics(cluster)[0], _NODES)
+        self.registered = Kept(lambda: cluster.ask_lookupds(Lookupd.nodes), _NODES)  # at each nsqlookupd
 
     def snapshot(self, oldest: float) -> ClusterSnapshot:
         """All nodes with their clients, at most `oldest` seconds ago, with flows if there was a snapshot before.
@@ -206,16 +199,8 @@ class Monitor:
 
     def changed(self) -> None:
         """An operation was done: the next snapshot is a new one."""
-        for kept in (self._snapshots, self.diagnosis, self.node_rows, self.lookups):
+        for kept in (self._snapshots, self.diagnosis, self.node_rows, self.listed, self.registered):
             kept.expire()
-
-    def _find_nodes(self) -> tuple[list[Nsqd], list[NodeError]]:
-        nodes = self.cluster.nsqds()
-        return nodes, list(self.cluster.lookupd_errors)
-
-    def _ask_lookupds(self) -> "Lookups":
-        topics, _ = listed_topics(self.cluster)
-        return Lookups(topics, self.cluster.ask_lookupds(Lookupd.nodes))
 
     def _examine(self) -> Diagnosis:
         examination = Examination(self.cluster, self._commands, interval=_EXAMINING)

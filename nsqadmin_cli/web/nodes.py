@@ -113,11 +113,10 @@ def lookup(site: Site, request: Request) -> Page:
     """What the nsqlookupds list."""
     if not site.cluster.lookupds:
         return Page("lookup.html", title="Lookup", table=None)
-    lookups = site.monitor.lookups.value()
-    rows = [lookups.topics[name] for name in sorted(lookups.topics)]
+    rows = [listed for _, listed in sorted(site.monitor.listed.value().items())]
     registered = [
         (str(at), answer.reason, []) if isinstance(answer, NodeError) else (str(at), "", _registrations(answer))
-        for at, answer in lookups.nodes.items()
+        for at, answer in site.monitor.registered.value().items()
     ]
     return Page(
         "lookup.html",

@@ -9,7 +9,8 @@ from typing import Any
 from gnsqd.broker.dead_letter_format import dead_letter_topic, is_dead_letter_topic
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import ChannelStats, TopicStats
-from nsqadmin_cli.errors import AdminError, NotFound
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.output import not_found
 from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, backlog, oldest_age, through
 from nsqadmin_cli.stat_tables import Value, count
 from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, table_of
@@ -169,7 +170,7 @@ def _matches(topic: TopicStats, find: str) -> bool:
 def topic(site: Site, request: Request) -> Page:
     (name,) = request.names
     latest = site.snapshot(request)
-    listed = site.monitor.lookups.value().topics.get(name) if site.cluster.lookupds else None
+    listed = site.monitor.listed.value().get(name) if site.cluster.lookupds else None
     snapshot = latest if latest.places(name) else latest.last_known
     whole, shares = snapshot.totals.topic(name), snapshot.topic_shares.get(name, {})
     if whole is not None:
@@ -255,9 +256,7 @@ def _about_queue(
 
 def unknown(snapshot: ClusterSnapshot, what: str, name: str, known: Iterable[str]) -> AdminError:
     """The error if no node that answered has it: it is not found only if all answered."""
-    if snapshot.errors:
-        return AdminError(f"no node that answered has {what}", causes=snapshot.errors)
-    return NotFound(f"no node has {what}{suggestion(name, known)}")
+    return not_found(what if snapshot.errors else what + suggestion(name, known), snapshot.errors)
 
 
 def _add_history(
