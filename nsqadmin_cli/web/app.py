@@ -98,16 +98,8 @@ ROUTES = (
     _api("DELETE", "/api/nodes/:node", "api.tombstone"),
 )
 
-_LIVE = (
-    queues.overview,
-    queues.topic,
-    queues.channel,
-    nodes.nodes,
-    nodes.node,
-    nodes.lookup,
-    nodes.doctor,
-    messages.tail,
-)
+_LIVE = [queues.overview, queues.topic, queues.channel, messages.tail]
+_LIVE += [nodes.nodes, nodes.node, nodes.lookup, nodes.doctor]
 
 
 class Application(Router):

@@ -236,23 +236,21 @@ def facts(grid: Grid) -> list[tuple[str, str, str]]:
 
 
 def common(snapshot: ClusterSnapshot, topic: str = "", channel: str = "") -> dict[str, Any]:
-    """What the live part of most pages shows at its end, or begins with; of the cluster, a topic or a channel."""
+    """What most live pages have, of the cluster, a topic or a channel. `sums` are two words and a sentence about their
+    numbers if a node that has it, or may have it, did not answer."""
+    sums = None
+    answered, missing = (look.places(topic, channel) for look in (snapshot, snapshot.last_known))
+    unheard = snapshot.answers.keys() - snapshot.nodes.keys() - snapshot.last_known.nodes.keys()
+    most = len(answered) + len(missing) + len(unheard)
+    if missing and not answered:
+        ago = units.duration(snapshot.moment - max(snapshot.latest[address].moment for address in missing))
+        nodes = units.shortened([*map(str, missing)], 3)
+        sums = LAST_KNOWN, f"{LAST_KNOWN} {ago} ago, as {nodes} did not answer"
+    elif most > len(answered):
+        sums = AT_LEAST, f"{AT_LEAST}, of {len(answered)} of {most} nodes"
     return {
-        "sums": _sums(snapshot, topic, channel),
+        "sums": sums,
         "errors": [str(error) for error in snapshot.errors],
         "taken": units.clock(snapshot.clock),
         "has_rates": snapshot.flows is not None,
     }
-
-
-def _sums(snapshot: ClusterSnapshot, topic: str = "", channel: str = "") -> tuple[str, str] | None:
-    """What numbers of the cluster, a topic or a channel are if a node that has it, or may have it, did not answer: in
-    two words, and in a sentence."""
-    answered, missing = (look.places(topic, channel) for look in (snapshot, snapshot.last_known))
-    if missing and not answered:
-        ago = units.duration(snapshot.moment - max(snapshot.latest[address].moment for address in missing))
-        nodes = units.shortened([*map(str, missing)], 3)
-        return LAST_KNOWN, f"{LAST_KNOWN} {ago} ago, as {nodes} did not answer"
-    unheard = snapshot.answers.keys() - snapshot.nodes.keys() - snapshot.last_known.nodes.keys()
-    most = len(answered) + len(missing) + len(unheard)
-    return (AT_LEAST, f"{AT_LEAST}, of {len(answered)} of {most} nodes") if most > len(answered) else None

@@ -140,7 +140,7 @@ def overview(site: Site, request: Request) -> Page:
         **common(snapshot),
         title="Overview",
         snapshot=snapshot,
-        flow=_rates(None if snapshot.flows is None else through(snapshot.flows)),
+        flow=None if snapshot.flows is None else through(snapshot.flows),
         charts=_charts(site, snapshot, view),
         table=_add_history(site, snapshot, view, made, "total_depth", lambda row: (row["topic"], "")),
         channels=_found_channels(snapshot, view.find),
@@ -199,7 +199,7 @@ def topic(site: Site, request: Request) -> Page:
         title=f"Topic {printable(name, 64)}",
         whole=whole,
         facts=rows,
-        flow=_rates(snapshot.topic_flows.get(name)),
+        flow=snapshot.topic_flows.get(name),
         is_dead=is_dead_letter_topic(name),
         channel_depth=sum(channel.depth for channel in whole.channels) if whole and whole.channels else None,
         nodes_table=whole and html_table("Nodes", stat_tables.share_table(snapshot, shares, whole)),
@@ -234,7 +234,7 @@ def channel(site: Site, request: Request) -> Page:
         channel=name,
         whole=channel,
         facts=rows,
-        flow=_rates(flow),
+        flow=flow,
         has_dead_letters=dead_letter_topic(topic, name) in snapshot.topic_shares,
         nodes_table=html_table("Nodes", stat_tables.share_table(snapshot, shares, channel)),
         table=html_table("Clients", clients, view=view, below="remote_address"),
@@ -277,7 +277,3 @@ def _charts(site: Site, snapshot: ClusterSnapshot, view: View, topic: str = "", 
     depth = "depth with channels" if topic and not channel else "depth"
     window = site.monitor.history.window(snapshot.moment, RANGES[view.range][0], topic, channel)
     return charts_of(window, view, depth)
-
-
-def _rates(flow: Flow | None) -> tuple[str, str] | None:
-    return None if flow is None else (units.rate(flow.ingress), units.rate(flow.egress))

@@ -117,6 +117,7 @@ class Site:
             query=present.query,
             duration=units.duration,
             plural=units.plural,
+            rate=units.rate,
         )
         return environment
 
