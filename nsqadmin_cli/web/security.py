@@ -7,7 +7,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from gnsqd.log import Logger
@@ -31,11 +30,6 @@ _SESSION_SECONDS = 12 * 3600
 _MOST_SESSIONS = 1000
 
 
-class Session(NamedTuple):
-    authorization: str  # the header that the token would be in
-    until: float
-
-
 class Security:
     """Judges requests. `token_files` are `read:FILE` or `full:FILE`, as gnsqd's --http-auth-token-file; StartError."""
 
@@ -43,7 +37,8 @@ class Security:
         self.read_only = read_only
         self._tokens = Tokens(token_files, log) if token_files else None
         self._loopback = loopback
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        # By the cookie: the header that the token would be in, and until when it is used.
+        self._sessions: OrderedDict[str, tuple[str, float]] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
@@ -59,15 +54,14 @@ class Security:
 
     def authorization(self, request: Request) -> str:
         """The header with the token of a request or its session; empty without one."""
-        authorization = request.header("authorization") or ""
-        if not authorization and (session := self._sessions.get(request.cookie(COOKIE))) is not None:
-            return session.authorization if session.until >= time.monotonic() else ""
-        return authorization
+        if given := request.header("authorization"):
+            return given
+        authorization, until = self._sessions.get(request.cookie(COOKIE), ("", 0.0))
+        return authorization if until >= time.monotonic() else ""
 
     def has_sessions(self) -> bool:
         """Whether anybody is logged in."""
-        now = time.monotonic()
-        return any(session.until > now for session in list(self._sessions.values()))
+        return any(until > time.monotonic() for _, until in list(self._sessions.values()))
 
     def may_change(self, request: Request) -> bool:
         return not self.read_only and self.role(request) >= Role.FULL
@@ -92,7 +86,7 @@ class Security:
             if self._tokens.role(authorization.encode("utf-8", "replace")) < Role.READ:
                 return None
             name = secrets.token_urlsafe(24)
-            self._sessions[name] = Session(authorization, time.monotonic() + _SESSION_SECONDS)
+            self._sessions[name] = authorization, time.monotonic() + _SESSION_SECONDS
             while len(self._sessions) > _MOST_SESSIONS:
                 self._sessions.popitem(last=False)
         return Redirect(to, (COOKIE, name, _SESSION_SECONDS))

@@ -35,7 +35,6 @@ class Tail:
     latest: deque[Peeked] = field(default_factory=lambda: deque(maxlen=SHOWN))
     count: int = 0
     errors: Sequence[str] = ()
-    is_over: bool = False
 
 
 class Tails:
@@ -52,7 +51,7 @@ class Tails:
         topics."""
         with self._lock:
             tail = self._tails.get(topic)
-            if tail is None or tail.is_over:
+            if tail is None:
                 if len(self._tails) >= _MOST:
                     raise HTTPError(503, f"live messages of {_MOST} topics are shown at the moment")
                 tail = self._tails[topic] = Tail(topic, time.monotonic())
@@ -88,7 +87,5 @@ class Tails:
             while self._is_looked_at(tail):  # shows the error, instead of trying at each look
                 time.sleep(_TICK)
         finally:
-            tail.is_over = True
             with self._lock:
-                if self._tails.get(tail.topic) is tail:
-                    del self._tails[tail.topic]
+                del self._tails[tail.topic]
