@@ -4,6 +4,7 @@ values."""
 import math
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import Producer
@@ -56,19 +57,13 @@ def node(site: Site, request: Request) -> Page:
     if address is None:
         known = units.shortened([*map(str, snapshot.answers)], 5) or "none"
         raise NotFound(f"no node has the address {printable(name)}; known are {known}")
-    answer = snapshot.answers[address]
-    alone = ClusterSnapshot({address: answer}, [])
+    alone = ClusterSnapshot({address: snapshot.answers[address]}, [])
     row = stat_tables.node_rows(snapshot)[address]
     _add_details(row, (site.monitor.node_rows.latest() or {}).get(address))
-    rows: list[Sequence[Cell | str]] = [["status", row.status]]
-    if row.daemon:
-        rows.append(["daemon", str(row.daemon)])
-    if not isinstance(answer, NodeError):
-        rows += [["version", answer.version], ["up", units.duration(row.uptime_seconds)]]
-    if site.cluster.lookupds and row.listed:
-        rows.append(["listed", row.listed])
-    if row.tombstoned_topics:
-        rows.append(["tombstoned", Cell(", ".join(row.tombstoned_topics), Tone.NOTE)])
+    about: dict[str, Any] = {"status": row.status, "daemon": row.daemon, "version": row.version}
+    about["up"] = "" if row.uptime_seconds is None else units.duration(row.uptime_seconds)
+    about["listed"] = row.listed if site.cluster.lookupds else ""
+    about["tombstoned"] = row.tombstoned_topics and Cell(", ".join(row.tombstoned_topics), Tone.NOTE)
     counts = {"topics": row.topic_count, "channels": row.channel_count, "clients": row.client_count}
     chosen = given if (given := request.query.get("show", "")) in counts else "topics"
     if chosen == "clients":
@@ -84,7 +79,7 @@ def node(site: Site, request: Request) -> Page:
         title=f"Node {address}",
         node=str(address),
         numbers=[_number(row, name) for name in (*RATES, *PROCESS, "depth", *_ON_NODE[2:])],
-        facts=facts(Grid(rows)),
+        facts=facts(Grid([[name, value] for name, value in about.items() if value])),
         counts=counts,
         chosen=chosen,
         table=html_table(chosen.capitalize(), table, view=view, below="remote_address"),
