@@ -192,7 +192,7 @@ def _zeros(topic: str, channel: str | None = None) -> JSONObject:
 
 
 def _share(stats: TopicStats | ChannelStats, topic: str, node: Node) -> JSONObject:
-    """A topic with its channels, or a channel of it with its clients, of one node."""
+    """Returns a topic with its channels, or a channel of it with its clients, of one node."""
     share = _zeros(topic, getattr(stats, "channel_name", None))
     share |= {key: value for key, value in asdict(stats).items() if key in share}
     share |= {"node": node.name, "hostname": node.entry["hostname"], "memory_depth": stats.depth - stats.backend_depth}

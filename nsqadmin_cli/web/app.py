@@ -191,8 +191,8 @@ class Application(Router):
         return content
 
     def _events(self, role: Role, handler: Handler, request: Request) -> Generator[bytes]:
-        """Server-sent events with the live part of a page, where it changed, while the client is there and has the
-        role. All take their numbers from one Monitor, which queries the nodes once for all of them."""
+        """Yields server-sent events with the live part of a page, where it changed, while the client is there and has
+        the role. All take their numbers from one Monitor, which queries the nodes once for all of them."""
         self._streams += 1
         try:
             yield b"retry: 5000\n\n"
@@ -289,7 +289,7 @@ def _check_body(head: http11.Request) -> None:
 
 
 def _login(site: Site, request: Request) -> Page | Response:
-    """The form for a token, again after an unknown one; else the page that needed it, if it is of this site."""
+    """Shows the form for a token, again after an unknown one; else leads to the page that needed it."""
     if not site.security.has_tokens:
         return Redirect("/")
     given = request.form if request.changes else request.query

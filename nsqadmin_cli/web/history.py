@@ -154,14 +154,21 @@ _HEIGHT = 120
 _SPARK_WIDTH, _SPARK_HEIGHT, _SPARK_POINTS = 72, 16, 18
 
 
-def charts_of(window: Window | None, view: View, depth: str = "depth") -> Charts | None:
-    """The charts of depth, under this name, and rates, as far as there are values. Rates are in the same scale."""
+def charts_of(history: History, moment: float, view: View, topic: str = "", channel: str = "") -> Charts | None:
+    """Returns charts of depth and rates, as far as there are values until `moment`. Rates are in the same scale."""
+    window = history.window(moment, RANGES[view.range][0], topic, channel)
     if window is None:
         return None
     last = RANGES[view.range][1]
     top = _top(window.ingress, window.egress)
     charts = [
-        _chart(depth, window.depth, lambda value: f"{round(value):,}", _top(window.depth), last),
+        _chart(
+            "depth with channels" if topic and not channel else "depth",
+            window.depth,
+            lambda value: f"{round(value):,}",
+            _top(window.depth),
+            last,
+        ),
         _chart("in/s", window.ingress, units.rate, top, last),
         _chart("finished/s", window.egress, units.rate, top, last),
     ]

@@ -55,8 +55,8 @@ def _return_large_blocks() -> None:
 
 
 def _counts_of(node: NodeStats) -> NodeStats:
-    """An answer without names of clients and quantiles, which may be long. nsqd alone needs the clients: it counts what
-    is finished for each of them."""
+    """Returns an answer without quantiles and names of clients, which may be long. The clients stay for nsqd alone,
+    which counts what is finished for each of them."""
 
     def counts(channel: ChannelStats) -> ChannelStats:
         clients = channel.clients if channel.finish_count is None else None

@@ -46,7 +46,7 @@ def with_query(address: str, **values: object) -> str:
 
 
 def link_of(key: str, row: dict[str, object]) -> str:
-    """The address of the topic, channel or node that a cell names."""
+    """Returns the address of the topic, channel or node that a cell names; "" for other cells."""
     if key == "node":
         return node_address(row["node"])
     names = {"topic": ("topic",), "channel": ("topic", "channel")}.get(key)
@@ -117,7 +117,7 @@ class View(NamedTuple):
 
     @classmethod
     def of(cls, request: Request, sort: str = "") -> "View":
-        """What the address of a request selects; `sort` is the column to sort by if it selects none."""
+        """Returns what the address of a request selects; `sort` is the column to sort by if it selects none."""
         given = request.query
         page = given.get("page", "1")
         names = {name: given[name] for name in ("topic", "channel", "node") if given.get(name)}
@@ -236,8 +236,8 @@ def facts(grid: Grid) -> list[tuple[str, str, str]]:
 
 
 def common(snapshot: ClusterSnapshot, topic: str = "", channel: str = "") -> dict[str, Any]:
-    """What most live pages have, of the cluster, a topic or a channel. `sums` are two words and a sentence about their
-    numbers if a node that has it, or may have it, did not answer."""
+    """Returns what most live pages show, of the cluster, a topic or a channel. `sums` are two words and a sentence on
+    their numbers if a node that has it, or may have it, did not answer."""
     sums = None
     answered, missing = (look.places(topic, channel) for look in (snapshot, snapshot.last_known))
     unheard = snapshot.answers.keys() - snapshot.nodes.keys() - snapshot.last_known.nodes.keys()

@@ -15,7 +15,7 @@ from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, backlog, oldest_ag
 from nsqadmin_cli.stat_tables import Value, count
 from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, table_of
 from nsqadmin_cli.units import printable, suggestion
-from nsqadmin_cli.web.history import Charts, add_sparklines, charts_of
+from nsqadmin_cli.web.history import add_sparklines, charts_of
 from nsqadmin_cli.web.http import Request
 from nsqadmin_cli.web.present import (
     AT_LEAST,
@@ -141,7 +141,7 @@ def overview(site: Site, request: Request) -> Page:
         title="Overview",
         snapshot=snapshot,
         flow=None if snapshot.flows is None else through(snapshot.flows),
-        charts=_charts(site, snapshot, view),
+        charts=charts_of(site.monitor.history, snapshot.moment, view),
         table=_add_history(site, snapshot, view, made, "total_depth", lambda row: (row["topic"], "")),
         channels=_found_channels(snapshot, view.find),
         view=view,
@@ -226,7 +226,6 @@ def channel(site: Site, request: Request) -> Page:
     if seconds is not None and seconds >= 1.0:
         rows.append(("empty in", units.duration(seconds), ""))
     clients = stat_tables.client_table(snapshot, with_places=False, of=(topic, name))
-    clients.empty = "No clients."
     return Page(
         "channel.html",
         **_about_queue(site, latest, view, shares, topic, name),
@@ -244,18 +243,18 @@ def channel(site: Site, request: Request) -> Page:
 def _about_queue(
     site: Site, latest: ClusterSnapshot, view: View, shares: stat_tables.Shares, topic: str, channel: str = ""
 ) -> dict[str, Any]:
-    """What the pages of a topic and of a channel both have. `paused` is "all" or "some" nodes, or "" for none."""
+    """Returns what the pages of topics and of channels show alike. `paused` is "all" or "some" nodes, or ""."""
     paused = sum(share.paused for share in shares.values())
     return {
         **common(latest, topic, channel),
         "topic": topic,
         "paused": ("all" if paused == len(shares) else "some") if paused else "",
-        "charts": _charts(site, latest, view, topic, channel),
+        "charts": charts_of(site.monitor.history, latest.moment, view, topic, channel),
     }
 
 
 def unknown(snapshot: ClusterSnapshot, what: str, name: str, known: Iterable[str]) -> AdminError:
-    """The error if no node that answered has it: it is not found only if all answered."""
+    """Returns the error if no node that answered has it: it is not found only if all answered."""
     return not_found(what if snapshot.errors else what + suggestion(name, known), snapshot.errors)
 
 
@@ -271,9 +270,3 @@ def _add_history(
         if key in snapshot.partial_keys:
             row.mark = AT_LEAST if snapshot.places(*key) else LAST_KNOWN
     return table
-
-
-def _charts(site: Site, snapshot: ClusterSnapshot, view: View, topic: str = "", channel: str = "") -> Charts | None:
-    depth = "depth with channels" if topic and not channel else "depth"
-    window = site.monitor.history.window(snapshot.moment, RANGES[view.range][0], topic, channel)
-    return charts_of(window, view, depth)

@@ -115,7 +115,7 @@ def test_a_chart_has_a_shape_for_each_run_a_text_and_the_scale_of_what_it_is_com
     history, begin = History(), 15000.0
     for seen in looks((begin, 700, 0), (begin + 5, 1400, 100), (begin + 45, 100, 100)):
         history.add(seen)
-    found = charts_of(window(history, begin + 45, 3600.0, "t", "c"), View("/"))
+    found = charts_of(history, begin + 45, View("/"), "t", "c")
     assert found is not None
     depth, *rates = found.charts
     assert depth.label == "depth in the last hour: 100 now, 100 to 1,400"
@@ -123,7 +123,7 @@ def test_a_chart_has_a_shape_for_each_run_a_text_and_the_scale_of_what_it_is_com
     assert depth.values == "700|1,400||||||||100"
     assert [(rate.name, rate.highest, rate.top) for rate in rates] == [("in/s", "40", "40"), ("finished/s", "20", "40")]
     assert (found.begin, found.middle) == ("50s", "25s")
-    assert charts_of(None, View("/")) is None
+    assert charts_of(History(), begin, View("/")) is None
 
 
 def test_sparklines_of_a_column_have_the_same_scale_and_gaps() -> None:
