@@ -11,17 +11,18 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import asdict
 
 from gnsqd.shared.names import is_valid_name
 from nsqadmin_cli.api import Action, ChannelStats, ClientStats, Info, Latency, Lookupd, Nsqd, Producer, TopicStats
-from nsqadmin_cli.cluster import Answers, ask_all, errors_of, values_of
+from nsqadmin_cli.cluster import Answers, errors_of, values_of
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.web.http import HTTPError, Request
 from nsqadmin_cli.web.site import Site
 
+T = TypeVar("T")
 JSONObject = dict[str, Any]
 
 _SUMS_OF_TOPICS = ("depth", "memory_depth", "backend_depth", "message_count")
@@ -71,19 +72,19 @@ def _message(errors: Sequence[NodeError]) -> JSONObject:
     return {"message": f"WARNING: {_joined(errors)}" if errors else ""}
 
 
-def _answers(answers: Answers[Any], kind: str) -> list[NodeError]:
-    """The errors among them; HTTPError if there is nothing else."""
+def _parted(answers: Answers[T], kind: str) -> tuple[dict[Address, T], list[NodeError]]:
+    """Returns the answers and the errors among them; raises HTTPError if there are errors alone."""
     errors = errors_of(answers)
     if len(errors) == len(answers):
         raise HTTPError(502, f"UPSTREAM_ERROR: failed to query any {kind}: {_joined(errors)}")
-    return errors
+    return values_of(answers), errors
 
 
 def _listed_nodes(
-    site: Site, answers: Answers[tuple[Producer, ...]], errors: list[NodeError]
+    site: Site, listed: dict[Address, tuple[Producer, ...]], errors: list[NodeError]
 ) -> Iterator[tuple[Address, Producer, Node]]:
     """The nodes in these answers of nsqlookupds. Nodes without a valid address are added to `errors`."""
-    for lookupd, producers in values_of(answers).items():
+    for lookupd, producers in listed.items():
         for producer in producers:
             try:
                 yield lookupd, producer, Node(_entry(producer), Nsqd(producer.http_address, site.cluster.http))
@@ -96,11 +97,10 @@ def _all_nodes(site: Site) -> tuple[list[Node], list[NodeError]]:
     """All nodes by host name, and the errors of some; HTTPError."""
     if not site.cluster.lookupds:
         return _given_nodes(site, "")
-    answers = site.cluster.ask_lookupds(Lookupd.nodes)
-    errors = _answers(answers, "nsqlookupd")
+    listed, errors = _parted(site.cluster.ask_lookupds(Lookupd.nodes), "nsqlookupd")
     nodes: dict[tuple[str, int], Node] = {}
-    for lookupd, producer, listed in _listed_nodes(site, answers, errors):
-        entry = nodes.setdefault((producer.broadcast_address, producer.tcp_port), listed).entry
+    for lookupd, producer, node in _listed_nodes(site, listed, errors):
+        entry = nodes.setdefault((producer.broadcast_address, producer.tcp_port), node).entry
         address = f"{lookupd}/{producer.remote_address or 'N/A'}"
         entry["remote_addresses"] = [*(entry["remote_addresses"] or ()), address]
         if entry["topics"]:
@@ -130,19 +130,17 @@ def _given_nodes(site: Site, topic: str) -> tuple[list[Node], list[NodeError]]:
         producer = Producer("", *names, *ports, info.version, topics, tuple(False for _ in topics))
         return Node(_entry(producer), nsqd)
 
-    answers = site.cluster.ask(ask, site.cluster.nsqds())
-    errors = _answers(answers, "nsqd")
-    return [node for node in values_of(answers).values() if node is not None], errors
+    given, errors = _parted(site.cluster.ask(ask), "nsqd")
+    return [node for node in given.values() if node is not None], errors
 
 
 def _nodes_of(site: Site, topic: str) -> tuple[list[Node], list[NodeError]]:
     """The nodes that nsqlookupds return for a topic, or the given ones that have it."""
     if not site.cluster.lookupds:
         return _given_nodes(site, topic)
-    answers = site.cluster.ask_lookupds(lambda lookupd: lookupd.lookup(topic))
-    errors = _answers(answers, "nsqlookupd")
+    listed, errors = _parted(site.cluster.ask_lookupds(partial(Lookupd.lookup, topic=topic)), "nsqlookupd")
     nodes: dict[str, Node] = {}
-    for _, _, node in _listed_nodes(site, answers, errors):
+    for _, _, node in _listed_nodes(site, listed, errors):
         nodes.setdefault(node.name, node)
     return list(nodes.values()), errors
 
@@ -163,15 +161,12 @@ def _stats_of(
 ) -> tuple[list[JSONObject], dict[str, JSONObject], list[NodeError]]:
     """Topics by host name, channels summed over nodes by their name, or `topic:channel` without a topic; errors."""
     ask = partial(Nsqd.stats, topic=topic, channel=channel, clients=clients)
-    answers = ask_all([node.nsqd for node in nodes], ask, site.cluster.timeout)
-    errors = _answers(answers, "nsqd")
+    answers, errors = _parted(site.cluster.ask(ask, [node.nsqd for node in nodes]), "nsqd")
     topics: list[JSONObject] = []
     channels: dict[str, JSONObject] = {}
     for node in nodes:
-        answer = answers[node.nsqd.address]
-        if isinstance(answer, NodeError):
-            continue
-        for stats in answer.topics:
+        answer = answers.get(node.nsqd.address)
+        for stats in answer.topics if answer is not None else ():
             if topic and stats.topic_name != topic:
                 continue
             topics.append(_share(stats, stats.topic_name, node))
@@ -275,13 +270,11 @@ def _add_latency(sums: JSONObject, added: JSONObject) -> None:
 
 def topics(site: Site, request: Request) -> JSONObject:
     if site.cluster.lookupds:
-        answers = site.cluster.ask_lookupds(Lookupd.topics)
-        errors = _answers(answers, "nsqlookupd")
-        names = {name for listed in values_of(answers).values() for name in listed}
+        listed, errors = _parted(site.cluster.ask_lookupds(Lookupd.topics), "nsqlookupd")
+        names = {name for topics in listed.values() for name in topics}
     else:
-        stats = site.cluster.ask(Nsqd.stats, site.cluster.nsqds())
-        errors = _answers(stats, "nsqd")
-        names = {topic.topic_name for node in values_of(stats).values() for topic in node.topics}
+        stats, errors = _parted(site.cluster.ask(Nsqd.stats), "nsqd")
+        names = {topic.topic_name for node in stats.values() for topic in node.topics}
     if request.query.get("inactive") != "true":
         return {"topics": sorted(names) or None, **_message(errors)}
     inactive: JSONObject = {}  # the channels that nsqlookupds list for topics without a node
@@ -353,7 +346,7 @@ def _body(request: Request) -> dict[str, str]:
 
 def _at_nodes(site: Site, nodes: Sequence[Node], action: Action, topic: str, channel: str) -> list[NodeError]:
     act = partial(Nsqd.act, action=action, topic=topic, channel=channel)
-    return errors_of(ask_all([node.nsqd for node in nodes], act, site.cluster.timeout))
+    return errors_of(site.cluster.ask(act, [node.nsqd for node in nodes]))
 
 
 def _at_lookupds(site: Site, action: Action, topic: str, channel: str) -> list[NodeError]:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from nsqadmin_cli import units
 from nsqadmin_cli.api import ChannelStats, Latency, Lookupd, NodeStats, Nsqd
-from nsqadmin_cli.cluster import Cluster, ask_all
+from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.commands.doctor import findings_of
 from nsqadmin_cli.commands.nodes import listed_topics, rows_with_daemons
 from nsqadmin_cli.context import Commands
@@ -187,7 +187,7 @@ class Monitor:
 
     def _take(self) -> ClusterSnapshot:
         nodes, errors = self._nodes.value()
-        answers = ask_all(nodes, partial(Nsqd.stats, clients=True), self.cluster.timeout)
+        answers = self.cluster.ask(partial(Nsqd.stats, clients=True), nodes)
         now = time.monotonic()
         before = [earlier for earlier in self._earlier if _LEAST <= now - earlier.moment <= _MOST]
         snapshot = ClusterSnapshot(answers, errors, before[-1] if before else None, self._latest)
