@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from gnsqd.shared.version import VERSION
 from gnsqd.web.routes import Role
-from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.errors import NotFound
 from nsqadmin_cli.message import clock
 from nsqadmin_cli.snapshot import ClusterSnapshot
-from nsqadmin_cli.units import printable
+from nsqadmin_cli.units import duration, plural, printable, rate
 from nsqadmin_cli.web import present
 from nsqadmin_cli.web.http import Request
 from nsqadmin_cli.web.monitor import FRESH, SHARED, Monitor
@@ -109,16 +108,9 @@ class Site:
             undefined=StrictUndefined,
             finalize=_text,
         )
-        environment.globals.update(
-            version=VERSION,
-            address_of=present.address_of,
-            clock=clock,
-            node_address=present.node_address,
-            query=present.query,
-            duration=units.duration,
-            plural=units.plural,
-            rate=units.rate,
-        )
+        environment.globals["version"] = VERSION
+        for function in (present.address_of, present.node_address, present.query, clock, duration, plural, rate):
+            environment.globals[function.__name__] = function
         return environment
 
     def render(self, request: Request, page: Page) -> bytes:
