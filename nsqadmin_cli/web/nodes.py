@@ -82,7 +82,7 @@ def node(site: Site, request: Request) -> Page:
         facts=facts(Grid([[name, value] for name, value in about.items() if value])),
         counts=counts,
         chosen=chosen,
-        table=html_table(chosen.capitalize(), table, view=view, below="remote_address"),
+        table=html_table(chosen.capitalize(), table, view=view),
     )
 
 

@@ -144,11 +144,8 @@ class View(NamedTuple):
         return Pages(slice((page - 1) * of, page * of), page, last, previous, following)
 
 
-def html_table(
-    caption: str, table: Table, link: Link = link_of, view: View | None = None, *, below: str = ""
-) -> HTMLTable:
-    """`table` for a template; with `view`, sorted, and the rows of one page. The column `below` becomes the second line
-    of the first one."""
+def html_table(caption: str, table: Table, link: Link = link_of, view: View | None = None) -> HTMLTable:
+    """Returns `table` for a template; with `view`, sorted, and the rows of one page."""
     used = [i for i, it in enumerate(table.columns) if it.heading or any(as_json(row[i]) for row in table.rows)]
     table.select(used)  # a column without a heading has the trouble of a row, if there is any
     columns = list(table.columns or (Column("", ""),))
@@ -164,9 +161,9 @@ def html_table(
     rows = table.rows[pages.rows] if pages is not None else table.rows
     return HTMLTable(
         caption,
-        [_heading(column, view) for column in columns if column.key != below],
-        [_row(row, columns, link, below) for row in rows],
-        [] if table.total is None else _row(table.total, columns, lambda key, row: "", below, unknown="").cells,
+        [_heading(column, view) for column in columns if column.key != _BELOW],
+        [_row(row, columns, link) for row in rows],
+        [] if table.total is None else _row(table.total, columns, None).cells,
         table.empty,
         count,
         pages,
@@ -191,21 +188,23 @@ def _heading(column: Column, view: View | None) -> Heading:
     return Heading(column.heading, _classes(column), href, order)
 
 
-_NAMES = ("topic", "channel", "node", "client", "remote_address")
+_BELOW = "remote_address"  # the column that becomes the second line of the first one
+_NAMES = ("topic", "channel", "node", "client", _BELOW)
 
 
-def _row(row: Row, columns: Sequence[Column], link: Link, below: str, unknown: str = "–") -> HTMLRow:
+def _row(row: Row, columns: Sequence[Column], link: Link | None) -> HTMLRow:
+    """Returns a row; without `link` that of the sums, where unknown values are blank."""
     values = {column.key: as_json(value) for column, value in zip(columns, row, strict=True)}
     cells = []
     second = ""
     for value, column in zip(row, columns, strict=True):
         text, tone = shown(value, column)
         if as_json(value) is None and column.form not in AT_LEFT:
-            text, tone = unknown, Tone.FAINT
-        if column.key == below:
+            text, tone = "–" if link else "", Tone.FAINT
+        if column.key == _BELOW:
             second = text
         else:
-            cells.append(HTMLCell(text, _classes(column, tone), link(column.key, values) if text else ""))
+            cells.append(HTMLCell(text, _classes(column, tone), link(column.key, values) if link and text else ""))
     key = " ".join(printable(str(value)) for name, value in values.items() if name in _NAMES)
     return HTMLRow(key, [cells[0]._replace(below=second), *cells[1:]], values)
 

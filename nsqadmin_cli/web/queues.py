@@ -236,7 +236,7 @@ def channel(site: Site, request: Request) -> Page:
         flow=flow,
         has_dead_letters=dead_letter_topic(topic, name) in snapshot.topic_shares,
         nodes_table=html_table("Nodes", stat_tables.share_table(snapshot, shares, channel)),
-        table=html_table("Clients", clients, view=view, below="remote_address"),
+        table=html_table("Clients", clients, view=view),
     )
 
 
