@@ -17,17 +17,7 @@ from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, table_of
 from nsqadmin_cli.units import printable, suggestion
 from nsqadmin_cli.web.history import add_sparklines, charts_of
 from nsqadmin_cli.web.http import Request
-from nsqadmin_cli.web.present import (
-    AT_LEAST,
-    LAST_KNOWN,
-    RANGES,
-    HTMLTable,
-    View,
-    common,
-    facts,
-    html_table,
-    link_of,
-)
+from nsqadmin_cli.web.present import AT_LEAST, LAST_KNOWN, RANGES, HTMLTable, View, common, facts, html_table, link_of
 from nsqadmin_cli.web.site import Page, Site
 
 _CHANNELS = 20  # whose names contain a text, on the overview
