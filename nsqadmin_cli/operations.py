@@ -7,166 +7,29 @@ the topic, and create it again.
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import click
 
-from nsqadmin_cli.api import Action, ChannelStats, Lookupd, NodeStats, Nsqd, Peer, TopicStats, located
+from nsqadmin_cli.api import Action, ChannelStats, Lookupd, NodeStats, Nsqd, TopicStats, located
 from nsqadmin_cli.change import Change, Shown, ending
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
 from nsqadmin_cli.command_base import ChangeCommand, Name, argument, change_command, flag
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import NodeError, NodeRefused, timed_out
-from nsqadmin_cli.output import Advance, not_found, progress
+from nsqadmin_cli.output import not_found, progress
 from nsqadmin_cli.snapshot import ClusterSnapshot, by_key, no_such
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Form, Grid, Line, Table, Tone, column, failed, table_of
 from nsqadmin_cli.units import plural, printable
 
-Share = TopicStats | ChannelStats
-P = TypeVar("P", bound=Peer)
-
 _ABSENT = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND")
-
-
-class Result(enum.StrEnum):
-    """State of an operation at one nsqd or nsqlookupd."""
-
-    PLANNED = "planned"
-    DONE = "done"
-    ALREADY = "already"  # it was so before
-    ABSENT = "absent"  # the topic or channel does not exist
-    FAILED = "failed"
-
-
-@dataclass(slots=True)
-class Outcome(Generic[P]):
-    """One target of an operation; `share` is the topic or channel on the node shortly before."""
-
-    peer: P
-    result: Result
-    error: NodeError | None = None
-    share: Share | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """An operation, on the topic itself if `channel` is empty. `with_channels` is for emptying a topic, `lookupd_only`
-    for creation at nsqlookupds."""
-
-    action: Action
-    topic: str
-    channel: str = ""
-    with_channels: bool = False
-    lookupd_only: bool = False
-
-    def __str__(self) -> str:
-        """Its object, as in "no node has ..."."""
-        return f"the channel {self.channel} in the topic {self.topic}" if self.channel else f"the topic {self.topic}"
-
-    def matches(self, snapshot: ClusterSnapshot) -> "list[Operation]":
-        """The operations that a pattern stands for, by name."""
-        known = snapshot.channel_shares if self.channel else [(topic, "") for topic in snapshot.topic_shares]
-        names = sorted(key for key in known if fnmatchcase(key[0], self.topic) and fnmatchcase(key[1], self.channel))
-        return [replace(self, topic=topic, channel=channel) for topic, channel in names]
-
-    @property
-    def is_destructive(self) -> bool:
-        return self.action in ("delete", "empty")
-
-    def losses(self, share: Share) -> dict[str, int]:
-        """What is lost with `share`, named as in Totals; empty if the operation is harmless. A topic that is emptied
-        keeps what its channels have, a channel that is emptied its clients."""
-        if not self.is_destructive:
-            return {}
-        if isinstance(share, TopicStats) and self.action == "empty" and not self.with_channels:
-            return {"depth": share.depth}
-        channels = share.channels if isinstance(share, TopicStats) else (share,)
-        lost = {"channel_count": len(channels)} if self.action == "delete" and not self.channel else {}
-        lost["depth"] = sum(channel.depth for channel in channels)
-        lost["depth"] += share.depth if isinstance(share, TopicStats) else 0
-        names = ["in_flight_count", "deferred_count", *(["client_count"] if self.action == "delete" else [])]
-        return lost | {name: sum(getattr(channel, name) for channel in channels) for name in names}
-
-
-def plan_for_nodes(cluster: Cluster, operation: Operation, nodes: Sequence[Nsqd]) -> list[Outcome[Nsqd]]:
-    """Plan the operation for each of `nodes`, after querying them."""
-    # A channel is created only on nodes that have its topic, so the query includes the topic.
-    channel = "" if operation.action == "create" else operation.channel
-    answers = cluster.ask(partial(Nsqd.stats, topic=operation.topic, channel=channel), nodes)
-    return _plan(operation, nodes, answers)
-
-
-def _plan(operation: Operation, nodes: Sequence[Nsqd], answers: Answers[NodeStats]) -> list[Outcome[Nsqd]]:
-    outcomes: list[Outcome[Nsqd]] = []
-    for node in nodes:
-        answer = answers[node.address]
-        if isinstance(answer, NodeError):
-            outcomes.append(Outcome(node, Result.FAILED, answer))
-            continue
-        rows, result = by_key(answer), Result.PLANNED
-        share = rows.get((operation.topic, operation.channel))
-        if share is not None and operation.action in ("create", "pause" if share.paused else "unpause"):
-            result = Result.ALREADY
-        elif share is None and (
-            operation.action != "create" or (operation.channel and (operation.topic, "") not in rows)
-        ):
-            result = Result.ABSENT
-        outcomes.append(Outcome(node, result, share=share))
-    return outcomes
-
-
-def plan_for_lookupds(cluster: Cluster, operation: Operation) -> list[Outcome[Lookupd]]:
-    """Plan the operation for each nsqlookupd; these are only involved in creation and deletion."""
-    if operation.action not in ("create", "delete"):
-        return []
-    topic, channel = operation.topic, operation.channel
-    answers = cluster.ask_lookupds(
-        lambda lookupd: channel in lookupd.channels(topic) if channel else topic in lookupd.topics()
-    )
-    outcomes: list[Outcome[Lookupd]] = []
-    for lookupd in cluster.lookupds:
-        answer = answers[lookupd.address]
-        if isinstance(answer, NodeError):
-            outcomes.append(Outcome(lookupd, Result.FAILED, answer))
-        elif answer == (operation.action == "delete"):
-            outcomes.append(Outcome(lookupd, Result.PLANNED))
-        else:
-            outcomes.append(Outcome(lookupd, Result.ALREADY if answer else Result.ABSENT))
-    return outcomes
-
-
-def do_planned(
-    cluster: Cluster, outcomes: Sequence[Outcome[P]], done: Callable[[P], None], advance: Advance = lambda count: None
-) -> None:
-    """Call `done` for all whose result is PLANNED, and record the results in `outcomes`."""
-
-    def asked(peer: P) -> None:
-        try:
-            done(peer)
-        finally:
-            advance(1)
-
-    planned = [outcome for outcome in outcomes if outcome.result is Result.PLANNED]
-    answers: Answers[None] = ask_all([outcome.peer for outcome in planned], asked, cluster.timeout)
-    for outcome in planned:
-        answer = answers[outcome.peer.address]
-        if not isinstance(answer, NodeError):
-            outcome.result = Result.DONE
-        elif isinstance(answer, NodeRefused) and answer.code in _ABSENT:
-            outcome.result = Result.ABSENT  # somebody else was faster
-        else:
-            outcome.result = Result.FAILED
-            outcome.error = answer
-            if answer.reason == timed_out(cluster.timeout):  # a daemon completes it even if its client has gone
-                reason = f"{answer.reason}; it may still have been done"
-                outcome.error = NodeError(answer.program, answer.address, reason)
-
-
 _DOING = {"create": "creating", "delete": "deleting", "empty": "emptying", "pause": "pausing", "unpause": "unpausing"}
+_DONE = {"create": "created", "delete": "deleted", "empty": "emptied", "pause": "paused", "unpause": "unpaused"}
+_ALREADY = {"create": "already existed", "pause": "was already paused", "unpause": "was not paused"}
 
 DOCUMENT = """
     action    create, delete, empty, pause, unpause or tombstone
@@ -185,184 +48,271 @@ DOCUMENT = """
     these documents, one for each match.
 """
 
-_DONE = {"create": "created", "delete": "deleted", "empty": "emptied", "pause": "paused", "unpause": "unpaused"}
-_ALREADY = {"create": "already existed", "pause": "was already paused", "unpause": "was not paused"}
+
+class Result(enum.StrEnum):
+    """State of an operation at one nsqd or nsqlookupd. Of the nodes of a match, the last of these is shown."""
+
+    ABSENT = "absent"  # the topic or channel does not exist
+    ALREADY = "already"  # it was so before
+    DONE = "done"
+    PLANNED = "planned"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One target of an operation; `share` is the topic or channel on the node shortly before."""
+
+    peer: Nsqd | Lookupd
+    result: Result
+    error: NodeError | None = None
+    share: TopicStats | ChannelStats | None = None
+
+    @property
+    def is_affected(self) -> bool:
+        return self.result in (Result.PLANNED, Result.DONE)
 
 
 @dataclass(slots=True)
 class OutcomeRow:
     """The losses and the result at one target; of a pattern, those of one match, on a number of nodes."""
 
-    address: object = column("node", key="node", tone=Tone.NODE)
-    program: str = column("program", default="nsqd")
-    topic: str | None = column("topic", tone=Tone.STRONG, sparse=True)
-    channel: str | None = column("channel", keep=ALWAYS, sparse=True)
-    nodes: int | None = column("nodes", form=Form.COUNT, keep=ALWAYS, sparse=True)
-    channel_count: object = column("channels", form=Form.COUNT, keep=6, tone=Tone.NOTE, sparse=True)
-    depth: object = column("depth", form=Form.COUNT, keep=ALWAYS, tone=Tone.NOTE)
-    in_flight_count: object = column("in flight", "inflt", Form.COUNT, keep=ALWAYS, tone=Tone.NOTE, sparse=True)
-    deferred_count: object = column("deferred", "def", Form.COUNT, keep=6, tone=Tone.NOTE, sparse=True)
-    client_count: object = column("clients", form=Form.COUNT, keep=ALWAYS, tone=Tone.NOTE, sparse=True)
-    result: Cell | None = column("result", keep=ALWAYS)
+    address: Any = column("node", key="node", tone=Tone.NODE)
+    program: Any = column("program", default="nsqd")
+    topic: Any = column("topic", tone=Tone.STRONG, sparse=True)
+    channel: Any = column("channel", keep=ALWAYS, sparse=True)
+    nodes: Any = column("nodes", form=Form.COUNT, keep=ALWAYS, sparse=True)
+    channel_count: Any = column("channels", form=Form.COUNT, keep=6, tone=Tone.NOTE, sparse=True)
+    depth: Any = column("depth", form=Form.COUNT, keep=ALWAYS, tone=Tone.NOTE)
+    in_flight_count: Any = column("in flight", "inflt", Form.COUNT, keep=ALWAYS, tone=Tone.NOTE, sparse=True)
+    deferred_count: Any = column("deferred", "def", Form.COUNT, keep=6, tone=Tone.NOTE, sparse=True)
+    client_count: Any = column("clients", form=Form.COUNT, keep=ALWAYS, tone=Tone.NOTE, sparse=True)
+    result: Any = column("result", keep=ALWAYS)
 
 
 @dataclass(slots=True)
-class Work:
-    """An operation and its outcomes at all targets. With `hidden`, the name of a node, nsqlookupds only hide it from
-    consumers of the topic, which is deleted on `nodes`; these may be none."""
+class Operation:
+    """An operation, on the topic itself if `channel` is empty, and, once it is planned, its outcomes at all targets.
 
-    operation: Operation
-    nodes: Sequence[Outcome[Nsqd]]
-    lookupds: Sequence[Outcome[Lookupd]]
+    `with_channels` is for emptying a topic, `lookupd_only` for creation at nsqlookupds. With `hidden`, the name of a
+    node, nsqlookupds only hide it from consumers of the topic, which is deleted on `nodes`; these may be none.
+    """
+
+    action: Action
+    topic: str
+    channel: str = ""
+    with_channels: bool = False
+    lookupd_only: bool = False
     hidden: str = ""
+    nodes: Sequence[Outcome] = ()
+    lookupds: Sequence[Outcome] = ()
+
+    def __str__(self) -> str:
+        """Returns its object, as in "no node has ..."."""
+        return f"the channel {self.channel} in the topic {self.topic}" if self.channel else f"the topic {self.topic}"
 
     @property
-    def at_lookupds(self) -> str:
-        return "tombstone" if self.hidden else self.operation.action
+    def is_destructive(self) -> bool:
+        return self.action in ("delete", "empty")
 
-    def losses_of(self, outcome: Outcome[Nsqd]) -> dict[str, Any]:
-        """What is lost on a node if the operation was or will be done there, else nothing."""
-        if outcome.share is None or outcome.result not in (Result.PLANNED, Result.DONE):
+    def plan(self, cluster: Cluster, nodes: Sequence[Nsqd], answers: Answers[NodeStats] | None = None) -> None:
+        """Plans the outcomes at the nsqlookupds and at these nodes, which are queried without `answers`."""
+        if answers is None:
+            # A channel is created only on nodes that have its topic, so the query includes the topic.
+            channel = "" if self.action == "create" else self.channel
+            answers = cluster.ask(partial(Nsqd.stats, topic=self.topic, channel=channel), nodes)
+        self.nodes = [self._at_node(node, answers[node.address]) for node in nodes]
+        if self.hidden:
+            self.lookupds = [Outcome(lookupd, Result.PLANNED) for lookupd in cluster.lookupds]
+        elif self.action in ("create", "delete"):
+            listed = cluster.ask_lookupds(
+                lambda peer: self.channel in peer.channels(self.topic) if self.channel else self.topic in peer.topics()
+            )
+            self.lookupds = [self._at_lookupd(lookupd, listed[lookupd.address]) for lookupd in cluster.lookupds]
+
+    def _at_node(self, node: Nsqd, answer: NodeStats | NodeError) -> Outcome:
+        if isinstance(answer, NodeError):
+            return Outcome(node, Result.FAILED, answer)
+        rows = by_key(answer)
+        if (share := rows.get((self.topic, self.channel))) is not None:
+            is_so = self.action in ("create", "pause" if share.paused else "unpause")
+            return Outcome(node, Result.ALREADY if is_so else Result.PLANNED, share=share)
+        is_possible = self.action == "create" and (not self.channel or (self.topic, "") in rows)
+        return Outcome(node, Result.PLANNED if is_possible else Result.ABSENT)
+
+    def _at_lookupd(self, lookupd: Lookupd, is_listed: bool | NodeError) -> Outcome:
+        if isinstance(is_listed, NodeError):
+            return Outcome(lookupd, Result.FAILED, is_listed)
+        if is_listed == (self.action == "delete"):
+            return Outcome(lookupd, Result.PLANNED)
+        return Outcome(lookupd, Result.ALREADY if is_listed else Result.ABSENT)
+
+    def losses_of(self, outcome: Outcome) -> dict[str, int]:
+        """Returns what is lost on a node if the operation was or will be done there, else nothing. The names are those
+        of Totals. A topic that is emptied keeps what its channels have, a channel that is emptied its clients."""
+        share = outcome.share
+        if not (self.is_destructive and outcome.is_affected and share is not None):
             return {}
-        return self.operation.losses(outcome.share)
+        if isinstance(share, TopicStats) and self.action == "empty" and not self.with_channels:
+            return {"depth": share.depth}
+        channels = share.channels if isinstance(share, TopicStats) else (share,)
+        lost = {"channel_count": len(channels)} if self.action == "delete" and not self.channel else {}
+        lost["depth"] = sum(channel.depth for channel in channels)
+        lost["depth"] += share.depth if isinstance(share, TopicStats) else 0
+        names = ["in_flight_count", "deferred_count", *(["client_count"] if self.action == "delete" else [])]
+        return lost | {name: sum(getattr(channel, name) for channel in channels) for name in names}
 
     def losses(self) -> Counter[str]:
-        """The sums over all nodes."""
+        """Returns the sums over all nodes."""
         lost: Counter[str] = Counter()
         for outcome in self.nodes:
             lost.update(self.losses_of(outcome))
         return lost
 
     def failures(self, known: Sequence[AdminError]) -> list[AdminError]:
-        """The errors, except those in `known`."""
+        """Returns the errors, except those in `known`."""
         texts = {str(error) for error in known}
-        errors = [outcome.error for outcome in self.lookupds] + [outcome.error for outcome in self.nodes]
+        errors = [outcome.error for outcome in (*self.lookupds, *self.nodes)]
         return [error for error in errors if error is not None and str(error) not in texts]
 
     def warning(self) -> str:
-        """As in: Deleting the topic x on 2 nodes loses 7 messages and disconnects 3 clients"""
-        count = sum(outcome.result in (Result.PLANNED, Result.DONE) for outcome in self.nodes)
+        """Returns, for example: Deleting the topic x on 2 nodes loses 7 messages and disconnects 3 clients."""
+        count = sum(outcome.is_affected for outcome in self.nodes)
         lost = self.losses()
         messages = lost["depth"] + lost["in_flight_count"] + lost["deferred_count"]
         where = f"on {plural(count, 'node')}" if count else "at nsqlookupd"
         lost_messages = plural(messages, "message") if messages else "no messages"
-        text = f"{_DOING[self.operation.action].capitalize()} {self.operation} {where} loses {lost_messages}"
-        clients = lost["client_count"]
-        return f"{text} and disconnects {plural(clients, 'client')}" if clients else text
+        clients = f" and disconnects {plural(lost['client_count'], 'client')}" if lost["client_count"] else ""
+        return f"{_DOING[self.action].capitalize()} {self} {where} loses {lost_messages}{clients}."
 
     def do(self, cluster: Cluster) -> None:
-        """Do what is planned, and record the results in the outcomes."""
-        action, topic, channel = self.operation.action, self.operation.topic, self.operation.channel
-        shares = {outcome.peer.address: outcome.share for outcome in self.nodes}
+        """Does what is planned, and records the results in the outcomes."""
+        waiting = cluster.waiting and (lambda count: progress(f"{_DOING[self.action]} {self}", count, "nodes"))
+        for outcomes in (self.lookupds, self.nodes):
+            planned = [outcome for outcome in outcomes if outcome.result is Result.PLANNED]
+            answers = ask_all([outcome.peer for outcome in planned], self._act, cluster.timeout, waiting)
+            for outcome in planned:
+                answer = answers[outcome.peer.address]
+                if not isinstance(answer, NodeError):
+                    outcome.result = Result.DONE
+                elif isinstance(answer, NodeRefused) and answer.code in _ABSENT:
+                    outcome.result = Result.ABSENT  # somebody else was faster
+                else:
+                    outcome.result, outcome.error = Result.FAILED, answer
+                    if answer.reason == timed_out(cluster.timeout):  # a daemon completes it even if its client has gone
+                        reason = f"{answer.reason}; it may still have been done"
+                        outcome.error = NodeError(answer.program, answer.address, reason)
 
-        def at_lookupd(lookupd: Lookupd) -> None:
-            if self.hidden:
-                lookupd.tombstone(topic, self.hidden)
-            else:
-                lookupd.act(action, topic, channel)
-
-        def at_node(node: Nsqd) -> None:
-            share = shares[node.address]
-            channels = share.channels if self.operation.with_channels and isinstance(share, TopicStats) else ()
-            refused: NodeRefused | None = None
-            for name in (channel, *(emptied.channel_name for emptied in channels)):
-                try:
-                    node.act(action, topic, name)
-                except NodeRefused as error:  # the others may free the space that this one lacks
-                    refused = refused or error
-            if refused is not None:
-                raise refused
-
-        do_planned(cluster, self.lookupds, at_lookupd)
-        shown = cluster.waiting is not None
-        with progress(f"{_DOING[action]} {self.operation}", len(self.nodes), "nodes", shown=shown) as advance:
-            do_planned(cluster, self.nodes, at_node, advance)
+    def _act(self, peer: Nsqd | Lookupd) -> None:
+        """Does it at one target; raises NodeError."""
+        if self.hidden and isinstance(peer, Lookupd):
+            peer.tombstone(self.topic, self.hidden)
+            return
+        share = next((outcome.share for outcome in self.nodes if outcome.peer is peer), None)
+        channels = share.channels if self.with_channels and isinstance(share, TopicStats) else ()
+        refused: NodeRefused | None = None
+        for name in (self.channel, *(emptied.channel_name for emptied in channels)):
+            try:
+                peer.act(self.action, self.topic, name)
+            except NodeRefused as error:  # the others may free the space that this one lacks
+                refused = refused or error
+        if refused is not None:
+            raise refused
 
     def change(self, cluster: Cluster) -> Change:
         """Returns the change that does it. It needs confirmation if messages are lost, which only nodes can."""
         known = list(cluster.lookupd_errors)
-        loses = self.operation.is_destructive and (self.nodes or not self.hidden)
-        warning = f"{self.warning()}." if loses else ""
+        warning = self.warning() if self.is_destructive and (self.nodes or not self.hidden) else ""
 
         def show(dry_run: bool) -> Shown:
             blocks = [*self._blocks(), *ending(dry_run, warning)]
-            errors = [*known, *self.failures(known)]
-            return Shown(self.document(dry_run), blocks, self.table(self.nodes, self.lookupds), errors)
+            table = self._table([*self.nodes, *self.lookupds])
+            return Shown(self.document(dry_run), blocks, table, [*known, *self.failures(known)])
 
-        return Change(show, partial(self.do, cluster), warning, f"{self.operation.action.capitalize()} it?")
+        return Change(show, partial(self.do, cluster), warning, f"{self.action.capitalize()} it?")
 
     def document(self, dry_run: bool) -> dict[str, Any]:
+        """Returns what DOCUMENT describes, without a pattern."""
 
-        def described(outcome: Outcome[Any]) -> dict[str, Any]:
+        def described(outcome: Outcome) -> dict[str, Any]:
             reason = outcome.error.reason if outcome.error else None
-            return {"address": str(outcome.peer.address), "result": outcome.result, "error": reason}
+            return {"address": str(outcome.peer), "result": outcome.result, "error": reason}
 
-        topic, channel = self.operation.topic, self.operation.channel or None
-        about = {"action": self.at_lookupds, "topic": topic, "channel": channel, "dry_run": dry_run}
+        action, channel = "tombstone" if self.hidden else self.action, self.channel or None
+        about = {"action": action, "topic": self.topic, "channel": channel, "dry_run": dry_run}
         nodes = [described(outcome) | {"lost": self.losses_of(outcome) or None} for outcome in self.nodes]
         lookupds = [described(outcome) for outcome in self.lookupds]
         return about | {"nodes": nodes, "lookupds": lookupds, "lost": self.losses() or None}
 
     def _blocks(self) -> list[Block]:
-        """As text: nodes without the topic are only counted, if others have it."""
-        operation = self.operation
+        """Returns it as text: nodes without the topic are only counted, if others have it."""
+
+        def grid(outcomes: Sequence[Outcome], *program: str) -> Grid:
+            return Grid([[Cell(str(each.peer), Tone.NODE), *program, self.cell(each)] for each in outcomes])
+
         there = [outcome for outcome in self.nodes if outcome.result is not Result.ABSENT]
         listed = [outcome for outcome in self.lookupds if outcome.result is not Result.ABSENT]
         blocks: list[Block] = []
-        if not operation.is_destructive:
-            results = [(str(outcome.peer), _cell(operation.action, outcome)) for outcome in there]
-            blocks.append(Grid([[Cell(address, Tone.NODE), result] for address, result in results]))
+        if not self.is_destructive:
+            blocks.append(grid(there))
         elif there:
-            blocks.append(self.table(there))
+            blocks.append(self._table(there, without=["program"]))
         if listed:
-            results = [(str(outcome.peer), _cell(self.at_lookupds, outcome)) for outcome in listed]
-            blocks.append(Grid([[Cell(address, Tone.NODE), "nsqlookupd", result] for address, result in results]))
+            blocks.append(grid(listed, "nsqlookupd"))
         if absent := len(self.nodes) - len(there):
             others = plural(absent, "other node" if there else "node")
-            what = f"the topic {operation.topic}" if operation.action == "create" else "it"
+            what = f"the topic {self.topic}" if self.action == "create" else "it"
             blocks.append(Line.of(f"{others} {'does' if absent == 1 else 'do'} not have {what}", Tone.FAINT))
         return blocks
 
-    def table(self, outcomes: Sequence[Outcome[Nsqd]], lookupds: Sequence[Outcome[Lookupd]] | None = None) -> Table:
-        """One row for each node: what is lost there, and the result; for CSV, also one for each of `lookupds`."""
-        action = self.operation.action
+    def _table(self, outcomes: Sequence[Outcome], without: Sequence[str] = ()) -> Table:
+        """Returns one row for each target: what is lost there, and the result."""
         rows = [
-            _row(self.losses_of(outcome), address=str(outcome.peer), result=_cell(action, outcome))
-            for outcome in outcomes
+            OutcomeRow(str(each.peer), each.peer.program, result=self.cell(each), **self.losses_of(each))
+            for each in outcomes
         ]
-        rows += [
-            OutcomeRow(str(outcome.peer), "nsqlookupd", result=_cell(self.at_lookupds, outcome))
-            for outcome in lookupds or ()
-        ]
-        done = sum(outcome.result in (Result.PLANNED, Result.DONE) for outcome in outcomes)
-        lost = self.losses()
-        without = [] if lost or (self.operation.is_destructive and outcomes) else ["depth"]
-        without += ["program"] if lookupds is None else []
-        total = _row(lost, address=Cell(plural(done, "node"), Tone.STRONG)) if done > 1 and lost else None
-        return table_of(OutcomeRow, rows, without=without, total=total)
+        lost, done = self.losses(), sum(outcome.is_affected for outcome in self.nodes)
+        has_depth = lost or (self.is_destructive and self.nodes)
+        total = OutcomeRow(Cell(plural(done, "node"), Tone.STRONG), **lost) if done > 1 and lost else None
+        return table_of(OutcomeRow, rows, without=[*without, *([] if has_depth else ["depth"])], total=total)
+
+    def cell(self, outcome: Outcome) -> Cell:
+        """Returns the result at one target."""
+        if outcome.error is not None:
+            return failed(outcome.error.reason)
+        done = "hidden" if self.hidden and isinstance(outcome.peer, Lookupd) else _DONE[self.action]
+        match outcome.result:
+            case Result.DONE:
+                return Cell(done, Tone.GOOD)
+            case Result.ALREADY:
+                return Cell(_ALREADY[self.action], Tone.FAINT)
+            case Result.ABSENT:
+                return Cell("not there", Tone.FAINT)
+        return Cell(f"to be {done}", Tone.NOTE)
 
 
-def _row(lost: Mapping[str, Any], **values: Any) -> OutcomeRow:
-    return OutcomeRow(**values, **lost)
-
-
-def plan(cluster: Cluster, operation: Operation) -> Work:
-    """Plan the operation for all nodes that have its object; AdminError if none has it."""
-    nodes = [] if operation.lookupd_only else cluster.nsqds()
-    work = Work(operation, plan_for_nodes(cluster, operation, nodes), plan_for_lookupds(cluster, operation))
-    if operation.lookupd_only or any(outcome.result in (Result.PLANNED, Result.ALREADY) for outcome in work.nodes):
-        return work
-    is_planned = any(outcome.result is Result.PLANNED for outcome in work.lookupds)
+def _plan(cluster: Cluster, operation: Operation) -> None:
+    """Plans the operation for all nodes that have its object; raises AdminError if none has it."""
+    operation.plan(cluster, [] if operation.lookupd_only else cluster.nsqds())
+    if operation.lookupd_only or any(each.result in (Result.PLANNED, Result.ALREADY) for each in operation.nodes):
+        return
+    is_planned = any(outcome.result is Result.PLANNED for outcome in operation.lookupds)
     if is_planned and (operation.action == "delete" or not operation.channel):
-        return work  # a topic or channel that nsqlookupds alone remember, or a topic for nodes that will come
-    if operation.action == "create" and operation.channel and is_listed(cluster, operation.topic):
-        return work
-    errors = [*cluster.lookupd_errors, *(outcome.error for outcome in work.nodes if outcome.error)]
-    raise no_such(cluster, errors, operation.topic, "" if operation.action == "create" else operation.channel)
+        return  # a topic or channel that nsqlookupds alone remember, or a topic for nodes that will come
+    is_new = operation.action == "create"
+    if is_new and operation.channel and is_listed(cluster, operation.topic):
+        return
+    errors = [*cluster.lookupd_errors, *(outcome.error for outcome in operation.nodes if outcome.error)]
+    raise no_such(cluster, errors, operation.topic, "" if is_new else operation.channel)
 
 
-def plan_tombstone(cluster: Cluster, topic: str, node: str, *, with_delete: bool) -> Work:
-    """Plan a tombstone for the node of this name, which must have the topic; NotFound."""
+def is_listed(cluster: Cluster, topic: str) -> bool:
+    """Returns whether an nsqlookupd lists the topic."""
+    return any(topic in topics for topics in values_of(cluster.ask_lookupds(Lookupd.topics)).values())
+
+
+def tombstone(cluster: Cluster, topic: str, node: str, *, with_delete: bool) -> Change:
+    """Returns the change that hides the node of this name, which must have the topic; raises NotFound."""
     producers, address = cluster.producers(), node.removeprefix("http://")
     matching = [
         producer for producer in producers if node == producer.name or address in map(str, dict(located([producer])))
@@ -372,83 +322,73 @@ def plan_tombstone(cluster: Cluster, topic: str, node: str, *, with_delete: bool
         raise NotFound(f"nsqlookupd does not list the node {printable(node)}; it lists: {printable(known, 1000)}")
     if topic not in matching[0].topics:
         raise NotFound(f"the node {printable(node)} has not registered the topic {topic} at nsqlookupd")
-    operation = Operation("delete", topic)
     try:
         nodes = [Nsqd(matching[0].http_address, cluster.http)] if with_delete else []
     except ValueError as error:
         raise AdminError(f"nsqlookupd lists a node at {error}") from None
-    hidden = [Outcome(lookupd, Result.PLANNED) for lookupd in cluster.lookupds]
-    return Work(operation, plan_for_nodes(cluster, operation, nodes), hidden, matching[0].name)
+    operation = Operation("delete", topic, hidden=matching[0].name)
+    operation.plan(cluster, nodes)
+    return operation.change(cluster)
 
 
 def operate(cluster: Cluster, operation: Operation) -> Change:
-    """Returns the change of `operation` on all nodes that have its object; AdminError if none has it."""
+    """Returns the change of `operation` on all nodes that have its object; raises AdminError if none has it."""
     if operation.lookupd_only and not cluster.lookupds:
         raise click.UsageError("--lookupd-only requires an nsqlookupd: give it by --lookupd-http-address.")
     if any(letter in operation.topic + operation.channel for letter in "*?["):  # a pattern
         return _operate_on_matches(cluster, operation)
-    return plan(cluster, operation).change(cluster)
+    _plan(cluster, operation)
+    return operation.change(cluster)
 
 
-def _operate_on_matches(cluster: Cluster, operation: Operation) -> Change:
-    """Returns the change of everything that matches the pattern of `operation`, which always needs confirmation."""
+def _operate_on_matches(cluster: Cluster, pattern: Operation) -> Change:
+    """Returns the change of everything that matches the pattern, by name, which always needs confirmation."""
     nodes = cluster.nsqds()
     snapshot = ClusterSnapshot(cluster.ask(Nsqd.stats, nodes), cluster.lookupd_errors)
-    matches = operation.matches(snapshot)
-    works = [Work(match, _plan(match, nodes, snapshot.answers), plan_for_lookupds(cluster, match)) for match in matches]
-    if not works:
-        kind, pattern = "topic", operation.topic
-        if operation.channel:
-            kind, pattern = "channel", f"{operation.topic}/{operation.channel}"
-        raise not_found(f"a {kind} that matches {pattern}", snapshot.errors)
-    doing = f"{_DOING[operation.action].capitalize()} {plural(len(works), 'channel' if operation.channel else 'topic')}"
-    losing = " loses what the table shows" * operation.is_destructive
+    names = snapshot.channel_shares if pattern.channel else [(topic, "") for topic in snapshot.topic_shares]
+    matches = [
+        replace(pattern, topic=topic, channel=channel)
+        for topic, channel in sorted(names)
+        if fnmatchcase(topic, pattern.topic) and fnmatchcase(channel, pattern.channel)
+    ]
+    for match in matches:
+        match.plan(cluster, nodes, snapshot.answers)
+    kind, text = ("channel", f"{pattern.topic}/{pattern.channel}") if pattern.channel else ("topic", pattern.topic)
+    if not matches:
+        raise not_found(f"a {kind} that matches {text}", snapshot.errors)
+    losing = " loses what the table shows" * pattern.is_destructive
 
     def show(dry_run: bool) -> Shown:
-        about: dict[str, Any] = {"action": operation.action, "dry_run": dry_run}
-        failures = {str(error): error for work in works for error in work.failures(snapshot.errors)}
+        document = {"action": pattern.action, "dry_run": dry_run}
+        failures = {str(error): error for match in matches for error in match.failures(snapshot.errors)}
         return Shown(
-            about | {"operations": [work.document(dry_run) for work in works]},
-            [_match_table(works), *ending(dry_run)],
+            document | {"operations": [match.document(dry_run) for match in matches]},
+            [_match_table(matches), *ending(dry_run)],
             errors=[*snapshot.errors, *failures.values()],
         )
 
     def do() -> None:
-        for work in works:
-            work.do(cluster)
+        for match in matches:
+            match.do(cluster)
 
+    doing = f"{_DOING[pattern.action].capitalize()} {plural(len(matches), kind)}"
     return Change(show, do, f"{doing}{losing}.", matches=matches)
 
 
-def _match_table(works: Sequence[Work]) -> Table:
+def _match_table(matches: Sequence[Operation]) -> Table:
     rows = []
-    for work in works:
-        errors = [outcome for outcome in work.nodes if outcome.error]
-        there = [outcome for outcome in work.nodes if not (outcome.error or outcome.result is Result.ABSENT)]
-        worst = max(there or errors or work.nodes, key=lambda outcome: _BY_NEED.index(outcome.result))
-        result = _cell(work.operation.action, worst)
+    for match in matches:
+        errors = [outcome for outcome in match.nodes if outcome.error]
+        there = [outcome for outcome in match.nodes if not (outcome.error or outcome.result is Result.ABSENT)]
+        worst = max(there or errors or match.nodes, key=lambda outcome: [*Result].index(outcome.result))
+        result = match.cell(worst)
         if there and errors:
             result = Cell(f"{result.value}, {plural(len(errors), 'node')} failed", Tone.BAD)
-        names = {"topic": work.operation.topic, "channel": work.operation.channel or None, "nodes": len(there)}
-        rows.append(_row(work.losses(), result=result, **names))
-    without = ["address", "program", *([] if any(work.losses() for work in works) else ["depth"])]
+        row = OutcomeRow(topic=match.topic, channel=match.channel or None, nodes=len(there), **match.losses())
+        row.result = result
+        rows.append(row)
+    without = ["address", "program", *([] if any(match.losses() for match in matches) else ["depth"])]
     return table_of(OutcomeRow, rows, without=without)
-
-
-_BY_NEED = (Result.ABSENT, Result.ALREADY, Result.DONE, Result.PLANNED, Result.FAILED)
-
-
-def is_listed(cluster: Cluster, topic: str) -> bool:
-    return any(topic in topics for topics in values_of(cluster.ask_lookupds(Lookupd.topics)).values())
-
-
-def _cell(action: str, outcome: Outcome[Nsqd] | Outcome[Lookupd]) -> Cell:
-    if outcome.error is not None:
-        return failed(outcome.error.reason)
-    done = _DONE.get(action, "hidden")  # by a tombstone
-    cells = {Result.DONE: Cell(done, Tone.GOOD), Result.ALREADY: Cell(_ALREADY.get(action), Tone.FAINT)}
-    cells[Result.ABSENT] = Cell("not there", Tone.FAINT)
-    return cells.get(outcome.result) or Cell(f"to be {done}", Tone.NOTE)
 
 
 class Row(NamedTuple):
@@ -546,7 +486,7 @@ def commands_of(kind: str) -> list[ChangeCommand]:
 
 
 def _command(kind: str, action: Action, row: Row) -> ChangeCommand:
-    def operation(cluster: Cluster, topic: str, channel: str | None = "", **options: bool) -> Change:
+    def operation(cluster: Cluster, topic: str, channel: str | None = "", **options: Any) -> Change:
         if "/" in topic or channel is None:
             topic, slash, second = topic.partition("/")
             if bool(slash) == bool(channel):

@@ -160,4 +160,4 @@ def tombstone(
     """
     if not cluster.lookupds:
         raise click.UsageError("tombstones are kept by nsqlookupd: give it by --lookupd-http-address.")
-    return operations.plan_tombstone(cluster, topic, node, with_delete=with_delete).change(cluster)
+    return operations.tombstone(cluster, topic, node, with_delete=with_delete)
