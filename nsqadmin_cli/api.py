@@ -459,7 +459,7 @@ class Nsqd(Peer):
         path = f"/config/{urllib.parse.quote(option, safe='')}"
         return self.request(method, path, body, reasons=reasons).decode("utf-8", "replace")
 
-    def drain(self, method: Literal["GET", "POST", "DELETE"]) -> DrainState:
+    def drain(self, method: Literal["GET", "POST", "DELETE"] = "GET") -> DrainState:
         """Queries, starts or cancels a drain, which only gnsqd supports."""
         reasons = {"404": "cannot drain: only gnsqd can", "EXITING": "is already exiting"}
         return self.ask("/drain", DrainState, None, method, reasons=reasons)

@@ -374,7 +374,7 @@ def shown_rows(
     """Returns the answers, which are rows of this kind, in JSON after the keys of `about`; one of these, `dry_run`, is
     true if nothing was done."""
     rows = rows_of(kind, answers)
-    blocks = [table_of(kind, rows, total=total), *ending(bool(about.get("dry_run")))]
+    blocks = [table_of(kind, rows, total=total, empty="No nodes."), *ending(bool(about.get("dry_run")))]
     return Shown({**about, "nodes": rows}, blocks, errors=[*cluster.lookupd_errors, *failures_of(answers)])
 
 

@@ -89,17 +89,15 @@ class NodeCounts(Counts):
 
 
 R = TypeVar("R", bound=Counts)
+_COUNTED = ("depth", "backend_depth", "message_count", "oldest_message_age_seconds", *OF_CHANNELS)
 
 
 def counts(
     kind: type[R], row: TopicStats | ChannelStats | Totals, name: Value, flow: Flow | None = None, **more: Value
 ) -> R:
-    """A row with the counts of a topic, a channel or all."""
-    made = kind(name=name, depth=row.depth, memory_depth=row.depth - row.backend_depth, **more)
-    made.backend_depth, made.message_count = row.backend_depth, row.message_count
-    made.oldest_message_age_seconds = getattr(row, "oldest_message_age_seconds", None)
-    for field in OF_CHANNELS:
-        setattr(made, field, getattr(row, field, None))
+    """Returns a row with the counts of a topic, a channel or all."""
+    known = {field: getattr(row, field, None) for field in _COUNTED}
+    made = kind(name=name, memory_depth=row.depth - row.backend_depth, **known, **more)
     if isinstance(row, ChannelStats) and row.depth > 0 and row.client_count == 0:
         made.client_count = Cell(0, Tone.BAD)  # queued messages, but no consumers
     if flow is not None:
@@ -158,11 +156,11 @@ def _with_shares(
 
 def topic_table(snapshot: ClusterSnapshot, *, watched: bool = False) -> Table:
     """One row for each topic, summed over nodes."""
-    rows, flows = [], snapshot.flows or {}
+    flows = snapshot.flows or {}
+    rows = []
     for topic in snapshot.totals.topics:
-        row = counts(TopicCounts, topic, topic.topic_name, flows.get((topic.topic_name, "")))
-        row.message_bytes, row.channel_count, row.paused = topic.message_bytes, len(topic.channels), topic.paused
-        rows.append(row)
+        more = {"message_bytes": topic.message_bytes, "channel_count": len(topic.channels), "paused": topic.paused}
+        rows.append(counts(TopicCounts, topic, topic.topic_name, flows.get((topic.topic_name, "")), **more))
     without = ("place", *OF_CHANNELS, *(() if watched else RATES))
     return table_of(TopicCounts, rows, without=without, empty="No topics.")
 

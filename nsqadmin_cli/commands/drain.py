@@ -5,8 +5,7 @@ was empty, or its time was up.
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec.structs import asdict
@@ -14,12 +13,13 @@ from msgspec.structs import asdict
 from nsqadmin_cli import units
 from nsqadmin_cli.api import DrainState, Nsqd
 from nsqadmin_cli.change import Change, Shown, show
-from nsqadmin_cli.cluster import Answers, Cluster, errors_of, failures_of, result_of, values_of
+from nsqadmin_cli.cluster import Answers, Cluster, errors_of, failures_of, values_of
 from nsqadmin_cli.command_base import change_command, command, flag
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, note, progress
-from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only, table_of
+from nsqadmin_cli.snapshot import shown_rows
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only
 from nsqadmin_cli.units import plural, shortened
 
 POLL_SECONDS = 0.2
@@ -64,7 +64,7 @@ class DrainRow:
     remaining: int | None = json_only("ns until the node exits in any case")
     remaining_seconds: float | None = column("time left", "left", Form.DURATION, keep=6, json=False)
     messages: int | None = column("messages", "msgs", Form.COUNT, keep=ALWAYS, help="in all queues")
-    state: Cell | str = column("state", keep=ALWAYS, json=False)
+    result: Cell | None = column("state", key="state", keep=ALWAYS, json=False)
     held_by: str | None = column("held by", key="holding", keep=3, json=False)
     holding: list[Any] | None = json_only("null or a list of the fullest queues: topic, channel, messages, remark")
     end: str = json_only('null, "exited", "timed out" or "cancelled"', null=True, default="")
@@ -93,7 +93,7 @@ def start(
     channels. Some messages cannot be consumed: in topics without channels, in paused topics and channels, and in
     channels without consumers. With such messages, the node waits until the timeout. Only gnsqd can drain."""
     nodes = cluster.nsqds()
-    answers = cluster.ask(lambda node: node.drain("GET"), nodes)
+    answers = cluster.ask(Nsqd.drain, nodes)
     able = [node for node in nodes if node.address in values_of(answers)]
     if not able:
         raise AdminError("no node can be drained", causes=[*cluster.lookupd_errors, *errors_of(answers)])
@@ -118,7 +118,7 @@ def start(
 
 @command(document=_DOCUMENT, examples="gnsqadmin drain status\ngnsqadmin drain status --json | jq '.nodes[].messages'")
 def status(cluster: Cluster, output: Output) -> int:
-    return show(_shown(cluster, cluster.ask(lambda node: node.drain("GET"))), output)
+    return show(_shown(cluster, cluster.ask(Nsqd.drain)), output)
 
 
 @command(
@@ -128,7 +128,7 @@ def status(cluster: Cluster, output: Output) -> int:
 def watch(cluster: Cluster, output: Output) -> int:
     """The exit code is 1 if a node reached its timeout before it was empty, or if its drain was cancelled. Ctrl-C ends
     only this command."""
-    return show(_watch(cluster, time.monotonic(), cluster.ask(lambda node: node.drain("GET"))), output)
+    return show(_watch(cluster, time.monotonic(), cluster.ask(Nsqd.drain)), output)
 
 
 @change_command(
@@ -144,18 +144,14 @@ def cancel(cluster: Cluster) -> Change:
         answers.update(cluster.ask(lambda node: node.drain("DELETE"), nodes))
 
     def show(dry_run: bool) -> Shown:
-        return _shown(cluster, answers or cluster.ask(lambda node: node.drain("GET"), nodes))
+        return _shown(cluster, answers or cluster.ask(Nsqd.drain, nodes))
 
     return Change(show, do)
 
 
 def _shown(cluster: Cluster, answers: Answers[DrainState]) -> Shown:
-    rows = [_row(address, answer) for address, answer in answers.items()]
-    return _of_rows(rows, [*cluster.lookupd_errors, *failures_of(answers)])
-
-
-def _of_rows(rows: Sequence[DrainRow], errors: Sequence[AdminError]) -> Shown:
-    return Shown({"nodes": rows}, [table_of(DrainRow, rows, empty="No nodes.")], errors=errors)
+    rows = {at: answer if isinstance(answer, NodeError) else _row(at, answer) for at, answer in answers.items()}
+    return shown_rows(cluster, {}, DrainRow, rows)
 
 
 def _watch(cluster: Cluster, asked: float, answers: Answers[DrainState]) -> Shown:
@@ -172,7 +168,7 @@ def _watch(cluster: Cluster, asked: float, answers: Answers[DrainState]) -> Show
             while going_on := [drain for drain in watched if not (drain.end or drain.error)]:
                 before = sum(drain.state.messages for drain in going_on)
                 asked = time.monotonic()
-                polled = cluster.ask(lambda node: node.drain("GET"), [drain.node for drain in going_on])
+                polled = cluster.ask(Nsqd.drain, [drain.node for drain in going_on])
                 for drain in going_on:
                     drain.take(polled[drain.node.address], asked)
                 advance(before - sum(drain.state.messages for drain in going_on if drain.end != "exited"))
@@ -186,17 +182,19 @@ def _watch(cluster: Cluster, asked: float, answers: Answers[DrainState]) -> Show
         reasons = {"timed out": left, "cancelled": "no longer drains: it was cancelled"}
         if drain.end in reasons:
             errors.append(NodeError(drain.node.program, drain.node.address, reasons[drain.end]))
-    return _of_rows([_row(drain.node.address, drain.error or drain.state, drain.end) for drain in watched], errors)
+    ends = ((drain.node.address, drain) for drain in watched)
+    rows = {address: drain.error or _row(address, drain.state, drain.end) for address, drain in ends}
+    return replace(shown_rows(cluster, {}, DrainRow, rows), errors=errors)
 
 
-def _row(address: Address, answer: DrainState | NodeError, end: str = "") -> DrainRow:
-    if isinstance(answer, NodeError):
-        return DrainRow(str(address), answer.reason, state=result_of(answer))
-    state = Cell(end, _TONES[end]) if end else Cell("draining", Tone.NOTE) if answer.draining else "not draining"
-    left = answer.remaining / 1e9 if answer.draining and not end else None
-    holding, held_by = [*map(asdict, answer.holding)], shortened(list(map(str, answer.holding)), _SHOWN)
-    known = answer.draining, answer.remaining, left, answer.messages, state, held_by, holding
-    return DrainRow(str(address), None, *known, end)
+def _row(address: Address, drain: DrainState, end: str = "") -> DrainRow:
+    row = DrainRow(str(address), draining=drain.draining, remaining=drain.remaining, messages=drain.messages, end=end)
+    row.remaining_seconds = drain.remaining / 1e9 if drain.draining and not end else None
+    state = end or ("draining" if drain.draining else "not draining")
+    row.result = Cell(state, _TONES.get(state, Tone.NOTE))
+    row.holding = [*map(asdict, drain.holding)]
+    row.held_by = shortened(list(map(str, drain.holding)), _SHOWN)
+    return row
 
 
-_TONES = {"exited": Tone.GOOD, "timed out": Tone.BAD, "cancelled": Tone.NOTE}
+_TONES = {"exited": Tone.GOOD, "timed out": Tone.BAD, "not draining": Tone.PLAIN}

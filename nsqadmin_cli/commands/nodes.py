@@ -40,7 +40,7 @@ def rows_with_daemons(cluster: Cluster, snapshot: ClusterSnapshot) -> dict[Addre
 
     def kind(node: Nsqd) -> tuple[str, bool]:
         daemon = node.daemon()
-        return daemon, daemon != "nsqd" and node.drain("GET").draining
+        return daemon, daemon != "nsqd" and node.drain().draining
 
     kinds = cluster.ask(kind, [Nsqd(address, cluster.http) for address in snapshot.nodes])
     for address, (daemon, draining) in values_of(kinds).items():

@@ -87,11 +87,12 @@ def rewind(
         about = {"topic": topic, "channel": channel, "dry_run": dry_run, "messages": messages()}
         return shown_rows(cluster, about, RewindRow, answers, "all")
 
+    def rewound(node: Nsqd) -> RewindRow:
+        done = _rewind("POST", query, node)
+        return replace(plans[node.address], messages=done.messages, result=Cell("rewound", Tone.GOOD))
+
     def do() -> None:
-        done = cluster.ask(partial(_rewind, "POST", query), [Nsqd(address, cluster.http) for address in plans])
-        answers.update(done)
-        for address, row in values_of(done).items():
-            answers[address] = replace(plans[address], messages=row.messages, result=Cell("rewound", Tone.GOOD))
+        answers.update(cluster.ask(rewound, [Nsqd(address, cluster.http) for address in plans]))
 
     warning = f"{plural(messages(), 'message')} will be delivered again to the channel {channel} in the topic {topic}."
     return Change(show, do if plans else None, warning, "Rewind it?")

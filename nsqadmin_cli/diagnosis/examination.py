@@ -91,7 +91,7 @@ class Examination:
         # Who hangs is waited for once.
         there = [node for node in nodes if node.address in self.before.nodes]
         self.clocks = cluster.ask(Nsqd.clock_ahead, there)  # seconds ahead, at least and at most
-        self.drains = cluster.ask(lambda node: node.drain("GET"), there)
+        self.drains = cluster.ask(Nsqd.drain, there)
         # The messages that each topic, with "" as channel, and each channel had dropped at the time of each snapshot.
         keys_by_node = {at: by_key(node) for at, node in self.before.nodes.items()}
         dropping = [node for node in there if any(is_ephemeral(key[1] or key[0]) for key in keys_by_node[node.address])]
