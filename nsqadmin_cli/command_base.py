@@ -330,17 +330,13 @@ def _cluster(**values: Any) -> Cluster:
     return cluster
 
 
-def _output(output_format: str, as_json: bool) -> Output:
-    return Output(OutputFormat.JSON if as_json else OutputFormat(output_format))
-
-
 # The parameters that commands share.
 _SHARED = {
     "watch": Combined(_watch, _WATCH),
     "confirm": Combined(Confirm, _CONFIRM),
     "settings": Combined(_settings, _CLUSTER),
     "cluster": Combined(_cluster, _CLUSTER),
-    "output": Combined(_output, _OUTPUT),
+    "output": Combined(Output, _OUTPUT),
 }
 
 # Empty if it is not given.

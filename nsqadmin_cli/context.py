@@ -66,6 +66,26 @@ class Contexts:
             raise NotFound(f"there is no context {printable(repr(name))} in {config_path()}; there: {known}")
         return self.contexts[name]
 
+    def save(self) -> None:
+        """Writes the file; raises AdminError if that fails."""
+        lines = [f"current = {json.dumps(self.current)}"] if self.current else []
+        for name, context in sorted(self.contexts.items()):
+            lines += ["", f"[contexts.{json.dumps(name)}]"]
+            # Strings are JSON's except for DEL and the escapes of surrogates.
+            values = {key: json.dumps(value, ensure_ascii=False) for key, value in context.settings().items()}
+            lines += [f"{key} = {value}".replace("\x7f", "\\u007f") for key, value in values.items()]
+        file = config_path()
+        written = file.with_name(f"{file.name}.{os.getpid()}.new")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            written.write_text("\n".join(lines).lstrip("\n") + "\n", "utf-8")
+            written.replace(file)
+        except UnicodeEncodeError:
+            raise AdminError("a file name that is not UTF-8 cannot be saved in a context") from None
+        except OSError as error:
+            written.unlink(missing_ok=True)
+            raise AdminError(f"cannot write {file}: {reason_of(error)}") from None
+
 
 def config_path() -> Path:
     """Returns the path of the file, which may not exist."""
@@ -98,27 +118,6 @@ def load_contexts() -> Contexts:
     if not isinstance(tables, dict) or not isinstance(current, str):
         raise AdminError(f'{file}: "current" must be a string, and "contexts" tables')
     return Contexts(current, {name: _context(name, table, file) for name, table in tables.items()})
-
-
-def save_contexts(contexts: Contexts) -> None:
-    """Writes these contexts to the file; raises AdminError if that fails."""
-    lines = [f"current = {json.dumps(contexts.current)}"] if contexts.current else []
-    for name, context in sorted(contexts.contexts.items()):
-        lines += ["", f"[contexts.{json.dumps(name)}]"]
-        # Strings are JSON's except for DEL and the escapes of surrogates.
-        values = {key: json.dumps(value, ensure_ascii=False) for key, value in context.settings().items()}
-        lines += [f"{key} = {value}".replace("\x7f", "\\u007f") for key, value in values.items()]
-    file = config_path()
-    written = file.with_name(f"{file.name}.{os.getpid()}.new")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        written.write_text("\n".join(lines).lstrip("\n") + "\n", "utf-8")
-        written.replace(file)
-    except UnicodeEncodeError:
-        raise AdminError("a file name that is not UTF-8 cannot be saved in a context") from None
-    except OSError as error:
-        written.unlink(missing_ok=True)
-        raise AdminError(f"cannot write {file}: {reason_of(error)}") from None
 
 
 def _context(name: str, table: object, file: Path) -> ClusterContext:

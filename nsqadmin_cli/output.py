@@ -38,8 +38,8 @@ def _made(value: Made[T]) -> T:
 class Output:
     """The output options of this command."""
 
-    def __init__(self, form: OutputFormat = OutputFormat.TABLE) -> None:
-        self.format = form
+    def __init__(self, output_format: str, as_json: bool) -> None:
+        self.format = OutputFormat.JSON if as_json else OutputFormat(output_format)
         self._headed: list[str] = []  # of the CSV that was printed so far
 
     def show(
@@ -50,7 +50,7 @@ class Output:
         *,
         number: int | None = None,
     ) -> None:
-        """Print one answer: `document` as JSON, `blocks` as tables, `rows` as CSV (else the first table of blocks).
+        """Prints one answer: `document` as JSON, `blocks` as tables, `rows` as CSV (else the first table of blocks).
 
         Each may be a function, which is called only if it is used. `number` counts the answers of a command that has
         many, which are printed at once: JSON on one line, CSV under one header, tables of one row under one heading.
@@ -61,18 +61,15 @@ class Output:
             case OutputFormat.CSV:
                 self._csv(_made(rows) if rows else next(block for block in _made(blocks) if isinstance(block, Table)))
             case OutputFormat.TABLE:
-                self._tables(_made(blocks), number)
+                from nsqadmin_cli.render import show_blocks, show_row  # imported late: it loads slowly
+
+                match _made(blocks):
+                    case [Table(rows=[_]) as table] if number is not None:
+                        show_row(table, number)
+                    case several:
+                        show_blocks(several)
         if number is not None and sys.stdout is not None:  # it may be closed
             sys.stdout.flush()
-
-    def _tables(self, blocks: Sequence[Block], number: int | None) -> None:
-        from nsqadmin_cli.render import show_blocks, show_row  # imported late: it loads slowly
-
-        match blocks:
-            case [Table(rows=[_]) as table] if number is not None:
-                show_row(table, number)
-            case _:
-                show_blocks(blocks)
 
     def _csv(self, table: Table) -> None:
         import csv  # imported late: few need it
@@ -105,7 +102,7 @@ def _csv_value(value: object, column: Column) -> object:
 def progress(
     description: str, total: int | None = None, unit: str = "messages", *, shown: bool = True
 ) -> AbstractContextManager[Advance]:
-    """Show the progress of `with`, which gets a function to call with the number of further `unit` done. Nothing is
+    """Shows the progress of `with`, which gets a function to call with the number of further `unit` done. Nothing is
     shown if standard error is not a terminal. `unit` "bytes" is shown in kB and MB."""
     if not (shown and is_terminal(sys.stderr)) or _COLLECTED.get() is not None:
         return nullcontext(lambda count: None)
@@ -126,12 +123,12 @@ def measure_rates(seconds: float) -> None:
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether a standard stream is a terminal; it is None if it was closed before the start."""
+    """Returns whether a standard stream is a terminal; it is None if it was closed before the start."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
 def standard_output() -> TextIO:
-    """Where data goes that must not be lost; AdminError if it was closed before the start."""
+    """Returns the stream for data that must not be lost; raises AdminError if it was closed before the start."""
     if sys.stdout is None:
         raise AdminError("cannot write standard output: it is closed")
     return sys.stdout
@@ -152,7 +149,7 @@ def collected(texts: list[str]) -> Iterator[None]:
 
 
 def note(text: str, label: str = "") -> None:
-    """Print a line on standard error."""
+    """Prints a line on standard error."""
     if (texts := _COLLECTED.get()) is not None:
         texts.append(text)
     else:
@@ -160,7 +157,7 @@ def note(text: str, label: str = "") -> None:
 
 
 def report(errors: Iterable[Exception]) -> ExitCode:
-    """Print a line on standard error for each; returns the exit code."""
+    """Prints a line on standard error for each; returns the exit code."""
     code = ExitCode.OK
     for error in errors:
         note(str(error), "Error: ")
@@ -181,7 +178,7 @@ def explained(done: Callable[[], str]) -> Iterator[None]:
 
 
 def not_found(what: str, errors: Sequence[AdminError]) -> AdminError:
-    """The error if no node has `what`; `errors` are of the nodes that did not answer."""
+    """Returns the error if no node has `what`; `errors` are of the nodes that did not answer."""
     if errors:
         return AdminError(f"no node that answered has {what}", causes=errors)
     return NotFound(f"no node has {what}")
@@ -194,7 +191,7 @@ class Confirm(NamedTuple):
     def ask(
         self, warning: str, blocks: Sequence[Block], question: str, more: str = ", or --dry-run to see more"
     ) -> None:
-        """Return if confirmed, else raise AdminError with NOT_CONFIRMED. `warning` is a sentence about what will be
+        """Returns if confirmed, else raises AdminError with NOT_CONFIRMED. `warning` is a sentence about what will be
         lost; `blocks` show details before `question` is asked."""
         if self.yes:
             return

@@ -12,20 +12,7 @@ from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers, errors_of
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import OF_CHANNELS, ClusterSnapshot, Flow, Key, Totals
-from nsqadmin_cli.table import (
-    ALWAYS,
-    Cell,
-    Form,
-    Grid,
-    Table,
-    Tone,
-    as_json,
-    column,
-    columns_of,
-    failed,
-    json_only,
-    table_of,
-)
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Grid, Table, Tone, as_json, column, failed, json_only, table_of
 from nsqadmin_cli.units import plural
 
 Value = Any  # of a column, or a Cell with it; None is a blank
@@ -196,16 +183,14 @@ def troubled(snapshot: ClusterSnapshot) -> set[Key]:
 
 def make_compact(table: Table) -> None:
     """Drop the less important counts that are 0 in each row; "in memory" is depth where nothing is on disk."""
+    optional = {"memory_depth", "backend_depth", "oldest_message_age_seconds", "paused"}
+    optional |= {column.key for column in table.columns if column.key in OF_CHANNELS and column.keep < ALWAYS}
     keys = [column.key for column in table.columns]
     rows = [*table.rows, *([table.total] if table.total else [])]
     used = {key for index, key in enumerate(keys) if any(as_json(row[index]) for row in rows)}
     if "backend_depth" not in used:
         used.discard("memory_depth")
-    table.select([index for index, key in enumerate(keys) if key in used or key not in _OPTIONAL])
-
-
-_OPTIONAL = {"memory_depth", "backend_depth", "oldest_message_age_seconds", "paused"}
-_OPTIONAL |= {name for name in OF_CHANNELS if columns_of(Counts)[name].keep < ALWAYS}
+    table.select([index for index, key in enumerate(keys) if key in used or key not in optional])
 
 
 def share_table(snapshot: ClusterSnapshot, shares: Shares, whole: TopicStats | ChannelStats) -> Table:

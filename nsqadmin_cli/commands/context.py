@@ -9,15 +9,7 @@ from click.shell_completion import BashComplete, FishComplete, ShellComplete, Zs
 
 from nsqadmin_cli.command_base import argument, command, flag
 from nsqadmin_cli.completion import complete_contexts
-from nsqadmin_cli.context import (
-    ClusterContext,
-    ClusterSettings,
-    Contexts,
-    config_path,
-    load_contexts,
-    merged,
-    save_contexts,
-)
+from nsqadmin_cli.context import ClusterContext, ClusterSettings, config_path, load_contexts, merged
 from nsqadmin_cli.output import Output, note
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Table, Tone
 
@@ -64,7 +56,7 @@ def set_(settings: ClusterSettings, name: str = argument(shell_complete=complete
     # Files are found from any directory.
     files = {key: os.path.abspath(path) for key in _FILES if (path := getattr(settings.options, key))}
     contexts = {**saved.contexts, name: merged(base, replace(settings.options, **files))}
-    save_contexts(Contexts(saved.current or name, contexts))
+    replace(saved, current=saved.current or name, contexts=contexts).save()
     note(f"saved context {name} in {config_path()}")
 
 
@@ -78,7 +70,7 @@ def use(
     saved = load_contexts()
     if name is not None:
         saved.get(name)
-    save_contexts(replace(saved, current=name or ""))
+    replace(saved, current=name or "").save()
     note(f"the current context is {name}" if name else "there is no current context")
 
 
@@ -87,7 +79,7 @@ def remove(name: str = argument(shell_complete=complete_contexts)) -> None:
     saved = load_contexts()
     saved.get(name)
     left = {other: context for other, context in saved.contexts.items() if other != name}
-    save_contexts(Contexts("" if saved.current == name else saved.current, left))
+    replace(saved, current="" if saved.current == name else saved.current, contexts=left).save()
     note(f"removed context {name}")
 
 

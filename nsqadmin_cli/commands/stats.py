@@ -14,7 +14,7 @@ from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.snapshot import ClusterSnapshot, Totals, client_document, require, snapshots, take_snapshot, through
-from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Line, Row, Table, Tone, column, described, table_of
+from nsqadmin_cli.table import ALWAYS, Block, Cell, Form, Line, Table, Tone, column, described, table_of
 from nsqadmin_cli.units import one_or_number, printable
 
 
@@ -161,56 +161,52 @@ def tree(cluster: Cluster, output: Output, topic: str = topic_option, channel: s
     snapshot = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
     require(cluster, snapshot, topic, channel)
     document, table = partial(_tree_document, snapshot), partial(stat_tables.client_table, snapshot)
-    output.show(lambda: {"topics": list(document())}, lambda: [_tree(snapshot)], table)
+    output.show(
+        lambda: {"topics": list(document())}, lambda: [table_of(TreeRow, [*_tree(snapshot)], empty="No topics.")], table
+    )
     return report(snapshot.errors)
 
 
-Places = Mapping[Address, ChannelStats]  # one channel on each node that has it
+@dataclass(eq=False, repr=False)
+class TreeRow:
+    """A topic, a channel, or a consumer. What it does not have is None."""
+
+    name: Cell = column("topic / channel / consumer")
+    node: str = column("node", keep=6, tone=Tone.NODE)
+    depth: int | None = column("depth", form=Form.COUNT, keep=ALWAYS)
+    in_flight_count: int | None = column("in flight", "inflt", Form.COUNT, keep=ALWAYS)
+    deferred_count: int | None = column("deferred", "def", Form.COUNT, keep=5)
+    ready_count: Cell | int | None = column("RDY", form=Form.COUNT, keep=7)
+    remote_address: str | None = column("address", keep=4, tone=Tone.FAINT)
+    user_agent: str | None = column("user agent", keep=3, tone=Tone.FAINT)
 
 
-def _clients(places: Places) -> list[tuple[Address, ClientStats]]:
+def _clients(places: Mapping[Address, ChannelStats]) -> list[tuple[Address, ClientStats]]:
+    """Returns the consumers of a channel on each node that has it."""
     clients = [(address, client) for address, channel in places.items() for client in channel.clients or ()]
     return sorted(clients, key=lambda pair: (pair[1].name, pair[0], pair[1].remote_address))
 
 
-_TREE = (
-    Column("name", "topic / channel / consumer"),
-    Column("node", "node", keep=6, tone=Tone.NODE),
-    Column("depth", "depth", form=Form.COUNT, keep=ALWAYS),
-    Column("in_flight_count", "in flight", "inflt", Form.COUNT, keep=ALWAYS),
-    Column("deferred_count", "deferred", "def", Form.COUNT, keep=5),
-    Column("ready_count", "RDY", form=Form.COUNT, keep=7),
-    Column("remote_address", "address", keep=4, tone=Tone.FAINT),
-    Column("user_agent", "user agent", keep=3, tone=Tone.FAINT),
-)
-
-
-def _tree(snapshot: ClusterSnapshot) -> Table:
-    table = Table(_TREE, empty="No topics.")
+def _tree(snapshot: ClusterSnapshot) -> Iterator[TreeRow]:
     for topic in snapshot.totals.topics:
         name = topic.topic_name
         title = Cell(name + " (paused)" * topic.paused, Tone.STRONG_NOTE if topic.paused else Tone.STRONG)
-        table.rows.append([title, one_or_number(snapshot.topic_shares[name]), topic.depth, *[None] * 5])
-        for index, channel in enumerate(topic.channels):
+        yield TreeRow(title, one_or_number(snapshot.topic_shares[name]), topic.depth)
+        for channel in topic.channels:
             places = snapshot.channel_shares[name, channel.channel_name]
-            table.rows += _branch(channel, places, last=index == len(topic.channels) - 1)
-    return table
-
-
-def _branch(channel: ChannelStats, places: Places, *, last: bool) -> Iterator[Row]:
-    """The row of one channel, and those of its consumers."""
-    clients = _clients(places)
-    lonely = channel.depth > 0 and not clients
-    note = " (paused)" * channel.paused + " (no consumers)" * lonely
-    tone = Tone.BAD if lonely else Tone.NOTE if channel.paused else None
-    branch = "└─ " if last else "├─ "
-    counts = [channel.depth, channel.in_flight_count, channel.deferred_count]
-    yield [Cell(f"{branch}{channel.channel_name}{note}", tone), one_or_number(places), *counts, None, None, None]
-    for index, (address, client) in enumerate(clients):
-        twig = ("   " if last else "│  ") + ("└─ " if index == len(clients) - 1 else "├─ ")
-        ready = Cell(0, Tone.BAD) if channel.depth and not client.ready_count else client.ready_count
-        numbers = [None, client.in_flight_count, None, ready]
-        yield [twig + client.name, str(address), *numbers, client.remote_address, client.user_agent]
+            clients, is_last = _clients(places), channel is topic.channels[-1]
+            is_lonely = channel.depth > 0 and not clients
+            note = " (paused)" * channel.paused + " (no consumers)" * is_lonely
+            tone = Tone.BAD if is_lonely else Tone.NOTE if channel.paused else None
+            title = Cell(f"{'└─' if is_last else '├─'} {channel.channel_name}{note}", tone)
+            counts = channel.depth, channel.in_flight_count, channel.deferred_count
+            yield TreeRow(title, one_or_number(places), *counts)
+            for index, (address, client) in enumerate(clients):
+                twig = f"{' ' if is_last else '│'}  {'└─' if index == len(clients) - 1 else '├─'} "
+                ready = Cell(client.ready_count, Tone.BAD if channel.depth and not client.ready_count else None)
+                row = TreeRow(Cell(twig + client.name), str(address), in_flight_count=client.in_flight_count)
+                row.ready_count, row.remote_address, row.user_agent = ready, client.remote_address, client.user_agent
+                yield row
 
 
 def _tree_document(snapshot: ClusterSnapshot) -> Iterator[dict[str, object]]:
