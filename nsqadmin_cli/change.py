@@ -7,20 +7,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.output import Confirm, Output, report
+from nsqadmin_cli.errors import AdminError, ExitCode
+from nsqadmin_cli.output import Confirm, Made, Output, report
 from nsqadmin_cli.table import Block, Line, Table
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
     """An answer in all its forms: the `document` for JSON, `blocks` for people, and the `table` for CSV, by default the
-    first one of the blocks. `errors` are reported after it."""
+    first one of the blocks. `errors` are reported after it; without any, `code` is the exit code."""
 
     document: Any
     blocks: Sequence[Block]
-    table: Table | None = None
+    table: Made[Table] | None = None
     errors: Sequence[AdminError] = ()
+    code: int = ExitCode.OK
     is_interrupted: bool = False  # by Ctrl-C, after a part was done
 
 
@@ -57,4 +58,4 @@ def show(shown: Shown, output: Output) -> int:
     output.show(shown.document, shown.blocks, shown.table)
     if shown.is_interrupted:
         raise KeyboardInterrupt
-    return report(shown.errors)
+    return report(shown.errors) or shown.code

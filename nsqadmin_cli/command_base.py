@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from gnsqd.shared.names import MAX_NAME_LENGTH, NAME_RULE, is_valid_name
-from nsqadmin_cli.change import Change, run
+from nsqadmin_cli.change import Change, Shown, run, show
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.completion import MISSPELT, complete_channels, complete_contexts, complete_topics
 from nsqadmin_cli.context import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, PATIENCE, ClusterSettings, settings_of
@@ -133,12 +133,14 @@ def command(
 
     The parameters of the function, or these, have the results of `option` or `argument`, or a Combined, as defaults.
     One that is named like one of `_SHARED` needs none; nor does a topic or channel, which is an argument. The function
-    returns the exit code, or None for 0.
+    returns its answer as Shown, which is then printed, or the exit code, None for 0.
     """
     parts = [document] if isinstance(document, str) else document
 
     def make(function: Function) -> C:
         declared = dict(parameters or declared_by(function))
+        is_answer = inspect.signature(function).return_annotation is Shown
+        declared |= {"output": None} if is_answer else {}
         shared = {name: default for name, default in _SHARED.items() if name in declared}
         own = {name: default for name, default in declared.items() if name not in shared}
         own |= {name: argument(Name(name)) for name in _NAMES if own.get(name) is inspect.Parameter.empty}
@@ -148,7 +150,10 @@ def command(
             for name, default in (own | shared).items():
                 if isinstance(default, Combined):
                     values[name] = default.make(**{option: values.pop(option) for option in default.options})
-            return function(**values)
+            if not is_answer:
+                return function(**values)
+            output = values.pop("output")
+            return show(function(**values), output)
 
         params: list[click.Parameter] = []
         for name, default in (own | shared).items():

@@ -24,12 +24,13 @@ import click
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_ephemeral
 from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import Cluster, answer, ask_all, errors_of
 from nsqadmin_cli.command_base import command, duration, flag, option
 from nsqadmin_cli.consumer import ConsumerOptions, Subscription, auth_option, ephemeral_channel, wait_readable
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import TLS, NodeError, timed_out
-from nsqadmin_cli.output import Output, note, report
+from nsqadmin_cli.output import note
 from nsqadmin_cli.table import ALWAYS, Block, Form, Grid, Line, Paragraph, Table, Tone, column, json_only, table_of
 from nsqadmin_cli.units import plural
 
@@ -353,7 +354,6 @@ _BUSY = 0.85  # of a core: then it is this program that is measured
 )
 def bench(
     cluster: Cluster,
-    output: Output,
     duration: float = option("Duration of the measurement.", duration(86400), default="5"),
     size: int = option(
         "Size of each message.", click.IntRange(SMALLEST, 64 * 1024 * 1024), default=200, metavar="BYTES"
@@ -380,7 +380,7 @@ def bench(
     ),
     durable: bool = flag("Use a topic and channel that are not ephemeral, which overflow to disk."),
     auth_secret: str = auth_option,
-) -> int:
+) -> Shown:
     """Publishes to a temporary topic on every node, consumes it, and deletes it at the end. Without --rate it generates
     as much load as it can: take care with nodes in production. Publishing latency is measured per request, delivery
     latency per message, from just before publishing to receipt. Without --rate, most of the delivery latency is the
@@ -423,8 +423,7 @@ def bench(
     document |= {"own_cpu": measured.cpu / measured.seconds, "publish_latency": published}
     document |= {"delivery_latency": delivered, "histogram": list(measured.delivery.bars()), "errors": measured.errors}
     table = table_of(Side, [published, delivered] if consumers else [published])
-    output.show(document, lambda: list(_blocks(load, table)), table)
-    return report([*cluster.lookupd_errors, *measured.errors])
+    return Shown(document, [*_blocks(load, table)], table, [*cluster.lookupd_errors, *measured.errors])
 
 
 def _blocks(load: Load, table: Table) -> Iterator[Block]:

@@ -4,10 +4,10 @@ from functools import partial
 
 from nsqadmin_cli import stat_tables
 from nsqadmin_cli.api import ChannelStats
+from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command_base import command
 from nsqadmin_cli.operations import commands_of
-from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.snapshot import client_document, no_such, take_snapshot
 from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone, as_json, described
 from nsqadmin_cli.units import plural
@@ -29,7 +29,7 @@ from nsqadmin_cli.units import plural
         """,
     ),
 )
-def show(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
+def show(cluster: Cluster, topic: str, channel: str) -> Shown:
     """CSV output has one row per consumer."""
     snapshot = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
     if (topic, channel) not in snapshot.channel_shares:
@@ -43,8 +43,7 @@ def show(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
     count = Line.of(plural(len(table.rows), "consumer"), Tone.STRONG)
     document["nodes"] = stat_tables.share_documents(snapshot, shares, "channel")
     blocks: list[Block] = [Grid.of(facts), stat_tables.share_table(snapshot, shares, whole), count, table]
-    output.show(document, blocks, partial(stat_tables.client_table, snapshot))
-    return report(snapshot.errors)
+    return Shown(document, blocks, partial(stat_tables.client_table, snapshot), snapshot.errors)
 
 
 create, pause, unpause, empty, delete = commands_of("channel")

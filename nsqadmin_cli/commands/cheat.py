@@ -1,7 +1,7 @@
 """`gnsqadmin cheat`: the commands that are used most."""
 
+from nsqadmin_cli.change import Shown
 from nsqadmin_cli.command_base import command
-from nsqadmin_cli.output import Output
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Grid, Table, Tone
 
 LINES = (
@@ -19,7 +19,7 @@ LINES = (
 
 
 @command(examples="gnsqadmin cheat", document="lines    list: command, meaning")
-def cheat(output: Output) -> None:
+def cheat() -> Shown:
     grid = Grid([[Cell(line, Tone.STRONG), meaning] for line, meaning in LINES])
     table = Table([Column("command", "command"), Column("meaning", "meaning", keep=ALWAYS)], [*LINES])
-    output.show({"lines": [{"command": line, "meaning": meaning} for line, meaning in LINES]}, [grid], table)
+    return Shown({"lines": [{"command": line, "meaning": meaning} for line, meaning in LINES]}, [grid], table)

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import click
 
 from nsqadmin_cli import units
+from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command_base import (
     AdminCommand,
@@ -29,7 +29,7 @@ from nsqadmin_cli.command_base import (
     topic_option,
 )
 from nsqadmin_cli.errors import AdminError, ExitCode
-from nsqadmin_cli.output import Output, measure_rates
+from nsqadmin_cli.output import measure_rates
 from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, drain_seconds, take_snapshot
 from nsqadmin_cli.table import Block, Line, Tone, column, described, table_of
 from nsqadmin_cli.units import plural
@@ -220,7 +220,6 @@ class CheckCommand(AdminCommand):
 )
 def check(
     cluster: Cluster,
-    output: Output,
     limits: dict[Metric, Limits] = limit_options,
     topic: str = topic_option,
     channel: str = channel_option,
@@ -238,7 +237,7 @@ def check(
         "--format",
         default="plugin",
     ),
-) -> int:
+) -> Shown:
     """LIMITS are CRITICAL, or WARNING,CRITICAL, or WARNING, with a trailing comma: numbers, or durations such as 10m
     for --drain-time. A value equal to a limit is within it. Counts are summed over nodes.
 
@@ -278,12 +277,11 @@ def check(
         summary = f"{', '.join(counts)}, depth {measures['depth'][0].value:,}"
     metrics = {metric.key: _number(measure.value) if measure else None for metric, measure in worst.items()}
     document: dict[str, Any] = {"time": snapshot.clock, "status": status.value, "summary": summary}
-    blocks = partial(_lines, status, summary, problems, _performance(worst, limits))
-    if text_format == "prometheus":
-        blocks = partial(_prometheus, status, worst)
     document |= {"problems": problems, "metrics": metrics}
-    output.show(document, lambda: list(blocks()), table_of(Problem, problems))
-    return ExitCode[status]
+    lines = _prometheus(status, worst)
+    if text_format == "plugin":
+        lines = _lines(status, summary, problems, _performance(worst, limits))
+    return Shown(document, [*lines], table_of(Problem, problems), code=ExitCode[status])
 
 
 def _measure(snapshot: ClusterSnapshot, excluded: tuple[str, ...], interval: float | None) -> dict[str, list[Measure]]:

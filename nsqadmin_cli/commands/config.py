@@ -14,7 +14,7 @@ from nsqadmin_cli.cluster import Answers, Cluster, ask_all, by_node, errors_of, 
 from nsqadmin_cli.command_base import Parsed, argument, change_command, command, flag
 from nsqadmin_cli.http_client import Address, NodeError, NodeRefused
 from nsqadmin_cli.node_options import NODE_OPTIONS, UNKNOWN, options_of, parse, shown
-from nsqadmin_cli.output import Output, not_found, report
+from nsqadmin_cli.output import not_found
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Row, Table, Tone, failed
 from nsqadmin_cli.units import grouped, plural, printable, shortened, suggestion
 
@@ -54,10 +54,9 @@ def _key(keys: Iterable[str], **more: Any) -> Any:
 )
 def get(
     cluster: Cluster,
-    output: Output,
     option: tuple[str, ...] = _key(NODE_OPTIONS, nargs=-1),
     different: bool = flag("Show only options whose values differ between nodes."),
-) -> int:
+) -> Shown:
     """Options are named by their keys in the config file (max_msg_size) or as flags (max-msg-size). Nodes with the same
     value share a row."""
     keys = list(dict.fromkeys(option)) or list(NODE_OPTIONS)
@@ -75,8 +74,7 @@ def get(
     values = [(key, str(node), had[key]) for key in kept for node, had in answered.items() if key in had]
     rows: list[Row] = [(*place, value if isinstance(value, str) else json.dumps(value)) for *place, value in values]
     flat = Table((Column("option", "option"), Column("node", "node"), Column("value", "value")), rows)
-    output.show({"nodes": nodes}, [value_table(kept, answered)], flat)
-    return report(errors)
+    return Shown({"nodes": nodes}, [value_table(kept, answered)], flat, errors)
 
 
 @change_command(

@@ -7,10 +7,11 @@ from dataclasses import replace
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
+from nsqadmin_cli.change import Shown
 from nsqadmin_cli.command_base import argument, command, flag
 from nsqadmin_cli.completion import complete_contexts
 from nsqadmin_cli.context import ClusterContext, ClusterSettings, config_path, load_contexts, merged
-from nsqadmin_cli.output import Output, note
+from nsqadmin_cli.output import note
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Table, Tone
 
 _FILES = ("tls_ca", "tls_cert", "tls_key", "token_file")
@@ -24,7 +25,7 @@ _FILES = ("tls_ca", "tls_cert", "tls_key", "token_file")
                   settings, named like their options
     """,
 )
-def list_(output: Output) -> None:
+def list_() -> Shown:
     saved = load_contexts()
     settings = {name: context.settings() for name, context in sorted(saved.contexts.items())}
     documents = [{"name": name, "current": name == saved.current} | given for name, given in settings.items()]
@@ -37,7 +38,7 @@ def list_(output: Output) -> None:
             words += [f"--{key.replace('_', '-')}{'' if value is True else f' {text}'}" for text in values]
         tone, current = (Tone.STRONG, "yes") if name == saved.current else (None, "")
         table.rows.append([Cell(name, tone), current, " ".join(words)])
-    output.show({"file": str(config_path()), "contexts": documents}, [table])
+    return Shown({"file": str(config_path()), "contexts": documents}, [table])
 
 
 @command(

@@ -4,13 +4,13 @@ import itertools
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
 from nsqadmin_cli import units
 from nsqadmin_cli.archive import DASH, ArchiveWriter, InputError, name_of, read_archive, size_of
-from nsqadmin_cli.change import show
+from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command_base import ADDRESS, Name, argument, command, flag, option
 from nsqadmin_cli.completion import complete_contexts
@@ -181,13 +181,12 @@ def save(
 )
 def load(
     cluster: Cluster,
-    output: Output,
     file: str = argument(click.Path(dir_okay=False, allow_dash=True)),
     topic: str | None = argument(Name("topic"), required=False),
     start: int = option("Start at line N of the file.", click.IntRange(1), "--from-line", default=1),
     dry_run: bool = flag("Only read the file, and show what would be published."),
     rate: float = rate_option,
-) -> int:
+) -> Shown:
     """They are published to their original topics, or to TOPIC. The file may be compressed with gzip; - is standard
     input.
 
@@ -212,5 +211,4 @@ def load(
                     last, rest = rest[count - 1].number, rest[count:]
                     advance(share * count)
             advance(share)
-    show(shown_by_topic(publisher), output)
-    return report(cluster.lookupd_errors)
+    return replace(shown_by_topic(publisher), errors=cluster.lookupd_errors)

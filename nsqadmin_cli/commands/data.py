@@ -18,11 +18,12 @@ from gnsqd.shared.directory import (
     list_directory,
     make_plan,
 )
+from nsqadmin_cli.change import Shown
 from nsqadmin_cli.command_base import Combined, argument, command, option
 from nsqadmin_cli.datadir.checking import Checker, JournalReport, Problem, QueueReport, count_messages, problem_blocks
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, describe_missing
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
-from nsqadmin_cli.output import Advance, Output, note, progress
+from nsqadmin_cli.output import Advance, note, progress
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Form, Grid, Line, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import plural
 
@@ -113,11 +114,10 @@ class VerifiedJournal:
     ),
 )
 def verify(
-    output: Output,
     directory: str = directory_argument,
     which: Which = which_option,
     max_msg_size: int = max_size_option,
-) -> int:
+) -> Shown:
     """Damage means that nsqd has lost messages, would lose messages, or cannot start. A note is harmless, or nsqd
     corrects it. The exit code is 1 if there is damage.
 
@@ -154,8 +154,8 @@ def verify(
     blocks.append(table_of(VerifiedQueue, checked, total=plural(len(checked), "queue"), empty="No queues."))
     blocks += [table_of(VerifiedJournal, in_journals)] if journals else []
     blocks += [*problem_blocks(findings), _verdict(reports, journals, damaged)]
-    output.show(document, blocks, table_of(Problem, findings))
-    return ExitCode.FAILED if damaged else ExitCode.OK
+    code = ExitCode.FAILED if damaged else ExitCode.OK
+    return Shown(document, blocks, table_of(Problem, findings), code=code)
 
 
 def check(
@@ -242,7 +242,7 @@ class JournalRow:
         described("journals", "list, of gnsqd with --durability", JournalRow),
     ),
 )
-def ls(output: Output, directory: str = directory_argument, which: Which = which_option) -> None:
+def ls(directory: str = directory_argument, which: Which = which_option) -> Shown:
     """DIRECTORY is nsqd's --data-path. Counts are read from the meta files, which is fast. data verify reads all files.
     Messages in the memory of a running nsqd are missing. A topic's own queue has the messages that are not in its
     channels yet.
@@ -268,7 +268,7 @@ def ls(output: Output, directory: str = directory_argument, which: Which = which
     blocks: list[Block] = [table(), table_of(JournalRow, journals)]
     if not journals:
         blocks = [table(without=["journaled"])]
-    output.show(document | {"queues": rows, "journals": journals}, [*head(data_dir, running), *blocks], table)
+    return Shown(document | {"queues": rows, "journals": journals}, [*head(data_dir, running), *blocks], table)
 
 
 def _row(

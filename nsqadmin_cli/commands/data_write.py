@@ -11,6 +11,7 @@ from gnsqd.log import Level, Logger
 from gnsqd.shared.directory import describe_holder, is_held, list_directory, locked
 from gnsqd.shared.errors import StartError, StorageError
 from nsqadmin_cli.archive import DASH, ArchiveWriter
+from nsqadmin_cli.change import Shown
 from nsqadmin_cli.command_base import argument, command, flag, option
 from nsqadmin_cli.commands.data import Which, check, directory_argument, max_size_option, reading, select, which_option
 from nsqadmin_cli.datadir.checking import Problem, QueueReport, count_messages, problem_blocks
@@ -88,10 +89,9 @@ class ConvertedQueue:
     document=("directory", described("queues", "list of queues with messages in a journal", ConvertedQueue)),
 )
 def convert(
-    output: Output,
     directory: str = directory_argument,
     dry_run: bool = flag("Only show what would be converted.", "--dry-run", "-n"),
-) -> None:
+) -> Shown:
     """gnsqd keeps journals with --durability, even after a clean exit. Starting gnsqd without that option does the same
     as this command. nsqd must be stopped. If the command is killed, run it again: no message is lost or duplicated."""
     with locked(directory):
@@ -109,7 +109,7 @@ def convert(
     rows = [ConvertedQueue(name, count) for name, count in counts.items()]
     blocks: list[Block] = [table_of(ConvertedQueue, rows, empty="No messages in journals.")]
     blocks += [Line.of(verdict)] if rows else []
-    output.show({"directory": directory, "queues": rows}, blocks)
+    return Shown({"directory": directory, "queues": rows}, blocks)
 
 
 @command(

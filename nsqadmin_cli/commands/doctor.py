@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import by_node
 from nsqadmin_cli.command_base import channel_option, command, duration, flag, option, topic_option
 from nsqadmin_cli.context import ClusterSettings, Commands
@@ -12,7 +13,7 @@ from nsqadmin_cli.diagnosis.examination import DEEP, Examination, Finding, Sever
 from nsqadmin_cli.diagnosis.nodes import examine_directory, examine_nodes
 from nsqadmin_cli.diagnosis.queues import examine_queues
 from nsqadmin_cli.errors import ExitCode
-from nsqadmin_cli.output import Output, measure_rates
+from nsqadmin_cli.output import measure_rates
 from nsqadmin_cli.snapshot import require
 from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone, described
 from nsqadmin_cli.units import grouped, plural
@@ -54,7 +55,6 @@ _OF_A_KIND = 5  # findings that are shown without --all
 )
 def doctor(
     settings: ClusterSettings,
-    output: Output,
     topic: str = topic_option,
     channel: str = channel_option,
     interval: float = option(
@@ -68,7 +68,7 @@ def doctor(
         click.Path(exists=True, file_okay=False),
     ),
     everything: bool = flag("Show every finding, not only the first 5 of a kind.", "--all"),
-) -> int:
+) -> Shown:
     """doctor takes two snapshots to find changes. It modifies nothing. Each finding has evidence and remedies, with
     commands for the nodes that were examined.
 
@@ -93,8 +93,8 @@ def doctor(
         command = next((remedy.command for remedy in finding.remedies if remedy.command), "")
         about = [finding.severity.value, finding.code, finding.topic, finding.channel, finding.node, finding.summary]
         table.rows.append([*about, "; ".join(finding.evidence), command])
-    output.show(document, blocks, table)
-    return ExitCode.FAILED if any(finding.severity is not Severity.NOTE for finding in findings) else ExitCode.OK
+    is_well = all(finding.severity is Severity.NOTE for finding in findings)
+    return Shown(document, blocks, table, code=ExitCode.OK if is_well else ExitCode.FAILED)
 
 
 def findings_of(examination: Examination, here: Sequence[Finding] = ()) -> list[Finding]:

@@ -12,12 +12,12 @@ from msgspec.structs import asdict
 
 from nsqadmin_cli import units
 from nsqadmin_cli.api import DrainState, Nsqd
-from nsqadmin_cli.change import Change, Shown, show
+from nsqadmin_cli.change import Change, Shown
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, failures_of, values_of
 from nsqadmin_cli.command_base import change_command, command, flag
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.output import Output, note, progress
+from nsqadmin_cli.output import note, progress
 from nsqadmin_cli.snapshot import shown_rows
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only
 from nsqadmin_cli.units import plural, shortened
@@ -117,18 +117,18 @@ def start(
 
 
 @command(document=_DOCUMENT, examples="gnsqadmin drain status\ngnsqadmin drain status --json | jq '.nodes[].messages'")
-def status(cluster: Cluster, output: Output) -> int:
-    return show(_shown(cluster, cluster.ask(Nsqd.drain)), output)
+def status(cluster: Cluster) -> Shown:
+    return _shown(cluster, cluster.ask(Nsqd.drain))
 
 
 @command(
     document=_DOCUMENT,
     examples="gnsqadmin drain watch --nsqd-http-address a.example:4151\ngnsqadmin drain watch --json",
 )
-def watch(cluster: Cluster, output: Output) -> int:
+def watch(cluster: Cluster) -> Shown:
     """The exit code is 1 if a node reached its timeout before it was empty, or if its drain was cancelled. Ctrl-C ends
     only this command."""
-    return show(_watch(cluster, time.monotonic(), cluster.ask(Nsqd.drain)), output)
+    return _watch(cluster, time.monotonic(), cluster.ask(Nsqd.drain))
 
 
 @change_command(

@@ -6,6 +6,7 @@ from itertools import chain
 import click
 
 from nsqadmin_cli.api import Nsqd, located
+from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.command_base import command, flag
 from nsqadmin_cli.http_client import Address, NodeError
@@ -23,15 +24,14 @@ from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json
     """,
     document=described("nodes", "list by address", NodeRow),
 )
-def nodes(cluster: Cluster, output: Output) -> int:
+def nodes(cluster: Cluster) -> Shown:
     """ "daemon" is gnsqd with its own version, or nsqd. A draining node accepts no new messages and exits when it is
     empty. "listed" is the number of nsqlookupds that list a node. "tombstoned" is the number of topics for which
     nsqlookupds hide the node from consumers."""
     snapshot = take_snapshot(cluster)
     rows = rows_with_daemons(cluster, snapshot)
     without = (*RATES, *PROCESS, *(() if cluster.lookupds else LISTING))
-    output.show({"nodes": list(rows.values())}, [node_table(snapshot, rows, without)])
-    return report(snapshot.errors)
+    return Shown({"nodes": list(rows.values())}, [node_table(snapshot, rows, without)], errors=snapshot.errors)
 
 
 def rows_with_daemons(cluster: Cluster, snapshot: ClusterSnapshot) -> dict[Address, NodeRow]:

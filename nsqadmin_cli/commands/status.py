@@ -5,12 +5,13 @@ from functools import partial
 from typing import Any
 
 from nsqadmin_cli import stat_tables, units
+from nsqadmin_cli.change import Shown
 from nsqadmin_cli.command_base import command
 from nsqadmin_cli.commands.doctor import findings_of, label_of
 from nsqadmin_cli.context import ClusterSettings, Commands
 from nsqadmin_cli.diagnosis.examination import Examination, Finding
 from nsqadmin_cli.errors import ExitCode
-from nsqadmin_cli.output import Output, measure_rates
+from nsqadmin_cli.output import measure_rates
 from nsqadmin_cli.snapshot import Totals, through
 from nsqadmin_cli.table import Block, Cell, Grid, Paragraph, Tone, described
 from nsqadmin_cli.units import plural
@@ -35,7 +36,7 @@ _FINDINGS = 3  # the worst
         described("findings", "list, the worst first, as of doctor", Finding),
     ),
 )
-def status(settings: ClusterSettings, output: Output) -> int:
+def status(settings: ClusterSettings) -> Shown:
     """The three channels with the most queued messages, and the three worst findings of doctor, which are more reliable
     when it watches for longer. The exit code is 1 if no node answers.
 
@@ -46,8 +47,8 @@ def status(settings: ClusterSettings, output: Output) -> int:
     after = examination.after
     document: dict[str, Any] = {"nodes": len(after.answers), "nodes_up": len(after.nodes), "totals": after.totals}
     channels = partial(stat_tables.channel_table, after, watched=True)
-    output.show(document | {"findings": findings}, lambda: [*_blocks(examination, findings)], channels)
-    return ExitCode.OK if after.nodes else ExitCode.FAILED
+    code = ExitCode.OK if after.nodes else ExitCode.FAILED
+    return Shown(document | {"findings": findings}, [*_blocks(examination, findings)], channels, code=code)
 
 
 def _blocks(examination: Examination, findings: list[Finding]) -> Iterator[Block]:

@@ -6,12 +6,13 @@ from functools import partial
 import click
 from msgspec import Struct
 
-from nsqadmin_cli import change, operations, stat_tables
+from nsqadmin_cli import operations, stat_tables
 from nsqadmin_cli.api import Count, Nsqd, located
+from nsqadmin_cli.change import Change, Shown
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.command_base import Name, argument, change_command, command, flag, option
 from nsqadmin_cli.http_client import NodeError, NodeRefused
-from nsqadmin_cli.output import Output, not_found, report
+from nsqadmin_cli.output import not_found
 from nsqadmin_cli.ranges import RangeRow, get_range
 from nsqadmin_cli.snapshot import ask_holders, no_such, shown_rows, take_snapshot
 from nsqadmin_cli.table import Block, Cell, Form, Grid, Line, Tone, as_json, column, described, table_of
@@ -55,7 +56,7 @@ class RetentionRow:
         described("kept", "list, of nodes that keep messages for a rewind", RetentionRow),
     ),
 )
-def show(cluster: Cluster, output: Output, topic: str) -> int:
+def show(cluster: Cluster, topic: str) -> Shown:
     """With nsqlookupds, a node is marked if they do not return it to consumers: the topic is tombstoned there, or the
     node is not registered. If gnsqd keeps the messages of the topic for a rewind, a table shows how many, and the
     limits."""
@@ -81,8 +82,8 @@ def show(cluster: Cluster, output: Output, topic: str) -> int:
     blocks: list[Block] = [Grid.of(facts), table, count, channels]
     if kept:
         blocks += [Line.of("Kept for a rewind", Tone.STRONG), table_of(RetentionRow, kept, total="all")]
-    output.show({**as_json(whole), "nodes": nodes, "kept": kept}, blocks, table)
-    return report([*snapshot.errors, *errors, *failures])
+    document = {**as_json(whole), "nodes": nodes, "kept": kept}
+    return Shown(document, blocks, table, [*snapshot.errors, *errors, *failures])
 
 
 def _retention(cluster: Cluster, topic: str, nodes: list[Nsqd]) -> tuple[list[RetentionRow], list[NodeError]]:
@@ -107,18 +108,16 @@ def _retention(cluster: Cluster, topic: str, nodes: list[Nsqd]) -> tuple[list[Re
 )
 def range_(
     cluster: Cluster,
-    output: Output,
     topic: str,
     at: str | None = option("Also show the number at this POINT.", metavar="POINT"),
     channel: str | None = option("Also show how far this channel has read.", Name("channel")),
-) -> int:
+) -> Shown:
     """A gnsqd with --durability numbers the messages of each topic, in the order in which they were published, and any
     program can read those it has kept as often as it likes. POINT is a number, a time ago (-15m), a time with its zone
     (2026-11-23T14:00:00Z), the id of a message, "first" or "next"."""
     question = partial(get_range, topic=topic, at=at, channel=channel)
     answers = ask_holders(cluster, question, topic, channel or "", at or "")
-    about = {"topic": topic, "channel": channel, "at": at}
-    return change.show(shown_rows(cluster, about, RangeRow, answers, "all"), output)
+    return shown_rows(cluster, {"topic": topic, "channel": channel, "at": at}, RangeRow, answers, "all")
 
 
 def _listed_addresses(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeError]]:
@@ -150,7 +149,7 @@ def tombstone(
     topic: str,
     node: str = argument(),
     with_delete: bool = flag("Also delete the topic on the node, as nsqadmin's Tombstone does.", "--delete"),
-) -> change.Change:
+) -> Change:
     """nsqlookupds no longer send consumers there. Stop publishers first. With --delete, the topic and all its messages
     on the node are then deleted. Without --delete, connected consumers continue. NODE is {broadcast address}:{HTTP
     port}, as nsqlookupd lists it.

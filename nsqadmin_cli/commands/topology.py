@@ -14,7 +14,7 @@ from nsqadmin_cli.change import Change, Shown
 from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command_base import ON_PAGE, argument, change_command, command
 from nsqadmin_cli.errors import AdminError, ExitCode
-from nsqadmin_cli.output import Output, report
+from nsqadmin_cli.output import report
 from nsqadmin_cli.snapshot import ClusterSnapshot, by_key, take_snapshot
 from nsqadmin_cli.table import ALWAYS, Table, Tone, column, described, table_of
 from nsqadmin_cli.units import plural, printable
@@ -75,15 +75,15 @@ def export(cluster: Cluster) -> int:
     """,
     document=described("differences", "list, by topic and channel", Difference),
 )
-def diff(cluster: Cluster, output: Output, file: str = file_argument) -> int:
+def diff(cluster: Cluster, file: str = file_argument) -> Shown:
     """ "extra" is what a node has and the file does not. "paused" and "unpaused" are the states of the node. A file has
     the topics of all nodes together: right after an export, a topic that is not on all nodes is missing on the
     others."""
     expected = _read(file)
     snapshot = take_snapshot(cluster)
     differences = list(_differences(snapshot, expected))
-    output.show({"differences": differences}, [_table(snapshot, differences, "No differences")])
-    return max(report(snapshot.errors), ExitCode.FAILED if differences else ExitCode.OK)
+    blocks, code = [_table(snapshot, differences, "No differences")], ExitCode.FAILED if differences else ExitCode.OK
+    return Shown({"differences": differences}, blocks, errors=snapshot.errors, code=code)
 
 
 @change_command(
