@@ -183,8 +183,8 @@ def troubled(snapshot: ClusterSnapshot) -> set[Key]:
 
 def make_compact(table: Table) -> None:
     """Drop the less important counts that are 0 in each row; "in memory" is depth where nothing is on disk."""
-    optional = {"memory_depth", "backend_depth", "oldest_message_age_seconds", "paused"}
-    optional |= {column.key for column in table.columns if column.key in OF_CHANNELS and column.keep < ALWAYS}
+    optional = {"memory_depth", "backend_depth", "oldest_message_age_seconds", "paused", *OF_CHANNELS}
+    optional -= {"in_flight_count", "client_count"}
     keys = [column.key for column in table.columns]
     rows = [*table.rows, *([table.total] if table.total else [])]
     used = {key for index, key in enumerate(keys) if any(as_json(row[index]) for row in rows)}
