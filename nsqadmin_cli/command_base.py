@@ -275,8 +275,9 @@ _CLUSTER = {
         shell_complete=complete_contexts,
     ),
     "timeout": _where(
-        "Time limit for the whole answer of a node, for example 5 (seconds) or 500ms. [default: "
-        f"{DEFAULT_TIMEOUT:g}, and {PATIENCE:g} until one of several nodes begins to answer what changes nothing]",
+        "Time limit for the whole answer of a node, for example 10 (seconds) or 500ms. Without it, the limit is "
+        f"{DEFAULT_TIMEOUT:g} seconds, and of several nodes that are only read, each must begin to answer within "
+        f"{PATIENCE:g} seconds.",
         duration(3600),
     ),
     "tls_ca": _where("CA certificates in PEM format to trust for https, instead of the system's.", _FILE),
