@@ -47,17 +47,17 @@ class AdminOption(click.Option):
 
 
 def option(help: str, type: click.ParamType[Any] | None = None, *names: str, **more: Any) -> Any:
-    """As the default of a function's parameter: it is an option, by default named like it."""
+    """Returns the default of a function's parameter that is an option, by default named like it."""
     return lambda key: AdminOption([*(names or [f"--{key.replace('_', '-')}"]), key], help=help, type=type, **more)
 
 
 def flag(help: str, *names: str, **attributes: Any) -> Any:
-    """As `option`, without a value: False unless it is given."""
+    """Returns the same for an option without a value: False unless it is given."""
     return option(help, None, *names, is_flag=True, **attributes)
 
 
 def argument(type: click.ParamType[Any] | None = None, **attributes: Any) -> Any:
-    """As the default of a function's parameter: it is an argument."""
+    """Returns the default of a function's parameter that is an argument."""
     return lambda name: click.Argument([name], type=type, **attributes)
 
 
@@ -108,7 +108,7 @@ class AdminCommand(click.Command):
 
 
 def _folded(line: str) -> str:
-    """A command that is too long for help on 80 columns continues in the next line, if possible at an option or pipe,
+    """Continues a command that is too long for help on 80 columns in the next line, if possible at an option or pipe,
     and never within quotes."""
     ends = [match.start() for match in re.finditer(r"(?<=\S) (?=\S)", line[:_COLUMNS])]
     ends = [end for end in ends if line.count("'", 0, end) % 2 == 0]
@@ -128,8 +128,8 @@ def command(
     cls: type[C] = AdminCommand,  # type: ignore[assignment]
     parameters: Mapping[str, Any] | None = None,
 ) -> Callable[[Function], C]:
-    """A decorator instead of click.command: the function's name is the last word of the command, and its docstring is
-    what help has below the summary in `commands.SECTIONS`.
+    """Returns a decorator instead of click.command: the function's name is the last word of the command, and its
+    docstring is what help has below the summary in `commands.SECTIONS`.
 
     The parameters of the function, or these, have the results of `option` or `argument`, or a Combined, as defaults.
     One that is named like one of `_SHARED` needs none; nor does a topic or channel, which is an argument. The function
@@ -178,8 +178,8 @@ class ChangeCommand(AdminCommand):
 def change_command(
     *, asks: bool = True, dry_run: Any = None, parameters: Mapping[str, Any] | None = None, **attributes: Any
 ) -> Callable[[Callable[..., Change]], ChangeCommand]:
-    """A decorator as `command` for a function that returns a Change, which the command then does. Without `asks` it is
-    done without a question, and only `dry_run`, if it is a `flag`, can prevent that."""
+    """Returns a decorator as `command` does, for a function that returns a Change, which the command then does. Without
+    `asks` it is done without a question, and only `dry_run`, if it is a `flag`, can prevent that."""
 
     def make(function: Callable[..., Change]) -> ChangeCommand:
         declared = dict(parameters or declared_by(function))
@@ -215,7 +215,7 @@ class Parsed(click.ParamType[Any]):
 
 
 def duration(largest: float = 86400.0) -> Parsed:
-    """A span of time in seconds, as a number or a text such as 250ms, 1h30m; more than 0 and at most `largest`."""
+    """Returns the type of a span of time in seconds, 90 or 1m30s, that is more than 0 and at most `largest`."""
 
     def parse(text: str) -> float:
         seconds = parse_duration(text)

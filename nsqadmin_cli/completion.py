@@ -20,12 +20,12 @@ _PATIENCE = 1.0  # seconds that a person waits for the answer to a Tab
 
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of topics that begin with `incomplete`."""
+    """Returns the names of topics that begin with `incomplete`."""
     return _names(ctx, incomplete, "", lambda node: (topic.topic_name for topic in node.topics))
 
 
 def complete_channels(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of channels, of the topic if it was given before."""
+    """Returns the names of channels, of the topic if it was given before."""
     topic = ctx.params.get("topic") or ""
     return _names(ctx, incomplete, topic, lambda node: (channel.channel_name for _, channel in node.channels()))
 

@@ -158,7 +158,7 @@ class ClusterSettings:
     by_option: bool = False
 
     def resolved(self) -> tuple[ClusterContext, str]:
-        """All settings combined, and the name of the saved context in use; AdminError if that cannot be used."""
+        """Returns all settings combined, and the name of the saved context in use; raises AdminError."""
         saved = load_contexts()
         name = self.context_name or saved.current
         context = saved.get(name) if name else ClusterContext()

@@ -24,7 +24,7 @@ _VALUES = Decoder(str | int | float | bool | list[str | int | float | bool] | No
 
 
 def parse(key: str, text: str) -> object:
-    """The value in a node's answer: parsed JSON for options known not to be text, else the text itself."""
+    """Returns the value in a node's answer: parsed JSON for options known not to be text, else the text itself."""
     if NODE_OPTIONS.get(key, Kind.STRING) is Kind.STRING:
         return text
     try:
@@ -47,7 +47,7 @@ def shown(key: str, value: object) -> str:
 
 
 def options_of(node: Nsqd, keys: Sequence[str]) -> dict[str, object]:
-    """The values of those options that the node has."""
+    """Returns the values of the options that the node has."""
     values: dict[str, object] = {}
     for key in keys:
         try:

@@ -93,7 +93,7 @@ def counts(
 
 
 def node_grid(answers: Answers[NodeStats]) -> Grid:
-    """One line for each node: address and state."""
+    """Returns one line for each node: address and state."""
     grid = Grid()
     for address, answer in answers.items():
         state: list[Cell | str] = ["", Cell("failed", Tone.BAD)]
@@ -109,7 +109,7 @@ def _health(node: NodeStats) -> Cell:
 
 
 def tree_table(snapshot: ClusterSnapshot, *, watched: bool = False, by_node: bool = False) -> Table:
-    """Each topic followed by its channels; with `by_node`, also their shares of nodes, if several have one."""
+    """Returns each topic followed by its channels; with `by_node`, also their shares of nodes, if several have one."""
     totals, flows = snapshot.totals, snapshot.flows or {}
     rows: list[Counts] = []
     for topic in totals.topics:
@@ -131,7 +131,7 @@ def tree_table(snapshot: ClusterSnapshot, *, watched: bool = False, by_node: boo
 def _with_shares(
     whole: TopicStats | ChannelStats, name: str, shares: Shares, tone: Tone, flow: Flow | None
 ) -> Iterator[Counts]:
-    """The row of one topic or channel, and those of its shares."""
+    """Yields the row of one topic or channel, and the rows of its shares."""
     paused = sum(share.paused for share in shares.values())
     if paused:
         name += " (paused)" if paused == len(shares) else f" (paused {paused}/{len(shares)})"
@@ -142,7 +142,7 @@ def _with_shares(
 
 
 def topic_table(snapshot: ClusterSnapshot, *, watched: bool = False) -> Table:
-    """One row for each topic, summed over nodes."""
+    """Returns one row for each topic, summed over nodes."""
     flows = snapshot.flows or {}
     rows = []
     for topic in snapshot.totals.topics:
@@ -155,7 +155,7 @@ def topic_table(snapshot: ClusterSnapshot, *, watched: bool = False) -> Table:
 def channel_table(
     snapshot: ClusterSnapshot, *, watched: bool = False, with_topic: bool = True, only: Collection[Key] | None = None
 ) -> Table:
-    """One row for each channel, or only for these, summed over nodes."""
+    """Returns one row for each channel, or only for these, summed over nodes."""
     rows, flows = [], snapshot.flows or {}
     for topic in snapshot.totals.topics:
         for channel in topic.channels:
@@ -170,7 +170,7 @@ def channel_table(
 
 
 def troubled(snapshot: ClusterSnapshot) -> set[Key]:
-    """Channels that are paused, have messages on disk, or on a node without a consumer, time out or grow."""
+    """Returns channels that are paused, have messages on disk, or on a node without a consumer, time out or grow."""
     keys = set()
     for key, places in snapshot.channel_shares.items():
         flow, shares = (snapshot.flows or {}).get(key, Flow()), places.values()
@@ -182,7 +182,7 @@ def troubled(snapshot: ClusterSnapshot) -> set[Key]:
 
 
 def make_compact(table: Table) -> None:
-    """Drop the less important counts that are 0 in each row; "in memory" is depth where nothing is on disk."""
+    """Drops the less important counts that are 0 in each row; "in memory" is depth where nothing is on disk."""
     optional = {"memory_depth", "backend_depth", "oldest_message_age_seconds", "paused", *OF_CHANNELS}
     optional -= {"in_flight_count", "client_count"}
     keys = [column.key for column in table.columns]
@@ -194,7 +194,7 @@ def make_compact(table: Table) -> None:
 
 
 def share_table(snapshot: ClusterSnapshot, shares: Shares, whole: TopicStats | ChannelStats) -> Table:
-    """The share of each node of one topic or channel; nodes that did not answer have a row with the reason."""
+    """Returns the share of each node of one topic or channel; nodes that did not answer have a row with the reason."""
     rows: list[NodeCounts] = []
     for address, answer in snapshot.answers.items():
         if isinstance(answer, NodeError):
@@ -228,7 +228,7 @@ class ClientRow:
 
 
 def client_table(snapshot: ClusterSnapshot, *, with_places: bool = True, of: tuple[str, str] | None = None) -> Table:
-    """One row for each consumer, or for those of one channel."""
+    """Returns one row for each consumer, or each one of a channel."""
     rows = [
         _client(client, topic, channel, address, snapshot.clock)
         for address, node in snapshot.nodes.items()
@@ -292,7 +292,7 @@ _SUMS = ("topic_count", "channel_count", "depth", "backend_depth", "in_flight_co
 
 
 def node_rows(snapshot: ClusterSnapshot) -> dict[Address, NodeRow]:
-    """The rows of all nodes, also of nodes that are down."""
+    """Returns the rows of all nodes, also of nodes that are down."""
     rows = {}
     for address, answer in snapshot.answers.items():
         row = rows[address] = NodeRow(str(address))
@@ -333,13 +333,13 @@ def node_table(
 
 
 def topic_facts(whole: TopicStats, shares: Mapping[Address, TopicStats]) -> dict[str, Cell | str]:
-    """Properties of a topic other than counts."""
+    """Returns properties of a topic other than counts."""
     mean = f", {units.size(whole.message_bytes // whole.message_count)} on average" if whole.message_count else ""
     return {"published": f"{units.size(whole.message_bytes)}{mean}", **common_facts(whole, shares)}
 
 
 def common_facts(whole: TopicStats | ChannelStats, shares: Shares) -> dict[str, Cell | str]:
-    """Properties of a topic or channel other than counts."""
+    """Returns properties of a topic or channel other than counts."""
     age = whole.oldest_message_age_seconds
     facts: dict[str, Cell | str] = {"oldest message": "–" if age is None else f"{units.duration(age)} old"}
     if paused := [str(address) for address, share in shares.items() if share.paused]:
@@ -360,7 +360,7 @@ def common_facts(whole: TopicStats | ChannelStats, shares: Shares) -> dict[str, 
 def share_documents(
     snapshot: ClusterSnapshot, shares: Shares, key: str, **more: Callable[[Address], object]
 ) -> list[object]:
-    """For each node: its address, error, what the functions `more` return for it, and its share under `key`."""
+    """Returns for each node its address, error, what the functions `more` return, and its share under `key`."""
     errors = {error.address: error.reason for error in errors_of(snapshot.answers)}
     return [
         {"address": str(address), "error": errors.get(address)}

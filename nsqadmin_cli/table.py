@@ -84,7 +84,7 @@ ALWAYS = 9
 
 
 def shown(value: object, column: Column, formats: Mapping[Form, Callable[..., str]] = EXACT) -> tuple[str, Tone]:
-    """Text and tone of a cell."""
+    """Returns the text and tone of a cell."""
     value, tone = value if isinstance(value, Cell) else Cell(value)
     if value is None:
         return "", Tone.PLAIN
@@ -110,13 +110,13 @@ class Table:
     empty: str = ""
 
     def select(self, columns: Sequence[int]) -> None:
-        """Keep these columns, in this order."""
+        """Keeps these columns, in this order."""
         self.columns = [self.columns[index] for index in columns]
         self.rows = [[row[index] for index in columns] for row in self.rows]
         self.total = self.total and [self.total[index] for index in columns]
 
     def sort(self, index: int) -> None:
-        """Sort the rows by a column: texts from a on, everything else the largest first; blanks last."""
+        """Sorts the rows by a column: texts from a on, everything else the largest first; blanks last."""
 
         def key(row: Row) -> tuple[bool, Any]:
             value = as_json(row[index])
@@ -139,20 +139,20 @@ def column(
     null: bool = False,
     default: Any = None,
 ) -> Any:
-    """A field of a row with a column, whose name in CSV is `key`, if it differs; without `json`, it is not in JSON.
-    `help` is what the description of the document adds to its name; with `null`, an empty text is null in JSON."""
+    """Returns a field of a row with a column. Its name in CSV is `key`, if that differs; without `json`, it is not in
+    JSON. `help` is what the description of the document adds to its name; with `null`, an empty text is null."""
     metadata = {"column": (key, heading, short, form, keep, tone, sparse), "json": json, "help": help, "null": null}
     return field(default=default, metadata=metadata)
 
 
 def json_only(help: str = "", *, null: bool = False, **default: Any) -> Any:
-    """A field of a row without a column."""
+    """Returns a field of a row without a column."""
     return field(**(default or {"default": None}), metadata={"help": help, "null": null})
 
 
 @cache
 def columns_of(kind: type) -> dict[str, Column]:
-    """The columns of a kind of rows, by the name of the field."""
+    """Returns the columns of a kind of rows, by the name of the field."""
     columns = {}
     for row_field in dataclasses.fields(kind):
         if declared := row_field.metadata.get("column"):
@@ -162,7 +162,7 @@ def columns_of(kind: type) -> dict[str, Column]:
 
 @cache
 def _keys_of(kind: Any) -> Mapping[str, Mapping[str, Any]]:
-    """The fields that are in JSON, with their metadata, which those of structs do not have."""
+    """Returns the fields that are in JSON, with their metadata; structs have none."""
     if dataclasses.is_dataclass(kind):
         return {row.name: row.metadata for row in dataclasses.fields(kind) if row.metadata.get("json", True)}
     return {name: {} for name in getattr(kind, "__struct_fields__", ()) if name not in getattr(kind, "hidden", ())}
@@ -171,7 +171,7 @@ def _keys_of(kind: Any) -> Mapping[str, Mapping[str, Any]]:
 def table_of(
     kind: type, rows: Sequence[object], *, without: Collection[str] = (), total: object = None, empty: str = ""
 ) -> Table:
-    """A table of rows of this kind, without some fields. `total` is another row, or the name of the sums of several."""
+    """Returns the rows of this kind without some fields. `total` is another row, or the name of the sums of several."""
     columns = {
         name: column
         for name, column in columns_of(kind).items()
@@ -192,7 +192,7 @@ def table_of(
 
 
 def as_json(value: object) -> Any:
-    """A row or model, several of them, or one of their values, for json.dumps."""
+    """Returns a row or model, several of them, or one of their values, for json.dumps."""
     if isinstance(value, _SIMPLE):
         return value
     if isinstance(value, Cell):
@@ -215,7 +215,7 @@ _SIMPLE = (str, int, float, type(None))
 
 
 def described(name: str, what: str, kind: type) -> str:
-    """`name` and its meaning, with the keys of a kind of rows, for the help of a command: lines of 80 columns."""
+    """Returns `name` and its meaning, with the keys of a kind of rows, for the help of a command."""
     helps = ((name, metadata.get("help")) for name, metadata in _keys_of(kind).items())
     keys = ", ".join(f"{name} ({help})" if help else name for name, help in helps)
     return textwrap.fill(f"{what}: {keys}", 78, initial_indent=f"{name:8} ", subsequent_indent=" " * 9) + "\n"

@@ -15,7 +15,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def compact(value: int) -> str:
-    """A number in at most five characters, rounded down: 9,999 stays, then 10.0k, 999k, 1.00M."""
+    """Returns a number in at most five characters, rounded down: 9,999 stays, then 10.0k, 999k, 1.00M."""
     if abs(value) < 10_000:
         return f"{value:,}"
     text = str(abs(value))
@@ -26,19 +26,19 @@ def compact(value: int) -> str:
 
 
 def rate(per_second: float) -> str:
-    """A rate per second: with one decimal below 10, whole above."""
+    """Returns a rate per second: with one decimal below 10, whole above."""
     if abs(per_second) < 0.05:
         return "0"
     return f"{per_second:.1f}" if abs(per_second) < 9.95 else f"{round(per_second):,}"
 
 
 def compact_rate(per_second: float) -> str:
-    """The same in at most five characters."""
+    """Returns the same in at most five characters."""
     return rate(per_second) if abs(per_second) < 9_999 else compact(round(per_second))
 
 
 def size(value: int) -> str:
-    """Bytes in powers of 1000: 999 B, 1.2 kB, 34 MB."""
+    """Returns bytes in powers of 1000: 999 B, 1.2 kB, 34 MB."""
     if abs(value) < 1000:
         return f"{value} B"
     number, power = float(value), 0
@@ -49,7 +49,7 @@ def size(value: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A span of time in its two largest units: 1d 2h, 1m 5s, 7s."""
+    """Returns a span of time in its two largest units: 1d 2h, 1m 5s, 7s."""
     minutes, rest = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -59,7 +59,7 @@ def duration(seconds: float) -> str:
 
 
 def latency(seconds: float) -> str:
-    """A short span of time with three digits: 850ns, 12.3ms, 4.56s; from a minute on as `duration`."""
+    """Returns a short span of time with three digits: 850ns, 12.3ms, 4.56s; from a minute on as `duration`."""
     if seconds >= 60:
         return duration(seconds)
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
@@ -69,18 +69,18 @@ def latency(seconds: float) -> str:
 
 
 def sparkline(values: Sequence[float], least: float) -> str:
-    """A bar for each value, at full height for the largest, which is at least `least`."""
+    """Returns a bar for each value, at full height for the largest, which is at least `least`."""
     highest = max([least, *values])
     return "".join(_BARS[min(7, int(max(0.0, value) * 8 / highest))] for value in values)
 
 
 def exact(value: float) -> str:
-    """A number for programs, in full and without an exponent: 1795360000.25."""
+    """Returns a number for programs, in full and without an exponent: 1795360000.25."""
     return str(value) if isinstance(value, int) else f"{value + 0.0:.9f}".rstrip("0").rstrip(".")
 
 
 def clock(seconds: float) -> str:
-    """A local time: 13:45:07, with the day unless that is today; the number itself if no calendar has it."""
+    """Returns a local time: 13:45:07, with the day unless that is today; the number itself if no calendar has it."""
     try:
         moment = time.localtime(seconds)
         is_today = moment[:3] == time.localtime()[:3]
@@ -90,7 +90,7 @@ def clock(seconds: float) -> str:
 
 
 def iso_time(nanoseconds: int) -> str:
-    """A time in ns since 1970 in ISO 8601 and UTC: 2026-11-23T04:06:41.125Z; the number itself beyond the year 9999."""
+    """Returns a time in ns since 1970 in ISO 8601: 2026-11-23T04:06:41.125Z; the number itself beyond the year 9999."""
     seconds, rest = divmod(nanoseconds, 1_000_000_000)
     try:
         day = datetime.fromtimestamp(seconds, UTC).isoformat().removesuffix("+00:00")
@@ -115,12 +115,12 @@ LONGEST = 300  # characters of one cell; names of NSQ have at most 64
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    """`text` on one line, escaped as in logs, and with an ellipsis behind the first `longest` characters."""
+    """Returns `text` on one line, escaped as in logs, and with an ellipsis behind the first `longest` characters."""
     return escape(f"{text[: longest - 1]}…" if len(text) > longest else text)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """`; did you mean orders?` with the name of `known` that is most similar to `name`; empty if none is similar."""
+    """Returns `; did you mean orders?` with the name of `known` that is most similar to `name`, if any."""
     import difflib  # rarely needed
 
     near = difflib.get_close_matches(name, [other for other in known if other != name], n=1)
@@ -128,13 +128,13 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def shortened(names: Sequence[str], most: int) -> str:
-    """The first `most` of these, and how many more there are."""
+    """Returns the first `most` of these, and how many more there are."""
     more = [f"and {len(names) - most} more"] if len(names) > most else []
     return ", ".join([*names[:most], *more])
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """The second parts of the pairs by their first."""
+    """Returns the second parts of the pairs by their first."""
     groups: dict[K, list[V]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
@@ -142,10 +142,10 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 def one_or_number(nodes: Collection[object]) -> str:
-    """The only one of these nodes, else their number."""
+    """Returns the only one of these nodes, else their number."""
     return str(next(iter(nodes))) if len(nodes) == 1 else plural(len(nodes), "node")
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 topic`, `2,000 topics`."""
+    """Returns `1 topic`, `2,000 topics`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"

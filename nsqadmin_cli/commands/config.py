@@ -24,7 +24,7 @@ CHANGEABLE = [option.cfg for option in OPTIONS if option.reload]  # while it run
 
 
 def _key(keys: Iterable[str], **more: Any) -> Any:
-    """An argument, the key of an option, which may be given like its flag; a shell completes `keys`."""
+    """Returns an argument, the key of an option, which may be given like its flag; a shell completes `keys`."""
 
     def parse(text: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", text):
@@ -129,7 +129,7 @@ def set_(
 
 
 def _text(key: str, values: Sequence[str]) -> str:
-    """What to send to nodes for the values that were typed; UsageError."""
+    """Returns the value that nodes get for the typed ones; raises UsageError."""
     if key != "nsqlookupd_tcp_addresses":
         if len(values) > 1:
             raise click.UsageError(f"{key} takes one value.")

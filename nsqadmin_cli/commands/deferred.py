@@ -131,13 +131,13 @@ def deferred(
 
 
 def _table(rows: Sequence[DeferredRow], longest: int = 24) -> Table:
-    """With the first characters of each body, as they are printed."""
+    """Returns the rows with the first characters of each body, as they are printed."""
     shown = [replace(row, text=printable(printable(row.text), longest)) for row in rows]
     return table_of(DeferredRow, shown, empty="No deferred messages to show.")
 
 
 def _moment(text: str) -> str:
-    """A time as nodes read it. They check it, unless it is a time from now."""
+    """Returns a time as nodes read it. They check it, unless it is a time from now."""
     try:
         return iso_time(round((time.time() + parse_duration(text)) * 1000) * 1_000_000)
     except (ValueError, OverflowError):
@@ -145,7 +145,7 @@ def _moment(text: str) -> str:
 
 
 def _look(query: Mapping[str, str], node: Nsqd) -> DeferredNode:
-    """UsageError for an invalid time."""
+    """Returns the row of a node; raises UsageError for an invalid time."""
     reasons = {"NOT_FOUND": "cannot list deferred messages: it is not gnsqd, or an older one"}
     try:
         answer = node.ask("/channel/deferred", _Deferred, query, reasons=reasons)

@@ -35,7 +35,7 @@ def nodes(cluster: Cluster) -> Shown:
 
 
 def rows_with_daemons(cluster: Cluster, snapshot: ClusterSnapshot) -> dict[Address, NodeRow]:
-    """The rows of all nodes with their daemons, which are queried, and what nsqlookupds list."""
+    """Returns the rows of all nodes with their daemons, which are queried, and what nsqlookupds list."""
     rows = node_rows(snapshot)
 
     def kind(node: Nsqd) -> tuple[str, bool]:
@@ -98,7 +98,7 @@ def lookup(cluster: Cluster, output: Output, orphans: bool = flag("Show only top
 
 
 def listed_topics(cluster: Cluster) -> tuple[dict[str, Listed], list[NodeError]]:
-    """All topics that any nsqlookupd lists; and one error for each that could not be queried."""
+    """Returns all topics that any nsqlookupd lists, and one error for each that could not be queried."""
     answers = cluster.ask_lookupds(lambda lookupd: (lookupd.topics(), lookupd.nodes()))
     listed: dict[str, Listed] = {}
     for topics, producers in values_of(answers).values():

@@ -123,7 +123,7 @@ class _Run:
     is_interrupted: bool = False
 
     def show_letters(self, cluster: Cluster, limit: int | None) -> None:
-        """Show the dead letters, without consuming them."""
+        """Shows the dead letters, without consuming them."""
         count = min(limit or MOST, MOST)
         # Of the channel, or, if it does not exist yet, of the topic.
         peek = partial(peek_at, topic=self.source, count=count)
@@ -151,7 +151,7 @@ class _Run:
         return f"{plural(self.publisher.total, 'message')} replayed"
 
     def deliver(self, messages: Sequence[MessageRow], advance: Advance) -> list[MessageRow]:
-        """Publish the original messages, topic by topic; returns the published ones."""
+        """Publishes the original messages, topic by topic; returns the published ones."""
         letters = ((message, letter) for message in messages if (letter := self._read(message)))
         by_topic = grouped((self.destination or letter.topic, (message, letter)) for message, letter in letters)
         for topic, pairs in by_topic.items():

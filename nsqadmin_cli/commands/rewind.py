@@ -99,7 +99,7 @@ def rewind(
 
 
 def _rewind(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd) -> RewindRow:
-    """The plan, or what was done. UsageError for a point that is none."""
+    """Returns the plan, or what was done; raises UsageError for a point that is none."""
     to, until = query["to"], query.get("until", "")
     expected = 'a time ago (-15m), a time with its zone (2026-11-23T14:00:00Z), the id of a message, or "first"'
     reasons: dict[str, str | Exception] = {

@@ -83,7 +83,7 @@ def rules(
 
 
 def _ask(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd) -> RulesRow:
-    """UsageError for a rule that the node does not accept."""
+    """Returns the rules of a node; raises UsageError for a rule that it does not accept."""
     reasons: dict[str, str | Exception] = {"NOT_FOUND": "has no delivery rules: it is not gnsqd, or older"}
     reasons["MISSING_ARG_RATE"] = "has no rules about idleness: it is an older gnsqd"
     for name, value in query.items():

@@ -96,7 +96,7 @@ def stats(
     names, watched = columns.split(",") if columns else None, watch.interval is not None
 
     def table(snapshot: ClusterSnapshot, by: str, *, compact: bool = False) -> Table:
-        """The selected rows and columns; UsageError for a wrong name."""
+        """Returns the selected rows and columns; raises UsageError for a wrong name."""
         match by:
             case "tree":
                 table = stat_tables.tree_table(snapshot, watched=watched, by_node=by_node)

@@ -87,7 +87,7 @@ def show(cluster: Cluster, topic: str) -> Shown:
 
 
 def _retention(cluster: Cluster, topic: str, nodes: list[Nsqd]) -> tuple[list[RetentionRow], list[NodeError]]:
-    """What these nodes keep, without nodes that keep nothing or cannot; and errors of nodes that did not answer."""
+    """Returns what these nodes keep, without nodes that keep nothing or cannot, and errors of the others."""
     asked = cluster.ask(lambda node: node.ask("/topic/retention", _Retention, {"topic": topic}), nodes)
     errors = [error for error in errors_of(asked) if not isinstance(error, NodeRefused)]
     rows = [
@@ -121,7 +121,7 @@ def range_(
 
 
 def _listed_addresses(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeError]]:
-    """The addresses that nsqlookupds send consumers of the topic to, None without nsqlookupds; and their errors."""
+    """Returns the addresses that nsqlookupds send consumers to, None without nsqlookupds, and the errors of these."""
     if not cluster.lookupds:
         return None, []
     addresses: set[str] = set()

@@ -120,12 +120,12 @@ def _table(snapshot: ClusterSnapshot, differences: Sequence[Difference], none: s
 
 
 def _topology(node: NodeStats) -> dict[Entry, bool]:
-    """The topics and channels that stay, with whether they are paused."""
+    """Returns the topics and channels that stay, with whether they are paused."""
     return {key: row.paused for key, row in by_key(node).items() if not any(map(is_ephemeral, key))}
 
 
 def _differences(snapshot: ClusterSnapshot, expected: dict[Entry, bool]) -> Iterator[Difference]:
-    """In the order in which they can be changed: a topic before its channels."""
+    """Yields them in the order in which they can be changed: a topic before its channels."""
     by_node = {address: _topology(node) for address, node in snapshot.nodes.items()}
     for entry in sorted({*expected, *(entry for topology in by_node.values() for entry in topology)}):
         for address, topology in by_node.items():
