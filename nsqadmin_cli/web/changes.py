@@ -135,8 +135,10 @@ def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: b
                 seen = _digest(change)
                 if is_confirmed and seen != given.get("seen", ""):
                     errors, status = ["Others match than were shown: nothing was done. Look at the plan again."], 409
-                elif is_confirmed and change.do is not None:
+                elif is_confirmed and change.do:
                     change.do()
+                elif is_confirmed:
+                    errors, status = ["Nothing was done: there is nothing to change."], 400
                 shown = change.show(False)
         except click.UsageError as error:
             errors, status = [error.format_message()], 400

@@ -142,10 +142,11 @@ def test_only_the_matches_that_were_shown_are_changed(nsqd: Daemon) -> None:
     assert nsqd.stats()["topics"] == []
 
 
-def test_nothing_is_said_to_be_done_without_what_the_command_requires() -> None:
-    app = App([DOWN])
-    answer = app.post("/change/topic/delete", confirmed="yes")
-    assert (answer.status, "Missing argument" in answer.shown, "Done:" in answer.shown) == (400, True, False)
+def test_nothing_is_said_to_be_done_without_what_the_command_requires(gnsqd: Daemon) -> None:
+    app = App([address(gnsqd)])
+    for words, fields, reason in (("topic/delete", {}, "Missing argument"), ("channel/rules", C, "nothing to change")):
+        answer = app.post(f"/change/{words}", **fields, confirmed="yes")
+        assert (answer.status, reason in answer.shown, "Done:" in answer.shown) == (400, True, False)
     assert app.get("/change/topic/delete?confirmed=yes").status == 200
 
 
