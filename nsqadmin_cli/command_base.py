@@ -17,7 +17,7 @@ import click
 from gnsqd.shared.names import MAX_NAME_LENGTH, NAME_RULE, is_valid_name
 from nsqadmin_cli.change import Change, Shown, run, show
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.completion import MISSPELT, complete_channels, complete_contexts, complete_topics
+from nsqadmin_cli.completion import MISSPELT, complete_contexts, complete_names
 from nsqadmin_cli.context import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, PATIENCE, ClusterSettings, settings_of
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.output import Confirm, Output, OutputFormat, progress
@@ -250,8 +250,7 @@ class Name(Parsed):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem  # only a shell needs it
 
-        complete = complete_topics if self.what == "topic" else complete_channels
-        return [CompletionItem(name) for name in complete(ctx, param, incomplete)]
+        return [CompletionItem(name) for name in complete_names(self.what, ctx, param, incomplete)]
 
 
 ADDRESS = Parsed("address", Address.parse)
@@ -346,7 +345,8 @@ _SHARED = {
 }
 
 # Empty if it is not given.
-topic_option = option("Only this topic.", default="", metavar="NAME", shell_complete=complete_topics)
-channel_option = option(
-    "Only this channel, and the topics that have it.", default="", metavar="NAME", shell_complete=complete_channels
+_only = functools.partial(option, default="", metavar="NAME")
+topic_option = _only("Only this topic.", shell_complete=functools.partial(complete_names, "topic"))
+channel_option = _only(
+    "Only this channel, and the topics that have it.", shell_complete=functools.partial(complete_names, "channel")
 )

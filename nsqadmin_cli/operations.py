@@ -291,21 +291,6 @@ class Operation:
         return Cell(f"to be {done}", Tone.NOTE)
 
 
-def _plan(cluster: Cluster, operation: Operation) -> None:
-    """Plans the operation for all nodes that have its object; raises AdminError if none has it."""
-    operation.plan(cluster, [] if operation.lookupd_only else cluster.nsqds())
-    if operation.lookupd_only or any(each.result in (Result.PLANNED, Result.ALREADY) for each in operation.nodes):
-        return
-    is_planned = any(outcome.result is Result.PLANNED for outcome in operation.lookupds)
-    if is_planned and (operation.action == "delete" or not operation.channel):
-        return  # a topic or channel that nsqlookupds alone remember, or a topic for nodes that will come
-    is_new = operation.action == "create"
-    if is_new and operation.channel and is_listed(cluster, operation.topic):
-        return
-    errors = [*cluster.lookupd_errors, *(outcome.error for outcome in operation.nodes if outcome.error)]
-    raise no_such(cluster, errors, operation.topic, "" if is_new else operation.channel)
-
-
 def is_listed(cluster: Cluster, topic: str) -> bool:
     """Returns whether an nsqlookupd lists the topic."""
     return any(topic in topics for topics in values_of(cluster.ask_lookupds(Lookupd.topics)).values())
@@ -337,7 +322,15 @@ def operate(cluster: Cluster, operation: Operation) -> Change:
         raise click.UsageError("--lookupd-only requires an nsqlookupd: give it by --lookupd-http-address.")
     if any(letter in operation.topic + operation.channel for letter in "*?["):  # a pattern
         return _operate_on_matches(cluster, operation)
-    _plan(cluster, operation)
+    is_new, channel = operation.action == "create", operation.channel
+    operation.plan(cluster, [] if operation.lookupd_only else cluster.nsqds())
+    is_there = any(outcome.result in (Result.PLANNED, Result.ALREADY) for outcome in operation.nodes)
+    is_planned = any(outcome.result is Result.PLANNED for outcome in operation.lookupds)
+    # What is planned there may be a topic or channel that they alone remember, or a topic for nodes that will come.
+    is_known = is_there or operation.lookupd_only or (is_planned and (operation.action == "delete" or not channel))
+    if not (is_known or (is_new and channel and is_listed(cluster, operation.topic))):
+        errors = [*cluster.lookupd_errors, *(outcome.error for outcome in operation.nodes if outcome.error)]
+        raise no_such(cluster, errors, operation.topic, "" if is_new else channel)
     return operation.change(cluster)
 
 

@@ -16,13 +16,6 @@ from nsqadmin_cli.snapshot import ask_holders, shown_rows
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only
 from nsqadmin_cli.units import plural, printable, seconds_of
 
-_REASONS = {
-    "NOT_FOUND": "cannot rewind channels: it is not gnsqd, or an older one",
-    "NO_JOURNAL": "keeps no finished messages: that needs --durability and --retention-bytes",
-    "NO_RETENTION": "keeps no finished messages: that needs --retention-bytes",
-    "CHANNEL_EPHEMERAL": "cannot rewind an ephemeral channel",
-}
-
 
 class _Rewind(Struct, frozen=True, gc=False):
     """A plan, or what was done, which has only the number of messages; times in ns."""
@@ -103,7 +96,10 @@ def _rewind(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd
     to, until = query["to"], query.get("until", "")
     expected = 'a time ago (-15m), a time with its zone (2026-11-23T14:00:00Z), the id of a message, or "first"'
     reasons: dict[str, str | Exception] = {
-        **_REASONS,
+        "NOT_FOUND": "cannot rewind channels: it is not gnsqd, or an older one",
+        "NO_JOURNAL": "keeps no finished messages: that needs --durability and --retention-bytes",
+        "NO_RETENTION": "keeps no finished messages: that needs --retention-bytes",
+        "CHANNEL_EPHEMERAL": "cannot rewind an ephemeral channel",
         "INVALID_ARG_TO": click.UsageError(f"--to: {printable(repr(to), 100)} is not {expected}."),
         "INVALID_ARG_UNTIL": click.UsageError(f"--until: {printable(repr(until), 100)} is not {expected}."),
         "UNTIL_BEFORE_TO": click.UsageError(f"--until: {printable(until, 100)} is before --to."),
