@@ -5,6 +5,7 @@ end, and the reference page is generated from them. Options that many commands s
 function gets them by the name of a parameter.
 """
 
+import dataclasses
 import functools
 import inspect
 import re
@@ -13,14 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from gnsqd.shared.names import MAX_NAME_LENGTH, NAME_RULE, is_valid_name
+from nsqadmin_cli import context
+from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.change import Change, Shown, run, show
-from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.completion import MISSPELT, complete_contexts, complete_names
-from nsqadmin_cli.context import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, PATIENCE, ClusterSettings, settings_of
+from nsqadmin_cli.cluster import Cluster, values_of
+from nsqadmin_cli.context import ClusterSettings, settings_of
+from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.output import Confirm, Output, OutputFormat, progress
+from nsqadmin_cli.snapshot import names_of
 from nsqadmin_cli.units import parse_duration, printable
 
 Function = Callable[..., Any]
@@ -29,6 +34,8 @@ _NAMES = ("topic", "channel")
 ON_PAGE = object()  # the `obj` of a context whose values come from a form of the page
 _WHICH_NODES = "Which nodes"
 _COLUMNS = 78  # of an example, below its heading
+_MISSPELT = "nsqadmin_cli.misspelt"  # in the meta of a context: a line to complete that the command would refuse
+_TAB_SECONDS = 1.0  # that a person waits for the answer to a Tab
 
 
 class AdminOption(click.Option):
@@ -83,7 +90,7 @@ class AdminCommand(click.Command):
             try:
                 parser.parse_args([*args, "value"])  # of an option at the end
             except click.UsageError:
-                ctx.meta[MISSPELT] = True
+                ctx.meta[_MISSPELT] = True
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> None:
@@ -197,6 +204,32 @@ def change_command(
     return make
 
 
+def complete_contexts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    try:
+        return sorted(name for name in context.load_contexts().contexts if name.startswith(incomplete))
+    except AdminError:
+        return []
+
+
+def complete_names(what: str, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Returns the names of what is "topic" or "channel", the latter of the topic if that was given before."""
+    # click dropped what it could not parse; without that setting, other nodes would be asked.
+    given = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    dropped = (name for name in context.CLUSTER_PARAMETERS if ctx.params.get(name) is None)
+    if _MISSPELT in ctx.meta or any(ctx.get_parameter_source(name) in given for name in dropped):
+        return []
+    try:
+        chosen, name = settings_of(ctx, ctx.params).resolved()
+        patience = min(_TAB_SECONDS, chosen.timeout or _TAB_SECONDS)
+        cluster = context.make_cluster(dataclasses.replace(chosen, timeout=patience), name)
+        topic = ctx.params.get("topic") or "" if what == "channel" else ""
+        topics = names_of(values_of(cluster.ask(functools.partial(Nsqd.stats, topic=topic))).values())
+    except AdminError:
+        return []
+    names = topics if what == "topic" else set().union(*topics.values())
+    return sorted(name for name in names if name.startswith(incomplete) and name.isprintable())
+
+
 class Parsed(click.ParamType[Any]):
     """A text that `parse` turns into a value, or raises ValueError with a readable text. A form of the page offers the
     `choices`, if there are any."""
@@ -259,7 +292,7 @@ _FILE = click.Path(dir_okay=False)
 _CLUSTER = {
     "nsqd_http_address": _where(
         "HTTP address of an nsqd: host:port, [ipv6]:port, http://host:port, https://host:port or unix:/path. "
-        f"Repeat it for several nodes. Without any address, it is {DEFAULT_ADDRESS}.",
+        f"Repeat it for several nodes. Without any address, it is {context.DEFAULT_ADDRESS}.",
         ADDRESS,
         multiple=True,
     ),
@@ -275,8 +308,8 @@ _CLUSTER = {
     ),
     "timeout": _where(
         "Time limit for the whole answer of a node, for example 10 (seconds) or 500ms. Without it, the limit is "
-        f"{DEFAULT_TIMEOUT:g} seconds, and of several nodes that are only read, each must begin to answer within "
-        f"{PATIENCE:g} seconds.",
+        f"{context.DEFAULT_TIMEOUT:g} seconds, and of several nodes that are only read, each must begin to answer "
+        f"within {context.PATIENCE:g} seconds.",
         duration(3600),
     ),
     "tls_ca": _where("CA certificates in PEM format to trust for https, instead of the system's.", _FILE),

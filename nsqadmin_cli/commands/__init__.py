@@ -45,13 +45,12 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("channel unpause", "Let a paused channel send messages again."),
         Entry("channel empty", "Discard all messages of a channel."),
         Entry("channel delete", "Delete a channel with all its messages."),
-        Entry("channel rewind", "Deliver messages again that the consumers of a channel have finished.", "rewind"),
+        Entry("channel rewind", "Deliver messages again that the consumers of a channel have finished."),
         Entry(
             "channel deferred",
             "List the deferred messages of a channel, the first due first, and count them; or cancel one.",
-            "deferred",
         ),
-        Entry("channel rules", "Show or change the delivery rules of a channel.", "rules"),
+        Entry("channel rules", "Show or change the delivery rules of a channel."),
         Entry("topology export", "Print the topics and channels of all nodes, one JSON document per line."),
         Entry("topology diff", "Compare the topics and channels of each node with a file; exit code 1 if they differ."),
         Entry(

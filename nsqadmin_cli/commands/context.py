@@ -8,8 +8,7 @@ import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
 from nsqadmin_cli.change import Shown
-from nsqadmin_cli.command_base import argument, command, flag
-from nsqadmin_cli.completion import complete_contexts
+from nsqadmin_cli.command_base import argument, command, complete_contexts, flag
 from nsqadmin_cli.context import ClusterContext, ClusterSettings, config_path, load_contexts, merged
 from nsqadmin_cli.output import note
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Table, Tone

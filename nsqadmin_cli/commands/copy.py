@@ -12,8 +12,7 @@ from nsqadmin_cli import units
 from nsqadmin_cli.archive import DASH, ArchiveWriter, InputError, name_of, read_archive, size_of
 from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command_base import ADDRESS, Name, argument, command, flag, option
-from nsqadmin_cli.completion import complete_contexts
+from nsqadmin_cli.command_base import ADDRESS, Name, argument, command, complete_contexts, flag, option
 from nsqadmin_cli.consumer import Source, source_options, transfer
 from nsqadmin_cli.context import ClusterContext, ClusterSettings
 from nsqadmin_cli.http_client import Address

@@ -17,7 +17,6 @@ from cli.gnsqadmin import COMMAND, FakeNode, environment, failure, gnsqadmin, ok
 from cli.nodes import DOWN, address
 from kit.daemons import DEADLINE, Daemon
 from kit.traffic import create
-from nsqadmin_cli import completion
 from nsqadmin_cli import context as contexts
 from nsqadmin_cli.cli import cli
 from nsqadmin_cli.context import ClusterContext
@@ -86,7 +85,6 @@ def test_options_replace_variables_and_variables_replace_contexts(
         raise AdminError(name)
 
     monkeypatch.setattr(contexts, "make_cluster", take)
-    monkeypatch.setattr(completion, "make_cluster", take)
     with pytest.raises(AdminError):
         cli.main(["topic", "show", "t", *words.split()], standalone_mode=False)
     shell = ShellComplete(cli, {}, "gnsqadmin", "_GNSQADMIN_COMPLETE")
@@ -167,7 +165,7 @@ def completed(*words: str, **variables: str) -> list[str]:
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """What the last of some words may become, however long nodes take to answer."""
-    monkeypatch.setattr("nsqadmin_cli.completion._PATIENCE", DEADLINE)
+    monkeypatch.setattr("nsqadmin_cli.command_base._TAB_SECONDS", DEADLINE)
     shell = ShellComplete(cli, {}, "gnsqadmin", "_GNSQADMIN_COMPLETE")
     return lambda *words: [found.value for found in shell.get_completions(list(words[:-1]), words[-1])]
 
