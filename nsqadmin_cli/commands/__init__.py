@@ -20,7 +20,7 @@ class Entry(NamedTuple):
 # By the heading of help, in its order.
 SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Inspect": (
-        Entry("status", "Show nodes, the deepest channels and the worst problems in ten lines."),
+        Entry("status", "Show nodes, the deepest channels and the worst problems in ten lines.", "doctor"),
         Entry("stats", "Show the depths, counts and clients of topics and channels."),
         Entry("top", "Watch the queues on a full screen: rates, trends, drain times and problems."),
         Entry("tree", "Show topics, channels and consumers on all nodes.", "stats"),
@@ -87,7 +87,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("data recover-bad", "Recover the messages in files that nsqd set aside as .bad.", "data_write"),
     ),
     "gnsqadmin itself": (
-        Entry("cheat", "Print the ten commands that are used most."),
+        Entry("cheat", "Print the ten commands that are used most.", "context"),
         Entry("context list", "List the saved contexts."),
         Entry(
             "context set",

@@ -1,4 +1,4 @@
-"""`gnsqadmin context` and `completion`: saved addresses of clusters, and scripts for shells."""
+"""`gnsqadmin context`, `completion` and `cheat`: saved addresses of clusters, scripts for shells, a short help."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from nsqadmin_cli.change import Shown
 from nsqadmin_cli.command_base import argument, command, complete_contexts, flag
 from nsqadmin_cli.context import ClusterContext, ClusterSettings, config_path, load_contexts, merged
 from nsqadmin_cli.output import note
-from nsqadmin_cli.table import ALWAYS, Cell, Column, Table, Tone
+from nsqadmin_cli.table import ALWAYS, Cell, Column, Grid, Table, Tone
 
 _FILES = ("tls_ca", "tls_cert", "tls_key", "token_file")
 
@@ -103,3 +103,24 @@ def completion(shell: str = argument(click.Choice(sorted(_SHELLS)))) -> None:
     """Topics and channels are queried from the nodes, for at most a second."""
     root = click.get_current_context().find_root().command
     click.echo(_SHELLS[shell](root, {}, "gnsqadmin", "_GNSQADMIN_COMPLETE").source())
+
+
+LINES = (
+    ("gnsqadmin doctor", "problems, their causes and remedies"),
+    ("gnsqadmin top", "all queues on a full screen"),
+    ("gnsqadmin stats --trouble", "channels that need attention"),
+    ("gnsqadmin channel show TOPIC CHANNEL", "one channel with its consumers"),
+    ("gnsqadmin peek TOPIC CHANNEL", "queued messages, without consuming them"),
+    ("gnsqadmin tail TOPIC", "messages as they are published"),
+    ("gnsqadmin pub TOPIC MESSAGE", "publish a message"),
+    ("gnsqadmin channel pause TOPIC CHANNEL", "stop deliveries; unpause continues them"),
+    ("gnsqadmin channel empty TOPIC CHANNEL", "discard its messages, after confirmation"),
+    ("gnsqadmin context set NAME --lookupd-http-address HOST:4161", "save the addresses of a cluster"),
+)
+
+
+@command(examples="gnsqadmin cheat", document="lines    list: command, meaning")
+def cheat() -> Shown:
+    grid = Grid([[Cell(line, Tone.STRONG), meaning] for line, meaning in LINES])
+    table = Table([Column("command", "command"), Column("meaning", "meaning", keep=ALWAYS)], [*LINES])
+    return Shown({"lines": [{"command": line, "meaning": meaning} for line, meaning in LINES]}, [grid], table)

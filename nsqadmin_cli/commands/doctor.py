@@ -1,10 +1,12 @@
-"""`gnsqadmin doctor`: finds problems, with evidence and remedies."""
+"""`gnsqadmin doctor`, which finds problems, with evidence and remedies, and `status`, which shows the worst ones."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import click
 
+from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import by_node
 from nsqadmin_cli.command_base import channel_option, command, duration, flag, option, topic_option
@@ -14,13 +16,14 @@ from nsqadmin_cli.diagnosis.nodes import examine_directory, examine_nodes
 from nsqadmin_cli.diagnosis.queues import examine_queues
 from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.output import measure_rates
-from nsqadmin_cli.snapshot import require
-from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone, described
+from nsqadmin_cli.snapshot import Totals, require, through
+from nsqadmin_cli.table import Block, Cell, Column, Grid, Line, Paragraph, Table, Tone, described
 from nsqadmin_cli.units import grouped, plural
 
 _TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.STRONG_NOTE, Severity.NOTE: Tone.FAINT}
 _MARGIN = 10  # columns; the longest severity and two blanks
 _OF_A_KIND = 5  # findings that are shown without --all
+_WORST = 3  # findings, and deepest channels, that status shows
 
 
 @command(
@@ -104,7 +107,7 @@ def findings_of(examination: Examination, here: Sequence[Finding] = ()) -> list[
     return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
-def label_of(severity: Severity) -> tuple[str, Tone]:
+def _label_of(severity: Severity) -> tuple[str, Tone]:
     """Returns what a finding of this severity begins with."""
     return severity.value.upper().ljust(_MARGIN), _TONES[severity]
 
@@ -119,7 +122,7 @@ def _blocks(findings: list[Finding], of_a_kind: int | None) -> Iterator[Block]:
     for (severity, code), alike in grouped(((finding.severity, finding.code), finding) for finding in findings).items():
         shown = alike[:of_a_kind]
         for finding in shown:
-            yield Paragraph(label_of(severity), finding.summary, Tone.STRONG)
+            yield Paragraph(_label_of(severity), finding.summary, Tone.STRONG)
             for text in finding.evidence:
                 yield Paragraph(blank, text)
             for remedy in finding.remedies:
@@ -132,11 +135,60 @@ def _blocks(findings: list[Finding], of_a_kind: int | None) -> Iterator[Block]:
             yield Line()
 
 
+def _queues(totals: Totals) -> str:
+    topics, channels = plural(totals.topic_count, "topic"), plural(totals.channel_count, "channel")
+    return f"{topics}, {channels}, {plural(totals.client_count, 'consumer')}"
+
+
 def _summary(examination: Examination, findings: list[Finding]) -> Iterator[Block]:
     after, totals = examination.after, examination.after.totals
-    topics, channels = plural(totals.topic_count, "topic"), plural(totals.channel_count, "channel")
-    looked = f"{plural(len(after.nodes), 'node')}, {topics}, {channels}, {plural(totals.client_count, 'consumer')}"
+    looked = f"{plural(len(after.nodes), 'node')}, {_queues(totals)}"
     counts = _counts(findings)
     text = f"{counts['critical']:,} critical, {plural(counts['warning'], 'warning')}, {plural(counts['note'], 'note')}"
     label = (f"{text}: ", _TONES[findings[0].severity]) if findings else ("No problems: ", Tone.GOOD)
     yield Paragraph(label, f"{looked}, watched for {examination.seconds:.1f} s.")
+
+
+@command(
+    examples="""
+        gnsqadmin status
+        gnsqadmin status --lookupd-http-address lookup.example:4161
+        gnsqadmin status --json | jq .totals.depth
+    """,
+    document=(
+        """
+        nodes    how many there are
+        nodes_up how many answer
+        """,
+        described("totals", "the sums over all nodes", Totals),
+        described("findings", "list, the worst first, as of doctor", Finding),
+    ),
+)
+def status(settings: ClusterSettings) -> Shown:
+    """The three channels with the most queued messages, and the three worst findings of doctor, which are more reliable
+    when it watches for longer. The exit code is 1 if no node answers.
+
+    gnsqadmin without a command shows the same on a terminal.
+    """
+    examination = Examination(settings.cluster(), Commands(settings), interval=1.0, wait=measure_rates)
+    findings = findings_of(examination)
+    after, totals, flow = examination.after, examination.after.totals, through(examination.after.flows or {})
+    there, known = len(after.nodes), len(after.answers)
+    document = {"nodes": known, "nodes_up": there, "totals": totals, "findings": findings}
+    rates = f"{units.rate(flow.ingress)}/s published, {units.rate(flow.egress)}/s finished"
+    facts: dict[str, Cell | str] = {
+        "nodes": Cell(f"{there:,} of {known:,} answer", Tone.GOOD if there == known else Tone.BAD),
+        "queues": _queues(totals),
+        "messages": f"{totals.depth:,} queued, {totals.in_flight_count:,} in flight, {rates}",
+    }
+    table = stat_tables.channel_table(after, watched=True)
+    stat_tables.make_compact(table)
+    table.sort([column.key for column in table.columns].index("depth"))
+    del table.rows[_WORST:]
+    blocks: list[Block] = [Grid.of(facts), *([table] if table.rows else [])]
+    blocks += [Paragraph(_label_of(finding.severity), finding.summary) for finding in findings[:_WORST]]
+    more = f"{plural(len(findings) - _WORST, 'more finding')} and " if len(findings) > _WORST else ""
+    text = f"gnsqadmin doctor shows {more}remedies, gnsqadmin top all queues, gnsqadmin --help all commands."
+    blocks.append(Paragraph(("→ ", Tone.GOOD), text))
+    code = ExitCode.OK if after.nodes else ExitCode.FAILED
+    return Shown(document, blocks, partial(stat_tables.channel_table, after, watched=True), code=code)

@@ -14,7 +14,7 @@ from gnsqd.shared.version import VERSION
 from nsqadmin_cli.cli import cli
 from nsqadmin_cli.command_base import AdminCommand
 from nsqadmin_cli.commands import GROUPS, SECTIONS
-from nsqadmin_cli.commands.cheat import LINES
+from nsqadmin_cli.commands.context import LINES
 from nsqadmin_cli.errors import ExitCode
 
 PAGE = Path(__file__).resolve().parents[2] / "contrib" / "docs" / "gnsqadmin.md"
