@@ -30,7 +30,6 @@ from nsqadmin_cli.units import parse_duration, printable
 
 Function = Callable[..., Any]
 C = TypeVar("C", bound="AdminCommand")
-_NAMES = ("topic", "channel")
 ON_PAGE = object()  # the `obj` of a context whose values come from a form of the page
 _WHICH_NODES = "Which nodes"
 _COLUMNS = 78  # of an example, below its heading
@@ -139,8 +138,9 @@ def command(
     docstring is what help has below the summary in `commands.SECTIONS`.
 
     The parameters of the function, or these, have the results of `option` or `argument`, or a Combined, as defaults.
-    One that is named like one of `_SHARED` needs none; nor does a topic or channel, which is an argument. The function
-    returns its answer as Shown, which is then printed, or the exit code, None for 0.
+    One that is named like one of `_SHARED` needs none; nor does a topic or channel, which is an argument, or with ""
+    an option that selects. The function returns its answer as Shown, which is then printed, or the exit code, None for
+    0.
     """
     parts = [document] if isinstance(document, str) else document
 
@@ -150,7 +150,8 @@ def command(
         declared |= {"output": None} if is_answer else {}
         shared = {name: default for name, default in _SHARED.items() if name in declared}
         own = {name: default for name, default in declared.items() if name not in shared}
-        own |= {name: argument(Name(name)) for name in _NAMES if own.get(name) is inspect.Parameter.empty}
+        own |= {name: argument(Name(name)) for name in _ONLY if own.get(name) is inspect.Parameter.empty}
+        own |= {name: declare for name, declare in _ONLY.items() if own.get(name) == ""}
 
         @functools.wraps(function)
         def called(**values: Any) -> Any:
@@ -377,9 +378,10 @@ _SHARED = {
     "output": Combined(Output, _OUTPUT),
 }
 
-# Empty if it is not given.
 _only = functools.partial(option, default="", metavar="NAME")
-topic_option = _only("Only this topic.", shell_complete=functools.partial(complete_names, "topic"))
-channel_option = _only(
-    "Only this channel, and the topics that have it.", shell_complete=functools.partial(complete_names, "channel")
-)
+_ONLY = {
+    "topic": _only("Only this topic.", shell_complete=functools.partial(complete_names, "topic")),
+    "channel": _only(
+        "Only this channel, and the topics that have it.", shell_complete=functools.partial(complete_names, "channel")
+    ),
+}

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
@@ -23,20 +23,7 @@ from nsqadmin_cli.message import MOST, QueuedMessage
 from nsqadmin_cli.operations import commands_of
 from nsqadmin_cli.output import not_found
 from nsqadmin_cli.snapshot import ask_holders, client_document, no_such, shown_rows, take_snapshot
-from nsqadmin_cli.table import (
-    ALWAYS,
-    Cell,
-    Form,
-    Grid,
-    Line,
-    Table,
-    Tone,
-    as_json,
-    column,
-    described,
-    json_only,
-    table_of,
-)
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Grid, Line, Tone, as_json, column, described, json_only, table_of
 from nsqadmin_cli.units import LONGEST, iso_time, parse_duration, plural, printable, seconds_of
 
 
@@ -198,6 +185,10 @@ class DeferredRow:
     body_base64: str | None = json_only("the body in base64 if it is not UTF-8, else null")
     result: Cell | None = column("result", keep=ALWAYS, sparse=True, json=False)
 
+    def shortened(self, longest: int) -> "DeferredRow":
+        """Returns it with the first characters of the body, as they are printed."""
+        return replace(self, text=printable(printable(self.text), longest))
+
 
 @dataclass(slots=True)
 class DeferredNode:
@@ -253,7 +244,11 @@ def deferred(
         counted = [] if cancel is not None else [table_of(DeferredNode, counts, total="all")]
         document = {**place, "dry_run": None if cancel is None else dry_run, "nodes": counts, "messages": rows}
         errors = [*cluster.lookupd_errors, *failures_of(answers)]
-        return Shown(document, [*counted, _messages(rows), *ending(dry_run)], _messages(rows, LONGEST), errors)
+        table, whole = (
+            table_of(DeferredRow, [row.shortened(longest) for row in rows], empty="No deferred messages to show.")
+            for longest in (24, LONGEST)
+        )
+        return Shown(document, [*counted, table, *ending(dry_run)], whole, errors)
 
     def none_left() -> AdminError:
         return not_found(f"the deferred message {cancel}", [*cluster.lookupd_errors, *errors_of(answers)])
@@ -276,12 +271,6 @@ def deferred(
         row.result = Cell("to be cancelled", Tone.NOTE)
     warning = f"The message {cancel} will not be delivered to the channel {channel} in the topic {topic}."
     return Change(show, do, warning, "Cancel it?")
-
-
-def _messages(rows: Sequence[DeferredRow], longest: int = 24) -> Table:
-    """Returns the rows with the first characters of each body, as they are printed."""
-    shown = [replace(row, text=printable(printable(row.text), longest)) for row in rows]
-    return table_of(DeferredRow, shown, empty="No deferred messages to show.")
 
 
 def _moment(text: str) -> str:

@@ -18,16 +18,7 @@ import click
 from nsqadmin_cli import units
 from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command_base import (
-    AdminCommand,
-    Combined,
-    Parsed,
-    channel_option,
-    command,
-    duration,
-    option,
-    topic_option,
-)
+from nsqadmin_cli.command_base import AdminCommand, Combined, Parsed, command, duration, option
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import measure_rates
 from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, drain_seconds, take_snapshot
@@ -221,8 +212,8 @@ class CheckCommand(AdminCommand):
 def check(
     cluster: Cluster,
     limits: dict[Metric, Limits] = limit_options,
-    topic: str = topic_option,
-    channel: str = channel_option,
+    topic: str = "",
+    channel: str = "",
     exclude: tuple[str, ...] = option(
         "Ignore topics, or channels as topic/channel, with names that match; * matches any text, ? any character.",
         multiple=True,

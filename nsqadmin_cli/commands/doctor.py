@@ -9,7 +9,7 @@ import click
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import by_node
-from nsqadmin_cli.command_base import channel_option, command, duration, flag, option, topic_option
+from nsqadmin_cli.command_base import command, duration, flag, option
 from nsqadmin_cli.context import ClusterSettings, Commands
 from nsqadmin_cli.diagnosis.examination import DEEP, Examination, Finding, Severity
 from nsqadmin_cli.diagnosis.nodes import examine_directory, examine_nodes
@@ -58,8 +58,8 @@ _WORST = 3  # findings, and deepest channels, that status shows
 )
 def doctor(
     settings: ClusterSettings,
-    topic: str = topic_option,
-    channel: str = channel_option,
+    topic: str = "",
+    channel: str = "",
     interval: float = option(
         "Time between the two snapshots. Findings such as stuck are more reliable with a longer time.",
         duration(3600),

@@ -9,7 +9,7 @@ import click
 from nsqadmin_cli import units
 from nsqadmin_cli.api import NodeStats
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command_base import channel_option, command, duration, option, topic_option
+from nsqadmin_cli.command_base import command, duration, option
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, is_terminal, note, report
 from nsqadmin_cli.snapshot import ClusterSnapshot, by_key, snapshots
@@ -53,8 +53,8 @@ class Event:
 def events(
     cluster: Cluster,
     output: Output,
-    topic: str = topic_option,
-    channel: str = channel_option,
+    topic: str = "",
+    channel: str = "",
     interval: float = option("Time between two snapshots.", duration(3600), default="1"),
     count: int | None = option("Stop after N snapshots. Without it, Ctrl-C stops.", click.IntRange(1)),
 ) -> None:

@@ -9,7 +9,7 @@ import click
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import ChannelStats, ClientStats, TopicStats
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command_base import Watch, channel_option, command, flag, option, topic_option
+from nsqadmin_cli.command_base import Watch, command, flag, option
 from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.output import Output, report
@@ -52,8 +52,8 @@ def stats(
     cluster: Cluster,
     output: Output,
     watch: Watch,
-    topic: str = topic_option,
-    channel: str = channel_option,
+    topic: str = "",
+    channel: str = "",
     by: str | None = option(
         "Rows: topics with their channels, or only one of these. [default: tree; channel with --sort, --trouble and "
         "names of --columns]",
@@ -156,7 +156,7 @@ def stats(
         clients  list: node, and the keys of a client in the /stats of nsqd
     """,
 )
-def tree(cluster: Cluster, output: Output, topic: str = topic_option, channel: str = channel_option) -> int:
+def tree(cluster: Cluster, output: Output, topic: str = "", channel: str = "") -> int:
     """CSV output has one row per consumer."""
     snapshot = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
     require(cluster, snapshot, topic, channel)
@@ -245,7 +245,7 @@ class Count:
                    consumers; null without --watch
     """,
 )
-def counter(cluster: Cluster, output: Output, watch: Watch, topic: str = topic_option) -> int:
+def counter(cluster: Cluster, output: Output, watch: Watch, topic: str = "") -> int:
     code = ExitCode.OK
     for number, snapshot in enumerate(snapshots(cluster, *watch, topic)):
         delivered = sum(channel.message_count for topic in snapshot.totals.topics for channel in topic.channels)
