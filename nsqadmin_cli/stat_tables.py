@@ -242,16 +242,16 @@ def client_table(snapshot: ClusterSnapshot, *, with_places: bool = True, of: tup
 
 def _client(client: ClientStats, topic: str, channel: ChannelStats, address: Address, now: float) -> ClientRow:
     used = {"TLS": client.tls, "deflate": client.deflate, "snappy": client.snappy, "auth": client.authed}
-    place = client.name, topic, channel.channel_name, str(address), client.remote_address
-    row = ClientRow(*place, *(getattr(client, name) for name in _OF_CLIENTS))
+    known = {name: getattr(client, name) for name in _OF_CLIENTS}
+    row = ClientRow(client.name, topic, channel.channel_name, str(address), **known)
     if channel.depth > 0 and client.ready_count == 0:
         row.ready_count = Cell(0, Tone.BAD)  # queued messages, but RDY 0
-    row.connected_seconds, row.user_agent = max(0.0, now - client.connect_ts), client.user_agent
+    row.message_count, row.connected_seconds = client.message_count, max(0.0, now - client.connect_ts)
     row.security = " ".join(name for name, is_used in used.items() if is_used)
     return row
 
 
-_OF_CLIENTS = ("ready_count", "in_flight_count", "finish_count", "requeue_count", "message_count")
+_OF_CLIENTS = ("remote_address", "user_agent", "ready_count", "in_flight_count", "finish_count", "requeue_count")
 
 
 @dataclass(eq=False, repr=False)
@@ -288,19 +288,17 @@ class NodeRow:
 
 LISTING = ("listed", "tombstoned")
 PROCESS = ("cpu_share", "memory_bytes", "free_disk_bytes", "connection_count")
-_SUMS = ("topic_count", "channel_count", "depth", "backend_depth", "in_flight_count", "message_count", "client_count")
 
 
 def node_rows(snapshot: ClusterSnapshot) -> dict[Address, NodeRow]:
     """Returns the rows of all nodes, also of nodes that are down."""
     rows = {}
     for address, answer in snapshot.answers.items():
-        row = rows[address] = NodeRow(str(address))
         if isinstance(answer, NodeError):
-            row.error, row.status = answer.reason, failed(answer.reason)
+            rows[address] = NodeRow(str(address), answer.reason, failed(answer.reason))
             continue
-        row.status, row.version = _health(answer), answer.version
-        row.health, row.start_time = answer.health, answer.start_time
+        row = rows[address] = NodeRow(str(address), status=_health(answer), **_sums(Totals.over([answer])))
+        row.version, row.health, row.start_time = answer.version, answer.health, answer.start_time
         row.uptime_seconds = max(0.0, snapshot.clock - answer.start_time)
         if address in snapshot.node_rates:
             row.ingress_rate, row.egress_rate, *_ = snapshot.node_rates[address]
@@ -311,14 +309,12 @@ def node_rows(snapshot: ClusterSnapshot) -> dict[Address, NodeRow]:
             if process.is_low_on_disk:
                 row.free_disk_bytes = Cell(process.free_disk_bytes, Tone.BAD)
                 row.status = Cell("low on disk", Tone.BAD) if answer.health == "OK" else row.status
-        _sum_up(row, Totals.over([answer]))
     return rows
 
 
-def _sum_up(row: NodeRow, sums: Totals) -> NodeRow:
-    for field in _SUMS:
-        setattr(row, field, getattr(sums, field))
-    return row
+def _sums(totals: Totals) -> dict[str, int]:
+    names = ("topic_count", "channel_count", "depth", "backend_depth", "in_flight_count", "message_count")
+    return {name: getattr(totals, name) for name in (*names, "client_count")}
 
 
 def node_table(
@@ -328,7 +324,7 @@ def node_table(
 ) -> Table:
     rows = rows or node_rows(snapshot)
     label = Cell(plural(len(snapshot.answers), "node"), Tone.STRONG)
-    total = _sum_up(NodeRow(label), snapshot.totals) if len(snapshot.nodes) > 1 else None
+    total = NodeRow(label, **_sums(snapshot.totals)) if len(snapshot.nodes) > 1 else None
     return table_of(NodeRow, [*rows.values()], without=without, total=total, empty="No nodes.")
 
 

@@ -153,11 +153,8 @@ def json_only(help: str = "", *, null: bool = False, **default: Any) -> Any:
 @cache
 def columns_of(kind: type) -> dict[str, Column]:
     """Returns the columns of a kind of rows, by the name of the field."""
-    columns = {}
-    for row_field in dataclasses.fields(kind):
-        if declared := row_field.metadata.get("column"):
-            columns[row_field.name] = Column(declared[0] or row_field.name, *declared[1:])
-    return columns
+    declared = {row.name: row.metadata["column"] for row in dataclasses.fields(kind) if "column" in row.metadata}
+    return {name: Column(key or name, *others) for name, (key, *others) in declared.items()}
 
 
 @cache
@@ -179,14 +176,11 @@ def table_of(
     }
     cells = [[getattr(row, name) for name in columns] for row in rows]
     last: Row | None = None
-    if isinstance(total, str):
-        if len(rows) > 1:
-            last = [total]
-            for index, column in enumerate(columns.values()):
-                if index:
-                    is_count = column.form in (Form.COUNT, Form.BYTES)
-                    last.append(sum(as_json(row[index]) or 0 for row in cells) if is_count else None)
-    elif total is not None:
+    if isinstance(total, str) and len(rows) > 1:
+        numbers = [index for index, column in enumerate(columns.values()) if column.form in (Form.COUNT, Form.BYTES)]
+        sums = {index: sum(as_json(row[index]) or 0 for row in cells) for index in numbers}
+        last = [total, *map(sums.get, range(1, len(columns)))]
+    elif not isinstance(total, str | None):
         last = [getattr(total, name) for name in columns]
     return Table(tuple(columns.values()), [*cells], last, empty)
 
