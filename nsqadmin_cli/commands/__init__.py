@@ -81,10 +81,10 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Data directories": (
         Entry("data ls", "List the queues in a data directory: their messages, and the age of the oldest."),
         Entry("data verify", "Read all files of a data directory, and report damage and how to repair it."),
-        Entry("data export", "Write the messages of a data directory to a file.", "data_write"),
-        Entry("data convert", "Move the messages of journals to disk queues, which the real nsqd reads.", "data_write"),
-        Entry("data repair", "Make a repaired copy of a data directory.", "data_write"),
-        Entry("data recover-bad", "Recover the messages in files that nsqd set aside as .bad.", "data_write"),
+        Entry("data export", "Write the messages of a data directory to a file."),
+        Entry("data convert", "Move the messages of journals to disk queues, which the real nsqd reads."),
+        Entry("data repair", "Make a repaired copy of a data directory."),
+        Entry("data recover-bad", "Recover the messages in files that nsqd set aside as .bad."),
     ),
     "gnsqadmin itself": (
         Entry("cheat", "Print the ten commands that are used most.", "context"),

@@ -1,7 +1,12 @@
-"""`gnsqadmin data verify` and `ls`, which only read, and the parts that commands for data directories share."""
+"""`gnsqadmin data`: the data directory of a stopped nsqd.
 
+`ls` and `verify` only read; `export`, `convert`, `repair` and `recover-bad` write its messages elsewhere.
+"""
+
+import os
+import shlex
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -9,6 +14,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from gnsqd.log import Level, Logger
 from gnsqd.shared.directory import (
     METADATA,
     DataDirectory,
@@ -16,14 +22,19 @@ from gnsqd.shared.directory import (
     describe_holder,
     is_held,
     list_directory,
+    locked,
     make_plan,
 )
+from gnsqd.shared.errors import StartError, StorageError
+from nsqadmin_cli.archive import DASH, ArchiveWriter
 from nsqadmin_cli.change import Shown
-from nsqadmin_cli.command_base import Combined, argument, command, option
+from nsqadmin_cli.command_base import Combined, argument, command, flag, option
 from nsqadmin_cli.datadir.checking import Checker, JournalReport, Problem, QueueReport, count_messages, problem_blocks
-from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, describe_missing
+from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, MessageFile, Saved, describe_missing, export_queue
+from nsqadmin_cli.datadir.repairing import BadFile, Repair, exchange, put_back
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
-from nsqadmin_cli.output import Advance, note, progress
+from nsqadmin_cli.message import DOCUMENT
+from nsqadmin_cli.output import Advance, Confirm, Output, note, progress, report
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Form, Grid, Line, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import plural
 
@@ -45,9 +56,10 @@ class Which(NamedTuple):
     channel: str
 
 
-_WHICH = {"topic": "Only this topic and its channels.", "channel": "Only channels of this name."}
-_which_option = partial(option, section="Which queues", default="", metavar="NAME")
-which_option: Any = Combined(Which, {name: _which_option(help) for name, help in _WHICH.items()})
+_which = partial(option, section="Which queues", default="", metavar="NAME")
+which_option: Any = Combined(
+    Which, {"topic": _which("Only this topic and its channels."), "channel": _which("Only channels of this name.")}
+)
 
 
 def select(data_dir: DataDirectory, which: tuple[str, str] = ("", "")) -> list[StoredQueue]:
@@ -293,3 +305,261 @@ def _row(
     words = ["paused"] * row.paused + [f"not in {METADATA}"] * (row.listed is False) + [problem] * bool(problem)
     row.state, row.problem = Cell(", ".join(words), Tone.BAD if problem else None), problem
     return row
+
+
+@command(
+    examples="""
+        gnsqadmin data export /var/lib/nsqd orders.ndjson.gz --topic orders
+        gnsqadmin data export /var/lib/nsqd - --topic orders --channel billing | jq -r .body
+    """,
+    document=f"""
+        directory, file, messages
+        queues   list: queue, messages, lost_bytes (unreadable)
+        A line of the file itself is the JSON of a message:{DOCUMENT}
+        channel  whose queue has it; null: the topic's own queue
+        due      until when it is deferred, ns since 1970, or null
+    """,
+)
+def export(
+    output: Output,
+    directory: str = directory_argument,
+    file: str = argument(click.Path(dir_okay=False, allow_dash=True)),
+    append: bool = flag("Append to FILE if it exists."),
+    which: Which = which_option,
+    max_msg_size: int = max_size_option,
+) -> int:
+    """FILE has one line per message, a JSON document that gnsqadmin load can publish; - is standard output, and a name
+    that ends in .gz is compressed. Messages are in nsqd's order of delivery, once for every channel that has them;
+    messages after the damage are included.
+
+    The directory is not changed. nsqd may be running, but its messages in memory are missing.
+    """
+    data_dir = list_directory(directory)
+    if is_held(directory):
+        note(f"Note: {directory} is in use by {describe_holder(directory)}; its messages in memory are missing.")
+    if journals := data_dir.select_journals(which.topic):
+        left_out = plural(len(journals), "journal")
+        note(f"Note: {left_out} left out; gnsqadmin data convert moves their messages to disk queues.")
+    queues = select(data_dir, which)
+    size = sum(queue.size for queue in queues)
+    with ArchiveWriter(file, append=append) as archive, reading("exporting", size, quiet=file == DASH) as advance:
+        lines = MessageFile(archive)
+        exported = [export_queue(queue, lines, max_msg_size, advance) for queue in queues]
+        lines.flush()
+    messages = sum(each.messages for each in exported)
+    if file == DASH:
+        note(f"{plural(messages, 'message')} of {plural(len(queues), 'queue')}")
+    else:
+        done = f"Wrote {plural(messages, 'message')} to" if messages else "No messages;"
+        verdict = Line.of(f"{done} {file}{'' if messages else ' was not written'}.")
+        document = {"directory": directory, "file": file, "messages": messages, "queues": exported}
+        output.show(document, [table_of(Saved, exported, empty="No queues."), verdict])
+    lost = {each.queue: plural(each.lost_bytes, "byte") for each in exported if each.lost_bytes}
+    return report([AdminError(f"{queue}: {size} could not be read as messages") for queue, size in lost.items()])
+
+
+@dataclass(slots=True)
+class ConvertedQueue:
+    queue: str = column("queue")
+    messages: int = column("messages", "msgs", Form.COUNT, ALWAYS)
+
+
+@command(
+    examples="""
+        gnsqadmin data convert /var/lib/nsqd --dry-run
+        gnsqadmin data convert /var/lib/nsqd && nsqd --data-path=/var/lib/nsqd
+    """,
+    document=("directory", described("queues", "list of queues with messages in a journal", ConvertedQueue)),
+)
+def convert(
+    directory: str = directory_argument,
+    dry_run: bool = flag("Only show what would be converted.", "--dry-run", "-n"),
+) -> Shown:
+    """gnsqd keeps journals with --durability, even after a clean exit. Starting gnsqd without that option does the same
+    as this command. nsqd must be stopped. If the command is killed, run it again: no message is lost or duplicated."""
+    with locked(directory):
+        journals = list_directory(directory).select_journals("")
+        counts = {name: count for journal in journals for name, count in count_messages(journal).items() if count}
+        if not dry_run:
+            from gnsqd.queues.data_path import convert as convert_journals  # slow to load: it needs gevent
+
+            try:
+                convert_journals(directory, Logger("", Level.WARN))
+            except (StartError, StorageError) as error:
+                raise AdminError(f"{error}; the journals still have all messages") from error
+    messages = plural(sum(counts.values()), "message")
+    verdict = f"{messages} would be converted. Nothing was done." if dry_run else f"{messages} converted."
+    rows = [ConvertedQueue(name, count) for name, count in counts.items()]
+    blocks: list[Block] = [table_of(ConvertedQueue, rows, empty="No messages in journals.")]
+    blocks += [Line.of(verdict)] if rows else []
+    return Shown({"directory": directory, "queues": rows}, blocks)
+
+
+@command(
+    examples="""
+        gnsqadmin data repair /var/lib/nsqd --dry-run
+        gnsqadmin data repair /var/lib/nsqd --to /mnt/large/nsqd
+        gnsqadmin data repair /var/lib/nsqd --replace --yes && systemctl start gnsqd
+    """,
+    document="""
+        directory
+        copy     path of the repaired copy; null: none was made
+        kept     with --replace, path of the damaged directory, else null
+        queues   list of repaired queues: queue, messages, lost_bytes (unreadable)
+        adopted  queues that nsqd.dat lists again
+        left     list of problems left in the copy, as the findings of verify
+    """,
+)
+def repair(
+    output: Output,
+    confirm: Confirm,
+    directory: str = directory_argument,
+    target: str | None = option("Path of the copy. [DIRECTORY.repaired]", click.Path(), "--to"),
+    replace: bool = flag("Replace DIRECTORY by the copy, and keep the damaged directory as DIRECTORY.before-repair."),
+    adopt_orphans: bool = flag("Add topics and channels to nsqd.dat that it does not list."),
+    max_msg_size: int = max_size_option,
+) -> None:
+    """The directory itself is not changed. Messages after the damage are recovered, counts and positions corrected, and
+    an unusable nsqd.dat rebuilt (with nothing paused). nsqd must be stopped. Files set aside as .bad are left to data
+    recover-bad.
+
+    The copy is read again to verify it. --replace then replaces the directory by the copy.
+    """
+    path = os.path.realpath(directory)
+    copy = os.path.abspath(target or f"{path}.repaired")
+    kept = f"{path}.before-repair"
+    if os.path.commonpath([path, os.path.realpath(copy)]) == path:
+        raise click.UsageError(f"the copy cannot be inside {path}")
+    for name in (copy, kept) if replace else (copy,):
+        if os.path.lexists(name):
+            other = ", or specify another path by --to" * (name == copy)
+            raise AdminError(f"{name} already exists; remove it first{other}")
+    with locked(path):
+        data_dir = list_directory(path)
+        reports, findings = check(data_dir, select(data_dir), running=False, max_msg_size=max_msg_size)
+        work = Repair(data_dir, reports, copy, adopt_orphans, max_msg_size)
+        if not work.is_needed or confirm.dry_run:
+            queues = [Saved(each.queue.name, each.messages, each.lost) for each in reports if each.needs_repair]
+            plan = {"directory": path, "copy": None, "kept": None, "queues": queues}
+            blocks: list[Block] = [*problem_blocks(findings)]
+            if not work.is_needed:
+                blocks.append(Line((("Nothing to repair", Tone.GOOD), (".", Tone.PLAIN))))
+            else:
+                blocks.append(table_of(Saved, queues, empty="No queues."))
+                blocks += [Line.of(f"nsqd.dat would list {', '.join(work.adopted)}.")] if work.adopted else []
+                blocks.append(Line.of(f"The copy would be {copy}. Nothing was done."))
+            output.show(plan | {"adopted": work.adopted, "left": findings}, blocks, table_of(Saved, queues))
+            return
+        if replace:
+            messages = plural(sum(each.messages for each in reports), "message")
+            warning = f"{path}, with {messages} readable, is renamed to {kept}, and replaced by its repaired copy."
+            confirm.ask(warning, [*problem_blocks(findings)], "Go on?")
+        with reading(f"writing {os.path.basename(copy)}", work.size) as advance:
+            repaired = work.run(advance)
+        left = _check_copy(reports, copy, path if replace else copy, max_msg_size)
+        if replace:
+            exchange(path, copy, kept)
+    saved: list[Block] = [table_of(Saved, repaired, empty="No queues."), *problem_blocks(left)]
+    if work.adopted:
+        saved.append(Line.of(f"nsqd.dat lists {', '.join(work.adopted)}."))
+    if data_dir.passed_over:
+        saved.append(Line.of(f"Not copied: {', '.join(sorted(data_dir.passed_over))}.", Tone.NOTE))
+    if replace:
+        saved.append(Line.of(f"{path} is repaired; the original is {kept}."))
+    else:
+        saved.append(Line.of(f"The repaired copy is {copy}; {path} is unchanged. To swap them:"))
+        saved += [Line.of(shlex.join(["mv", *names]), Tone.NODE) for names in ((path, kept), (copy, path))]
+    final = {"directory": path, "copy": path if replace else copy, "kept": kept if replace else None}
+    output.show(final | {"queues": repaired, "adopted": work.adopted, "left": left}, saved)
+
+
+def _check_copy(reports: list[QueueReport], copy: str, name: str, max_msg_size: int) -> list[Problem]:
+    """Verifies that the copy has every message. Returns the problems left in it, with commands for the final name."""
+    data_dir = list_directory(copy)
+    data_dir.path = name
+    copied, findings = check(data_dir, select(data_dir), running=False, max_msg_size=max_msg_size)
+    there = {each.queue.name: each.messages + each.held for each in copied}
+    for each in reports:
+        if there.get(each.queue.name, 0) != each.messages + each.held:
+            text = f"the copy {copy} differs from what was written, in queue {each.queue.name}"
+            raise AdminError(f"{text}; the disk may be faulty")
+    return findings
+
+
+@command(
+    examples="""
+        gnsqadmin data recover-bad /var/lib/nsqd --dry-run
+        gnsqadmin data recover-bad /var/lib/nsqd
+        gnsqadmin data recover-bad /var/lib/nsqd --topic orders --to lost.ndjson.gz
+    """,
+    document=("directory\nfile     the file of --to, or null\nmessages", described("files", "list", BadFile)),
+)
+def recover_bad(
+    output: Output,
+    directory: str = directory_argument,
+    target: str | None = option(
+        "Write the messages to FILE, as export does, and change nothing. nsqd may be running.",
+        click.Path(dir_okay=False, allow_dash=True),
+        "--to",
+    ),
+    appending: bool = flag("Append to FILE if it exists.", "--append"),
+    everything: bool = flag(
+        "Also recover messages that were or may have been delivered: they may come twice.", "--all"
+    ),
+    dry_run: bool = flag("Only show what would be recovered.", "--dry-run", "-n"),
+    which: Which = which_option,
+    max_msg_size: int = max_size_option,
+) -> int:
+    """nsqd sets a file aside at the first damage. nsqd has delivered the messages before the damage. This command
+    recovers the messages after it. Of a file without damage, it is unknown which messages were delivered: all, unless
+    the log of nsqd reports that it could not open the file, or read at a wrong position. --all recovers all of them.
+
+    The messages are added to the end of their queue, and the file is renamed to .bad.recovered. nsqd must be stopped,
+    and a damaged queue must be repaired first. --to writes the messages to a file instead, which gnsqadmin load can
+    publish.
+    """
+    with ExitStack() as stack:
+        changing = target is None and not dry_run
+        if changing:
+            stack.enter_context(locked(directory, ", or --to writes the messages to a file"))
+        data_dir = list_directory(directory)
+        queues = select(data_dir, which)
+        size = sum(sum(queue.bad.values()) for queue in queues)
+        files = []
+        lines = None
+        if target is not None and not dry_run:
+            lines = MessageFile(stack.enter_context(ArchiveWriter(target, append=appending)))
+        advance = stack.enter_context(reading("recovering", size, quiet=target == DASH))
+        for queue in queues:
+            for number in sorted(queue.bad):
+                path, bad = queue.path(number, bad=True), BadFile(queue.file_name(number, bad=True), queue.name)
+                payloads = bad.read(path, everything=everything, max_msg_size=max_msg_size, advance=advance)
+                files.append(bad)
+                if changing:
+                    try:
+                        put_back(queue, path, payloads, data_dir)
+                    except AdminError as error:
+                        bad.recovered, bad.error = 0, str(error)
+                    continue
+                for payload in payloads:
+                    if lines is not None:
+                        lines.add(queue, payload)
+        if lines is not None:
+            lines.flush()
+    messages = sum(bad.recovered for bad in files)
+    count = plural(messages, "message")
+    summary = f"{count} {'is' if messages == 1 else 'are'} back in the queue."
+    if dry_run:
+        summary = f"{count} would be recovered. Nothing was done."
+    elif target is not None:
+        summary = f"Wrote {count} to {target}. No queue was changed."
+    if target == DASH and not dry_run:
+        note(f"{count} of {plural(len(files), 'file')}")
+    else:
+        document = {"directory": directory, "file": lines and target, "messages": messages, "files": files}
+        blocks: list[Block] = [table_of(BadFile, files, empty="No files were set aside.")]
+        if unknown := sum(bad.unknown for bad in files) * (not everything):
+            text = f"It is unknown whether {plural(unknown, 'message')} of files without damage were delivered; --all"
+            blocks.append(Line.of(f"{text} recovers them.", Tone.NOTE))
+        output.show(document, [*blocks, *([Line.of(summary)] if messages else [])])
+    return report([AdminError(f"{bad.file}: {bad.error}") for bad in files if bad.error])

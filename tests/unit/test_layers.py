@@ -69,7 +69,7 @@ SHARED = (
 )
 
 # What a command imports only when it is called, and which needs gevent.
-LATE = {("nsqadmin_cli.commands.data_write", "gnsqd.queues.data_path")}
+LATE = {("nsqadmin_cli.commands.data", "gnsqd.queues.data_path")}
 
 # What the page imports of the daemon besides: its HTTP server, and who may use an HTTP API.
 FOR_PAGE = (
