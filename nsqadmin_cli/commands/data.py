@@ -411,14 +411,13 @@ def convert(
     """,
 )
 def repair(
-    output: Output,
     confirm: Confirm,
     directory: str = directory_argument,
     target: str | None = option("Path of the copy. [DIRECTORY.repaired]", click.Path(), "--to"),
     replace: bool = flag("Replace DIRECTORY by the copy, and keep the damaged directory as DIRECTORY.before-repair."),
     adopt_orphans: bool = flag("Add topics and channels to nsqd.dat that it does not list."),
     max_msg_size: int = max_size_option,
-) -> None:
+) -> Shown:
     """The directory itself is not changed. Messages after the damage are recovered, counts and positions corrected, and
     an unusable nsqd.dat rebuilt (with nothing paused). nsqd must be stopped. Files set aside as .bad are left to data
     recover-bad.
@@ -448,8 +447,7 @@ def repair(
                 blocks.append(table_of(Saved, queues, empty="No queues."))
                 blocks += [Line.of(f"nsqd.dat would list {', '.join(work.adopted)}.")] if work.adopted else []
                 blocks.append(Line.of(f"The copy would be {copy}. Nothing was done."))
-            output.show(plan | {"adopted": work.adopted, "left": findings}, blocks, table_of(Saved, queues))
-            return
+            return Shown(plan | {"adopted": work.adopted, "left": findings}, blocks, table_of(Saved, queues))
         if replace:
             messages = plural(sum(each.messages for each in reports), "message")
             warning = f"{path}, with {messages} readable, is renamed to {kept}, and replaced by its repaired copy."
@@ -470,7 +468,7 @@ def repair(
         saved.append(Line.of(f"The repaired copy is {copy}; {path} is unchanged. To swap them:"))
         saved += [Line.of(shlex.join(["mv", *names]), Tone.NODE) for names in ((path, kept), (copy, path))]
     final = {"directory": path, "copy": path if replace else copy, "kept": kept if replace else None}
-    output.show(final | {"queues": repaired, "adopted": work.adopted, "left": left}, saved)
+    return Shown(final | {"queues": repaired, "adopted": work.adopted, "left": left}, saved)
 
 
 def _check_copy(reports: list[QueueReport], copy: str, name: str, max_msg_size: int) -> list[Problem]:
