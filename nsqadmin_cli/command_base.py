@@ -184,18 +184,18 @@ class ChangeCommand(AdminCommand):
 
 
 def change_command(
-    *, asks: bool = True, dry_run: Any = None, parameters: Mapping[str, Any] | None = None, **attributes: Any
+    *, asks: bool = True, parameters: Mapping[str, Any] | None = None, **attributes: Any
 ) -> Callable[[Callable[..., Change]], ChangeCommand]:
     """Returns a decorator as `command` does, for a function that returns a Change, which the command then does. Without
-    `asks` it is done without a question, and only `dry_run`, if it is a `flag`, can prevent that."""
+    `asks` it is done without a question, and has no dry run."""
 
     def make(function: Callable[..., Change]) -> ChangeCommand:
         declared = dict(parameters or declared_by(function))
-        more = {"output": None} | ({"confirm": None} if asks else {}) | ({"dry_run": dry_run} if dry_run else {})
+        more = {"output": None} | ({"confirm": None} if asks else {})
 
         @functools.wraps(function)
-        def changing(output: Output, confirm: Confirm | None = None, dry_run: bool = False, **values: Any) -> int:
-            return run(function(**values), output, confirm or Confirm(yes=True, dry_run=dry_run))
+        def changing(output: Output, confirm: Confirm | None = None, **values: Any) -> int:
+            return run(function(**values), output, confirm or Confirm(yes=True, dry_run=False))
 
         made = command(cls=ChangeCommand, parameters=declared | more, **attributes)(changing)
         made.plan = function

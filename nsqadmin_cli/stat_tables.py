@@ -160,11 +160,9 @@ def channel_table(
     for topic in snapshot.totals.topics:
         for channel in topic.channels:
             key = topic.topic_name, channel.channel_name
-            if only is not None and key not in only:
-                continue
-            row = counts(ChannelCounts, channel, key[1], flows.get(key))
-            row.place, row.paused = key[0], channel.paused
-            rows.append(row)
+            if only is None or key in only:
+                more = {"place": key[0], "paused": channel.paused}
+                rows.append(counts(ChannelCounts, channel, key[1], flows.get(key), **more))
     without = [*(() if with_topic else ("place",)), *(() if watched else RATES)]
     return table_of(ChannelCounts, rows, without=without, empty="No channels.")
 

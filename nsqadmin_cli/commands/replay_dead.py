@@ -42,7 +42,6 @@ class LetterRow:
 
 @change_command(
     asks=False,
-    dry_run=flag(f"Show dead letters, at most {MOST:,} of each node, and do nothing."),
     examples="""
         gnsqadmin replay-dead orders billing --dry-run
         gnsqadmin replay-dead orders billing
@@ -74,6 +73,7 @@ def replay_dead(
     limit: int | None = option("Stop after N messages.", click.IntRange(1), "-n", "--limit"),
     rate: float = rate_option,
     auth_secret: str = auth_option,
+    dry_run: bool = flag(f"Show dead letters, at most {MOST:,} of each node, and do nothing.", on_page=False),
 ) -> Change:
     """gnsqd moves messages that failed --max-attempts times to the topic TOPIC.CHANNEL.dead. This command publishes the
     original bodies to the original topics, with new ids and timestamps. All channels of a topic receive them again, not
@@ -90,7 +90,7 @@ def replay_dead(
     source = topic if channel is None else dead_letter_topic(topic, channel)
     run = _Run(source=source, destination=destination)
 
-    def show(dry_run: bool) -> Shown:
+    def show(_: bool) -> Shown:
         if run.publisher.is_dry:
             run.show_letters(cluster, limit)
         more = {"source": source, "channel": CHANNEL, "letters": run.letters, "left": len(run.left)}
@@ -107,7 +107,7 @@ def replay_dead(
         letters = Source(options, limit, follow=False, create=True, yes=False)
         run.errors, run.is_interrupted = transfer(cluster, source, letters, "replaying", run.deliver, run.done)
 
-    return Change(show, do)
+    return Change(show, None if dry_run else do)
 
 
 @dataclass
