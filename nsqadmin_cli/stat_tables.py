@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass
 from functools import partial
-from itertools import islice
 from typing import Any, TypeVar
 
 from nsqadmin_cli import units
@@ -114,13 +113,12 @@ def tree_table(snapshot: ClusterSnapshot, *, watched: bool = False, by_node: boo
     rows: list[Counts] = []
     for topic in totals.topics:
         name = topic.topic_name
-        groups = [_with_shares(topic, name, snapshot.topic_shares[name], Tone.STRONG, flows.get((name, "")))]
+        shares, flow = snapshot.topic_shares[name], flows.get((name, ""))
+        rows += _with_shares(topic, Cell(name, Tone.STRONG), shares, flow, by_node)
         for channel in topic.channels:
             key = name, channel.channel_name
-            shares, flow = snapshot.channel_shares[key], flows.get(key)
-            groups.append(_with_shares(channel, f"  {key[1]}", shares, Tone.PLAIN, flow))
-        for group in groups:
-            rows += islice(group, None if by_node else 1)
+            title = Cell(f"  {channel.channel_name}", Tone.PLAIN)
+            rows += _with_shares(channel, title, snapshot.channel_shares[key], flows.get(key), by_node)
     several = len(snapshot.answers) > 1
     summary = f"{plural(totals.topic_count, 'topic')}, {plural(totals.channel_count, 'channel')}"
     total = counts(Counts, totals, Cell(summary, Tone.STRONG)) if len(totals.topics) > 1 else None
@@ -129,15 +127,14 @@ def tree_table(snapshot: ClusterSnapshot, *, watched: bool = False, by_node: boo
 
 
 def _with_shares(
-    whole: TopicStats | ChannelStats, name: str, shares: Shares, tone: Tone, flow: Flow | None
+    whole: TopicStats | ChannelStats, name: Cell, shares: Shares, flow: Flow | None, by_node: bool
 ) -> Iterator[Counts]:
-    """Yields the row of one topic or channel, and the rows of its shares."""
-    paused = sum(share.paused for share in shares.values())
-    if paused:
-        name += " (paused)" if paused == len(shares) else f" (paused {paused}/{len(shares)})"
-        tone = Tone.STRONG_NOTE if tone is Tone.STRONG else Tone.NOTE
-    yield counts(Counts, whole, Cell(name, tone), flow, place=units.one_or_number(shares))
-    for address, share in shares.items() if len(shares) > 1 else ():
+    """Yields the row of one topic or channel, and with `by_node` the rows of its shares."""
+    if paused := sum(share.paused for share in shares.values()):
+        note = "(paused)" if paused == len(shares) else f"(paused {paused}/{len(shares)})"
+        name = Cell(f"{name.value} {note}", Tone.STRONG_NOTE if name.tone is Tone.STRONG else Tone.NOTE)
+    yield counts(Counts, whole, name, flow, place=units.one_or_number(shares))
+    for address, share in shares.items() if by_node and len(shares) > 1 else ():
         yield counts(Counts, share, Cell("    (paused)" if share.paused else "", Tone.NOTE), place=str(address))
 
 
