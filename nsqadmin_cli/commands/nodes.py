@@ -9,8 +9,8 @@ from nsqadmin_cli.api import Nsqd, located
 from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.command_base import command, flag
+from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.snapshot import ClusterSnapshot, take_snapshot
 from nsqadmin_cli.stat_tables import LISTING, PROCESS, RATES, NodeRow, node_rows, node_table
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only, table_of
@@ -85,16 +85,16 @@ class Listed:
     """,
     document=described("topics", "list by name", Listed),
 )
-def lookup(cluster: Cluster, output: Output, orphans: bool = flag("Show only topics without a node.")) -> int:
+def lookup(cluster: Cluster, orphans: bool = flag("Show only topics without a node.")) -> Shown:
     """nsqlookupd keeps a topic without a node until the topic is deleted. The channels of such a topic are shown,
     because a node that creates the topic also creates them."""
     if not cluster.lookupds:
         raise click.UsageError("give an nsqlookupd by --lookupd-http-address or a saved context.")
     topics, errors = listed_topics(cluster)
+    if len(errors) == len(cluster.lookupds):
+        raise AdminError(str(errors[-1]), causes=errors[:-1])
     rows = [topics[name] for name in sorted(topics) if not (orphans and topics[name].has_node)]
-    if len(errors) < len(cluster.lookupds):
-        output.show({"topics": rows}, [table_of(Listed, rows, empty="No topics.")])
-    return report(errors)
+    return Shown({"topics": rows}, [table_of(Listed, rows, empty="No topics.")], errors=errors)
 
 
 def listed_topics(cluster: Cluster) -> tuple[dict[str, Listed], list[NodeError]]:

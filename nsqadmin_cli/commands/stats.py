@@ -8,6 +8,7 @@ import click
 
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import ChannelStats, ClientStats, TopicStats
+from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command_base import Watch, command, flag, option
 from nsqadmin_cli.errors import ExitCode
@@ -156,15 +157,13 @@ def stats(
         clients  list: node, and the keys of a client in the /stats of nsqd
     """,
 )
-def tree(cluster: Cluster, output: Output, topic: str = "", channel: str = "") -> int:
+def tree(cluster: Cluster, topic: str = "", channel: str = "") -> Shown:
     """CSV output has one row per consumer."""
     snapshot = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
     require(cluster, snapshot, topic, channel)
-    document, table = partial(_tree_document, snapshot), partial(stat_tables.client_table, snapshot)
-    output.show(
-        lambda: {"topics": list(document())}, lambda: [table_of(TreeRow, [*_tree(snapshot)], empty="No topics.")], table
-    )
-    return report(snapshot.errors)
+    blocks = [table_of(TreeRow, [*_tree(snapshot)], empty="No topics.")]
+    consumers = partial(stat_tables.client_table, snapshot)
+    return Shown({"topics": [*_tree_document(snapshot)]}, blocks, consumers, snapshot.errors)
 
 
 @dataclass(eq=False, repr=False)

@@ -6,7 +6,6 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import chain, islice
 from math import inf
 from typing import Any
@@ -16,11 +15,12 @@ import click
 from gnsqd.shared.directory import list_directory, make_plan
 from gnsqd.shared.disk_format import decode_record
 from nsqadmin_cli import units
+from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import Cluster, by_node, failures_of
 from nsqadmin_cli.command_base import Name, Parsed, argument, command, duration, flag, option
 from nsqadmin_cli.consumer import ClusterConsumer, ConsumerOptions, auth_option, count_option, ephemeral_channel
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Record, read_queue
-from nsqadmin_cli.errors import NotFound
+from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.message import (
     DOCUMENT,
@@ -181,7 +181,6 @@ def _show(output: Output, messages: Sequence[MessageRow], *, details: bool, as_h
 )
 def peek(
     cluster: Cluster,
-    output: Output,
     topic: str,
     channel: str | None = argument(Name("channel"), required=False),
     count: int = option("Show at most N messages of each node.", click.IntRange(1, MOST), "-n", "--count", default=10),
@@ -190,7 +189,7 @@ def peek(
         "Read the files of an nsqd, running or not, instead of querying nodes.",
         click.Path(exists=True, file_okay=False),
     ),
-) -> int:
+) -> Shown:
     """Without CHANNEL, shows the messages in the topic's own queue. A topic has such messages if it is paused or has no
     channel. Messages in memory come first, then those on disk. Messages in flight and deferred messages are not shown.
 
@@ -208,10 +207,9 @@ def peek(
     if not queues:
         if not errors:  # it has been deleted meanwhile
             raise no_such(cluster, errors, topic, channel or "")
-        return report(errors)
+        raise AdminError(str(errors[-1]), causes=errors[:-1])
     table = message_table([peeked.message for queue in queues.values() for peeked in queue.messages])
-    output.show(partial(_peek_document, answers), lambda: list(_peek_blocks(queues, topic, channel, as_hex)), table)
-    return report(errors)
+    return Shown(_peek_document(answers), [*_peek_blocks(queues, topic, channel, as_hex)], table, errors)
 
 
 def _look_at_files(path: str, topic: str, channel: str, count: int) -> PeekedQueue:
