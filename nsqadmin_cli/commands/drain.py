@@ -182,8 +182,7 @@ def _watch(cluster: Cluster, asked: float, answers: Answers[DrainState]) -> Show
         reasons = {"timed out": left, "cancelled": "no longer drains: it was cancelled"}
         if drain.end in reasons:
             errors.append(NodeError(drain.node.program, drain.node.address, reasons[drain.end]))
-    ends = ((drain.node.address, drain) for drain in watched)
-    rows = {address: drain.error or _row(address, drain.state, drain.end) for address, drain in ends}
+    rows = {drain.node.address: drain.error or _row(drain.node.address, drain.state, drain.end) for drain in watched}
     return replace(shown_rows(cluster, {}, DrainRow, rows), errors=errors)
 
 
