@@ -1,5 +1,6 @@
 """Fixtures for the tests of the page."""
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,13 @@ from kit.peer_program import PeerProgram, start_nsqlookupd
 def quick_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     """An examination in this process takes no three seconds."""
     monkeypatch.setattr("nsqadmin_cli.web.monitor._EXAMINING", 0.1)
+
+
+@pytest.fixture
+def hanging() -> Iterator[str]:
+    """The address of a node that accepts and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield "{}:{}".format(*listener.getsockname())
 
 
 @pytest.fixture

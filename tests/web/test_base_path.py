@@ -26,7 +26,7 @@ BODY = '<a href="/nowhere" src="/nowhere">'
 def fake() -> FakeServer:
     message = {"id": "0" * 16, "timestamp": 1, "attempts": 1, "on_disk": False, "size": 9, "body": BODY}
     documents: dict[str, list[Any]] = {
-        "/stats": [node(topic("t", channel("c"), depth=3), topic("a/b"))],
+        "/stats": [node(topic("t", channel("c"), depth=3), topic("a/b"), topic("..", channel(".")))],
         "/channel/peek": [{"depth": 1, "backend_depth": 0, "messages": [message]}],
     }
     return FakeServer(documents)
@@ -51,6 +51,7 @@ def test_every_address_on_every_page_is_below_the_base_path(fake: FakeServer, mo
             left |= addresses(answer.text) - statuses.keys()
     assert {target for target, status in statuses.items() if status == 404} == {"/nsq/done/none"}
     assert {"/nsq/static/page.js", "/nsq/topics/t/c", "/nsq/topics?topic=a%2Fb", "/nsq/doctor"} <= statuses.keys()
+    assert "Channel ." in app.page("/nsq/topics?topic=..&channel=.")
     assert BODY in app.page("/nsq/peek?topic=t&channel=c")
     with app.live("/nsq/topics/t", whole=True) as parts:
         assert "/nsq/topics/t/c" in addresses(next(parts))
