@@ -64,6 +64,9 @@ MISUSE = {
     "copy t u --from first --to next --follow": "--to requires --from, without --follow.",
     "copy t --nsqd-http-address=a:1 --to-nsqd-http-address=a:1": "source and destination are the same",
     "replay-dead t": "t is not a dead-letter topic, which ends in .dead: also give the CHANNEL.",
+    "web --grafana-url=grafana:3000": "'grafana:3000' is not an address, expected http://",
+    **{f"web --base-path={path!r}": "is not a path such as /nsq"
+       for path in ("nsq", "/a b", "/a?b", "//a", "/../a", "/ä", '/"')},
     **{f"topic show {name!r}": "is not a valid topic name"
        for name in ("", "a b", "x" * 65, "t$", "#ephemeral", "t#ephemera", "é")},
     **{f"stats --timeout={seconds!r}": "Invalid value for '--timeout'"

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from html.parser import HTMLParser
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from cli.fake_nsqd import FakeServer
 from gnsqd.log import Level, Logger
 from gnsqd.web.http11 import RequestReader
 from kit import preloaded
@@ -167,6 +169,18 @@ def ask(address: str, method: str, path: str, body: str = "", token: str = "") -
         connection.request(method, path, body, {"Authorization": f"Bearer {token}"} if token else {})
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
+
+
+def wait_until_quiet(fake: FakeServer, seconds: float) -> None:
+    """Until nobody has asked for something for so long."""
+    last = [len(fake.asked), time.monotonic()]
+
+    def is_quiet() -> bool:
+        if len(fake.asked) != last[0]:
+            last[:] = len(fake.asked), time.monotonic()
+        return time.monotonic() - last[1] > seconds
+
+    eventually(is_quiet)
 
 
 class WebProcess:

@@ -1,7 +1,6 @@
 """The last hour of a cluster: steps, gaps, what is unknown and what is forgotten, and snapshots while nobody looks."""
 
 import math
-import time
 
 import pytest
 from msgspec.structs import replace
@@ -12,9 +11,9 @@ from nsqadmin_cli.api import ChannelStats, NodeStats, TopicStats
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.table import Column, Table
-from nsqadmin_cli.web.history import History, Window, add_sparklines, charts_of
-from nsqadmin_cli.web.present import View, html_table
-from web.app import App
+from nsqadmin_cli.web.history import History, Window
+from nsqadmin_cli.web.present import View, add_sparklines, charts_of, html_table
+from web.app import App, wait_until_quiet
 
 NODE, OTHER = Address("a", 1), Address("b", 1)
 FAILED = NodeError("nsqd", OTHER, "no complete answer within 1 s")
@@ -152,12 +151,5 @@ def test_snapshots_for_charts_are_taken_until_nobody_has_looked_for_an_hour(monk
     app.page("/nodes")
     eventually(lambda: len(fake.queries("/stats")) > 10)
     monkeypatch.setattr("nsqadmin_cli.web.monitor._REMEMBERED", 0.0)
-    last = [len(fake.asked), time.monotonic()]
-
-    def nobody_asks() -> bool:
-        if len(fake.asked) != last[0]:
-            last[:] = len(fake.asked), time.monotonic()
-        return time.monotonic() - last[1] > 0.2
-
-    eventually(nobody_asks)
+    wait_until_quiet(fake, 0.2)
     app.app.close()

@@ -13,14 +13,16 @@ import sys
 import threading
 import time
 import urllib.request
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
 from cli.fake_nsqd import FakeServer, node, topic
-from cli.gnsqadmin import failure, gnsqadmin
+from cli.gnsqadmin import failure
+from cli.nodes import at
 from kit.daemons import DEADLINE, Daemon, address_of, eventually, open_socket, own_command, run_to_end
 from kit.lookupds import DEV
 from kit.observers import open_files
@@ -28,9 +30,9 @@ from kit.traffic import DaemonFactory, create
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.web.monitor import INTERVAL, SHARED
 from nsqadmin_cli.web.process import reachable
-from web.app import WebProcess, admin_of, ask, shown
+from web.app import WebProcess, admin_of, ask, shown, wait_until_quiet
 
-STATS = "/stats"
+HOST = b"Host: localhost\r\n"
 
 
 class Stream:
@@ -58,12 +60,11 @@ class Stream:
 @pytest.fixture
 def fake() -> FakeServer:
     count = iter(range(0, 10**9, 5))
-    return FakeServer({STATS: [lambda: node(topic("t", message_count=next(count)))]})
+    return FakeServer({"/stats": [lambda: node(topic("t", message_count=next(count)))]})
 
 
 def test_the_page_is_served_until_a_signal(gnsqd: Daemon, tmp_path: Path) -> None:
-    flag = "--nsqd-http-address={}:{}".format(*gnsqd.http_address)
-    with WebProcess(tmp_path, flag) as web:
+    with WebProcess(tmp_path, *at(gnsqd)) as web:
         assert web.get("/ping") == (200, "OK")
         assert web.get("/")[0] == 200
         assert "the topic a/b" in web.get("/topics?topic=a%2Fb")[1]
@@ -72,34 +73,29 @@ def test_the_page_is_served_until_a_signal(gnsqd: Daemon, tmp_path: Path) -> Non
 
 
 def test_live_pages_share_the_queries_and_nobody_looking_makes_few(fake: FakeServer, tmp_path: Path) -> None:
-    with WebProcess(tmp_path, f"--nsqd-http-address={fake.address}") as web:
+    with WebProcess(tmp_path, *at(fake)) as web:
         streams = [Stream(web.address, at) for at in ("/", "/", "/topics/t", "/nodes")]
         for stream in streams:
             assert stream.response.headers["Content-Type"] == "text/event-stream"
-        before, started = len([one for one in fake.asked if "include_clients=true" in one]), time.monotonic()
+
+        def asked() -> int:
+            return sum("include_clients=true" in one for one in fake.asked)
+
+        before, started = asked(), time.monotonic()
         texts = [streams[0].event() for _ in range(3)]
         assert "topics 1" in texts[0]
         assert re.search(r"in/s \d", texts[-1])
         assert "<" not in texts[0]
-        asked = [one for one in fake.asked if "include_clients=true" in one][before:]
         # One for all streams in each interval, and those of doctor, which takes two.
         seconds = time.monotonic() - started
-        assert len(asked) <= seconds / SHARED + 1 + 2 * (1 + seconds // 15), asked
+        assert asked() - before <= seconds / SHARED + 1 + 2 * (1 + seconds // 15)
         for stream in streams:
             stream.close()
-        # A stream notices at its next event that its client has gone; what was asked last then stays the last.
-        last = [len(fake.asked), time.monotonic()]
-
-        def nobody_asks() -> bool:
-            if len(fake.asked) != last[0]:
-                last[:] = len(fake.asked), time.monotonic()
-            return time.monotonic() - last[1] > 1.5 * INTERVAL
-
-        eventually(nobody_asks)
+        wait_until_quiet(fake, 1.5 * INTERVAL)  # a stream notices at its next event that its client has gone
 
 
 def test_the_number_of_live_pages_is_limited(fake: FakeServer, tmp_path: Path) -> None:
-    with WebProcess(tmp_path, f"--nsqd-http-address={fake.address}") as web:
+    with WebProcess(tmp_path, *at(fake)) as web:
         streams = [Stream(web.address) for _ in range(33)]
         assert [stream.response.status for stream in streams] == [200] * 32 + [503]
         assert web.get("/")[0] == 200
@@ -110,7 +106,7 @@ def test_the_number_of_live_pages_is_limited(fake: FakeServer, tmp_path: Path) -
 def test_a_page_that_waits_for_a_node_delays_no_other_request(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         node = "{}:{}".format(*hanging.getsockname())
-        with WebProcess(tmp_path, f"--nsqd-http-address={node}", f"--timeout={DEADLINE}") as web:
+        with WebProcess(tmp_path, *at(node), f"--timeout={DEADLINE}") as web:
             web.get("/static/page.css")
             order: list[str] = []
             waiting = threading.Thread(target=lambda: order.append(web.get("/")[1]))
@@ -126,9 +122,11 @@ def test_a_page_that_waits_for_a_node_delays_no_other_request(tmp_path: Path) ->
     assert f"nsqd at {node}: " in order[1]  # its error
 
 
-def test_wrong_options_are_one_line() -> None:
-    result = gnsqadmin("web", "--grafana-url=grafana:3000")
-    assert (result.code, "'grafana:3000' is not an address, expected http://" in result.err) == (2, True)
+def test_an_address_that_cannot_be_is_one_line_of_error_and_one_for_all_is_warned_of(
+    fake: FakeServer, tmp_path: Path
+) -> None:
+    with WebProcess(tmp_path, *at(fake), "--http-address=0.0.0.0:0") as web:
+        assert "everybody who reaches" in web.log()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         for flag, reason in (
             ("--http-address=nonsense", "missing port in address"),
@@ -141,15 +139,43 @@ def test_wrong_options_are_one_line() -> None:
             assert reason in failure("web", "--http-address=127.0.0.1:0", flag)
 
 
-def test_another_address_without_a_token_is_warned_of(fake: FakeServer, tmp_path: Path) -> None:
-    with WebProcess(tmp_path, f"--nsqd-http-address={fake.address}", "--http-address=0.0.0.0:0") as web:
-        assert "everybody who reaches" in web.log()
-
-
 # In the daemon
 
 
 OWN_PAGE = "--admin-http-address=127.0.0.1:0"
+
+
+def page_processes(daemon: Daemon) -> list[int]:
+    return [int(pid) for pid in re.findall(r"INFO: ADMIN: process (\d+) serves the page", daemon.log())]
+
+
+def ping(daemon: Daemon) -> str:
+    return ask(admin_of(daemon), "GET", "/ping")[1]
+
+
+@contextmanager
+def pinging(daemon: Daemon) -> Iterator[socket.socket]:
+    """A connection to its page that has asked for /ping, and is answered at the end."""
+    with open_socket(address_of(admin_of(daemon)), DEADLINE) as waiting:
+        waiting.sendall(b"GET /ping HTTP/1.1\r\n" + HOST + b"\r\n")
+        yield waiting
+        assert waiting.recv(15) == b"HTTP/1.1 200 OK"
+
+
+@pytest.fixture
+def viewed(gnsqd_factory: DaemonFactory) -> tuple[Daemon, int]:
+    """A daemon and the process of its page."""
+    daemon = gnsqd_factory(OWN_PAGE)
+    assert ping(daemon) == "OK"
+    (pid,) = page_processes(daemon)
+    return daemon, pid
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
 
 
 def test_the_daemon_has_a_page_of_itself_that_can_be_read_only(gnsqd_factory: DaemonFactory) -> None:
@@ -202,44 +228,13 @@ def test_the_daemon_does_not_start_with_a_page_that_cannot_be(tmp_path: Path) ->
         assert (result.returncode, reason in result.stderr, "Traceback" in result.stderr) == (1, True, False)
 
 
-def page_processes(daemon: Daemon) -> list[int]:
-    return [int(pid) for pid in re.findall(r"INFO: ADMIN: process (\d+) serves the page", daemon.log())]
-
-
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
-
-
-@pytest.fixture
-def viewed(gnsqd_factory: DaemonFactory) -> tuple[Daemon, int]:
-    """A daemon and the process of its page."""
-    daemon = gnsqd_factory(OWN_PAGE)
-    assert ping(daemon) == "OK"
-    (pid,) = page_processes(daemon)
-    return daemon, pid
-
-
-def connect(daemon: Daemon) -> socket.socket:
-    """To its page."""
-    return open_socket(address_of(admin_of(daemon)), DEADLINE)
-
-
-def ping(daemon: Daemon) -> str:
-    return ask(admin_of(daemon), "GET", "/ping")[1]
-
-
 def test_work_for_the_page_takes_nothing_from_the_daemon(viewed: tuple[Daemon, int], tmp_path: Path) -> None:
     daemon, pid = viewed
     assert [file for file in open_files(pid) if str(tmp_path) in file and not file.endswith("log")] == []
     os.kill(pid, signal.SIGSTOP)
-    with connect(daemon) as waiting:
-        waiting.sendall(b"GET /ping HTTP/1.1\r\n" + HOST + b"\r\n")
+    with pinging(daemon):
         assert daemon.http("GET", "/ping")[0] == 200
         os.kill(pid, signal.SIGCONT)
-        assert waiting.recv(15) == b"HTTP/1.1 200 OK"
 
 
 def test_the_page_reaches_a_unix_socket_by_its_absolute_path() -> None:
@@ -261,11 +256,9 @@ def test_a_daemon_without_descriptors_has_its_page_later(gnsqd_factory: DaemonFa
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = len(os.listdir(f"/proc/{daemon.pid}/fd"))
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (count, limits[1]))
-    with connect(daemon) as waiting:
-        waiting.sendall(b"GET /ping HTTP/1.1\r\n" + HOST + b"\r\n")
+    with pinging(daemon):
         eventually(lambda: "ERROR: ADMIN: the page's process cannot be started: too many open files" in daemon.log())
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, limits)
-        assert waiting.recv(15) == b"HTTP/1.1 200 OK"
 
 
 @pytest.mark.parametrize("number, hangs", [(signal.SIGTERM, False), (signal.SIGKILL, False), (signal.SIGTERM, True)])
@@ -318,7 +311,6 @@ def test_a_process_that_nobody_uses_ends_and_refuses_nobody() -> None:
         socket.create_connection(listener.getsockname(), DEADLINE).close()
 
 
-HOST = b"Host: localhost\r\n"
 POST = b"POST /api/topics HTTP/1.1\r\n" + HOST
 # What cannot be HTTP is judged where gnsqd's HTTP is, which reads the page's requests.
 BAD_REQUESTS = [
@@ -339,18 +331,16 @@ BAD_REQUESTS = [
 def test_no_request_ends_the_daemon_or_floods_its_log(gnsqd_factory: DaemonFactory) -> None:
     """Each is sent to its end, and once more to a connection that is closed at once, which a slow answer meets."""
     daemon = gnsqd_factory(OWN_PAGE)
-    before = daemon.log().count("\n")
+    before, page = daemon.log().count("\n"), address_of(admin_of(daemon))
     for request in BAD_REQUESTS:
-        with connect(daemon) as sock:
+        answer = b""
+        with open_socket(page, DEADLINE) as sock, suppress(ConnectionResetError):
             sock.sendall(request)
             sock.shutdown(socket.SHUT_WR)
-            try:
-                answer = sock.makefile("rb").read()
-            except ConnectionResetError:
-                answer = b""
+            answer = sock.makefile("rb").read()
         assert not answer or re.match(rb"HTTP/1\.1 (4\d\d|501|505|200) ", answer), (request[:100], answer)
         for _ in range(3):
-            with connect(daemon) as sock:
+            with open_socket(page, DEADLINE) as sock:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 sock.sendall(request)
     assert ping(daemon) == "OK"
@@ -361,15 +351,6 @@ def test_no_request_ends_the_daemon_or_floods_its_log(gnsqd_factory: DaemonFacto
     assert len(lines) <= 4 * len(BAD_REQUESTS)
 
 
-def test_a_strangers_large_body_is_refused_before_it_is_sent(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    (tmp_path / "tokens").write_text("0123456789abcdef-full\n")
-    daemon = gnsqd_factory(OWN_PAGE, f"--http-auth-token-file=full:{tmp_path / 'tokens'}")
-    address = admin_of(daemon)
-    for path, status in (("/login", 413), ("/publish", 401), ("/api/topics", 401), ("/nope", 401)):
-        with closing(announced(address, path)) as stranger:
-            assert stranger.getresponse().status == status, path
-
-
 def announced(address: str, path: str, size: int = 4 * 1024 * 1024, **headers: str) -> http.client.HTTPConnection:
     """A connection with the head of a request whose body is not sent."""
     connection = http.client.HTTPConnection(address, timeout=DEADLINE)
@@ -378,6 +359,15 @@ def announced(address: str, path: str, size: int = 4 * 1024 * 1024, **headers: s
         connection.putheader(name, value)
     connection.endheaders()
     return connection
+
+
+def test_a_strangers_large_body_is_refused_before_it_is_sent(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("0123456789abcdef-full\n")
+    daemon = gnsqd_factory(OWN_PAGE, f"--http-auth-token-file=full:{tmp_path / 'tokens'}")
+    address = admin_of(daemon)
+    for path, status in (("/login", 413), ("/publish", 401), ("/api/topics", 401), ("/nope", 401)):
+        with closing(announced(address, path)) as stranger:
+            assert stranger.getresponse().status == status, path
 
 
 def test_all_unfinished_bodies_together_are_bounded(gnsqd_factory: DaemonFactory) -> None:
