@@ -38,27 +38,23 @@ def view(answers: Answers[NodeStats], flows: dict[Key, Flow] | None = None, look
     return found
 
 
+def texts(found: TopView, width: int = 160, height: int = 40) -> list[str]:
+    """The lines of its head, and the line of its foot."""
+    lines, _, last = found.blocks(width, height)
+    return ["".join(text for text, _ in line.parts) for line in (*lines, last)]
+
+
+def press(found: TopView, *keys: str) -> None:
+    """None of the keys leaves."""
+    assert [key for key in keys if not found.press(key)] == []
+
+
 def column(found: TopView, key: str, height: int = 40) -> list[Any]:
     """The values of a column as it is shown."""
     _, table, _ = found.blocks(160, height)
     index = [one.key for one in table.columns].index(key)
     values = [row[index] for row in table.rows]
     return [value.value if isinstance(value, Cell) else value for value in values]
-
-
-def head(found: TopView) -> str:
-    lines, _, _ = found.blocks(160, 40)
-    return "\n".join("".join(text for text, _ in line.parts) for line in lines)
-
-
-def foot(found: TopView, height: int = 40) -> str:
-    _, _, line = found.blocks(160, height)
-    return "".join(text for text, _ in line.parts)
-
-
-def press(found: TopView, *keys: str) -> None:
-    """None of the keys leaves."""
-    assert [key for key in keys if not found.press(key)] == []
 
 
 def test_it_sorts_by_keys_and_turns_round() -> None:
@@ -70,24 +66,22 @@ def test_it_sorts_by_keys_and_turns_round() -> None:
         assert "".join(column(found, "channel")) == expected, key
     press(found, "d", "R")
     assert "".join(column(found, "channel")) == "acb"
-    assert "reversed" in foot(found)
+    assert "reversed" in texts(found)[-1]
 
 
 def test_it_filters_by_what_is_typed_holds_and_helps() -> None:
     found = view({NODE: node(channel("billing"), channel("archive"))})
-    press(found, "/", "B", "q", "backspace", "i")
-    assert column(found, "channel") == ["billing"]
-    assert foot(found).startswith("only names with: Bi")
-    press(found, "enter")
-    assert "with 'Bi'" in foot(found)
-    press(found, "d")  # a command again, and no letter
-    assert column(found, "channel") == ["billing"]
-    press(found, "escape")
-    assert column(found, "channel") == ["archive", "billing"]
-    press(found, "/", "x", "escape")
-    assert column(found, "channel") == ["archive", "billing"]
+    for keys, foot, names in (
+        (["/", "B", "q", "backspace", "i"], "only names with: Bi", ["billing"]),
+        (["enter"], "with 'Bi'", ["billing"]),
+        (["d"], "with 'Bi'", ["billing"]),  # a command again, and no letter
+        (["escape"], "", ["archive", "billing"]),
+        (["/", "x", "escape"], "", ["archive", "billing"]),
+    ):
+        press(found, *keys)
+        assert (foot in texts(found)[-1], column(found, "channel")) == (True, names), keys
     press(found, " ")
-    assert (found.held, "held" in foot(found)) == (True, True)
+    assert (found.held, "held" in texts(found)[-1]) == (True, True)
     press(found, " ", "?")
     assert not found.held
     keys = " ".join(column(found, "key")).split()
@@ -99,51 +93,48 @@ def test_it_filters_by_what_is_typed_holds_and_helps() -> None:
 
 def test_the_cursor_moves_within_what_there_is_and_the_rows_with_it() -> None:
     found = view({NODE: node(*(channel(f"c{number:03d}") for number in range(100)))}, order="name")
-    assert column(found, "channel", 15)[0] == "c000"
-    shown = len(column(found, "channel", 15))
-    assert shown == 10
-    for keys, first, current in (
-        (["down"], "c000", "c001"),
-        (["page down"], "c002", "c011"),
-        (["up", "page up"], "c000", "c000"),
-        (["end"], "c090", "c099"),
-        (["down"], "c090", "c099"),
-        (["up"], "c090", "c098"),
-        (["home"], "c000", "c000"),
-        (["up"], "c000", "c000"),
+    assert column(found, "channel", 15) == [f"c{number:03d}" for number in range(10)]
+    for key, first, current in (
+        ("down", "c000", "c001"),
+        ("page down", "c002", "c011"),
+        ("up", "c002", "c010"),
+        ("page up", "c000", "c000"),
+        ("end", "c090", "c099"),
+        ("down", "c090", "c099"),
+        ("home", "c000", "c000"),
+        ("up", "c000", "c000"),
     ):
-        press(found, *keys)
+        press(found, key)
         names = column(found, "channel", 15)
-        assert (names[0], names[found.cursor]) == (first, current), keys
-    assert "1-10" in foot(found, 15)
+        assert (names[0], names[found.cursor]) == (first, current), key
+    assert "1-10" in texts(found, height=15)[-1]
 
 
 def test_the_cursor_stays_with_its_row_once_it_was_moved() -> None:
-    found = view({NODE: node(channel("a", 3), channel("b", 2), channel("c", 1))})
-    assert column(found, "channel")[found.cursor] == "a"
-    found.update({NODE: node(channel("a", 3), channel("b", 2), channel("c", 4))}, {})
-    assert column(found, "channel")[found.cursor] == "c"  # the first row, for it was not moved yet
-    found.press("down")
-    assert column(found, "channel")[found.cursor] == "a"
-    found.update({NODE: node(channel("a", 9), channel("b", 2), channel("c", 4))}, {})
-    assert column(found, "channel")[found.cursor] == "a"
-    found.update({NODE: node(channel("b", 2))}, {})
-    assert column(found, "channel")[found.cursor] == "b"
+    found = view({})
+    for depths, keys, current in (
+        ({"a": 3, "b": 2, "c": 1}, [], "a"),
+        ({"a": 3, "b": 2, "c": 4}, [], "c"),  # the first row, for it was not moved yet
+        ({"a": 3, "b": 2, "c": 4}, ["down"], "a"),
+        ({"a": 9, "b": 2, "c": 4}, [], "a"),
+        ({"b": 2}, [], "b"),
+    ):
+        found.update({NODE: node(*(channel(name, depth) for name, depth in depths.items()))}, {})
+        press(found, *keys)
+        assert column(found, "channel")[found.cursor] == current
     found.update({NODE: node()}, {})
-    assert column(found, "channel") == []
-    assert found.action("D") == ()
+    assert (column(found, "channel"), found.action("D")) == ([], ())
 
 
 def test_enter_shows_what_is_inside_and_escape_returns() -> None:
-    clients = tuple(
-        ClientStats(name, "h", f"{name}:1", "V2", "", 3, 1, 0, 0, 0, 0, 1, 0, False, False) for name in ("x", "y")
-    )
+    x = ClientStats("x", "h", "x:1", "V2", "", 3, 1, 0, 0, 0, 0, 1, 0, False, False)
+    clients = (x, replace(x, client_id="y", remote_address="y:1"))
     one, other = replace(channel("a", 5), clients=clients), replace(channel("b"), clients=clients[:1])
     found = view({NODE: node(one, other)})
     column(found, "channel")
     press(found, "enter")
     assert column(found, "client") == ["x", "y"]
-    assert foot(found).startswith("2 consumers of t/a")
+    assert texts(found)[-1].startswith("2 consumers of t/a")
     press(found, "escape")
     assert column(found, "channel") == ["a", "b"]
     found.update({NODE: node(channel("a", 5))}, {})  # without consumers, as before the next answer
@@ -156,7 +147,7 @@ def test_enter_shows_what_is_inside_and_escape_returns() -> None:
     press(found, "down")
     assert column(found, "topic") == ["t", "u"]
     press(found, "enter")
-    assert foot(found).startswith("1 channel by name of u")
+    assert texts(found)[-1].startswith("1 channel by name of u")
     assert column(found, "channel") == ["of_u"]
     press(found, "escape")
     assert column(found, "topic") == ["t", "u"]
@@ -166,13 +157,8 @@ def test_keys_act_on_the_row_at_the_cursor() -> None:
     found = view({NODE: node(channel("a", 3), channel("b", 2, paused=True))})
     assert found.action("p") == ()  # nothing was displayed yet
     column(found, "channel")
-    assert [found.action(key) for key in "pEDPT"] == [
-        ("channel pause", "t", "a"),
-        ("channel empty", "t", "a"),
-        ("channel delete", "t", "a"),
-        ("peek", "t", "a"),
-        ("tail", "t"),
-    ]
+    words = ("channel pause", "channel empty", "channel delete", "peek")
+    assert [found.action(key) for key in "pEDPT"] == [*((each, "t", "a") for each in words), ("tail", "t")]
     found.press("down")
     column(found, "channel")
     assert found.action("p") == ("channel unpause", "t", "b")
@@ -194,17 +180,13 @@ def test_nodes_have_rates_and_a_status() -> None:
     other, down = Address("b", 1), Address("c", 1)
     found = TopView(subject="node", interval=1)
     flows = {("t", ""): Flow(10, 9), ("t", "c"): Flow(9, 8), ("t", "d"): Flow(9, 1)}
-    answers: Answers[NodeStats] = {
-        NODE: node(channel("c")),
-        other: node(channel("c")),
-        down: NodeError("nsqd", down, "refused"),
-    }
+    answers: Answers[NodeStats] = {NODE: node(), other: node(), down: NodeError("nsqd", down, "refused")}
     found.update(answers, {NODE: flows, other: {("t", ""): Flow(1, 0)}})
     assert column(found, "ingress_rate")[:2] == [10, 1]
     assert column(found, "egress_rate")[:2] == [9, 0]
     assert column(found, "node") == ["a:1", "b:1", "c:1"]
     assert column(found, "status") == ["healthy", "healthy", "failed: refused"]
-    assert "in 11/s  out 9.0/s" in head(found)
+    assert "in 11/s  out 9.0/s" in texts(found)[0]
 
 
 TROUBLE: list[tuple[ChannelStats, Flow, int, str, Tone]] = [
@@ -238,14 +220,14 @@ def test_trouble_is_named_and_the_time_to_drain() -> None:
         assert column(view({NODE: node(channel("c", depth))}, flows), "drain") == [drain]
 
 
-@pytest.mark.parametrize("flows", [[Flow()], [Flow(3)], [Flow(3), Flow()], [Flow(3), *[Flow()] * 3, Flow(0, 1)]])
-def test_a_slow_consumer_with_few_queued_messages_is_not_never(flows: list[Flow]) -> None:
-    found = TopView(interval=1)
-    for flow in flows + [Flow()] * 60:
-        slow = node(replace(channel("c", 1), in_flight_count=1), replace(channel("d", 2), in_flight_count=1))
-        found.update({NODE: slow}, {NODE: {("t", "c"): flow, ("t", "d"): flow}})
-        assert "never" not in column(found, "drain")
-    assert column(found, "drain") == ["", ""]
+def test_a_slow_consumer_with_few_queued_messages_is_not_never() -> None:
+    slow = node(replace(channel("c", 1), in_flight_count=1), replace(channel("d", 2), in_flight_count=1))
+    for flows in ([Flow()], [Flow(3)], [Flow(3), Flow()], [Flow(3), *[Flow()] * 3, Flow(0, 1)]):
+        found = TopView(interval=1)
+        for flow in flows + [Flow()] * 60:
+            found.update({NODE: slow}, {NODE: {("t", "c"): flow, ("t", "d"): flow}})
+            assert "never" not in column(found, "drain")
+        assert column(found, "drain") == ["", ""]
 
 
 def trend(*depths: int, flow: Flow | None = None) -> str:
@@ -270,21 +252,20 @@ def test_trends_show_the_depths_of_the_last_looks() -> None:
 
 def test_head_and_foot_have_whole_items_only_and_not_all_trouble() -> None:
     ill: Answers[NodeStats] = {NODE: replace(node(channel("c")), health="NOK - disk")}
-    assert "nsqd at a:1: NOK - disk" in head(view(ill))
+    assert "nsqd at a:1: NOK - disk" in str(texts(view(ill)))
     down = {Address(f"n{number}", 1): NodeError("nsqd", Address(f"n{number}", 1), "down") for number in range(9)}
-    text = head(view({**ill, **down}))
-    assert ("1 of 10 nodes" in text, "and 7 more" in text, text.count("\n")) == (True, True, 4)
+    lines = texts(view({**ill, **down}))
+    assert ("1 of 10 nodes" in str(lines), "and 7 more" in str(lines), len(lines)) == (True, True, 6)
     hanging = NodeError("nsqd", Address("b", 1), "no complete answer within 5 s")
     found = view({NODE: node(channel("c", 7)), hanging.address: hanging})
-    whole, line = head(found).splitlines(), foot(found)
+    whole = texts(found)
     for width in (40, 60, 80, 86, 100, 120, 160):
-        lines, _, last = found.blocks(width, 40)
-        shown = ["".join(text for text, _ in one.parts) for one in [*lines, last]]
-        for text, full in zip(shown, [*whole, line], strict=True):
+        shown = texts(found, width)
+        for text, full in zip(shown, whole, strict=True):
             assert len(text) < width
             assert full == text or f"{full}  "[len(text.removesuffix(" …"))] == " "
             assert text.split()[-1] in full.split() or text.endswith("…")
-        assert (shown[0] == whole[0], shown[2] == line) == (width >= 100, width >= 160)
+        assert (shown[0] == whole[0], shown[2] == whole[2]) == (width >= 100, width >= 160)
 
 
 def test_top_shows_running_nodes_and_keys_run_commands_with_their_confirmations(nsqd: Daemon) -> None:
@@ -329,11 +310,8 @@ def test_top_shows_running_nodes_and_keys_run_commands_with_their_confirmations(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals) -> None:
     """A node that hangs delays no other."""
-    with (
-        FakeNode(hangs=True) as silent,
-        FakeNsqd(fake_node()) as fine,
-        Terminal(120, 24, "top", "--show=node", "--timeout=60", *at(silent, fine)) as terminal,
-    ):
+    fine, top = FakeNsqd(fake_node()), ("top", "--show=node", "--timeout=60")
+    with FakeNode(hangs=True) as silent, Terminal(120, 24, *top, *at(silent, fine)) as terminal:
         terminal.wait_for("1 of 2 nodes", "healthy", "failed: no answer for")
         terminal.process.send_signal(number)
         assert terminal.end() == 128 + number
