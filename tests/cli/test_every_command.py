@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli.gnsqadmin import Result, document, gnsqadmin, misuse
+from cli.gnsqadmin import Result, Terminal, document, gnsqadmin, misuse
 from cli.nodes import address, at, fill, publish
 from kit.daemons import Daemon, own_command
 from kit.http_api import ask
@@ -165,10 +165,7 @@ REFUSED = {
     f"channel rewind t c --to={ID} -y": (4, f"no node has the message {ID}"),
     "channel rules t c --rate=-1 -y": (2, "--rate: -1.0 is not valid"),
     "channel rules t c --burst=5 -y": (2, "--burst: 5 is not valid"),
-    "channel deferred t c --from=soon": (
-        2,
-        "--from: 'soon' is not a time with its zone (2026-12-01T00:00:00Z) or a time",
-    ),
+    "channel deferred t c --from=soon": (2, "--from: 'soon' is not a time with its zone (2026-12-01T00:00:00Z) or"),
     "channel deferred t c --from=2026-12-01": (2, "--from: '2026-12-01' is not a time with its zone"),
     "channel rewind t c --to=soon": (2, "--to: 'soon' is not a time ago (-15m)"),
     "channel rewind t c --to=first --until=5": (2, "--until: '5' is not a time ago (-15m)"),
@@ -250,6 +247,26 @@ def test_nothing_is_done_without_a_terminal_and_yes_and_a_dry_run_shows_it(fille
     tail = gnsqadmin("tail", "alone", *at(filled), stdin="y\n")
     assert tail == (5, "", f"Error: {lost}. Nothing was done: use --yes to do it\n")
     assert state(filled) == before
+
+
+@pytest.mark.parametrize(
+    "keys, last, code",
+    [
+        *((keys, "Error: not confirmed, nothing was done", 5) for keys in ("n\r", "\r", "yess\r", "\x04")),
+        ("\x03", "", 130),
+        ("y\r", "3           0          0   emptied", 0),
+    ],
+)
+def test_all_but_a_clear_yes_on_a_terminal_is_no(gnsqd: Daemon, keys: str, last: str, code: int) -> None:
+    fill(gnsqd, "t", "c", count=3)
+    with Terminal(120, 40, "channel", "empty", "t", "c", *at(gnsqd)) as terminal:
+        question = terminal.wait_for("Empty it? [y/N]")
+        assert f"{address(gnsqd)}       3           0          0   to be emptied" in question
+        assert "Emptying the channel c in the topic t on 1 node loses 3 messages." in question
+        terminal.type(keys)
+        terminal.wait_for(last)
+        assert (terminal.end(), "Traceback" in terminal.printed) == (code, False)
+    assert gnsqd.channel_stats("t", "c")["depth"] == (3 if code else 0)
 
 
 OTHER = "it is not gnsqd, or an older one"
