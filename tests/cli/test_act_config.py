@@ -43,12 +43,9 @@ def test_get_shows_which_nodes_differ(nsqd_factory: DaemonFactory) -> None:
     get = ("config", "get", "max_msg_size", "sync_timeout")
     [first, *_] = document(*get, "--different", *at(a, b, c))["nodes"]
     assert first["options"] == {"max_msg_size": 5}
-    assert [tuple(row.values()) for row in rows(*get, *at(a, b))] == [
-        ("max_msg_size", address(a), "5"),
-        ("max_msg_size", address(b), "1048576"),
-        ("sync_timeout", address(a), "2000000000"),
-        ("sync_timeout", address(b), "2000000000"),
-    ]
+    table = [tuple(row.values()) for row in rows(*get, *at(a, b))]
+    assert table[:2] == [("max_msg_size", address(a), "5"), ("max_msg_size", address(b), "1048576")]
+    assert table[2:] == [("sync_timeout", address(one), "2000000000") for one in (a, b)]
 
 
 def test_set_changes_all_nodes_and_shows_before_and_after(nsqd_factory: DaemonFactory) -> None:
@@ -66,18 +63,15 @@ def test_set_changes_all_nodes_and_shows_before_and_after(nsqd_factory: DaemonFa
     assert of(a, LOOKUPDS) == "[]"
 
 
-@pytest.mark.parametrize(
-    "option, value, reason",
-    [
+def test_what_a_node_refuses_changes_nothing(nsqd: Daemon) -> None:
+    for option, value, reason in (
         ("log_level", "loud", "'loud' is not a value for log_level, expected debug, info, warn, error or fatal"),
         (LOOKUPDS, "[1]", f"'[1]' is not a value for {LOOKUPDS}"),
         ("max_msg_size", "5", f"max_msg_size cannot be changed while nsqd runs, only log_level and {LOOKUPDS} can"),
-    ],
-)
-def test_what_a_node_refuses_changes_nothing(nsqd: Daemon, option: str, value: str, reason: str) -> None:
-    before = of(nsqd, option)
-    assert failure("config", "set", option, value, *at(nsqd)) == f"nsqd at {address(nsqd)}: {reason}"
-    assert of(nsqd, option) == before
+    ):
+        before = of(nsqd, option)
+        assert failure("config", "set", option, value, *at(nsqd)) == f"nsqd at {address(nsqd)}: {reason}"
+        assert of(nsqd, option) == before
 
 
 @pytest.mark.parametrize("lie", [b"[[\x1b[31m" * 20_000, b"[" * 900 + b"]" * 900, b"9" * 4000], ids=len)
@@ -85,14 +79,12 @@ def test_values_of_a_lying_node_are_harmless(lie: bytes) -> None:
     with FakeNode(http_answer(lie)) as node:
         get = ("config", "get", "msg_timeout", "log_level", "log_prefix", *at(node))
         out = ok(*get)
-        assert "\x1b" not in out
-        assert len(out) < 10_000
+        assert ("\x1b" in out, len(out) < 10_000) == (False, True)
         document(*get)
 
 
-@pytest.mark.parametrize(
-    "key, value, text",
-    [
+def test_values_are_shown_as_people_write_them() -> None:
+    for key, value, text in (
         ("msg_timeout", 60_000_000_000, "1m 0s"),
         ("output_buffer_timeout", 250_000_000, "250ms"),
         ("log_level", 5, "fatal"),
@@ -105,7 +97,5 @@ def test_values_of_a_lying_node_are_harmless(lie: bytes) -> None:
         ("statsd_address", "", "none"),
         ("snappy", True, "true"),
         ("drain_timeout", -5, "-5"),
-    ],
-)
-def test_values_are_shown_as_people_write_them(key: str, value: object, text: str) -> None:
-    assert shown(key, value) == text
+    ):
+        assert shown(key, value) == text

@@ -1,5 +1,6 @@
 """`gnsqadmin pub`: messages that are typed, piped or in a file, to one node or several."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -33,13 +34,12 @@ def test_each_line_of_standard_input_is_a_message(nsqd: Daemon) -> None:
 
 def test_lines_are_published_as_they_come(gnsqd: Daemon) -> None:
     command = [*COMMAND, "pub", "t", *at(gnsqd)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment()) as process:
-        assert process.stdin is not None
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as stdin, subprocess.Popen(command, stdin=stdin, env=environment()) as process:
         for number in range(1, 4):
-            process.stdin.write(b"%d\n" % number)
-            process.stdin.flush()
+            os.write(writer, b"%d\n" % number)
             eventually(lambda: count(gnsqd) == number, "published without waiting for more")  # noqa: B023
-        process.stdin.close()
+        os.close(writer)
         assert process.wait(DEADLINE) == 0
 
 
@@ -53,24 +53,18 @@ def test_a_file_is_cut_at_the_delimiter(gnsqd: Daemon, tmp_path: Path) -> None:
     assert bodies(gnsqd, "whole", 1) == [file.read_bytes()]
 
 
-def test_the_rate_is_kept(gnsqd: Daemon) -> None:
-    found = document("pub", "t", "x", "--repeat", "60", "--rate", "100", *at(gnsqd))
-    assert found["messages"] == 60
-    assert found["seconds"] >= 0.45  # nothing holds back the first tenth of a second
-
-
-def test_nodes_take_turns_and_draining_ones_are_named(gnsqd_factory: DaemonFactory) -> None:
+def test_nodes_take_turns_at_the_rate_and_draining_ones_are_named(gnsqd_factory: DaemonFactory) -> None:
     nodes = [gnsqd_factory(), gnsqd_factory()]
+    found = document("pub", "rated", "x", "--repeat", "60", "--rate", "100", *at(*nodes))
+    assert (found["messages"], found["seconds"] >= 0.45) == (60, True)  # nothing holds back the first tenth of a second
     out = ok("pub", "t", "x", "--repeat", "8000", "-o", "csv", *at(*nodes))
     assert out == "node,messages\n" + "".join(sorted(f"{address(node)},4000\n" for node in nodes))
     assert [count(node) for node in nodes] == [4000, 4000]
     ok("pub", "t", "x", "--repeat", "6000", *at(DOWN, nodes[1]))
     assert count(nodes[1]) == 10_000
-    error = failure("pub", "t", "x", *at(DOWN))
-    assert error == f"nsqd at {DOWN}: connection refused; 0 messages were published"
     post(nodes[0], "/drain")
-    error = failure("pub", "t", "x", *at(nodes[0]))
-    assert error == f"nsqd at {address(nodes[0])}: answered HTTP 503 (DRAINING); 0 messages were published"
+    for node, reason in ((DOWN, "connection refused"), (address(nodes[0]), "answered HTTP 503 (DRAINING)")):
+        assert failure("pub", "t", "x", *at(node)) == f"nsqd at {node}: {reason}; 0 messages were published"
 
 
 def test_a_message_too_big_is_named_and_batches_too_large_are_halved(nsqd_factory: DaemonFactory) -> None:
@@ -90,8 +84,7 @@ def test_what_fails_is_one_line_of_error(tmp_path: Path) -> None:
     with FakeNode(http_answer(b"\x1b[31m" * 10, "500 Oops", "text/plain")) as hostile:
         # The fake node takes the end of this body for the end of the request's head.
         error = failure("pub", "t", "x\r\n\r\n", *at(hostile))
-    assert r"\x1b[31m" in error
-    assert "\x1b" not in error
+    assert (r"\x1b[31m" in error, "\x1b" in error) == (True, False)
 
 
 def test_a_terminal_is_typed_at_and_shows_progress_of_pipes(gnsqd: Daemon) -> None:

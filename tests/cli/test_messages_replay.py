@@ -2,7 +2,6 @@
 contrib/docs/dead-letters.md."""
 
 import json
-from typing import Any
 
 from cli.gnsqadmin import Terminal, document, failure, gnsqadmin, ok
 from cli.nodes import address, at
@@ -16,8 +15,8 @@ DIED = {"attempts": 5, "timestamp": 1795318560_123456789, "reason": "timed out",
 
 
 def letter(body: bytes, topic: str = "t", number: int = 0) -> bytes:
-    header: dict[str, Any] = {"id": f"{number:016x}", "topic": topic, "channel": "c"}
-    return json.dumps(header | DIED).encode() + b"\n" + body
+    header = json.dumps({"id": f"{number:016x}", "topic": topic, "channel": "c", **DIED})
+    return header.encode() + b"\n" + body
 
 
 def put(nsqd: Daemon, *letters: bytes) -> None:
@@ -57,8 +56,7 @@ def test_a_dry_run_shows_headers_and_changes_nothing(gnsqd: Daemon) -> None:
     stats = gnsqd.stats()["topics"]
     out = ok("replay-dead", DEAD, "--dry-run", *at(gnsqd))
     assert "Would publish 2 messages (50 kB) to t\n" in out
-    assert "0000000000000001" in out
-    assert "timed out" in out
+    assert ("0000000000000001" in out, "timed out" in out) == (True, True)
     found = document("replay-dead", "t", "c", "--dry-run", *at(gnsqd))
     where = {"node": address(gnsqd), "topic": "t", "channel": "c", "id": f"{50_000:016x}", "size": 50_000}
     assert found["letters"][1] == where | DIED

@@ -4,7 +4,6 @@ import gzip
 import itertools
 import json
 import re
-import resource
 import signal
 import subprocess
 from pathlib import Path
@@ -43,6 +42,10 @@ def numbers(file: Path) -> list[int]:
     return sorted(int(line["body"]) for line in lines_of(file))
 
 
+def saving(file: Path, *nodes: Daemon) -> tuple[str, ...]:
+    return ("save", "t", str(file), "--channel=c", *at(*nodes))
+
+
 @pytest.mark.parametrize("name", ["saved.ndjson", "saved.ndjson.gz"])
 def test_what_is_saved_and_loaded_is_what_was_published(nsqd: Daemon, tmp_path: Path, name: str) -> None:
     """Standard output takes messages and nothing else."""
@@ -50,17 +53,17 @@ def test_what_is_saved_and_loaded_is_what_was_published(nsqd: Daemon, tmp_path: 
     for body in BODIES:
         post(nsqd, "/pub?topic=t", body)
     file = tmp_path / name
-    found = document("save", "t", str(file), "--channel=c", "--create", *at(nsqd))
+    found = document(*saving(file, nsqd), "--create")
     assert (found["messages"], found["bytes"]) == (len(BODIES), sum(map(len, BODIES)))
     assert counts(nsqd, "t", "c") == (0, 0, 0)
     saved = lines_of(file)
     assert all(line["topic"] == "t" and line["attempts"] == 1 for line in saved)
     assert list(saved[0]) == ["topic", "timestamp", "attempts", "id", "body", "body_base64"]
-    topics = document("load", str(file), "copy", *at(nsqd))["topics"]
-    assert topics == [{"topic": "copy", "messages": len(BODIES)}]
+    for topic, words in (("copy", ["copy"]), ("t", [])):
+        topics = document("load", str(file), *words, *at(nsqd))["topics"]
+        assert topics == [{"topic": topic, "messages": len(BODIES)}]
     assert bodies(nsqd, "copy", len(BODIES)) == sorted(BODIES)
-    assert document("load", str(file), *at(nsqd))["topics"] == [{"topic": "t", "messages": len(BODIES)}]
-    code, out, err = gnsqadmin("save", "t", "-", "--channel=c", *at(nsqd))
+    code, out, err = gnsqadmin(*saving(Path("-"), nsqd))
     assert (code, err) == (0, f"Saved 6 messages ({sum(map(len, BODIES))} B) of t to -\n")
     ok("load", "-", "u", *at(nsqd), stdin=out)
     assert bodies(nsqd, "u", len(BODIES)) == sorted(BODIES)
@@ -71,7 +74,7 @@ def test_a_great_backlog_is_saved_from_all_nodes(nsqd_factory: DaemonFactory, tm
     for node in nodes:
         fill(node, "t", "c", count=5000)
     file = tmp_path / "saved.gz"
-    out = ok("save", "t", str(file), "--channel=c", *at(*nodes))
+    out = ok(*saving(file, *nodes))
     assert out == f"Saved 10,000 messages (38 kB) of t to {file}\n"
     assert numbers(file) == sorted([*range(5000), *range(5000)])
     assert [counts(node, "t", "c") for node in nodes] == [(0, 0, 0)] * 2
@@ -82,7 +85,7 @@ def test_what_is_added_to_a_file_can_be_read_after_what_was_there(nsqd: Daemon, 
     """No more is taken than was asked for: what was on its way is in the queue again at once, without a time-out."""
     fill(nsqd, "t", "c", count=50)
     file = tmp_path / name
-    save = ["save", "t", str(file), "--channel=c", *at(nsqd)]
+    save = saving(file, nsqd)
     ok(*save, "-n", "7")
     assert len(lines_of(file)) == 7
     assert counts(nsqd, "t", "c") == (43, 0, 0)
@@ -91,13 +94,17 @@ def test_what_is_added_to_a_file_can_be_read_after_what_was_there(nsqd: Daemon, 
     assert numbers(file) == list(range(50))
     assert counts(nsqd, "t", "c") == (0, 0, 0)
     assert ok("load", str(file), "--dry-run") == "Would publish 50 messages (90 B) to t\n"
-    if name == "saved":
-        file.write_bytes(b"a line\nand somebody's own text")
-        assert failure(*save, "--append") == f"{file} ends in the middle of a line; save to another file"
-        assert file.read_bytes() == b"a line\nand somebody's own text"
-    file.write_bytes(b"\x1f\x8bx" if name == "saved" else b"plain\n")
-    compressed = "compressed" if name == "saved" else "not compressed"
-    assert failure(*save, "--append") == f"{file} is {compressed}, which contradicts its name"
+    contradicts, own = "which contradicts its name", b"a line\nand somebody's own text"
+    for content, reason in {
+        "saved": (
+            (own, "ends in the middle of a line; save to another file"),
+            (b"\x1f\x8bx", f"is compressed, {contradicts}"),
+        ),
+        "saved.gz": ((b"plain\n", f"is not compressed, {contradicts}"),),
+    }[name]:
+        file.write_bytes(content)
+        assert failure(*save, "--append") == f"{file} {reason}"
+        assert file.read_bytes() == content
 
 
 def test_without_a_channel_what_is_published_from_now_on_is_saved_until_ctrl_c(nsqd: Daemon, tmp_path: Path) -> None:
@@ -107,7 +114,6 @@ def test_without_a_channel_what_is_published_from_now_on_is_saved_until_ctrl_c(n
         eventually(lambda: has_client(nsqd, "t"), "it consumes")
         for number in range(3):
             post(nsqd, "/pub?topic=t", b"new %d" % number)
-        eventually(lambda: file.exists() and file.stat().st_size > 100, "something is saved")
         eventually(lambda: nsqd.stats("t")["topics"][0]["message_count"] == 5, "all published")
         eventually(lambda: all(c["depth"] + c["in_flight_count"] == 0 for c in own_channels(nsqd)), "all saved")
         code, _, err = ctrl_c(process)
@@ -126,13 +132,13 @@ def test_a_kill_in_the_middle_loses_nothing(gnsqd_factory: DaemonFactory, tmp_pa
     nsqd = gnsqd_factory("--msg-timeout=1s")
     fill(nsqd, "t", "c", count=20_000)
     file = tmp_path / "saved"
-    with start("save", "t", str(file), "--channel=c", "--in-flight=50", *at(nsqd)) as process:
+    with start(*saving(file, nsqd), "--in-flight=50") as process:
         eventually(lambda: file.exists() and file.stat().st_size > 20_000, "it is at work")
         process.kill()
     with file.open("ab") as saved:
         saved.write(b'{"topic": "t", "bo')  # as if it had been killed while it wrote
     eventually(lambda: counts(nsqd, "t", "c")[1] == 0, "what was in flight timed out")
-    ok("save", "t", str(file), "--channel=c", "--append", *at(nsqd))
+    ok(*saving(file, nsqd), "--append")
     assert set(numbers(file)) == set(range(20_000))
 
 
@@ -143,22 +149,11 @@ def test_a_full_disk_keeps_whole_lines_and_the_queue_the_rest(
     fill(gnsqd, "t", "c", count=3000)
     file = tmp_path / name
 
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-
-    done = subprocess.run(
-        [*COMMAND, "save", "t", str(file), "--channel=c", "--in-flight=20", *at(gnsqd)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        preexec_fn=limit,
-        timeout=DEADLINE,
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"Error: cannot write {file}: file too large; ")
-    saved = numbers(file)
-    assert f"{len(saved):,} messages saved" in done.stderr
+    limited = ["sh", "-c", f"trap '' XFSZ; ulimit -f {most // 512}; exec \"$@\"", "sh", *COMMAND, *saving(file, gnsqd)]
+    done = subprocess.run([*limited, "--in-flight=20"], env=environment(), capture_output=True, timeout=DEADLINE)
+    saved, err = numbers(file), done.stderr.decode()
+    assert (done.returncode, err.partition("; ")[0]) == (1, f"Error: cannot write {file}: file too large")
+    assert f"{len(saved):,} messages saved" in err
     depth, in_flight, deferred = counts(gnsqd, "t", "c")
     assert (in_flight, deferred) == (0, 0)
     assert sorted(saved + [int(body) for body in bodies(gnsqd, "t", depth)]) == list(range(3000))
@@ -171,9 +166,8 @@ def test_messages_are_copied_to_another_topic_as_they_come_and_none_is_not_named
     save = ("--channel=c", *at(nsqd))
     assert ok("save", "t", str(file), *save) == f"No messages of t; {file} was not written\n"
     assert ok("save", "t", str(empty), "--append", *save) == f"No messages of t; {empty} was not written\n"
-    assert [*tmp_path.glob("*")].count(empty) == 1
-    assert not file.exists()
-    assert re.match(r"Published 0 messages \(0 B\)( in|$)", ok("copy", "t", "new", *save))
+    assert (empty.exists(), file.exists()) == (True, False)
+    assert ok("copy", "t", "new", *save).startswith("Published 0 messages (0 B)")
     with start("copy", "t", "to", "-n", "3", "--json", *at(nsqd)) as process:
         eventually(lambda: has_client(nsqd, "t"), "it consumes")
         publish(nsqd, "t", 3)
@@ -204,7 +198,7 @@ def test_a_node_that_was_restarted_is_joined_again(gnsqd_factory: DaemonFactory,
     gnsqd = gnsqd_factory(*fixed_ports())
     create(gnsqd, "t", "c")
     file = tmp_path / "saved"
-    with start("save", "t", str(file), "--channel=c", "--follow", *at(gnsqd)) as process:
+    with start(*saving(file, gnsqd), "--follow") as process:
         eventually(lambda: has_client(gnsqd, "t"), "it consumes")
         gnsqd.restart()
         publish(gnsqd, "t", 5)
@@ -218,7 +212,7 @@ def test_what_cannot_be_delivered_is_reported(nsqd: Daemon, tmp_path: Path) -> N
     fill(nsqd, "t", "c", count=2)
     post(nsqd, "/channel/pause?topic=t&channel=c")
     file = tmp_path / "saved"
-    save = ("save", "t", str(file), "--channel=c", *at(nsqd))
+    save = saving(file, nsqd)
     reason = f"2 messages cannot be delivered: the channel c is paused at {address(nsqd)}"
     assert failure(*save) == f"{reason}; 0 messages saved to {file}"
     assert not file.exists()
@@ -273,17 +267,15 @@ def test_consumers_use_tls_and_authenticate_where_nodes_want_it(nsqd_factory: Da
     cert, key = issue("127.0.0.1", authority).write(tmp_path / "server")
     (tmp_path / "ca.pem").write_bytes(authority.cert_pem)
     https = f"127.0.0.1:{free_port()}"
-    nsqd = nsqd_factory(
-        f"--tls-cert={cert}", f"--tls-key={key}", "--tls-required=tcp-https", f"--https-address={https}"
-    )
+    tls = (f"--tls-cert={cert}", f"--tls-key={key}", "--tls-required=tcp-https", f"--https-address={https}")
+    nsqd = nsqd_factory(*tls)
     fill(nsqd, "t", "c", count=2000)
     file = tmp_path / "saved"
-    save = ("save", "t", str(file), "--channel=c")
-    assert "E_INVALID cannot SUB in current state (TLS required)" in gnsqadmin(*save, *at(nsqd)).err
-    trusted = f"--tls-ca={tmp_path / 'ca.pem'}"
-    ok(*save, *at(f"https://{https}"), trusted)
+    assert "E_INVALID cannot SUB in current state (TLS required)" in gnsqadmin(*saving(file, nsqd)).err
+    save = (*saving(file), *at(f"https://{https}"))
+    ok(*save, f"--tls-ca={tmp_path / 'ca.pem'}")
     assert numbers(file) == list(range(2000))
-    assert "its certificate is not trusted" in gnsqadmin(*save, "--append", *at(f"https://{https}")).err
+    assert "its certificate is not trusted" in gnsqadmin(*save, "--append").err
 
 
 @pytest.mark.parametrize("command", ["load", "load packed", "pub", "copy"])
