@@ -7,7 +7,6 @@ import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,13 +22,9 @@ from kit.traffic import DaemonFactory
 def unread(case: str) -> list[bytes]:
     """Bodies of all whole messages behind the read position of the queue roll:c."""
     entry = expectation(case)["disk"]["queues"]["roll:c"]
-    position = entry["meta"]["read_pos"]
-    return [
-        record["body"].encode("latin-1")
-        for number in sorted(entry["files"])
-        for record in entry["files"][number]["records"]
-        if number != "000000" or record["offset"] >= position
-    ]
+    records = [(number, record) for number in sorted(entry["files"]) for record in entry["files"][number]["records"]]
+    position = ("000000", entry["meta"]["read_pos"])
+    return [record["body"].encode("latin-1") for number, record in records if (number, record["offset"]) >= position]
 
 
 ROLLED = unread("rolled")
@@ -42,10 +37,9 @@ REPAIRS: dict[tuple[str, str], list[bytes]] = {
     ("corrupt_missing", "roll:c"): unread("corrupt_missing"),
     ("writepos_high", "roll:c"): ROLLED,
     ("depth_high", "roll:c"): ROLLED,
-    ("unclean", "u"): [message.body for message in recorded("unclean", "u")],
-    ("nometa", "u"): [message.body for message in recorded("nometa", "u")],
-    ("meta_garbage", "roll:c"): [message.body for message in recorded("meta_garbage", "roll:c")],
-}
+    **{(case, queue): [each.body for each in recorded(case, queue)]
+       for case, queue in (("unclean", "u"), ("nometa", "u"), ("meta_garbage", "roll:c"))},
+}  # fmt: skip
 
 
 def deliveries(nsqd_factory: DaemonFactory, directory: Path, queue: str, count: int, *flags: str) -> list[bytes]:
@@ -70,14 +64,11 @@ def test_a_repaired_copy_delivers_every_message_that_is_whole(
     assert (found["copy"], found["kept"]) == (f"{directory}.repaired", None)
     copy = Path(found["copy"])
     assert all(path.stat().st_mode == directory.joinpath("nsqd.dat").stat().st_mode for path in copy.iterdir())
-    after = document("verify", str(copy))
-    assert after["sound"]
-    assert after["findings"] == found["left"]
+    assert document("verify", str(copy))["findings"] == found["left"]
     assert not any(finding["queue"] == queue for finding in found["left"])
     bad = {path.name for path in copy.glob("*.bad")}
     assert deliveries(nsqd_factory, copy, queue, len(expected), *expectation(case)["nsqd_options"]) == expected
-    new = {path.name for path in copy.glob(f"{queue}.*.bad")} - bad
-    assert not new  # nothing in it was damage to the daemon
+    assert {path.name for path in copy.glob(f"{queue}.*.bad")} <= bad  # nothing in it was damage to the daemon
 
 
 def test_a_repair_replaces_the_directory_on_request(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
@@ -85,7 +76,7 @@ def test_a_repair_replaces_the_directory_on_request(nsqd_factory: DaemonFactory,
     before = contents(directory)
     repair = ("data", "repair", str(directory))
     out = ok(*repair, "--dry-run")
-    assert ["roll:c", "27", "0", "B"] in [line.split() for line in out.splitlines()]
+    assert re.search(r"(?m)^roll:c +27 +0 B$", out)
     assert f"The copy would be {directory}.repaired. Nothing was done." in out
     ok("data", "recover-bad", str(directory), "--dry-run")
     assert "use --yes" in failure(*repair, "--replace", code=5)
@@ -113,9 +104,8 @@ def test_a_copy_has_other_files_but_no_leftovers_and_no_part_of_it_is_left(tmp_p
     (directory / "roll.diskqueue.meta.dat.123.tmp").write_text("")
     (directory / "sub").mkdir()
     assert "Not copied: sub." in gnsqadmin(*repair, "--to", str(tmp_path / "copy")).out
-    copy = {path.name for path in (tmp_path / "copy").iterdir()}
-    assert "notes.txt" in copy
-    assert not any(name.endswith(".tmp") for name in copy)
+    assert (tmp_path / "copy" / "notes.txt").exists()
+    assert not list((tmp_path / "copy").glob("*.tmp"))
 
 
 BUSY = '{"topics":[{"name":"orders","channels":[{"name":"busy"}]}]}'
@@ -148,9 +138,7 @@ def test_gnsqd_offers_a_repair_where_it_does_not_serve_messages(
     (offer,) = set(re.findall("`gnsqadmin (data repair .*)`", log))
     assert gnsqadmin(*shlex.split(offer), "--yes").code == 0
     nsqd = gnsqd_factory(data_path=directory) if names is None else nsqd.start()
-    found = {
-        topic["topic_name"]: {one["channel_name"] for one in topic["channels"]} for topic in nsqd.stats()["topics"]
-    }
+    found = {row["topic_name"]: {one["channel_name"] for one in row["channels"]} for row in nsqd.stats()["topics"]}
     # But not what an ephemeral topic left.
     assert found == {"nochan": set(), "orders": {"busy", "paused_ch", "plain"}, "paused_topic": {"c"}}
     assert nsqd.channel_stats("orders", "plain")["depth"] == 8
@@ -173,32 +161,19 @@ def test_orphans_are_adopted_on_request(tmp_path: Path) -> None:
     found = document("repair", directory, "--adopt-orphans", "--to", str(tmp_path / "second"))
     assert found["adopted"] == ["o", "o:c", "t:c"]
     assert json.loads((tmp_path / "first" / "nsqd.dat").read_text()) == TOPIC_T
-    assert json.loads((tmp_path / "second" / "nsqd.dat").read_text()) == {
-        "topics": [
-            {"name": "t", "paused": False, "channels": [{"name": "c", "paused": False}]},
-            {"name": "o", "paused": False, "channels": [{"name": "c", "paused": False}]},
-        ],
-        "version": "1.3.0",
-    }
+    topics = [{"name": name, "paused": False, "channels": [{"name": "c", "paused": False}]} for name in ("t", "o")]
+    assert json.loads((tmp_path / "second" / "nsqd.dat").read_text()) == {"topics": topics, "version": "1.3.0"}
     assert (tmp_path / "second" / "o.diskqueue.000000.dat").read_bytes() == message()
 
 
 # Files that were set aside
 
 
-def drained_to_bad(nsqd_factory: DaemonFactory, tmp_path: Path, case: str) -> Path:
-    """A directory in which a daemon set the damaged file of `roll:c` aside, after it delivered all it could."""
-    directory = golden(case, tmp_path)
-    count = len(expectation(case)["real_nsqd_drain"]["messages"]["roll:c"])
-    deliveries(nsqd_factory, directory, "roll:c", count, *expectation(case)["nsqd_options"])
-    assert (directory / "roll:c.diskqueue.000001.dat.bad").exists()
-    return directory
-
-
 def test_messages_that_nsqd_set_aside_come_back_once(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    directory = drained_to_bad(nsqd_factory, tmp_path, "corrupt_size")
+    directory, flags = golden("corrupt_size", tmp_path), expectation("corrupt_size")["nsqd_options"]
+    count = len(expectation("corrupt_size")["real_nsqd_drain"]["messages"]["roll:c"])
+    deliveries(nsqd_factory, directory, "roll:c", count, *flags)
     lost = [body for body in ROLLED if body[:3] in (b"m30", b"m31", b"m32")]
-    assert len(lost) == 3
     [damage] = [each for each in document("verify", str(directory), code=1)["findings"] if each["severity"] == "damage"]
     assert damage["command"] == f"gnsqadmin data recover-bad {directory}"
 
@@ -212,20 +187,18 @@ def test_messages_that_nsqd_set_aside_come_back_once(nsqd_factory: DaemonFactory
     mine = files["roll:c.diskqueue.000001.dat.bad"]
     assert (mine["recovered"], mine["delivered"], mine["error"]) == (3, 13, None)
     whole = files["roll.diskqueue.000000.dat.bad"]
-    assert (whole["recovered"], whole["delivered"]) == (0, 0)
-    assert whole["unknown"] > 0  # nsqd had read all of it, but the file has no proof of that
+    # nsqd had read all of it, but the file has no proof of that.
+    assert (whole["recovered"], whole["delivered"], whole["unknown"] > 0) == (0, 0, True)
     assert document("recover-bad", str(directory), "--channel=c")["messages"] == 0
     assert document("verify", str(directory))["sound"]
-    flags = expectation("corrupt_size")["nsqd_options"]
     again = directory.rename(tmp_path / "again")
     assert deliveries(nsqd_factory, again, "roll:c", 3, *flags) == lost
 
 
 def test_recovered_messages_follow_queued_messages(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     directory = golden("rolled", tmp_path)
-    shutil.copy(
-        GOLDEN / "corrupt_size" / "data" / "roll:c.diskqueue.000001.dat", directory / "roll:c.diskqueue.000009.dat.bad"
-    )
+    bad = GOLDEN / "corrupt_size" / "data" / "roll:c.diskqueue.000001.dat"
+    shutil.copy(bad, directory / "roll:c.diskqueue.000009.dat.bad")
     found = document("recover-bad", str(directory), "--all", "--channel=c")
     assert [(each["recovered"], each["delivered"]) for each in found["files"]] == [(16, 13)]
     bodies = deliveries(nsqd_factory, directory, "roll:c", len(ROLLED) + 16, "--mem-queue-size=0")
@@ -239,12 +212,10 @@ def test_what_cannot_be_put_back_stays_set_aside_and_is_reported(tmp_path: Path)
     (directory / "t.diskqueue.000001.dat").write_bytes(message(number=3))
     before = contents(directory)
     result = gnsqadmin("data", "recover-bad", str(directory), "--json")
-    assert result.code == 1
-    found: Any = json.loads(result.out)
-    errors = {each["queue"]: each["error"] for each in found["files"]}
+    assert (result.code, result.err.count("Error: ")) == (1, 2)
+    errors = {each["queue"]: each["error"] for each in json.loads(result.out)["files"]}
     assert "nsqd.dat does not list the topic or channel" in errors["o"]
     assert "must be repaired first" in errors["t"]
-    assert result.err.count("Error: ") == 2
     assert contents(directory) == before
     target = str(tmp_path / "lost.ndjson")
     assert document("recover-bad", str(directory), "--to", target)["messages"] == 2
@@ -297,8 +268,7 @@ def ended(gnsqd_factory: DaemonFactory) -> Daemon:
 def test_converted_journals_are_delivered_by_the_real_nsqd(ended: Daemon, peer_binary: Callable[[str], Path]) -> None:
     left = ended.data_path
     before = contents(left)
-    out = ok("data", "convert", str(left), "--dry-run")
-    assert "42 messages would be converted. Nothing was done." in out
+    assert "42 messages would be converted. Nothing was done." in ok("data", "convert", str(left), "--dry-run")
     assert contents(left) == before
     queues = document("convert", str(left))["queues"]
     assert {row["queue"]: row["messages"] for row in queues} == {"t:c": 20, "t:d": 20, "alone": 2}
@@ -317,8 +287,7 @@ def test_conversion_that_the_disk_refuses_keeps_the_journals(ended: Daemon) -> N
     before = {path.name: path.read_bytes() for path in left.glob("*.journal.*")}
     (left / "t:c.diskqueue.meta.dat").mkdir()  # in the place of a file that has to be written
     code, out, err = gnsqadmin("data", "convert", str(left))
-    assert (code, out) == (1, "")
+    assert (code, out, "Traceback" in err) == (1, "", False)
     assert err.endswith("--durability=process or disk does not need; the journals still have all messages\n")
     assert "Error: a journal could not be turned into disk queues, " in err
-    assert "Traceback" not in err
     assert (left / "t.journal.000000.dat").read_bytes().startswith(before["t.journal.000000.dat"])

@@ -35,19 +35,16 @@ def test_a_node_that_did_not_register_is_found(cluster: Cluster, gnsqd: Daemon) 
 def test_a_node_that_reports_little_free_disk_is_found(free: int, size: int, severity: list[str]) -> None:
     process = {"cpu_seconds": 1.0, "memory_bytes": 1, "connection_count": 1}
     with FakeNsqd(node(process=process | {"disk_bytes": size, "free_disk_bytes": free})) as fake:
-        found = examined(fake.flag)
-    assert [(it["severity"], it["code"], it["node"]) for it in found] == [
-        (each, "disk-full", fake.address) for each in severity
-    ]
+        found = [(it["severity"], it["code"], it["node"]) for it in examined(fake.flag)]
+    assert found == [(each, "disk-full", fake.address) for each in severity]
 
 
 def test_options_that_differ_between_nodes_are_found(nsqd_factory: DaemonFactory) -> None:
     one, two = nsqd_factory("--mem-queue-size=10"), nsqd_factory("--msg-timeout=5s")
     found = examined(*at(one, two))
-    assert [(finding["severity"], finding["code"], finding["summary"]) for finding in found] == [
-        ("note", "config-drift", "nodes have 2 different values of mem_queue_size"),
-        ("note", "config-drift", "nodes have 2 different values of msg_timeout"),
-    ]
+    assert brief(found) == [("note", "config-drift")] * 2
+    options = ("mem_queue_size", "msg_timeout")
+    assert [it["summary"] for it in found] == [f"nodes have 2 different values of {option}" for option in options]
     assert found[1]["evidence"] == [f"1m 0s: {address(one)}", f"5s: {address(two)}"]
     daemons = [nsqd_factory(f"--lookupd-tcp-address=127.0.0.1:{free_port()}") for _ in range(2)]
     assert brief(examined(*at(*daemons))) == [("warning", "config-drift")]
@@ -80,28 +77,25 @@ def test_nodes_and_nsqlookupds_that_are_down_are_findings_and_no_errors(nsqd: Da
 
 def test_a_node_that_consumers_cannot_reach_needs_another_broadcast_address() -> None:
     closed, nobody = free_port(), free_port()
-    with FakeNsqd(node()) as nsqd:
-        with FakeLookupd(producer(nsqd.port) | {"tcp_port": closed}, producer(nobody)) as lookupd:
-            tcp, http = sorted(examined(lookupd.flag), key=lambda finding: str(finding["code"]))
-        assert (tcp["severity"], tcp["code"], tcp["node"]) == ("critical", "tcp-unreachable", nsqd.address)
-        assert tcp["evidence"] == [f"TCP port {closed}: connection refused"]
-        assert (http["severity"], http["code"], http["node"]) == ("critical", "unreachable", f"127.0.0.1:{nobody}")
-        sent = f"nsqlookupd at {lookupd.address} sends consumers to 127.0.0.1"
-        assert http["evidence"] == ["connection refused", sent]
-        for finding in (tcp, http):
-            assert "--broadcast-address=auto" in finding["remedies"][-1]["text"]
-        assert "--broadcast-address" not in str(examined(f"--nsqd-http-address=127.0.0.1:{nobody}"))
+    nsqd = FakeNsqd(node())
+    lookupd = FakeLookupd(producer(nsqd.port) | {"tcp_port": closed}, producer(nobody))
+    tcp, http = sorted(examined(lookupd.flag), key=lambda finding: str(finding["code"]))
+    assert (tcp["severity"], tcp["code"], tcp["node"]) == ("critical", "tcp-unreachable", nsqd.address)
+    assert tcp["evidence"] == [f"TCP port {closed}: connection refused"]
+    assert (http["severity"], http["code"], http["node"]) == ("critical", "unreachable", f"127.0.0.1:{nobody}")
+    sent = f"nsqlookupd at {lookupd.address} sends consumers to 127.0.0.1"
+    assert http["evidence"] == ["connection refused", sent]
+    for finding in (tcp, http):
+        assert "--broadcast-address=auto" in finding["remedies"][-1]["text"]
+    assert "--broadcast-address" not in str(examined(f"--nsqd-http-address=127.0.0.1:{nobody}"))
 
 
 def test_what_is_wrong_with_a_node_is_found_and_the_others_are_judged() -> None:
     lost = producer(4151) | {"broadcast_address": "no host\n"}
-    with (
-        FakeNode(hangs=True) as hanging,
-        FakeNsqd(node(), "garbage") as failing,
-        FakeNsqd(node(health="NOK - no space left on device")) as ill,
-        FakeNsqd(node(topic("t", depth=1), version="1.2.1")) as old,
-        FakeLookupd(*(producer(one.port) for one in (failing, ill, old)), lost) as lookupd,
-    ):
+    failing, ill = FakeNsqd(node(), "garbage"), FakeNsqd(node(health="NOK - no space left on device"))
+    old = FakeNsqd(node(topic("t", depth=1), version="1.2.1"))
+    lookupd = FakeLookupd(*(producer(one.port) for one in (failing, ill, old)), lost)
+    with FakeNode(hangs=True) as hanging:
         found = examined("--timeout=2", lookupd.flag, *at(hanging))
     assert brief(found) == [
         *[("critical", "unreachable")] * 2,
@@ -129,9 +123,8 @@ CLOCKS = {
 
 @pytest.mark.parametrize("clocks", CLOCKS)
 def test_a_wrong_clock_is_found(clocks: tuple[float, float]) -> None:
-    with FakeNsqd(node(), clock=clocks[0]) as wrong, FakeNsqd(node(), clock=clocks[1]) as right:
-        found = examined(wrong.flag, right.flag)
-    reported = CLOCKS[clocks]
+    wrong, right = (FakeNsqd(node(), clock=clock) for clock in clocks)
+    found, reported = examined(wrong.flag, right.flag), CLOCKS[clocks]
     assert brief(found) == ([("warning", "clock-skew")] if reported else [])
     if reported:
         pattern = reported.format(wrong.address).replace("TIME", "1m (3[5-9]|4[0-5])s")
@@ -142,23 +135,17 @@ def test_nsqlookupds_that_know_different_nodes_are_found() -> None:
     """A node with the same nsqlookupds as others is sent to its log."""
     known = ["lookup:4160"]
     well = node(topic("t", channel("c", client("x"))))
-    with (
-        FakeNsqd(well) as nsqd,
-        FakeNsqd(well, lookupds=known) as configured,
-        FakeNsqd(well, lookupds=known) as unknown,
-    ):
-        both = producer(nsqd.port, t=False)
-        with FakeLookupd(both, topics=["t"]) as one, FakeLookupd(topics=["t", "gone"]) as two:
-            found = examined(one.flag, two.flag)
-        with FakeLookupd(producer(configured.port, t=False), topics=["t"]) as one:
-            [lost] = examined(one.flag, unknown.flag)
+    nsqd, configured, unknown = FakeNsqd(well), FakeNsqd(well, lookupds=known), FakeNsqd(well, lookupds=known)
+    one, two = FakeLookupd(producer(nsqd.port, t=False), topics=["t"]), FakeLookupd(topics=["t", "gone"])
+    found = examined(one.flag, two.flag)
+    [lost] = examined(FakeLookupd(producer(configured.port, t=False), topics=["t"]).flag, unknown.flag)
     assert brief(found) == [("warning", "not-registered"), ("note", "ghost-topic")]
     assert found[0]["summary"] == f"nsqd at {nsqd.address} is not registered at nsqlookupd at {two.address}"
     assert found[0]["remedies"][0]["text"].startswith("It has no nsqlookupd. ")
     assert (lost["code"], lost["node"]) == ("not-registered", unknown.address)
     assert lost["remedies"][0]["text"].startswith("It has the nsqlookupds lookup:4160. Its log")
-    with FakeLookupd(producer(free_port()), topics=["t"]) as lookupd:
-        assert brief(examined(lookupd.flag)) == [("critical", "unreachable")]  # which may have the topic
+    lookupd = FakeLookupd(producer(free_port()), topics=["t"])
+    assert brief(examined(lookupd.flag)) == [("critical", "unreachable")]  # which may have the topic
 
 
 # Data directories

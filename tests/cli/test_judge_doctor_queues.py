@@ -14,8 +14,6 @@ from cli.nodes import Cluster, address, at, fill, publish
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post, wait_for
 
-# One look after the other
-
 
 def consumer(name: str = "x", **counts: Any) -> dict[str, Any]:
     return client(name, **{"ready_count": 1} | counts)
@@ -27,9 +25,8 @@ def looks(*clients: dict[str, Any], **counts: Any) -> list[dict[str, Any]]:
     def seen(look: int, counts: dict[str, Any]) -> dict[str, Any]:
         return {name: value[look] if isinstance(value, tuple) else value for name, value in counts.items()}
 
-    return [
-        node(topic("t", channel("c", *(seen(look, one) for one in clients), **seen(look, counts)))) for look in (0, 1)
-    ]
+    channels = [channel("c", *(seen(look, one) for one in clients), **seen(look, counts)) for look in (0, 1)]
+    return [node(topic("t", one)) for one in channels]
 
 
 def scenes() -> dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]], str]]:
@@ -38,8 +35,10 @@ def scenes() -> dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]], str
     dead = client("dead", connected=7200, ready_count=10, in_flight_count=10, message_count=20)
     young = client("young", connected=10, ready_count=10, in_flight_count=10, message_count=20)
     busy = client("busy", connected=60, ready_count=10)
+    quick = busy | {"in_flight_count": 1, "finish_count": (10, 90)}
     held = {"in_flight_count": 10, "message_count": 15}
-    some, growth = (0, 400), (5000, 6000)
+    some, growth, late = (0, 400), (5000, 6000), dead | {"message_count": 500}
+    thrower = dict.fromkeys(("depth", "message_count", "requeue_count"), growth)
     stuck = topic("t", channel("c", consumer()), depth=2000, message_count=2000)
     return {
         "a consumer that never finished anything": (
@@ -49,34 +48,19 @@ def scenes() -> dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]], str
         ),
         "perhaps its first messages, and slow ones": (looks(dead | {"message_count": 10}, **held), [], ""),
         "one such consumer of several": (
-            looks(
-                dead,
-                young,
-                busy | {"in_flight_count": 1, "finish_count": (10, 90)},
-                depth=5,
-                in_flight_count=21,
-                message_count=(36, 116),
-            ),
+            looks(dead, young, quick, depth=5, in_flight_count=21, message_count=(36, 116)),
             [("warning", "stuck-consumer")],
             "channel t/c: consumer dead (dead:1) has 10 messages in flight and never finished one",
         ),
         "time-outs of one consumer's messages": (
             looks(
-                dead | {"message_count": 500},
-                busy | {"finish_count": some},
-                in_flight_count=10,
-                message_count=(1000, 1400),
-                timeout_count=some,
+                late, busy | {"finish_count": some}, in_flight_count=10, message_count=(1000, 1400), timeout_count=some
             ),
             [("warning", "stuck-consumer")],
             "",
         ),
         "a storm of requeues, and not also a channel that grows": (
-            looks(
-                consumer(),
-                consumer("thrower", requeue_count=growth),
-                **dict.fromkeys(("depth", "message_count", "requeue_count"), growth),
-            ),
+            looks(consumer(), consumer("thrower", requeue_count=growth), **thrower),
             [("critical", "requeue-storm")],
             "most by thrower (thrower:1)",
         ),
@@ -123,18 +107,14 @@ def test_what_will_be_done_to_an_idle_channel_is_found_before(gnsqd_factory: Dae
     with Client(served.tcp_address) as consumer:
         consumer.subscribe("t", "c")
         found = only(examined(*at(served, idle)), "idle-channel")
-        assert found["severity"] == "note"
-        assert re.search(
-            rf"channel t/c: it will be paused in 1h 59m on .*:{address(idle).split(':')[1]}", found["summary"]
-        )
+        assert (found["severity"], found["summary"][:43]) == ("note", "channel t/c: it will be paused in 1h 59m on")
+        assert found["summary"].endswith(address(idle))
         assert brief(examined(*at(served))) == []
     wait_for(served, "t", "c", client_count=0)
     assert brief(examined(*at(served))) == [("warning", "idle-channel")]
     both = only(examined(*at(served, idle)), "idle-channel")
-    assert both["severity"] == "warning"
-    assert re.search(
-        rf"channel t/c: it will be deleted in 2d 23h on .*:{address(served).split(':')[1]}$", both["summary"]
-    )
+    assert (both["severity"], both["summary"][:44]) == ("warning", "channel t/c: it will be deleted in 2d 23h on")
+    assert both["summary"].endswith(address(served))
     keep = only(examined(*at(served)), "idle-channel")["remedies"][1]["command"]
     assert gnsqadmin(*shlex.split(keep)[1:], "--yes").code == 0
     assert brief(examined(*at(served))) == [("note", "orphan-channel")]
@@ -239,14 +219,14 @@ def test_an_ephemeral_channel_that_drops_messages_is_found(gnsqd_factory: Daemon
             while not looking.done():
                 publish(b, "t", 1)
         now = looking.result()
-    assert [(finding["severity"], finding["topic"], finding["channel"]) for finding in before] == [
-        ("note", "own#ephemeral", None),
-        ("note", "t", "e#ephemeral"),
-    ]
+    places = [(finding["severity"], finding["topic"], finding["channel"]) for finding in before]
+    assert places == [("note", "own#ephemeral", None), ("note", "t", "e#ephemeral")]
     assert before[1]["summary"] == "channel t/e#ephemeral: its memory was full: it dropped messages"
     assert before[1]["evidence"][0].startswith("2 since the start, 0 of them in the last ")
-    found = [(finding["severity"], finding["channel"]) for finding in now]
-    assert found == [("warning", "e#ephemeral"), ("note", None)]
+    assert [(finding["severity"], finding["channel"]) for finding in now] == [
+        ("warning", "e#ephemeral"),
+        ("note", None),
+    ]
     assert now[0]["summary"] == "channel t/e#ephemeral: its memory is full: it drops messages"
 
 
