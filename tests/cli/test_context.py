@@ -22,17 +22,6 @@ from nsqadmin_cli.cli import cli
 from nsqadmin_cli.context import ClusterContext
 from nsqadmin_cli.errors import AdminError
 
-
-@pytest.fixture
-def home(tmp_path: Path) -> dict[str, str]:
-    """The variables of a user without a file of contexts."""
-    return {"GNSQADMIN_CONFIG": "", "XDG_CONFIG_HOME": str(tmp_path / "config"), "HOME": str(tmp_path / "home")}
-
-
-def run(*args: str, **variables: str) -> None:
-    assert gnsqadmin("context", *args, **variables).code == 0
-
-
 A, B, OF_CURRENT, OF_ONE = "a:1", "b:2", "current:3", "one:4"
 CONTEXTS = f"""
 current = "current"
@@ -94,20 +83,24 @@ def test_options_replace_variables_and_variables_replace_contexts(
     assert of_completion == of_command | {"timeout": 1}
 
 
-def test_contexts_are_listed_changed_copied_and_removed(home: dict[str, str], tmp_path: Path) -> None:
+def test_contexts_are_listed_changed_copied_and_removed(tmp_path: Path) -> None:
     """The first that is saved is the current one."""
+    home = {"GNSQADMIN_CONFIG": "", "XDG_CONFIG_HOME": str(tmp_path / "config"), "HOME": str(tmp_path / "home")}
 
     def contexts() -> dict[str, object]:
         found = json.loads(ok("context", "list", "--json", **home))
         assert found["file"] == str(tmp_path / "config" / "gnsqadmin" / "config.toml")
         return {context.pop("name"): context for context in found["contexts"]}
 
+    def run(*args: str, **variables: str) -> None:
+        assert gnsqadmin("context", *args, **home, **variables).code == 0
+
     assert contexts() == {}
     assert ok("context", "list", **home).startswith("No contexts in ")
     strange = '/tmp/"quoted" \\ \x7f \t é.pem'
-    run("set", "prod", "--nsqd-http-address=a:1", "--nsqd-http-address=https://b:2", **home)
-    run("set", "prod", "--timeout=1500ms", "--tls-insecure", **home, GNSQADMIN_TLS_CA="ca.pem")
-    run("set", "copy", "--context=prod", "--tls-ca=ca.pem", f"--tls-cert={strange}", **home)
+    run("set", "prod", "--nsqd-http-address=a:1", "--nsqd-http-address=https://b:2")
+    run("set", "prod", "--timeout=1500ms", "--tls-insecure", GNSQADMIN_TLS_CA="ca.pem")
+    run("set", "copy", "--context=prod", "--tls-ca=ca.pem", f"--tls-cert={strange}")
     prod = {"nsqd_http_address": ["a:1", "https://b:2"], "timeout": 1.5, "tls_insecure": True}
     copy = prod | {"tls_ca": os.path.abspath("ca.pem"), "tls_cert": strange}
     assert contexts() == {"copy": {"current": False} | copy, "prod": {"current": True} | prod}
@@ -116,12 +109,11 @@ def test_contexts_are_listed_changed_copied_and_removed(home: dict[str, str], tm
     assert ["prod", "yes", *options] in lines
     for command in (["stats", "--context=x"], ["context", "use", "x"], ["context", "remove", "x"]):
         error = failure(*command, code=4, **home)
-        assert error.startswith("there is no context 'x' in ")
-        assert error.endswith("; there: copy, prod")
-    run("use", "copy", **home)
+        assert (error[:27], error[-19:]) == ("there is no context 'x' in ", "; there: copy, prod")
+    run("use", "copy")
     assert contexts() == {"copy": {"current": True} | copy, "prod": {"current": False} | prod}
-    run("use", "--none", **home)
-    run("remove", "prod", **home)
+    run("use", "--none")
+    run("remove", "prod")
     assert contexts() == {"copy": {"current": False} | copy}
 
 
@@ -147,19 +139,11 @@ def test_a_bad_file_is_one_line_of_error(tmp_path: Path) -> None:
     for text, complaint in BAD_FILES.items():
         file.write_bytes(text)
         error = failure("stats", GNSQADMIN_CONFIG=str(file))
-        assert error.startswith((f"{file}", "context x: 'y'"))
-        assert complaint in error
+        assert (error.startswith((f"{file}", "context x: 'y'")), complaint in error) == (True, True)
     assert failure("stats", GNSQADMIN_CONFIG=str(tmp_path)) == f"cannot read {tmp_path}: is a directory"
     assert failure("stats", GNSQADMIN_CONFIG="/dev/zero") == "cannot read /dev/zero: more than 16777216 bytes"
     inside = str(file / "config.toml")
     assert failure("context", "set", "x", "--timeout=1", GNSQADMIN_CONFIG=inside).startswith("cannot ")
-
-
-def completed(*words: str, **variables: str) -> list[str]:
-    """What the last of `words` may become, as the script for bash asks."""
-    asking = {"_GNSQADMIN_COMPLETE": "bash_complete", "COMP_CWORD": str(len(words))}
-    out = ok(COMP_WORDS=" ".join(["gnsqadmin", *words]), **asking, **variables)
-    return [line.partition(",")[2] for line in out.splitlines() if line]
 
 
 @pytest.fixture
@@ -176,33 +160,38 @@ def test_topics_and_channels_are_completed_live(live: Callable[..., list[str]], 
     at = f"--nsqd-http-address={address(nsqd)}"
     assert live("topic", "show", at, "o") == ["orders", "other"]
     assert live("stats", at, "--topic", "ord") == ["orders"]
-    assert live("channel", "show", at, "orders", "b") == ["billing"]
+    assert live("channel", "show", "--nsqd-http-address", address(nsqd), "orders", "b") == ["billing"]
     assert live("stats", at, "--topic", "other", "--channel", "c") == ["crm"]
     create(nsqd, "orphans")
-    assert live("topic", "show", "--nsqd-http-address", address(nsqd), "or") == ["orders", "orphans"]
+    assert live("topic", "show", at, "or") == ["orders", "orphans"]
 
 
 def test_commands_are_completed_and_trouble_completes_and_prints_nothing() -> None:
+    def completed(words: str, place: str = "") -> list[str]:
+        """What the last of `words` may become, as the script for bash asks."""
+        asking = {"_GNSQADMIN_COMPLETE": "bash_complete", "COMP_CWORD": str(len(words.split()))}
+        out = ok(COMP_WORDS=f"gnsqadmin {words}", GNSQADMIN_NSQD_HTTP_ADDRESS=place, **asking)
+        return [line.partition(",")[2] for line in out.splitlines() if line]
+
     assert completed("chan") == ["channel"]
-    assert "show" in completed("topic", "s")
-    assert completed("stats", "--by", "c") == ["channel", "client"]
+    assert "show" in completed("topic s")
+    assert completed("stats --by c") == ["channel", "client"]
     with FakeNode(hangs=True) as hanging:
         for place in (DOWN, "nonsense", hanging.address):
-            assert completed("topic", "show", "t", GNSQADMIN_NSQD_HTTP_ADDRESS=place) == []
+            assert completed("topic show t", place) == []
 
 
-NODE = "--nsqd-http-address=127.0.0.1:4151"
-UNUSABLE: list[tuple[str, dict[str, str]]] = [
-    ("--nsqd-http-address nonsense", {}),
-    ("", {"GNSQADMIN_NSQD_HTTP_ADDRESS": "nonsense"}),
-    ("", {"GNSQADMIN_LOOKUPD_HTTP_ADDRESS": "host:99999"}),
-    ("", {"GNSQADMIN_TIMEOUT": "soon"}),
-    ("", {"GNSQADMIN_TLS_INSECURE": "perhaps"}),
-    ("", {"GNSQADMIN_CONTEXT": "none"}),
-    ("--nsqd-http-adress 127.0.0.1:4151", {}),
-    (f"--unknown {NODE}", {}),
-    ("--tls-insecure=no", {}),
-    ("", {"GNSQADMIN_TOKEN_FILE": "/nonexistent/token"}),
+UNUSABLE = [
+    "--nsqd-http-address nonsense",
+    "--nsqd-http-adress 127.0.0.1:4151",
+    "--unknown --nsqd-http-address=127.0.0.1:4151",
+    "--tls-insecure=no",
+    "GNSQADMIN_NSQD_HTTP_ADDRESS=nonsense",
+    "GNSQADMIN_LOOKUPD_HTTP_ADDRESS=host:99999",
+    "GNSQADMIN_TIMEOUT=soon",
+    "GNSQADMIN_TLS_INSECURE=perhaps",
+    "GNSQADMIN_CONTEXT=none",
+    "GNSQADMIN_TOKEN_FILE=/nonexistent/token",
 ]
 
 
@@ -215,11 +204,11 @@ def test_with_settings_that_cannot_be_used_nobody_is_asked(
         config.write_text(f'current = "c"\n[contexts.c]\nnsqd_http_address = ["{asked.address}"]\n')
         assert live("topic", "show", "t") == ["t1"]
         asked.asked.clear()
-        for words, variables in UNUSABLE:
+        for setting in UNUSABLE:
             with monkeypatch.context() as patched:
-                for name, value in variables.items():
-                    patched.setenv(name, value)
-                assert live("topic", "show", *words.split(), "t") == []
+                if not setting.startswith("--"):
+                    patched.setenv(*setting.split("="))
+                assert live("topic", "show", *(setting.split() if setting.startswith("--") else []), "t") == []
         assert asked.asked == []
 
 
@@ -239,11 +228,7 @@ def test_bash_completes_with_the_script(nsqd: Daemon, tmp_path: Path) -> None:
     program.chmod(0o755)
     script = ok("completion", "bash")
     ask = "COMP_WORDS=(gnsqadmin channel show orders a); COMP_CWORD=4; _gnsqadmin_completion gnsqadmin"
-    done = subprocess.run(
-        ["bash", "--norc", "-c", f'{script}\n{ask}; echo "${{COMPREPLY[@]}}"'],
-        capture_output=True,
-        text=True,
-        env=environment(GNSQADMIN_NSQD_HTTP_ADDRESS=address(nsqd), PATH=f"{tmp_path}:{os.environ['PATH']}"),
-        timeout=DEADLINE,
-    )
+    command = ["bash", "--norc", "-c", f'{script}\n{ask}; echo "${{COMPREPLY[@]}}"']
+    env = environment(GNSQADMIN_NSQD_HTTP_ADDRESS=address(nsqd), PATH=f"{tmp_path}:{os.environ['PATH']}")
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=DEADLINE)
     assert (done.stdout, done.stderr) == ("archive\n", "")

@@ -33,19 +33,18 @@ def test_a_topology_is_exported_compared_and_imported(nsqd_factory: DaemonFactor
         ("orders", "billing", False),
         ("quiet", None, True),
     ]
-    expected = [
+    changes = [
         ("orders", "archive", address(b), "unpaused"),
         ("orders", "billing", address(b), "missing"),
-        ("orders", "extra", address(b), "extra"),
         ("quiet", None, address(b), "missing"),
     ]
+    extra = ("orders", "extra", address(b), "extra")
     diff, load = ("diff", str(file)), ("import", str(file), "--yes")
     assert differences(*diff, *at(a)) == []
-    assert differences(*diff, *at(a, b), code=1) == expected
-    assert differences(*load, "--dry-run", *at(a, b)) == [*expected[:2], expected[3]]
-    assert differences(*diff, *at(a, b), code=1) == expected
-    assert differences(*load, *at(a, b)) == [*expected[:2], expected[3]]
-    assert differences(*diff, *at(a, b), code=1) == [expected[2]]
+    assert differences(*load, "--dry-run", *at(a, b)) == changes
+    assert differences(*diff, *at(a, b), code=1) == [*changes[:2], extra, changes[2]]
+    assert differences(*load, *at(a, b)) == changes
+    assert differences(*diff, *at(a, b), code=1) == [extra]
     assert differences(*load, *at(a, b)) == []
 
 
@@ -76,8 +75,7 @@ def test_a_wrong_topology_is_one_line_of_error_and_nothing_is_done(gnsqd: Daemon
         file.write_bytes(text)
         for command in (["diff"], ["import", "--yes"]):
             error = failure("topology", *command, str(file), *at(gnsqd))
-            assert str(file) in error
-            assert reason in error
+            assert (str(file) in error, reason in error) == (True, True)
     assert gnsqd.stats()["topics"] == []
 
 
@@ -148,10 +146,8 @@ def test_stats_have_the_columns_order_and_channels_that_are_asked_for(nsqd_facto
             ["channel", "depth"], chosen[1], ["billing", "3"], ["well", "3"], ["archive", "0"]
         ]  # fmt: skip
         assert ok("stats", "--columns=all", *several).count("topic / channel") == 1  # the tree
-        assert list(rows("stats", "--by=channel", "--columns=depth,channel", *several)[0].items()) == [
-            ("depth", "0"),
-            ("channel", "archive"),
-        ]
+        first = rows("stats", "--by=channel", "--columns=depth,channel", *several)[0]
+        assert [*first.items()] == [("depth", "0"), ("channel", "archive")]
         troubled = rows("stats", "--trouble", "--columns=channel", *several)
         assert [row["channel"] for row in troubled] == ["archive", "billing"]
         assert words("stats", "--trouble", several[1]) == [["No", "channel", "is", "in", "trouble."]]

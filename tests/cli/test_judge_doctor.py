@@ -1,14 +1,22 @@
-"""`doctor` as a whole: what it looks at, how findings are shown; and `status`, which shows the worst."""
+"""`doctor` as a whole, and `status`; and on nodes, nsqlookupds and data directories in trouble."""
 
+import os
 import re
+import shlex
+import shutil
+from pathlib import Path
 
-from cli.fake_nsqd import FakeNsqd, channel, client, node, topic
-from cli.findings import SHORT, brief, examined
-from cli.gnsqadmin import document, gnsqadmin, ok, on_terminal, plain, rows
-from cli.nodes import DOWN, address, at
-from kit.daemons import Daemon
+import pytest
+
+from cli.fake_nsqd import FakeLookupd, FakeNsqd, channel, client, node, producer, topic
+from cli.findings import SHORT, brief, commands, examined, only
+from cli.gnsqadmin import FakeNode, document, gnsqadmin, ok, on_terminal, plain, rows
+from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill
+from kit.daemons import Daemon, eventually, free_port
+from kit.lookupds import EMBEDDED, EmbeddedLookupd
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post
+from nsqadmin_cli.diagnosis.nodes import examine_directory
 
 
 def test_well_nodes_have_no_findings(nsqd_factory: DaemonFactory) -> None:
@@ -88,3 +96,203 @@ def test_it_fails_only_if_no_node_answers(nsqd: Daemon) -> None:
     code, out, _ = gnsqadmin("status", *at(DOWN))
     assert code == 1
     assert re.search(rf"^CRITICAL +.*{re.escape(address(DOWN))}", out, re.MULTILINE)
+
+
+@pytest.mark.peer
+def test_a_node_that_did_not_register_is_found(cluster: Cluster, gnsqd: Daemon) -> None:
+    found = examined(cluster.flag, *at(gnsqd))
+    assert brief(found) == [("warning", "not-registered")]
+    assert found[0]["node"] == address(gnsqd)
+    [remedy] = commands(found[0])
+    assert gnsqadmin(*shlex.split(remedy)[1:]).code == 0
+    eventually(lambda: examined(cluster.flag, *at(gnsqd)) == [], "registered")
+
+
+@pytest.mark.parametrize("free, size, severity", [
+    (90, 1000, ["warning"]), (20, 1000, ["critical"]), (110, 1000, []), (0, 0, []),
+    (11 * 10**9, 10**12, []), (9 * 10**9, 10**12, ["critical"]), (9 * 10**9, 2 * 10**11, ["warning"]),
+])  # fmt: skip
+def test_a_node_that_reports_little_free_disk_is_found(free: int, size: int, severity: list[str]) -> None:
+    process = {"cpu_seconds": 1.0, "memory_bytes": 1, "connection_count": 1}
+    with FakeNsqd(node(process=process | {"disk_bytes": size, "free_disk_bytes": free})) as fake:
+        found = [(it["severity"], it["code"], it["node"]) for it in examined(fake.flag)]
+    assert found == [(each, "disk-full", fake.address) for each in severity]
+
+
+def test_options_that_differ_between_nodes_are_found(nsqd_factory: DaemonFactory) -> None:
+    one, two = nsqd_factory("--mem-queue-size=10"), nsqd_factory("--msg-timeout=5s")
+    found = examined(*at(one, two))
+    assert brief(found) == [("note", "config-drift")] * 2
+    options = ("mem_queue_size", "msg_timeout")
+    assert [it["summary"] for it in found] == [f"nodes have 2 different values of {option}" for option in options]
+    assert found[1]["evidence"] == [f"1m 0s: {address(one)}", f"5s: {address(two)}"]
+    daemons = [nsqd_factory(f"--lookupd-tcp-address=127.0.0.1:{free_port()}") for _ in range(2)]
+    assert brief(examined(*at(*daemons))) == [("warning", "config-drift")]
+
+
+def test_a_node_with_nsqlookupd_inside_and_one_beside_it_do_not_differ(
+    gnsqd_factory: DaemonFactory, nsqd_factory: DaemonFactory
+) -> None:
+    lookupd = EmbeddedLookupd(gnsqd_factory(*EMBEDDED))
+    nsqd_factory(lookupd.flag, "--broadcast-address=127.0.0.1")
+    eventually(lambda: len(lookupd.producers()) == 2)
+    assert examined(*at_lookupd(lookupd.http_address)) == []
+
+
+def test_a_drain_is_a_note(gnsqd: Daemon) -> None:
+    fill(gnsqd, "t", "c", count=2)
+    post(gnsqd, "/drain")
+    drains = only(examined(*at(gnsqd)), "draining")
+    assert (drains["severity"], drains["evidence"]) == ("note", ["2 messages left"])
+
+
+def test_nodes_and_nsqlookupds_that_are_down_are_findings_and_no_errors(nsqd: Daemon) -> None:
+    code, out, err = gnsqadmin("doctor", SHORT, *at(nsqd, DOWN))
+    assert (code, err) == (1, "")
+    assert out.splitlines()[:2] == [f"CRITICAL  nsqd at {DOWN} does not answer", "          connection refused"]
+    assert f"gnsqadmin nodes {at(DOWN)[0]}" in out
+    assert brief(examined(*at_lookupd(DOWN))) == [("critical", "lookupd-unreachable"), ("critical", "no-nodes")]
+    assert brief(examined(*at_lookupd(DOWN), *at(nsqd))) == [("critical", "lookupd-unreachable")]
+
+
+def test_a_node_that_consumers_cannot_reach_needs_another_broadcast_address() -> None:
+    closed, nobody = free_port(), free_port()
+    nsqd = FakeNsqd(node())
+    lookupd = FakeLookupd(producer(nsqd.port) | {"tcp_port": closed}, producer(nobody))
+    tcp, http = sorted(examined(lookupd.flag), key=lambda finding: str(finding["code"]))
+    assert (tcp["severity"], tcp["code"], tcp["node"]) == ("critical", "tcp-unreachable", nsqd.address)
+    assert tcp["evidence"] == [f"TCP port {closed}: connection refused"]
+    assert (http["severity"], http["code"], http["node"]) == ("critical", "unreachable", f"127.0.0.1:{nobody}")
+    sent = f"nsqlookupd at {lookupd.address} sends consumers to 127.0.0.1"
+    assert http["evidence"] == ["connection refused", sent]
+    for finding in (tcp, http):
+        assert "--broadcast-address=auto" in finding["remedies"][-1]["text"]
+    assert "--broadcast-address" not in str(examined(f"--nsqd-http-address=127.0.0.1:{nobody}"))
+
+
+def test_what_is_wrong_with_a_node_is_found_and_the_others_are_judged() -> None:
+    lost = producer(4151) | {"broadcast_address": "no host\n"}
+    failing, ill = FakeNsqd(node(), "garbage"), FakeNsqd(node(health="NOK - no space left on device"))
+    old = FakeNsqd(node(topic("t", depth=1), version="1.2.1"))
+    lookupd = FakeLookupd(*(producer(one.port) for one in (failing, ill, old)), lost)
+    with FakeNode(hangs=True) as hanging:
+        found = examined("--timeout=2", lookupd.flag, *at(hanging))
+    assert brief(found) == [
+        *[("critical", "unreachable")] * 2,
+        ("critical", "unhealthy"),
+        ("warning", "bad-listing"),
+        ("warning", "version-mix"),
+        ("warning", "no-channel"),
+    ]
+    evidence = {one["node"]: one["evidence"] for one in found[:3]}
+    assert evidence[ill.address] == ["NOK - no space left on device"]
+    assert evidence[hanging.address] == ["no complete answer within 2 s"]
+    assert re.fullmatch(r"it answered \d\.\d s ago", evidence[failing.address][1])
+    assert r"'no host\n:4151'" in found[3]["summary"]
+    assert found[4]["evidence"] == [f"1.2.1: {old.address}", f"1.3.0: {ill.address}"]
+
+
+CLOCKS = {
+    (100.0, 0.0): "the clock of nsqd at {} is TIME ahead of this machine's",
+    (-100.0, 0.0): "the clock of nsqd at {} is TIME behind this machine's",
+    (1.5, 0.0): None,
+    (-1.5, 0.0): None,
+    (100.0, 100.0): "the clock of this machine is TIME behind those of all nodes",
+}
+
+
+@pytest.mark.parametrize("clocks", CLOCKS)
+def test_a_wrong_clock_is_found(clocks: tuple[float, float]) -> None:
+    wrong, right = (FakeNsqd(node(), clock=clock) for clock in clocks)
+    found, reported = examined(wrong.flag, right.flag), CLOCKS[clocks]
+    assert brief(found) == ([("warning", "clock-skew")] if reported else [])
+    if reported:
+        pattern = reported.format(wrong.address).replace("TIME", "1m (3[5-9]|4[0-5])s")
+        assert re.fullmatch(pattern, found[0]["summary"])
+
+
+def test_nsqlookupds_that_know_different_nodes_are_found() -> None:
+    """A node with the same nsqlookupds as others is sent to its log."""
+    known = ["lookup:4160"]
+    well = node(topic("t", channel("c", client("x"))))
+    nsqd, configured, unknown = FakeNsqd(well), FakeNsqd(well, lookupds=known), FakeNsqd(well, lookupds=known)
+    one, two = FakeLookupd(producer(nsqd.port, t=False), topics=["t"]), FakeLookupd(topics=["t", "gone"])
+    found = examined(one.flag, two.flag)
+    [lost] = examined(FakeLookupd(producer(configured.port, t=False), topics=["t"]).flag, unknown.flag)
+    assert brief(found) == [("warning", "not-registered"), ("note", "ghost-topic")]
+    assert found[0]["summary"] == f"nsqd at {nsqd.address} is not registered at nsqlookupd at {two.address}"
+    assert found[0]["remedies"][0]["text"].startswith("It has no nsqlookupd. ")
+    assert (lost["code"], lost["node"]) == ("not-registered", unknown.address)
+    assert lost["remedies"][0]["text"].startswith("It has the nsqlookupds lookup:4160. Its log")
+    lookupd = FakeLookupd(producer(free_port()), topics=["t"])
+    assert brief(examined(lookupd.flag)) == [("critical", "unreachable")]  # which may have the topic
+
+
+# Data directories
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+KNOWN = '{"topics":[{"name":"t","paused":false,"channels":[{"name":"c","paused":false}]}]}'
+QUEUE = {"t.diskqueue.000000.dat": b"x" * 40}
+DIRECTORIES: dict[str, tuple[str | None, dict[str, bytes], list[tuple[str, str]], list[list[str]], list[str]]] = {
+    "no metadata": (None, QUEUE, [("critical", "no-metadata")], [], []),
+    "empty metadata": ("", QUEUE, [("critical", "bad-metadata")], [], []),
+    "bad metadata": ('{"topics":3}', QUEUE, [("critical", "bad-metadata")], [], []),
+    "journals that only gnsqd reads": (
+        '{"topics":[]}',
+        {"t.journal.000000.dat": b"x" * 2000, "t.journal.000001.dat": b""},
+        [("note", "journals")],
+        [["2.0 kB", "t"]],
+        ["gnsqadmin data verify {0}", "gnsqadmin data convert {0}"],
+    ),
+    "files that nobody will read": (
+        KNOWN,
+        QUEUE
+        | {
+            "t.diskqueue.000001.dat.bad": b"x" * 2000,
+            "gone.diskqueue.000003.dat": b"x" * 3000,
+            "read.diskqueue.000000.dat": b"x" * 30,
+            "read.diskqueue.meta.dat": b"0\n0,30\n0,30\n",
+            "gone:c.diskqueue.000000.dat": b"x" * 500,
+        },
+        [("warning", "bad-files"), ("warning", "orphan-files")],
+        [["2.0 kB", "t.diskqueue.000001.dat.bad"], ["3.5 kB", "gone, gone:c"]],
+        ["gnsqadmin data recover-bad {0}"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIRECTORIES)
+def test_what_is_wrong_in_a_data_directory_is_found(tmp_path: Path, name: str) -> None:
+    metadata, files, expected, evidence, remedies = DIRECTORIES[name]
+    if metadata is not None:
+        (tmp_path / "nsqd.dat").write_text(metadata)
+    for file, data in files.items():
+        (tmp_path / file).write_bytes(data)
+    before = sorted(tmp_path.iterdir())
+    with FakeNsqd(node()) as nsqd:
+        found = examined(f"--data-path={tmp_path}", nsqd.flag)
+    assert sorted(tmp_path.iterdir()) == before
+    assert brief(found) == expected
+    assert not evidence or [finding["evidence"] for finding in found] == evidence
+    assert not remedies or commands(found[0]) == [remedy.format(tmp_path) for remedy in remedies]
+
+
+def test_a_directory_in_use_is_well_except_what_was_set_aside(tmp_path: Path, nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory()
+    create(nsqd, "t", "c")
+    assert brief(examined(f"--data-path={nsqd.data_path}", *at(nsqd))) == [("note", "orphan-channel")]
+    data = shutil.copytree(GOLDEN / "corrupt_size" / "data", tmp_path / "data")
+    daemon = nsqd_factory(data_path=data)
+    [bad] = eventually(lambda: list(data.glob("*.bad")), "a file set aside")
+    assert only(examined(f"--data-path={data}", *at(daemon)), "bad-files")["evidence"][1] == bad.name
+
+
+def test_a_disk_that_is_nearly_full_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nsqd.dat").write_text('{"topics":[]}')
+    for room, severity in ((2, "critical"), (9, "warning"), (11, None)):
+        # Block size twice, blocks and inodes: all, free and free for users; flags and the longest name.
+        disk = os.statvfs_result((4096, 4096, 100, 50, room, 1000, 900, 900, 0, 255))
+        monkeypatch.setattr(os, "statvfs", lambda path, disk=disk: disk)
+        found = list(examine_directory(str(tmp_path)))
+        assert [(one.code, one.severity.value) for one in found] == ([("disk-full", severity)] if severity else [])
+        assert all(one.summary == f"the disk of {tmp_path} has {room}.0% of its room left" for one in found)

@@ -68,8 +68,8 @@ def test_tail_shows_the_past_and_follows_all_nodes_without_a_channel_also_after_
 def test_save_and_copy_take_a_range_and_name_the_number_to_continue_from(nodes: list[Daemon], tmp_path: Path) -> None:
     file = tmp_path / "saved"
     result = gnsqadmin("save", "t", str(file), "--from=2", "--to=3", *at(*nodes))
-    assert result.code == 0
-    assert result.err == "".join(f"t at {address(node)}: continue with --from 3\n" for node in nodes)
+    continued = "".join(f"t at {address(node)}: continue with --from 3\n" for node in nodes)
+    assert (result.code, result.err) == (0, continued)
     assert [json.loads(line)["body"] for line in file.read_text().splitlines()] == ["1", "1"]
     result = gnsqadmin("save", "t", str(file), "--from=3", "--append", "--json", *at(nodes[0]))
     assert (json.loads(result.out)["channel"], json.loads(result.out)["messages"]) == (None, 1)
@@ -125,9 +125,8 @@ def node_with(*answers: bytes, **extent: Any) -> FakeNode:
 
 def test_what_came_before_a_failure_is_kept_and_the_rest_asked_for_again() -> None:
     broken = chunks(record(1, b"a", b"b"), record(3, b"c")[:20], is_whole=False)
-    with node_with(
-        broken, b"", refusal("503 Service Unavailable", "EXITING"), chunks(record(3, b"c", b"d", b"e"))
-    ) as node:
+    answers = (broken, b"", refusal("503 Service Unavailable", "EXITING"), chunks(record(3, b"c", b"d", b"e")))
+    with node_with(*answers) as node:
         code, out, err = gnsqadmin("save", "t", "-", "--from=1", *at(node))
     assert (code, [json.loads(line)["body"] for line in out.splitlines()]) == (0, [*"abcde"])
     assert err.count("; trying again") == 1

@@ -76,16 +76,6 @@ def test_a_client_certificate_is_shown(authority: Identity, tmp_path: Path) -> N
         assert "TLS failed" in error(*stats)
 
 
-@pytest.mark.parametrize("option", ["--tls-ca", "--tls-cert"])
-def test_a_bad_tls_file_is_one_line_of_error(tmp_path: Path, option: str) -> None:
-    file = tmp_path / "file.pem"
-    use = ("stats", *at("https://127.0.0.1:1"), f"{option}={file}")
-    assert failure(*use).startswith(f"cannot use {file} for TLS: no such file or directory")
-    for content in (b"x", b"\0" * 10):
-        file.write_bytes(content)
-        assert failure(*use).startswith(f"cannot use {file} for TLS: ")
-
-
 def test_a_unix_socket_is_asked_and_no_proxy_of_the_environment(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     path = tmp_path / "http.sock"
     create(nsqd_factory(f"--http-address={path}"), "t")
@@ -121,12 +111,12 @@ def test_an_nsqlookupd_that_is_named_as_an_nsqd_is_recognised_and_the_other_way_
     lookupd, nsqd = cluster.lookupd.address["HTTP"], cluster.nodes[0]
     for words in ("stats", "pub t x", "topic pause t", "config get log_level", "drain status"):
         code, _, err = gnsqadmin(*words.split(), *at(lookupd))
-        assert code == 1
-        assert err.startswith(f"Error: nsqd at {lookupd}: it is an nsqlookupd; name it with --lookupd-http-address")
+        reason = f"Error: nsqd at {lookupd}: it is an nsqlookupd; name it with --lookupd-http-address"
+        assert (code, err.startswith(reason)) == (1, True)
     for words in ("stats", "lookup", "topic create t"):
         code, _, err = gnsqadmin(*words.split(), *at_lookupd(nsqd))
-        assert code == 1
-        assert f"nsqlookupd at {address(nsqd)}: it is an nsqd; name it with --nsqd-http-address\n" in err
+        reason = f"nsqlookupd at {address(nsqd)}: it is an nsqd; name it with --nsqd-http-address\n"
+        assert (code, reason in err) == (1, True)
 
 
 def test_a_node_that_hangs_delays_what_is_read_from_others_by_less() -> None:
@@ -158,10 +148,9 @@ def test_connections_are_kept_for_the_next_request() -> None:
 
 
 def test_nodes_that_require_a_token_get_the_one_of_the_file(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    read, full = tmp_path / "read", tmp_path / "full"
+    read, full, of_topics = (tmp_path / name for name in ("read", "full", "topics"))
     read.write_text("reads-figures-0001\n")
     full.write_text("does-everything-0001\n")
-    of_topics = tmp_path / "topics"
     of_topics.write_text("manages-a-topic-0001 manage:v* read:*\n")
     files = (f"read:{read}", f"full:{full}", f"read:{of_topics}")
     node = at(gnsqd_factory(*(f"--http-auth-token-file={file}" for file in files)))
@@ -206,10 +195,21 @@ def test_only_nodes_that_are_named_get_the_token(tmp_path: Path) -> None:
     assert not other.requests
 
 
-def test_a_bad_token_file_is_one_line_of_error(tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    use = ("stats", *at(DOWN), f"--token-file={file}")
-    assert failure(*use) == f"cannot read the token in {file}: no such file or directory"
-    for content in (b"", b"\n", b"two words", b"a\0b", b"\xff" * 20, b"x: y"):
+@pytest.mark.parametrize(
+    "option, missing, bad, contents",
+    [
+        ("--token-file", "cannot read the token in {}", "the first line of {} is not a token",
+         (b"", b"\n", b"two words", b"a\0b", b"\xff" * 20, b"x: y")),
+        *((option, "cannot use {} for TLS", "cannot use {} for TLS: ", (b"x", b"\0" * 10))
+          for option in ("--tls-ca", "--tls-cert")),
+    ],
+)  # fmt: skip
+def test_a_bad_file_of_a_token_or_for_tls_is_one_line_of_error(
+    tmp_path: Path, option: str, missing: str, bad: str, contents: tuple[bytes, ...]
+) -> None:
+    file = tmp_path / "file"
+    use = ("stats", *at("https://127.0.0.1:1"), f"{option}={file}")
+    assert failure(*use) == f"{missing.format(file)}: no such file or directory"
+    for content in contents:
         file.write_bytes(content)
-        assert failure(*use) == f"the first line of {file} is not a token"
+        assert failure(*use).startswith(bad.format(file))

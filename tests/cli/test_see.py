@@ -27,17 +27,11 @@ def test_nodes_and_counter_show_what_each_holds(nsqd_factory: DaemonFactory, dae
     fill(a, "t", "c", "d", count=7)
     kind = f"gnsqd {VERSION}" if daemon_command == own_command() else "nsqd"
     counts = ("topic_count", "channel_count", "depth", "message_count")
-    for node, daemon, numbers in zip(
-        document("nodes", *at(a, b))["nodes"], (a, b), ((1, 2, 14, 7), (0,) * 4), strict=True
-    ):
-        assert (node["address"], node["health"], node["version"], node["error"]) == (
-            address(daemon),
-            "OK",
-            "1.3.0",
-            None,
-        )
-        assert (node["daemon"], node["draining"], node["lookupds"]) == (kind, False, [])
-        assert tuple(node[count] for count in counts) == numbers
+    found = document("nodes", *at(a, b))["nodes"]
+    for node, daemon, numbers in zip(found, (a, b), ((1, 2, 14, 7), (0,) * 4), strict=True):
+        own = {"address": address(daemon), "health": "OK", "version": "1.3.0", "error": None, "daemon": kind}
+        expected = own | {"draining": False, "lookupds": []} | dict(zip(counts, numbers, strict=True))
+        assert {key: node[key] for key in expected} == expected
     assert [(row["status"], row["daemon"]) for row in rows("nodes", *at(a, b))] == [("healthy", kind)] * 2
     assert words("nodes", *at(a, b))[-1][:5] == ["2", "nodes", "1", "2", "14"]
     found = document("counter", *at(a, b))
@@ -64,11 +58,9 @@ def test_what_nsqlookupd_lists_and_hides_is_shown(cluster: Cluster) -> None:
     lookupd = cluster.lookupd.address["HTTP"]
     for path in (f"/topic/tombstone?topic=t&node={hidden}", "/channel/create?topic=ghost&channel=c"):
         assert cluster.lookupd.ask("POST", path)[0] == 200
-    found = {node["address"]: node for node in document("nodes", cluster.flag)["nodes"]}
-    assert {place: (node["tombstoned_topics"], node["lookupds"]) for place, node in found.items()} == {
-        shown: ([], [lookupd]),
-        hidden: (["t"], [lookupd]),
-    }
+    found = document("nodes", cluster.flag)["nodes"]
+    tombstones = {node["address"]: (node["tombstoned_topics"], node["lookupds"]) for node in found}
+    assert tombstones == {shown: ([], [lookupd]), hidden: (["t"], [lookupd])}
     [row] = [row for row in rows("nodes", cluster.flag) if row["node"] == hidden]
     assert (row["listed"], row["tombstoned"]) == ("1/1", "1")
     found = {node["address"]: node["found"] for node in document("topic", "show", "t", cluster.flag)["nodes"]}
@@ -117,15 +109,11 @@ def test_consumers_and_the_share_of_each_node_are_shown(nsqd_factory: DaemonFact
     assert tree[6][-1] == "tests/1.0"
     assert topic["nodes"] == [address(a), address(b)]
     for found in (topic["channels"][1], channel):
-        assert [(client["node"], client["client_id"]) for client in found["clients"]] == [
-            (address(a), "one"),
-            (address(b), "two"),
-        ]
+        places = [(client["node"], client["client_id"]) for client in found["clients"]]
+        assert places == [(address(a), "one"), (address(b), "two")]
     for csv in (table, clients):
-        assert [(row["client"], row["topic"], row["channel"], row["ready_count"]) for row in csv] == [
-            ("one", "orders", "billing", "10"),
-            ("two", "orders", "billing", "3"),
-        ]
+        ready = [(row["client"], row["topic"], row["channel"], row["ready_count"]) for row in csv]
+        assert ready == [("one", "orders", "billing", "10"), ("two", "orders", "billing", "3")]
     assert (channel["topic_name"], channel["channel_name"], channel["depth"]) == ("orders", "billing", 2)
     assert [node["channel"]["in_flight_count"] for node in channel["nodes"]] == [0, 3]
     assert [address(b), "2", "2", "0", "3", "0", "0", "0", "5", "1"] in channel_table

@@ -1,4 +1,5 @@
-"""`gnsqadmin web` and `gnsqd --admin-http-address` as processes: start, live updates, limits, exit."""
+"""`gnsqadmin web` and `gnsqd --admin-http-address` as processes: start, live updates, limits, exit; and below a path of
+a reverse proxy that passes the path on unchanged."""
 
 import http.client
 import json
@@ -12,25 +13,29 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from html import unescape
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
-from cli.fake_nsqd import FakeServer, node, topic
+from cli.fake_nsqd import FakeServer, channel, node, topic
 from cli.gnsqadmin import failure
 from cli.nodes import at
 from kit.daemons import DEADLINE, Daemon, address_of, eventually, open_socket, own_command, run_to_end
 from kit.lookupds import DEV
 from kit.observers import open_files
+from kit.peer_program import PeerProgram
 from kit.traffic import DaemonFactory, create
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.web.monitor import INTERVAL, SHARED
 from nsqadmin_cli.web.process import reachable
-from web.app import WebProcess, admin_of, ask, shown, wait_until_quiet
+from web.app import App, WebProcess, admin_of, ask, shown, wait_until_quiet
 
 HOST = b"Host: localhost\r\n"
 
@@ -351,11 +356,11 @@ def test_no_request_ends_the_daemon_or_floods_its_log(gnsqd_factory: DaemonFacto
     assert len(lines) <= 4 * len(BAD_REQUESTS)
 
 
-def announced(address: str, path: str, size: int = 4 * 1024 * 1024, **headers: str) -> http.client.HTTPConnection:
+def announced(address: str, path: str, **headers: str) -> http.client.HTTPConnection:
     """A connection with the head of a request whose body is not sent."""
     connection = http.client.HTTPConnection(address, timeout=DEADLINE)
     connection.putrequest("POST", path)
-    for name, value in {"Origin": f"http://{address}", "Content-Length": str(size), **headers}.items():
+    for name, value in {"Origin": f"http://{address}", "Content-Length": str(4 << 20), **headers}.items():
         connection.putheader(name, value)
     connection.endheaders()
     return connection
@@ -395,3 +400,63 @@ def test_all_unfinished_bodies_together_are_bounded(gnsqd_factory: DaemonFactory
     again = eventually(accepted)
     for connection in (*held, again):
         connection.close()
+
+
+# Below a path
+
+
+# Looks like an address of this site, but is a message.
+BODY = '<a href="/nowhere" src="/nowhere">'
+
+
+def addresses(markup: str) -> set[str]:
+    """The addresses in it, except those of places on the same page."""
+    return {unescape(one) for one in re.findall(r'\s(?:href|action|src)="([^"#]+)"', markup)}
+
+
+def test_every_address_on_every_page_is_below_the_base_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsqadmin_cli.web.live.INTERVAL", 0.01)
+    message = {"id": "0" * 16, "timestamp": 1, "attempts": 1, "on_disk": False, "size": 9, "body": BODY}
+    documents: dict[str, list[Any]] = {
+        "/stats": [node(topic("t", channel("c"), depth=3), topic("a/b"), topic("..", channel(".")))],
+        "/channel/peek": [{"depth": 1, "backend_depth": 0, "messages": [message]}],
+    }
+    app = App([FakeServer(documents).address], base_path="/nsq")
+    statuses: dict[str, int] = {}
+    left = {"/nsq/", "/nsq/done/none", "/nsq/change/topic/delete?topic=t"}
+    while left:
+        target = left.pop()
+        answer = app.get(target, Accept="text/html")
+        statuses[target] = answer.status
+        if answer.headers["Content-Type"].startswith("text/html"):
+            assert [one for one in addresses(answer.text) if not one.startswith("/nsq/")] == [], target
+            left |= addresses(answer.text) - statuses.keys()
+    assert {target for target, status in statuses.items() if status == 404} == {"/nsq/done/none"}
+    assert {"/nsq/static/page.js", "/nsq/topics/t/c", "/nsq/topics?topic=a%2Fb", "/nsq/doctor"} <= statuses.keys()
+    assert "Channel ." in app.page("/nsq/topics?topic=..&channel=.")
+    assert BODY in app.page("/nsq/peek?topic=t&channel=c")
+    with app.live("/nsq/topics/t", whole=True) as parts:
+        assert "/nsq/topics/t/c" in addresses(next(parts))
+
+
+def answer_of(address: str, path: str) -> int:
+    """The status, after redirections."""
+    try:
+        return int(urllib.request.urlopen(f"http://{address}{path}", timeout=DEADLINE).status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("base", ["/nsq", "/nsq/", "/ops/n.s_q-1~", "/", ""])
+def test_the_same_paths_are_served_as_by_nsqadmin(
+    peer_binary: Callable[[str], Path], tmp_path: Path, gnsqd: Daemon, base: str
+) -> None:
+    create(gnsqd, "Te", "Ch")
+    flags = [*at(gnsqd), f"--base-path={base}"]
+    paths = ["/", "/ping", "/topics", "/topics/", "/api/topics", "/api/topics/", "/api/nope", "/nope", "/TOPICS/Te/Ch/"]
+    paths += ["/nsq", "/nsqx", "/NSQ", *(base.rstrip("/") + path for path in paths)]
+    theirs = PeerProgram(peer_binary("nsqadmin"), tmp_path / "admin", "--http-address=127.0.0.1:0", *flags)
+    with theirs, WebProcess(tmp_path, *flags) as web:
+        for path in paths:
+            assert answer_of(web.address, path) == answer_of(theirs.address["HTTP"], path), path
