@@ -36,6 +36,13 @@ def client(name: str, *, connected: float = 0.0, **counts: Any) -> dict[str, Any
     return texts | zeros | flags | counts
 
 
+def peeked(*bodies: str, **changes: Any) -> dict[str, Any]:
+    """The answer of /channel/peek and /topic/peek with these messages."""
+    message = {"id": "0" * 16, "timestamp": 1, "attempts": 1, "on_disk": False, "body_base64": None} | changes
+    messages = [{"body": body, "size": len(body)} | message for body in bodies]
+    return {"depth": len(bodies), "backend_depth": 0, "messages": messages}
+
+
 class FakeServer:
     """A server on a loopback port that answers a path with its document: of several, each time the next one, and the
     last one for ever. A document may be a function that returns it. What it has none for is 404. `clock` is what its

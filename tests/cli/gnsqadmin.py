@@ -70,7 +70,7 @@ def document(*args: str, code: int = 0, **given: str) -> Any:
 
 
 def words(*args: str) -> list[list[str]]:
-    """Those of each line of a run that must go well."""
+    """Returns those of each line of a run that must go well."""
     return [line.split() for line in ok(*args).splitlines()]
 
 
@@ -142,12 +142,11 @@ class Terminal:
         """Until all of `texts` were printed since the last key, codes left out; returns what was printed."""
         deadline = time.monotonic() + DEADLINE
         while not all(text in plain(self.printed) for text in texts):
-            ready = is_readable(self._master, max(0.0, deadline - time.monotonic()))
-            assert ready, f"no {texts} in {plain(self.printed)[-2000:]}"
             try:
+                assert is_readable(self._master, max(0.0, deadline - time.monotonic()))
                 self._read()
-            except OSError:  # how Linux reports the end of a terminal
-                raise AssertionError(f"no {texts} in {plain(self.printed)[-2000:]}, and it ended") from None
+            except (AssertionError, OSError) as error:  # OSError is how Linux reports the end of a terminal
+                raise AssertionError(f"no {texts} in {plain(self.printed)[-2000:]}") from error
         return plain(self.printed)
 
     def end(self) -> int:
@@ -250,10 +249,7 @@ class FakeNode:
         self._listener.close()
 
 
-def http_answer(
-    body: bytes, status: str = "200 OK", content_type: str = "application/json", connection: str = "close"
-) -> bytes:
-    """A whole HTTP answer. A FakeNode closes the connection behind it, and without a word the next request could go
-    there."""
+def http_answer(body: bytes, status: str = "200 OK", content_type: str = "application/json") -> bytes:
+    """A whole HTTP answer, which names the end of the connection, as a FakeNode closes it."""
     head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}"
-    return f"{head}\r\nConnection: {connection}\r\n\r\n".encode() + body
+    return f"{head}\r\nConnection: close\r\n\r\n".encode() + body

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import pytest
 
-from cli.fake_nsqd import FakeServer, channel, client, node, topic
+from cli.fake_nsqd import FakeServer, channel, client, node, peeked, topic
 from cli.gnsqadmin import (
     COMMAND,
     FakeNode,
@@ -226,14 +226,9 @@ SEEING = {
 def saying(text: str, name: str = "x") -> FakeServer:
     """A node that says `text` of itself, its consumer and its message, and has a topic and a channel of this name."""
     texts: Any = dict.fromkeys(("hostname", "remote_address", "version", "user_agent"), text)
-    huge = 2**63 - 1
-    message = {"timestamp": huge, "attempts": huge, "on_disk": True, "size": huge, "id": text}
-    peeked = {"depth": huge, "backend_depth": 0, "messages": [message | {"body": text, "body_base64": None}]}
-    topics = (
-        topic("t", channel("c", client(text, **texts), depth=3)),
-        topic(name, channel(f"-{name}", depth=3)),
-    )
-    return FakeServer({"/stats": [node(*topics, health=f"NOK - {text}")], "/ping": ["OK"], "/channel/peek": [peeked]})
+    message = peeked(text, id=text, on_disk=True, **dict.fromkeys(("timestamp", "attempts", "size"), 2**63 - 1))
+    topics = topic("t", channel("c", client(text, **texts), depth=3)), topic(name, channel(f"-{name}", depth=3))
+    return FakeServer({"/stats": [node(*topics, health=f"NOK - {text}")], "/ping": ["OK"], "/channel/peek": [message]})
 
 
 @pytest.mark.parametrize("words", SEEING)

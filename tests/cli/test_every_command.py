@@ -81,8 +81,7 @@ MISUSE = {
 def test_wrong_usage_is_explained(words: str) -> None:
     found = misuse(*shlex.split(words))
     assert MISUSE[words] in found
-    assert found.count("\n") == 0
-    assert "\x1b" not in found
+    assert ("\n" in found, "\x1b" in found) == (False, False)
 
 
 def test_wrong_usage_ends_with_2_and_a_hint() -> None:
@@ -209,8 +208,7 @@ def test_what_nodes_do_not_take_changes_nothing(filled: Daemon) -> None:
     before = state(filled)
     for words, (code, reason) in REFUSED.items():
         result = gnsqadmin(*words.split(), *at(filled))
-        assert (result.code, result.out) == (code, ""), words
-        assert reason in result.err, words
+        assert (result.code, result.out, reason in result.err) == (code, "", True), (words, result)
     assert state(filled) == before
 
 
@@ -241,8 +239,7 @@ def test_nothing_is_done_without_a_terminal_and_yes_and_a_dry_run_shows_it(fille
         assert (plan.code, plan.err) == (0, ""), row
         planned = document(*words, "-n", "--yes", *at(filled))
         if words[0] in ("topic", "channel"):
-            assert plan.out.endswith("Nothing was done.\n"), row
-            assert planned["dry_run"] is True, row
+            assert (plan.out[-18:], planned["dry_run"]) == ("Nothing was done.\n", True), row
     lost = "2 messages in alone would be lost with the temporary channel of this command: there is no other"
     tail = gnsqadmin("tail", "alone", *at(filled), stdin="y\n")
     assert tail == (5, "", f"Error: {lost}. Nothing was done: use --yes to do it\n")
@@ -290,8 +287,7 @@ def test_commands_that_the_real_nsqd_lacks_say_so(peer_binary: Callable[[str], P
         create(nsqd, "t", "c")
         for words, reason in OURS.items():
             result = gnsqadmin(*words.split(), *at(nsqd))
-            assert result.code == 1, words
-            assert result.err.splitlines()[0] == f"Error: nsqd at {address(nsqd)}: {reason}"
+            assert (result.code, result.err.splitlines()[0]) == (1, f"Error: nsqd at {address(nsqd)}: {reason}")
 
 
 @pytest.mark.peer
@@ -308,5 +304,5 @@ def test_a_node_that_lacks_a_command_is_passed_over_beside_one_that_has_it(
         create(nsqd, "t", "c")
         result = gnsqadmin("channel", "rules", "t", "c", "--rate=6", "-y", *at(gnsqd, nsqd))
         assert (result.code, result.err) == (0, "")
-        assert re.search(rf"^{address(gnsqd)} .* changed$", result.out, re.MULTILINE)
-        assert re.search(rf"^{address(nsqd)} .* nsqd has no delivery rules: it is not gnsqd", result.out, re.MULTILINE)
+        assert re.search(rf"(?m)^{address(gnsqd)} .* changed$", result.out)
+        assert re.search(rf"(?m)^{address(nsqd)} .* nsqd has no delivery rules: it is not gnsqd", result.out)

@@ -39,7 +39,7 @@ ANSWERS = {
     "/channel/rules": {"rate": 5, "burst": 1, "ordered": False},
     "/channel/deferred": DEFERRED,
     "/drain": DRAIN,
-    "/channel/peek": {"depth": 0, "backend_depth": 0, "messages": []},
+    "/channel/peek": fake.peeked(),
     "/topic/empty": "",
     "/topic/retention": {"bytes": 0, "time": 0, "messages": 0, "since": None},
     "/config/drain_timeout": 10**10,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cli.fake_nsqd import FakeServer, channel, client, node, topic
+from cli.fake_nsqd import FakeServer, channel, client, node, peeked, topic
 from cli.nodes import address, at, at_lookupd, publish
 from conftest import missing
 from interop.test_nsqadmin import BROWSERS
@@ -320,9 +320,8 @@ def test_no_column_of_ordinary_tables_is_cut(page: Open, serve: Serve) -> None:
     others = [topic("web-events-of-the-shop", channel("analytics", depth=270)), topic("clicks", depth=123_456)]
     looks = [node(shop, *others), node(shop | {"message_count": 90}, *others)]
     body = json.dumps({"order": 1, "items": [{"sku": f"sku-{number}", "price": 9.95} for number in range(20)]})
-    message = {"id": "0" * 16, "timestamp": 1, "attempts": 1, "on_disk": False, "size": len(body), "body": body}
-    peeked = {"depth": 10, "backend_depth": 0, "messages": [message] * 10}
-    fakes = [FakeServer({"/stats": looks, "/ping": ["OK"], "/channel/peek": [peeked]}) for _ in range(2)]
+    documents: dict[str, list[Any]] = {"/stats": looks, "/ping": ["OK"], "/channel/peek": [peeked(*[body] * 10)]}
+    fakes = [FakeServer(documents) for _ in range(2)]
     ordinary = serve(*at(*fakes))
     for width, scheme in ((360, "light"), (800, "dark"), (1280, "light")):
         it = page(ordinary.url, width, scheme)

@@ -19,12 +19,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from html import unescape
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
-from cli.fake_nsqd import FakeServer, channel, node, topic
+from cli.fake_nsqd import FakeServer, channel, node, peeked, topic
 from cli.gnsqadmin import failure
 from cli.nodes import at
 from kit.daemons import DEADLINE, Daemon, address_of, eventually, open_socket, own_command, run_to_end
@@ -416,12 +415,8 @@ def addresses(markup: str) -> set[str]:
 
 def test_every_address_on_every_page_is_below_the_base_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nsqadmin_cli.web.live.INTERVAL", 0.01)
-    message = {"id": "0" * 16, "timestamp": 1, "attempts": 1, "on_disk": False, "size": 9, "body": BODY}
-    documents: dict[str, list[Any]] = {
-        "/stats": [node(topic("t", channel("c"), depth=3), topic("a/b"), topic("..", channel(".")))],
-        "/channel/peek": [{"depth": 1, "backend_depth": 0, "messages": [message]}],
-    }
-    app = App([FakeServer(documents).address], base_path="/nsq")
+    stats = node(topic("t", channel("c"), depth=3), topic("a/b"), topic("..", channel(".")))
+    app = App([FakeServer({"/stats": [stats], "/channel/peek": [peeked(BODY)]}).address], base_path="/nsq")
     statuses: dict[str, int] = {}
     left = {"/nsq/", "/nsq/done/none", "/nsq/change/topic/delete?topic=t"}
     while left:
