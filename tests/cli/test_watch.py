@@ -54,8 +54,7 @@ def test_emptied_messages_are_not_finished_where_the_node_or_its_clients_count_w
 
 
 def client(finished: int, address: str = "a:1") -> ClientStats:
-    texts = ("client", "host", address, "V2", "")
-    return ClientStats(*texts, 3, 1, 0, finished, finished, 0, 1, 0, deflate=False, snappy=False)
+    return ClientStats("client", "host", address, "V2", "", 3, 1, 0, finished, finished, 0, 1, 0, False, False)
 
 
 def test_what_is_new_flows_with_the_next_look() -> None:

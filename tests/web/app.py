@@ -40,8 +40,6 @@ cli.main()
 
 
 class Answer(NamedTuple):
-    """Of a page."""
-
     status: int
     headers: dict[str, str]
     body: bytes
@@ -86,7 +84,7 @@ def shown(markup: str) -> str:
 
 
 class App:
-    """The application for some nodes and nsqlookupds."""
+    """The application for some nodes and nsqlookupds; `own` are its own options."""
 
     def __init__(
         self,
@@ -98,15 +96,12 @@ class App:
         read_only: bool = False,
         loopback: bool = True,
         token_file: str = "",
-        own_tokens: bool = False,
-        grafana_url: str = "",
-        base_path: str = "",
+        **own: Any,
     ) -> None:
         settings = ClusterSettings(ClusterContext(tuple(nodes), tuple(lookupds), timeout, token_file=token_file))
         self.log = io.StringIO()
         log = Logger("", Level.INFO, self.log)
         security = Security(token_files, log, loopback=loopback, read_only=read_only)
-        own: dict[str, Any] = {"own_tokens": own_tokens, "grafana_url": grafana_url, "base_path": base_path}
         self.app = Application(settings.cluster(), Commands(settings), security, log, **own)
 
     def ask(self, method: str, target: str, body: bytes = b"", /, **headers: str) -> Answer:
