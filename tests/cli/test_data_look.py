@@ -285,12 +285,11 @@ def test_messages_that_only_the_side_file_has_or_above_the_limit_are_counted(tmp
         return struct.pack(">H16sqi", 1, b"%016x" % number, due, len(payload)) + payload
 
     due = 1_900_000_000_000_000_000
-    held = entry(7, due, message(b"held", 7)[4:])
-    gone = entry(8, due, message(b"gone", 8)[4:]) + entry(8, 0)
-    doubled = entry(1, due, message()[4:])
-    whole = b"gnsqd due times 1\n" + held + gone + doubled
-    meta = b"1\n0,0\n0,35\n"
-    files = {"t_diskqueue_000000_dat": message(), "t_diskqueue_meta_dat": meta}
+    entries = [
+        entry(number, due, message(body, number)[4:]) for number, body in ((7, b"held"), (8, b"gone"), (1, b"hello"))
+    ]
+    whole = b"gnsqd due times 1\n" + b"".join(entries) + entry(8, 0)
+    files = {"t_diskqueue_000000_dat": message(), "t_diskqueue_meta_dat": b"1\n0,0\n0,35\n"}
     directory = make(tmp_path / "d", TOPIC_T, t_diskqueue_due_times_dat=whole, **files)
     found = document("verify", directory)
     assert [(queue["messages"], queue["held"]) for queue in found["queues"]] == [(1, 1)]

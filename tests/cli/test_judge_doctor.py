@@ -38,9 +38,9 @@ def test_topic_and_channel_limit_what_is_judged(nsqd: Daemon) -> None:
 
 
 def test_many_alike_are_cut_short_except_for_all_and_programs() -> None:
-    with FakeNsqd(node(topic("t", *(channel(f"c{number}") for number in range(12))))) as nsqd:
-        short, full = (ok("doctor", SHORT, nsqd.flag, *more) for more in ([], ["--all"]))
-        table = rows("doctor", SHORT, nsqd.flag)
+    nsqd = FakeNsqd(node(topic("t", *(channel(f"c{number}") for number in range(12)))))
+    short, full = (ok("doctor", SHORT, nsqd.flag, *more) for more in ([], ["--all"]))
+    table = rows("doctor", SHORT, nsqd.flag)
     assert (short.count("NOTE "), full.count("NOTE "), len(table)) == (5, 12, 12)
     assert "and 7 more of kind orphan-channel: --all shows them\n" in short
     assert short.splitlines()[-1].startswith("0 critical, 0 warnings, 12 notes: 1 node, 1 topic, 12 channels")
@@ -51,8 +51,7 @@ def test_on_a_terminal_text_is_folded_between_words_and_commands_are_not() -> No
     with FakeNsqd(node(topic("t", channel("c", client("x" * 60), depth=3)))) as nsqd:
         lines = on_terminal(60, "doctor", SHORT, nsqd.flag, NO_COLOR="1").out.splitlines()
     first = next(index for index, line in enumerate(lines) if "They are in backoff" in line)
-    assert lines[first].startswith("        → They are")
-    assert lines[first + 1].startswith("          ")
+    assert (lines[first][:18], lines[first + 1][:10]) == ("        → They are", " " * 10)
     assert all(len(line) <= 60 for line in lines[first : first + 3])
     assert f"            gnsqadmin channel show t c {nsqd.flag}" in lines
 
@@ -71,20 +70,17 @@ def test_alone_on_a_terminal_it_shows_nodes_deepest_channels_and_worst_findings(
         "",
     ]
     assert [line.split()[:5] for line in shown[6:9]] == [
-        [f"c{depth}", "t", "0", "0", str(depth)] for depth in (9, 8, 7)
+        [f"c{depth}", "t", "0", "0", f"{depth}"] for depth in (9, 8, 7)
     ]
-    assert [line for line in shown if line.startswith("WARNING")] == [
-        f"WARNING   channel t/c{depth}: {depth} messages and no consumer" for depth in (6, 7, 8)
-    ]
+    warnings = [f"WARNING   channel t/c{depth}: {depth} messages and no consumer" for depth in (6, 7, 8)]
+    assert [line for line in shown if line.startswith("WARNING")] == warnings
     assert shown[-2].startswith("→ gnsqadmin doctor shows 1 more finding and remedies, ")
     assert len(shown) < 16
 
 
 def test_alone_elsewhere_it_is_the_help() -> None:
     code, out, err = gnsqadmin()
-    assert (code, out) == (2, "")
-    assert err.startswith("Usage: gnsqadmin ")
-    assert "Diagnose:\n" in err
+    assert (code, out, err[:17], "Diagnose:\n" in err) == (2, "", "Usage: gnsqadmin ", True)
 
 
 def test_it_fails_only_if_no_node_answers(nsqd: Daemon) -> None:

@@ -16,7 +16,8 @@ PEEK = ("peek", "t", "c")
 
 def put(nsqd: Daemon, *bodies: bytes) -> None:
     create(nsqd, "t", "c")
-    publish(nsqd, "t", *bodies)
+    for body in bodies:
+        publish(nsqd, "t", body)
     wait_for(nsqd, "t", "c", depth=len(bodies))
 
 
@@ -43,7 +44,7 @@ def test_messages_are_shown_and_stay(gnsqd: Daemon) -> None:
 def test_json_has_the_messages_of_all_nodes(gnsqd_factory: DaemonFactory) -> None:
     nodes = [gnsqd_factory("--mem-queue-size=1"), gnsqd_factory(), gnsqd_factory()]
     put(nodes[0], b"a", b"\xff")
-    create(nodes[1], "t", "c")
+    put(nodes[1])
     found = document(*PEEK, *at(*nodes))
     assert found["nodes"] == [
         {"address": address(nodes[0]), "error": None, "depth": 2, "backend_depth": 1},

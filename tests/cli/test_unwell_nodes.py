@@ -89,7 +89,11 @@ def unwell(words: str, request: str) -> None:
     asked = threading.Event()
 
     def answering(document: object) -> Callable[[], object]:
-        return lambda: (asked.set(), document)[1]
+        def answer() -> object:
+            asked.set()
+            return document
+
+        return answer
 
     def recovering(document: object) -> Callable[[], object]:
         return lambda: asked.wait(DEADLINE) and document

@@ -43,10 +43,16 @@ def window(history: History, moment: float, seconds: float = 3600.0, *key: str) 
     return found
 
 
-def test_a_step_has_the_last_depth_and_the_mean_rates() -> None:
-    history, begin = History(), 15000.0
-    for seen in looks((begin, 7, 0), (begin + 2, 8, 20), (begin + 4, 9, 60), (begin + 45, 5, 60)):
+def history_of(*figures: tuple[float, int, int]) -> History:
+    history = History()
+    for seen in looks(*figures):
         history.add(seen)
+    return history
+
+
+def test_a_step_has_the_last_depth_and_the_mean_rates() -> None:
+    begin = 15000.0
+    history = history_of((begin, 7, 0), (begin + 2, 8, 20), (begin + 4, 9, 60), (begin + 45, 5, 60))
     fine = window(history, begin + 49, 3600.0, "t", "c")  # which begins where values begin
     assert {len(values) for values in fine[1:]} == {10}
     assert shown(fine.depth) == {9: 9, 0: 5}
@@ -58,10 +64,8 @@ def test_a_step_has_the_last_depth_and_the_mean_rates() -> None:
 
 
 def test_short_ranges_have_finer_steps_and_steps_without_a_snapshot_the_next_values() -> None:
-    history = History()
     moments = range(1000 * 15, 1000 * 15 + 4000, 10)  # as while nobody looks
-    for seen in looks(*((moment, moment, 0) for moment in moments)):
-        history.add(seen)
+    history = history_of(*((moment, moment, 0) for moment in moments))
     for seconds, step, count in ((300.0, 5.0, 60), (900.0, 5.0, 180), (3600.0, 15.0, HOUR)):
         found = window(history, moments[-1], seconds, "t", "c")
         assert (found.seconds, len(found.depth)) == (step, count)
@@ -72,9 +76,7 @@ def test_short_ranges_have_finer_steps_and_steps_without_a_snapshot_the_next_val
 
 
 def test_a_topic_is_forgotten_a_minute_after_all_nodes_answered_without_it() -> None:
-    history = History()
-    for seen in looks((15000.0, 5, 0)):
-        history.add(seen)
+    history = history_of((15000.0, 5, 0))
     empty = NodeStats("1.3.0", "OK", 1, ())
     for moment, is_known in ((15010.0, True), (15100.0, False)):
         history.add(ClusterSnapshot({NODE: empty}, [], moment=moment))
@@ -111,10 +113,9 @@ def test_a_node_is_waited_for_unless_all_nsqlookupds_no_longer_list_it(
 
 
 def test_a_chart_has_a_shape_for_each_run_a_text_and_the_scale_of_what_it_is_compared_with() -> None:
-    history, begin = History(), 15000.0
-    for seen in looks((begin, 700, 0), (begin + 5, 1400, 100), (begin + 45, 100, 100)):
-        history.add(seen)
-    found = charts_of(history, begin + 45, View("/"), "t", "c")
+    begin = 15000.0
+    history = history_of((begin, 700, 0), (begin + 5, 1400, 100), (begin + 45, 100, 100))
+    found = charts_of(window(history, begin + 45, 3600.0, "t", "c"), View("/"))
     assert found is not None
     depth, *rates = found.charts
     assert depth.label == "depth in the last hour: 100 now, 100 to 1,400"
