@@ -162,9 +162,7 @@ def test_an_answer_of_another_form_is_an_error_with_the_path_of_the_value(words:
         assert (code, err) == (1, f"Error: nsqd at {bad.address}: {NOT_NSQD} {reason}\n")
 
 
-def test_a_host_without_a_name_and_a_node_that_dies_while_it_accepts_are_one_line_of_error(
-    run_here: RunHere, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_host_and_a_lost_connection_are_errors(run_here: RunHere, monkeypatch: pytest.MonkeyPatch) -> None:
     error = failure("stats", *at("no-such-host.invalid:4151"))
     assert error.startswith("nsqd at no-such-host.invalid:4151: cannot resolve the host name: ")
 
@@ -192,9 +190,10 @@ def test_unknown_keys_are_ignored_and_go_nulls_are_empty_lists() -> None:
         assert document("stats", *at(newer))["nodes"][0]["topics"] == [topic("t", channels=[], **latency)]
 
 
-def test_wide_characters_keep_the_columns_straight() -> None:
+def test_wide_characters_keep_the_columns_straight_and_fail_in_no_encoding() -> None:
     with FakeNode(as_json(node(topic("日本語"), topic("abcdef")))) as foreign:
         lines = ok("stats", *at(foreign)).splitlines()
+        assert r"\u65e5\u672c" in ok("stats", *at(foreign), PYTHONIOENCODING="ascii")
     wide, narrow = (next(line for line in lines if name in line) for name in ("日本語", "abcdef"))
     assert wide.replace("日本語", "abcdef") == narrow
 
@@ -312,7 +311,7 @@ def run_here(fine: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     return run_here
 
 
-def test_every_command_reports_a_closed_standard_input(run_here: RunHere, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_input_is_an_error(run_here: RunHere, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     for words, (expected, error) in CLOSED_INPUT.items():
         code, out, err = run_here(words)
@@ -320,9 +319,7 @@ def test_every_command_reports_a_closed_standard_input(run_here: RunHere, monkey
         assert err.endswith(f"{error}\n"), words
 
 
-def test_every_command_reports_a_closed_standard_output_that_would_lose_messages(
-    run_here: RunHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closed_output_is_an_error(run_here: RunHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nsqd.dat").write_text('{"topics": [], "version": "1.3.0"}')
     monkeypatch.setattr(sys, "stdout", None)
     for words in CLOSED_OUTPUT:

@@ -118,7 +118,7 @@ UNSERVED = {
 
 
 @pytest.mark.parametrize("text", UNSERVED)
-def test_gnsqd_offers_a_repair_where_it_does_not_serve_messages(
+def test_gnsqd_offers_repairs_of_unserved_messages(
     gnsqd_factory: DaemonFactory, tmp_path: Path, text: str | None
 ) -> None:
     names = UNSERVED[text]

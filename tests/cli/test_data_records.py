@@ -49,9 +49,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(texts=bodies, junk=st.binary(max_size=300))
-def test_a_whole_file_is_read_as_it_was_written_and_junk_to_its_end(
-    path: Path, texts: list[bytes], junk: bytes
-) -> None:
+def test_whole_files_and_junk_are_read_to_their_ends(path: Path, texts: list[bytes], junk: bytes) -> None:
     read(path, junk)
     found = read(path, frame_records(payloads_of(texts)))
     assert payloads_in(found) == payloads_of(texts)

@@ -105,78 +105,56 @@ def test_ctrl_c_names_a_node_where_the_topic_may_be_left(nsqd: Daemon) -> None:
 
 
 class SlowNode(Nsqd):
-    """Creates a topic and takes the messages of a publisher when it is asked to, and notes what it did."""
+    """Notes what it did, and does what is slow when a test lets it go on."""
 
-    def __init__(self) -> None:
+    def __init__(self, slow: str) -> None:
         super().__init__(Address("slow.example", 4151), HTTPClient(DEADLINE))
         self.asked = threading.Event()
         self.go_on = threading.Event()
-        self.creating = threading.Event()
-        self.may_create = threading.Event()
-        self.may_create.set()
         self.done: list[str] = []
+        self._slow = slow
 
     def act(self, action: str, topic: str, channel: str = "") -> None:
-        if action == "create":
-            self.creating.set()
-            assert self.may_create.wait(DEADLINE)
-        self.done.append(f"{action} topic")
+        self._do(f"{action} topic")
 
     def publish(self, topic: str, bodies: Sequence[bytes], *, defer_ms: int = 0) -> None:
-        self.asked.set()
-        assert self.go_on.wait(DEADLINE)
-        self.done.append("publish")
+        self._do("publish")
+
+    def _do(self, what: str) -> None:
+        if what == self._slow:
+            self.asked.set()
+            assert self.go_on.wait(DEADLINE)
+        self.done.append(what)
 
 
-@pytest.fixture
-def node() -> SlowNode:
-    return SlowNode()
-
-
-@pytest.fixture
-def load(node: SlowNode) -> Load:
-    return Load([node], "t", "c", 600, 8, 2, 1, 0, 2, DEADLINE, TLS())
-
-
-@pytest.mark.parametrize("interrupted", ["while it looks", "while its thread starts"])
-def test_the_topic_is_deleted_after_the_last_request(
-    node: SlowNode, load: Load, monkeypatch: pytest.MonkeyPatch, interrupted: str
-) -> None:
-    load.connect()
+@pytest.mark.parametrize("interrupted", ["while it creates the topic", "while it looks", "while its thread starts"])
+def test_the_topic_is_deleted_after_the_last_request(monkeypatch: pytest.MonkeyPatch, interrupted: str) -> None:
+    done = ["create topic", *(["publish"] if interrupted != "while it creates the topic" else [])]
+    node, testing = SlowNode(done[-1]), threading.get_ident()
+    load = Load([node], "t", "c", 600, 8, 2, 1, 0, 2, DEADLINE, TLS())
 
     def interrupt(so_far: Measurements | None = None) -> None:
         assert node.asked.wait(DEADLINE)
-        raise KeyboardInterrupt
+        signal.pthread_kill(testing, signal.SIGINT)
 
     class Interrupted(threading.Thread):
         def start(self) -> None:
             super().start()
             interrupt()
 
-    with monkeypatch.context() as patched:
+    def run() -> None:
+        if interrupted == "while it creates the topic":
+            threading.Thread(target=interrupt).start()
+        load.connect()
         if interrupted == "while its thread starts":
             patched.setattr("nsqadmin_cli.commands.bench.threading.Thread", Interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            load.run(interrupt)
+        load.run(interrupt)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        run()
     threading.Timer(0.2, node.go_on.set).start()
     load.close()
-    assert node.done == ["create topic", "publish", "delete topic"]
-
-
-def test_the_topic_is_deleted_after_the_request_that_creates_it(node: SlowNode, load: Load) -> None:
-    node.may_create.clear()
-    testing = threading.get_ident()
-
-    def interrupt() -> None:
-        assert node.creating.wait(DEADLINE)
-        signal.pthread_kill(testing, signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
-        load.connect()
-    threading.Timer(0.2, node.may_create.set).start()
-    load.close()
-    assert node.done == ["create topic", "delete topic"]
+    assert node.done == [*done, "delete topic"]
 
 
 def test_a_node_that_refuses_or_dies_is_one_line_of_error(gnsqd: Daemon, nsqd: Daemon) -> None:

@@ -126,9 +126,7 @@ def test_options_that_differ_between_nodes_are_found(nsqd_factory: DaemonFactory
     assert brief(examined(*at(*daemons))) == [("warning", "config-drift")]
 
 
-def test_a_node_with_nsqlookupd_inside_and_one_beside_it_do_not_differ(
-    gnsqd_factory: DaemonFactory, nsqd_factory: DaemonFactory
-) -> None:
+def test_nsqlookupd_inside_or_beside_is_the_same(gnsqd_factory: DaemonFactory, nsqd_factory: DaemonFactory) -> None:
     lookupd = EmbeddedLookupd(gnsqd_factory(*EMBEDDED))
     nsqd_factory(lookupd.flag, "--broadcast-address=127.0.0.1")
     eventually(lambda: len(lookupd.producers()) == 2)

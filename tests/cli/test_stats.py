@@ -207,8 +207,3 @@ def test_colour_is_for_terminals_without_no_color(two: list[str]) -> None:
     for command in (STATS, ["check"]):
         for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
             assert ESC not in on_terminal(120, *command, two[0], **variables).out
-
-
-def test_an_encoding_that_lacks_a_character_does_not_fail() -> None:
-    with FakeNsqd(node(topic("日本"))) as foreign:
-        assert r"\u65e5\u672c" in ok("stats", foreign.flag, PYTHONIOENCODING="ascii")

@@ -271,9 +271,7 @@ def test_what_cannot_be_published_is_kept_in_the_form(nsqd: Daemon, fields: dict
     assert nsqd.stats()["topics"] == []
 
 
-def test_live_messages_are_copies_that_are_received_while_somebody_looks_and_none_that_would_be_lost(
-    gnsqd: Daemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_live_messages_are_copies_while_somebody_looks(gnsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nsqadmin_cli.web.live.INTERVAL", 0.02)
     monkeypatch.setattr("nsqadmin_cli.web.site.SHARED", 0.0)
     create(gnsqd, "t", "c")

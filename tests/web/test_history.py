@@ -104,9 +104,7 @@ def test_a_node_that_does_not_answer_is_a_gap_and_erases_nothing_for_an_hour() -
 
 
 @pytest.mark.parametrize("errors, is_waited_for", [([], False), ([FAILED], True)])
-def test_a_node_is_waited_for_unless_all_nsqlookupds_no_longer_list_it(
-    errors: list[NodeError], is_waited_for: bool
-) -> None:
+def test_a_node_is_awaited_while_an_nsqlookupd_may_list_it(errors: list[NodeError], is_waited_for: bool) -> None:
     (seen,) = looks((15000.0, 5, 0))
     later = ClusterSnapshot({}, errors, known=seen.latest, moment=15002.0)
     assert (("t", "c") in later.partial_keys) is is_waited_for

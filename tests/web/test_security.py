@@ -176,9 +176,7 @@ def test_log_in_and_out_by_forms(
     assert app.get(f"{base}/", **session).status == 303
 
 
-def test_a_session_ends_after_its_time_and_begins_on_a_page_of_this_site(
-    fake: FakeServer, tokens: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_ends_after_its_time(fake: FakeServer, tokens: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     app = App([fake.address], token_files=tokens)
     for seconds, status in ((60.0, 200), (-1.0, 303)):
         monkeypatch.setattr("nsqadmin_cli.web.security._SESSION_SECONDS", seconds)
@@ -200,9 +198,7 @@ def test_the_audit_line_of_a_change_has_no_line_ends(app: App) -> None:
     assert not re.search(r"(?m)^INFO: forged", app.log.getvalue())
 
 
-def test_the_node_is_asked_for_statistics_with_the_token_of_the_page_and_for_all_else_with_that_of_the_user(
-    tokens: list[str], tmp_path: Path
-) -> None:
+def test_only_statistics_are_asked_for_with_the_token_of_the_page(tokens: list[str], tmp_path: Path) -> None:
     with FakeNode(http_answer(json.dumps(node(topic("t"))).encode())) as asked:
         app = App([asked.address], token_files=tokens, token_file=str(tmp_path / "read"), own_tokens=True)
 

@@ -126,9 +126,7 @@ def test_a_page_that_waits_for_a_node_delays_no_other_request(tmp_path: Path) ->
     assert f"nsqd at {node}: " in order[1]  # its error
 
 
-def test_an_address_that_cannot_be_is_one_line_of_error_and_one_for_all_is_warned_of(
-    fake: FakeServer, tmp_path: Path
-) -> None:
+def test_a_wrong_address_is_one_line_and_one_for_all_is_warned_of(fake: FakeServer, tmp_path: Path) -> None:
     with WebProcess(tmp_path, *at(fake), "--http-address=0.0.0.0:0") as web:
         assert "everybody who reaches" in web.log()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -246,13 +244,23 @@ def test_the_page_reaches_a_unix_socket_by_its_absolute_path() -> None:
     assert (reachable(""), reachable("@nsqd")) == ("", "@nsqd")
 
 
-def test_a_process_of_the_page_that_died_is_replaced(viewed: tuple[Daemon, int]) -> None:
+def test_a_page_process_that_died_is_replaced_and_logs_as_the_daemon(viewed: tuple[Daemon, int]) -> None:
     daemon, pid = viewed
     os.kill(pid, signal.SIGKILL)
     assert ping(daemon) == "OK"
     assert len(page_processes(daemon)) == 2
     (line,) = (line for line in daemon.log().splitlines() if "ERROR" in line)
     assert line.endswith("ERROR: ADMIN: the page's process ended by signal 9; the next one starts after 1 s")
+
+    def logs() -> bool:
+        before = daemon.log().count("ADMIN: 200 POST")
+        assert ask(admin_of(daemon), "POST", "/api/topics", '{"topic": "t"}')[0] == 200
+        return daemon.log().count("ADMIN: 200 POST") > before
+
+    assert logs()
+    for level, expected in ((b"error", False), (b"info", True)):
+        assert daemon.http("PUT", "/config/log_level", level)[0] == 200
+        eventually(lambda expected=expected: logs() is expected)  # type: ignore[misc]
 
 
 def test_a_daemon_without_descriptors_has_its_page_later(gnsqd_factory: DaemonFactory) -> None:
@@ -266,9 +274,7 @@ def test_a_daemon_without_descriptors_has_its_page_later(gnsqd_factory: DaemonFa
 
 
 @pytest.mark.parametrize("number, hangs", [(signal.SIGTERM, False), (signal.SIGKILL, False), (signal.SIGTERM, True)])
-def test_the_process_of_the_page_ends_with_the_daemon(
-    viewed: tuple[Daemon, int], number: signal.Signals, hangs: bool
-) -> None:
+def test_the_page_ends_with_the_daemon(viewed: tuple[Daemon, int], number: signal.Signals, hangs: bool) -> None:
     daemon, pid = viewed
     stream = Stream(admin_of(daemon))
     if hangs:
@@ -280,20 +286,6 @@ def test_the_process_of_the_page_ends_with_the_daemon(
     with pytest.raises(OSError):
         ping(daemon)
     stream.close()
-
-
-def test_the_page_logs_at_the_level_of_the_daemon(viewed: tuple[Daemon, int]) -> None:
-    daemon, _ = viewed
-
-    def logs() -> bool:
-        before = daemon.log().count("ADMIN: 200 POST")
-        assert ask(admin_of(daemon), "POST", "/api/topics", '{"topic": "t"}')[0] == 200
-        return daemon.log().count("ADMIN: 200 POST") > before
-
-    assert logs()
-    for level, expected in ((b"error", False), (b"info", True)):
-        assert daemon.http("PUT", "/config/log_level", level)[0] == 200
-        eventually(lambda expected=expected: logs() is expected)  # type: ignore[misc]
 
 
 def test_a_process_that_nobody_uses_ends_and_refuses_nobody() -> None:

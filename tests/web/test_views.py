@@ -260,23 +260,16 @@ def test_a_paused_channel_is_not_said_to_become_empty() -> None:
         assert ("empty in" in app.page("/topics/t/c")) is not paused
 
 
-@pytest.mark.parametrize(
-    "paused, buttons", [((False, False), ["Pause"]), ((True, True), ["Unpause"]), ((True, False), ["Pause", "Unpause"])]
-)
-def test_buttons_pause_what_is_not_paused_and_unpause_what_is(paused: tuple[bool, bool], buttons: list[str]) -> None:
-    looks = [node(topic("t", channel("c", paused=one), paused=one)) for one in paused]
-    app = App([FakeServer({"/stats": [look]}).address for look in looks])
-    for target in ("/topics/t", "/topics/t/c"):
-        assert re.findall(r">(Pause|Unpause)</button>", app.get(target).text) == buttons
-
-
-def test_clients_of_one_name_have_their_addresses() -> None:
+def test_buttons_pause_what_is_not_paused_and_clients_of_one_name_have_their_addresses() -> None:
     clients = [client("worker", remote_address=f"10.0.0.7:{port}") for port in (1, 2)]
-    fake = FakeServer({"/stats": [node(topic("t", channel("c", *clients)))]})
-    app = App([fake.address])
+    looks = [node(topic("t", channel("c", *clients, paused=one), paused=one)) for one in (True, False)]
+    paused, other = (FakeServer({"/stats": [look]}).address for look in looks)
     cell = re.compile(r'<th scope="row" class="k9">worker ?<span class="below">([^<]*)</span>')
-    for target in ("/topics/t/c", f"/nodes/{fake.address}?show=clients"):
-        assert cell.findall(app.get(target).text) == ["10.0.0.7:1", "10.0.0.7:2"]
+    for target in ("/topics/t/c", f"/nodes/{paused}?show=clients"):
+        assert cell.findall(App([paused]).get(target).text) == ["10.0.0.7:1", "10.0.0.7:2"]
+    for nodes, buttons in (([paused], ["Unpause"]), ([other], ["Pause"]), ([paused, other], ["Pause", "Unpause"])):
+        for target in ("/topics/t", "/topics/t/c"):
+            assert re.findall(r">(Pause|Unpause)</button>", App(nodes).get(target).text) == buttons
 
 
 def test_names_of_a_hostile_node_are_text_everywhere() -> None:
@@ -328,9 +321,6 @@ def test_five_hundred_topics_are_shown_in_pages_and_found() -> None:
     assert rows(app.get("/?find=C-49").text) == names[490:]
     assert 'rel="next"' in app.get("/?find=topic&page=1").text
     assert "No topic matches" in app.page("/?find=nothing")
-
-
-def test_channels_that_are_searched_are_linked() -> None:
     app = App([FakeServer({"/stats": [node(topic("orders", channel("billing"), channel("mail")))]}).address])
     links = re.findall(r'href="(/topics/[^"]*)"', app.get("/?find=BILL").text)
     assert links == ["/topics/orders", "/topics/orders/billing", "/topics/orders"]
