@@ -18,6 +18,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import click
@@ -211,12 +212,9 @@ class FakeNode:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+        with suppress(OSError):  # closed
+            while True:
+                threading.Thread(target=self._talk, args=self._listener.accept()[:1], daemon=True).start()
 
     def _talk(self, connection: socket.socket) -> None:
         if self._tls is not None:
@@ -230,15 +228,13 @@ class FakeNode:
                 request += data
             self.requests.append(request)
             self.asked.set()
-            try:
+            with suppress(OSError):  # the other side has gone
                 if isinstance(self._answer, bytes):
                     connection.sendall(self._answer)
                 else:
                     self._answer(connection)
-            except OSError:
-                return  # the other side has gone
-            if self._hangs:
-                self._over.wait(DEADLINE)
+                if self._hangs:
+                    self._over.wait(DEADLINE)
 
     def __enter__(self) -> "FakeNode":
         return self

@@ -214,8 +214,7 @@ def test_live_updates_lose_no_click_no_selection_and_no_focus(page: Open, serve:
         it.mouse.down()
         it.wait_for_timeout(10)  # a person takes longer
         it.mouse.up()
-    assert it.evaluate("clicked.length") == 200
-    assert set(it.evaluate("clicked")) == {"orders"}
+    assert it.evaluate("clicked") == ["orders"] * 200
     assert it.evaluate("patched") > 10  # meanwhile
 
     it.get_by_role("link", name="clicks").focus()
@@ -291,8 +290,7 @@ def test_hostile_names_long_lists_and_a_node_that_hangs_fit_every_width(page: Op
     for width, scheme in ((360, "dark"), (1600, "light")):
         it = page(f"{names}/?sort=topic", width, scheme)
         odd = it.locator("tbody a").first.get_attribute("href")
-        name = odd.partition("=")[2]
-        for path in ("/?sort=topic", odd, f"{odd}&channel={name}", "/nodes", "/publish"):
+        for path in ("/?sort=topic", odd, f"{odd}&channel={odd.partition('=')[2]}", "/nodes", "/publish"):
             it.goto(f"{names}{path}")
             assert it.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
             assert "alert(1)" in it.inner_text("body") or path in ("/nodes", "/publish")
