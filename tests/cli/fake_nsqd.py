@@ -37,7 +37,7 @@ def client(name: str, *, connected: float = 0.0, **counts: Any) -> dict[str, Any
 
 
 def peeked(*bodies: str, **changes: Any) -> dict[str, Any]:
-    """The answer of /channel/peek and /topic/peek with these messages."""
+    """Returns the answer of /channel/peek and /topic/peek with these messages."""
     message = {"id": "0" * 16, "timestamp": 1, "attempts": 1, "on_disk": False, "body_base64": None} | changes
     messages = [{"body": body, "size": len(body)} | message for body in bodies]
     return {"depth": len(bodies), "backend_depth": 0, "messages": messages}

@@ -39,7 +39,7 @@ def view(answers: Answers[NodeStats], flows: dict[Key, Flow] | None = None, look
 
 
 def texts(found: TopView, width: int = 160, height: int = 40) -> list[str]:
-    """The lines of its head, and the line of its foot."""
+    """Returns the lines of its head, and the line of its foot."""
     lines, _, last = found.blocks(width, height)
     return ["".join(text for text, _ in line.parts) for line in (*lines, last)]
 

@@ -167,7 +167,7 @@ def ask(address: str, method: str, path: str, body: str = "", token: str = "") -
 
 
 def wait_until_quiet(fake: FakeServer, seconds: float) -> None:
-    """Until nobody has asked for something for so long."""
+    """Waits until nobody has asked for something for so long."""
     last = [len(fake.asked), time.monotonic()]
 
     def is_quiet() -> bool:

@@ -157,7 +157,7 @@ def ping(daemon: Daemon) -> str:
 
 @contextmanager
 def pinging(daemon: Daemon) -> Iterator[socket.socket]:
-    """A connection to its page that has asked for /ping, and is answered at the end."""
+    """Gives a connection to its page that has asked for /ping, and is answered at the end."""
     with open_socket(address_of(admin_of(daemon)), DEADLINE) as waiting:
         waiting.sendall(b"GET /ping HTTP/1.1\r\n" + HOST + b"\r\n")
         yield waiting
