@@ -131,10 +131,11 @@ def test_only_the_matches_that_were_shown_are_changed(nsqd: Daemon) -> None:
     assert nsqd.stats()["topics"] == []
 
 
-def test_a_form_has_what_the_command_requires_and_no_secrets() -> None:
-    app = App([DOWN])
-    answer = app.post("/change/topic/delete", confirmed="yes")
-    assert (answer.status, "Missing argument" in answer.shown, "Done:" in answer.shown) == (400, True, False)
+def test_a_form_has_what_the_command_requires_and_no_secrets(gnsqd: Daemon) -> None:
+    app = App([address(gnsqd)])
+    for words, fields, reason in (("topic/delete", {}, "Missing argument"), ("channel/rules", C, "nothing to change")):
+        answer = app.post(f"/change/{words}", **fields, confirmed="yes")
+        assert (answer.status, reason in answer.shown, "Done:" in answer.shown) == (400, True, False)
     assert app.get("/change/topic/delete?confirmed=yes").status == 200
     form = app.get("/change/replay-dead?topic=t").text
     assert ('name="limit"' in form, "secret" in form, 'name="rate"' in form) == (True, False, False)
@@ -272,7 +273,7 @@ def test_what_cannot_be_published_is_kept_in_the_form(nsqd: Daemon, fields: dict
 
 
 def test_live_messages_are_copies_while_somebody_looks(gnsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsqadmin_cli.web.live.INTERVAL", 0.02)
+    monkeypatch.setattr("nsqadmin_cli.web.app.INTERVAL", 0.02)
     monkeypatch.setattr("nsqadmin_cli.web.site.SHARED", 0.0)
     create(gnsqd, "t", "c")
     publish(gnsqd, "alone", 1)

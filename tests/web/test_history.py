@@ -11,8 +11,8 @@ from nsqadmin_cli.api import ChannelStats, NodeStats, TopicStats
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.table import Column, Table
-from nsqadmin_cli.web.history import History, Window
-from nsqadmin_cli.web.present import View, add_sparklines, charts_of, html_table
+from nsqadmin_cli.web.history import History, Window, add_sparklines, charts_of
+from nsqadmin_cli.web.present import View, html_table
 from web.app import App, wait_until_quiet
 
 NODE, OTHER = Address("a", 1), Address("b", 1)
@@ -113,7 +113,7 @@ def test_a_node_is_awaited_while_an_nsqlookupd_may_list_it(errors: list[NodeErro
 def test_a_chart_has_a_shape_for_each_run_a_text_and_the_scale_of_what_it_is_compared_with() -> None:
     begin = 15000.0
     history = history_of((begin, 700, 0), (begin + 5, 1400, 100), (begin + 45, 100, 100))
-    found = charts_of(window(history, begin + 45, 3600.0, "t", "c"), View("/"))
+    found = charts_of(history, begin + 45, View("/"), "t", "c")
     assert found is not None
     depth, *rates = found.charts
     assert depth.label == "depth in the last hour: 100 now, 100 to 1,400"

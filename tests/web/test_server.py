@@ -406,7 +406,7 @@ def addresses(markup: str) -> set[str]:
 
 
 def test_every_address_on_every_page_is_below_the_base_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsqadmin_cli.web.live.INTERVAL", 0.01)
+    monkeypatch.setattr("nsqadmin_cli.web.app.INTERVAL", 0.01)
     stats = node(topic("t", channel("c"), depth=3), topic("a/b"), topic("..", channel(".")))
     app = App([FakeServer({"/stats": [stats], "/channel/peek": [peeked(BODY)]}).address], base_path="/nsq")
     statuses: dict[str, int] = {}
