@@ -166,7 +166,8 @@ def test_message_is_cancelled_on_the_node_that_has_it(deferring: Start, gnsqd: D
     assert [row["body"] for row in document(*cancel, "--dry-run")["messages"]] == [str(2 * DAY)]
     assert [count(each, "deferred_count") for each in (node, other)] == [4, 1]
     done = ok(*cancel, "--yes").split()
-    assert (id in done, done[-2:]) == (True, [str(2 * DAY), "cancelled"])
+    assert id in done
+    assert done[-2:] == [str(2 * DAY), "cancelled"]
     assert bodies(*at(other, gnsqd, node)) == [MINUTE, HOUR, DAY, 3 * DAY]
     assert [row["address"] for row in document(*DEFERRED, *at(gnsqd, node))["nodes"]] == [address(node)]
     assert failure(*cancel, "--yes", code=4) == f"no node has the deferred message {id}"
@@ -180,7 +181,9 @@ def test_message_behind_the_first_thousand_is_cancelled(deferring: Start) -> Non
     (row,) = document(*DEFERRED, *at(node), "--from=2h")["messages"]
     cancel = [*DEFERRED, f"--cancel={row['id']}", *at(node, other)]
     planned = words(*cancel, "--dry-run")[2]
-    assert (planned[0], row["id"] in planned, planned[-3:]) == (address(node), True, ["to", "be", "cancelled"])
+    assert planned[0] == address(node)
+    assert row["id"] in planned
+    assert planned[-3:] == ["to", "be", "cancelled"]
     assert words(*cancel, "--dry-run", "--from=2h")[2][-4:] == ["last", "to", "be", "cancelled"]
     ok(*cancel, "--yes")
     assert [count(each, "deferred_count") for each in (node, other)] == [1000, 1]

@@ -81,7 +81,8 @@ MISUSE = {
 def test_wrong_usage_is_explained(words: str) -> None:
     found = misuse(*shlex.split(words))
     assert MISUSE[words] in found
-    assert ("\n" in found, "\x1b" in found) == (False, False)
+    assert "\n" not in found
+    assert "\x1b" not in found
 
 
 def test_wrong_usage_ends_with_2_and_a_hint() -> None:
@@ -208,7 +209,9 @@ def test_what_nodes_do_not_take_changes_nothing(filled: Daemon) -> None:
     before = state(filled)
     for words, (code, reason) in REFUSED.items():
         result = gnsqadmin(*words.split(), *at(filled))
-        assert (result.code, result.out, reason in result.err) == (code, "", True), (words, result)
+        assert result.code == code, (words, result)
+        assert result.out == "", (words, result)
+        assert reason in result.err, (words, result)
     assert state(filled) == before
 
 
@@ -262,7 +265,8 @@ def test_all_but_a_clear_yes_on_a_terminal_is_no(gnsqd: Daemon, keys: str, last:
         assert "Emptying the channel c in the topic t on 1 node loses 3 messages." in question
         terminal.type(keys)
         terminal.wait_for(last)
-        assert (terminal.end(), "Traceback" in terminal.printed) == (code, False)
+        assert terminal.end() == code
+        assert "Traceback" not in terminal.printed
     assert gnsqd.channel_stats("t", "c")["depth"] == (3 if code else 0)
 
 

@@ -56,7 +56,8 @@ def test_a_file_is_cut_at_the_delimiter(gnsqd: Daemon, tmp_path: Path) -> None:
 def test_nodes_take_turns_at_the_rate_and_draining_ones_are_named(gnsqd_factory: DaemonFactory) -> None:
     nodes = [gnsqd_factory(), gnsqd_factory()]
     found = document("pub", "rated", "x", "--repeat", "60", "--rate", "100", *at(*nodes))
-    assert (found["messages"], found["seconds"] >= 0.45) == (60, True)  # nothing holds back the first tenth of a second
+    assert found["messages"] == 60
+    assert found["seconds"] >= 0.45
     out = ok("pub", "t", "x", "--repeat", "8000", "-o", "csv", *at(*nodes))
     assert out == "node,messages\n" + "".join(sorted(f"{address(node)},4000\n" for node in nodes))
     assert [count(node) for node in nodes] == [4000, 4000]
@@ -84,7 +85,8 @@ def test_what_fails_is_one_line_of_error(tmp_path: Path) -> None:
     with FakeNode(http_answer(b"\x1b[31m" * 10, "500 Oops", "text/plain")) as hostile:
         # The fake node takes the end of this body for the end of the request's head.
         error = failure("pub", "t", "x\r\n\r\n", *at(hostile))
-    assert (r"\x1b[31m" in error, "\x1b" in error) == (True, False)
+    assert r"\x1b[31m" in error
+    assert "\x1b" not in error
 
 
 def test_a_terminal_is_typed_at_and_shows_progress_of_pipes(gnsqd: Daemon) -> None:

@@ -161,11 +161,9 @@ def test_the_table_fits_the_terminal_and_cuts_nothing(two: list[str], columns: i
     text = on_terminal(columns, *STATS, *two[:count], NO_COLOR="1").out
     lines = text.splitlines()
     assert max(map(cell_len, lines)) <= columns
-    assert ("…" in text, "archive" in text, "(paused)" in text) == (
-        False,
-        True,
-        True,
-    )  # whole, where its name is folded
+    assert "…" not in text
+    assert "archive" in text
+    assert "(paused)" in text
     assert all(option.partition("=")[2] in text for option in two[:count])
     start = next(index for index, line in enumerate(lines) if line.startswith(LONG[:16]))
     width = len(lines[start].split()[0])  # of the name, which carries on below when it is folded

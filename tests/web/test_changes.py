@@ -112,7 +112,8 @@ def test_a_result_can_be_loaded_again_without_doing_it_again(nsqd: Daemon) -> No
 def test_a_node_that_fails_is_reported_and_the_others_are_changed(nsqd: Daemon) -> None:
     create(nsqd, "t")
     page = act(App([address(nsqd), DOWN]), "topic pause", **T)
-    assert ("failed on some nodes" in page, f"nsqd at {DOWN}: connection refused" in page) == (True, True)
+    assert "failed on some nodes" in page
+    assert f"nsqd at {DOWN}: connection refused" in page
     assert nsqd.stats()["topics"][0]["paused"] is True
 
 
@@ -135,7 +136,9 @@ def test_a_form_has_what_the_command_requires_and_no_secrets(gnsqd: Daemon) -> N
     app = App([address(gnsqd)])
     for words, fields, reason in (("topic/delete", {}, "Missing argument"), ("channel/rules", C, "nothing to change")):
         answer = app.post(f"/change/{words}", **fields, confirmed="yes")
-        assert (answer.status, reason in answer.shown, "Done:" in answer.shown) == (400, True, False)
+        assert answer.status == 400
+        assert reason in answer.shown
+        assert "Done:" not in answer.shown
     assert app.get("/change/topic/delete?confirmed=yes").status == 200
     form = app.get("/change/replay-dead?topic=t").text
     assert ('name="limit"' in form, "secret" in form, 'name="rate"' in form) == (True, False, False)
@@ -202,7 +205,8 @@ def test_a_node_is_drained_and_its_drain_cancelled_and_the_page_does_not_wait(gn
     fill(gnsqd, "t", "c", count=1)
     app, where = App([address(gnsqd), DOWN]), {"node": address(gnsqd)}
     form = plan(app, "drain start", **where)
-    assert ("makes it refuse publishers" in form, "Wait until" in form) == (True, False)
+    assert "makes it refuse publishers" in form
+    assert "Wait until" not in form
     confirm(app, "drain start", **where, watch="yes")
     assert json.loads(ask(gnsqd, "GET /drain")[1])["draining"] is True
     assert "not draining" not in plan(app, "drain cancel", **where)
@@ -226,7 +230,8 @@ def test_with_nsqlookupd(nsqd_factory: DaemonFactory, nsqlookupd: PeerProgram) -
     create(nsqd, "t", "c")
     eventually(lambda: "c" in lookupd.ask("GET", "/channels?topic=t")[1]["channels"])
     page = app.page("/lookup")
-    assert (f"nsqlookupd {lookupd.address['HTTP']}" in page, address(nsqd) in page) == (True, True)
+    assert f"nsqlookupd {lookupd.address['HTTP']}" in page
+    assert address(nsqd) in page
     assert "1/1" in app.page("/nodes")
 
     act(app, "topic create", topic="later", **{"lookupd-only": "yes"})
@@ -236,7 +241,8 @@ def test_with_nsqlookupd(nsqd_factory: DaemonFactory, nsqlookupd: PeerProgram) -
 
     where = T | {"node": address(nsqd)}
     shown = plan(app, "topic tombstone", **where)
-    assert ("to be hidden" in shown, "loses" in shown) == (True, False)
+    assert "to be hidden" in shown
+    assert "loses" not in shown
     act(app, "topic tombstone", **where)
     assert f"Tombstoned at nsqlookupd: {address(nsqd)}" in app.page("/topics/t")
     assert "Tombstones" in app.page("/lookup")

@@ -48,7 +48,8 @@ def test_every_response_forbids_scripts_of_others_and_frames(app: App) -> None:
         answer = app.get(target)
         policy = answer.headers["Content-Security-Policy"]
         for directive in ("default-src 'none'", "script-src 'self';", "style-src 'self';", "frame-ancestors 'none'"):
-            assert (directive in policy, "unsafe" in policy) == (True, False)
+            assert directive in policy
+            assert "unsafe" not in policy
         names = ("X-Frame-Options", "X-Content-Type-Options", "Referrer-Policy")
         assert [answer.headers[name] for name in names] == ["DENY", "nosniff", "same-origin"]
         head = answer.text.partition("<main")[0]
@@ -114,7 +115,9 @@ def test_read_only_refuses_every_change(fake: FakeServer) -> None:
     ):  # fmt: skip
         assert app.ask(method, path, FORM, **OWN).status == 403, path
     page = app.get("/topics/t").text
-    assert ("read-only" in page, 'method="post"' in page, "/change" in page) == (True, False, False)
+    assert "read-only" in page
+    assert 'method="post"' not in page
+    assert "/change" not in page
     plan = app.get("/change/topic/delete?topic=t")
     assert (plan.status, "loses no messages" in plan.shown, 'method="post"' in plan.text) == (200, True, False)
 

@@ -345,7 +345,8 @@ def test_sums_without_a_node_are_marked_and_what_only_it_has_is_as_it_was_last_k
     fakes = [FakeServer({"/stats": looks}) for looks in ([node(shared, topic("near"))], [node(*other), {}])]
     app = App([fake.address for fake in fakes])
     complete = app.page("/")
-    assert ("depth 48" in complete, re.search("at least|last known|≥", complete)) == (True, None)
+    assert "depth 48" in complete
+    assert re.search("at least|last known|≥", complete) is None
     page = app.page("/")
     for text in ("nodes 1/2 topics at least 2", "depth at least 7", "in/s at least 0", "shared ≥ 0 ≥ 0 ≥ 7 ≥ 4 ≥ 3"):
         assert text in page
@@ -395,7 +396,8 @@ def test_nodes_and_nsqlookupds_that_are_down_are_shown() -> None:
     for target in ("/", f"/nodes/{DOWN}"):
         assert "connection refused" in app.page(target)
     answer = App(lookupds=[DOWN]).get("/")
-    assert (answer.status, f"nsqlookupd at {DOWN}: connection refused" in answer.shown) == (502, True)
+    assert answer.status == 502
+    assert f"nsqlookupd at {DOWN}: connection refused" in answer.shown
     assert "connection refused" in App(lookupds=[DOWN]).page("/lookup")
 
 
