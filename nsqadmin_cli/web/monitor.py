@@ -80,8 +80,8 @@ class Kept(Generic[T]):
         self._get = get
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._kept: tuple[T | AdminError, float] | None = None
-        self._is_expired = False
+        self._change = object()  # stands for what was changed last
+        self._kept: tuple[T | AdminError, float, object] | None = None  # with the last change before it
 
     def latest(self) -> T | None:
         """The latest value, which may be old, or None; a newer one is got meanwhile."""
@@ -105,19 +105,20 @@ class Kept(Generic[T]):
         return value
 
     def expire(self) -> None:
-        """The value is too old from now on, also one that a thread is getting."""
-        self._is_expired = True
+        """The value is too old from now on, also one that a thread is getting, until there is a newer one."""
+        self._change = object()
 
     def _is_older(self, seconds: float) -> bool:
-        return self._kept is None or (math.inf if self._is_expired else time.monotonic() - self._kept[1]) > seconds
+        kept = self._kept
+        return kept is None or kept[2] is not self._change or time.monotonic() - kept[1] > seconds
 
     def _renew(self) -> None:
-        self._is_expired = False
+        change = self._change
         try:
             value: T | AdminError = self._get()
         except AdminError as error:
             value = error
-        self._kept = value, time.monotonic()
+        self._kept = value, time.monotonic(), change
 
     def _renew_and_release(self) -> None:
         try:

@@ -1,6 +1,7 @@
 """The pages without a browser: what they show, of hostile nodes too, and of nodes that hang or are gone."""
 
 import gc
+import math
 import re
 import threading
 import time
@@ -21,7 +22,7 @@ from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, publish, wait_for
 from nsqadmin_cli.message import clock
 from nsqadmin_cli.web.app import ROUTES
-from nsqadmin_cli.web.monitor import Diagnosis
+from nsqadmin_cli.web.monitor import Diagnosis, Kept
 from web.app import OWN, App
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)> \u202e\x00{{7*7}}'
@@ -242,12 +243,48 @@ def test_old_findings_are_shown_until_a_new_examination_has_others() -> None:
         may_end.wait(DEADLINE)
         return Diagnosis((), time.time(), 1.0)
 
-    kept._kept, kept._get = (replace(kept.value(), clock=time.time() - 680), time.monotonic() - 680), examine
+    found = replace(kept.value(), clock=time.time() - 680)
+    kept._kept, kept._get = (found, time.monotonic() - 680, kept._change), examine
     for target in ("/doctor", "/"):
         assert "5 messages and no consumer" in app.page(target)
         assert re.search("examined 11m 2.s ago : a new examination is under way", app.page(target))
     may_end.set()
     eventually(lambda: "No problems." in app.page("/doctor"), "examined again")
+
+
+def test_what_was_asked_before_a_change_is_shown_to_nobody_after_it() -> None:
+    state, asked, may_answer, found = ["old"], threading.Event(), threading.Event(), dict[int, str]()
+
+    def ask() -> str:
+        answer = state[0]
+        asked.set()
+        assert may_answer.wait(DEADLINE)
+        return answer
+
+    def look(number: int) -> threading.Thread:
+        thread = threading.Thread(target=lambda: found.update({number: kept.value()}), daemon=True)
+        thread.start()
+        return thread
+
+    kept = Kept(ask, math.inf)
+    may_answer.set()
+    assert kept.value() == "old"
+    asked.clear()
+    may_answer.clear()
+    kept.expire()
+    looks = [look(0)]
+    assert asked.wait(DEADLINE)
+    looks.append(look(1))
+    looks[1].join(0.2)  # without the old value
+    state[0] = "new"
+    kept.expire()  # while somebody asks
+    looks.append(look(2))
+    looks[2].join(0.2)
+    assert found == {}
+    may_answer.set()
+    for thread in looks:
+        thread.join(DEADLINE)
+    assert (found[1], found[2]) == ("new", "new")
 
 
 @pytest.mark.usefixtures("rates_at_once")
