@@ -147,10 +147,20 @@ def _number(value: object) -> int:
 
 
 def _moment(text: str) -> str:
+    """Returns what a gnsqd takes as `at`."""
     if re.fullmatch(r"[0-9]{1,15}", text):
-        return datetime.fromtimestamp(int(text) / 1000, UTC).isoformat(timespec="milliseconds")
-    if not re.match(r"-[0-9]|[0-9]{4}-", text):
-        raise ValueError("expected milliseconds, a time of RFC 3339, or a time ago such as -15m or -1d12h")
+        moment = datetime.fromtimestamp(int(text) / 1000, UTC).isoformat(timespec="milliseconds")
+        if len(text) in (10, 11):
+            raise ValueError(f"expected milliseconds, of which this is {moment}: seconds need 000 behind them")
+        return moment
+    if re.match(r"-[0-9]", text):
+        return text
+    try:
+        has_zone = datetime.fromisoformat(text.upper()).tzinfo is not None
+    except ValueError:
+        raise ValueError("expected milliseconds, a time of RFC 3339, or a time ago such as -15m or -1d12h") from None
+    if not has_zone:
+        raise ValueError("expected a time with a zone: 2026-11-29T10:00:00Z, or with +01:00 instead of Z")
     return text
 
 

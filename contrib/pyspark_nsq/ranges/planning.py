@@ -20,6 +20,7 @@ from pyspark_nsq.ranges.reading import RangePartition
 
 _SPECIAL = {-2: EARLIEST, -1: LATEST}  # numbers that Kafka's source has for these
 
+_ANY_TOPIC = "any"
 _PAUSE = 0.5  # seconds between looks for a log
 
 _log = logging.getLogger(__name__)
@@ -69,9 +70,16 @@ class Planner:
         return found
 
     def _places_at(self, nsqd: Nsqd, more: Mapping[str, str]) -> list[Place]:
-        topics = self._settings.topics or depths(self._settings, nsqd)
-        extents = {topic: Node(nsqd, self._settings).extent(topic, **more) for topic in topics}
+        node = Node(nsqd, self._settings)
+        if not (topics := self._settings.topics or depths(self._settings, nsqd)):
+            node.extent(_ANY_TOPIC)  # it may have no logs at all
+        extents = {topic: node.extent(topic, **more) for topic in topics}
         return [Place(topic, nsqd, extent) for topic, extent in extents.items() if extent is not None]
+
+    @property
+    def has_nodes(self) -> bool:
+        """True if an nsqd has answered."""
+        return bool(self._answered)
 
     def look_at_all(self, **more: str) -> list[Place]:
         """Returns the logs of all nsqds as `look`; DiscoveryError also if one does not answer."""
@@ -89,6 +97,8 @@ class Planner:
                 self._floor(place)
         at, offsets = settings.starting_timestamp, settings.starting_offsets or default
         places = self.look_at_all(**_more(at=at, channel="" if default else settings.channel))
+        if not places and not default:
+            _log.warning("no nsqd has %s yet: the stream waits", _subscribed(settings))
         _check_names(offsets, places, "startingOffsets")
         return positions_of(
             place.position(place.extent.at if at else _number(offsets, place, place.extent.position))
@@ -294,20 +304,44 @@ def plan_batch(settings: Settings) -> list[RangePartition]:
     planner = Planner(settings)
     begins, ends = planner.begin(EARLIEST), planner.end()
     if not begins:
-        topics, pattern = ", ".join(settings.topics), settings.topic_pattern
-        raise DiscoveryError(
-            f"no nsqd has {f'a topic that matches {pattern!r}' if pattern else f'one of the topics {topics}'}"
-        )
+        raise DiscoveryError(f"no nsqd has {_subscribed(settings)}")
+    for log, end in ends.items():
+        begin = begins.get(log, end)
+        if end.number < begin.number and _names_numbers(settings):
+            raise OptionError(
+                f"the options end topic {end.topic!r} at nsqd {end.node} before message {end.number}, and begin there "
+                f"with message {begin.number}: expected an end that is not before the beginning"
+            )
     return planner.tasks(begins, ends)
 
 
+def _names_numbers(settings: Settings) -> bool:
+    """Returns True if options name both a beginning and an end that do not follow what there is."""
+    bounds = (
+        (settings.starting_offsets, settings.starting_timestamp),
+        (settings.ending_offsets, settings.ending_timestamp),
+    )
+    return all(isinstance(offsets, Mapping) or moment for offsets, moment in bounds)
+
+
+def _subscribed(settings: Settings) -> str:
+    pattern = settings.topic_pattern
+    return f"a topic that matches {pattern!r}" if pattern else f"one of the topics {', '.join(settings.topics)}"
+
+
 def offers_ranges(settings: Settings) -> bool:
-    """True if every nsqd offers ranges, and one has a topic; DiscoveryError."""
+    """Returns True if every nsqd offers ranges; DiscoveryError, also if there is no nsqd yet."""
+    planner = Planner(settings)
     try:
-        return bool(Planner(settings).look_at_all())
+        if not planner.look_at_all() and not planner.has_nodes:
+            raise DiscoveryError(
+                f"no nsqd has {_subscribed(settings)} yet, and without one 'mode' cannot be auto: with 'mode' = "
+                "'ranges' or 'deliveries', the stream waits"
+            )
     except NoRanges as error:
         _log.info("%s", error)
         return False
+    return True
 
 
 def _more(**values: str | None) -> dict[str, str]:

@@ -35,6 +35,7 @@ class Position(NamedTuple):
 
 
 Positions = Mapping[Log, Position]
+_TYPES = str, str, str, int, int, int
 
 
 def positions_of(positions: Iterable[Position]) -> dict[Log, Position]:
@@ -60,9 +61,12 @@ def from_json(offset: Mapping[str, Any]) -> dict[Log, Position]:
             "another source: expected positions of version 1 ('mode' = 'deliveries' goes on with the former)"
         )
     try:
-        return positions_of(Position(**row) for row in offset["positions"])
+        positions = [Position(**row) for row in offset["positions"]]
+        if wrong := [position for position in positions if tuple(map(type, position)) != _TYPES]:
+            raise TypeError(f"{wrong[0]}")
     except TypeError as error:
         raise NsqSourceError(f"the checkpoint has positions that make no sense ({error!r}): {offset}") from None
+    return positions_of(positions)
 
 
 def pieces(start: int, end: int, count: int) -> list[tuple[int, int]]:

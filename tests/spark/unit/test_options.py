@@ -199,7 +199,9 @@ REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
         ({"channel": None, "mode": "ranges"}, "option 'channel' is required"),
         ({"mode": "range"}, "expected auto, ranges or deliveries"),
         *with_each("startingOffsets", WRONG_OFFSETS, "expected earliest, latest or JSON such as"),
-        *with_each("startingTimestamp", ("", "soon", "1h"), "expected milliseconds, a time of RFC 3339"),
+        *with_each("startingTimestamp", ("", "soon", "1h", "2026-13-01"), "expected milliseconds, a time of RFC 3339"),
+        *with_each("startingTimestamp", ("2026-11-29", "2026-11-29T10:00:00"), "expected a time with a zone: 2026-"),
+        *with_each("startingTimestamp", ("1795769553",), "this is 1970-01-21T18:49:29.553+00:00: seconds need"),
         (BOTH_STARTS, "options 'startingOffsets' and 'startingTimestamp' contradict each other"),
         (
             {"startingOffsets": "latest", "dedupRetention": "1d"},

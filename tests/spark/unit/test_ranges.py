@@ -140,7 +140,7 @@ def test_batch_has_what_the_options_name_as_often_as_one_likes(durable: Factory)
         ({"startingOffsets": 0, "endingOffsets": 3}, 1, 3),
         ({"startingOffsets": -2, "endingOffsets": 40}, 1, 40),
         ({"startingOffsets": -1}, 101, 101),
-        ({"startingOffsets": 60, "endingOffsets": 50}, 60, 60),
+        ({"startingOffsets": 60, "endingOffsets": 60}, 60, 60),
         ({"startingTimestamp": "-1h"}, 1, 101),
         ({"endingTimestamp": "-1h"}, 1, 1),
         ({"startingTimestamp": "4102444800000"}, 101, 101),
@@ -165,8 +165,10 @@ def test_batch_that_cannot_be_read_is_an_error(durable: Factory, gnsqd_factory: 
         batch(nsqd, startingOffsets='{"t": {"h:1": 1}}')
     with pytest.raises(OptionError, match="ends at message 1, but the options name message 2"):
         batch(nsqd, startingOffsets=json.dumps({"t": {name(nsqd): 2}}))
-    with pytest.raises(DiscoveryError, match="400 INVALID_ARG_AT"):
-        batch(nsqd, startingTimestamp="2026-13-01T00:00:00Z")
+    publish(nsqd, "t", b"1")
+    for more in ({"startingOffsets": json.dumps({"t": {name(nsqd): 2}})}, {"startingTimestamp": "4102444800000"}):
+        with pytest.raises(OptionError, match=r"end topic 't' at .* before message 1, and begin there with message 2"):
+            batch(nsqd, **more, endingTimestamp="-1h")
     other = gnsqd_factory()
     create(other, "t", "c")
     with pytest.raises(NoRanges, match="NO_JOURNAL at HTTP address .*: ranges need gnsqd with --durability"):
@@ -668,6 +670,35 @@ def test_automatic_stream_reads_ranges_where_all_have_them(durable: Factory, gns
         NsqStreamReader(parse(options(nsqd), "readStream")).partitions(deliveries, deliveries)
     with pytest.raises(OptionError, match="option 'channel' is 'x', but the checkpoint belongs to .* channel 'c'"):
         NsqStreamReader(parse(options(nsqd, channel="x"), "readStream")).partitions(ranges, ranges)
+
+
+def test_stream_waits_for_a_topic(
+    gnsqd_factory: DaemonFactory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nsqd, plain = gnsqd_factory("--durability=process"), gnsqd_factory()
+    for more in ({}, {"subscribePattern": "t"}):
+        stream = Stream(nsqd, mode="auto", **more)
+        assert stream.next() == []
+        with pytest.raises(NoRanges, match="NO_JOURNAL"):
+            Stream(plain, **more)
+        deliveries = options(plain, mode="auto", spoolLocation="/spool", **more)
+        assert "stream" in NsqStreamReader(parse(deliveries, "readStream")).initialOffset()
+    assert "no nsqd has one of the topics t yet: the stream waits" in caplog.text
+    assert "no nsqd has a topic that matches 't' yet: the stream waits" in caplog.text
+    create(nsqd, "t", "c")
+    publish(nsqd, "t", b"1")
+    assert numbers(stream.next()) == [1]
+    monkeypatch.setattr(nodes, "find_nsqds", lambda *_: [])
+    with pytest.raises(DiscoveryError, match=r"no nsqd has one of the topics t yet, .* with 'mode' = 'ranges' or 'del"):
+        Stream(nsqd, mode="auto")
+
+
+@pytest.mark.parametrize("damage", [{"number": "5"}, {"node": None}, {"more": 1}, {"epoch": 7}])
+def test_damaged_checkpoint_is_one_line(durable: Factory, damage: dict[str, Any]) -> None:
+    stream = Stream(durable())
+    stream.checkpoint["positions"][0] |= damage
+    with pytest.raises(NsqSourceError, match="the checkpoint has positions that make no sense"):
+        stream.next()
 
 
 def test_pieces_lose_nothing() -> None:
