@@ -143,8 +143,7 @@ class Journal:
                     error = again
             raise error
         finally:
-            if not log.unwritten.puts:  # the records leave a part of what they were given, which publishers would get
-                self._reserve.fill()
+            self._reserve.take_back()  # what the records leave, publishers would get
 
     def _flush(self, advance: bool) -> bool:
         """Returns False if there was nothing to write."""

@@ -19,11 +19,13 @@ class Reserve:
     def __init__(self, data_path: str, size: int) -> None:
         self.is_needed = False
         self.is_whole = False
+        self._has_given = False  # since it took something
         self._path = os.path.join(data_path, FILE_NAME)
         self._size = size
 
     def fill(self) -> None:
-        """Takes the space that is missing, as far as the disk has it; without a size, there is no file."""
+        """Takes the space that is missing, as far as the disk has it; without any, there is no file."""
+        self._has_given = False
         if self.is_whole:
             return
         with suppress(OSError):
@@ -31,14 +33,21 @@ class Reserve:
                 self.is_whole = True
                 os.unlink(self._path)
                 return
-            descriptor = os.open(self._path, _FLAGS, 0o600)
+            descriptor, missing = os.open(self._path, _FLAGS, 0o600), 0
             try:
                 missing = self._size - os.fstat(descriptor).st_size
                 while missing > 0:
-                    missing -= os.write(descriptor, os.urandom(missing))  # zeros may take no space
+                    missing -= os.write(descriptor, os.urandom(min(missing, STEP)))  # zeros may take no space
                 self.is_whole = True
             finally:
+                if missing == self._size:
+                    os.unlink(self._path)  # it has nothing to give
                 os.close(descriptor)
+
+    def take_back(self) -> None:
+        """Takes what was given and is left; does nothing if nothing was, as publishers are refused again and again."""
+        if self._has_given:
+            self.fill()
 
     def give(self) -> bool:
         """Frees some of the space; False if there is none."""
@@ -50,4 +59,5 @@ class Reserve:
                 os.unlink(self._path)
         except OSError:
             return False
+        self._has_given = True
         return True
