@@ -103,6 +103,7 @@ class Nodes:
             self._known.update((nsqd.name, (nsqd, now)) for nsqd in listed)
         for name in [name for name, (_, heard) in self._known.items() if heard < now - _REMEMBER]:
             del self._known[name]
+            self.silent.pop(name, None)
 
     def check_silent(self, is_required: bool = False, missed: Iterable[str] = ()) -> None:
         """Raises DiscoveryError if an nsqd that is listed does not answer, or with what is `missed`, unless

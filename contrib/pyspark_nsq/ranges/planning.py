@@ -7,9 +7,10 @@ new since the last look, as of a node that was added, is read from its first mes
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
-from pyspark_nsq.discovery import Nsqd, depths
+from pyspark_nsq.discovery import Nsqd, depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.nodes import Nodes
 from pyspark_nsq.offsets import share
@@ -22,6 +23,7 @@ _SPECIAL = {-2: EARLIEST, -1: LATEST}  # numbers that Kafka's source has for the
 
 _ANY_TOPIC = "any"
 _PAUSE = 0.5  # seconds between looks for a log
+_FIND_INTERVAL = 5.0  # seconds between two questions where the nsqds are that had a log
 
 _log = logging.getLogger(__name__)
 
@@ -54,13 +56,14 @@ class Planner:
         self.places: dict[Log, Place] = {}  # as they were found last
         self._nodes = Nodes(settings)
         self._answered: set[str] = set()  # names of the nsqds that answered the last look
+        self._find_at = float("-inf")  # when to ask again where the nsqds are that had a log (monotonic)
         self._floors: dict[Log, int] = {}  # where the channel was when its stream first saw the logs
         self._advanced: dict[Log, int] = {}  # to which numbers the channel was
 
-    def look(self, **more: str) -> list[Place]:
-        """Returns the logs that can be read now; `more` is for `Node.extent`. Raises DiscoveryError, NoRanges, and
-        NsqSourceError if two nsqds have copies of one log."""
-        answers = self._nodes.ask(lambda nsqd: self._places_at(nsqd, more))
+    def look(self, known: Iterable[Nsqd] = (), /, **more: str) -> list[Place]:
+        """Returns the logs that can be read now; `known` is for `Nodes.ask`, `more` for `Node.extent`. Raises
+        DiscoveryError, NoRanges, and NsqSourceError if two nsqds have copies of one log."""
+        answers = self._nodes.ask(lambda nsqd: self._places_at(nsqd, more), known)
         found = [place for places in answers.values() for place in places]
         _check_copies(found)
         self._answered = {nsqd.name for nsqd in answers}
@@ -68,6 +71,21 @@ class Planner:
             self.places = {log: at for log, at in self.places.items() if at.nsqd.name not in self._answered}
         self.places |= {place.log: place for place in found}
         return found
+
+    def _look_for(self, positions: Iterable[Position]) -> list[Place]:
+        """Returns the logs as `look`. Also asks nsqds that had a log and are no longer listed for its topic, which may
+        have been deleted."""
+        places = self.look()
+        names = {position.node for position in positions if position.log not in self.places} - self._nodes.known.keys()
+        if not names or time.monotonic() < self._find_at:
+            return places
+        self._find_at = time.monotonic() + _FIND_INTERVAL
+        try:
+            listed = find_nsqds(replace(self._settings, topic_pattern=""))
+        except DiscoveryError:
+            return places  # `look` has warned
+        found = [nsqd for nsqd in listed if nsqd.name in names]
+        return self.look(found) if found else places
 
     def _places_at(self, nsqd: Nsqd, more: Mapping[str, str]) -> list[Place]:
         node = Node(nsqd, self._settings)
@@ -156,20 +174,19 @@ class Planner:
     def next(self, start: Positions, most: Positions | None = None) -> dict[Log, Position]:
         """Returns the end of the batch that begins at `start`: what there is now, or up to `most`, within the limits of
         a trigger. Logs that were deleted have no position any more; NsqSourceError if messages are lost."""
-        before = self.places
-        places = {place.log: place for place in self.look()}
+        places = {place.log: place for place in self._look_for(start.values())}
         begins = {**start}
         for log, position in start.items():
             if self._is_deleted(position):
-                text = self._deleted(position, position.number)
-                if log in before and before[log].extent.next == position.number:
-                    _log.warning("%s", text)
-                else:
-                    self._lose(text)
+                self._lose(self._deleted(position, position.number))
                 del begins[log]
         for log, place in places.items():
-            if log not in begins:
+            if log in begins:
+                continue
+            try:
                 begins[log] = place.position(min(place.extent.first, self._floor(place)))
+            except DiscoveryError as error:
+                _log.warning("%s; %s is read when it answers", error, place)
         ends = {}
         for log, position in begins.items():
             if log not in places:
@@ -204,9 +221,11 @@ class Planner:
 
     def _is_deleted(self, position: Position) -> bool:
         """Returns True if the nsqd that had the log answered without it, and no other one has it."""
-        settings, topic = self._settings, position.topic
-        is_asked = topic in settings.topics if settings.topics else settings.matches(topic)
-        return is_asked and position.node in self._answered and position.log not in self.places
+        is_gone = position.node in self._answered and position.log not in self.places
+        return is_gone and self._is_read(position.topic)
+
+    def _is_read(self, topic: str) -> bool:
+        return topic in self._settings.topics if self._settings.topics else self._settings.matches(topic)
 
     def _deleted(self, position: Position, number: int) -> str:
         at = position.topic, position.node
@@ -248,9 +267,9 @@ class Planner:
         """Returns the tasks for the messages from `start` to `end`; DiscoveryError if nobody has one of the logs."""
         sizes = {log: size for log, last in end.items() if (size := last.number - _begin(start, last)) > 0}
         deadline = time.monotonic() + self._settings.retry_timeout
-        while any(log not in self.places for log in sizes):
-            self.look()
-            missing = [end[log] for log in sizes if log not in self.places]
+        while any(log not in self.places and self._is_read(log[0]) for log in sizes):
+            self._look_for(end[log] for log in sizes)
+            missing = [end[log] for log in sizes if log not in self.places and self._is_read(log[0])]
             if all(map(self._is_deleted, missing)) or time.monotonic() >= deadline:
                 break
             time.sleep(_PAUSE)
@@ -260,10 +279,12 @@ class Planner:
         for log, size in sizes.items():
             position, last = end[log], end[log].number
             if log not in self.places:
+                what = f"messages {last - size} to {last - 1} of topic {position.topic!r}"
                 if self._is_deleted(position):
                     self._lose(self._deleted(position, last - size))
+                elif not self._is_read(position.topic):
+                    self._lose(f"the batch that was planned last has {what}, which the options do not name any more")
                 else:
-                    what = f"messages {last - size} to {last - 1} of topic {position.topic!r}"
                     self._lose(f"no nsqd answers that has the log {log[1]}, with {what}; nsqd {position.node} had it")
                 continue
             place = self.places[log]

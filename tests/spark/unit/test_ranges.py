@@ -19,7 +19,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kit.certificates import write_identities
 from kit.daemons import Daemon, eventually, fixed_ports, free_port
+from kit.lookupds import own_lookupd_command
 from kit.nsq_client import Client
+from kit.peer_program import start_nsqlookupd
 from kit.spark_topics import bodies, daemon_options, name
 from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 from pyspark_nsq import nodes
@@ -29,7 +31,7 @@ from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.options import parse
 from pyspark_nsq.ranges import range_stream
 from pyspark_nsq.ranges.node import Node, NoRanges, Unreadable
-from pyspark_nsq.ranges.planning import plan_batch
+from pyspark_nsq.ranges.planning import Planner, plan_batch
 from pyspark_nsq.ranges.positions import pieces
 from pyspark_nsq.ranges.reading import RangePartition
 from pyspark_nsq.stream_reader import NsqStreamReader
@@ -465,19 +467,78 @@ def test_deleted_topic_with_unread_messages_is_an_error(durable: Factory) -> Non
     assert stream.checkpoint["positions"] == []
 
 
-def test_checkpoint_forgets_topics_that_were_read_and_deleted(
-    gnsqd_factory: DaemonFactory, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_checkpoint_forgets_deleted_topics(gnsqd_factory: DaemonFactory, caplog: pytest.LogCaptureFixture) -> None:
     nsqd = gnsqd_factory("--durability=process")
-    stream = Stream(nsqd, subscribePattern=r"job\d")
+    stream = Stream(nsqd, subscribePattern=r"job\d", failOnDataLoss="false")
     for topic in ("job1", "job2", "job3"):
         create(nsqd, topic, "c")
         publish(nsqd, topic, b"1")
         assert [row["topic"] for row in stream.next()] == [topic]
         post(nsqd, f"/topic/delete?topic={topic}")
-    assert stream.next() == []
+    stream.reader.prepareForTriggerAvailableNow()
+    assert stream.next() == stream.next() == []
     assert stream.checkpoint["positions"] == []
     assert caplog.text.count("messages from number 2 on may be lost") == 3
+    publish(nsqd, "job1", b"1")
+    stream.given["failOnDataLoss"] = "true"
+    stream.restart()
+    assert len(stream.next()) == 1
+    post(nsqd, "/topic/delete?topic=job1")
+    loses(stream, "has no topic 'job1': messages from number 2 on may be lost")
+
+
+def test_planned_batch_names_a_topic_that_the_options_do_not_name_any_more(durable: Factory) -> None:
+    nsqd = durable()
+    create(nsqd, "u", "c")
+    stream = Stream(nsqd, subscribe="t,u")
+    publish(nsqd, "t", b"1")
+    publish(nsqd, "u", b"1", b"2")
+    end = stream.json(stream.reader.latestOffset(stream.checkpoint, ReadAllAvailable()))
+    stream.given["subscribe"] = "t"
+    stream.restart()
+    with pytest.raises(NsqSourceError, match="has messages 1 to 2 of topic 'u', which the options do not name any mor"):
+        stream.reader.partitions(stream.checkpoint, end)
+
+
+def test_topic_is_deleted_that_nsqlookupd_lists_nowhere_any_more(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    with start_nsqlookupd(own_lookupd_command(), tmp_path / "nsqlookupd.log") as lookupd:
+        flags = f"--lookupd-tcp-address={lookupd.address['TCP']}", "--broadcast-address=127.0.0.1"
+        nsqd = gnsqd_factory("--durability=process", *flags)
+        create(nsqd, "t", "c")
+        given = options(nsqd) | {"nsq.lookupd.http.addresses": lookupd.address["HTTP"]}
+        del given["nsq.nsqd.tcp.addresses"], given["nsq.nsqd.http.addresses"]
+        listed = parse(given, "readStream")
+        eventually(lambda: find_nsqds(listed, "t"))
+        publish(nsqd, "t", b"1")
+        start = Stream.json(NsqStreamReader(listed).initialOffset())
+        end = Stream.json(NsqStreamReader(listed).latestOffset(start, ReadAllAvailable()))
+        post(nsqd, "/topic/delete?topic=t")
+        eventually(lambda: not find_nsqds(listed, "t"))
+        lost = "has no topic 't': messages from number {} on may be lost"
+        pattern = {"subscribePattern": "t"}
+        for by in (dict[str, str](), pattern):
+            settings = parse({key: given[key] for key in given if key != "subscribe" or not by} | by, "readStream")
+            with pytest.raises(NsqSourceError, match=lost.format(2)):
+                NsqStreamReader(settings).latestOffset(end, ReadAllAvailable())
+            with pytest.raises(NsqSourceError, match=lost.format(1)):
+                NsqStreamReader(settings).partitions(start, end)
+
+
+def test_node_that_dies_when_its_log_is_new_does_not_end_the_stream(
+    durable: Factory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = durable(), durable()
+    stream = Stream(first)
+    for nsqd in (first, second):
+        publish(nsqd, "t", b"1")
+    stream.restart(first, second)
+    with monkeypatch.context() as dead:
+        dead.setattr(Planner, "_floor", Mock(side_effect=DiscoveryError("it has died")))
+        end = stream.json(stream.reader.latestOffset(stream.checkpoint, ReadAllAvailable()))
+    assert f"it has died; topic 't' at nsqd {name(second)} is read when it answers" in caplog.text
+    assert len(read(*stream.reader.partitions(stream.checkpoint, end))) == 1
+    stream.checkpoint = end
+    assert [row["nsqd"] for row in stream.next()] == [name(second)]
 
 
 def test_two_nodes_with_copies_of_one_log_are_an_error(durable: Factory, tmp_path: Path) -> None:
