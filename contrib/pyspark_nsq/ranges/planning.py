@@ -76,7 +76,8 @@ class Planner:
         """Returns the logs as `look`. Also asks nsqds that had a log and are no longer listed for its topic, which may
         have been deleted."""
         places = self.look()
-        names = {position.node for position in positions if position.log not in self.places} - self._nodes.known.keys()
+        nowhere = [each for each in positions if each.log not in self.places and self._is_read(each.topic)]
+        names = {position.node for position in nowhere} - self._nodes.known.keys()
         if not names or time.monotonic() < self._find_at:
             return places
         self._find_at = time.monotonic() + _FIND_INTERVAL
