@@ -133,8 +133,8 @@ def test_remedy_makes_room_at_once(
     assert {of_topic + depth for depth in of_channels} == {kept}
     remedy(nsqd)
     full.disconnect()
-    held_up = of_topic if remedy in (empty_channels, delete_channels) else 0  # by the channels
-    assert max(depths(nsqd), default=0) <= held_up
+    held_up = sum(depths(nsqd)[:2])  # for `c`, if the topic passed nothing on between two commands
+    assert held_up <= (of_topic if remedy in (empty_channels, delete_channels) else 0)
     later = Account(nsqd, "t")
 
     def accepts_again() -> bool:
