@@ -133,8 +133,9 @@ def test_remedy_makes_room_at_once(
     assert {of_topic + depth for depth in of_channels} == {kept}
     remedy(nsqd)
     full.disconnect()
-    held_up = sum(depths(nsqd)[:2])  # for `c`, if the topic passed nothing on between two commands
-    assert held_up <= (of_topic if remedy in (empty_channels, delete_channels) else 0)
+    left = depths(nsqd)
+    held_up = sum(left[:2])  # for `c`, if the topic passed nothing on between two commands
+    assert max([held_up, *left]) <= (of_topic if remedy in (empty_channels, delete_channels) else 0)
     later = Account(nsqd, "t")
 
     def accepts_again() -> bool:
