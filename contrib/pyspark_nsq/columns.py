@@ -1,8 +1,6 @@
-"""Messages as Arrow columns: what is received, what a segment's payload holds, and the batches that Spark gets from it.
+"""Messages as Arrow columns: what is received, and the batches that Spark gets from it.
 
-Columns are cut out of the received bytes in bulk: there is no Python object for each message. The payload of a segment
-is an Arrow stream of one batch with what differs from message to message, without ids: `value`, `timestamp_ns`,
-`attempts`. The other columns are made when it is read.
+Columns are cut out of the received bytes in bulk: there is no Python object for each message.
 
 Spark takes a batch only if its schema is exactly the declared one: `timestamp` is in microseconds, UTC. The whole
 nanoseconds of NSQ are in `timestamp_ns`. (`nsqd`, `topic`, `message_id`) identifies a message. `offset` is its number
@@ -19,8 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnsqd.shared.client import FRAME_HEAD, Frames
-from pyspark_nsq.errors import SpoolError
-from pyspark_nsq.segment import ID_LENGTH, fixed_size_ids, split_ids
 
 MESSAGE_DDL = (
     "value BINARY, topic STRING, channel STRING, nsqd STRING, message_id STRING, "
@@ -33,6 +29,7 @@ MESSAGE_SCHEMA = pa.schema([(name, _TYPES[kind]) for name, kind in map(str.split
 ARROW_SCHEMA = MESSAGE_SCHEMA.append(pa.field("offset", pa.int64()))
 _STORED = pa.schema([ARROW_SCHEMA.field(name) for name in ("value", "timestamp_ns", "attempts")])
 
+ID_LENGTH = 16
 _INT32_MAX = 2**31 - 1
 _NATIVE = -1 if sys.byteorder == "little" else 1  # the order of bytes in Arrow's numbers; in NSQ's they are big-endian
 
@@ -45,56 +42,12 @@ class Messages(NamedTuple):
 
     @classmethod
     def of(cls, received: Iterable[Frames]) -> "Messages":
-        """What was received."""
-        return cls.joined([cut(frames.data, frames.edges, FRAME_HEAD, 8) for frames in received])
-
-    @classmethod
-    def joined(cls, parts: Sequence["Messages"]) -> "Messages":
-        """All of them, in order."""
+        """Returns what was received."""
+        parts = [cut(frames.data, frames.edges, FRAME_HEAD, 8) for frames in received]
         if len(parts) == 1:
             return parts[0]
         (batch,) = pa.Table.from_batches([part.batch for part in parts]).combine_chunks().to_batches()
         return cls(b"".join(part.ids for part in parts), batch)
-
-    @classmethod
-    def unpacked(cls, ids: Mapping[str, bytes], payload: bytes | memoryview) -> "dict[str, Messages]":
-        """Returns the messages of a segment by topic; SpoolError if the payload is not what `pack` makes."""
-        try:
-            batch = pa.ipc.open_stream(payload).read_next_batch()
-        except (pa.ArrowInvalid, StopIteration) as error:
-            raise SpoolError(f"a segment of the spool holds no messages: {error}") from None
-        if sum(map(len, ids.values())) != ID_LENGTH * batch.num_rows or not batch.schema.equals(_STORED):
-            raise SpoolError("a segment of the spool holds other columns than this version of pyspark_nsq writes")
-        at = 0
-        return {
-            topic: cls(joined, batch.slice(at, -at + (at := at + len(joined) // ID_LENGTH)))
-            for topic, joined in ids.items()
-        }
-
-    def once(self) -> "Messages":
-        """Each message once: its time may have run out before it came again, or a killed nsqd had it twice."""
-        if len(fixed_size_ids(self.ids).unique()) == self.batch.num_rows:
-            return self
-        first = {id: row for row, id in reversed(list(enumerate(split_ids(self.ids))))}
-        return self.rows(sorted(first.values()))
-
-    def again(self) -> set[bytes]:
-        """The ids of messages that nsqd has sent before. (Its attempts wrap around at 65536.)"""
-        if pc.min_max(self.batch.column("attempts")).as_py() == {"min": 1, "max": 1}:
-            return set()
-        attempts = self.batch.column("attempts").to_pylist()
-        return {id for id, count in zip(split_ids(self.ids), attempts, strict=True) if count != 1}
-
-    def rows(self, rows: Sequence[int]) -> "Messages":
-        """The messages in these rows."""
-        if len(rows) == self.batch.num_rows:
-            return self
-        ids = split_ids(self.ids)
-        return Messages(b"".join(ids[row] for row in rows), self.batch.take(pa.array(rows, pa.int64())))
-
-    def without(self, known: set[bytes]) -> "Messages":
-        """The messages that have none of these ids."""
-        return self.rows([row for row, id in enumerate(split_ids(self.ids)) if id not in known]) if known else self
 
 
 def cut(data: bytes, edges: Sequence[int], head: int, number: int) -> Messages:
@@ -130,12 +83,23 @@ def cut(data: bytes, edges: Sequence[int], head: int, number: int) -> Messages:
     return Messages(bytes_of(number + 10, number + 10 + ID_LENGTH), pa.record_batch(columns, schema=_STORED))
 
 
-def pack(batch: pa.RecordBatch) -> memoryview:
-    """The payload of a segment with these messages."""
+def pack(batch: pa.RecordBatch) -> bytes:
+    """Returns the rows as bytes, for `unpack`."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return memoryview(sink.getvalue())
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def unpack(packed: bytes) -> pa.RecordBatch:
+    """Returns the rows that were packed."""
+    return pa.ipc.open_stream(packed).read_next_batch()
+
+
+def split_ids(joined: bytes) -> list[bytes]:
+    """Returns the single ids of `Messages.ids`."""
+    return [joined[at : at + ID_LENGTH] for at in range(0, len(joined), ID_LENGTH)]
 
 
 def columns_of(messages: Messages) -> dict[str, pa.Array]:
@@ -152,7 +116,8 @@ def moments(nanoseconds: pa.Array) -> pa.Array:
 def _texts(ids: bytes) -> pa.Array:
     """Joined ids as texts; bytes that are not ASCII, as damaged ones have, are escaped."""
     if ids.isascii():
-        return fixed_size_ids(ids).cast(pa.binary()).view(pa.string())
+        column = pa.Array.from_buffers(pa.binary(ID_LENGTH), len(ids) // ID_LENGTH, [None, pa.py_buffer(ids)])
+        return column.cast(pa.binary()).view(pa.string())
     return pa.array([id.decode("ascii", "backslashreplace") for id in split_ids(ids)], pa.string())
 
 

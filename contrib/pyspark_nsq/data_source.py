@@ -1,6 +1,5 @@
 """`format("nsq")`: where Spark asks for readers and writers. Options are judged here, before any job starts."""
 
-import uuid
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -24,14 +23,12 @@ class NsqDataSource(DataSource):
     """Topics of nsqds, as a source and as a sink.
 
     Spark makes one for each `load()`, with Spark Connect one for each analysis of a plan, and pickles it to wherever it
-    plans a scan. What all scans of a batch frame share is in it: `load_id`, which names the `load()`, and the ranges,
-    which `schema` plans.
+    plans a scan. What all scans of a batch frame share is in it: the ranges, which `schema` plans.
     """
 
     def __init__(self, options: Any) -> None:
         super().__init__(dict(own_options(options)))
         self._is_table = is_table(options)
-        self.load_id = uuid.uuid4().hex
         self._ranges: Sequence[Any] | NsqSourceError | None = None  # of a batch, or why there are none
 
     @classmethod
@@ -48,25 +45,25 @@ class NsqDataSource(DataSource):
 
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pyspark_nsq.batch_reader import NsqReader, plan, stream_of
+        from pyspark_nsq.batch_reader import NsqReader
+        from pyspark_nsq.deliveries.stream import peek
         from pyspark_nsq.ranges.planning import plan_batch
 
         settings = parse(all_options(self.options, schema, peek="true"), "read")
         _check_schema(schema)
-        if settings.mode == "ranges":
-            # Of a table, each scan has its own.
-            ranges = plan_batch(settings) if self._ranges is None else self._ranges
-            if isinstance(ranges, NsqSourceError):
-                raise ranges
-            return NsqReader(settings, partial(list, ranges))
-        return NsqReader(settings, partial(plan, settings, stream_of(settings, self.load_id)))
+        if settings.peek:
+            return NsqReader(partial(peek, settings))
+        ranges = plan_batch(settings) if self._ranges is None else self._ranges  # of a table, each scan has its own
+        if isinstance(ranges, NsqSourceError):
+            raise ranges
+        return NsqReader(partial(list, ranges))
 
     @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from pyspark_nsq.stream_reader import NsqStreamReader
 
         try:
-            settings = parse(all_options(self.options, schema, peek=None, readid=None), "readStream")
+            settings = parse(all_options(self.options, schema, peek=None), "readStream")
             _check_schema(schema)
             return NsqStreamReader(settings)
         except OptionError as error:
@@ -97,7 +94,7 @@ def _plan(options: Mapping[str, str]) -> Sequence[Any] | NsqSourceError | None:
     `load()` does not know whether it is of a batch, so an error is only raised by what is."""
     try:
         settings = parse(options, "read")
-        if settings.mode != "ranges":
+        if settings.peek:
             return None
         from pyspark_nsq.ranges.planning import plan_batch
 

@@ -60,7 +60,3 @@ class WriteError(NsqSourceError):
 
 class InvalidRow(WriteError):
     """A row has no body, or a topic or delay that no nsqd would take."""
-
-
-class SpoolError(NsqSourceError):
-    """A spool directory cannot be used, or a file in it is damaged."""

@@ -7,7 +7,7 @@ the others are read.
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,10 +18,13 @@ from pyspark_nsq.options import Settings
 _LIST_INTERVAL = 5.0  # seconds between two questions which nsqds there are
 _NEW_TOPIC_INTERVAL = 1.0  # seconds, while no nsqd has the topic
 _PAUSES = 1.0, 60.0  # seconds until an nsqd that did not answer is asked again: after the first time, and at most
+_LOOK_PAUSES = 0.25, 2.0  # seconds before a stream looks for new messages again: after the first time, and at most
 _PATIENCE = 0.2  # seconds to wait for its answer then
 _REMEMBER = 600.0  # seconds for which an nsqd is known that neither answers nor is listed
 
 Answer = TypeVar("Answer")
+Key = tuple[str, str]  # topic, name of the nsqd
+Place = TypeVar("Place")
 
 _log = logging.getLogger(__name__)
 
@@ -115,3 +118,32 @@ class Nodes:
             raise DiscoveryError(errors)
         if errors and self._settings.fail_on_data_loss:
             raise DiscoveryError(f"{errors} ('failOnDataLoss' = 'false' reads only the nsqds that answer)")
+
+
+class Pace:
+    """The pauses before looks, which grow while nothing is new: most streams wait most of the time."""
+
+    def __init__(self) -> None:
+        self._pause = 0.0
+        self._until = 0.0
+
+    def wait(self) -> None:
+        """Waits until it is time for a look."""
+        time.sleep(max(0.0, self._until - time.monotonic()))
+
+    def looked(self, is_new: bool) -> None:
+        """Begins a pause, a longer one than the last, unless the look has found something new."""
+        self._pause = 0.0 if is_new else min(max(2 * self._pause, _LOOK_PAUSES[0]), _LOOK_PAUSES[1])
+        self._until = time.monotonic() + self._pause
+
+
+def share(waiting: Mapping[Place, int], limit: int | None) -> dict[Place, int]:
+    """Returns how many are taken of each: `limit` in all, and none more than another one of which more are there."""
+    if limit is None or sum(waiting.values()) <= limit:
+        return dict(waiting)
+    taken: dict[Place, int] = {}
+    left = limit
+    for number, (place, count) in enumerate(sorted(waiting.items(), key=lambda item: item[1])):
+        taken[place] = min(count, left // (len(waiting) - number))
+        left -= taken[place]
+    return taken

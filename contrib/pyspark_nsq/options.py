@@ -35,11 +35,11 @@ class Settings:
         "regular expression of Python: topics are read whose whole name matches it, also if they are created later; "
         "ephemeral topics only if `#ephemeral` is part of it")
     channel: str = option("channel", kind.CHANNEL, READERS,
-        "channel to read them from, not ephemeral; required, except for a batch of ranges")
+        "channel to read them from, not ephemeral; required for a stream, and with `peek`")
     mode: str = option("mode", kind.MODE, READERS,
-        "ranges: read topics as logs, which gnsqd with --durability has, and consume nothing; deliveries: consume from "
-        "any nsqd; auto: ranges for a new stream where every nsqd has them, and for a batch with an option of ranges",
-        "auto")
+        "ranges: read topics as logs, which gnsqd with --durability has, exactly once, and consume nothing; "
+        "deliveries: consume from any nsqd, at least once; auto: for a new stream ranges where every nsqd has them, "
+        "else deliveries; for a batch ranges, unless `peek` is true", "auto")
     starting_offsets: Offsets = option("startingOffsets", kind.OFFSETS, READERS,
         "ranges: earliest, latest, or JSON with a number for each topic and nsqd, where -2 is earliest and -1 latest; "
         "default: where the channel is, of a batch earliest")
@@ -50,7 +50,8 @@ class Settings:
     ending_timestamp: str | None = option("endingTimestamp", kind.MOMENT, (READ,),
         "ranges: end before the first message published then, as `startingTimestamp`")
     max_bytes_per_trigger: int | None = option("maxBytesPerTrigger", kind.SIZE, (READ_STREAM,),
-        "ranges: maximum size of a batch, about, by the mean size of the messages that there are")
+        "maximum size of a batch, about; of ranges, by the mean size of the messages that there are; default of "
+        "deliveries: 64m")
     topic: str | None = option("topic", kind.TOPIC, WRITERS,
         "topic to write to; without it, the column `topic` is used")
     lookupd_http_addresses: tuple[Address, ...] = option("nsq.lookupd.http.addresses", kind.HTTP_ADDRESSES, ALL,
@@ -67,39 +68,19 @@ class Settings:
     max_messages_per_trigger: int | None = option("maxMessagesPerTrigger", kind.NUMBER, (READ_STREAM,),
         "maximum number of messages of a batch, for all topics and nsqds together; default: all unread messages")
     min_partitions: int | None = option("minPartitions", kind.NUMBER, READERS,
-        "minimum number of tasks, if there are messages for them; default: one for each topic of each nsqd; topics of "
-        "an nsqd that have at most `maxInFlight` messages together share a task, up to 64")
+        "minimum number of tasks, if there are messages for them; default: of ranges, one for each topic of each nsqd; "
+        "of deliveries, one for each 8 MiB")
     max_in_flight: int = option("maxInFlight", kind.NUMBER, READERS,
-        "deliveries: maximum number of messages in flight to a task; one connection for each --max-rdy-count of the "
-        "nsqd", "10000")
+        "deliveries: maximum number of messages in flight, for all topics and nsqds together; one connection for each "
+        "--max-rdy-count of an nsqd", "100000")
     msg_timeout_ms: int | None = option("msgTimeoutMs", kind.MSG_TIMEOUT, READERS,
-        "deliveries: time to finish a message before another consumer gets it; default: the nsqd's")
-    idle_timeout: float = option("idleTimeoutMs", kind.MILLISECONDS, READERS,
-        "deliveries: a task ends after this time without messages", "1000")
+        "deliveries: time after which another consumer gets a message if this process is gone; default: the nsqd's")
     peek: bool = option("peek", kind.BOOLEAN, (READ,),
-        "true: read messages and requeue them, at most `maxInFlight` of each topic of each nsqd; needs no spool. The "
-        "default of a table in Spark's catalog is true",
-        "false")
-    spool_location: str | None = option("spoolLocation", kind.DIRECTORY, READERS,
-        "deliveries: directory, shared by driver and executors, or `s3://BUCKET/NAME`, that keeps messages until Spark "
-        "has committed them; required unless `spool` is off or `peek` is true")
-    spool: bool = option("spool", kind.BOOLEAN, READERS,
-        "off: no spool; messages are lost if the task or driver fails after their FIN, and each scan of a batch frame "
-        "consumes different messages", "true")
-    read_id: str | None = option("readId", kind.TEXT, (READ,),
-        "name of the read: reads with the same name, channel and spool have the same rows, also in a new session")
-    spool_retention: float = option("spoolRetention", kind.DURATION, READERS,
-        "time for which committed segments are kept", "10m")
-    spool_max_bytes: int | None = option("spoolMaxBytes", kind.SIZE, READERS,
-        "maximum size of committed segments; above it, they are deleted before `spoolRetention`")
-    dedup_retention: float = option("dedupRetention", kind.DURATION, READERS,
-        "time for which ids with an unconfirmed FIN are kept, to drop duplicates", "7d")
-    deliver_rewound: bool = option("deliverRewound", kind.BOOLEAN, (READ_STREAM,),
-        "true: every first attempt is a new row, so also messages that `channel rewind` repeats after a restart of "
-        "nsqd; a killed nsqd may then cause duplicates", "false")
+        "true: read queued messages and requeue them, at most `maxInFlight`; ranges consume nothing anyway. The "
+        "default of a table in Spark's catalog is true", "false")
     fail_on_data_loss: bool = option("failOnDataLoss", kind.BOOLEAN, READERS,
-        "true: fail if messages are lost: past the retention, in a topic that was deleted, in a deleted spool; or not "
-        "read, by availableNow or in a planned batch, as their nsqd does not answer; false: warn and continue", "true")
+        "true: fail if messages are lost, past the retention or in a topic that was deleted, or not read, by "
+        "availableNow or in a planned batch, as their nsqd does not answer; false: warn and continue", "true")
     batch_size: int = option("batchSize", kind.NUMBER, WRITERS, "maximum number of messages of an MPUB", "1000")
     batch_bytes: int = option("batchBytes", kind.SIZE, WRITERS, "maximum bytes of an MPUB", "1048576")
     retry_timeout: float = option("retryTimeoutMs", kind.WAIT, ALL,
@@ -141,14 +122,8 @@ class Settings:
 OPTIONS = table_of(Settings)
 
 
-_OF_RANGES = ("starting_offsets", "starting_timestamp", "ending_offsets", "ending_timestamp", "max_bytes_per_trigger")
-_OF_DELIVERIES = (
-    *("peek", "spool", "read_id", "spool_retention", "spool_max_bytes", "dedup_retention", "deliver_rewound"),
-)
-_UNUSED = {
-    "ranges": ("spool_location", "max_in_flight", "msg_timeout_ms", "idle_timeout"),
-    "deliveries": ("retry_timeout",),
-}
+_OF_RANGES = ("starting_offsets", "starting_timestamp", "ending_offsets", "ending_timestamp")
+_UNUSED = {"ranges": ("max_in_flight", "msg_timeout_ms"), "deliveries": ("retry_timeout",)}
 
 _log = logging.getLogger(__name__)
 
@@ -158,11 +133,7 @@ def parse(options: Mapping[str, str], use: str) -> Settings:
     values = _read(options, (use,))
     if use in READERS:
         _check_mode(values, options, use)
-        _check_spool(values)
-    settings = Settings(**values)
-    if use in READERS and settings.mode == "deliveries":
-        check_spool(settings, use)
-    return settings
+    return Settings(**values)
 
 
 def check_load(options: Mapping[str, str]) -> None:
@@ -185,15 +156,21 @@ def _check_mode(values: dict[str, Any], options: Mapping[str, str], use: str) ->
     """Also settles the mode, but that of a stream that may read ranges."""
     rows = {row.field: row.name for row in OPTIONS}
     ranges = [rows[field] for field in _OF_RANGES if field in values]
-    given = values.keys() - {"peek"} if values.get("peek") else values  # ranges only look anyway
-    deliveries = [rows[field] for field in _OF_DELIVERIES if field in given]
-    mode = values.setdefault("mode", "auto")
+    mode, is_peek = values.setdefault("mode", "auto"), values.get("peek", False)
+    if use == READ and mode == "deliveries" and not is_peek:
+        raise OptionError(
+            "option 'mode' = 'deliveries' is for streams: what a batch consumes is lost when it runs again. Expected "
+            "'ranges', for gnsqd with --durability, or 'peek' = 'true', which only looks; format('nsq_diskqueue') "
+            "reads data directories"
+        )
+    if mode == "auto" and (ranges or use == READ):
+        values["mode"] = mode = "ranges" if ranges or not is_peek else "deliveries"
+    if mode == "ranges":
+        values["peek"] = False
     if unused := [repr(rows[field]) for field in _UNUSED.get(mode, ()) if field in values]:
         _log.warning("%s: no effect, as 'mode' is %s", ", ".join(unused), mode)
-    if mode == "auto" and (ranges or deliveries or use == READ):
-        values["mode"] = mode = "ranges" if ranges else "deliveries"
-    if other := deliveries if mode == "ranges" else ranges if mode == "deliveries" else []:
-        raise OptionError(f"option {other[0]!r} contradicts 'mode', which is {mode}")
+    if ranges and mode == "deliveries":
+        raise OptionError(f"option {ranges[0]!r} contradicts 'mode', which is {mode}")
     for which in ("starting", "ending"):
         if f"{which}_offsets" in values and f"{which}_timestamp" in values:
             raise OptionError(
@@ -237,33 +214,3 @@ def _check_tls(values: dict[str, Any]) -> None:
         raise OptionError("option 'nsq.tls.key' belongs to 'nsq.tls.certificate', which is not given")
     if "tls_ca" in values and not values.get("tls_verify", True):
         raise OptionError("option 'nsq.tls.ca' contradicts 'nsq.tls.verify', which is false: nothing would look at it")
-
-
-def _check_spool(values: dict[str, Any]) -> None:
-    """Also switches the spool off for a read that only looks."""
-    spooling = ("spool_location", "read_id", "spool_retention", "spool_max_bytes", "dedup_retention")
-    given = [row.name for row in OPTIONS if row.field in spooling and row.field in values]
-    if values.get("peek"):
-        if "read_id" in values:
-            raise OptionError("option 'readId' contradicts 'peek', which is true: expected 'peek' = 'false'")
-        values["spool"] = False
-    elif not values.get("spool", True) and given:
-        raise OptionError(f"option {given[0]!r} contradicts 'spool', which is off")
-
-
-def check_spool(settings: Settings, use: str = READ_STREAM) -> None:
-    """OptionError if deliveries are to be read, and there is no spool for them."""
-    if not settings.spool or settings.spool_location is not None:
-        return
-    if use == READ_STREAM:
-        raise OptionError(
-            "option 'spoolLocation' is required: a directory that driver and executors share, where messages wait "
-            "until Spark has committed them. ('spool' = 'off' does without, and loses messages when a task or the "
-            "driver dies. Where every nsqd is a gnsqd with --durability, 'mode' = 'ranges' needs none.)"
-        )
-    raise OptionError(
-        "option 'spoolLocation' is required: a directory that driver and executors share, from which every action "
-        "on the frame gets the same messages. ('peek' = 'true' only looks at messages. 'spool' = 'off' does "
-        "without, and loses messages whenever Spark scans the frame twice or not to its end, as show, sort, join "
-        "and union do. Where every nsqd is a gnsqd with --durability, 'mode' = 'ranges' needs none.)"
-    )

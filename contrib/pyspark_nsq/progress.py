@@ -9,7 +9,7 @@ from typing import Any
 
 from gnsqd.shared.errors import reason_of
 from pyspark_nsq.errors import NsqSourceError
-from pyspark_nsq.offsets import Key
+from pyspark_nsq.nodes import Key
 
 _KEPT = {
     "suspects": "Messages of committed batches whose FIN is not confirmed",

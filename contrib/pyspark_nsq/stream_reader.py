@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pyspark_nsq.delivery_stream import DeliveryStream
+from pyspark_nsq.deliveries.stream import DeliveryStream
 from pyspark_nsq.errors import OptionError, plain_errors
-from pyspark_nsq.options import Settings, check_spool
+from pyspark_nsq.options import Settings
 from pyspark_nsq.partitions import read_rows
 from pyspark_nsq.ranges.planning import offers_ranges
 from pyspark_nsq.ranges.positions import is_ours
@@ -69,11 +69,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if mode == "auto":
                 reads_ranges = is_ours(offset) if offset is not None else offers_ranges(settings)
                 mode = "ranges" if reads_ranges else "deliveries"
-            if mode == "ranges":
-                self._chosen = RangeStream(settings, self._is_draining)
-            else:
-                check_spool(settings)
-                self._chosen = DeliveryStream(settings, self._is_draining)
+            self._chosen = (RangeStream if mode == "ranges" else DeliveryStream)(settings, self._is_draining)
         return self._chosen
 
     @plain_errors()

@@ -26,10 +26,11 @@ _MESSAGE_SIZE = 30  # of a frame with an empty message
 FRAME_HEAD = _MESSAGE_HEAD.size  # bytes of a frame before the body
 _ID = slice(18, 34)  # in the head of a message
 _FIN = b"FIN %b\n" % bytes(16)
+_TOUCH = b"TOUCH %b\n" % bytes(16)
 _SIZE = Struct(">I")
 _PIECE = 1 << 18  # bytes read at once
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-_NOT_FATAL = ("E_FIN_FAILED", "E_REQ_FAILED")
+_NOT_FATAL = ("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED")
 
 
 class PushedMessage(NamedTuple):
@@ -74,8 +75,9 @@ class Upgrade(NamedTuple):
 
 class Client:
     """Owns the connection. Any method may raise by one of the last four methods, which subclasses define; the
-    connection cannot be used any more then. `max_rdy_count` is the most that `ready` may ask for; `unfinished` has the
-    ids whose FIN was refused because they had timed out: other consumers get them again."""
+    connection cannot be used any more then. `max_rdy_count` is the most that `ready` may ask for, `msg_timeout` the
+    seconds after which a message times out; `unfinished` has the ids whose FIN was refused because they had timed out:
+    other consumers get them again."""
 
     largest_frame = 1 << 30  # bytes
     secret_option = ""  # where a missing secret for AUTH can be given
@@ -84,6 +86,7 @@ class Client:
     def __init__(self, sock: socket.socket, name: str, read_timeout: float) -> None:
         """Uses a connected socket; `negotiate` comes first."""
         self.max_rdy_count = 2500
+        self.msg_timeout = 60.0
         self.unfinished: set[bytes] = set()
         self.name = name
         self._read_timeout = read_timeout
@@ -117,6 +120,7 @@ class Client:
         try:
             agreed: dict[str, Any] = json.loads(answer)
             self.max_rdy_count = int(agreed["max_rdy_count"])
+            self.msg_timeout = int(agreed.get("msg_timeout", 60_000)) / 1000
             has_tls, needs_auth = bool(agreed.get("tls_v1")), bool(agreed.get("auth_required"))
         except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
             self._lost("does not answer like nsqd")
@@ -194,9 +198,17 @@ class Client:
 
     def finish_joined(self, ids: bytes) -> None:
         """Sends FIN for ids that are one behind the other."""
-        commands = bytearray(_FIN * (len(ids) // 16))
+        self._send_joined(_FIN, ids)
+
+    def touch_joined(self, ids: bytes) -> None:
+        """Sends TOUCH for ids that are one behind the other: they time out as if they had just come."""
+        self._send_joined(_TOUCH, ids)
+
+    def _send_joined(self, command: bytes, ids: bytes) -> None:
+        """Sends a command whose last bytes before the newline stand for an id, for each of the ids."""
+        commands = bytearray(command * (len(ids) // 16))
         for place in range(16):
-            commands[4 + place :: len(_FIN)] = ids[place::16]
+            commands[len(command) - 17 + place :: len(command)] = ids[place::16]
         self._send(bytes(commands))
 
     def requeue(self, ids: Iterable[bytes], delay_ms: int = 0) -> None:

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from pyspark_nsq.discovery import Nsqd, depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
-from pyspark_nsq.nodes import Nodes
-from pyspark_nsq.offsets import share
+from pyspark_nsq.nodes import Nodes, share
 from pyspark_nsq.options import EARLIEST, LATEST, Offsets, Settings
 from pyspark_nsq.ranges.node import Extent, Node, NoRanges
 from pyspark_nsq.ranges.positions import Log, Position, Positions, pieces, positions_of
@@ -322,9 +321,14 @@ def _check_copies(places: Iterable[Place]) -> None:
 
 
 def plan_batch(settings: Settings) -> list[RangePartition]:
-    """Returns the tasks of a batch, between the positions that the options name; DiscoveryError, OptionError."""
+    """Returns the tasks of a batch, between the positions that the options name; DiscoveryError, OptionError,
+    NoRanges."""
     planner = Planner(settings)
-    begins, ends = planner.begin(EARLIEST), planner.end()
+    try:
+        begins, ends = planner.begin(EARLIEST), planner.end()
+    except NoRanges as error:
+        other = "'peek' = 'true' looks at queued messages, and format('nsq_diskqueue') reads data directories"
+        raise NoRanges(f"{error}; {other}") from None
     if not begins:
         raise DiscoveryError(f"no nsqd has {_subscribed(settings)}")
     for log, end in ends.items():

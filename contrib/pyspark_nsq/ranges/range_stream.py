@@ -4,12 +4,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from pyspark_nsq.nodes import Pace
 from pyspark_nsq.options import Settings
 from pyspark_nsq.ranges.planning import Planner
 from pyspark_nsq.ranges.positions import Positions, from_json, to_json
 from pyspark_nsq.ranges.reading import RangePartition
 
-_LOOK_INTERVAL = 0.25  # seconds between looks while there is nothing new
 _COMMIT_INTERVAL = 5.0  # seconds after which an advance that failed is tried again then
 
 
@@ -22,7 +22,7 @@ class RangeStream:
         self._is_draining = is_draining
         self._planner = Planner(settings)
         self._target: Positions | None = None  # of Trigger.AvailableNow, once it is known
-        self._looked = 0.0  # when there was nothing (monotonic)
+        self._pace = Pace()
         self.report: dict[str, Any] | None = None
         self._committed: Positions | None = None
         self._commit_again = 0.0  # when (monotonic)
@@ -34,7 +34,7 @@ class RangeStream:
     def next(self, start: dict[str, Any], _: int | None) -> dict[str, Any]:
         """Returns the end of the next batch; `start` itself if there is nothing new."""
         positions = from_json(start)
-        time.sleep(max(0.0, self._looked + _LOOK_INTERVAL - time.monotonic()))
+        self._pace.wait()
         if self._is_draining and self._target is None:
             self._target = self._planner.latest()
         ends = self._planner.next(positions, self._target)
@@ -42,11 +42,11 @@ class RangeStream:
         if ends == positions:
             if self._is_draining:
                 self._planner.check_drained(ends, self._target)
-            self._looked = time.monotonic()
+            self._pace.looked(is_new=False)
             if positions != self._committed or time.monotonic() >= self._commit_again:
                 self.commit(start)  # Spark does that with the next batch only, which may come tomorrow
             return start
-        self._looked = 0.0
+        self._pace.looked(is_new=True)
         return to_json(self._settings.channel, ends)
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[RangePartition]:

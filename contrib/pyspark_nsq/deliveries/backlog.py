@@ -7,16 +7,14 @@ published from then on gets there. Until then the topic's own depth is the backl
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Depth, Nsqd, depths
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError
-from pyspark_nsq.nodes import Nodes
-from pyspark_nsq.offsets import Key, Offset
+from pyspark_nsq.nodes import Key, Nodes, Pace
 from pyspark_nsq.options import Settings
-from pyspark_nsq.spool import Spool
 
-_LOOK_INTERVAL = 0.25  # seconds between looks while nothing waits
 _MSG_TIMEOUT = 60.0  # seconds, nsqd's default
 _SCAN = 5.0  # seconds, more than nsqd needs to notice a timeout
 _LOOKS_WITH_OTHERS = 3  # in a row, until a warning
@@ -31,25 +29,24 @@ class Backlog:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.nodes = Nodes(settings)
-        self._looked = float("-inf")
+        self.pace = Pace()
         self._reached = False  # at a TCP address
         self._others: dict[Key, int] = {}  # in how many looks in a row there were consumers
         self.depths: dict[Key, Depth] = {}
 
-    def look(self, before: Offset) -> dict[Key, int]:
-        """How many messages wait for the channel, after the batch `before`.
+    def look(self, is_new: bool = False) -> dict[Key, int]:
+        """Returns how many messages wait for the channel, after a pause unless `pace` has none.
 
-        DiscoveryError if it is unknown where the topics are; for a new stream DiscoveryError or ConnectionLost if no
-        nsqd answers; Refused if an nsqd does not let us make the channel.
+        DiscoveryError if it is unknown where the topics are; DiscoveryError or ConnectionLost if the stream is new and
+        no nsqd answers; Refused if an nsqd does not let us make the channel.
         """
-        if not any(at.waiting for at in self.depths.values()):
-            time.sleep(max(0.0, self._looked + _LOOK_INTERVAL - time.monotonic()))
-        answers = self.nodes.ask(lambda nsqd: depths(self._settings, nsqd), before.nsqds.values())
-        self._looked = time.monotonic()
-        if self.nodes.known and not answers and before.batch == 0:
+        self.pace.wait()
+        answers = self.nodes.ask(lambda nsqd: depths(self._settings, nsqd))
+        self.pace.looked(is_new=False)
+        if self.nodes.known and not answers and is_new:
             errors = sorted(silence.error for silence in self.nodes.silent.values())
             raise DiscoveryError(f"no nsqd answers: {'; '.join(errors)}")
-        if before.batch == 0 and answers and not self._reached:
+        if answers and is_new and not self._reached:
             self._reach(answers)
         self.depths = {(topic, nsqd.name): at for nsqd, found in answers.items() for topic, at in found.items()}
         for nsqd, found in answers.items():
@@ -60,7 +57,7 @@ class Backlog:
         return {key: at.waiting for key, at in self.depths.items()}
 
     def _warn_of_others(self, key: Key, consumers: int) -> None:
-        """No task of the stream runs when its next batch is planned; one that is just leaving is seen in one look."""
+        """The stream has none when it looks; one that is just leaving is seen in one look."""
         looks = self._others[key] = self._others.get(key, 0) + 1 if consumers else 0
         if looks == _LOOKS_WITH_OTHERS:
             _log.warning(
@@ -90,67 +87,60 @@ class Backlog:
         except ConnectionLost as error:
             _log.warning("%s", error)
 
+    def report(self, taken: Mapping[Key, int]) -> dict[str, Any]:
+        """Returns what Spark shows as the latest offset of its progress, by topic and nsqd: queued messages, without
+        the ones `taken` by the batch, and messages in flight to others when it was planned."""
+        unread: dict[str, dict[str, int]] = {}
+        in_flight: dict[str, dict[str, int]] = {}
+        for (topic, name), at in self.depths.items():
+            unread.setdefault(topic, {})[name] = max(0, at.waiting - taken.get((topic, name), 0))
+            in_flight.setdefault(topic, {})[name] = at.in_flight
+        return {"unread": unread, "in_flight": in_flight}
+
 
 class Drain:
     """Reads, with the trigger availableNow, as many messages as were there at the first look, wherever they were.
 
-    A batch may bring fewer than planned, while others hold messages in flight; those are planned again. nsqd gives
-    what was in flight to a task that died to nobody else before it has timed out: the end of the drain waits for that.
-    What is deferred is not waited for.
+    nsqd gives what was in flight to a process that died to nobody else before it has timed out: the end of the drain
+    waits for that. What is deferred is not waited for.
     """
 
     def __init__(self, backlog: Backlog, msg_timeout_ms: int | None) -> None:
         self._backlog = backlog
         self.wait = _SCAN + (_MSG_TIMEOUT if msg_timeout_ms is None else msg_timeout_ms / 1000)
-        self._is_new = True
-        self._left: dict[Key, int] = {}
-        self._vain: dict[Key, int] = {}
-        self._planned: tuple[int, Mapping[Key, int]] = (0, {})
+        self._left: dict[Key, int] | None = None
+        self._vain: dict[Key, int] = {}  # batches in a row that brought nothing
 
-    def look(self, before: Offset, spool: Spool | None) -> dict[Key, int]:
-        """Returns how many messages of the drain wait, after the batch `before`; all 0 when it is over. DiscoveryError
-        as `Nodes.check_silent`, at its begin and end."""
+    def look(self, is_new: bool) -> dict[Key, int]:
+        """Returns how many messages of the drain wait; all 0 when it is over. DiscoveryError as `Nodes.check_silent`,
+        at its begin and end."""
         deadline = time.monotonic() + self.wait
-        self._backlog.look(before)
-        if self._is_new:
+        self._backlog.look(is_new)
+        if self._left is None:
             self._backlog.nodes.check_silent()
-            self._is_new = False
             self._left = {key: at.channel + at.topic + at.in_flight + at.deferred for key, at in self._depths()}
-        else:
-            self._account(before, spool)
         again = any(self._left.values())
-        while not any((waiting := self._waiting()).values()):
+        while not any((waiting := self._waiting(self._left)).values()):
             held = any(self._left.get(key) and at.in_flight for key, at in self._depths())
             if not again and not (held and time.monotonic() < deadline):
+                self._backlog.nodes.check_silent()
                 break
             again = False  # a message on its way back to the queue may have been overlooked
-            self._backlog.look(before)
-        if not any(waiting.values()):
-            self._backlog.nodes.check_silent()
+            self._backlog.look()
         return waiting
 
-    def plan(self, batch: int, counts: Mapping[Key, int]) -> None:
-        """These are to be read by that batch."""
-        self._planned = batch, {key: count for key, count in counts.items() if count}
+    def took(self, planned: Mapping[Key, int], taken: Mapping[Key, int]) -> None:
+        """Subtracts what a batch has brought of what it was `planned` to."""
+        for key, count in planned.items():
+            if count and self._left is not None:
+                self._left[key] -= taken.get(key, 0)
+                self._vain[key] = 0 if taken.get(key) else self._vain.get(key, 0) + 1
 
     def _depths(self) -> list[tuple[Key, Depth]]:
         return [(key, at) for key, at in self._backlog.depths.items() if not at.paused]
 
-    def _waiting(self) -> dict[Key, int]:
+    def _waiting(self, left: Mapping[Key, int]) -> dict[Key, int]:
         return {
-            key: min(at.waiting, self._left.get(key, 0)) if self._vain.get(key, 0) < _VAIN_BATCHES else 0
+            key: min(at.waiting, left.get(key, 0)) if self._vain.get(key, 0) < _VAIN_BATCHES else 0
             for key, at in self._backlog.depths.items()
         }
-
-    def _account(self, before: Offset, spool: Spool | None) -> None:
-        """Subtracts what the batch planned last has read, if it is the batch `before`."""
-        batch, counts = self._planned
-        self._planned = 0, {}
-        if batch != before.batch:
-            return
-        # Of a batch that is committed the spool may have forgotten the segments.
-        read = spool.messages(batch) if spool is not None and batch > spool.committed() else counts
-        for key, count in counts.items():
-            taken = min(count, read.get(key, 0))
-            self._left[key] -= taken
-            self._vain[key] = 0 if taken else self._vain.get(key, 0) + 1

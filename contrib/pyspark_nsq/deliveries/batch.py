@@ -1,0 +1,237 @@
+"""The messages of one batch, in flight to this process from when they are received until they are finished.
+
+nsqd limits what may be in flight to a connection (--max-rdy-count, by default 2500), so a batch has as many connections
+as its messages need. RDY limits what is in flight: as nothing is finished before the batch ends, it is the share of the
+quota that a connection has.
+
+While Spark works on the batch, a thread answers heartbeats and sends TOUCH before messages time out.
+"""
+
+import logging
+import select
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnsqd.shared.client import Frames
+from pyspark_nsq.client import Client
+from pyspark_nsq.columns import ID_LENGTH, Messages, pack, rows_of, split_ids, unpack
+from pyspark_nsq.discovery import Nsqd
+from pyspark_nsq.errors import ConnectionLost, NsqSourceError, Refused
+from pyspark_nsq.nodes import Key
+from pyspark_nsq.options import Settings
+
+_BYTES = 64 << 20  # of bodies in a batch, unless 'maxBytesPerTrigger' is given
+_TASK_BYTES = 8 << 20  # of rows in a task: what Spark sends to an executor is limited (spark.rpc.message.maxSize)
+_MESSAGE_BYTES = 1 << 20  # of a message, until some have come: nsqd's default for the largest
+_QUIET = 1.0  # seconds without a message that end a batch; nsqd may keep some for --output-buffer-timeout
+_PART = 3  # of a message's timeout: how long receiving may take, and the time until TOUCH
+
+_log = logging.getLogger(__name__)
+
+
+class DeliveryPartition(NamedTuple):
+    """The rows of one task, as an Arrow stream."""
+
+    rows: bytes
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yields the rows."""
+        yield unpack(self.rows)
+
+
+@dataclass
+class _Connection:
+    """One of the connections, which may take up to `most` messages, and has taken `count`."""
+
+    client: Client
+    topic: str
+    nsqd: str
+    most: int = 0
+    ready: int = 0
+    count: int = 0
+    frames: list[Frames] = field(default_factory=list)
+    ids: bytes = b""  # of the messages in hand, one behind the other, once they are rows
+
+    def set_ready(self, count: int) -> None:
+        if self.ready != count:
+            self.client.ready(count)
+            self.ready = count
+
+
+class Batch:
+    """Owns the connections and the messages in hand: `counts` of them by topic and nsqd, and `tasks` with their rows.
+
+    A message is in flight until `finish` or `release`. If a connection breaks, nsqd delivers its messages again.
+    """
+
+    def __init__(self, settings: Settings, quotas: Mapping[Key, int], nsqds: Mapping[str, Nsqd]) -> None:
+        """Receives up to that many messages of each topic of each nsqd; Refused."""
+        self._settings = settings
+        self._connections: list[_Connection] = []
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        try:
+            for (topic, name), quota in quotas.items():
+                if quota:
+                    self._connect(nsqds[name], topic, quota)
+            self._receive()
+            self.tasks = self._cut(self._take())
+        except BaseException:
+            self.close()
+            raise
+        self.counts: dict[Key, int] = {}
+        for one in self._connections:
+            key = one.topic, one.nsqd
+            self.counts[key] = self.counts.get(key, 0) + len(one.ids) // ID_LENGTH
+        threading.Thread(target=self._keep, name="messages in flight", daemon=True).start()
+
+    def _connect(self, nsqd: Nsqd, topic: str, quota: int) -> None:
+        """Opens as many connections as that many messages in flight need; none if nobody listens there."""
+        first, needed = len(self._connections), 1
+        while len(self._connections) < first + needed:
+            try:
+                client = Client.connect(nsqd.tcp, self._settings)
+            except ConnectionLost as error:
+                _log.warning("%s; its messages are read when it is back", error)
+                break
+            self._connections.append(_Connection(client, topic, nsqd.name))
+            try:
+                client.subscribe(topic, self._settings.channel)
+            except Refused:  # perhaps because of a limit to the consumers of the channel
+                if needed == 1:
+                    raise
+                self._connections.pop().client.close()
+                break
+            needed = -(-quota // client.max_rdy_count)
+        connections = self._connections[first:]
+        for number, one in enumerate(connections):
+            share = quota // len(connections) + (number < quota % len(connections))
+            one.most = min(share, one.client.max_rdy_count)
+
+    # Receiving
+
+    def _receive(self) -> None:
+        """Takes what comes, until the quotas or the limit of bytes are reached, or no more comes."""
+        limit = self._settings.max_bytes_per_trigger or _BYTES
+        end = time.monotonic() + min((one.client.msg_timeout for one in self._connections), default=0) / _PART
+        size = 0
+        while self._connections and size < limit and (left := end - time.monotonic()) > 0:
+            count = sum(one.count for one in self._connections)
+            if count == sum(one.most for one in self._connections):
+                break
+            # No more is sent than is allowed, as far as the messages so far show how large they are.
+            room = (limit - size) // (max(size // count, 1) if count else _MESSAGE_BYTES) // len(self._connections)
+            for one in list(self._connections):
+                with self._giving_up(one):
+                    one.set_ready(min(one.most, one.count + max(room, 1)))
+            came = self._read()
+            if not came:
+                wait([one.client for one in self._connections], min(_QUIET, left))
+                if not (came := self._read()):
+                    break
+            size += came
+        for one in list(self._connections):
+            with self._giving_up(one):
+                one.set_ready(0)
+
+    def _read(self) -> int:
+        """Takes what has come; returns the bytes of its bodies."""
+        size = 0
+        for one in list(self._connections):
+            with self._giving_up(one):
+                frames = one.client.receive_frames(0.0)
+                one.frames += frames
+                one.count += sum(map(len, frames))
+                size += sum(each.body_bytes for each in frames)
+        return size
+
+    def _take(self) -> list[pa.RecordBatch]:
+        batches = []
+        for one in self._connections:
+            if one.frames:
+                messages = Messages.of(one.frames)
+                one.ids, one.frames = messages.ids, []
+                batches.append(rows_of(messages, topic=one.topic, channel=self._settings.channel, nsqd=one.nsqd))
+        return batches
+
+    def _cut(self, batches: list[pa.RecordBatch]) -> list[DeliveryPartition]:
+        """Returns the rows in parts of about one size, at least 'minPartitions' of them."""
+        if not batches:
+            return []
+        (rows,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        ends = pc.cumulative_sum(pc.add(pc.binary_length(rows.column("value")).cast(pa.int64()), 100)).to_pylist()
+        parts = min(max(self._settings.min_partitions or 1, -(-ends[-1] // _TASK_BYTES)), len(ends))
+        edges = [bisect_left(ends, ends[-1] * part // parts) for part in range(parts)] + [len(ends)]
+        return [
+            DeliveryPartition(pack(rows.slice(begin, end - begin))) for begin, end in pairwise(edges) if end > begin
+        ]
+
+    # In flight
+
+    def _keep(self) -> None:
+        timeout = min((one.client.msg_timeout for one in self._connections), default=60.0)
+        touch_at = time.monotonic() + timeout / _PART
+        while not self._over.wait(min(timeout / _PART / 2, 1.0)):
+            is_due = time.monotonic() >= touch_at
+            if is_due:
+                touch_at = time.monotonic() + timeout / _PART
+            with self._lock:
+                for one in list(self._connections):
+                    with self._giving_up(one):
+                        one.client.poll()
+                        if is_due:
+                            one.client.touch_joined(one.ids)
+
+    def finish(self) -> None:
+        """Sends FIN for all messages, and closes when nsqd has processed that."""
+        self._end(lambda one: one.client.finish_joined(one.ids))
+
+    def release(self) -> None:
+        """Gives all messages back, and closes."""
+        self._end(lambda one: one.client.requeue(split_ids(one.ids)))
+
+    def _end(self, command: Callable[[_Connection], None]) -> None:
+        self._over.set()
+        late = 0
+        with self._lock:
+            for one in list(self._connections):
+                with self._giving_up(one):
+                    command(one)
+            for one in list(self._connections):
+                with self._giving_up(one):
+                    late += len(one.client.finish_confirmed())
+        if late:
+            _log.warning("%d messages timed out before Spark had committed their batch: they come again", late)
+
+    def close(self) -> None:
+        """Closes at once; messages in flight go to other consumers when they have timed out."""
+        self._over.set()
+        for one in self._connections:
+            one.client.close()
+
+    @contextmanager
+    def _giving_up(self, one: _Connection) -> Iterator[None]:
+        """Closes a connection that breaks in the block."""
+        try:
+            yield
+        except NsqSourceError as error:
+            _log.warning("%s: what was in flight to this stream comes again", error)
+            one.client.close()
+            self._connections.remove(one)
+
+
+def wait(clients: list[Client], timeout: float) -> None:
+    """Waits up to `timeout` seconds until one of them can receive."""
+    poll = select.poll()
+    for client in clients:
+        poll.register(client, select.POLLIN)
+    poll.poll(timeout * 1000)
