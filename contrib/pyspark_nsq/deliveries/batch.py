@@ -170,10 +170,11 @@ class Batch:
         (rows,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
         ends = pc.cumulative_sum(pc.add(pc.binary_length(rows.column("value")).cast(pa.int64()), 100)).to_pylist()
         parts = min(max(self._settings.min_partitions or 1, -(-ends[-1] // _TASK_BYTES)), len(ends))
-        edges = [bisect_left(ends, ends[-1] * part // parts) for part in range(parts)] + [len(ends)]
-        return [
-            DeliveryPartition(pack(rows.slice(begin, end - begin))) for begin, end in pairwise(edges) if end > begin
-        ]
+        edges = [0]
+        for part in range(1, parts):
+            edge = bisect_left(ends, ends[-1] * part // parts)
+            edges.append(min(max(edge, edges[-1] + 1), len(ends) - (parts - part)))  # each has a row
+        return [DeliveryPartition(pack(rows.slice(begin, end - begin))) for begin, end in pairwise([*edges, len(ends)])]
 
     # In flight
 

@@ -5,19 +5,20 @@ it for its depth. Several at one port are topics of one nsqd. Nothing waits: wha
 """
 
 import struct
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
 import pytest
 
 from gnsqd.shared.client import Frames, PushedMessage
-from pyspark_nsq import backlog, nodes, read_task, subscription
+from pyspark_nsq import nodes
+from pyspark_nsq.columns import split_ids
+from pyspark_nsq.deliveries import backlog, batch, stream
 from pyspark_nsq.discovery import Depth, Nsqd
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NsqSourceError, Refused
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
-from pyspark_nsq.segment import split_ids
 
 TOPIC, CHANNEL = "clicks", "archive"
 
@@ -50,6 +51,8 @@ class FakeNsqd:
         self.topic = topic
         self.nsqd = Nsqd(f"{host}:{port}", (host, port), (host, port + 1))
         self.max_rdy_count = max_rdy_count
+        self.msg_timeout = 60.0
+        self.touched: Counter[bytes] = Counter()
         self.piece = piece  # the most messages that arrive at once
         self.queue: deque[PushedMessage] = deque()  # with the attempts so far
         self.in_flight: dict[bytes, tuple[PushedMessage, FakeClient]] = {}
@@ -80,13 +83,10 @@ class FakeNsqd:
             self.queue.append(message)
         self.in_flight.clear()
 
-    def restart(self, forgetting: int = 0) -> None:
-        """Connections break. Killed, it has forgotten the last FINs, and how often it had tried those messages."""
+    def restart(self) -> None:
+        """Connections break."""
         self.time_out()
         self.start_time += 1
-        for message in self.finished[len(self.finished) - forgetting :]:
-            self.queue.appendleft(message._replace(attempts=0))
-        del self.finished[len(self.finished) - forgetting :]
 
     def depth(self) -> Depth:
         if not self.up:
@@ -115,6 +115,7 @@ class FakeClient:
         self.fake = fake
         self._topics = {one.topic: one for one in topics}
         self.max_rdy_count = fake.max_rdy_count
+        self.msg_timeout = fake.msg_timeout
         self.unfinished: set[bytes] = set()
         self._run = fake.start_time
         self._ready = 0
@@ -165,6 +166,13 @@ class FakeClient:
         self._push()
         messages, self._arrived = self._arrived[:piece], self._arrived[piece:]
         return [frames_of(messages)] if messages else []
+
+    def poll(self) -> bool:
+        self._alive()
+        return False
+
+    def touch_joined(self, ids: bytes) -> None:
+        self._alive().touched.update(split_ids(ids))
 
     def finish_joined(self, ids: bytes) -> None:
         self.finish(split_ids(ids))
@@ -225,15 +233,14 @@ def patch(monkeypatch: pytest.MonkeyPatch, nsqds: Sequence[FakeNsqd]) -> None:
     def find_nsqds(settings: Settings, topic: str = "") -> list[Nsqd]:
         return sorted({fake.nsqd for fake in nsqds})
 
-    for module in (subscription, backlog):
+    for module in (backlog, batch, stream):
         monkeypatch.setattr(module, "Client", Client)
-    for module in (read_task, backlog):
+    for module in (backlog, stream):
         monkeypatch.setattr(module, "depths", depths)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    monkeypatch.setattr(subscription, "wait", lambda clients, timeout: False)
+    monkeypatch.setattr(batch, "wait", lambda clients, timeout: None)
     monkeypatch.setattr(nodes, "find_nsqds", find_nsqds)
     monkeypatch.setattr(backlog, "_SCAN", -60.0)
-    monkeypatch.setattr(read_task, "_RECONNECT", 0.0)
 
 
 def bodies(nsqds: Iterable[FakeNsqd]) -> Iterator[bytes]:

@@ -1,0 +1,488 @@
+"""A stream of deliveries: what a batch has, what is in flight and finished when, and what comes again after a crash."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from threading import Event
+from typing import Any, NoReturn
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from kit.daemons import Daemon, eventually
+from kit.spark_topics import bodies as numbered
+from kit.traffic import publish
+from pyspark_nsq import nodes
+from pyspark_nsq.deliveries import backlog, batch
+from pyspark_nsq.discovery import Depth
+from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
+from pyspark_nsq.options import Settings
+from pyspark_nsq.stream_reader import NsqStreamReader
+from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
+from spark.unit.micro_batches import MicroBatches, rows_of
+
+ALL = ReadAllAvailable()
+Offset = dict[str, Any]
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(topics=(TOPIC,), channel=CHANNEL, mode="deliveries")
+
+
+def counts(reader: NsqStreamReader, start: Offset | None = None, limit: object = ALL) -> dict[str, int]:
+    """How many rows the next batch has of each nsqd; they are given back."""
+    start = reader.initialOffset() if start is None else start
+    end = reader.latestOffset(start, limit)
+    rows = rows_of(reader, start, end)
+    release(reader)
+    return dict(Counter(row["nsqd"] for row in rows))
+
+
+def release(reader: NsqStreamReader) -> None:
+    stream = reader._chosen
+    held = stream._held  # type: ignore[union-attr]
+    if held is not None:
+        held[1].release()
+        stream._held = None  # type: ignore[union-attr]
+
+
+def close(reader: NsqStreamReader) -> None:
+    """What the end of its process does."""
+    reader._chosen._held[1].close()  # type: ignore[union-attr,index]
+
+
+def first(reader: NsqStreamReader) -> Offset:
+    """The offset of the first batch, whose messages are finished."""
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    reader.commit(end)
+    return end
+
+
+def values(rows: list[dict[str, Any]]) -> list[bytes]:
+    return sorted(row["value"] for row in rows)
+
+
+# What a batch has
+
+
+def test_a_batch_has_queued_messages_up_to_the_limit_of_the_trigger(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    nsqds[0].publish(50)
+    nsqds[1].publish(3)
+    assert NsqStreamReader(settings).getDefaultReadLimit() == ALL
+    assert counts(NsqStreamReader(settings)) == {"node:4150": 50, "node:4250": 3}
+    reader = NsqStreamReader(replace(settings, max_messages_per_trigger=10))
+    assert reader.getDefaultReadLimit() == ReadMaxRows(10)
+    assert counts(reader, limit=ReadMaxRows(10)) == {"node:4150": 7, "node:4250": 3}
+
+
+def test_no_more_is_in_flight_than_allowed_over_as_many_connections_as_that_needs(
+    settings: Settings, nsqds: list[FakeNsqd]
+) -> None:
+    nsqds[0].max_rdy_count = 4
+    nsqds[0].publish(50)
+    reader = NsqStreamReader(replace(settings, max_in_flight=10))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    assert (len(nsqds[0].in_flight), nsqds[0].most_in_flight, nsqds[0].connections) == (10, 10, 3)
+    reader.commit(end)
+    assert (len(nsqds[0].finished), len(nsqds[0].in_flight), nsqds[0].connections) == (10, 0, 0)
+
+
+def test_a_limit_to_the_consumers_of_a_channel_makes_the_batch_smaller(
+    settings: Settings, nsqds: list[FakeNsqd]
+) -> None:
+    nsqds[0].max_rdy_count, nsqds[0].max_consumers = 4, 2
+    nsqds[0].publish(50)
+    assert counts(NsqStreamReader(settings)) == {"node:4150": 8}
+
+
+def test_a_batch_ends_at_its_limit_of_bytes(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    nsqds[0].publish(1000)
+    reader = NsqStreamReader(replace(settings, max_bytes_per_trigger=2000))
+    start = reader.initialOffset()
+    rows = rows_of(reader, start, reader.latestOffset(start, ALL))
+    assert 2000 <= sum(len(row["value"]) for row in rows) < 2100
+    assert nsqds[0].most_in_flight < 120, "of 1000"
+
+
+def test_rows_are_in_as_many_tasks_as_the_options_name(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nsqds[0].publish(60)
+    for least, tasks in ((None, 1), (4, 4), (99, 60)):
+        reader = NsqStreamReader(replace(settings, min_partitions=least))
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ALL)
+        assert len(reader.partitions(start, end)) == tasks
+        assert values(rows_of(reader, start, end)) == sorted(bodies(nsqds))
+        release(reader)
+    monkeypatch.setattr(batch, "_TASK_BYTES", 2000)  # of which a row takes 117 or 118
+    reader = NsqStreamReader(settings)
+    start = reader.initialOffset()
+    assert len(reader.partitions(start, reader.latestOffset(start, ALL))) == 4
+
+
+def test_when_nothing_waits_the_offset_is_the_same_to_the_byte(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    """Spark compares the JSON."""
+    nsqds[0].publish(1)
+    reader = NsqStreamReader(settings)
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    text = json.dumps(end)
+    assert json.dumps(reader.latestOffset(json.loads(text), ALL)) == text
+    assert reader.partitions(end, end) == []
+
+
+def test_no_messages_make_no_batch(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    reader = NsqStreamReader(settings)
+    start = reader.initialOffset()
+    assert (
+        reader.latestOffset(start, ALL) == start == reader.initialOffset() == NsqStreamReader(settings).initialOffset()
+    )
+    assert reader.partitions(start, start) == []
+    reader.commit(start)
+
+
+def test_a_topic_without_the_channel_is_read_from_its_beginning(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    for fake in nsqds:
+        fake.channel_exists = False
+    nsqds[0].publish(4)
+    assert counts(NsqStreamReader(settings)) == {"node:4150": 4}
+    assert all(fake.channel_exists for fake in nsqds), "what comes from now on must get into it, also where nothing is"
+
+
+def test_a_paused_channel_is_not_waited_for(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_truth = nsqds[0].depth
+    monkeypatch.setattr(nsqds[0], "depth", lambda: in_truth()._replace(paused=True))
+    for fake in nsqds:
+        fake.publish(2)
+    assert counts(NsqStreamReader(settings)) == {"node:4250": 2}
+
+
+def test_topics_that_match_a_pattern_are_read_when_they_are_there(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views, visits = (FakeNsqd(topic=topic) for topic in ("views", "visits"))
+    nsqds = [FakeNsqd()]
+    monkeypatch.setattr(nodes, "_LIST_INTERVAL", 0.0)
+    patch(monkeypatch, nsqds)
+    reader = NsqStreamReader(replace(settings, topics=(), topic_pattern="vi.*"))
+    start = reader.initialOffset()
+    nsqds[0].publish(1)
+    assert reader.latestOffset(start, ALL) == start
+    for topics in ([views], [views, visits]):
+        topics[-1].channel_exists = False
+        topics[-1].publish(5)
+        patch(monkeypatch, [*nsqds, *topics])
+        found = rows_of(reader, start, reader.latestOffset(start, ALL))
+        assert Counter(row["topic"] for row in found) == {each.topic: 5 for each in topics}
+        assert topics[-1].channel_exists
+        release(reader)
+
+
+# What is in flight
+
+
+def test_messages_are_finished_when_spark_has_committed_their_batch(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    nsqds[0].publish(5)
+    reader = NsqStreamReader(settings)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    assert values(rows_of(reader, start, end)) == sorted(bodies(nsqds))
+    reader.commit(start)
+    assert (len(nsqds[0].in_flight), nsqds[0].finished) == (5, [])
+    nsqds[0].publish(1)
+    assert reader.latestOffset(start, ALL) == end, "it is asked for again"
+    assert len(rows_of(reader, start, end)) == 5
+    later = reader.latestOffset(end, ALL)  # Spark has committed `end` when it asks for what follows
+    assert len(nsqds[0].finished) == 5
+    assert rows_of(reader, start, end) == []
+    reader.commit(end)
+    assert [row["value"] for row in rows_of(reader, end, later)] == list(bodies(nsqds))[5:]
+
+
+def test_messages_are_touched_before_they_time_out(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nsqds[0].msg_timeout = 0.2
+    nsqds[0].publish(5)
+    reader = NsqStreamReader(settings)
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    eventually(lambda: min(nsqds[0].touched.values(), default=0) >= 2)
+    assert nsqds[0].touched.keys() == nsqds[0].in_flight.keys()
+    reader.commit(end)
+    assert len(nsqds[0].finished) == 5
+
+
+def test_what_a_broken_connection_had_comes_again(
+    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
+) -> None:
+    for fake in nsqds:
+        fake.publish(5)
+    query = MicroBatches(settings)
+    query.plan()
+    nsqds[0].restart()
+    query.drain()
+    query.restart()
+    query.drain()
+    assert Counter(values(query.sink)) == {body: 2 if b"4150" in body else 1 for body in bodies(nsqds)}, (
+        "the other nsqd has finished its messages"
+    )
+    assert "nsqd closed the connection: what was in flight to this stream comes again" in caplog.text
+
+
+def test_messages_that_timed_out_are_counted(
+    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
+) -> None:
+    nsqds[0].publish(5)
+    query = MicroBatches(settings)
+    query.plan()
+    nsqds[0].time_out()
+    query.drain()
+    query.restart()
+    query.drain()
+    assert len(query.sink) == 10
+    assert "5 messages timed out before Spark had committed their batch: they come again" in caplog.text
+
+
+@pytest.mark.parametrize("step", ["planned", "read", "committed"])
+def test_what_a_driver_that_died_had_in_hand_comes_again(settings: Settings, nsqds: list[FakeNsqd], step: str) -> None:
+    nsqds[0].publish(5)
+    query = MicroBatches(settings)
+    query.plan()
+    if step != "planned":
+        query.rows()
+    if step == "committed":
+        query.execute()
+    query.restart()
+    nsqds[0].publish(3)
+    if step != "committed":
+        assert query.rows() == [], "nobody has them but nsqd"
+    nsqds[0].time_out()
+    query.drain()
+    again = 2 if step == "committed" else 1
+    assert sorted(Counter(values(query.sink)).values()) == [1, 1, 1, *[again] * 5]
+    assert (len(nsqds[0].finished), len(nsqds[0].in_flight), len(nsqds[0].queue)) == (8, 0, 0)
+
+
+def test_offsets_of_another_kind_of_stream_are_refused(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    with_spool = {"version": 2, "stream": "5f0c", "batch": 7, "channel": CHANNEL, "chains": [], "addresses": {}}
+    ranges = {"version": 1, "channel": CHANNEL, "positions": []}
+    for offset, text in (
+        (with_spool, "written by a release with a spool.*let that release finish its batch"),
+        (ranges, "it was written by a query that reads ranges"),
+        ({**NsqStreamReader(settings).initialOffset(), "batch": "1"}, "no number of a batch"),
+    ):
+        with pytest.raises(NsqSourceError, match=text):
+            NsqStreamReader(settings).latestOffset(offset, ALL)
+
+
+def test_another_channel_than_the_checkpoints_is_reported(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    start = NsqStreamReader(settings).initialOffset()
+    with pytest.raises(OptionError, match="option 'channel' is 'other', but .* the channel 'archive'"):
+        NsqStreamReader(replace(settings, channel="other")).latestOffset(start, ALL)
+
+
+# Which nsqds are read
+
+
+def test_an_nsqd_that_left_discovery_is_read_while_it_answers(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = NsqStreamReader(settings)
+    nsqds[0].publish(1)
+    end = first(reader)
+    monkeypatch.setattr(nodes, "find_nsqds", lambda settings, topic=None: [nsqds[1].nsqd])
+    monkeypatch.setattr(nodes, "_LIST_INTERVAL", 0.0)
+    nsqds[0].publish(1)
+    assert counts(reader, end) == {"node:4150": 1}
+    nsqds[0].up = False
+    nsqds[1].publish(1)
+    monkeypatch.setattr(nodes, "_REMEMBER", 0.0)
+    assert counts(reader, end) == {"node:4250": 1}
+
+
+def test_an_nsqlookupd_that_hangs_is_not_asked_at_every_look(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, asked = 0.0, 0
+
+    def hang(settings: Settings, topic: str | None = None) -> NoReturn:
+        nonlocal now, asked
+        now, asked = now + 6, asked + 1
+        raise DiscoveryError("no answer")
+
+    monkeypatch.setattr("pyspark_nsq.nodes.time.monotonic", lambda: now)
+    reader = NsqStreamReader(settings)
+    nsqds[0].publish(1)
+    assert counts(reader) == {"node:4150": 1}
+    now += 6
+    monkeypatch.setattr(nodes, "find_nsqds", hang)
+    for _ in range(3):
+        assert counts(reader) == {"node:4150": 1}
+    assert asked == len(settings.topics)
+
+
+def test_an_nsqd_that_is_away_is_asked_again_after_pauses_that_grow(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    asked: list[float] = []
+    answer = Event()
+    in_truth = nsqds[0].depth
+
+    def depth() -> Depth:
+        asked.append(now)
+        if asked[3:]:
+            assert answer.wait(60)  # from the fourth time on, it does not even refuse
+        return in_truth()
+
+    monkeypatch.setattr(nsqds[0], "depth", depth)
+    monkeypatch.setattr("pyspark_nsq.nodes.time.monotonic", lambda: now)
+    monkeypatch.setattr(nodes, "_PATIENCE", 60.0)
+    monkeypatch.setattr(nodes, "_PAUSES", (1.0, 3.0))
+    nsqds[0].up = False
+    nsqds[1].publish(2)
+    reader = NsqStreamReader(settings)
+    for now in (0.0, 0.9, 1.0, 2.9, 3.0, 5.9, 6.0, 7.0, 99.0):
+        if now == 6:
+            monkeypatch.setattr(nodes, "_PATIENCE", 0.0)
+        assert counts(reader) == {"node:4250": 2}
+    assert asked == [0, 1, 3, 6]
+    nsqds[0].up = True
+    nsqds[0].publish(1)
+    answer.set()
+    monkeypatch.setattr(nodes, "_PATIENCE", 60.0)
+    assert counts(reader) == {"node:4150": 1, "node:4250": 2}
+    assert [record.getMessage() for record in caplog.records] == [
+        "nsqd node:4150 does not answer; what it has is read when it is back",
+        "nsqd node:4150 answers again",
+    ]
+
+
+def test_an_nsqd_is_asked_once_for_all_topics(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    in_truth = nsqds[0].depth
+
+    def depth() -> Depth:
+        nonlocal asked
+        asked += 1
+        return in_truth()
+
+    monkeypatch.setattr(nsqds[0], "depth", depth)
+    first(NsqStreamReader(replace(settings, topics=(TOPIC, "views", "orders"))))
+    assert asked == 1
+
+
+def test_a_new_stream_of_nsqds_that_are_all_away_is_reported(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    for fake in nsqds:
+        fake.up = False
+    with pytest.raises(
+        DiscoveryError, match="no nsqd answers: nsqd node:4150 does not answer; nsqd node:4250 does not answer"
+    ):
+        first(NsqStreamReader(settings))
+
+
+def test_other_consumers_of_the_channel_are_warned_of_once(
+    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = NsqStreamReader(settings)
+    start = reader.initialOffset()
+    for consumers in (1, 1, 0, 1, 1):  # tasks that are leaving
+        nsqds[0].consumers = consumers
+        reader.latestOffset(start, ALL)
+    assert not caplog.messages
+    for _ in range(3):
+        reader.latestOffset(start, ALL)
+    (reported,) = caplog.messages
+    assert reported.startswith(f"channel {CHANNEL} of topic {TOPIC} at nsqd node:4150 has 1 other consumers")
+
+
+def test_available_now_ends_although_more_is_published(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    nsqds[0].publish(20)
+    batches = MicroBatches(replace(settings, max_messages_per_trigger=7))
+    while batches.plan():
+        nsqds[0].publish(7)
+        batches.execute()
+        assert batches.committed < 10
+    assert len(batches.sink) == 20
+    # Without that trigger there is no such end.
+    batches.reader = NsqStreamReader(settings)
+    while batches.plan():
+        batches.execute()
+    assert sorted(row["value"] for row in batches.sink) == sorted(bodies(nsqds))
+
+
+def test_available_now_waits_for_what_is_in_flight(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backlog, "_SCAN", 30.0)
+    looks = iter([Depth(in_flight=2, channel_exists=True)] * 5)
+    in_truth = nsqds[0].depth
+    monkeypatch.setattr(nsqds[0], "depth", lambda: next(looks, None) or in_truth())
+    nsqds[0].publish(2)
+    batches = MicroBatches(settings)
+    batches.drain()
+    assert len(batches.sink) == 2
+
+
+def test_available_now_gives_up_what_never_comes(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsqds[0], "depth", lambda: Depth(channel=5, channel_exists=True))
+    nsqds[1].publish(3)
+    batches = MicroBatches(settings)
+    batches.drain()
+    assert len(batches.sink) == 3
+    assert batches.committed <= 4
+
+
+def test_available_now_fails_if_an_nsqd_does_not_answer(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    away = "nsqd node:4250 does not answer .'failOnDataLoss' = 'false' reads only the nsqds that answer"
+    for fake in nsqds:
+        fake.publish(4)
+    batches = MicroBatches(replace(settings, max_messages_per_trigger=4))
+    batches.plan()
+    batches.execute()
+    nsqds[1].up = False
+    with pytest.raises(DiscoveryError, match=away):
+        batches.drain()
+    assert len(batches.sink) == 6, "the other one is read first"
+    batches.restart()
+    with pytest.raises(DiscoveryError, match=away):
+        batches.drain()
+    batches.settings = replace(settings, fail_on_data_loss=False)
+    batches.restart()
+    batches.drain()
+    nsqds[1].up = True
+    batches.settings = settings
+    batches.restart()
+    batches.drain()
+    assert sorted(row["value"] for row in batches.sink) == sorted(bodies(nsqds))
+
+
+def test_a_daemon_is_read_to_the_last_message_wherever_a_driver_dies(nsqd: Daemon, settings: Settings) -> None:
+    """The same as with the fake one, which believes it to behave like this one."""
+    tcp, http = nsqd.tcp_address, nsqd.http_address
+    assert isinstance(tcp, tuple)
+    assert isinstance(http, tuple)
+    settings = replace(settings, nsqd_tcp_addresses=(tcp,), nsqd_http_addresses=(http,), max_in_flight=40)
+    settings = replace(settings, msg_timeout_ms=1000, topics=("t",))
+    publish(nsqd, "t", *numbered(100))
+    query = MicroBatches(settings)
+    query.plan()
+    query.execute()
+    query.plan()  # finishes the first batch
+    held = values(query.rows())
+    close(query.reader)  # the driver dies: nobody finishes the second one
+    query.restart()
+    query.drain()
+    assert Counter(values(query.sink)) == dict.fromkeys(numbered(100), 1)
+    assert len(held) == 40
+    stats = nsqd.channel_stats("t", CHANNEL)
+    assert [stats[name] for name in ("depth", "in_flight_count", "deferred_count")] == [0, 0, 0]
+    assert stats["timeout_count"] == 40
