@@ -18,7 +18,7 @@ from pyspark_nsq.options import Settings
 _LIST_INTERVAL = 5.0  # seconds between two questions which nsqds there are
 _NEW_TOPIC_INTERVAL = 1.0  # seconds, while no nsqd has the topic
 _PAUSES = 1.0, 60.0  # seconds until an nsqd that did not answer is asked again: after the first time, and at most
-_LOOK_PAUSES = 0.25, 2.0  # seconds before a stream looks for new messages again: after the first time, and at most
+_LOOK_PAUSES = 0.25, 1.0  # seconds before a stream looks for new messages again: after the first time, and at most
 _PATIENCE = 0.2  # seconds to wait for its answer then
 _REMEMBER = 600.0  # seconds for which an nsqd is known that neither answers nor is listed
 

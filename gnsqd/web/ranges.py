@@ -7,8 +7,8 @@ connection with it, without its last chunk; asked for by itself it is an error t
 import os
 from binascii import b2a_base64
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from sys import maxsize
@@ -21,14 +21,14 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.gotext import dumps, parse_duration, parse_int
-from gnsqd.hub.cooperative import Line, stand_in_line
+from gnsqd.hub.cooperative import Line, Turns, stand_in_line
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.stream import StreamError
 from gnsqd.options import MINUTE, SECOND
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Queue
-from gnsqd.shared.errors import StorageError
+from gnsqd.shared.errors import NotFound, StorageError
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import HTTPError, Stream, parsed, read_parameters, required, topic_and_channel
@@ -62,10 +62,22 @@ class Ranges:
             bell.ring()
 
     def get_range(self, request: Request) -> dict[str, object]:
-        """Returns what there is, and the position of a channel, or where a point in time is. Two nodes with the same
-        epoch and another `process` have copies of one log."""
+        """Returns what there is in a log, and the position of a channel, or where a point in time is. With `topics`,
+        returns that by topic, without topics that are absent or have no such channel. Two nodes with the same epoch and
+        another `process` have copies of one log."""
         parameters = read_parameters(request)
-        topic, log = self._find_log(required(parameters, "topic"))
+        if "topics" not in parameters:
+            return self._range(required(parameters, "topic"), parameters)
+        if not self._registry.has_journal(""):
+            raise HTTPError(400, "NO_JOURNAL")
+        rows = {}
+        for name in Turns().over(filter(None, parameters["topics"].split(","))):
+            with suppress(NotFound):
+                rows[name] = self._range(name, parameters)
+        return {"topics": rows}
+
+    def _range(self, topic_name: str, parameters: Mapping[str, str]) -> dict[str, object]:
+        topic, log = self._find_log(topic_name)
         row: dict[str, object] = {}
         if "at" in parameters:
             row["at"] = parsed(log.position, parameters["at"], "INVALID_ARG_AT")

@@ -334,6 +334,19 @@ def test_damage_ends_a_range_and_is_an_error(retaining: Daemon) -> None:
     assert f"messages {damaged} to {damaged} can't be read" in nsqd.log()
 
 
+def test_one_request_answers_for_many_topics(nsqd: Daemon) -> None:
+    publish(nsqd, "t", b"a", b"b")
+    create(nsqd, "u", "d")
+
+    def ranges(query: str) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = json.loads(ask(nsqd, f"GET /topic/range?topics={query}")[1])["topics"]
+        return found
+
+    assert ranges("t,new,u") == {topic: json.loads(ask(nsqd, f"GET /topic/range?topic={topic}")[1]) for topic in "tu"}
+    assert ranges("t,u&channel=c&at=next") == {"t": {**extent(nsqd), "position": 1, "at": 3}}
+    assert ranges("") == {}
+
+
 REFUSED: dict[str, tuple[int, str]] = {
     **{f"GET /topic/{what}?topic=x": (404, "TOPIC_NOT_FOUND") for what in ("range", "messages")},
     **{f"GET /topic/{what}": (400, "MISSING_ARG_TOPIC") for what in ("range", "messages")},
@@ -344,6 +357,7 @@ REFUSED: dict[str, tuple[int, str]] = {
     **{f"{MESSAGES}&to={text}": (400, "INVALID_ARG_TO") for text in ("", "-1", "end")},
     **{f"{MESSAGES}&max_bytes={text}": (400, "INVALID_ARG_MAX_BYTES") for text in ("", "0", "-1", "1MB")},
     **{f"{MESSAGES}&wait={text}": (400, "INVALID_ARG_WAIT") for text in ("", "1", "-1s", "61s")},
+    "GET /topic/range?topics=t&at=soon": (400, "INVALID_ARG_AT"),
     "GET /topic/range?topic=x%23ephemeral": (400, "NO_JOURNAL"),
     f"{MESSAGES}&channel=x": (404, "CHANNEL_NOT_FOUND"),
     f"{MESSAGES}&channel=e%23ephemeral": (400, "CHANNEL_EPHEMERAL"),
@@ -366,6 +380,7 @@ def test_what_is_wrong_is_refused(nsqd: Daemon, nsqd_without_journal: Daemon) ->
         for endpoint in ("GET /topic/range", "GET /topic/messages", "POST /channel/advance")
         for topic, channel in (("t", "c"), ("t", "new"), ("new", "c"))
     ]
+    requests += ["GET /topic/range?topics=", "GET /topic/range?topics=t"]
     assert refusals(nsqd_without_journal, requests) == dict.fromkeys(requests, (400, "NO_JOURNAL"))
 
 

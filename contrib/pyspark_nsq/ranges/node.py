@@ -1,7 +1,7 @@
 """The HTTP API of one gnsqd, as far as it is about logs (gnsqd's documents: logs.md)."""
 
 import http.client
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -11,6 +11,8 @@ from pyspark_nsq.discovery import Nsqd
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError
 from pyspark_nsq.http_api import ask, hint_of, parse, request
 from pyspark_nsq.options import Settings
+
+_NAMES = 500  # topics in a request
 
 
 class NoRanges(NsqSourceError):
@@ -49,16 +51,28 @@ class Node:
         self._who = f"nsqd {nsqd.name}"
         self._settings = settings
 
+    def extents(self, topics: Iterable[str], **more: str) -> dict[str, Extent]:
+        """Returns what each of the topics has; with `channel`, also its position, with `at`, the number there. Topics
+        that are not there, or do not have the channel, are left out. NoRanges."""
+        left, extents = [*topics], dict[str, Extent]()
+        while True:
+            names, left = left[:_NAMES], left[_NAMES:]
+            status, answer = self._ask("GET", "/topic/range", topics=",".join(names), **more)
+            if status != 200:
+                self._refuse_range(status, answer.get("message"))
+            for topic, row in answer["topics"].items():
+                extents[topic] = Extent(**{name: row[name] for name in Extent._fields if name in row})
+            if not left:
+                return extents
+
     def extent(self, topic: str, **more: str) -> Extent | None:
-        """Returns what the topic has; with `channel`, also its position, with `at`, the number there. None if there is
-        no such topic or channel. NoRanges."""
-        status, answer = self._ask("GET", "/topic/range", topic=topic, **more)
-        if status == 404 and answer.get("message") in ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"):
-            return None
-        if status != 200:
-            code = answer.get("message")
-            self._refuse(status, f"{code}", none=status == 404 or code == "NO_JOURNAL")
-        return Extent(**{name: answer[name] for name in Extent._fields if name in answer})
+        """Returns what one topic has; None if it is not there, or does not have the channel. NoRanges."""
+        return self.extents([topic], **more).get(topic)
+
+    def _refuse_range(self, status: int, code: object) -> None:
+        if code == "MISSING_ARG_TOPIC":
+            raise NsqSourceError(f"{self._who} is an older gnsqd: expected the release of pyspark_nsq, or a newer one")
+        self._refuse(status, f"{code}", none=status == 404 or code == "NO_JOURNAL")
 
     def published(self, topic: str, epoch: str, number: int) -> int:
         """Returns when a message was published (ns), 0 if it is not there any more."""

@@ -20,7 +20,6 @@ from pyspark_nsq.ranges.reading import RangePartition
 
 _SPECIAL = {-2: EARLIEST, -1: LATEST}  # numbers that Kafka's source has for these
 
-_ANY_TOPIC = "any"
 _PAUSE = 0.5  # seconds between looks for a log
 _FIND_INTERVAL = 5.0  # seconds between two questions where the nsqds are that had a log
 
@@ -88,11 +87,9 @@ class Planner:
         return self.look(found) if found else places
 
     def _places_at(self, nsqd: Nsqd, more: Mapping[str, str]) -> list[Place]:
-        node = Node(nsqd, self._settings)
-        if not (topics := self._settings.topics or depths(self._settings, nsqd)):
-            node.extent(_ANY_TOPIC)  # it may have no logs at all
-        extents = {topic: node.extent(topic, **more) for topic in topics}
-        return [Place(topic, nsqd, extent) for topic, extent in extents.items() if extent is not None]
+        topics = self._settings.topics or depths(self._settings, nsqd)
+        extents = Node(nsqd, self._settings).extents(topics, **more)
+        return [Place(topic, nsqd, extent) for topic, extent in extents.items()]
 
     @property
     def has_nodes(self) -> bool:
