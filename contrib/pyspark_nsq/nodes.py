@@ -121,9 +121,11 @@ class Nodes:
 
 
 class Pace:
-    """The pauses before looks, which grow while nothing is new: most streams wait most of the time."""
+    """When a stream looks for messages, after pauses that grow while nothing is new, and when it makes a batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._batch_at = float("-inf")  # when there was one (monotonic)
         self._pause = 0.0
         self._until = 0.0
 
@@ -131,8 +133,15 @@ class Pace:
         """Waits until it is time for a look."""
         time.sleep(max(0.0, self._until - time.monotonic()))
 
+    def is_enough(self, count: int) -> bool:
+        """Returns True if that many messages make a batch now."""
+        least, delay = self._settings.min_messages_per_trigger, self._settings.max_trigger_delay
+        return least is None or count >= least or time.monotonic() >= self._batch_at + delay
+
     def looked(self, is_new: bool) -> None:
-        """Begins a pause, a longer one than the last, unless the look has found something new."""
+        """Begins a pause, a longer one than the last, unless the look has made a batch."""
+        if is_new:
+            self._batch_at = time.monotonic()
         self._pause = 0.0 if is_new else min(max(2 * self._pause, _LOOK_PAUSES[0]), _LOOK_PAUSES[1])
         self._until = time.monotonic() + self._pause
 

@@ -164,10 +164,28 @@ def _moment(text: str) -> str:
     return text
 
 
+def _moments(text: str) -> str | dict[str, str]:
+    if not text.startswith("{"):
+        return _moment(text)
+    try:
+        given = json.loads(text)
+        moments = {topic: str(moment) for topic, moment in given.items()}
+    except ValueError:
+        raise ValueError('expected a time, or JSON such as {"clicks": "-15m", "views": 1795795200000}') from None
+    return {_name(topic): _moment(moment) for topic, moment in moments.items()}
+
+
+def _strategy(text: str) -> str:
+    if text.lower() not in ("error", "latest"):
+        raise ValueError("expected error or latest")
+    return text.lower()
+
+
 TEXT = ValueKind("text", _text)
 MODE = ValueKind("auto, ranges or deliveries", _mode)
 OFFSETS = ValueKind("offsets", _offsets)
-MOMENT = ValueKind("time", _moment)
+MOMENT = ValueKind("time", _moments)
+STRATEGY = ValueKind("error or latest", _strategy)
 INVALID_ROWS = ValueKind("fail, skip, topic:NAME", _invalid_rows)
 FILE = ValueKind("file", _text)
 TOPIC = ValueKind("topic", _name)

@@ -21,6 +21,7 @@ READERS, WRITERS = (READ, READ_STREAM), (WRITE, WRITE_STREAM)
 ALL = (*READERS, *WRITERS)
 EARLIEST, LATEST = "earliest", "latest"
 Offsets = Mapping[str, Mapping[str, int]] | str | None
+Moments = Mapping[str, str] | str | None  # for each topic, or for all
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,15 @@ class Settings:
     starting_offsets: Offsets = option("startingOffsets", kind.OFFSETS, READERS,
         "ranges: earliest, latest, or JSON with a number for each topic and nsqd, where -2 is earliest and -1 latest; "
         "default: where the channel is, of a batch earliest")
-    starting_timestamp: str | None = option("startingTimestamp", kind.MOMENT, READERS,
-        "ranges: begin with the first message published then; milliseconds, RFC 3339, or a time ago such as -15m")
+    starting_timestamp: Moments = option("startingTimestamp", kind.MOMENT, READERS,
+        "ranges: begin with the first message published then; milliseconds, RFC 3339, a time ago such as -15m, or JSON "
+        "with one of these for each topic, where other topics begin without this option")
+    timestamp_strategy: str = option("startingOffsetsByTimestampStrategy", kind.STRATEGY, READERS,
+        "ranges: how to begin where no message has been published since `startingTimestamp`: with the next one, or not "
+        "at all", "latest")
     ending_offsets: Offsets = option("endingOffsets", kind.OFFSETS, (READ,),
         "ranges: end before these messages, as `startingOffsets`; default: latest")
-    ending_timestamp: str | None = option("endingTimestamp", kind.MOMENT, (READ,),
+    ending_timestamp: Moments = option("endingTimestamp", kind.MOMENT, (READ,),
         "ranges: end before the first message published then, as `startingTimestamp`")
     max_bytes_per_trigger: int | None = option("maxBytesPerTrigger", kind.SIZE, (READ_STREAM,),
         "maximum size of a batch, about; of ranges, by the mean size of the messages that there are; default of "
@@ -67,6 +72,13 @@ class Settings:
     discovery_timeout: float = option("nsq.http.timeout", kind.TIMEOUT, ALL, "timeout of HTTP requests", "5s")
     max_messages_per_trigger: int | None = option("maxMessagesPerTrigger", kind.NUMBER, (READ_STREAM,),
         "maximum number of messages of a batch, for all topics and nsqds together; default: all unread messages")
+    min_messages_per_trigger: int | None = option("minMessagesPerTrigger", kind.NUMBER, (READ_STREAM,),
+        "minimum number of messages of a batch, for which a trigger waits up to `maxTriggerDelay`; without effect with "
+        "availableNow")
+    max_trigger_delay: float = option("maxTriggerDelay", kind.TIMEOUT, (READ_STREAM,),
+        "maximum time from one batch to the next, if messages are there, whatever `minMessagesPerTrigger` is", "15m")
+    max_records_per_partition: int | None = option("maxRecordsPerPartition", kind.NUMBER, READERS,
+        "maximum number of messages of a task; more tasks than `minPartitions` are made for it")
     min_partitions: int | None = option("minPartitions", kind.NUMBER, READERS,
         "minimum number of tasks, if there are messages for them; default: of ranges, one for each topic of each nsqd; "
         "of deliveries, one for each 8 MiB")
@@ -122,7 +134,7 @@ class Settings:
 OPTIONS = table_of(Settings)
 
 
-_OF_RANGES = ("starting_offsets", "starting_timestamp", "ending_offsets", "ending_timestamp")
+_OF_RANGES = (*("starting_offsets", "starting_timestamp", "timestamp_strategy", "ending_offsets", "ending_timestamp"),)
 _UNUSED = {"ranges": ("max_in_flight", "msg_timeout_ms"), "deliveries": ("retry_timeout",)}
 
 _log = logging.getLogger(__name__)
@@ -176,6 +188,15 @@ def _check_mode(values: dict[str, Any], options: Mapping[str, str], use: str) ->
             raise OptionError(
                 f"options '{which}Offsets' and '{which}Timestamp' contradict each other: expected one of them"
             )
+    if "timestamp_strategy" in values and "starting_timestamp" not in values:
+        raise OptionError(
+            "option 'startingOffsetsByTimestampStrategy' belongs to 'startingTimestamp', which is not given"
+        )
+    least, most = values.get("min_messages_per_trigger", 1), values.get("max_messages_per_trigger")
+    if "max_trigger_delay" in values and "min_messages_per_trigger" not in values:
+        raise OptionError("option 'maxTriggerDelay' belongs to 'minMessagesPerTrigger', which is not given")
+    if most is not None and least > most:
+        raise OptionError(f"option 'minMessagesPerTrigger' is {least}, more than 'maxMessagesPerTrigger', {most}")
     if "channel" not in values and (mode != "ranges" or use == READ_STREAM):
         raise missing("'channel'", options)
 

@@ -29,7 +29,7 @@ class Backlog:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.nodes = Nodes(settings)
-        self.pace = Pace()
+        self.pace = Pace(settings)
         self._reached = False  # at a TCP address
         self._others: dict[Key, int] = {}  # in how many looks in a row there were consumers
         self.depths: dict[Key, Depth] = {}

@@ -28,6 +28,7 @@ from pyspark_nsq.discovery import Nsqd
 from pyspark_nsq.errors import ConnectionLost, NsqSourceError, Refused
 from pyspark_nsq.nodes import Key
 from pyspark_nsq.options import Settings
+from pyspark_nsq.ranges.positions import pieces
 
 _BYTES = 64 << 20  # of bodies in a batch, unless 'maxBytesPerTrigger' is given
 _TASK_BYTES = 8 << 20  # of rows in a task: what Spark sends to an executor is limited (spark.rpc.message.maxSize)
@@ -174,7 +175,12 @@ class Batch:
         for part in range(1, parts):
             edge = bisect_left(ends, ends[-1] * part // parts)
             edges.append(min(max(edge, edges[-1] + 1), len(ends) - (parts - part)))  # each has a row
-        return [DeliveryPartition(pack(rows.slice(begin, end - begin))) for begin, end in pairwise([*edges, len(ends)])]
+        most = self._settings.max_records_per_partition
+        return [
+            DeliveryPartition(pack(rows.slice(first, last - first)))
+            for begin, end in pairwise([*edges, len(ends)])
+            for first, last in pieces(begin, end, -(-(end - begin) // (most or end - begin)))
+        ]
 
     # In flight
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from pyspark_nsq.discovery import Nsqd, depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.nodes import Nodes, share
-from pyspark_nsq.options import EARLIEST, LATEST, Offsets, Settings
+from pyspark_nsq.options import EARLIEST, LATEST, Moments, Offsets, Settings
 from pyspark_nsq.ranges.node import Extent, Node, NoRanges
-from pyspark_nsq.ranges.positions import Log, Position, Positions, pieces, positions_of
+from pyspark_nsq.ranges.positions import Log, Position, Positions, begin_of, pieces, positions_of
 from pyspark_nsq.ranges.reading import RangePartition
 
 _SPECIAL = {-2: EARLIEST, -1: LATEST}  # numbers that Kafka's source has for these
@@ -36,6 +36,11 @@ class Place(NamedTuple):
     @property
     def log(self) -> Log:
         return self.topic, self.extent.epoch
+
+    @property
+    def is_later(self) -> bool:
+        """True if the point in time that was asked for is after the last message."""
+        return self.extent.at == self.extent.next
 
     def __str__(self) -> str:
         return f"topic {self.topic!r} at nsqd {self.nsqd.name}"
@@ -58,10 +63,10 @@ class Planner:
         self._floors: dict[Log, int] = {}  # where the channel was when its stream first saw the logs
         self._advanced: dict[Log, int] = {}  # to which numbers the channel was
 
-    def look(self, known: Iterable[Nsqd] = (), /, **more: str) -> list[Place]:
-        """Returns the logs that can be read now; `known` is for `Nodes.ask`, `more` for `Node.extent`. Raises
-        DiscoveryError, NoRanges, and NsqSourceError if two nsqds have copies of one log."""
-        answers = self._nodes.ask(lambda nsqd: self._places_at(nsqd, more), known)
+    def look(self, known: Iterable[Nsqd] = (), /, at: Moments = None, **more: str) -> list[Place]:
+        """Returns the logs that can be read now, with their numbers `at` a time; `known` is for `Nodes.ask`, `more` for
+        `Node.extents`. Raises DiscoveryError, NoRanges, and NsqSourceError if two nsqds have copies of one log."""
+        answers = self._nodes.ask(lambda nsqd: self._places_at(nsqd, at, more), known)
         found = [place for places in answers.values() for place in places]
         _check_copies(found)
         self._answered = {nsqd.name for nsqd in answers}
@@ -86,19 +91,24 @@ class Planner:
         found = [nsqd for nsqd in listed if nsqd.name in names]
         return self.look(found) if found else places
 
-    def _places_at(self, nsqd: Nsqd, more: Mapping[str, str]) -> list[Place]:
-        topics = self._settings.topics or depths(self._settings, nsqd)
-        extents = Node(nsqd, self._settings).extents(topics, **more)
-        return [Place(topic, nsqd, extent) for topic, extent in extents.items()]
+    def _places_at(self, nsqd: Nsqd, at: Moments, more: Mapping[str, str]) -> list[Place]:
+        groups: dict[str | None, list[str]] = {}
+        for topic in self._settings.topics or depths(self._settings, nsqd):
+            groups.setdefault(at.get(topic) if isinstance(at, Mapping) else at, []).append(topic)
+        node, places = Node(nsqd, self._settings), []
+        for moment, topics in (groups or {None: []}).items():  # without topics it is known whether there can be logs
+            extents = node.extents(topics, **more, **({"at": moment} if moment else {}))
+            places += [Place(topic, nsqd, extent) for topic, extent in extents.items()]
+        return places
 
     @property
     def has_nodes(self) -> bool:
         """True if an nsqd has answered."""
         return bool(self._answered)
 
-    def look_at_all(self, **more: str) -> list[Place]:
+    def look_at_all(self, at: Moments = None, **more: str) -> list[Place]:
         """Returns the logs of all nsqds as `look`; DiscoveryError also if one does not answer."""
-        found = self.look(**more)
+        found = self.look(at=at, **more)
         self._nodes.check_silent(is_required=True)
         return found
 
@@ -111,22 +121,24 @@ class Planner:
             for place in self.look_at_all():
                 self._floor(place)
         at, offsets = settings.starting_timestamp, settings.starting_offsets or default
-        places = self.look_at_all(**_more(at=at, channel="" if default else settings.channel))
+        more = {"channel": settings.channel} if settings.channel and not default else {}
+        places = self.look_at_all(at, **more)
         if not places and not default:
             _log.warning("no nsqd has %s yet: the stream waits", _subscribed(settings))
         _check_names(offsets, places, "startingOffsets")
+        if settings.timestamp_strategy == "error" and (late := [each for each in places if each.is_later]):
+            raise OptionError(f"option 'startingTimestamp': {late[0]} has no message that was published then or later")
         return positions_of(
-            place.position(place.extent.at if at else _number(offsets, place, place.extent.position))
-            for place in places
+            place.position(place.extent.at or _number(offsets, place, place.extent.position)) for place in places
         )
 
     def end(self) -> dict[Log, Position]:
         """Returns where a batch ends: at the position in the options, else behind the last message."""
         at, offsets = self._settings.ending_timestamp, self._settings.ending_offsets or LATEST
-        places = self.look_at_all(**_more(at=at))
+        places = self.look_at_all(at)
         _check_names(offsets, places, "endingOffsets")
         return positions_of(
-            place.position(place.extent.at if at else _number(offsets, place, place.extent.next)) for place in places
+            place.position(place.extent.at or _number(offsets, place, place.extent.next)) for place in places
         )
 
     def latest(self) -> dict[Log, Position]:
@@ -262,7 +274,7 @@ class Planner:
 
     def tasks(self, start: Positions, end: Positions, of_stream: bool = False) -> list[RangePartition]:
         """Returns the tasks for the messages from `start` to `end`; DiscoveryError if nobody has one of the logs."""
-        sizes = {log: size for log, last in end.items() if (size := last.number - _begin(start, last)) > 0}
+        sizes = {log: size for log, last in end.items() if (size := last.number - begin_of(start, last)) > 0}
         deadline = time.monotonic() + self._settings.retry_timeout
         while any(log not in self.places and self._is_read(log[0]) for log in sizes):
             self._look_for(end[log] for log in sizes)
@@ -286,7 +298,8 @@ class Planner:
                 continue
             place = self.places[log]
             floor = self._floor_until(place, deadline) if of_stream else last
-            for piece in pieces(last - size, last, max(-(-size * least // total), 1)):
+            count = max(-(-size * least // total), -(-size // (self._settings.max_records_per_partition or size)))
+            for piece in pieces(last - size, last, count):
                 tasks.append(RangePartition(self._settings, place.nsqd, *log, *piece, piece[0] >= floor))
         return tasks
 
@@ -365,14 +378,6 @@ def offers_ranges(settings: Settings) -> bool:
         _log.info("%s", error)
         return False
     return True
-
-
-def _more(**values: str | None) -> dict[str, str]:
-    return {name: value for name, value in values.items() if value}
-
-
-def _begin(start: Positions, end: Position) -> int:
-    return start[end.log].number if end.log in start else end.begin
 
 
 def _mean_size(extent: Extent) -> int:

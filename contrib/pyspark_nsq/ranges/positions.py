@@ -69,6 +69,11 @@ def from_json(offset: Mapping[str, Any]) -> dict[Log, Position]:
     return positions_of(positions)
 
 
+def begin_of(start: Positions, end: Position) -> int:
+    """Returns the number at which the range up to `end` begins, also in a log that `start` does not have."""
+    return start[end.log].number if end.log in start else end.begin
+
+
 def pieces(start: int, end: int, count: int) -> list[tuple[int, int]]:
     """Returns `count` ranges, or fewer, that together are the one from `start` to `end`."""
     bounds = [start + (end - start) * part // count for part in range(count + 1)]

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark_nsq.nodes import Pace
 from pyspark_nsq.options import Settings
 from pyspark_nsq.ranges.planning import Planner
-from pyspark_nsq.ranges.positions import Positions, from_json, to_json
+from pyspark_nsq.ranges.positions import Positions, begin_of, from_json, to_json
 from pyspark_nsq.ranges.reading import RangePartition
 
 _COMMIT_INTERVAL = 5.0  # seconds after which an advance that failed is tried again then
@@ -22,7 +22,7 @@ class RangeStream:
         self._is_draining = is_draining
         self._planner = Planner(settings)
         self._target: Positions | None = None  # of Trigger.AvailableNow, once it is known
-        self._pace = Pace()
+        self._pace = Pace(settings)
         self.report: dict[str, Any] | None = None
         self._committed: Positions | None = None
         self._commit_again = 0.0  # when (monotonic)
@@ -38,6 +38,9 @@ class RangeStream:
         if self._is_draining and self._target is None:
             self._target = self._planner.latest()
         ends = self._planner.next(positions, self._target)
+        count = sum(end.number - begin_of(positions, end) for end in ends.values())
+        if ends != positions and not (self._is_draining or self._pace.is_enough(count)):
+            ends = positions
         self.report = {"unread": self._planner.unread(ends)}
         if ends == positions:
             if self._is_draining:
