@@ -51,7 +51,7 @@ test-plain: ## what may differ where no module is compiled
 	@$(call PYTEST,.venv-plain) -m "$(MARKS)" $(TESTS)
 
 test-spark: ## the Spark side, with Spark installed; needs Java 17 or 21
-	@CC=/bin/false .ci/install .venv-plain dev,spark,object-store,s3-server
+	@CC=/bin/false .ci/install .venv-plain dev,spark
 	@PYTHONPATH=tests .venv-plain/bin/python -m kit.table_formats
 	@PYTHONPATH=tests .venv-plain/bin/python -m spark.shared_classes
 	@$(call PYTEST,.venv-plain) tests/spark $(TESTS)
@@ -59,7 +59,7 @@ test-spark: ## the Spark side, with Spark installed; needs Java 17 or 21
 # Those whose results depend on the versions of Spark and pyarrow; one worker, as each starts a JVM.
 test-old-spark: WORKERS := 1
 test-old-spark: ## sources and sinks with the oldest Spark and pyarrow that pyproject.toml allows
-	@CC=/bin/false .ci/install .venv-plain dev,spark,object-store,s3-server
+	@CC=/bin/false .ci/install .venv-plain dev,spark
 	@$(MAKE) --no-print-directory $(OLD_SPARK)
 	@PYTHONPATH=$(dir $(OLD_SPARK)):tests .venv-plain/bin/python -m kit.table_formats
 	@PYTHONPATH=$(dir $(OLD_SPARK)) $(call PYTEST,.venv-plain) -m "not peer" tests/spark/test_catalog.py \
@@ -141,7 +141,7 @@ mutants: $(PEERS) ## which tests notice a broken line: an hour or two
 
 # What kills, restarts and full disks cost a Spark stream: the tables of contrib/docs/spark.md, in 45 minutes.
 spark-faults: ## kills, restarts and full disks beside a Spark stream
-	@CC=/bin/false .ci/install .venv-plain dev,spark,object-store,s3-server
+	@CC=/bin/false .ci/install .venv-plain dev,spark
 	@PYTHONPATH=tests .venv-plain/bin/python -m kit.table_formats
 	@PYTHONPATH=tests:tools .venv-plain/bin/python -m spark.faults $(FLAGS)
 
@@ -184,7 +184,7 @@ lint: ## ruff
 
 # With Spark installed, whose types the Spark side needs.
 types: ## mypy
-	@CC=/bin/false .ci/install --dependencies .venv-plain dev,spark,object-store,s3-server
+	@CC=/bin/false .ci/install --dependencies .venv-plain dev,spark
 	.venv-plain/bin/mypy
 
 format: ## ruff puts the code into shape

@@ -9,6 +9,7 @@ the query, and take several writers.
 
 import contextlib
 import fcntl
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,6 +138,17 @@ def _latest(spark: "SparkSession", *log: str) -> int:
     """The number of the last batch in a log of Spark, -1 if there is none."""
     numbers = [name.removesuffix(".compact") for name in _names(spark, *log)]
     return max((int(number) for number in numbers if number.isdigit()), default=-1)
+
+
+def last_offset(spark: "SparkSession", checkpoint: str) -> dict[str, Any] | None:
+    """Returns the offset of the batch that was planned last with a checkpoint, None if there is none yet."""
+    batch = _latest(spark, checkpoint, "offsets")
+    if batch < 0:
+        return None
+    system, path = _place(spark, checkpoint, "offsets", str(batch))
+    with contextlib.closing(system.open(path)) as file:
+        offset: dict[str, Any] = json.loads(bytes(file.readAllBytes()).splitlines()[-1])  # the only source's
+    return offset
 
 
 def _listed_file(spark: "SparkSession", directory: str) -> str:

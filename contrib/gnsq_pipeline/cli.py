@@ -33,7 +33,6 @@ from gnsq_pipeline.options import (
     require_directory,
 )
 from gnsq_pipeline.running import run_batch, run_job, run_stream, spark_session
-from gnsq_pipeline.spool import spool
 from gnsqd.shared.version import VERSION
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def cli() -> None:
       1    Spark, a node or a disk refused; a new run continues after what was committed
       2    wrong usage
       3    SIGTERM stopped a run before everything was read; a new run continues there
-      4    the topic, archive, directory or spool does not exist
+      4    the topic, archive or directory does not exist
       130  interrupted, and stopped cleanly
     """
 
@@ -63,10 +62,11 @@ def cli() -> None:
 def archive(given: SimpleNamespace) -> None:
     """Write topics to the table DIRECTORY, partitioned by topic and by date (UTC) of the messages' timestamps.
 
-    Reads all unread messages and ends; with --continuous it does not end. Each message is archived exactly once, even
-    if the run is killed and started again with the same checkpoint (and spool), which is in DIRECTORY by default. The
-    first run begins --from. With --to, the messages of a range are written to a new table, and nothing is consumed.
-    With --format iceberg, DIRECTORY is the name of a table.
+    Reads all unread messages and ends; with --continuous it does not end. Each message is archived exactly once where
+    every nsqd is a gnsqd with --durability, and otherwise at least once, even if the run is killed and started again
+    with the same checkpoint, which is in DIRECTORY by default. The first run begins --from. With --to, the messages of
+    a range are written to a new table, and nothing is consumed. With --format iceberg, DIRECTORY is the name of a
+    table.
     """
     if given.end is None:
         run_stream("archive", given, to_archive, PARTITION_COLUMNS)
@@ -171,9 +171,6 @@ def rollup(given: SimpleNamespace) -> Rows | None:
             return run_job(spark, lambda: [row.asDict() for row in ordered.collect()], stop)
         run_job(spark, lambda: write(result, given.output, given.table_format), stop)
         return None
-
-
-cli.add_command(spool)
 
 
 def main() -> None:

@@ -27,7 +27,6 @@ from pyspark_nsq.options import EARLIEST, LATEST, OPTIONS, READ, READERS, Settin
 
 # What the extra `spark` in pyproject.toml installs; gnsqd itself, whose extra that is, may be on no index.
 INSTALL = "pip install 'pyarrow>=18' 'pyspark>=4.1,<4.3'"
-SPOOL = "_spool"
 _ENDS = {"first": EARLIEST, "next": LATEST}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Rows = list[dict[str, object]]
@@ -152,7 +151,6 @@ def _text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if isinstance(value, float) else str(value)
 
 
-DIRECTORY = click.Argument(["directory"], metavar="DIRECTORY")
 JSON = option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 FORMAT = option(
     "--format", "table_format", type=click.Choice(FORMATS), default="parquet", show_default=True,
@@ -190,7 +188,6 @@ LOGS = (*RANGE, _HTTP)
 # Parameters that only a stream has.
 QUERY = (
     option("--channel", type=NAME, metavar="CHANNEL", help="The channel to read; each pipeline needs its own."),
-    option("--spool", "spool_location", metavar="DIRECTORY", help="Directory for deliveries until they are committed."),
     option("--checkpoint", metavar="DIRECTORY", help="Directory in which Spark stores its progress."),
     option("--max-messages", "max_messages_per_trigger", type=click.IntRange(min=1), metavar="N",
            help="Maximum size of a batch."),
@@ -275,13 +272,13 @@ def require_directory(location: str) -> None:
         raise NotFound(f"{location}: no such directory")
 
 
-def places(given: SimpleNamespace) -> tuple[str | None, str]:
-    """The spool and the checkpoint of a stream: as given, else in hidden directories of its output.
+def checkpoint_of(given: SimpleNamespace) -> str:
+    """Returns the checkpoint of a stream: as given, else a hidden directory of its output.
 
     The checkpoint of Parquet is always there (see `archive`). UsageError if it has no place, as an Iceberg table is not
-    a directory; the spool is None then, and on other file systems, as it cannot be on all of them.
+    a directory.
     """
-    output, table_format, spool, checkpoint = given.output, given.table_format, given.spool_location, given.checkpoint
+    output, table_format, checkpoint = given.output, given.table_format, given.checkpoint
     if table_format == "iceberg" and "/" in output:
         raise UsageError(f"{output}: --format iceberg needs the name of a table, catalog.database.table")
     path = None if table_format == "iceberg" else local_path(output)
@@ -289,10 +286,7 @@ def places(given: SimpleNamespace) -> tuple[str | None, str]:
         raise UsageError("--checkpoint is for other formats: the checkpoint of a Parquet table is in its directory")
     if table_format == "iceberg" and checkpoint is None:
         raise UsageError("--checkpoint is required with --format iceberg")
+    if checkpoint is not None:
+        return str(checkpoint)
     root = (str(path.absolute()) if path else output).rstrip("/")
-    name = (given.channel or "").replace("#", "-")
-    if spool is None and path is not None:
-        spool = f"{root}/{SPOOL}/{name}"
-    if checkpoint is None:
-        checkpoint = f"{root}/{CHECKPOINT}" + (f"/{name}" if table_format == "delta" else "")
-    return spool, checkpoint
+    return f"{root}/{CHECKPOINT}" + (f"/{given.channel}" if table_format == "delta" else "")

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gnsq_pipeline.archive import check_writable, only_writer, start, write
+from gnsq_pipeline.archive import check_writable, last_offset, only_writer, start, write
 from gnsq_pipeline.errors import NotFound, PipelineError, Unfinished, UsageError, reason
-from gnsq_pipeline.options import local_path, nsq_options, places
+from gnsq_pipeline.options import checkpoint_of, local_path, nsq_options
 from gnsq_pipeline.progress import Lines, Summary, summarised
 from pyspark_nsq.discovery import depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError
@@ -41,6 +41,12 @@ _log = logging.getLogger(__name__)
 
 _STEP = 0.25  # seconds between two polls
 _TASKS_LINE = 10.0  # seconds between two lines about the tasks of a job, on a terminal
+_HAS_LIMITS = find_spec("pyspark.sql.streaming.datasource") is not None  # Spark 4.2 and newer
+_AT_LEAST_ONCE = (
+    "each message is delivered at least once, and after a crash some rows come twice; exactly once needs ranges, which "
+    "gnsqd with --durability has"
+)
+_NEEDS_CONTINUOUS = "--continuous is required, as a run that ends leaves its messages to the next one, which reads them again"
 # What Delta Lake needs besides its package (docs.delta.io, "Set up Apache Spark with Delta Lake").
 DELTA_CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -202,6 +208,22 @@ def missing_topics(settings: Settings) -> list[str]:
     return missing
 
 
+def settle_mode(settings: Settings, offset: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Returns "ranges", or "deliveries" and why: the mode of a stream that continues after `offset`, or of a new one.
+
+    DiscoveryError if a new stream has to know what the nsqds offer, and one does not answer.
+    """
+    if settings.mode != "auto":
+        return settings.mode, "-o mode=deliveries" if settings.mode == "deliveries" else ""
+    from pyspark_nsq.ranges.planning import without_ranges
+    from pyspark_nsq.ranges.positions import is_ours
+
+    if offset is not None:
+        return ("ranges", "") if is_ours(offset) else ("deliveries", "the checkpoint is one of deliveries")
+    nsqd = without_ranges(settings)
+    return ("ranges", "") if nsqd is None else ("deliveries", f"nsqd {nsqd} has no log")
+
+
 def run_stream(
     name: str, given: SimpleNamespace, transform: Callable[["DataFrame"], "DataFrame"], partitions: tuple[str, ...] = ()
 ) -> None:
@@ -212,24 +234,22 @@ def run_stream(
     Unfinished if SIGTERM stopped a run that is not continuous before everything was read.
     """
     output, table_format = given.output, given.table_format
-    given.spool_location, checkpoint = places(given)
+    checkpoint = checkpoint_of(given)
     source = nsq_options(given, "readStream")
-    from pyspark_nsq.ranges.planning import offers_ranges
-
     with contextlib.ExitStack() as stack:
         summary = stack.enter_context(summarised(given.summary, Summary(name, given.topics, given.channel)))
         settings = parse(source, "readStream")
         _check_topics(given, settings)
-        if settings.mode == "auto" and settings.spool_location is None and not offers_ranges(settings):
-            raise UsageError(
-                f"--spool is required with {output}, unless every nsqd is a gnsqd with --durability: a directory on "
-                "every machine, or s3://BUCKET/NAME"
-            )
         if path := local_path(checkpoint):
             stack.enter_context(only_writer(output, path))
         spark, stop = stack.enter_context(spark_session(given))
         if table_format != "iceberg":
             check_writable(spark, output, table_format)
+        source["mode"], reason_of_deliveries = settle_mode(settings, last_offset(spark, checkpoint))
+        if reason_of_deliveries:
+            if not given.continuous and not _HAS_LIMITS:
+                raise UsageError(f"{reason_of_deliveries}: with Spark 4.1, {_NEEDS_CONTINUOUS}")
+            click.echo(f"{reason_of_deliveries}: {_AT_LEAST_ONCE}", err=True)
         writer = transform(spark.readStream.format("nsq").options(**source).load()).writeStream
         if given.continuous:
             writer = writer.trigger(processingTime=f"{round(given.trigger * 1000)} milliseconds")
@@ -242,7 +262,7 @@ def run_stream(
             observers.append(partial(metrics.add, name))
         begin = partial(start, writer, output, table_format, checkpoint, partitions)
         # With Spark 4.1, a query ends after one batch, which may be the one that the run before left unfinished.
-        runs = 1 if given.continuous or find_spec("pyspark.sql.streaming.datasource") else 2
+        runs = 1 if given.continuous or _HAS_LIMITS else 2
         summary.finished = all(run_query(begin, stop, *observers) for _ in range(runs))
         if stop.signal and not summary.finished:
             summary.stopped_by = stop.signal.name

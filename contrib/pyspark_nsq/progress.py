@@ -11,11 +11,6 @@ from gnsqd.shared.errors import reason_of
 from pyspark_nsq.errors import NsqSourceError
 from pyspark_nsq.nodes import Key
 
-_KEPT = {
-    "suspects": "Messages of committed batches whose FIN is not confirmed",
-    "spool_bytes": "Bytes of committed batches and ids in the spool",
-    "dropped": "Messages dropped since the start of the query, as they were read before",
-}
 _BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)  # of seconds that a batch takes
 
 
@@ -31,7 +26,6 @@ class Progress:
     late_rows: int = 0  # too late for their window
     state_rows: int = 0
     in_flight: Mapping[Key, int] = field(default_factory=dict)  # messages, when the batch was planned
-    kept: Mapping[str, int] = field(default_factory=dict)  # at the last commit: see _KEPT; empty before it
 
     @property
     def lag(self) -> int | None:
@@ -66,7 +60,6 @@ def read_progress(text: str) -> Progress:
         late_rows=sum(operator.get("numRowsDroppedByWatermark") or 0 for operator in operators),
         state_rows=sum(operator.get("numRowsTotal") or 0 for operator in operators),
         in_flight=by_nsqd("in_flight"),
-        kept={name: sum(figures) for name in _KEPT if (figures := [one[name] for one in reports if name in one])},
     )
 
 
@@ -99,7 +92,6 @@ class Metrics:
         self._lag = make(Gauge, "lag_messages", "Messages queued at the nsqd", *place)
         self._in_flight = make(Gauge, "in_flight_messages", "Messages in flight when the batch was planned", *place)
         self._places: dict[Any, dict[str, set[Key]]] = {self._lag: {}, self._in_flight: {}}  # with series, by pipeline
-        self._kept = {name: make(Gauge, name, text) for name, text in _KEPT.items()}
         self._state = make(Gauge, "state_rows", "Rows that Spark keeps for windows that are open")
         self._last = make(Gauge, "last_batch", "Number of the last batch")
         self._when = make(Gauge, "last_progress_timestamp_seconds", "When Spark last reported progress")
@@ -118,8 +110,6 @@ class Metrics:
             for key in self._places[family].get(pipeline, set()) - counts.keys():
                 family.remove(pipeline, *key)
             self._places[family][pipeline] = set(counts)
-        for name, figure in progress.kept.items():
-            self._kept[name].labels(pipeline).set(figure)
         self._state.labels(pipeline).set(progress.state_rows)
         self._last.labels(pipeline).set(progress.batch)
         self.alive(pipeline, progress.when)

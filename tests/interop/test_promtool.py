@@ -96,10 +96,7 @@ def test_page_has_nothing_to_complain_about(gnsqd_factory: Callable[..., Daemon]
 
 def test_page_of_pipelines_has_nothing_to_complain_about(promtool: Promtool) -> None:
     metrics, key = Metrics(), ("t", "n:4150")
-    metrics.add(
-        "archive",
-        Progress(1, "2026-11-21T20:41:28Z", 1, 1.0, {key: 1}, 0, 0, {key: 1}, {"suspects": 0, "spool_bytes": 0}),
-    )
+    metrics.add("archive", Progress(1, "2026-11-21T20:41:28Z", 1, 1.0, {key: 1}, 0, 0, {key: 1}))
     page = generate_latest(metrics.registry)
     assert page.count(b"# TYPE gnsq_pipeline_") > 10
     assert promtool("check", "metrics", input=page) == ""

@@ -15,16 +15,14 @@ if TYPE_CHECKING:
 
     from spark.command_line import Run
 
-MISSING = [
-    library for library in ("moto", "obstore", "pyarrow", "pyspark") if importlib.util.find_spec(library) is None
-]
+MISSING = [library for library in ("pyarrow", "pyspark") if importlib.util.find_spec(library) is None]
 
 
 class _Unimportable(pytest.Module):
     """A file of tests that cannot be imported here."""
 
     def collect(self) -> NoReturn:
-        missing(f"needs {' and '.join(MISSING)} (pip install '.[spark,object-store,s3-server]')")
+        missing(f"needs {' and '.join(MISSING)} (pip install '.[spark]')")
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
@@ -56,11 +54,9 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """A local session of two cores, one for all tests; they are marked `spark`."""
-    from kit.s3_server import set_environment
     from kit.spark_sessions import CONF, start_session
     from kit.table_formats import conf
 
-    set_environment()  # the server may be started later
     directory = tmp_path_factory.mktemp("spark")
     session = start_session(directory, conf=CONF | conf(directory / "lake"))
     yield session

@@ -235,9 +235,8 @@ def test_executors_of_spark_import_little() -> None:
         for name, package in importers(lambda imported: True, "contrib", "gnsqd")
         if name.startswith(ON_EXECUTORS) and ":" not in name and package not in allowed
     }
-    # For a spool in an object store alone, for metrics, which the driver serves, and for speed where it is installed.
-    optional = {("pyspark_nsq.files", "obstore"), ("pyspark_nsq.progress", "prometheus_client")}
-    assert foreign <= {*optional, ("gnsqd.shared.journal.records", "zlib_ng")}
+    # For metrics, which the driver serves, and for speed where it is installed.
+    assert foreign <= {("pyspark_nsq.progress", "prometheus_client"), ("gnsqd.shared.journal.records", "zlib_ng")}
 
 
 def test_who_imports_what_few_may_import() -> None:

@@ -16,7 +16,11 @@ _NAMES = 500  # topics in a request
 
 
 class NoRanges(NsqSourceError):
-    """The nsqd has no logs: it is the real one, or has no --durability."""
+    """The nsqd with this name has no logs: it is the real one, or has no --durability."""
+
+    def __init__(self, text: str, nsqd: str) -> None:
+        super().__init__(text)
+        self.nsqd = nsqd
 
 
 class Unreadable(NsqSourceError):
@@ -101,7 +105,7 @@ class Node:
         address, hint = name_of(self.nsqd.http), hint_of(status)
         text = f"{self._who} answered {status} {what} at HTTP address {address}{hint}"
         if none:
-            raise NoRanges(f"{text}: ranges need gnsqd with --durability")
+            raise NoRanges(f"{text}: ranges need gnsqd with --durability", self.nsqd.name)
         raise (NsqSourceError if hint else DiscoveryError)(text)  # only the latter is tried again
 
     @contextmanager

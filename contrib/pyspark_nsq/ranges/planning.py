@@ -366,7 +366,13 @@ def _subscribed(settings: Settings) -> str:
 
 
 def offers_ranges(settings: Settings) -> bool:
-    """Returns True if every nsqd offers ranges; DiscoveryError, also if there is no nsqd yet."""
+    """Returns True if every nsqd offers ranges; DiscoveryError as `without_ranges`."""
+    return without_ranges(settings) is None
+
+
+def without_ranges(settings: Settings) -> str | None:
+    """Returns the name of an nsqd that does not offer ranges, None if all do; DiscoveryError, also if there is no nsqd
+    yet."""
     planner = Planner(settings)
     try:
         if not planner.look_at_all() and not planner.has_nodes:
@@ -376,8 +382,8 @@ def offers_ranges(settings: Settings) -> bool:
             )
     except NoRanges as error:
         _log.info("%s", error)
-        return False
-    return True
+        return error.nsqd
+    return None
 
 
 def _mean_size(extent: Extent) -> int:
