@@ -41,12 +41,10 @@ _log = logging.getLogger(__name__)
 
 _STEP = 0.25  # seconds between two polls
 _TASKS_LINE = 10.0  # seconds between two lines about the tasks of a job, on a terminal
-_HAS_LIMITS = find_spec("pyspark.sql.streaming.datasource") is not None  # Spark 4.2 and newer
 _AT_LEAST_ONCE = (
     "each message is delivered at least once, and after a crash some rows come twice; exactly once needs ranges, which "
     "gnsqd with --durability has"
 )
-_NEEDS_CONTINUOUS = "--continuous is required, as a run that ends leaves its messages to the next one, which reads them again"
 # What Delta Lake needs besides its package (docs.delta.io, "Set up Apache Spark with Delta Lake").
 DELTA_CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -208,6 +206,11 @@ def missing_topics(settings: Settings) -> list[str]:
     return missing
 
 
+def _can_drain() -> bool:
+    """Returns True if a query can end behind its last batch, which needs Spark 4.2."""
+    return find_spec("pyspark.sql.streaming.datasource") is not None
+
+
 def settle_mode(settings: Settings, offset: Mapping[str, Any] | None) -> tuple[str, str]:
     """Returns "ranges", or "deliveries" and why: the mode of a stream that continues after `offset`, or of a new one.
 
@@ -247,8 +250,11 @@ def run_stream(
             check_writable(spark, output, table_format)
         source["mode"], reason_of_deliveries = settle_mode(settings, last_offset(spark, checkpoint))
         if reason_of_deliveries:
-            if not given.continuous and not _HAS_LIMITS:
-                raise UsageError(f"{reason_of_deliveries}: with Spark 4.1, {_NEEDS_CONTINUOUS}")
+            if not given.continuous and not _can_drain():
+                raise UsageError(
+                    f"{reason_of_deliveries}: with Spark 4.1, --continuous is required, as a run that ends leaves its "
+                    "messages to the next one, which reads them again"
+                )
             click.echo(f"{reason_of_deliveries}: {_AT_LEAST_ONCE}", err=True)
         writer = transform(spark.readStream.format("nsq").options(**source).load()).writeStream
         if given.continuous:
@@ -262,7 +268,7 @@ def run_stream(
             observers.append(partial(metrics.add, name))
         begin = partial(start, writer, output, table_format, checkpoint, partitions)
         # With Spark 4.1, a query ends after one batch, which may be the one that the run before left unfinished.
-        runs = 1 if given.continuous or _HAS_LIMITS else 2
+        runs = 1 if given.continuous or _can_drain() else 2
         summary.finished = all(run_query(begin, stop, *observers) for _ in range(runs))
         if stop.signal and not summary.finished:
             summary.stopped_by = stop.signal.name

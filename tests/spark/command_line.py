@@ -60,4 +60,4 @@ def sources(*daemons: Daemon) -> list[str]:
     words = []
     for daemon in daemons:
         words += [*destination(daemon), "--nsqd-http-address", "{}:{}".format(*daemon.http_address)]
-    return [*words, "-o", "idleTimeoutMs=20000"]  # as in kit.spark_topics
+    return words

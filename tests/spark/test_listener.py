@@ -50,7 +50,7 @@ def scrape(listener: "NsqMetrics") -> dict[Series, float]:
 
 
 def start(spark: "SparkSession", nsqd: Daemon, directory: Path, channel: str, query: str | None) -> "StreamingQuery":
-    options = {"subscribe": "orders", "channel": channel, "spoolLocation": str(directory / "spool")}
+    options = {"subscribe": "orders", "channel": channel}
     frame = spark.readStream.format("nsq").options(**daemon_options(nsqd), **options).load()
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(directory / channel))
     return (writer.queryName(query) if query else writer).start()

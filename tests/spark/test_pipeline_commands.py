@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gnsq_pipeline import running
 from gnsq_pipeline.archive import only_writer, read_archive
 from kit.daemons import DEADLINE, Daemon, eventually, free_port
 from kit.exposition import labels, series
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+DOCUMENT = Path(__file__).parents[2] / "contrib" / "docs" / "spark-pipelines.md"
 
 
 def one_line(text: str) -> str:
@@ -96,8 +99,8 @@ def test_logs_are_read_by_ranges(spark: "SparkSession", run: Run, gnsqd_factory:
         take(nsqd, "orders", "other", count - old)  # they are kept nevertheless
         ended = run("archive", *words, "--channel", "archive", "--from", "first", stream)
         assert ended.status == 0, ended.stderr
+        assert "at least once" not in ended.stderr
         assert numbers(stream) == [*range(1, count + 1)]
-    assert not (stream / "_spool").exists()
     wait_for(nsqd, "orders", "archive", depth=0)
 
     (part / "_temporary").mkdir(parents=True)  # as a run that was killed leaves it
@@ -115,6 +118,34 @@ def test_logs_are_read_by_ranges(spark: "SparkSession", run: Run, gnsqd_factory:
     assert sorted(message.body for message in take(nsqd, "again", "check", 4)) == expected
     rows = run("rollup", *words, "--from", "-1h", "--to", "next", "--window", "1d", "--json").rows
     assert sum(row["messages"] for row in rows) == 40
+
+
+AT_LEAST_ONCE = re.search(r"^    (nsqd 10.0.0.1:4150 has no log.*)$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+
+
+def test_a_run_of_deliveries_reports_first_that_rows_may_come_twice(run: Run, nsqd: Daemon, tmp_path: Path) -> None:
+    assert AT_LEAST_ONCE
+    _, _, what = AT_LEAST_ONCE[1].partition(":4150 has no log: ")
+    words = ["archive", "--topic", "orders", "--channel", "a", *sources(nsqd)]
+    publish(nsqd, "orders", *bodies(20))
+    for output, more, why in (
+        ("output", [], f"nsqd {name(nsqd)} has no log"),
+        ("output", ["--nsqd-http-address", "127.0.0.1:1"], "the checkpoint is one of deliveries"),
+        ("other", ["-o", "mode=deliveries"], "-o mode=deliveries"),
+    ):
+        ended = run(*words, *more, tmp_path / output)
+        assert ended.stderr.splitlines()[0] == f"{why}: {what}"
+
+
+def test_a_run_of_deliveries_that_ends_is_refused_where_it_cannot_finish_its_last_batch(
+    run: Run, gnsqd: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "find_spec", lambda module: None)  # as with Spark 4.1
+    publish(gnsqd, "orders", b"1")
+    ended = run("archive", "--topic", "orders", "--channel", "a", *sources(gnsqd), tmp_path / "output")
+    assert ended.status == 2
+    needed = "with Spark 4.1, --continuous is required, as a run that ends leaves its messages to the next one"
+    assert one_line(ended.stderr).startswith(f"Error: nsqd {name(gnsqd)} has no log: {needed}")
 
 
 def test_replay_publishes_what_was_asked_for(run: Run, gnsqd: Daemon, archived: tuple[Path, list[Event]]) -> None:
@@ -183,7 +214,6 @@ def test_rollup_of_topics_writes_windows_that_are_over(
         return rows if sum(row.messages for row in rows) == 20 else []
 
     assert sum(row.bytes for row in eventually(reported, timeout=100)) == 100
-    assert run("spool", "list", output, "--json").rows[0]["channel"] == "r"
 
 
 OF_TOPIC = ["--nsqd-tcp-address", "h:1", "--topic", "t"]
@@ -220,8 +250,6 @@ BAD = [
     (["rollup", *OF_TOPIC, "--to", "next", "--continuous"], 2, "--continuous contradicts --to"),
     (["rollup", "--from-archive", "EMPTY", "--output", "OUT", "--json"], 2, "--json is for a result that is printed"),
     (["rollup", "--from-archive", "MISSING"], 4, "no such directory"),
-    (["spool", "list", "MISSING"], 4, "no such directory"),
-    (["spool", "replay", "EMPTY", "abc", "--dry-run"], 4, "no stream abc"),
 ]
 
 
@@ -258,13 +286,9 @@ def test_a_format_without_its_package_is_reported(run: Run, gnsqd: Daemon, tmp_p
     publish(gnsqd, "orders", b"1")
     words = ["archive", "--topic", "orders", "--channel", "c", *sources(gnsqd), "a_table", "--format", "iceberg"]
     ended = run(*words, "--checkpoint", tmp_path / "checkpoint")
-    assert ended.status == 2
-    assert "--spool is required with a_table, unless every nsqd is a gnsqd with --durability: " in one_line(
-        ended.stderr
-    )
-    ended = run(*words, "--checkpoint", tmp_path / "checkpoint", "--spool", tmp_path / "spool")
     assert ended.status == 1
-    assert one_line(ended.stderr).startswith("Error: the package of Iceberg is missing: --conf spark.jars.packages=")
+    error = ended.stderr.splitlines()[-1]
+    assert error.startswith("Error: the package of Iceberg is missing: --conf spark.jars.packages=")
     assert gnsqd.channel_stats("orders", "c").get("message_count", 0) in (0, 1)
 
 

@@ -65,7 +65,7 @@ def totals_in(spark: "SparkSession", directory: Path) -> dict[str, Totals]:
 def test_a_million_events_are_archived_rolled_up_and_replayed(
     spark: "SparkSession", run: Run, gnsqd_factory: DaemonFactory, tmp_path: Path
 ) -> None:
-    daemons, target = [gnsqd_factory(), gnsqd_factory()], gnsqd_factory()
+    daemons, target = [gnsqd_factory("--durability=process") for _ in range(2)], gnsqd_factory()
     expected = {topic: totals(bodies(EVENTS // 2, seed)) for topic, seed in TOPICS.items()}
     for topic, seed in TOPICS.items():
         for daemon, batch in zip(itertools.cycle(daemons), batches(bodies(EVENTS // 2, seed)), strict=False):
@@ -86,9 +86,6 @@ def test_a_million_events_are_archived_rolled_up_and_replayed(
         for topic in TOPICS:
             channel = daemon.channel_stats(topic, "archive")
             assert (channel["depth"], channel["in_flight_count"], channel["deferred_count"]) == (0, 0, 0)
-    (stream,) = run("spool", "list", archive, "--json").rows
-    shown = {"topics": "orders,clicks", "channel": "archive", "batches": 3, "messages": EVENTS, "committed_batch": 3}
-    assert shown.items() <= stream.items()
 
     by_topic: Counter[str] = Counter()
     for row in run("rollup", "--from-archive", archive, "--window", "1h", "--json").rows:

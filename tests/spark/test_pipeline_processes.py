@@ -14,11 +14,11 @@ import pytest
 
 import gnsq_pipeline
 from gnsq_pipeline.archive import read_archive
-from kit.daemons import DEADLINE, Daemon, eventually
+from kit.daemons import DEADLINE, eventually
 from kit.spark_cluster import spark_home
 from kit.spark_sessions import QUICK_JAVA, spark_environment
 from kit.spark_topics import bodies
-from kit.traffic import publish
+from kit.traffic import DaemonFactory, publish
 from spark.command_line import Run, sources
 from spark.environments import zip_recipe
 from spark.events import archive, generate
@@ -59,10 +59,10 @@ def stopped(words: Sequence[str], errors: Path, number: signal.Signals) -> int:
 
 
 def test_an_archive_has_each_message_once_after_runs_that_signals_stopped(
-    spark: "SparkSession", run: Run, gnsqd: Daemon, tmp_path: Path
+    spark: "SparkSession", run: Run, gnsqd_factory: DaemonFactory, tmp_path: Path
 ) -> None:
     """Each run prints only a line for each batch, and one about its end."""
-    published = bodies(15_000)
+    gnsqd, published = gnsqd_factory("--durability=process"), bodies(15_000)
     publish(gnsqd, "orders", *published)
     output, summary, errors = tmp_path / "output", tmp_path / "summary.json", tmp_path / "stderr"
     words = ["archive", "--topic", "orders", "--channel", "a", *sources(gnsqd), "--summary", str(summary), str(output)]

@@ -19,12 +19,8 @@ from pyspark_nsq.errors import NsqSourceError
 from pyspark_nsq.progress import Metrics, Progress, read_progress
 
 OFFSET = {
-    "version": 1,
     "unread": {"t": {"a:1": 40, "b:1": 2}, "u": {"a:1": 0}},
     "in_flight": {"t": {"a:1": 5, "b:1": 0}, "u": {"a:1": 0}},
-    "suspects": 3,
-    "spool_bytes": 1024,
-    "dropped": 6,
 }
 REPORTED: dict[str, Any] = {
     "batchId": 7,
@@ -57,17 +53,7 @@ def progress(batch: int = 1, rows: int = 10, seconds: float = 2.0, lag: int | No
 def test_a_batch_is_read_from_what_spark_reports() -> None:
     read = read_progress(reported())
     unread, in_flight = {A: 41, B: 2, U: 0}, {A: 5, B: 0, U: 0}
-    assert read == Progress(
-        7,
-        REPORTED["timestamp"],
-        5000,
-        2.5,
-        unread,
-        3,
-        12,
-        in_flight,
-        {"suspects": 3, "spool_bytes": 1024, "dropped": 6},
-    )
+    assert read == Progress(7, REPORTED["timestamp"], 5000, 2.5, unread, 3, 12, in_flight)
     assert (read.lag, read.rows_per_second) == (43, 2000)
 
 
@@ -128,12 +114,11 @@ def test_each_nsqd_has_series_as_long_as_it_is_reported() -> None:
     lags = [(A, 41), (B, 2), (U, 0)]
     assert of("lag_messages") == {(name, *key): lag for name in ("archive", "other") for key, lag in lags}
     assert of("in_flight_messages")["archive", *A] == 5
-    metrics.add("archive", replace(before, unread={A: 8}, in_flight={A: 9}, kept={"spool_bytes": 2048}))
+    metrics.add("archive", replace(before, unread={A: 8}, in_flight={A: 9}))
     metrics.remove("other")
     for name, expected in (("lag_messages", 8), ("in_flight_messages", 9)):
         assert of(name) == {("archive", *A): expected}
-    for name, expected in (("suspects", 3), ("spool_bytes", 2048), ("dropped", 6), ("state_rows", 12)):
-        assert of(name) == {("archive",): expected}
+    assert of("state_rows") == {("archive",): 12}
     metrics.add("archive", replace(before, in_flight={}))
     assert of("lag_messages") == {("archive", *key): lag for key, lag in lags}
     assert of("in_flight_messages") == {}

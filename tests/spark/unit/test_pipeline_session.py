@@ -21,8 +21,12 @@ from pyspark.sql import SparkSession
 
 from gnsq_pipeline import running
 from gnsq_pipeline.errors import UsageError, reason
-from gnsq_pipeline.options import ADDRESS, DURATION, INSTALL, MOMENT, POSITION, SETTING, nsq_options, places
-from gnsq_pipeline.running import Stop, _filtered_stderr, spark_session
+from gnsq_pipeline.options import ADDRESS, DURATION, INSTALL, MOMENT, POSITION, SETTING, checkpoint_of, nsq_options
+from gnsq_pipeline.running import Stop, _filtered_stderr, settle_mode, spark_session
+from kit.daemons import Daemon
+from kit.spark_topics import daemon_options, name
+from kit.traffic import DaemonFactory, publish
+from pyspark_nsq.options import parse
 
 SOURCE_ERROR = """\
 [STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] \
@@ -135,32 +139,31 @@ def test_other_values_are_written_as_options_of_the_source_are() -> None:
 
 def options(**values: Any) -> SimpleNamespace:
     given = {"topics": ("a", "b"), "channel": "c", "nsqd_tcp_addresses": ("h:1",), "extra": ()}
-    return SimpleNamespace(**(given | dict.fromkeys(("spool_location", "checkpoint", "begin", "end")) | values))
+    return SimpleNamespace(**(given | dict.fromkeys(("checkpoint", "begin", "end")) | values))
 
 
 @pytest.mark.parametrize(
-    "output, table_format, given, spool, checkpoint",
+    "output, table_format, given, checkpoint",
     [
-        ("/data/out", "parquet", {}, "/data/out/_spool/c", "/data/out/_checkpoint"),
-        ("file:///data/o t", "parquet", {"spool_location": "/s"}, "/s", "/data/o t/_checkpoint"),
-        ("hdfs://h/out/", "parquet", {}, None, "hdfs://h/out/_checkpoint"),
-        ("/data/out", "delta", {}, "/data/out/_spool/c", "/data/out/_checkpoint/c"),
-        ("hdfs://h/out", "delta", {"spool_location": "/s", "checkpoint": "/c"}, "/s", "/c"),
-        ("db.table", "iceberg", {"spool_location": "/s", "checkpoint": "/c"}, "/s", "/c"),
+        ("/data/out", "parquet", {}, "/data/out/_checkpoint"),
+        ("file:///data/o t", "parquet", {}, "/data/o t/_checkpoint"),
+        ("hdfs://h/out/", "parquet", {}, "hdfs://h/out/_checkpoint"),
+        ("/data/out", "delta", {}, "/data/out/_checkpoint/c"),
+        ("hdfs://h/out", "delta", {"checkpoint": "/c"}, "/c"),
+        ("db.table", "iceberg", {"checkpoint": "/c"}, "/c"),
     ],
 )
-def test_spool_and_checkpoint_are_in_the_output_unless_given(
-    output: str, table_format: str, given: dict[str, str], spool: str | None, checkpoint: str
+def test_the_checkpoint_is_in_the_output_unless_given(
+    output: str, table_format: str, given: dict[str, str], checkpoint: str
 ) -> None:
-    assert places(options(output=output, table_format=table_format, **given)) == (spool, checkpoint)
+    assert checkpoint_of(options(output=output, table_format=table_format, **given)) == checkpoint
 
 
 def test_parameters_are_options_of_the_source() -> None:
-    assert nsq_options(options(spool_location="/s", max_messages_per_trigger=5), "readStream") == {
+    assert nsq_options(options(max_messages_per_trigger=5), "readStream") == {
         "nsq.nsqd.tcp.addresses": "h:1",
         "subscribe": "a,b",
         "channel": "c",
-        "spoolLocation": "/s",
         "maxMessagesPerTrigger": "5",
     }
 
@@ -182,6 +185,28 @@ def test_a_range_is_options_of_the_source() -> None:
     error = f"--from 5: each topic of each nsqd has numbers of its own, so use -o {numbers}"
     with pytest.raises(UsageError, match=re.escape(error)):
         nsq_options(options(begin="5"), "readStream")
+
+
+def test_a_new_stream_reads_ranges_if_every_nsqd_has_them(gnsqd_factory: DaemonFactory) -> None:
+    logs, other = gnsqd_factory("--durability=process"), gnsqd_factory()
+    for daemon in (logs, other):
+        publish(daemon, "orders", b"1")
+    subscription = {"subscribe": "orders", "channel": "c"}
+
+    def settled(*daemons: Daemon, **given: str) -> tuple[str, str]:
+        return settle_mode(parse(daemon_options(*daemons) | subscription | given, "readStream"), None)
+
+    assert settled(logs) == settled(logs, mode="ranges") == ("ranges", "")
+    assert settled(logs, other) == ("deliveries", f"nsqd {name(other)} has no log")
+    assert settled(logs, mode="deliveries") == ("deliveries", "-o mode=deliveries")
+
+
+def test_a_stream_that_continues_reads_as_its_checkpoint_does_and_asks_no_nsqd() -> None:
+    given = {"subscribe": "orders", "channel": "c", "nsq.nsqd.tcp.addresses": "nowhere.invalid:1"}
+    settings = parse(given, "readStream")
+    assert settle_mode(settings, {"version": 1, "channel": "c", "positions": []}) == ("ranges", "")
+    deliveries = {"version": 3, "stream": "s", "batch": 7, "channel": "c"}
+    assert settle_mode(settings, deliveries) == ("deliveries", "the checkpoint is one of deliveries")
 
 
 def run(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":

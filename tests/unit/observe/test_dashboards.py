@@ -149,7 +149,7 @@ def shown(request: pytest.FixtureRequest, path: Path) -> Named:
 @EACH_DASHBOARD
 def test_dashboard_shows_only_what_is_exported(path: Path, shown: Named) -> None:
     expressions = [target["expr"] for panel in panels(path) for target in panel["targets"]]
-    assert len(expressions) > (30 if path == DASHBOARD else 15)
+    assert len(expressions) > (30 if path == DASHBOARD else 10)
     expressions += [annotation["expr"] for annotation in dashboard(path)["annotations"]["list"]]
     variables = [variable for variable in dashboard(path)["templating"]["list"] if variable["type"] == "query"]
     for variable in variables:
