@@ -23,7 +23,7 @@ from gnsqd.shared.errors import reason_of
 from pyspark_nsq import option_values
 from pyspark_nsq.discovery import find_nsqds
 from pyspark_nsq.errors import NsqSourceError, OptionError
-from pyspark_nsq.options import EARLIEST, LATEST, OPTIONS, READ, READERS, Settings, parse
+from pyspark_nsq.options import EARLIEST, LATEST, OPTIONS, READERS, Settings, parse
 
 # What the extra `spark` in pyproject.toml installs; gnsqd itself, whose extra that is, may be on no index.
 INSTALL = "pip install 'pyarrow>=18' 'pyspark>=4.1,<4.3'"
@@ -211,13 +211,12 @@ SPARK = (
 
 
 def nsq_options(given: SimpleNamespace, use: str, other: str = "") -> dict[str, str]:
-    """The options of `format("nsq")` for "readStream", "write", or "read", which is by ranges; without options
-    that only the `other` use has. UsageError if it would refuse them.
+    """The options of `format("nsq")` for "readStream", "write" or "read", without options that only the `other` use
+    has. UsageError if it would refuse them.
 
     Parameters that set one of them are named after its field in the settings of pyspark_nsq."""
     others = {row.name.lower() for row in OPTIONS if other in row.used_by and use not in row.used_by}
-    options: dict[str, str] = {"mode": "ranges"} if use == READ else {}
-    options |= {key: value for key, value in given.extra if key.lower() not in others}
+    options = {key: value for key, value in given.extra if key.lower() not in others}
     for row in OPTIONS:
         if use in row.used_by and (value := vars(given).get(row.field)):
             options[row.name] = ",".join(value) if isinstance(value, tuple) else str(value)

@@ -6,8 +6,7 @@ from kit.daemons import Daemon
 def daemon_options(*daemons: Daemon) -> dict[str, str]:
     """The options of a reader that name these daemons, whatever their HTTP ports are."""
     http = ",".join("{}:{}".format(*daemon.http_address) for daemon in daemons)
-    # A task ends with its quota, so nothing takes longer; a machine that stands still for a second ends none early.
-    return {**sink_options(*daemons), "nsq.nsqd.http.addresses": http, "idleTimeoutMs": "20000"}
+    return {**sink_options(*daemons), "nsq.nsqd.http.addresses": http}
 
 
 def sink_options(*daemons: Daemon) -> dict[str, str]:

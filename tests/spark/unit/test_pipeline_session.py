@@ -171,7 +171,6 @@ def test_parameters_are_options_of_the_source() -> None:
 def test_a_range_is_options_of_the_source() -> None:
     given = options(topics=("a",), begin="5", end="2026-01-15T12:00:00+00:00", extra=[("batchSize", "2")], topic="x")
     assert nsq_options(given, "read", "write") == {
-        "mode": "ranges",
         "nsq.nsqd.tcp.addresses": "h:1",
         "subscribe": "a",
         "channel": "c",
@@ -205,7 +204,7 @@ def test_a_stream_that_continues_reads_as_its_checkpoint_does_and_asks_no_nsqd()
     given = {"subscribe": "orders", "channel": "c", "nsq.nsqd.tcp.addresses": "nowhere.invalid:1"}
     settings = parse(given, "readStream")
     assert settle_mode(settings, {"version": 1, "channel": "c", "positions": []}) == ("ranges", "")
-    deliveries = {"version": 3, "stream": "s", "batch": 7, "channel": "c"}
+    deliveries = {"version": 3, "channel": "c", "batch": 7}
     assert settle_mode(settings, deliveries) == ("deliveries", "the checkpoint is one of deliveries")
 
 
