@@ -11,10 +11,9 @@ from conftest import missing
 from gnsq_pipeline.archive import PARTITION_COLUMNS, read_archive, to_archive
 from gnsq_pipeline.errors import NotFound, UsageError
 from gnsq_pipeline.running import DELTA_CONF
-from kit.daemons import Daemon
 from kit.spark_topics import bodies, daemon_options
 from kit.table_formats import installed
-from kit.traffic import create, publish
+from kit.traffic import DaemonFactory, create, publish
 from spark.command_line import Run, sources
 
 if TYPE_CHECKING:
@@ -45,10 +44,10 @@ def fail(frame: "DataFrame", batch: int) -> NoReturn:
 
 
 def test_a_table_has_every_message_once(
-    spark: "SparkSession", table_format: str, run: Run, gnsqd: Daemon, tmp_path: Path
+    spark: "SparkSession", table_format: str, run: Run, gnsqd_factory: DaemonFactory, tmp_path: Path
 ) -> None:
     """Writes messages of a batch read, and of an archive that continues after a failure."""
-    table = str(tmp_path / "table")
+    gnsqd, table = gnsqd_factory("--durability=process"), str(tmp_path / "table")
     if table_format == "iceberg":
         spark.sql("CREATE NAMESPACE lake.logs")
         table = "lake.logs.archive"
@@ -56,20 +55,20 @@ def test_a_table_has_every_message_once(
     publish(gnsqd, "orders", *bodies(100))
     source = daemon_options(gnsqd) | {"subscribe": "orders"}
 
-    messages = spark.read.format("nsq").options(**source, channel="a", spoolLocation=str(tmp_path / "spool")).load()
+    messages = spark.read.format("nsq").options(**source, channel="a").load()
     archive = to_archive(messages)
     if table_format == "iceberg":
         archive.writeTo(table).using("iceberg").create()
     else:
         archive.write.format("delta").partitionBy(*PARTITION_COLUMNS).save(table)
 
-    spool, checkpoint = str(tmp_path / "spool"), str(tmp_path / "checkpoint")
-    stream = spark.readStream.format("nsq").options(**source, channel="b", spoolLocation=spool).load()
+    checkpoint = str(tmp_path / "checkpoint")
+    stream = spark.readStream.format("nsq").options(**source, channel="b").load()
     failing = stream.writeStream.foreachBatch(fail).trigger(availableNow=True)
     with pytest.raises(Exception, match="the sink fails"):
         failing.start(checkpointLocation=checkpoint).awaitTermination()
     publish(gnsqd, "orders", *bodies(10, "later "))
-    where = [table, "--format", table_format, "--spool", spool, "--checkpoint", checkpoint]
+    where = [table, "--format", table_format, "--checkpoint", checkpoint]
     ended = run("archive", "--topic", "orders", "--channel", "b", *sources(gnsqd), *where)
     assert ended.status == 0, ended.stderr
     everything = [("a", bodies(100)), ("b", bodies(100)), ("b", bodies(10, "later "))]

@@ -18,7 +18,7 @@ _NAMES = 500  # topics in a request
 class NoRanges(NsqSourceError):
     """The nsqd with this name has no logs: it is the real one, or has no --durability."""
 
-    def __init__(self, text: str, nsqd: str) -> None:
+    def __init__(self, text: str, nsqd: str = "") -> None:  # unpickling passes the text alone
         super().__init__(text)
         self.nsqd = nsqd
 

@@ -338,7 +338,7 @@ def plan_batch(settings: Settings) -> list[RangePartition]:
         begins, ends = planner.begin(EARLIEST), planner.end()
     except NoRanges as error:
         other = "'peek' = 'true' looks at queued messages, and format('nsq_diskqueue') reads data directories"
-        raise NoRanges(f"{error}; {other}", error.nsqd) from None
+        raise NoRanges(f"{error}; {other}") from None
     if not begins:
         raise DiscoveryError(f"no nsqd has {_subscribed(settings)}")
     for log, end in ends.items():
