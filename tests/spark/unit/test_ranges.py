@@ -54,7 +54,6 @@ def durable(gnsqd_factory: DaemonFactory) -> Factory:
 
 def options(*nsqds: Daemon, **more: str) -> dict[str, str]:
     given = daemon_options(*nsqds) | {"channel": "c", "mode": "ranges"} | more
-    del given["idleTimeoutMs"]
     if "subscribePattern" not in given:
         given.setdefault("subscribe", "t")
     return given
