@@ -123,6 +123,30 @@ def test_rows_are_in_as_many_tasks_as_the_options_name(
     assert len(reader.partitions(start, reader.latestOffset(start, ALL))) == 4
 
 
+def test_largest_task_makes_more_tasks(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    nsqds[0].publish(60)
+    reader = NsqStreamReader(replace(settings, max_records_per_partition=25))
+    start = reader.initialOffset()
+    tasks = reader.partitions(start, reader.latestOffset(start, ALL))
+    assert [sum(batch.num_rows for batch in reader.read(task)) for task in tasks] == [20, 20, 20]
+
+
+def test_batch_waits_for_enough_messages_but_not_for_ever(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("pyspark_nsq.nodes.time.monotonic", lambda: now)
+    reader = NsqStreamReader(replace(settings, min_messages_per_trigger=5, max_trigger_delay=9.0))
+    start = reader.initialOffset()
+    found = []
+    for now, published in ((0.0, 1), (1.0, 1), (2.0, 4), (3.0, 1), (11.0, 0)):  # the first batch does not wait
+        nsqds[0].publish(published)
+        end = reader.latestOffset(start, ALL)
+        found.append(len(rows_of(reader, start, end)))
+        start = end
+    assert found == [1, 0, 5, 0, 1]
+
+
 def test_when_nothing_waits_the_offset_is_the_same_to_the_byte(settings: Settings, nsqds: list[FakeNsqd]) -> None:
     """Spark compares the JSON."""
     nsqds[0].publish(1)

@@ -764,3 +764,48 @@ def test_damaged_checkpoint_is_one_line(durable: Factory, damage: dict[str, Any]
 def test_pieces_lose_nothing() -> None:
     assert pieces(1, 11, 3) == [(1, 4), (4, 7), (7, 11)]
     assert pieces(5, 7, 4) == [(5, 6), (6, 7)]
+
+
+def test_each_topic_may_begin_at_a_time_of_its_own(durable: Factory) -> None:
+    nsqd = durable()
+    create(nsqd, "u", "c")
+    for topic in "tu":
+        publish(nsqd, topic, topic.encode())
+    later = "4102444800000"
+    for moments, found in (
+        ({"t": later, "u": "-1h"}, [b"u"]),
+        ({"t": "-1h"}, [b"t", b"u"]),
+        ({"u": later}, [b"t"]),
+    ):
+        rows = batch(nsqd, subscribe="t,u", startingTimestamp=json.dumps(moments))
+        assert sorted(row["value"] for row in rows) == found
+    given = {"startingTimestamp": json.dumps({"u": later}), "startingOffsetsByTimestampStrategy": "error"}
+    with pytest.raises(
+        OptionError, match="'startingTimestamp': topic 'u' at .* has no message that was published then"
+    ):
+        batch(nsqd, subscribe="t,u", **given)
+    assert len(batch(nsqd, **given | {"startingTimestamp": "-1h"})) == 1
+
+
+def test_batch_waits_for_enough_messages_but_not_for_ever(durable: Factory) -> None:
+    nsqd = durable()
+    given = {"minMessagesPerTrigger": "5"}
+    stream = Stream(nsqd, **given)
+    found = []
+    for published in (1, 4, 1, 1):  # the first batch does not wait
+        publish(nsqd, "t", *bodies(published))
+        found.append(len(stream.next()))
+    assert found == [1, 0, 5, 0]
+    stream.given["maxTriggerDelay"] = "200ms"
+    stream.restart()
+    assert len(stream.next()) == 1
+    publish(nsqd, "t", b"x")
+    eventually(lambda: len(stream.next()) == 1)
+
+
+def test_largest_task_makes_more_tasks(durable: Factory) -> None:
+    nsqd = durable()
+    publish(nsqd, "t", *bodies(100))
+    tasks = plan_batch(parse(options(nsqd, maxRecordsPerPartition="30"), "read"))
+    assert [task.end - task.start for task in tasks] == [25] * 4
+    assert len(read(*tasks)) == 100
