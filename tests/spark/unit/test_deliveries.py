@@ -139,7 +139,8 @@ def test_batch_waits_for_enough_messages_but_not_for_ever(
     reader = NsqStreamReader(replace(settings, min_messages_per_trigger=5, max_trigger_delay=9.0))
     start = reader.initialOffset()
     found = []
-    for now, published in ((0.0, 1), (1.0, 1), (2.0, 4), (3.0, 1), (11.0, 0)):  # the first batch does not wait
+    for when, published in ((0, 1), (1, 1), (2, 4), (3, 1), (11, 0)):  # the first batch does not wait
+        now = when
         nsqds[0].publish(published)
         end = reader.latestOffset(start, ALL)
         found.append(len(rows_of(reader, start, end)))
