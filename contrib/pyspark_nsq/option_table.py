@@ -27,7 +27,14 @@ _ELSEWHERE = {
     "maxoffsetspertrigger": "which is of Kafka: 'maxMessagesPerTrigger' limits a batch",
     "minoffsetspertrigger": "which is of Kafka: a batch reads what is queued, even a single message",
     "includeheaders": "which is of Kafka: messages of NSQ have no headers",
+    **dict.fromkeys(
+        ("dedupretention", "idletimeoutms", "readid", "spool", "spoollocation", "spoolmaxbytes", "spoolretention"),
+        "which earlier versions had: deliveries need no directory, and come at least once; 'mode' = 'ranges' reads each "
+        "message exactly once",
+    ),
 }
+_LEAST_LETTERS = 3  # of the beginning of a name
+_LEAST_LIKENESS = 0.86  # of names: a wrong letter in most; `maxPartitions` is less like `minPartitions`
 
 
 class SourceOption(NamedTuple):
@@ -86,11 +93,15 @@ def _is_secret(name: str) -> bool:
 def _unknown(key: str, uses: Collection[str], table: Collection[SourceOption]) -> OptionError:
     if elsewhere := _ELSEWHERE.get(key.lower()):
         return OptionError(f"unknown option {key!r}, {elsewhere}")
-    # Without `nsq.`, which is a large part of short names, `tls.cert` is close to `nsq.tls.certificate`.
-    names = {row.name.lower().removeprefix("nsq."): row.name for row in table if set(uses) & set(row.used_by)}
-    word = key.lower().removeprefix("nsq.")
-    near = [name for name in names if name.startswith(word)] or difflib.get_close_matches(word, names, 1)
-    if near:
+    names = {_letters(row.name): row.name for row in table if set(uses) & set(row.used_by)}
+    word = _letters(key)
+    near = [name for name in names if name.startswith(word)] if len(word) >= _LEAST_LETTERS else []
+    if near := near or difflib.get_close_matches(word, names, 1, _LEAST_LIKENESS):
         return OptionError(f"unknown option {key!r}: did you mean {names[near[0]]!r}?")
     known = ", ".join(sorted(names.values()))
     return OptionError(f"unknown option {key!r}: options of {' and '.join(uses)} are {known}")
+
+
+def _letters(name: str) -> str:
+    """Returns what is the same in `nsq.tls.ca`, `tlsCA` and `tls_ca`."""
+    return re.sub(r"^nsq\.|[^a-z0-9]", "", name.lower())

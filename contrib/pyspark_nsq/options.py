@@ -175,12 +175,15 @@ def _check_mode(values: dict[str, Any], options: Mapping[str, str], use: str) ->
             "'ranges', for gnsqd with --durability, or 'peek' = 'true', which only looks; format('nsq_diskqueue') "
             "reads data directories"
         )
-    if mode == "auto" and (ranges or use == READ):
-        values["mode"] = mode = "ranges" if ranges or not is_peek else "deliveries"
-    if mode == "ranges":
-        values["peek"] = False
+    if mode == "auto" and ranges:
+        mode = "ranges"
     if unused := [repr(rows[field]) for field in _UNUSED.get(mode, ()) if field in values]:
         _log.warning("%s: no effect, as 'mode' is %s", ", ".join(unused), mode)
+    if mode == "auto" and use == READ:  # perhaps of a stream, at its `load()`: not a reason for a warning
+        mode = "deliveries" if is_peek else "ranges"
+    values["mode"] = mode
+    if mode == "ranges":
+        values["peek"] = False
     if ranges and mode == "deliveries":
         raise OptionError(f"option {ranges[0]!r} contradicts 'mode', which is {mode}")
     for which in ("starting", "ending"):

@@ -13,8 +13,7 @@ from pyspark_nsq.options import Settings, check_load, parse
 
 NSQD = {"nsq.nsqd.tcp.addresses": "localhost:4150"}
 READ = {"subscribe": "clicks", "channel": "spark", **NSQD}
-STREAM = {**READ, "spoolLocation": "/spool"}
-USES: dict[str, dict[str, str]] = {"read": STREAM, "readStream": STREAM, "write": NSQD, "writeStream": NSQD}
+USES: dict[str, dict[str, str]] = {"read": READ, "readStream": READ, "write": NSQD, "writeStream": NSQD}
 
 
 def refused(use: str, options: dict[str, str]) -> str:
@@ -24,15 +23,17 @@ def refused(use: str, options: dict[str, str]) -> str:
 
 
 def test_options_that_are_left_out_have_their_defaults() -> None:
-    assert parse(STREAM, "readStream") == Settings(
-        topics=("clicks",), channel="spark", nsqd_tcp_addresses=(("localhost", 4150),), spool_location="/spool"
-    )
+    settings = Settings(topics=("clicks",), channel="spark", nsqd_tcp_addresses=(("localhost", 4150),))
+    assert parse(READ, "readStream") == settings
+    assert parse({**READ, "mode": "deliveries"}, "readStream") == replace(settings, mode="deliveries")
+    assert parse(READ, "read") == replace(settings, mode="ranges")
+    assert parse({**READ, "peek": "true"}, "read") == replace(settings, mode="deliveries", peek=True)
     assert parse(NSQD, "write") == Settings(nsqd_tcp_addresses=(("localhost", 4150),))
 
 
 def test_keys_know_no_case() -> None:
-    options = {"SUBSCRIBE": "a", "Channel": "c", "NSQ.nsqd.TCP.addresses": "h:1", "maxinflight": "7", "SPOOL": "off"}
-    settings = Settings(("a",), "", "c", "deliveries", nsqd_tcp_addresses=(("h", 1),), max_in_flight=7, spool=False)
+    options = {"SUBSCRIBE": "a", "Channel": "c", "NSQ.nsqd.TCP.addresses": "h:1", "maxinflight": "7", "PEEK": "on"}
+    settings = Settings(("a",), "", "c", "deliveries", nsqd_tcp_addresses=(("h", 1),), max_in_flight=7, peek=True)
     assert parse(options, "read") == settings
 
 
@@ -50,18 +51,17 @@ def test_keys_know_no_case() -> None:
         ("read", "endingOffsets", '{"t": {"h:1": -1}}', "ending_offsets", {"t": {"h:1": -1}}),
         ("read", "endingOffsets", "latest", "mode", "ranges"),
         ("read", "peek", "true", "mode", "deliveries"),
-        ("readStream", "maxBytesPerTrigger", "1m", "mode", "ranges"),
-        ("readStream", "mode", "auto", "mode", "auto"),
+        ("read", "peek", "false", "mode", "ranges"),
+        ("read", "mode", "Ranges", "mode", "ranges"),
+        ("readStream", "maxBytesPerTrigger", "1m", "max_bytes_per_trigger", 1 << 20),
+        ("readStream", "maxBytesPerTrigger", "1m", "mode", "auto"),
+        ("readStream", "startingOffsets", "latest", "mode", "ranges"),
         ("readStream", "startingTimestamp", "1795769553168", "starting_timestamp", "2026-11-27T08:52:33.168+00:00"),
         ("read", "endingTimestamp", "-1d12h", "ending_timestamp", "-1d12h"),
         ("readStream", "maxMessagesPerTrigger", "10", "max_messages_per_trigger", 10),
         ("read", "minPartitions", "4", "min_partitions", 4),
         ("read", "maxInFlight", "100", "max_in_flight", 100),
         ("read", "msgTimeoutMs", "1000", "msg_timeout_ms", 1000),
-        ("read", "idleTimeoutMs", "250", "idle_timeout", 0.25),
-        ("readStream", "spoolRetention", "0", "spool_retention", 0.0),
-        ("readStream", "spoolMaxBytes", "10g", "spool_max_bytes", 10 << 30),
-        ("readStream", "dedupRetention", "1.5h", "dedup_retention", 5400.0),
         ("readStream", "failOnDataLoss", "false", "fail_on_data_loss", False),
         ("write", "batchSize", "1", "batch_size", 1),
         ("write", "batchBytes", "64KB", "batch_bytes", 65536),
@@ -96,15 +96,35 @@ def test_a_pattern_matches_whole_names(pattern: str, names: Iterable[str], other
     assert [*filter(settings.matches, (*names, *others))] == [*names]
 
 
-def test_a_range_is_looked_at() -> None:
-    assert parse({**READ, "peek": "true", "startingOffsets": "latest"}, "read").mode == "ranges"
+def test_a_batch_of_ranges_consumes_nothing_with_peek_too() -> None:
+    for more in ({"startingOffsets": "latest"}, {"mode": "ranges"}):
+        settings = parse({**READ, "peek": "true", **more}, "read")
+        assert (settings.mode, settings.peek) == ("ranges", False)
 
 
-def test_an_option_that_ranges_do_not_use_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    warning = "'spoolLocation', 'maxInFlight': no effect, as 'mode' is ranges"
-    for mode, expected in (("auto", []), ("ranges", [warning])):
-        parse({**STREAM, "mode": mode, "maxInFlight": "5"}, "readStream")
-        assert caplog.messages == expected
+def test_a_batch_of_ranges_needs_no_channel() -> None:
+    no_channel = {"subscribe": "clicks", **NSQD}
+    assert parse(no_channel, "read").channel == ""
+    for use, options in (("read", {"peek": "true"}), ("readStream", {}), ("readStream", {"mode": "deliveries"})):
+        assert "option 'channel' is required" in refused(use, no_channel | options)
+
+
+@pytest.mark.parametrize(
+    ("use", "options", "warning"),
+    [
+        ("readStream", {}, ""),
+        ("readStream", {"mode": "ranges"}, "'maxInFlight', 'msgTimeoutMs': no effect, as 'mode' is ranges"),
+        ("readStream", {"mode": "deliveries"}, "'retryTimeoutMs': no effect, as 'mode' is deliveries"),
+        ("read", {"endingOffsets": "latest"}, "'maxInFlight', 'msgTimeoutMs': no effect, as 'mode' is ranges"),
+        ("read", {"peek": "true"}, ""),
+        ("read", {}, ""),  # as `load()` of a stream is parsed, whose options they may be
+    ],
+)
+def test_an_option_that_the_mode_does_not_use_is_a_warning(
+    use: str, options: dict[str, str], warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    parse({**READ, "maxInFlight": "5", "msgTimeoutMs": "1000", "retryTimeoutMs": "1", **options}, use)
+    assert caplog.messages == ([warning] if warning else [])
 
 
 def test_an_option_of_tls_switches_it_on() -> None:
@@ -115,16 +135,7 @@ def test_an_option_of_tls_switches_it_on() -> None:
     assert settings == replace(parse(NSQD, "write"), tls=True, tls_verify=False)
 
 
-def test_a_read_does_without_a_spool_only_on_request() -> None:
-    assert parse({**READ, "spool": "off"}, "read").spool is False
-    assert parse({**READ, "peek": "true"}, "read").spool is False
-    assert parse({**READ, "peek": "true", "spoolLocation": "/s"}, "read").spool is False
-    assert parse({**READ, "spoolLocation": "/s"}, "read").spool is True
-    assert parse({**READ, "spool": "off"}, "readStream").spool is False
-
-
 TCP, HTTP, LOOKUPD = "nsq.nsqd.tcp.addresses", "nsq.nsqd.http.addresses", "nsq.lookupd.http.addresses"
-NO_SPOOL = "option 'spoolLocation' is required"
 WRONG_OFFSETS = (
     "",
     "first",
@@ -137,6 +148,7 @@ WRONG_OFFSETS = (
 )
 BOTH_STARTS: dict[str, str | None] = {"startingOffsets": "latest", "startingTimestamp": "-1h"}
 OF_KAFKA = "unknown option {!r}, which is of Kafka: "
+EARLIER = "unknown option {!r}, which earlier versions had: deliveries need no directory"
 
 
 def meant(option: str, name: str) -> str:
@@ -150,7 +162,13 @@ def with_each(option: str, values: Iterable[str], expected: str) -> list[tuple[M
 # By use, options besides the right ones, without the ones that are empty here, and a part of the error.
 REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
     "read": [
-        ({"peek": "false", "mode": "ranges"}, "option 'peek' contradicts 'mode', which is ranges"),
+        ({"mode": "deliveries"}, "'deliveries' is for streams: what a batch consumes is lost when it runs again. Expec"),
+        ({"mode": "deliveries", "peek": "false"}, "Expected 'ranges', for gnsqd with --durability, or 'peek' = 'true'"),
+        ({"mode": "deliveries"}, "; format('nsq_diskqueue') reads data directories"),
+        (
+            {"mode": "deliveries", "peek": "true", "endingOffsets": "latest"},
+            "option 'endingOffsets' contradicts 'mode', which is deliveries",
+        ),
         ({"subscribe": "a,,b"}, "option 'subscribe' has the value 'a,,b': expected values between commas"),
         ({"subscribe": "a,b,a"}, "expected each value once, but 'a' is there more often"),
         ({"subscribe": "a b"}, "but 'a b' is not that"),
@@ -162,7 +180,6 @@ REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
         ({"maxInFlight": "-1"}, "option 'maxInFlight' has the value '-1': expected a whole number from 1 on"),
         ({"maxInFlight": "many"}, "expected a whole number from 1 on"),
         ({"msgTimeoutMs": "999"}, "expected a whole number from 1000 on"),
-        ({"idleTimeoutMs": "1s"}, "expected a whole number from 1 on"),
         ({"nsq.http.timeout": "0"}, "expected more than 0"),
         ({"subscribes": "1"}, meant("subscribes", "subscribe")),
         ({"chanel": "1"}, meant("chanel", "channel")),
@@ -174,14 +191,6 @@ REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
             {"subscribe": None, "subscribePattern": "c("},
             "option 'subscribePattern' has the value 'c(': expected a regular expression of Python: missing ), unterm",
         ),
-        ({"spoolLocation": None}, NO_SPOOL),
-        ({"spoolLocation": None, "spool": "on"}, NO_SPOOL),
-        ({"spoolLocation": None, "peek": "false"}, NO_SPOOL),
-        ({"spoolLocation": None, "dedupRetention": "1d"}, NO_SPOOL),
-        ({"spool": "off"}, "option 'spoolLocation' contradicts 'spool', which is off"),
-        ({"spoolLocation": None, "spool": "off", "readId": "r"}, "option 'readId' contradicts 'spool', which is off"),
-        ({"readId": "r", "peek": "true"}, "option 'readId' contradicts 'peek', which is true: expected 'peek' ="),
-        ({"readId": ""}, "option 'readId' has the value '': expected a text that is not empty"),
         ({LOOKUPD: "h:4161"}, "contradict each other: expected one of them"),
         ({HTTP: "a:1,b:2"}, "have 1 and 2 addresses: expected one for each nsqd"),
         ({TCP: None, LOOKUPD: "h:4161", HTTP: "a:1"}, f"option {HTTP!r} belongs to {TCP!r}"),
@@ -189,13 +198,10 @@ REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
     "readStream": [
         ({"subscribe": ""}, "option 'subscribe' has the value '': expected values between commas"),
         ({"failOnDataLoss": "perhaps"}, "option 'failOnDataLoss' has the value 'perhaps': expected true or"),
-        ({"dedupRetention": "7 weeks"}, "expected seconds or a text such as 250ms, 1h30m, 2d"),
-        ({"spoolMaxBytes": "0"}, "expected bytes from 1 on"),
+        ({"nsq.http.timeout": "7 weeks"}, "expected seconds or a text such as 250ms, 1h30m, 2d"),
+        ({"maxBytesPerTrigger": "0"}, "expected bytes from 1 on"),
         ({"maxmessagepertrigger": "1"}, meant("maxmessagepertrigger", "maxMessagesPerTrigger")),
-        ({"spool.location": "1"}, meant("spool.location", "spoolLocation")),
         ({"channel": None}, "option 'channel' is required"),
-        ({"spoolLocation": None, "mode": "deliveries"}, NO_SPOOL),
-        ({"spoolLocation": None, "dedupRetention": "1d"}, NO_SPOOL),
         ({"channel": None, "mode": "ranges"}, "option 'channel' is required"),
         ({"mode": "range"}, "expected auto, ranges or deliveries"),
         *with_each("startingOffsets", WRONG_OFFSETS, "expected earliest, latest or JSON such as"),
@@ -203,19 +209,15 @@ REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
         *with_each("startingTimestamp", ("2026-11-29", "2026-11-29T10:00:00"), "expected a time with a zone: 2026-"),
         *with_each("startingTimestamp", ("1795769553",), "this is 1970-01-21T18:49:29.553+00:00: seconds need"),
         (BOTH_STARTS, "options 'startingOffsets' and 'startingTimestamp' contradict each other"),
-        (
-            {"startingOffsets": "latest", "dedupRetention": "1d"},
-            "option 'dedupRetention' contradicts 'mode', which is ran",
-        ),
-        (
-            {"maxBytesPerTrigger": "1m", "mode": "deliveries"},
-            "option 'maxBytesPerTrigger' contradicts 'mode', which is d",
-        ),
+        ({"startingTimestamp": "-1h", "mode": "deliveries"}, "option 'startingTimestamp' contradicts 'mode', which is d"),
         ({"endingOffsets": "latest"}, "option 'endingOffsets' is for read, not for readStream"),
         ({"peek": "true"}, "option 'peek' is for read, not for readStream"),
-        ({"spool": "off"}, "option 'spoolLocation' contradicts 'spool', which is off"),
         ({"startingOffsets": "1"}, "option 'startingOffsets' has the value '1': expected earliest, latest or JSON"),
         ({"kafka.bootstrap.servers": "1"}, OF_KAFKA.format("kafka.bootstrap.servers") + f"{TCP!r} or"),
+        *(
+            ({name: "1"}, EARLIER.format(name))
+            for name in ("dedupRetention", "idleTimeoutMs", "readId", "spool", "SpoolLocation", "spoolMaxBytes")
+        ),
         ({"includeHeaders": "1"}, OF_KAFKA.format("includeHeaders") + "messages of NSQ have no headers"),
         ({"maxOffsetsPerTrigger": "1"}, OF_KAFKA.format("maxOffsetsPerTrigger") + "'maxMessagesPerTrigger' limits a"),
     ],
@@ -225,7 +227,6 @@ REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
         ({"topic": "a,b"}, "option 'topic' has the value 'a,b'"),
         ({"nsq.client.id": ""}, "expected a text that is not empty"),
         ({"lookupd.http.address": "1"}, meant("lookupd.http.address", LOOKUPD)),
-        ({"nsq.tls.cert": "1"}, meant("nsq.tls.cert", "nsq.tls.certificate")),
         ({"compression": "gzip"}, "unknown option 'compression': options of write are batchBytes, batchSize, invalid"),
         ({"channel": "c"}, "option 'channel' is for read and readStream, not for write"),
         ({"subscribePattern": "c"}, "option 'subscribePattern' is for read and readStream, not for write"),
@@ -248,6 +249,36 @@ def test_what_cannot_be_obeyed_is_refused(use: str, changes: Mapping[str, str | 
     assert "options of write" not in reported or "subscribe" not in reported
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("max_in_flight", "maxInFlight"),
+        ("nsqdTcpAddresses", TCP),
+        ("lookupd-http-address", LOOKUPD),
+        ("nsqd", TCP),
+        ("tls", "nsq.tls.enabled"),
+        ("tls_cert", "nsq.tls.certificate"),
+        ("nsq.channel", "channel"),
+        ("clientId", "nsq.client.id"),
+        ("auth", "nsq.auth.secret"),
+        ("startingOffset", "startingOffsets"),
+        ("maxBytes", "maxBytesPerTrigger"),
+        ("msgTimeout", "msgTimeoutMs"),
+        ("nsq.connection.timeout", "nsq.connect.timeout"),
+        # Of other sources, and what sounds like an option of this one but is not.
+        *dict.fromkeys(
+            ("kafkaConsumer.pollTimeoutMs", "maxTriggerDelay", "maxFilesPerTrigger", "maxRowsPerTrigger", "endingOffset"),
+            "",
+        ).items(),
+        *dict.fromkeys(("codec", "key", "fetchsize", "maxPartitions", "partitionColumn", "password"), "").items(),
+        *dict.fromkeys(("addresses", "timeout", "username", "m", "id", "to", "ackTimeout"), "").items(),
+    ],
+)
+def test_another_name_is_offered_only_where_it_is_meant(name: str, expected: str) -> None:
+    text = refused("readStream", {**READ, name: "1"})
+    assert text == meant(name, expected) if expected else "options of readStream are channel, " in text
+
+
 def test_what_spark_adds_for_itself_is_passed_over() -> None:
     options = {**NSQD, "checkpointLocation": "/c", "queryName": "q", "asyncProgressTrackingEnabled": "true"}
     assert parse(options, "writeStream") == parse(NSQD, "writeStream")
@@ -263,15 +294,15 @@ def test_load_refuses_what_neither_read_nor_read_stream_takes() -> None:
 
 def test_a_secret_is_not_shown() -> None:
     secrets = {"nsq.auth.secret": "s3cret", "nsq.nsqd.http.token": "s3cret"}
-    settings = parse({**STREAM, **secrets}, "readStream")
+    settings = parse({**READ, **secrets}, "readStream")
     assert "s3cret" not in repr(settings)
-    assert "s3cret" not in refused("read", {**STREAM, **secrets, "nsq.tls.ca": ""})
-    assert "s3cret" not in refused("read", {**STREAM, "nsq.nsqd.http.token": "s3cret\nHost: x"})
+    assert "s3cret" not in refused("read", {**READ, **secrets, "nsq.tls.ca": ""})
+    assert "s3cret" not in refused("read", {**READ, "nsq.nsqd.http.token": "s3cret\nHost: x"})
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 
 def test_a_token_is_not_given_to_whoever_registers_at_an_nsqlookupd() -> None:
-    listed = {**STREAM, LOOKUPD: "h:4161", "nsq.nsqd.http.token": "s3cret"}
+    listed = {**READ, LOOKUPD: "h:4161", "nsq.nsqd.http.token": "s3cret"}
     del listed[TCP]
     assert "needs 'nsq.nsqd.http.tls' = 'true', and cert" in refused("readStream", listed)
     listed["nsq.nsqd.http.tls"] = "true"
