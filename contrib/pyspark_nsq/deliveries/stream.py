@@ -113,9 +113,9 @@ def peek(settings: Settings) -> Sequence[DeliveryPartition]:
                 client.subscribe(topic, settings.channel)
     # The topic's queued messages move over into the channel.
     waiting = {(topic, nsqd.name): at.channel + at.topic for (topic, nsqd), at in there.items()}
-    seen = share(waiting, settings.max_in_flight)
-    if seen != waiting:
-        _log.warning("'peek' shows %d of %d messages: see 'maxInFlight'", sum(seen.values()), sum(waiting.values()))
-    batch = Batch(settings, seen, nodes.known)
+    batch = Batch(settings, share(waiting, settings.max_in_flight), nodes.known)
     batch.release()
+    if (count := sum(batch.counts.values())) < sum(waiting.values()):
+        text = "'peek' shows %d of %d messages: it has at most 'maxInFlight', and about 64 MiB"
+        _log.warning(text, count, sum(waiting.values()))
     return batch.tasks
