@@ -1,13 +1,10 @@
 """Columns that are cut out of received bytes are the messages that a parser of single messages finds there."""
 
-import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsqd.shared.client import Frames, PushedMessage
-from pyspark_nsq.columns import Messages, pack, rows_of
-from pyspark_nsq.errors import SpoolError
+from pyspark_nsq.columns import Messages, pack, rows_of, unpack
 from spark.unit.fake_nsqd import frames_of
 
 CONSTANTS = {"topic": "t", "channel": "c", "nsqd": "n:4150"}
@@ -31,12 +28,9 @@ def messages(attempts: st.SearchStrategy[int]) -> st.SearchStrategy[list[list[Pu
 @given(messages(st.just(1)) | messages(st.integers(0, 65535)))
 def test_columns_are_the_messages_of_the_frames(groups: list[list[PushedMessage]]) -> None:
     received = [frames_of(group) for group in groups]
-    assert [message for frames in received for message in frames.messages()] == [m for group in groups for m in group]
-    first: dict[bytes, PushedMessage] = {}
-    for group in groups:
-        for one in group:
-            first.setdefault(one.id, one)
-    assert rows(Messages.of(received).once()) == list(first.values())
+    everything = [message for group in groups for message in group]
+    assert [message for frames in received for message in frames.messages()] == everything
+    assert rows(Messages.of(received)) == everything
 
 
 def test_frames_may_stand_anywhere_in_what_was_received() -> None:
@@ -46,17 +40,8 @@ def test_frames_may_stand_anywhere_in_what_was_received() -> None:
     assert (shifted.ids(), shifted.body_bytes) == ([message(1).id, message(2).id], 2)
 
 
-def test_known_messages_are_left_out() -> None:
-    messages = Messages.of([frames_of([message(1), message(2, 2), message(3, 0)])])
-    assert messages.again() == {message(2).id, message(3).id}
-    assert rows(messages.without({message(2).id})) == [message(1), message(3, 0)]
-    assert messages.without(set()) is messages
-
-
-def test_a_payload_comes_back_as_rows() -> None:
-    ids, batch = Messages.of([frames_of([message(1), message(2, body=b"")])])
-    unpacked = Messages.unpacked({"t": ids}, bytes(pack(batch)))
-    assert rows_of(unpacked["t"], **CONSTANTS).equals(rows_of(Messages(ids, batch), **CONSTANTS))
-    for wrong in (bytes(pack(batch))[:10], bytes(pack(pa.record_batch({"value": batch.column("value")})))):
-        with pytest.raises(SpoolError):
-            Messages.unpacked({"t": ids}, wrong)
+def test_rows_that_are_packed_come_back() -> None:
+    batch = rows_of(Messages.of([frames_of([message(1), message(2, body=b"")])]), **CONSTANTS)
+    assert unpack(pack(batch)).equals(batch)
+    assert unpack(pack(batch.slice(1))).equals(batch.slice(1))
+    assert len(pack(batch.slice(1))) < len(pack(batch)), "a task gets its own rows only"

@@ -37,7 +37,7 @@ def asking(*lookupds: str, timeout: float = 30.0) -> Settings:
 
 
 def settings(**options: str) -> Settings:
-    return parse({"subscribe": "t", "channel": "c", "spool": "off", **options}, "read")
+    return parse({"subscribe": "t", "channel": "c", **options}, "readStream")
 
 
 # Which nsqds there are

@@ -721,11 +721,9 @@ def test_automatic_stream_reads_ranges_where_all_have_them(durable: Factory, gns
 
     ranges = reader(nsqd).initialOffset()
     assert "positions" in ranges
-    deliveries = reader(nsqd, plain, spoolLocation="/spool").initialOffset()
-    assert "stream" in deliveries
-    with pytest.raises(OptionError, match="option 'spoolLocation' is required"):
-        reader(nsqd, plain).initialOffset()
-    assert reader(nsqd, spoolLocation="/spool").partitions(deliveries, deliveries) == [], "as the checkpoint has it"
+    deliveries = reader(nsqd, plain).initialOffset()
+    assert "positions" not in deliveries
+    assert reader(nsqd).partitions(deliveries, deliveries) == [], "as the checkpoint has it"
     with pytest.raises(NsqSourceError, match="by a query that reads deliveries"):
         NsqStreamReader(parse(options(nsqd), "readStream")).partitions(deliveries, deliveries)
     with pytest.raises(OptionError, match="option 'channel' is 'x', but the checkpoint belongs to .* channel 'c'"):
@@ -741,8 +739,8 @@ def test_stream_waits_for_a_topic(
         assert stream.next() == []
         with pytest.raises(NoRanges, match="NO_JOURNAL"):
             Stream(plain, **more)
-        deliveries = options(plain, mode="auto", spoolLocation="/spool", **more)
-        assert "stream" in NsqStreamReader(parse(deliveries, "readStream")).initialOffset()
+        deliveries = options(plain, mode="auto", **more)
+        assert "positions" not in NsqStreamReader(parse(deliveries, "readStream")).initialOffset()
     assert "no nsqd has one of the topics t yet: the stream waits" in caplog.text
     assert "no nsqd has a topic that matches 't' yet: the stream waits" in caplog.text
     create(nsqd, "t", "c")
