@@ -55,8 +55,8 @@ class Settings:
     ending_timestamp: Moments = option("endingTimestamp", kind.MOMENT, (READ,),
         "ranges: end before the first message published then, as `startingTimestamp`")
     max_bytes_per_trigger: int | None = option("maxBytesPerTrigger", kind.SIZE, (READ_STREAM,),
-        "maximum size of a batch, about; of ranges, by the mean size of the messages that there are; default of "
-        "deliveries: 64m")
+        "maximum size of a batch, about; of ranges, by the mean size of the messages that there are; of deliveries, "
+        "at most 1g, by default 64m")
     topic: str | None = option("topic", kind.TOPIC, WRITERS,
         "topic to write to; without it, the column `topic` is used")
     lookupd_http_addresses: tuple[Address, ...] = option("nsq.lookupd.http.addresses", kind.HTTP_ADDRESSES, ALL,

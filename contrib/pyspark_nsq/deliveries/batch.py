@@ -31,6 +31,7 @@ from pyspark_nsq.options import Settings
 from pyspark_nsq.ranges.positions import pieces
 
 _BYTES = 64 << 20  # of bodies in a batch, unless 'maxBytesPerTrigger' is given
+_MOST_BYTES = 1 << 30  # of bodies in a batch, whatever the option: a column of Arrow has less than twice as much
 _TASK_BYTES = 8 << 20  # of rows in a task: what Spark sends to an executor is limited (spark.rpc.message.maxSize)
 _MESSAGE_BYTES = 1 << 20  # of a message, until some have come: nsqd's default for the largest
 _QUIET = 1.0  # seconds without a message that end a batch; nsqd may keep some for --output-buffer-timeout
@@ -122,7 +123,7 @@ class Batch:
 
     def _receive(self) -> None:
         """Takes what comes, until the quotas or the limit of bytes are reached, or no more comes."""
-        limit = self._settings.max_bytes_per_trigger or _BYTES
+        limit = min(self._settings.max_bytes_per_trigger or _BYTES, _MOST_BYTES)
         end = time.monotonic() + min((one.client.msg_timeout for one in self._connections), default=0) / _PART
         size = 0
         while self._connections and size < limit and (left := end - time.monotonic()) > 0:
