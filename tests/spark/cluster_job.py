@@ -1,5 +1,5 @@
 """What test_cluster.py runs on a cluster, with neither pandas nor NumPy: all there is of a topic on some nsqds goes to
-topics of another one, by a batch that takes nothing and by a stream.
+topics of another one, by a look and by a stream.
 
     spark-submit cluster_job.py JSON        {"source": options, "sink": options, "path": data directory}
 

@@ -8,15 +8,10 @@ import sys
 
 from pyspark.sql import SparkSession
 
-READS = 20  # the server keeps the plans of fewer reads for a session
-
 if __name__ == "__main__":
     spark = SparkSession.builder.remote("local[2]").getOrCreate()
     reader = spark.read.format("nsq").options(**json.loads(sys.argv[1]))
     frame = reader.load()
-    rows = [frame.count()]
-    for _ in range(READS):
-        spark.read.text(__file__).count()
-    rows += [frame.count(), frame.union(frame).count(), reader.load().count(), reader.load(readId="next").count()]
+    rows = [frame.count(), frame.count(), frame.union(frame).count(), reader.load(peek="true").count()]
     print("rows", json.dumps(rows))
     spark.stop()

@@ -74,7 +74,7 @@ def counted_with(frame: "DataFrame", directory: Path) -> Values:
     return rows
 
 
-# Others, which show nothing more of a frame of deliveries.
+# Others, for frames of ranges.
 MORE_ACTIONS: dict[str, Action] = {
     "count, rows, count": (counted_with, 1),
     "toArrow": (from_arrow, 1),

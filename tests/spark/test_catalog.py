@@ -9,7 +9,7 @@ import pytest
 from kit.daemons import Daemon
 from kit.spark_sessions import ADMISSION_CONTROL
 from kit.spark_topics import bodies, daemon_options
-from kit.traffic import publish
+from kit.traffic import DaemonFactory, create, publish, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,37 +32,43 @@ def clause(options: dict[str, str]) -> str:
     return "OPTIONS (" + ", ".join(f"`{name}` '{value}'" for name, value in options.items()) + ")"
 
 
-def options(nsqd: Daemon, tmp_path: Path, **more: str) -> dict[str, str]:
-    given = {"subscribe": "orders", "channel": "spark", "spoolLocation": str(tmp_path / "spool")}
-    return daemon_options(nsqd) | given | more
+def options(nsqd: Daemon, **more: str) -> dict[str, str]:
+    return daemon_options(nsqd) | {"subscribe": "orders", "channel": "spark"} | more
 
 
 def values(frame: "DataFrame") -> list[bytes]:
     return sorted(bytes(row.value) for row in frame.select("value").collect())
 
 
-def test_a_query_of_a_table_leaves_the_messages_in_the_queue(
-    tables: "SparkSession", gnsqd: Daemon, tmp_path: Path
-) -> None:
-    """Unless the options of the table, or of the query, have `peek` = `false`."""
+def test_a_query_of_a_table_leaves_the_messages_in_the_queue(tables: "SparkSession", gnsqd: Daemon) -> None:
     publish(gnsqd, "orders", *bodies(100))
     tables.sql(
-        f"CREATE TABLE queued USING nsq {clause(options(gnsqd, tmp_path))} COMMENT 'orders' "
-        "TBLPROPERTIES ('team' = 'sales')"
+        f"CREATE TABLE queued USING nsq {clause(options(gnsqd))} COMMENT 'orders' TBLPROPERTIES ('team' = 'sales')"
     )
     for _ in range(2):
         assert values(tables.sql("SELECT * FROM queued")) == sorted(bodies(100))
-    assert values(tables.read.option("peek", "false").table("queued")) == sorted(bodies(100))
-    assert tables.sql("SELECT count(*) AS number FROM queued").collect()[0].number == 0
-    tables.sql(f"CREATE TABLE taken USING nsq {clause(options(gnsqd, tmp_path, peek='false'))}")
-    publish(gnsqd, "orders", *bodies(10, "later "))
-    assert [tables.sql("SELECT * FROM taken").count() for _ in range(2)] == [10, 0]
+    for reader in (tables.read.option("peek", "false"), tables.read.option("mode", "ranges")):
+        with pytest.raises(Exception, match="NO_JOURNAL"):
+            reader.table("queued").collect()
+
+
+def test_a_table_reads_ranges_unless_it_only_looks(tables: "SparkSession", gnsqd_factory: DaemonFactory) -> None:
+    """Each query has what there is then; test_ranges.py has a table with an option of ranges."""
+    nsqd = gnsqd_factory("--durability=process")
+    create(nsqd, "orders", "spark")
+    publish(nsqd, "orders", *bodies(100))
+    cases: list[tuple[dict[str, str], int | None]] = [({}, None), ({"peek": "false"}, 1), ({"mode": "ranges"}, 1)]
+    for number, (more, first) in enumerate(cases):
+        tables.sql(f"CREATE TABLE of_{number} USING nsq {clause(options(nsqd, **more))}")
+        rows = tables.sql(f"SELECT count(*) AS number, min(offset) AS first FROM of_{number}").collect()
+        assert [tuple(row) for row in rows] == [(100, first)]
+        wait_for(nsqd, "orders", "spark", depth=100, in_flight_count=0)
 
 
 def test_a_stream_reads_a_table(tables: "SparkSession", gnsqd: Daemon, tmp_path: Path) -> None:
     publish(gnsqd, "orders", *bodies(100))
     limit = {"maxMessagesPerTrigger": "60"} if ADMISSION_CONTROL else {}
-    given = options(gnsqd, tmp_path, peek="false", readId="of batches only", **limit)
+    given = options(gnsqd, peek="true", **limit)
     tables.sql(f"CREATE TABLE queued USING nsq {clause(given)}")
     taken: list[bytes] = []
     writer = tables.readStream.table("queued").writeStream.foreachBatch(lambda frame, _: taken.extend(values(frame)))
@@ -72,12 +78,13 @@ def test_a_stream_reads_a_table(tables: "SparkSession", gnsqd: Daemon, tmp_path:
     assert len([one for one in query.recentProgress if one.numInputRows]) == (2 if limit else 1)
 
 
-def test_a_temporary_view_is_one_read(tables: "SparkSession", gnsqd: Daemon, tmp_path: Path) -> None:
-    publish(gnsqd, "orders", *bodies(100))
-    tables.sql(f"CREATE TEMPORARY VIEW queued USING nsq {clause(options(gnsqd, tmp_path))}")
-    assert tables.sql("SELECT * FROM queued a JOIN queued b USING (message_id)").count() == 100
-    publish(gnsqd, "orders", *bodies(10, "later "))
-    assert values(tables.table("queued")) == sorted(bodies(100))
+def test_a_temporary_view_is_one_read(tables: "SparkSession", gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--durability=process")
+    publish(nsqd, "orders", *bodies(100))
+    tables.sql(f"CREATE TEMPORARY VIEW logged USING nsq {clause(options(nsqd))}")
+    assert tables.sql("SELECT * FROM logged a JOIN logged b USING (message_id)").count() == 100
+    publish(nsqd, "orders", *bodies(10, "later "))
+    assert values(tables.table("logged")) == sorted(bodies(100))
 
 
 @pytest.mark.parametrize("where", [f"OPTIONS (path '{ROLLED}')", f"LOCATION '{ROLLED}'"])
@@ -87,17 +94,17 @@ def test_a_table_of_a_data_directory_has_its_messages(tables: "SparkSession", wh
     assert tables.read.option("topic", "another").table("left_behind").count() == 0
 
 
-def test_an_insert_is_refused_in_one_line(tables: "SparkSession", gnsqd: Daemon, tmp_path: Path) -> None:
-    tables.sql(f"CREATE TABLE copies (value STRING) USING nsq {clause(options(gnsqd, tmp_path, topic='copies'))}")
+def test_an_insert_is_refused_in_one_line(tables: "SparkSession", gnsqd: Daemon) -> None:
+    tables.sql(f"CREATE TABLE copies (value STRING) USING nsq {clause(options(gnsqd, topic='copies'))}")
     for statement in ("INSERT INTO copies VALUES ('x')", "SELECT * FROM copies"):
         with pytest.raises(Exception) as error:
             tables.sql(statement).collect()
         assert "Of a table, Spark passes OPTIONS to no INSERT" in str(error.value).splitlines()[0]
 
 
-def test_a_table_with_a_wrong_option_is_not_created(tables: "SparkSession", gnsqd: Daemon, tmp_path: Path) -> None:
+def test_a_table_with_a_wrong_option_is_not_created(tables: "SparkSession", gnsqd: Daemon) -> None:
     """Which ones are wrong is judged in unit/test_options.py."""
     with pytest.raises(Exception) as error:
-        tables.sql(f"CREATE TABLE queued USING nsq {clause(options(gnsqd, tmp_path, chanel='c'))}")
+        tables.sql(f"CREATE TABLE queued USING nsq {clause(options(gnsqd, chanel='c'))}")
     assert "unknown option 'chanel': did you mean 'channel'?" in str(error.value).splitlines()[0]
     assert not tables.catalog.tableExists("queued")

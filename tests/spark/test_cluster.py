@@ -26,7 +26,7 @@ def test_a_cluster_reads_three_gnsqd_and_writes_to_one(gnsqd_factory: DaemonFact
     published = [bodies(MESSAGES, f"{part} ") for part in range(3)]
     for daemon, messages in zip(sources, published, strict=True):
         publish(daemon, "orders", *messages)
-    subscription = {"subscribe": "orders", "channel": "copy", "spoolLocation": str(tmp_path / "spool")}
+    subscription = {"subscribe": "orders", "channel": "copy"}
     arguments = {
         "source": {**daemon_options(*sources), **subscription, "maxMessagesPerTrigger": "4000"},
         "sink": sink_options(sink),

@@ -63,11 +63,13 @@ READS, WRITES = (read, read_stream), (write, write_stream)
 # Options besides the right ones, of which an empty one is left out, and what is in the first line.
 MISTAKES: list[tuple[tuple[Use, ...], Options, str]] = [
     (READS, {"chanel": "c"}, "OptionError: unknown option 'chanel': did you mean"),
-    (READS, {"spoolLocation": ""}, "OptionError: option 'spoolLocation' is required"),
+    (READS, {"spoolLocation": "/s"}, "OptionError: unknown option 'spoollocation', which earlier versions had: deliv"),
+    (READS, {"channel": ""}, "OptionError: option 'channel' is required"),
+    ((read,), {"peek": "", "mode": "deliveries"}, "OptionError: option 'mode' = 'deliveries' is for streams: "),
+    ((read,), {"peek": ""}, "; 'peek' = 'true' looks at queued messages, and format('nsq_diskqueue') reads data dir"),
     ((read,), {"subscribe": "ordres"}, "DiscoveryError: no nsqd has the topic 'ordres': asked {tcp}"),
     (READS, NOBODY, "does not answer at HTTP address {nobody}: connection refused"),
     (READS, HTTP, "ConnectionLost: nsqd {http} answers HTTP: expected its TCP port"),
-    (READS, {"spoolLocation": "{file}/spool"}, "SpoolError: cannot make the spool at {file}/spool: not a directory"),
     (WRITES, {"batchsizes": "1"}, "OptionError: unknown option 'batchsizes': did you mean 'batchSize'?"),
     (WRITES, {"topic": ""}, "WriteError: no topic: give the option 'topic'"),
     ((write,), NO_WRITER, "WriteError: no nsqd can be reached: cannot connect to nsqd {nobody}: connection refused"),
@@ -88,7 +90,9 @@ def test_a_mistake_is_one_line(
 ) -> None:
     if use in READS:
         publish(gnsqd, "orders", b"x")
-        right = daemon_options(gnsqd) | {"subscribe": "orders", "channel": "c", "spoolLocation": str(tmp_path / "s")}
+        right = (
+            daemon_options(gnsqd) | {"subscribe": "orders", "channel": "c"} | ({"peek": "true"} if use is read else {})
+        )
     elif use in (*WRITES, write_null):
         right = {"nsq.nsqd.tcp.addresses": name(gnsqd), "topic": "t", "retryTimeoutMs": "0"}
     else:
@@ -121,7 +125,7 @@ def test_a_mistake_is_one_line(
 def test_another_trigger_is_refused_plainly(
     spark: "SparkSession", tmp_path: Path, trigger: dict[str, str], reported: str
 ) -> None:
-    given = {"subscribe": "orders", "channel": "c", "spool": "off", "nsq.nsqd.tcp.addresses": "127.0.0.1:1"}
+    given = {"subscribe": "orders", "channel": "c", "nsq.nsqd.tcp.addresses": "127.0.0.1:1"}
     writer = spark.readStream.format("nsq").options(**given).load().writeStream.format("console")
     writer = writer.outputMode("update" if "realTime" in trigger else "append")
     with pytest.raises(Exception, match=reported):

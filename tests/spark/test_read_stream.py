@@ -1,7 +1,8 @@
-"""`spark.readStream.format("nsq")`, with gnsqd and with the real nsqd: what Spark's queries make of it.
+"""`spark.readStream.format("nsq")` by deliveries, with gnsqd and with the real nsqd: what Spark's queries make of it.
 
-What its reader plans and reads, whatever dies, is judged without a JVM in unit/test_stream_reader.py."""
+What its reader plans and reads, whatever dies, is judged without a JVM in unit/test_deliveries.py."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +13,16 @@ from kit.daemons import Daemon, eventually
 from kit.peer_program import start_nsqlookupd
 from kit.spark_sessions import ADMISSION_CONTROL
 from kit.spark_topics import bodies, daemon_options
-from kit.traffic import DaemonFactory, publish
+from kit.traffic import DaemonFactory, create, post, publish, wait_for
 from spark.streams import Streams
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
+
+NEEDS_LIMITS = pytest.mark.skipif(not ADMISSION_CONTROL, reason="needs Spark 4.2, which limits batches")
+QUICK = {"msgTimeoutMs": "1000"}  # until messages of a query that failed, or with Spark 4.1 ended, come again
 
 
 @pytest.fixture
@@ -35,7 +39,7 @@ def test_a_backlog_is_read_in_batches_and_the_next_run_goes_on(streams: Streams,
     from pyspark_nsq.progress import read_progress
 
     publish(nsqd, "orders", *bodies(2500))  # before there is a channel
-    options, limit = daemon_options(nsqd), {"maxMessagesPerTrigger": "1000"}
+    options, limit = daemon_options(nsqd) | QUICK, {"maxMessagesPerTrigger": "1000"}
     if ADMISSION_CONTROL:
         options |= limit
     else:
@@ -47,24 +51,74 @@ def test_a_backlog_is_read_in_batches_and_the_next_run_goes_on(streams: Streams,
         assert [len(rows) for rows in streams.batches.values()] == [1000, 1000, 500]
         lags = [read_progress(progress.json).lag for progress in query.recentProgress if progress.numInputRows]
         assert lags == [1500, 500, 0]
-    assert unread(nsqd) == 0
+        assert unread(nsqd) == 0
     publish(nsqd, "orders", *bodies(10, "later "))
     streams.drain(options)
     assert streams.values() == sorted([*bodies(2500), *bodies(10, "later ")])
     assert set(streams.tries.values()) == {1}
+    if ADMISSION_CONTROL:
+        assert unread(nsqd) == 0
 
 
-def test_a_batch_whose_sink_failed_comes_again_with_the_same_rows(streams: Streams, nsqd: Daemon) -> None:
+@NEEDS_LIMITS
+def test_a_batch_has_a_limit_of_bytes(streams: Streams, nsqd: Daemon) -> None:
+    published = [body.rjust(1000) for body in bodies(300)]
+    publish(nsqd, "orders", *published)
+    streams.drain(daemon_options(nsqd) | {"maxBytesPerTrigger": "100k"})
+    assert streams.values() == sorted(published)
+    # A connection may have got more than it needed when it gets the last of its limits.
+    assert [100 <= len(rows) <= 110 for rows in streams.batches.values()] == [True, True, False]
+
+
+def test_messages_of_a_batch_whose_sink_failed_come_in_a_later_one(streams: Streams, nsqd: Daemon) -> None:
+    options = daemon_options(nsqd) | QUICK
     publish(nsqd, "orders", *bodies(1000))
     streams.fails = True
     with pytest.raises(Exception, match="the sink fails"):
-        streams.drain(daemon_options(nsqd))
-    assert unread(nsqd) == 0  # it is all in the spool
+        streams.drain(options)
+    assert unread(nsqd) == 1000
+    assert len(streams.batches[0]) == 1000
     publish(nsqd, "orders", *bodies(10, "later "))
     streams.fails = False
-    streams.drain(daemon_options(nsqd))
-    assert streams.values() == sorted([*bodies(1000), *bodies(10, "later ")])
+    streams.drain(options)
+    assert streams.batches[0] == []
     assert streams.tries[0] == 2
+    assert streams.values() == sorted([*bodies(1000), *bodies(10, "later ")])
+    if ADMISSION_CONTROL:
+        assert unread(nsqd) == 0
+
+
+def test_tasks_that_run_again_have_the_same_rows(streams: Streams, nsqd: Daemon) -> None:
+    """Also after one of them failed."""
+    publish(nsqd, "orders", *bodies(1000))
+    seen = []
+
+    def act(frame: "DataFrame") -> None:
+        with contextlib.suppress(Exception):
+            frame.selectExpr("raise_error('no')").collect()
+        seen.append(sorted(bytes(row.value) for row in frame.select("value").collect()))
+
+    streams.act = act
+    streams.drain(daemon_options(nsqd) | QUICK | {"minPartitions": "3"})
+    assert seen[0] == streams.values() == sorted(bodies(1000))
+
+
+@NEEDS_LIMITS
+def test_no_message_times_out_while_the_sink_is_slow(streams: Streams, nsqd: Daemon) -> None:
+    create(nsqd, "clock", "ticks")
+    publish(nsqd, "orders", *bodies(1000))
+
+    def act(frame: "DataFrame") -> None:
+        """Waits for as long as three timeouts, by the clock of the daemon."""
+        post(nsqd, "/pub?topic=clock&defer=3000", b"tick")
+        wait_for(nsqd, "clock", "ticks", depth=1)
+
+    streams.act = act
+    streams.drain(daemon_options(nsqd) | QUICK)
+    assert streams.values() == sorted(bodies(1000))
+    assert streams.tries == {0: 1}
+    assert nsqd.channel_stats("orders", "spark")["timeout_count"] == 0
+    assert unread(nsqd) == 0
 
 
 def test_nsqds_and_messages_that_come_while_a_query_runs_are_read(

@@ -51,6 +51,7 @@ def test_a_table_has_every_message_once(
     if table_format == "iceberg":
         spark.sql("CREATE NAMESPACE lake.logs")
         table = "lake.logs.archive"
+    gnsqd = gnsqd_factory("--durability=process")
     create(gnsqd, "orders", "a", "b")
     publish(gnsqd, "orders", *bodies(100))
     source = daemon_options(gnsqd) | {"subscribe": "orders"}

@@ -162,7 +162,10 @@ def with_each(option: str, values: Iterable[str], expected: str) -> list[tuple[M
 # By use, options besides the right ones, without the ones that are empty here, and a part of the error.
 REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
     "read": [
-        ({"mode": "deliveries"}, "'deliveries' is for streams: what a batch consumes is lost when it runs again. Expec"),
+        (
+            {"mode": "deliveries"},
+            "'deliveries' is for streams: what a batch consumes is lost when it runs again. Expec",
+        ),
         ({"mode": "deliveries", "peek": "false"}, "Expected 'ranges', for gnsqd with --durability, or 'peek' = 'true'"),
         ({"mode": "deliveries"}, "; format('nsq_diskqueue') reads data directories"),
         (
@@ -209,7 +212,10 @@ REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
         *with_each("startingTimestamp", ("2026-11-29", "2026-11-29T10:00:00"), "expected a time with a zone: 2026-"),
         *with_each("startingTimestamp", ("1795769553",), "this is 1970-01-21T18:49:29.553+00:00: seconds need"),
         (BOTH_STARTS, "options 'startingOffsets' and 'startingTimestamp' contradict each other"),
-        ({"startingTimestamp": "-1h", "mode": "deliveries"}, "option 'startingTimestamp' contradicts 'mode', which is d"),
+        (
+            {"startingTimestamp": "-1h", "mode": "deliveries"},
+            "option 'startingTimestamp' contradicts 'mode', which is d",
+        ),
         ({"endingOffsets": "latest"}, "option 'endingOffsets' is for read, not for readStream"),
         ({"peek": "true"}, "option 'peek' is for read, not for readStream"),
         ({"startingOffsets": "1"}, "option 'startingOffsets' has the value '1': expected earliest, latest or JSON"),
@@ -267,7 +273,13 @@ def test_what_cannot_be_obeyed_is_refused(use: str, changes: Mapping[str, str | 
         ("nsq.connection.timeout", "nsq.connect.timeout"),
         # Of other sources, and what sounds like an option of this one but is not.
         *dict.fromkeys(
-            ("kafkaConsumer.pollTimeoutMs", "maxTriggerDelay", "maxFilesPerTrigger", "maxRowsPerTrigger", "endingOffset"),
+            (
+                "kafkaConsumer.pollTimeoutMs",
+                "maxTriggerDelay",
+                "maxFilesPerTrigger",
+                "maxRowsPerTrigger",
+                "endingOffset",
+            ),
             "",
         ).items(),
         *dict.fromkeys(("codec", "key", "fetchsize", "maxPartitions", "partitionColumn", "password"), "").items(),
