@@ -29,8 +29,8 @@ _ELSEWHERE = {
     "includeheaders": "which is of Kafka: messages of NSQ have no headers",
     **dict.fromkeys(
         ("dedupretention", "idletimeoutms", "readid", "spool", "spoollocation", "spoolmaxbytes", "spoolretention"),
-        "which earlier versions had: deliveries need no directory, and come at least once; 'mode' = 'ranges' reads each "
-        "message exactly once",
+        "which earlier versions had: deliveries need no directory, and come at least once; 'mode' = 'ranges' reads "
+        "each message exactly once",
     ),
 }
 _LEAST_LETTERS = 3  # of the beginning of a name

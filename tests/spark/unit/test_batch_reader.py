@@ -41,17 +41,17 @@ def load(given: dict[str, str]) -> Callable[[], DataSourceReader]:
     source = NsqDataSource(CaseInsensitiveDict(given))
     schema = schema_of(str(source.schema()))
     kept = pickle.dumps(source)
-    return lambda: pickle.loads(kept).reader(schema)  # type: ignore[no-any-return]
+    return lambda: pickle.loads(kept).reader(schema)
 
 
 def rows(reader: DataSourceReader, partitions: Iterable[InputPartition] | None = None) -> list[Row]:
     """What executors would yield: reader and partitions come to them pickled."""
     found: list[Row] = []
     for partition in reader.partitions() if partitions is None else partitions:
-        for batch in pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition))):
-            assert isinstance(batch, pa.RecordBatch)
-            assert batch.schema.equals(ARROW_SCHEMA)
-            found += batch.to_pylist()
+        for part in pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition))):
+            assert isinstance(part, pa.RecordBatch)
+            assert part.schema.equals(ARROW_SCHEMA)
+            found += part.to_pylist()
     return found
 
 
