@@ -275,7 +275,6 @@ def test_what_cannot_be_obeyed_is_refused(use: str, changes: Mapping[str, str | 
         *dict.fromkeys(
             (
                 "kafkaConsumer.pollTimeoutMs",
-                "maxTriggerDelay",
                 "maxFilesPerTrigger",
                 "maxRowsPerTrigger",
                 "endingOffset",
