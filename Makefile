@@ -139,8 +139,8 @@ mutants: $(PEERS) ## which tests notice a broken line: an hour or two
 	@.ci/install .venv dev
 	@PYTHONPATH=tests:tools .venv/bin/python -m mutants $(FLAGS)
 
-# What kills, restarts and full disks cost a Spark stream: the tables of contrib/docs/spark.md, in 45 minutes.
-spark-faults: ## kills, restarts and full disks beside a Spark stream
+# What kills and restarts cost a Spark stream: the tables of contrib/docs/spark.md, in half an hour.
+spark-faults: ## kills and restarts beside a Spark stream
 	@CC=/bin/false .ci/install .venv-plain dev,spark
 	@PYTHONPATH=tests .venv-plain/bin/python -m kit.table_formats
 	@PYTHONPATH=tests:tools .venv-plain/bin/python -m spark.faults $(FLAGS)

@@ -1,5 +1,5 @@
 """`format("nsq_ceiling")`: what Spark itself allows. The source yields the Arrow batches of `nsq`, always the same; the
-sink drops what it gets, so that a ratio to it shows what NSQ, the spool and our code cost."""
+sink drops what it gets, so that a ratio to it shows what NSQ and our code cost."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

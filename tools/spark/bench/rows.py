@@ -108,8 +108,7 @@ def stream(bench: Bench, **options: str) -> Cost:
 
 def batch(bench: Bench, **options: str) -> Cost:
     bench.fill(CHANNEL)
-    given = {name: value for name, value in bench.options.items() if "spool" not in options or name != "spoolLocation"}
-    frame = bench.spark.read.format(bench.source).options(**{**given, **options}).load()
+    frame = bench.spark.read.format(bench.source).options(**{**bench.options, **options}).load()
     return bench.cost(lambda: frame.write.format("noop").mode("append").save())
 
 
@@ -158,18 +157,12 @@ def by_ranges(key: str, name: str, run: Callable[..., Cost], nsqds: int = 1) -> 
 ON_DISK = ("--mem-queue-size=0", "--sync-every=100000")
 
 ROWS = (
-    BenchRow("stream", "stream", stream),
-    BenchRow("stream-tasks", "the same by 2 tasks (minPartitions)", partial(stream, minPartitions="2")),
+    BenchRow("stream", "stream of deliveries", stream),
     BenchRow("stream-2", "the same from 2 nsqd", stream, 2),
-    BenchRow("stream-4", "the same from 4 nsqd", stream, 4),
-    BenchRow("read", "batch read with a spool", batch),
-    BenchRow("read-no-spool", "batch read without a spool", partial(batch, spool="off")),
-    BenchRow("read-no-spool-2", "the same from 2 nsqd", partial(batch, spool="off"), 2),
     by_ranges("stream-ranges", "stream by ranges", stream),
     by_ranges("stream-ranges-2", "the same from 2 gnsqd", stream, 2),
     by_ranges("stream-ranges-4", "the same from 4 gnsqd", stream, 4),
     by_ranges("read-ranges", "batch read by ranges", batch),
-    by_ranges("read-ranges-2", "the same from 2 gnsqd", batch, 2),
     by_ranges("read-ranges-4", "the same from 4 gnsqd", batch, 4),
     BenchRow("write", "write", write),
     BenchRow("write-2", "the same to 2 nsqd", write, 2),
@@ -187,7 +180,6 @@ def run_once(row: BenchRow, spark: "SparkSession", command: Sequence[str], direc
         ]
         if command:
             options = daemon_options(*daemons) | {"subscribe": TOPIC, "channel": CHANNEL}
-            options |= {"spoolLocation": str(directory / "spool")}
         else:
             options = {"rows": str(messages), "size": str(SIZE), "tasks": str(row.nsqds)}
         source = "nsq" if command else "nsq_ceiling"

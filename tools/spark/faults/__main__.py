@@ -37,7 +37,7 @@ def main() -> None:
         times = len(row.faults) * (row.times if arguments.times is None else arguments.times)
         cells = [row.name, times, *tally, deaths + 1]
         print(f"| {' | '.join(str(cell) for cell in cells)} |", flush=True)
-        if row.spool and (tally.lost > gone or tally.duplicated):
+        if tally.lost > gone or (tally.duplicated and not row.may_repeat):
             wrong.append(row.name)
         if arguments.keep:
             print(f"<!-- {directory} -->", flush=True)

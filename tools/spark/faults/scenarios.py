@@ -7,7 +7,7 @@ stream has committed another batch; then the publisher ends, the stream takes wh
 import random
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,6 @@ from pathlib import Path
 from faults.power_loss import Machine
 from kit.daemons import PEERS, Daemon, eventually, fixed_ports, free_port, interpreter, own_command
 from kit.peer_program import PeerProgram
-from kit.s3_server import make_bucket, serving
-from kit.small_disk import SmallDisk
 from kit.spark_cluster import cluster
 from kit.spark_topics import daemon_options
 from kit.traffic import post
@@ -27,14 +25,12 @@ from spark.faults.stream_process import (
     IN_TASK,
     POINTS,
     RANGE_POINTS,
-    SEAL_TO_FIN,
     TOPIC,
     StreamProcess,
     empty,
     extent,
 )
 
-SPOOL_SIZE = 16 << 20  # bytes of the small disk
 LOOKUPD_AWAY = 10.0  # seconds
 
 
@@ -45,12 +41,12 @@ class Row:
     name: str
     faults: tuple[Callable[["Stage"], None], ...]
     times: int
-    spool: bool = True
+    ranges: bool = False
+    may_repeat: bool = False  # messages may come twice
     cluster: bool = False
     lookupd: bool = False
-    small_disk: bool = False
-    bucket: bool = False
-    durability: str = "none"  # where it is another, the stream reads ranges
+    peer: bool = False  # the real nsqd
+    durability: str = "process"
     power: bool = False  # can be lost
     retention: int = 0  # bytes
     table_format: str = "parquet"
@@ -63,13 +59,17 @@ class Stage:
         self.random = random.Random(row.name)
         self._lookupd_ports = (free_port(), free_port())
         self._directory = directory
-        self._is_ranges = row.durability != "none"
+        self._is_ranges = row.ranges
         self.gone = 0  # messages that are lost, of which there was an error
         self.lookupd: PeerProgram | None = None
-        flags = ["--max-rdy-count=500", f"--durability={row.durability}"]  # so that a task opens several connections
+        flags = ["--max-rdy-count=500"]  # so that a batch needs several connections
+        if not row.peer:
+            flags.append(f"--durability={row.durability}")
         if row.retention:
             flags.append(f"--retention-bytes={row.retention}")
-        options = {"maxMessagesPerTrigger": "5000"}
+        options = {"maxMessagesPerTrigger": "5000", "minPartitions": "6"}
+        # What a killed driver held comes again when its time is out.
+        options |= {"mode": "ranges"} if row.ranges else {"mode": "deliveries", "msgTimeoutMs": "5000"}
         if row.lookupd:
             self.start_lookupd()
             stack.callback(self.stop_lookupd)
@@ -80,31 +80,13 @@ class Stage:
         python = interpreter(own_command())
         self._machines = {name: Machine(directory / f"{name}-synced", python) for name in names if row.power}
         commands = {name: machine.command for name, machine in self._machines.items()}
+        command = [str(PEERS / "nsqd")] if row.peer else own_command()
         self.daemons = [
-            stack.enter_context(Daemon(commands.get(name, own_command()), directory / name, *flags, *fixed_ports()))
+            stack.enter_context(Daemon(commands.get(name, command), directory / name, *flags, *fixed_ports()))
             for name in names
         ]
         if not row.lookupd:
             options |= daemon_options(*self.daemons)
-        spool = directory / "spool"
-        if self._is_ranges:
-            options["minPartitions"] = "6"
-            options.pop("idleTimeoutMs", None)
-        else:
-            # What a killed task holds comes again when its time is out, and may be in a quota.
-            options |= {"msgTimeoutMs": "5000", "idleTimeoutMs": "1000"}
-            location = str(spool)
-            if row.bucket:
-                stack.enter_context(serving())
-                location = make_bucket("spools")
-            options |= {"spoolLocation": location} if row.spool else {"spool": "off"}
-        prefix: Callable[[Sequence[str]], list[str]] = list
-        self.disk: SmallDisk | None = None
-        if row.small_disk:
-            options |= {"spoolRetention": "0"}
-            self.disk = SmallDisk(spool, SPOOL_SIZE, 10_000)
-            stack.callback(self.disk.close)
-            prefix = self.disk.inside
         master = "local[2,4]"  # a task may fail three times
         if row.cluster:
             # Executors that die so often would have the master give the application up.
@@ -112,7 +94,7 @@ class Stage:
             environment = StreamProcess.environment(directory) | patience
             master = stack.enter_context(cluster(directory / "cluster", environment))
         self.publisher = stack.enter_context(Publisher(self.daemons, TOPIC))
-        self.stream = StreamProcess(directory, options, master, prefix, row.table_format)
+        self.stream = StreamProcess(directory, options, master, row.table_format)
         stack.callback(self.stream.close)
 
     def start_lookupd(self) -> None:
@@ -239,41 +221,40 @@ def lookupd_gone(stage: Stage) -> None:
     stage.start_lookupd()
 
 
-def fill_disk(stage: Stage) -> None:
-    """And give the space back after a while."""
-    assert stage.disk is not None
-    stage.disk.fill()
-    time.sleep(5)
-    stage.disk.free()
-
-
 KILLS = 10
-SEALED = inject("sealed, before FIN")
-OTHERS = tuple(inject(point) for point in IN_TASK if point not in SEAL_TO_FIN)
+DRIVER = tuple(map(inject, POINTS))
+TASK = tuple(map(inject, IN_TASK))
+WORKER = tuple(inject(point, "worker") for point in IN_TASK)
+NSQD = tuple(map(inject_kill_of_nsqd, POINTS))
 RANGE_DRIVER = tuple(map(inject, RANGE_POINTS))
 RANGE_TASK = tuple(map(inject, IN_RANGE_TASK))
 RANGE_WORKER = tuple(inject(point, "worker") for point in IN_RANGE_TASK)
 RANGE_NSQD = tuple(map(inject_kill_of_nsqd, RANGE_POINTS))
 
 ROWS = (
-    Row("driver killed, at any moment", (kill_driver,), 2 * KILLS),
-    Row(f"driver killed at each of {len(POINTS)} points", tuple(inject(point) for point in POINTS), 1),
-    *(Row(f"executor killed: {point}", (inject(point),), KILLS, cluster=True) for point in SEAL_TO_FIN),
-    Row("executor killed at each of the other points of a task", OTHERS, 3, cluster=True),
-    Row("Python worker killed: sealed, before FIN", (inject("sealed, before FIN", "worker"),), KILLS),
-    Row("nsqd restarted", (restart_nsqd,), KILLS),
+    Row("driver killed, at any moment", (kill_driver,), KILLS, may_repeat=True),
+    Row(f"driver killed at each of {len(DRIVER)} points", DRIVER, 1, may_repeat=True),
+    Row("driver killed, at any moment, with the real nsqd", (kill_driver,), KILLS, may_repeat=True, peer=True),
+    Row(f"driver killed at each of {len(DRIVER)} points, with the real nsqd", DRIVER, 1, may_repeat=True, peer=True),
+    Row("nsqd killed, at any moment", (kill_nsqd,), KILLS, may_repeat=True),
+    Row(f"nsqd killed at each of {len(NSQD)} points", NSQD, 1, may_repeat=True),
+    Row("the real nsqd restarted", (restart_nsqd,), KILLS, may_repeat=True, peer=True),
+    Row("executor killed at each point of a task", TASK, KILLS // 2, cluster=True),
+    Row("Python worker killed at each point of a task", WORKER, KILLS // 2),
     Row(f"nsqlookupd gone for {LOOKUPD_AWAY:.0f} s", (lookupd_gone,), 5, lookupd=True),
-    Row("spool in an object store: driver killed, at any moment", (kill_driver,), KILLS, bucket=True),
-    Row("spool in an object store: executor killed: sealed, before FIN", (SEALED,), KILLS, cluster=True, bucket=True),
-    Row("disk of the spool full for 5 s", (fill_disk,), 5, small_disk=True),
-    Row("without spool: driver killed, at any moment", (kill_driver,), KILLS, spool=False),
-    Row("without spool: executor killed after its first FINs", (inject("half of the FINs sent"),), KILLS, False, True),
-    Row("ranges: driver killed, at any moment", (kill_driver,), 2 * KILLS, durability="process"),
-    Row(f"ranges: driver killed at each of {len(RANGE_POINTS)} points", RANGE_DRIVER, 2, durability="process"),
-    Row("ranges: executor killed at each point of a task", RANGE_TASK, 5, cluster=True, durability="process"),
-    Row("ranges: Python worker killed at each point of a task", RANGE_WORKER, 5, durability="process"),
+    Row("ranges: driver killed, at any moment", (kill_driver,), 2 * KILLS, ranges=True),
+    Row(f"ranges: driver killed at each of {len(RANGE_POINTS)} points", RANGE_DRIVER, 2, ranges=True),
+    Row("ranges: executor killed at each point of a task", RANGE_TASK, 5, ranges=True, cluster=True),
+    Row("ranges: Python worker killed at each point of a task", RANGE_WORKER, 5, ranges=True),
     *(
-        Row(f"ranges: nsqd {what} with --durability={durability}", faults, times, durability=durability, power=power)
+        Row(
+            f"ranges: nsqd {what} with --durability={durability}",
+            faults,
+            times,
+            True,
+            durability=durability,
+            power=power,
+        )
         for durability, power, what in (
             ("process", False, "killed"),
             ("disk", False, "killed"),
@@ -285,29 +266,25 @@ ROWS = (
         )
     ),
     *(
-        Row(f"ranges: {name}, into Delta Lake", faults, times, durability="process", table_format="delta")
+        Row(f"ranges: {name}, into Delta Lake", faults, times, ranges=True, table_format="delta")
         for name, faults, times in (
             ("driver killed, at any moment", (kill_driver,), 5),
             (f"driver killed at each of {len(RANGE_POINTS)} points", RANGE_DRIVER, 1),
             ("nsqd killed, at any moment", (kill_nsqd,), 5),
         )
     ),
-    Row("ranges: nsqd at another address", (rename_nsqd,), KILLS, lookupd=True, durability="process"),
-    Row("ranges: nsqd with an older copy", (restore_older_copy,), 3, durability="process"),
-    Row("ranges: messages older than the retention", (outlive_retention,), 3, durability="process", retention=100_000),
+    Row("ranges: nsqd at another address", (rename_nsqd,), KILLS, ranges=True, lookupd=True),
+    Row("ranges: nsqd with an older copy", (restore_older_copy,), 3, ranges=True),
+    Row("ranges: messages older than the retention", (outlive_retention,), 3, ranges=True, retention=100_000),
 )
 SHORT = (
-    Row(
-        "driver killed twice, nsqd restarted, disk of the spool full for 5 s",
-        (SEALED, restart_nsqd, fill_disk, inject("before commit")),
-        1,
-        small_disk=True,
-    ),
-    Row("executor killed at each second point from seal to FIN", tuple(map(inject, SEAL_TO_FIN[::2])), 1, cluster=True),
+    Row("driver and nsqd killed, three times each", (*DRIVER[3::2], *NSQD[::3]), 1, may_repeat=True),
+    Row("executor killed at each point of a task", TASK, 1, cluster=True),
     Row(
         "ranges: Python worker killed, power of nsqd lost twice",
         (*RANGE_WORKER[1:], *RANGE_NSQD[2::3]),
         1,
+        ranges=True,
         durability="disk",
         power=True,
     ),

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,29 +27,21 @@ class Point(NamedTuple):
     module: str
     name: str
     moment: str
-    within: str = ""
 
 
-_TASK, _SPOOL, _READER = "pyspark_nsq.read_task", "pyspark_nsq.spool", "pyspark_nsq.delivery_stream"
-_SUBSCRIPTION = "pyspark_nsq.subscription"
-_SEAL = f"{_TASK}:_Task.seal"
+_STREAM, _BATCH = "pyspark_nsq.deliveries.stream", "pyspark_nsq.deliveries.batch"
 
-# In the order of a message's way.
+# Points of a stream of deliveries, in the order of a message's way.
 POINTS = {
-    "messages in hand": Point(_TASK, "_Task.seal", "before"),
-    "segment written, not in the chain": Point("pyspark_nsq.files", "link", "before", _SEAL),
-    "segment linked, its name not synced": Point("pyspark_nsq.files", "link", "after", _SEAL),
-    "sealed, before FIN": Point(_SUBSCRIPTION, "Subscription.finish", "before"),
+    "receiving": Point(_BATCH, "Batch._read", "after"),
+    "messages in hand": Point(_BATCH, "Batch._cut", "after"),
+    "planned": Point(_STREAM, "DeliveryStream.tasks", "after"),
+    "handing out rows": Point(_BATCH, "DeliveryPartition.read", "before"),
+    "rows handed out": Point(_BATCH, "DeliveryPartition.read", "after"),
+    "before FIN": Point(_BATCH, "Batch.finish", "before"),
     "half of the FINs sent": Point("pyspark_nsq.client", "Client.finish_joined", "halfway"),
-    "FINs sent": Point(_SUBSCRIPTION, "Subscription.finish", "after"),
-    "before their confirmation": Point(_TASK, "_Task.confirm", "before"),
-    "confirmed, before the marker": Point(_SPOOL, "Chain.confirm", "before"),
-    "marked, before the end": Point(_SPOOL, "Chain.end", "before"),
-    "ended, before rows": Point(_SPOOL, "Chain.end", "after"),
-    "handing out rows": Point("pyspark_nsq.columns", "rows_of", "after"),
-    "planned": Point(_READER, "DeliveryStream.tasks", "after"),
-    "before commit": Point(_READER, "DeliveryStream.commit", "before"),
-    "after commit": Point(_READER, "DeliveryStream.commit", "after"),
+    "FINs not confirmed": Point("pyspark_nsq.client", "Client.finish_confirmed", "before"),
+    "after FIN": Point(_BATCH, "Batch.finish", "after"),
 }
 
 _RANGE_READER, _RANGE_NODE = "pyspark_nsq.ranges.range_stream", "pyspark_nsq.ranges.node"
@@ -65,8 +57,7 @@ RANGE_POINTS = {
     "channels advanced": Point(_RANGE_READER, "RangeStream.commit", "after"),
 }
 
-IN_TASK = tuple(name for name, point in POINTS.items() if point.module != _READER)
-SEAL_TO_FIN = IN_TASK[1:8]
+IN_TASK = tuple(POINTS)[3:5]
 IN_RANGE_TASK = tuple(RANGE_POINTS)[1:3]
 
 T = TypeVar("T")
@@ -74,14 +65,13 @@ T = TypeVar("T")
 
 class StreamProcess:
     """The stream `format("nsq")` to a table on `master`, with `options` beside the topic; started again whenever it
-    ends before it should. `deaths` counts that. `prefix` stands before its command."""
+    ends before it should. `deaths` counts that."""
 
     def __init__(
         self,
         directory: Path,
         options: Mapping[str, str],
         master: str,
-        prefix: Callable[[Sequence[str]], list[str]],
         table_format: str,
     ) -> None:
         self.job = directory / "job"
@@ -102,7 +92,6 @@ class StreamProcess:
             "trigger": {"processingTime": "0 seconds"},
             "options": {"subscribe": TOPIC, "channel": CHANNEL, **options},
         }
-        self._prefix = prefix
         self._armed = 0
         self._stream = self._start()
 
@@ -116,7 +105,7 @@ class StreamProcess:
     def _start(self, **options: str) -> Process:
         given = self._given | {"options": {**self._given["options"], **options}}
         (self.job / "job.json").write_text(json.dumps(given))
-        command = self._prefix([sys.executable, "-P", str(HERE / "stream.py"), str(self.job)])
+        command = [sys.executable, "-P", str(HERE / "stream.py"), str(self.job)]
         log = self._logs / f"{len(list(self._logs.iterdir()))}.log"
         return Process(command, self.environment(self.job.parent), log)
 

@@ -1,35 +1,31 @@
 """Strikes at exact points of the data source, in whichever of Spark's Python processes comes by. Product code knows
 nothing of it: a directory with this file is put on PYTHONPATH, and functions are replaced when their module is loaded.
 
-$NSQ_FAULTS names a directory that holds `points.json`, point -> [module, qualified name, moment, within]. The moment
-is `before` or `after` the function, or `halfway`, when it has done the first half of the ids that are its last
-argument. `within`, if not empty, is `module:qualified name` of a function that must be running.
+$NSQ_FAULTS names a directory that holds `points.json`, point -> [module, qualified name, moment]. The moment is
+`before` or `after` the function, or `halfway`, when it has done the first half of the ids that are its last argument. A
+generator has ended after its last row.
 
 A file `{point}.armed.{number}` there arms a fault; the first process that comes to the point renames it to
 `{point}.done.{number}` and does what is in it: `worker` kills that process, `executor` its JVM too, which is the
-driver's with a local master, a number the process with this pid, of a daemon, and the function goes on; the name of an
-error (ENOSPC) raises it.
+driver's with a local master, a number the process with this pid, of a daemon, and the function goes on.
 """
 
-import errno
 import functools
 import importlib.abc
 import importlib.machinery
+import inspect
 import json
 import os
 import signal
 import sys
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 HERE = Path(os.environ["NSQ_FAULTS"])
 
-Point = tuple[str, str, str, str]
-
-_running: Counter[str] = Counter()
+Point = tuple[str, str, str]
 
 
 def _parent(pid: int) -> int:
@@ -62,8 +58,6 @@ def _inject(action: str) -> None:
     if action.isdecimal():
         os.kill(int(action), signal.SIGKILL)
         return
-    if action not in ("worker", "executor"):
-        raise OSError(getattr(errno, action), os.strerror(getattr(errno, action)))
     if action == "executor":
         _kill_jvm()
     os.kill(os.getpid(), signal.SIGKILL)
@@ -75,9 +69,9 @@ def _replace(module: ModuleType, name: str, wrap: Callable[[Any], Any]) -> None:
     setattr(owner, last, wrap(getattr(owner, last)))
 
 
-def _faulty(function: Any, name: str, moment: str, within: str) -> Any:
+def _faulty(function: Any, name: str, moment: str) -> Any:
     def with_faults(*args: Any, **kwargs: Any) -> Any:
-        action = _claim(name) if not within or _running[within] else ""
+        action = _claim(name)
         if action and moment == "before":
             _inject(action)
         if action and moment == "halfway":
@@ -86,35 +80,27 @@ def _faulty(function: Any, name: str, moment: str, within: str) -> Any:
             _inject(action)
         result = function(*args, **kwargs)
         if action and moment == "after":
+            if inspect.isgenerator(result):
+                return _faulty_end(result, action)
             _inject(action)
         return result
 
     return with_faults
 
 
-def _noted(function: Any, key: str) -> Any:
-    def with_note(*args: Any, **kwargs: Any) -> Any:
-        _running[key] += 1
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _running[key] -= 1
-
-    return with_note
+def _faulty_end(rows: Iterator[Any], action: str) -> Iterator[Any]:
+    yield from rows
+    _inject(action)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, points: dict[str, Point]) -> None:
         self._of_module: dict[str, list[tuple[str, Callable[[Any], Any]]]] = {}
-        for point, (module, name, moment, within) in points.items():
-            wrap = functools.partial(_faulty, name=point, moment=moment, within=within)
+        for point, (module, name, moment) in points.items():
+            wrap = functools.partial(_faulty, name=point, moment=moment)
             self._of_module.setdefault(module, []).append((name, wrap))
-        for within in sorted({within for *_, within in points.values() if within}):
-            module, _, name = within.partition(":")
-            self._of_module.setdefault(module, []).append((name, functools.partial(_noted, key=within)))
-        # Each segment, or record of a range, is delivered by itself, while its task reads the next one.
-        for module, name in (("read_task", "_BATCH_ROWS"), ("ranges.reading", "_ROWS")):
-            self._of_module.setdefault(f"pyspark_nsq.{module}", []).append((name, lambda _: 1))
+        # Each record of a range is delivered by itself, while its task reads the next one.
+        self._of_module.setdefault("pyspark_nsq.ranges.reading", []).append(("_ROWS", lambda _: 1))
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if name not in self._of_module:
