@@ -1,5 +1,5 @@
-"""The short version of `make spark-faults`: a few faults for each stream. Nothing is lost, and what comes twice comes after
-a kill of the driver or of nsqd, to a stream of deliveries."""
+"""The short version of `make spark-faults`: a few faults for each stream. Nothing is lost, and only kills of the driver
+or of nsqd repeat messages, of deliveries."""
 
 import os
 import re
