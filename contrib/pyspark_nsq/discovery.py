@@ -28,8 +28,7 @@ class Nsqd(NamedTuple):
 
 class Depth(NamedTuple):
     """Queued messages on an nsqd. `topic` moves to the channel, once that is there; what is in flight or deferred is
-    not part of `channel`. `consumers` are those of the channel. `paused`: topic or channel. `start_time` in unix
-    seconds is another one after a restart."""
+    not part of `channel`. `consumers` are those of the channel. `paused`: topic or channel."""
 
     channel: int = 0
     in_flight: int = 0
@@ -38,7 +37,6 @@ class Depth(NamedTuple):
     channel_exists: bool = False
     topic_exists: bool = False
     paused: bool = False
-    start_time: int = 0
     consumers: int = 0
 
     @property
@@ -108,20 +106,19 @@ def depths(settings: Settings, nsqd: Nsqd, topics: Sequence[str] = ()) -> dict[s
         text, hint = f"{who} answered {status} to /stats at HTTP address {name_of(nsqd.http)}", hint_of(status)
         raise (NsqSourceError if hint else DiscoveryError)(text + hint)  # only the latter is tried again
     try:
-        started, found = int(answer["start_time"]), {one["topic_name"]: one for one in answer["topics"] or ()}
+        found = {one["topic_name"]: one for one in answer["topics"] or ()}
         topics = topics or list(filter(settings.matches, found))
-        return {topic: _depth(found.get(topic), settings.channel, started) for topic in topics}
+        return {topic: _depth(found.get(topic), settings.channel) for topic in topics}
     except (LookupError, TypeError, ValueError):
         raise DiscoveryError(f"{who} does not answer as nsqd does at HTTP address {name_of(nsqd.http)}") from None
 
 
-def _depth(topic: Mapping[str, Any] | None, channel: str, started: int) -> Depth:
+def _depth(topic: Mapping[str, Any] | None, channel: str) -> Depth:
     if topic is None:
-        return Depth(start_time=started)
+        return Depth()
     depth, paused = int(topic["depth"]), bool(topic["paused"])
     for one in topic["channels"] or ():
         if one["channel_name"] == channel:
             counts = int(one["depth"]), int(one["in_flight_count"]), int(one["deferred_count"])
-            paused, consumers = paused or bool(one["paused"]), int(one["client_count"])
-            return Depth(*counts, depth, True, True, paused, started, consumers)
-    return Depth(topic=depth, topic_exists=True, paused=paused, start_time=started)
+            return Depth(*counts, depth, True, True, paused or bool(one["paused"]), int(one["client_count"]))
+    return Depth(topic=depth, topic_exists=True, paused=paused)

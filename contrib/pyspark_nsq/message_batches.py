@@ -40,10 +40,6 @@ class MessageBatch(NamedTuple):
     messages: int  # how many
     data: bytes | memoryview
 
-    @property
-    def body_bytes(self) -> int:
-        return len(self.data) - _SIZE * self.messages
-
 
 def message_batches(rows: pa.RecordBatch, columns: Columns, settings: Settings) -> Iterator[MessageBatch]:
     """All messages of an Arrow batch. With the policy `fail`, InvalidRow before the first one if a row is invalid."""

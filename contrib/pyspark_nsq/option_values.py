@@ -199,7 +199,6 @@ NUMBER = ValueKind("number", _whole)
 BOOLEAN = ValueKind("true or false", _boolean)
 DURATION = ValueKind("duration", _duration)
 TIMEOUT = ValueKind("duration", _positive_duration)
-MILLISECONDS = ValueKind("milliseconds", lambda text: _whole(text) / 1000)
 WAIT = ValueKind("milliseconds", lambda text: _whole(text, 0) / 1000)  # 0 does without
 MSG_TIMEOUT = ValueKind("milliseconds", lambda text: _whole(text, 1000))  # the least that an nsqd takes
 SIZE = ValueKind("bytes", _size)

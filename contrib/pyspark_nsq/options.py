@@ -120,11 +120,6 @@ class Settings:
     read_timeout: float = option("nsq.read.timeout", kind.TIMEOUT, ALL, "timeout for an answer of an nsqd", "1m")
     # fmt: on
 
-    @property
-    def subscription(self) -> tuple[str, ...]:
-        """The topics, or the pattern."""
-        return self.topics or (self.topic_pattern,)
-
     def matches(self, topic: str) -> bool:
         """True if the pattern names this topic."""
         is_meant = "#ephemeral" in self.topic_pattern or not is_ephemeral(topic)

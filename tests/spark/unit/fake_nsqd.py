@@ -97,7 +97,6 @@ class FakeNsqd:
             topic=0 if self.channel_exists else len(self.queue),
             channel_exists=self.channel_exists,
             topic_exists=True,
-            start_time=self.start_time,
             consumers=self.consumers,
         )
 
