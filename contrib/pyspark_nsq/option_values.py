@@ -46,6 +46,18 @@ def _channel(text: str) -> str:
     return _name(text)
 
 
+def _choice(name: str) -> ValueKind:
+    """Returns the kind whose values are the words that `name` lists; case does not matter."""
+    words = re.split(", | or ", name)
+
+    def read_choice(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"expected {name}")
+        return text.lower()
+
+    return ValueKind(name, read_choice)
+
+
 def _list(read: Callable[[str], object]) -> Callable[[str], tuple[object, ...]]:
     def read_list(text: str) -> tuple[object, ...]:
         items = [item.strip() for item in text.split(",")]
@@ -121,12 +133,6 @@ def _invalid_rows(text: str) -> str:
     return f"topic:{_name(text.removeprefix('topic:'))}"
 
 
-def _mode(text: str) -> str:
-    if text.lower() not in ("auto", "ranges", "deliveries"):
-        raise ValueError("expected auto, ranges or deliveries")
-    return text.lower()
-
-
 def _offsets(text: str) -> str | dict[str, dict[str, int]]:
     if text.lower() in ("earliest", "latest"):
         return text.lower()
@@ -175,17 +181,11 @@ def _moments(text: str) -> str | dict[str, str]:
     return {_name(topic): _moment(moment) for topic, moment in moments.items()}
 
 
-def _strategy(text: str) -> str:
-    if text.lower() not in ("error", "latest"):
-        raise ValueError("expected error or latest")
-    return text.lower()
-
-
 TEXT = ValueKind("text", _text)
-MODE = ValueKind("auto, ranges or deliveries", _mode)
+MODE = _choice("auto, ranges or deliveries")
 OFFSETS = ValueKind("offsets", _offsets)
 MOMENT = ValueKind("time", _moments)
-STRATEGY = ValueKind("error or latest", _strategy)
+STRATEGY = _choice("error or latest")
 INVALID_ROWS = ValueKind("fail, skip, topic:NAME", _invalid_rows)
 FILE = ValueKind("file", _text)
 TOPIC = ValueKind("topic", _name)

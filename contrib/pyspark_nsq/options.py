@@ -128,8 +128,20 @@ class Settings:
 
 OPTIONS = table_of(Settings)
 
-
-_OF_RANGES = (*("starting_offsets", "starting_timestamp", "timestamp_strategy", "ending_offsets", "ending_timestamp"),)
+_NAMES = {row.field: row.name for row in OPTIONS}
+_OF_RANGES = ("starting_offsets", "starting_timestamp", "timestamp_strategy", "ending_offsets", "ending_timestamp")
+_BELONGS = {  # to an option that is given too
+    "nsqd_http_addresses": "nsqd_tcp_addresses",
+    "timestamp_strategy": "starting_timestamp",
+    "max_trigger_delay": "min_messages_per_trigger",
+    "tls_key": "tls_certificate",
+}
+_EITHER = (  # of which at most one is given
+    ("lookupd_http_addresses", "nsqd_tcp_addresses"),
+    ("topics", "topic_pattern"),
+    ("starting_offsets", "starting_timestamp"),
+    ("ending_offsets", "ending_timestamp"),
+)
 _UNUSED = {"ranges": ("max_in_flight", "msg_timeout_ms"), "deliveries": ("retry_timeout",)}
 
 _log = logging.getLogger(__name__)
@@ -150,10 +162,15 @@ def check_load(options: Mapping[str, str]) -> None:
 
 def _read(options: Mapping[str, str], uses: tuple[str, ...]) -> dict[str, Any]:
     values = read_values(options, uses, OPTIONS)
+    for field, other in _BELONGS.items():
+        if field in values and other not in values:
+            raise OptionError(f"option {_NAMES[field]!r} belongs to {_NAMES[other]!r}, which is not given")
+    for field, other in _EITHER:
+        if field in values and other in values:
+            names = f"{_NAMES[field]!r} and {_NAMES[other]!r}"
+            raise OptionError(f"options {names} contradict each other: expected one of them")
     _check_addresses(values, options)
     _check_tls(values)
-    if "topics" in values and "topic_pattern" in values:
-        raise OptionError("options 'subscribe' and 'subscribePattern' contradict each other: expected one of them")
     if set(uses) <= set(READERS) and not values.keys() & {"topics", "topic_pattern"}:
         raise missing("'subscribe' or 'subscribePattern'", options)
     return values
@@ -161,8 +178,7 @@ def _read(options: Mapping[str, str], uses: tuple[str, ...]) -> dict[str, Any]:
 
 def _check_mode(values: dict[str, Any], options: Mapping[str, str], use: str) -> None:
     """Also settles the mode, but that of a stream that may read ranges."""
-    rows = {row.field: row.name for row in OPTIONS}
-    ranges = [rows[field] for field in _OF_RANGES if field in values]
+    ranges = [_NAMES[field] for field in _OF_RANGES if field in values]
     mode, is_peek = values.setdefault("mode", "auto"), values.get("peek", False)
     if use == READ and mode == "deliveries" and not is_peek:
         raise OptionError(
@@ -172,7 +188,7 @@ def _check_mode(values: dict[str, Any], options: Mapping[str, str], use: str) ->
         )
     if mode == "auto" and ranges:
         mode = "ranges"
-    if unused := [repr(rows[field]) for field in _UNUSED.get(mode, ()) if field in values]:
+    if unused := [repr(_NAMES[field]) for field in _UNUSED.get(mode, ()) if field in values]:
         _log.warning("%s: no effect, as 'mode' is %s", ", ".join(unused), mode)
     if mode == "auto" and use == READ:  # perhaps of a stream, at its `load()`: not a reason for a warning
         mode = "deliveries" if is_peek else "ranges"
@@ -181,18 +197,7 @@ def _check_mode(values: dict[str, Any], options: Mapping[str, str], use: str) ->
         values["peek"] = False
     if ranges and mode == "deliveries":
         raise OptionError(f"option {ranges[0]!r} contradicts 'mode', which is {mode}")
-    for which in ("starting", "ending"):
-        if f"{which}_offsets" in values and f"{which}_timestamp" in values:
-            raise OptionError(
-                f"options '{which}Offsets' and '{which}Timestamp' contradict each other: expected one of them"
-            )
-    if "timestamp_strategy" in values and "starting_timestamp" not in values:
-        raise OptionError(
-            "option 'startingOffsetsByTimestampStrategy' belongs to 'startingTimestamp', which is not given"
-        )
     least, most = values.get("min_messages_per_trigger", 1), values.get("max_messages_per_trigger")
-    if "max_trigger_delay" in values and "min_messages_per_trigger" not in values:
-        raise OptionError("option 'maxTriggerDelay' belongs to 'minMessagesPerTrigger', which is not given")
     if most is not None and least > most:
         raise OptionError(f"option 'minMessagesPerTrigger' is {least}, more than 'maxMessagesPerTrigger', {most}")
     if "channel" not in values and (mode != "ranges" or use == READ_STREAM):
@@ -200,17 +205,9 @@ def _check_mode(values: dict[str, Any], options: Mapping[str, str], use: str) ->
 
 
 def _check_addresses(values: Mapping[str, Any], options: Mapping[str, str]) -> None:
-    lookupds, tcp = values.get("lookupd_http_addresses"), values.get("nsqd_tcp_addresses")
-    http = values.get("nsqd_http_addresses")
-    if http and not tcp:
-        raise OptionError("option 'nsq.nsqd.http.addresses' belongs to 'nsq.nsqd.tcp.addresses', which is not given")
-    if not lookupds and not tcp:
+    tcp, http = values.get("nsqd_tcp_addresses"), values.get("nsqd_http_addresses")
+    if not tcp and "lookupd_http_addresses" not in values:
         raise missing("'nsq.lookupd.http.addresses' or 'nsq.nsqd.tcp.addresses'", options)
-    if lookupds and tcp:
-        raise OptionError(
-            "options 'nsq.lookupd.http.addresses' and 'nsq.nsqd.tcp.addresses' contradict each other: "
-            "expected one of them"
-        )
     if tcp and http and len(tcp) != len(http):
         raise OptionError(
             f"options 'nsq.nsqd.tcp.addresses' and 'nsq.nsqd.http.addresses' have {len(tcp)} and {len(http)} "
@@ -229,7 +226,5 @@ def _check_tls(values: dict[str, Any]) -> None:
     implied = [row.name for row in OPTIONS if row.field in values and row.field.startswith("tls_")]
     if implied and not values.setdefault("tls", True):
         raise OptionError(f"option {implied[0]!r} contradicts 'nsq.tls.enabled', which is false")
-    if "tls_key" in values and "tls_certificate" not in values:
-        raise OptionError("option 'nsq.tls.key' belongs to 'nsq.tls.certificate', which is not given")
     if "tls_ca" in values and not values.get("tls_verify", True):
         raise OptionError("option 'nsq.tls.ca' contradicts 'nsq.tls.verify', which is false: nothing would look at it")
