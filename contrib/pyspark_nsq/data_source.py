@@ -1,8 +1,7 @@
 """`format("nsq")`: where Spark asks for readers and writers. Options are judged here, before any job starts."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -10,13 +9,18 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    InputPartition,
 )
 from pyspark.sql.types import StructType
 
 from pyspark_nsq.catalog_table import all_options, is_table, own_options, schema_of, schema_with
 from pyspark_nsq.columns import SCHEMA_DDL
 from pyspark_nsq.errors import NsqSourceError, OptionError, plain_errors
-from pyspark_nsq.options import check_load, parse
+from pyspark_nsq.options import Settings, check_load, parse
+from pyspark_nsq.partitions import read_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class NsqDataSource(DataSource):
@@ -45,18 +49,16 @@ class NsqDataSource(DataSource):
 
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pyspark_nsq.batch_reader import NsqReader
-        from pyspark_nsq.deliveries.stream import peek
         from pyspark_nsq.ranges.planning import plan_batch
 
         settings = parse(all_options(self.options, schema, peek="true"), "read")
         _check_schema(schema)
         if settings.peek:
-            return NsqReader(partial(peek, settings))
+            return NsqReader(settings)
         ranges = plan_batch(settings) if self._ranges is None else self._ranges  # of a table, each scan has its own
         if isinstance(ranges, NsqSourceError):
             raise ranges
-        return NsqReader(partial(list, ranges))
+        return NsqReader(settings, ranges)
 
     @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -86,6 +88,23 @@ class NsqDataSource(DataSource):
         from pyspark_nsq.writer import NsqStreamWriter
 
         return NsqStreamWriter(settings, schema)
+
+
+class NsqReader(DataSourceReader):
+    """Reads the messages of `ranges`, or else looks at the messages that are queued now; it is pickled to tasks."""
+
+    def __init__(self, settings: Settings, ranges: Sequence[Any] | None = None) -> None:
+        self._settings = settings
+        self._ranges = ranges
+
+    @plain_errors()
+    def partitions(self) -> Sequence[InputPartition]:
+        from pyspark_nsq.deliveries.stream import peek
+
+        return [InputPartition(task) for task in (peek(self._settings) if self._ranges is None else self._ranges)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return read_rows(partition)
 
 
 def _plan(options: Mapping[str, str]) -> Sequence[Any] | NsqSourceError | None:

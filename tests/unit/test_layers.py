@@ -56,7 +56,7 @@ EXECUTOR_LIBRARIES = {"pyarrow", "pyspark"}
 
 # The modules that define what Spark calls. All others are imported without pyspark.
 PYSPARK_MODULES = {
-    *("batch_reader", "catalog_table", "data_source", "listener", "stream_reader", "writer"),
+    *("catalog_table", "data_source", "listener", "stream_reader", "writer"),
 }
 
 # All of gnsqd that gnsqadmin may import besides gnsqd.shared: it needs no gevent.
