@@ -37,11 +37,6 @@ class Place(NamedTuple):
     def log(self) -> Log:
         return self.topic, self.extent.epoch
 
-    @property
-    def is_later(self) -> bool:
-        """True if the point in time that was asked for is after the last message."""
-        return self.extent.at == self.extent.next
-
     def __str__(self) -> str:
         return f"topic {self.topic!r} at nsqd {self.nsqd.name}"
 
@@ -58,7 +53,7 @@ class Planner:
         self._settings = settings
         self.places: dict[Log, Place] = {}  # as they were found last
         self._nodes = Nodes(settings)
-        self._answered: set[str] = set()  # names of the nsqds that answered the last look
+        self.answered: set[str] = set()  # names of the nsqds that answered the last look
         self._find_at = float("-inf")  # when to ask again where the nsqds are that had a log (monotonic)
         self._floors: dict[Log, int] = {}  # where the channel was when its stream first saw the logs
         self._advanced: dict[Log, int] = {}  # to which numbers the channel was
@@ -69,9 +64,9 @@ class Planner:
         answers = self._nodes.ask(lambda nsqd: self._places_at(nsqd, at, more), known)
         found = [place for places in answers.values() for place in places]
         _check_copies(found)
-        self._answered = {nsqd.name for nsqd in answers}
+        self.answered = {nsqd.name for nsqd in answers}
         if not more:  # else an answer without a log may lack only the channel
-            self.places = {log: at for log, at in self.places.items() if at.nsqd.name not in self._answered}
+            self.places = {log: at for log, at in self.places.items() if at.nsqd.name not in self.answered}
         self.places |= {place.log: place for place in found}
         return found
 
@@ -101,11 +96,6 @@ class Planner:
             places += [Place(topic, nsqd, extent) for topic, extent in extents.items()]
         return places
 
-    @property
-    def has_nodes(self) -> bool:
-        """True if an nsqd has answered."""
-        return bool(self._answered)
-
     def look_at_all(self, at: Moments = None, **more: str) -> list[Place]:
         """Returns the logs of all nsqds as `look`; DiscoveryError also if one does not answer."""
         found = self.look(at=at, **more)
@@ -126,7 +116,8 @@ class Planner:
         if not places and not default:
             _log.warning("no nsqd has %s yet: the stream waits", _subscribed(settings))
         _check_names(offsets, places, "startingOffsets")
-        if settings.timestamp_strategy == "error" and (late := [each for each in places if each.is_later]):
+        late = [each for each in places if each.extent.at == each.extent.next]  # the time is after the last message
+        if settings.timestamp_strategy == "error" and late:
             raise OptionError(f"option 'startingTimestamp': {late[0]} has no message that was published then or later")
         return positions_of(
             place.position(place.extent.at or _number(offsets, place, place.extent.position)) for place in places
@@ -230,7 +221,7 @@ class Planner:
 
     def _is_deleted(self, position: Position) -> bool:
         """Returns True if the nsqd that had the log answered without it, and no other one has it."""
-        is_gone = position.node in self._answered and position.log not in self.places
+        is_gone = position.node in self.answered and position.log not in self.places
         return is_gone and self._is_read(position.topic)
 
     def _is_read(self, topic: str) -> bool:
@@ -365,17 +356,13 @@ def _subscribed(settings: Settings) -> str:
     return f"a topic that matches {pattern!r}" if pattern else f"one of the topics {', '.join(settings.topics)}"
 
 
-def offers_ranges(settings: Settings) -> bool:
-    """Returns True if every nsqd offers ranges; DiscoveryError as `without_ranges`."""
-    return without_ranges(settings) is None
-
-
 def without_ranges(settings: Settings) -> str | None:
     """Returns the name of an nsqd that does not offer ranges, None if all do; DiscoveryError, also if there is no nsqd
     yet."""
     planner = Planner(settings)
     try:
-        if not planner.look_at_all() and not planner.has_nodes:
+        planner.look_at_all()
+        if not planner.answered:
             raise DiscoveryError(
                 f"no nsqd has {_subscribed(settings)} yet, and without one 'mode' cannot be auto: with 'mode' = "
                 "'ranges' or 'deliveries', the stream waits"
