@@ -27,21 +27,12 @@ _ELSEWHERE = {
     "maxoffsetspertrigger": "which is of Kafka: 'maxMessagesPerTrigger' limits a batch",
     "minoffsetspertrigger": "which is of Kafka: 'minMessagesPerTrigger' lets a batch wait",
     "includeheaders": "which is of Kafka: messages of NSQ have no headers",
-    **dict.fromkeys(
-        (
-            "dedupretention",
-            "deliverrewound",
-            "idletimeoutms",
-            "readid",
-            "spool",
-            "spoollocation",
-            "spoolmaxbytes",
-            "spoolretention",
-        ),
-        "which earlier versions had: deliveries need no directory, and come at least once; 'mode' = 'ranges' reads "
-        "each message exactly once",
-    ),
 }
+_OF_SPOOL = re.compile("dedupretention|deliverrewound|idletimeoutms|readid|spool(location|maxbytes|retention)?")
+_WITHOUT_SPOOL = (
+    "which earlier versions had: deliveries need no directory, and come at least once; 'mode' = 'ranges' reads each "
+    "message exactly once"
+)
 _LEAST_LETTERS = 3  # of the beginning of a name
 _LEAST_LIKENESS = 0.86  # of names: a wrong letter in most; `maxPartitions` is less like `minPartitions`
 
@@ -100,7 +91,8 @@ def _is_secret(name: str) -> bool:
 
 
 def _unknown(key: str, uses: Collection[str], table: Collection[SourceOption]) -> OptionError:
-    if elsewhere := _ELSEWHERE.get(key.lower()):
+    elsewhere = _WITHOUT_SPOOL if _OF_SPOOL.fullmatch(key.lower()) else _ELSEWHERE.get(key.lower())
+    if elsewhere:
         return OptionError(f"unknown option {key!r}, {elsewhere}")
     names = {_letters(row.name): row.name for row in table if set(uses) & set(row.used_by)}
     word = _letters(key)
