@@ -51,7 +51,9 @@ def find_nsqds(settings: Settings, topic: str = "") -> list[Nsqd]:
 
     DiscoveryError when no nsqlookupd answers.
     """
-    found = {nsqd.name: nsqd for nsqd in _configured(settings)}
+    tcp, offset = settings.nsqd_tcp_addresses, 1 + settings.nsqd_http_tls
+    http = settings.nsqd_http_addresses or [(host, port + offset) for host, port in tcp]
+    found = {name_of(address): Nsqd(name_of(address), address, at) for address, at in zip(tcp, http, strict=True)}
     failures = []
     for address in settings.lookupd_http_addresses:
         try:
@@ -63,12 +65,6 @@ def find_nsqds(settings: Settings, topic: str = "") -> list[Nsqd]:
     for failure in failures:
         _log.warning("%s; others do", failure)
     return [found[name] for name in sorted(found)]
-
-
-def _configured(settings: Settings) -> list[Nsqd]:
-    tcp, offset = settings.nsqd_tcp_addresses, 1 + settings.nsqd_http_tls
-    http = settings.nsqd_http_addresses or [(host, port + offset) for host, port in tcp]
-    return [Nsqd(name_of(address), address, at) for address, at in zip(tcp, http, strict=True)]
 
 
 def _producers(lookupd: Address, topic: str, settings: Settings) -> list[Nsqd]:
