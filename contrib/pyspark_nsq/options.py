@@ -121,7 +121,9 @@ class Settings:
     # fmt: on
 
     def matches(self, topic: str) -> bool:
-        """True if the pattern names this topic."""
+        """True if the options name this topic."""
+        if self.topics:
+            return topic in self.topics
         is_meant = "#ephemeral" in self.topic_pattern or not is_ephemeral(topic)
         return is_meant and re.fullmatch(self.topic_pattern, topic) is not None
 

@@ -58,14 +58,14 @@ class Planner:
         self._floors: dict[Log, int] = {}  # where the channel was when its stream first saw the logs
         self._advanced: dict[Log, int] = {}  # to which numbers the channel was
 
-    def look(self, known: Iterable[Nsqd] = (), /, at: Moments = None, **more: str) -> list[Place]:
-        """Returns the logs that can be read now, with their numbers `at` a time; `known` is for `Nodes.ask`, `more` for
-        `Node.extents`. Raises DiscoveryError, NoRanges, and NsqSourceError if two nsqds have copies of one log."""
-        answers = self._nodes.ask(lambda nsqd: self._places_at(nsqd, at, more), known)
+    def look(self, known: Iterable[Nsqd] = (), at: Moments = None, channel: str = "") -> list[Place]:
+        """Returns the logs that can be read now, with their numbers `at` a time, or which have the channel, with its
+        position; `known` is for `Nodes.ask`. DiscoveryError, NoRanges; NsqSourceError if there are copies of a log."""
+        answers = self._nodes.ask(lambda nsqd: self._places_at(nsqd, at, channel), known)
         found = [place for places in answers.values() for place in places]
         _check_copies(found)
         self.answered = {nsqd.name for nsqd in answers}
-        if not more:  # else an answer without a log may lack only the channel
+        if not channel:  # else an answer without a log may lack only the channel
             self.places = {log: at for log, at in self.places.items() if at.nsqd.name not in self.answered}
         self.places |= {place.log: place for place in found}
         return found
@@ -74,8 +74,7 @@ class Planner:
         """Returns the logs as `look`. Also asks nsqds that had a log and are no longer listed for its topic, which may
         have been deleted."""
         places = self.look()
-        nowhere = [each for each in positions if each.log not in self.places and self._is_read(each.topic)]
-        names = {position.node for position in nowhere} - self._nodes.known.keys()
+        names = {position.node for position in self._nowhere(positions)} - self._nodes.known.keys()
         if not names or time.monotonic() < self._find_at:
             return places
         self._find_at = time.monotonic() + _FIND_INTERVAL
@@ -86,19 +85,24 @@ class Planner:
         found = [nsqd for nsqd in listed if nsqd.name in names]
         return self.look(found) if found else places
 
-    def _places_at(self, nsqd: Nsqd, at: Moments, more: Mapping[str, str]) -> list[Place]:
+    def _nowhere(self, positions: Iterable[Position]) -> list[Position]:
+        """Returns the positions in logs that no nsqd has, of topics that the options name."""
+        return [each for each in positions if each.log not in self.places and self._settings.matches(each.topic)]
+
+    def _places_at(self, nsqd: Nsqd, at: Moments, channel: str) -> list[Place]:
         groups: dict[str | None, list[str]] = {}
         for topic in self._settings.topics or depths(self._settings, nsqd):
             groups.setdefault(at.get(topic) if isinstance(at, Mapping) else at, []).append(topic)
         node, places = Node(nsqd, self._settings), []
         for moment, topics in (groups or {None: []}).items():  # without topics it is known whether there can be logs
-            extents = node.extents(topics, **more, **({"at": moment} if moment else {}))
+            query = {name: value for name, value in (("channel", channel), ("at", moment)) if value}
+            extents = node.extents(topics, **query)
             places += [Place(topic, nsqd, extent) for topic, extent in extents.items()]
         return places
 
-    def look_at_all(self, at: Moments = None, **more: str) -> list[Place]:
+    def look_at_all(self, at: Moments = None, channel: str = "") -> list[Place]:
         """Returns the logs of all nsqds as `look`; DiscoveryError also if one does not answer."""
-        found = self.look(at=at, **more)
+        found = self.look(at=at, channel=channel)
         self._nodes.check_silent(is_required=True)
         return found
 
@@ -106,13 +110,12 @@ class Planner:
         """Returns where a query without a checkpoint begins: at the position in the options, else at `default`, else
         where the channel is. A missing channel is created: from then on nothing is deleted before it is read.
         """
-        settings = self._settings
-        if settings.channel and not default:
+        settings, channel = self._settings, "" if default else self._settings.channel
+        if channel:
             for place in self.look_at_all():
                 self._floor(place)
-        at, offsets = settings.starting_timestamp, settings.starting_offsets or default
-        more = {"channel": settings.channel} if settings.channel and not default else {}
-        places = self.look_at_all(at, **more)
+        offsets = settings.starting_offsets or default
+        places = self.look_at_all(settings.starting_timestamp, channel)
         if not places and not default:
             _log.warning("no nsqd has %s yet: the stream waits", _subscribed(settings))
         _check_names(offsets, places, "startingOffsets")
@@ -135,41 +138,36 @@ class Planner:
     def latest(self) -> dict[Log, Position]:
         """Returns the positions behind the last messages of the logs; DiscoveryError as `Nodes.check_silent`."""
         places = self.look()
-        self.check_drained({})
+        self._nodes.check_silent()
         return positions_of(place.position(place.extent.next) for place in places)
 
-    def check_drained(self, positions: Positions, target: Positions | None = None) -> None:
+    def check_drained(self, positions: Positions, target: Positions) -> None:
         """Raises DiscoveryError as `Nodes.check_silent`, or if a position is before its target; warns of positions in
         logs that are nowhere."""
-        left = [
-            end for log, end in (target or {}).items() if log not in positions or positions[log].number < end.number
-        ]
+        left = [end for log, end in target.items() if log not in positions or positions[log].number < end.number]
         gone = "topic {!r} is not read up to message {}, as nsqd {} is gone"
         self._nodes.check_silent(missed=[gone.format(end.topic, end.number, end.node) for end in left])
         for topic, epoch in positions.keys() - self.places.keys():
             node = positions[topic, epoch].node
             _log.warning("no nsqd has the log %s of topic %r, which nsqd %s had: it is not read", epoch, topic, node)
 
-    def _floor(self, place: Place) -> int:
+    def _floor(self, place: Place, deadline: float = 0.0) -> int:
         """Returns where the channel was when its stream first saw a log; creates a missing one. What is gone from there
-        on, others have finished: only before it, the stream itself may have, if its checkpoint is an older copy."""
-        if place.log not in self._floors:
-            node = Node(place.nsqd, self._settings)
-            if (extent := node.extent(place.topic, channel=self._settings.channel)) is None:
-                node.create_channel(place.topic, self._settings.channel)
-                extent = node.extent(place.topic, channel=self._settings.channel)
-            self._floors[place.log] = extent.position if extent else place.extent.next
-        return self._floors[place.log]
-
-    def _floor_until(self, place: Place, deadline: float) -> int:
-        while True:
+        on, others have finished: only before it, the stream itself may have, if its checkpoint is an older copy.
+        DiscoveryError if the nsqd does not answer, and the deadline (monotonic) is over."""
+        node, channel = Node(place.nsqd, self._settings), self._settings.channel
+        while place.log not in self._floors:
             try:
-                return self._floor(place)
+                if (extent := node.extent(place.topic, channel=channel)) is None:
+                    node.create_channel(place.topic, channel)
+                    extent = node.extent(place.topic, channel=channel)
+                self._floors[place.log] = extent.position if extent else place.extent.next
             except DiscoveryError as error:
                 if time.monotonic() >= deadline:
                     raise
                 _log.warning("%s; it is asked again", error)
                 time.sleep(_PAUSE)
+        return self._floors[place.log]
 
     def next(self, start: Positions, most: Positions | None = None) -> dict[Log, Position]:
         """Returns the end of the batch that begins at `start`: what there is now, or up to `most`, within the limits of
@@ -221,11 +219,7 @@ class Planner:
 
     def _is_deleted(self, position: Position) -> bool:
         """Returns True if the nsqd that had the log answered without it, and no other one has it."""
-        is_gone = position.node in self.answered and position.log not in self.places
-        return is_gone and self._is_read(position.topic)
-
-    def _is_read(self, topic: str) -> bool:
-        return topic in self._settings.topics if self._settings.topics else self._settings.matches(topic)
+        return position.node in self.answered and bool(self._nowhere([position]))
 
     def _deleted(self, position: Position, number: int) -> str:
         at = position.topic, position.node
@@ -267,10 +261,10 @@ class Planner:
         """Returns the tasks for the messages from `start` to `end`; DiscoveryError if nobody has one of the logs."""
         sizes = {log: size for log, last in end.items() if (size := last.number - begin_of(start, last)) > 0}
         deadline = time.monotonic() + self._settings.retry_timeout
-        while any(log not in self.places and self._is_read(log[0]) for log in sizes):
-            self._look_for(end[log] for log in sizes)
-            missing = [end[log] for log in sizes if log not in self.places and self._is_read(log[0])]
-            if all(map(self._is_deleted, missing)) or time.monotonic() >= deadline:
+        ends = [end[log] for log in sizes]
+        while self._nowhere(ends):
+            self._look_for(ends)
+            if all(map(self._is_deleted, self._nowhere(ends))) or time.monotonic() >= deadline:
                 break
             time.sleep(_PAUSE)
         tasks = []
@@ -282,13 +276,13 @@ class Planner:
                 what = f"messages {last - size} to {last - 1} of topic {position.topic!r}"
                 if self._is_deleted(position):
                     self._lose(self._deleted(position, last - size))
-                elif not self._is_read(position.topic):
+                elif not self._settings.matches(position.topic):
                     self._lose(f"the batch that was planned last has {what}, which the options do not name any more")
                 else:
                     self._lose(f"no nsqd answers that has the log {log[1]}, with {what}; nsqd {position.node} had it")
                 continue
             place = self.places[log]
-            floor = self._floor_until(place, deadline) if of_stream else last
+            floor = self._floor(place, deadline) if of_stream else last
             count = max(-(-size * least // total), -(-size // (self._settings.max_records_per_partition or size)))
             for piece in pieces(last - size, last, count):
                 tasks.append(RangePartition(self._settings, place.nsqd, *log, *piece, piece[0] >= floor))
@@ -299,9 +293,8 @@ class Planner:
         if not positions.keys() <= self.places.keys():
             self.look()
         for log, position in positions.items():
-            if (place := self.places.get(log)) is None or place.nsqd.name in self._nodes.silent:
-                continue
-            if self._advanced.get(log, 0) >= position.number:
+            is_done = self._advanced.get(log, 0) >= position.number
+            if is_done or (place := self.places.get(log)) is None or place.nsqd.name in self._nodes.silent:
                 continue
             try:
                 node = Node(place.nsqd, self._settings)
@@ -332,23 +325,16 @@ def plan_batch(settings: Settings) -> list[RangePartition]:
         raise NoRanges(f"{error}; {other}") from None
     if not begins:
         raise DiscoveryError(f"no nsqd has {_subscribed(settings)}")
+    names_begin = isinstance(settings.starting_offsets, Mapping) or settings.starting_timestamp
+    names_end = isinstance(settings.ending_offsets, Mapping) or settings.ending_timestamp
     for log, end in ends.items():
         begin = begins.get(log, end)
-        if end.number < begin.number and _names_numbers(settings):
+        if end.number < begin.number and names_begin and names_end:  # else one of them follows what there is
             raise OptionError(
                 f"the options end topic {end.topic!r} at nsqd {end.node} before message {end.number}, and begin there "
                 f"with message {begin.number}: expected an end that is not before the beginning"
             )
     return planner.tasks(begins, ends)
-
-
-def _names_numbers(settings: Settings) -> bool:
-    """Returns True if options name both a beginning and an end that do not follow what there is."""
-    bounds = (
-        (settings.starting_offsets, settings.starting_timestamp),
-        (settings.ending_offsets, settings.ending_timestamp),
-    )
-    return all(isinstance(offsets, Mapping) or moment for offsets, moment in bounds)
 
 
 def _subscribed(settings: Settings) -> str:

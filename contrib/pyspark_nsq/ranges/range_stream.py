@@ -43,7 +43,7 @@ class RangeStream:
             ends = positions
         self.report = {"unread": self._planner.unread(ends)}
         if ends == positions:
-            if self._is_draining:
+            if self._target is not None:
                 self._planner.check_drained(ends, self._target)
             self._pace.looked(is_new=False)
             if positions != self._committed or time.monotonic() >= self._commit_again:
