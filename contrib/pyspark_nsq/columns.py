@@ -84,17 +84,14 @@ def cut(data: bytes, edges: Sequence[int], head: int, number: int) -> Messages:
 
 
 def pack(batch: pa.RecordBatch) -> bytes:
-    """Returns the rows as bytes, for `unpack`."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    packed: bytes = sink.getvalue().to_pybytes()
+    """Returns rows of ARROW_SCHEMA as bytes, for `unpack`."""
+    packed: bytes = batch.serialize().to_pybytes()
     return packed
 
 
 def unpack(packed: bytes) -> pa.RecordBatch:
     """Returns the rows that were packed."""
-    return pa.ipc.open_stream(packed).read_next_batch()
+    return pa.ipc.read_record_batch(packed, ARROW_SCHEMA)
 
 
 def split_ids(joined: bytes) -> list[bytes]:

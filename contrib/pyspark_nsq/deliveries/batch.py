@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class DeliveryPartition(NamedTuple):
-    """The rows of one task, as an Arrow stream."""
+    """The rows of one task, packed."""
 
     rows: bytes
 
