@@ -50,11 +50,7 @@ def schema_with(options: Mapping[str, str], ddl: str) -> StructType:
     return schema
 
 
-def all_options(options: Mapping[str, str], schema: StructType, **defaults: str | None) -> Mapping[str, str]:
-    """Returns the options of a reader: the given ones, which prevail, those of its table, and the `defaults` of tables.
-    An option whose default is None is not for this use of a table."""
-    kept = next((field.metadata[_KEY] for field in schema.fields if _KEY in field.metadata), None)
-    if kept is None:
-        return options
-    of_table = {**defaults, **json.loads(kept)}
-    return {key: value for key, value in of_table.items() if defaults.get(key, "") is not None} | dict(options)
+def table_options(schema: StructType) -> dict[str, str]:
+    """Returns the options of the table that has the schema; none if it is of no table."""
+    kept = (field.metadata[_KEY] for field in schema.fields if _KEY in field.metadata)
+    return dict(json.loads(next(kept, "{}")))

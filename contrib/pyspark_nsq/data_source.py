@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_nsq.catalog_table import all_options, is_table, own_options, schema_of, schema_with
+from pyspark_nsq.catalog_table import is_table, own_options, schema_of, schema_with, table_options
 from pyspark_nsq.columns import SCHEMA_DDL
 from pyspark_nsq.errors import NsqSourceError, OptionError, plain_errors
 from pyspark_nsq.options import Settings, check_load, parse
@@ -51,7 +51,9 @@ class NsqDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_nsq.ranges.planning import plan_batch
 
-        settings = parse(all_options(self.options, schema, peek="true"), "read")
+        of_table = table_options(schema)
+        default = {"peek": "true"} if of_table else {}
+        settings = parse({**default, **of_table, **self.options}, "read")
         _check_schema(schema)
         if settings.peek:
             return NsqReader(settings)
@@ -65,7 +67,9 @@ class NsqDataSource(DataSource):
         from pyspark_nsq.stream_reader import NsqStreamReader
 
         try:
-            settings = parse(all_options(self.options, schema, peek=None), "readStream")
+            of_table = table_options(schema)
+            of_table.pop("peek", None)  # which is for its batches
+            settings = parse({**of_table, **self.options}, "readStream")
             _check_schema(schema)
             return NsqStreamReader(settings)
         except OptionError as error:

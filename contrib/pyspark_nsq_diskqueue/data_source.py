@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_nsq.catalog_table import all_options, is_table, own_options, schema_of, schema_with
+from pyspark_nsq.catalog_table import is_table, own_options, schema_of, schema_with, table_options
 from pyspark_nsq.errors import OptionError, plain_errors
 from pyspark_nsq_diskqueue.options import ALL, DiskqueueSettings, parse
 from pyspark_nsq_diskqueue.planning import plan
@@ -32,7 +32,7 @@ class DiskqueueDataSource(DataSource):
 
     @plain_errors()
     def reader(self, schema: StructType) -> "DiskqueueReader":
-        settings = parse(all_options(self.options, schema))
+        settings = parse({**table_options(schema), **self.options})
         return DiskqueueReader(settings, _columns(schema))
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from pyspark.sql.types import StructType
 
-from pyspark_nsq.catalog_table import all_options, own_options, schema_with
+from pyspark_nsq.catalog_table import own_options, schema_with, table_options
 from pyspark_nsq.errors import OptionError
 from pyspark_nsq.options import Settings, check_load, parse
 
@@ -340,9 +340,8 @@ def test_the_schema_of_a_table_keeps_its_options() -> None:
     schema = schema_with({"channel": "c", "peek": "false"}, "value BINARY, attempts INT")
     assert schema.simpleString() == "struct<value:binary,attempts:int>"
     schema = StructType.fromJson(schema.jsonValue())
-    assert all_options({"peek": "true"}, schema, peek="x", topic="t") == {"channel": "c", "peek": "true", "topic": "t"}
-    assert all_options({"topic": "t"}, schema, peek=None, readid=None) == {"channel": "c", "topic": "t"}
-    assert all_options({"peek": "true"}, StructType([]), topic="t", peek=None) == {"peek": "true"}
+    assert table_options(schema) == {"channel": "c", "peek": "false"}
+    assert table_options(StructType([])) == {}
     for secret in ("nsq.auth.secret", "nsq.nsqd.http.token"):
         with pytest.raises(OptionError, match=f"option '{secret}' cannot be kept in a table"):
             schema_with({secret: "s"}, "value BINARY")
