@@ -1,8 +1,9 @@
 """`format("nsq")`: where Spark asks for readers and writers. Options are judged here, before any job starts."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -15,12 +16,11 @@ from pyspark.sql.types import StructType
 
 from pyspark_nsq.catalog_table import is_table, own_options, schema_of, schema_with, table_options
 from pyspark_nsq.columns import SCHEMA_DDL
+from pyspark_nsq.deliveries.stream import peek
 from pyspark_nsq.errors import NsqSourceError, OptionError, plain_errors
 from pyspark_nsq.options import Settings, check_load, parse
 from pyspark_nsq.partitions import read_rows
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from pyspark_nsq.ranges.planning import plan_batch
 
 
 class NsqDataSource(DataSource):
@@ -44,13 +44,15 @@ class NsqDataSource(DataSource):
         check_load(self.options)
         if self._is_table:
             return schema_with(self.options, SCHEMA_DDL)
-        self._ranges = _plan(self.options)
+        try:
+            settings = parse(self.options, "read")
+            self._ranges = None if settings.peek else plan_batch(settings)
+        except NsqSourceError as error:  # `load()` does not know whether it is of a batch: `reader` raises it
+            self._ranges = error
         return SCHEMA_DDL
 
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pyspark_nsq.ranges.planning import plan_batch
-
         of_table = table_options(schema)
         default = {"peek": "true"} if of_table else {}
         settings = parse({**default, **of_table, **self.options}, "read")
@@ -103,27 +105,10 @@ class NsqReader(DataSourceReader):
 
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
-        from pyspark_nsq.deliveries.stream import peek
-
         return [InputPartition(task) for task in (peek(self._settings) if self._ranges is None else self._ranges)]
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_rows(partition)
-
-
-def _plan(options: Mapping[str, str]) -> Sequence[Any] | NsqSourceError | None:
-    """Returns the ranges of a batch with these options, or why there are none; None if it does not read ranges.
-
-    `load()` does not know whether it is of a batch, so an error is only raised by what is."""
-    try:
-        settings = parse(options, "read")
-        if settings.peek:
-            return None
-        from pyspark_nsq.ranges.planning import plan_batch
-
-        return plan_batch(settings)
-    except NsqSourceError as error:
-        return error
 
 
 def _check_schema(schema: StructType) -> None:
