@@ -236,7 +236,8 @@ class Planner:
         sizes = {log: end - begins[log].number for log, end in ends.items()}
         taken = share(sizes, self._settings.max_messages_per_trigger)
         if self._settings.max_bytes_per_trigger is not None:
-            means = {log: _mean_size(places[log].extent) for log in taken}
+            extents = {log: places[log].extent for log in taken}
+            means = {log: max(at.bytes // max(at.next - at.first, 1), 1) for log, at in extents.items()}
             volumes = {log: count * means[log] for log, count in taken.items()}
             allowed = share(volumes, self._settings.max_bytes_per_trigger)
             taken = {log: min(count, -(-allowed[log] // means[log])) for log, count in taken.items()}
@@ -357,10 +358,6 @@ def without_ranges(settings: Settings) -> str | None:
         _log.info("%s", error)
         return error.nsqd
     return None
-
-
-def _mean_size(extent: Extent) -> int:
-    return max(extent.bytes // max(extent.next - extent.first, 1), 1)
 
 
 def _number(offsets: Offsets, place: Place, otherwise: int) -> int:
