@@ -6,7 +6,6 @@
     reading         the rows of one range, in a task
     range_stream    the batches of `spark.readStream`
 
-Nothing is consumed by reading, so there is no spool and no id to remember: a task that runs again asks for the same
-range. A stream advances its channel when Spark has committed a batch, so the channel's depth is the stream's lag, and
-gnsqd keeps what the stream has not read.
+Nothing is consumed by reading: a task that runs again asks for the same range. A stream advances its channel when Spark
+has committed a batch, so the channel's depth is the stream's lag, and gnsqd keeps what the stream has not read.
 """
