@@ -136,10 +136,9 @@ class Batch:
                 with self._giving_up(one):
                     one.set_ready(min(one.most, one.count + max(room, 1)))
             came = self._read()
-            if not came:
-                wait([one.client for one in self._connections], min(_QUIET, left))
-                if not (came := self._read()):
-                    break
+            # What came may be a part of a message.
+            if not came and not wait([one.client for one in self._connections], min(_QUIET, left)):
+                break
             size += came
         for one in list(self._connections):
             with self._giving_up(one):
@@ -237,9 +236,9 @@ class Batch:
             self._connections.remove(one)
 
 
-def wait(clients: list[Client], timeout: float) -> None:
-    """Waits up to `timeout` seconds until one of them can receive."""
+def wait(clients: list[Client], timeout: float) -> bool:
+    """Waits up to `timeout` seconds until one of them can receive; returns False if none can."""
     poll = select.poll()
     for client in clients:
         poll.register(client, select.POLLIN)
-    poll.poll(timeout * 1000)
+    return bool(poll.poll(timeout * 1000))

@@ -63,6 +63,13 @@ def values(rows: list[dict[str, Any]]) -> list[bytes]:
     return sorted(row["value"] for row in rows)
 
 
+def addressed(settings: Settings, nsqd: Daemon) -> Settings:
+    tcp, http = nsqd.tcp_address, nsqd.http_address
+    assert isinstance(tcp, tuple)
+    assert isinstance(http, tuple)
+    return replace(settings, nsqd_tcp_addresses=(tcp,), nsqd_http_addresses=(http,))
+
+
 # What a batch has
 
 
@@ -490,13 +497,21 @@ def test_available_now_fails_if_an_nsqd_does_not_answer(settings: Settings, nsqd
     assert sorted(row["value"] for row in batches.sink) == sorted(bodies(nsqds))
 
 
+def test_messages_that_come_in_many_parts_are_one_batch(nsqd: Daemon, settings: Settings) -> None:
+    settings = addressed(settings, nsqd)
+    large = [bytes([number]) * 1_000_000 for number in range(3)]
+    for body in large:
+        publish(nsqd, TOPIC, body)
+    reader = NsqStreamReader(settings)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    assert values(rows_of(reader, start, end)) == large
+    reader.commit(end)
+
+
 def test_a_daemon_is_read_to_the_last_message_wherever_a_driver_dies(nsqd: Daemon, settings: Settings) -> None:
     """The same as with the fake one, which believes it to behave like this one."""
-    tcp, http = nsqd.tcp_address, nsqd.http_address
-    assert isinstance(tcp, tuple)
-    assert isinstance(http, tuple)
-    settings = replace(settings, nsqd_tcp_addresses=(tcp,), nsqd_http_addresses=(http,), max_in_flight=40)
-    settings = replace(settings, msg_timeout_ms=1000, topics=("t",))
+    settings = replace(addressed(settings, nsqd), max_in_flight=40, msg_timeout_ms=1000, topics=("t",))
     publish(nsqd, "t", *numbered(100))
     query = MicroBatches(settings)
     query.plan()
