@@ -110,6 +110,7 @@ class Drain:
         self.wait = _SCAN + (_MSG_TIMEOUT if msg_timeout_ms is None else msg_timeout_ms / 1000)
         self._left: dict[Key, int] | None = None
         self._vain: dict[Key, int] = {}  # batches in a row that brought nothing
+        self._missed: dict[str, str] = {}  # nsqds that answer, but cannot be reached to consume, and why
 
     def look(self, is_new: bool) -> dict[Key, int]:
         """Returns how many messages of the drain wait; all 0 when it is over. DiscoveryError as `Nodes.check_silent`,
@@ -123,14 +124,17 @@ class Drain:
         while not any((waiting := self._waiting(self._left)).values()):
             held = any(self._left.get(key) and at.in_flight for key, at in self._depths())
             if not again and not (held and time.monotonic() < deadline):
-                self._backlog.nodes.check_silent()
+                self._backlog.nodes.check_silent(missed=self._missed.values())
                 break
             again = False  # a message on its way back to the queue may have been overlooked
             self._backlog.look()
         return waiting
 
-    def took(self, planned: Mapping[Key, int], taken: Mapping[Key, int]) -> None:
-        """Subtracts what a batch has brought of what it was `planned` to."""
+    def took(self, planned: Mapping[Key, int], taken: Mapping[Key, int], missed: Mapping[str, str]) -> None:
+        """Subtracts what a batch has brought of what it was `planned` to; `missed` nsqds could not be reached."""
+        for _, name in planned:
+            self._missed.pop(name, None)
+        self._missed |= missed
         for key, count in planned.items():
             if count and self._left is not None:
                 self._left[key] -= taken.get(key, 0)

@@ -35,6 +35,7 @@ _MOST_BYTES = 1 << 30  # of bodies in a batch, whatever the option: a column of 
 _TASK_BYTES = 8 << 20  # of rows in a task: what Spark sends to an executor is limited (spark.rpc.message.maxSize)
 _MESSAGE_BYTES = 1 << 20  # of a message, until some have come: nsqd's default for the largest
 _QUIET = 1.0  # seconds without a message that end a batch; nsqd may keep some for --output-buffer-timeout
+_CONFIRM = 1.0  # seconds that each connection has at least to confirm its FINs
 _PART = 3  # of a message's timeout: how long receiving may take, and the time until TOUCH
 
 _log = logging.getLogger(__name__)
@@ -81,9 +82,10 @@ class Batch:
         self._connections: list[_Connection] = []
         self._lock = threading.Lock()
         self._over = threading.Event()
+        self.missed: dict[str, str] = {}  # nsqds that cannot be reached, and why
         try:
             for (topic, name), quota in quotas.items():
-                if quota:
+                if quota and name not in self.missed:
                     self._connect(nsqds[name], topic, quota)
             self._receive()
             self.tasks = self._cut(self._take())
@@ -103,11 +105,15 @@ class Batch:
             try:
                 client = Client.connect(nsqd.tcp, self._settings)
             except ConnectionLost as error:
-                _log.warning("%s; its messages are read when it is back", error)
+                self._miss(nsqd, error)
                 break
             self._connections.append(_Connection(client, topic, nsqd.name))
             try:
                 client.subscribe(topic, self._settings.channel)
+            except ConnectionLost as error:
+                self._miss(nsqd, error)
+                self._connections.pop().client.close()
+                break
             except Refused:  # perhaps because of a limit to the consumers of the channel
                 if needed == 1:
                     raise
@@ -118,6 +124,10 @@ class Batch:
         for number, one in enumerate(connections):
             share = quota // len(connections) + (number < quota % len(connections))
             one.most = min(share, one.client.max_rdy_count)
+
+    def _miss(self, nsqd: Nsqd, error: ConnectionLost) -> None:
+        _log.warning("%s; its messages are read when it is back", error)
+        self.missed[nsqd.name] = str(error)
 
     # Receiving
 
@@ -213,9 +223,10 @@ class Batch:
             for one in list(self._connections):
                 with self._giving_up(one):
                     command(one)
+            end = time.monotonic() + self._settings.read_timeout
             for one in list(self._connections):
-                with self._giving_up(one):
-                    late += len(one.client.finish_confirmed())
+                with self._giving_up(one):  # an nsqd that hangs is waited for once, not for each of its connections
+                    late += len(one.client.finish_confirmed(within=max(_CONFIRM, end - time.monotonic())))
         if late:
             _log.warning("%d messages timed out before Spark had committed their batch: they come again", late)
 

@@ -56,7 +56,7 @@ class DeliveryStream:
             batch = Batch(self._settings, quotas, self._backlog.nodes.known)
             self.report = self._backlog.report(batch.counts)
             if self._drain:
-                self._drain.took(quotas, batch.counts)
+                self._drain.took(quotas, batch.counts, batch.missed)
             if batch.tasks:
                 self._held = number + 1, batch
                 self._backlog.pace.looked(is_new=True)

@@ -64,6 +64,7 @@ class FakeNsqd:
         self.consumers = 0  # of others
         self.subscribed: set[FakeClient] = set()
         self.max_consumers = 99
+        self.is_cutting = False  # connections that subscribe
         self.most_in_flight = 0
         self.error: NsqSourceError | None = None  # of connecting
         self.answers: Iterator[NsqSourceError | None] = iter(())  # to what is published, and then None
@@ -140,6 +141,8 @@ class FakeClient:
         self.fake = fake = self._topics.get(topic, self.fake)
         self._run = fake.start_time
         self._alive()
+        if fake.is_cutting:
+            raise ConnectionLost("nsqd closed the connection")
         if len(fake.subscribed) >= fake.max_consumers:
             raise Refused("E_TOO_MANY_CHANNEL_CONSUMERS", "")
         fake.subscribed.add(self)
@@ -187,7 +190,7 @@ class FakeClient:
                 fake.finished.append(message)
         self._push()
 
-    def finish_confirmed(self) -> set[bytes]:
+    def finish_confirmed(self, *, within: float) -> set[bytes]:
         self._ready = 0
         self.requeue([message.id for message in self._arrived])
         self.close()

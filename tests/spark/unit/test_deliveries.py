@@ -1,6 +1,8 @@
 """A stream of deliveries: what a batch has, what is in flight and finished when, and what comes again after a crash."""
 
 import json
+import signal
+import time
 from collections import Counter
 from dataclasses import replace
 from threading import Event
@@ -11,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from kit.daemons import Daemon, eventually
 from kit.spark_topics import bodies as numbered
-from kit.traffic import publish
+from kit.traffic import DaemonFactory, publish
 from pyspark_nsq import nodes
 from pyspark_nsq.deliveries import backlog, batch
 from pyspark_nsq.discovery import Depth
@@ -265,6 +267,20 @@ def test_what_a_broken_connection_had_comes_again(
     assert "nsqd closed the connection: what was in flight to this stream comes again" in caplog.text
 
 
+def test_an_nsqd_that_hangs_is_waited_for_once(
+    settings: Settings, nsqd_factory: DaemonFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nsqd = nsqd_factory("--max-rdy-count=1")
+    publish(nsqd, TOPIC, *numbered(8))
+    monkeypatch.setattr(batch, "_CONFIRM", 0.01)
+    reader = NsqStreamReader(replace(addressed(settings, nsqd), read_timeout=1.0))
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    nsqd.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    reader.commit(end)
+    assert time.monotonic() - began < 5, "8 connections"
+
+
 def test_messages_that_timed_out_are_counted(
     settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -471,6 +487,34 @@ def test_available_now_gives_up_what_never_comes(
     batches.drain()
     assert len(batches.sink) == 3
     assert batches.committed <= 4
+
+
+def test_a_connection_that_breaks_in_sub_does_not_end_the_stream(
+    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
+) -> None:
+    for fake in nsqds:
+        fake.publish(2)
+    nsqds[0].is_cutting = True
+    assert counts(NsqStreamReader(settings)) == {"node:4250": 2}
+    assert "closed the connection; its messages are read when it is back" in caplog.text
+
+
+def test_available_now_fails_if_messages_of_an_nsqd_cannot_be_had(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    for fake in nsqds:
+        fake.publish(4)
+    nsqds[0].is_cutting = True
+    batches = MicroBatches(settings)
+    with pytest.raises(DiscoveryError, match="nsqd closed the connection .'failOnDataLoss' = 'false' reads only"):
+        batches.drain()
+    assert len(batches.sink) == 4, "the other one is read first"
+    batches.settings = replace(settings, fail_on_data_loss=False)
+    batches.restart()
+    batches.drain()
+    nsqds[0].is_cutting = False
+    batches.settings = settings
+    batches.restart()
+    batches.drain()
+    assert values(batches.sink) == sorted(bodies(nsqds))
 
 
 def test_available_now_fails_if_an_nsqd_does_not_answer(settings: Settings, nsqds: list[FakeNsqd]) -> None:
