@@ -1,4 +1,4 @@
-"""spark-pipelines.md says what there is: commands, options and metrics; and so do the examples of spark.md."""
+"""spark-pipelines.md says what there is: commands, options and metrics."""
 
 import re
 import shlex
@@ -9,7 +9,6 @@ import pytest
 from prometheus_client import generate_latest
 
 from gnsq_pipeline.cli import cli
-from pyspark_nsq.options import OPTIONS
 from pyspark_nsq.progress import Metrics
 
 DOCS = Path(__file__).parents[3] / "contrib" / "docs"
@@ -53,10 +52,3 @@ def test_every_metric_is_on_the_page() -> None:
     served = generate_latest(Metrics().registry).decode()
     there = set(re.findall(r"^# TYPE (\w+)", served, re.MULTILINE))
     assert reported == {name for name in there if not name.endswith("_created")}
-
-
-def test_options_of_the_examples_exist() -> None:
-    examples = "\n".join(re.findall(r"```python\n(.*?)```", (DOCS / "spark.md").read_text("utf-8"), re.DOTALL))
-    named = set(re.findall(r'\.option\("([^"]+)"', examples))
-    assert named <= {option.name for option in OPTIONS} | {"checkpointLocation"}
-    compile(examples, "spark.md", "exec")
