@@ -77,7 +77,7 @@ class Client:
     """Owns the connection. Any method may raise by one of the last four methods, which subclasses define; the
     connection cannot be used any more then. `max_rdy_count` is the most that `ready` may ask for, `msg_timeout` the
     seconds after which a message times out; `unfinished` has the ids whose FIN was refused because they had timed out:
-    other consumers get them again."""
+    other consumers get them again. `hangs` is True once it was lost because the daemon did nothing for too long."""
 
     largest_frame = 1 << 30  # bytes
     secret_option = ""  # where a missing secret for AUTH can be given
@@ -88,6 +88,7 @@ class Client:
         self.max_rdy_count = 2500
         self.msg_timeout = 60.0
         self.unfinished: set[bytes] = set()
+        self.hangs = False
         self.name = name
         self._read_timeout = read_timeout
         self._tls = False
@@ -179,17 +180,18 @@ class Client:
         """Receives as `receive`, without an object for each message."""
         left, deadline = timeout, time.monotonic() + timeout
         if not self._frames:
-            self._listen()
+            self.listen()
         while not self._frames and left > 0:  # the last read is after the deadline, even if this process was stopped
             left = deadline - time.monotonic()
             self._poll.poll(max(0.0, left) * 1000)
-            self._listen()
+            self.listen()
         frames, self._frames = self._frames, []
         return frames
 
-    def _listen(self) -> None:
+    def listen(self) -> None:
         """Reads as `poll`; raises an error if nothing has come for too long."""
         if not self.poll() and time.monotonic() - self._heard > self._read_timeout:
+            self.hangs = True
             self._lost(f"was silent for {self._read_timeout:g} s")
 
     def finish(self, ids: Iterable[bytes]) -> None:
@@ -200,16 +202,17 @@ class Client:
         """Sends FIN for ids that are one behind the other."""
         self._send_joined(_FIN, ids)
 
-    def touch_joined(self, ids: bytes) -> None:
-        """Sends TOUCH for ids that are one behind the other: they time out as if they had just come."""
-        self._send_joined(_TOUCH, ids)
+    def touch_joined(self, ids: bytes, within: float) -> None:
+        """Sends TOUCH for ids that are one behind the other: they time out as if they had just come. The daemon has to
+        read on within so many seconds."""
+        self._send_joined(_TOUCH, ids, within)
 
-    def _send_joined(self, command: bytes, ids: bytes) -> None:
+    def _send_joined(self, command: bytes, ids: bytes, within: float | None = None) -> None:
         """Sends a command whose last bytes before the newline stand for an id, for each of the ids."""
         commands = bytearray(command * (len(ids) // 16))
         for place in range(16):
             commands[len(command) - 17 + place :: len(command)] = ids[place::16]
-        self._send(bytes(commands))
+        self._send(bytes(commands), within)
 
     def requeue(self, ids: Iterable[bytes], delay_ms: int = 0) -> None:
         """Sends REQ for all of them, in one send."""
@@ -280,6 +283,7 @@ class Client:
         while not self._responses:
             left = deadline - time.monotonic()
             if left <= 0:
+                self.hangs = True
                 self._late()
             self._poll.poll(left * 1000)
             self.poll()
@@ -377,8 +381,8 @@ class Client:
 
     # Bytes
 
-    def _send(self, data: bytes) -> None:
-        """Sends everything, and reads meanwhile."""
+    def _send(self, data: bytes, within: float | None = None) -> None:
+        """Sends everything, and reads meanwhile; an error if nothing could be sent `within` seconds."""
         try:
             sent = self._socket.send(data) if data else 0
         except _WOULD_BLOCK:
@@ -386,21 +390,22 @@ class Client:
         except OSError as error:
             self._explain(error)
         if sent < len(data):
-            self._send_slowly(memoryview(data)[sent:])
+            self._send_slowly(memoryview(data)[sent:], within or self._read_timeout)
 
-    def _send_slowly(self, data: memoryview) -> None:
-        deadline = time.monotonic() + self._read_timeout
+    def _send_slowly(self, data: memoryview, within: float) -> None:
+        deadline = time.monotonic() + within
         self._poll.modify(self._socket, select.POLLIN | select.POLLOUT)
         try:
             while data:
                 left = deadline - time.monotonic()
                 if left <= 0:
+                    self.hangs = True
                     self._lost("does not read what it is sent")
                 self._poll.poll(left * 1000)
                 self._fill()
                 try:
                     data = data[self._socket.send(data) :]
-                    deadline = time.monotonic() + self._read_timeout
+                    deadline = time.monotonic() + within
                 except _WOULD_BLOCK:
                     pass
                 except OSError as error:

@@ -13,8 +13,8 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -35,7 +35,6 @@ _MOST_BYTES = 1 << 30  # of bodies in a batch, whatever the option: a column of 
 _TASK_BYTES = 8 << 20  # of rows in a task: what Spark sends to an executor is limited (spark.rpc.message.maxSize)
 _MESSAGE_BYTES = 1 << 20  # of a message, until some have come: nsqd's default for the largest
 _QUIET = 1.0  # seconds without a message that end a batch; nsqd may keep some for --output-buffer-timeout
-_CONFIRM = 1.0  # seconds that each connection has at least to confirm its FINs
 _PART = 3  # of a message's timeout: how long receiving may take, and the time until TOUCH
 
 _log = logging.getLogger(__name__)
@@ -51,9 +50,9 @@ class DeliveryPartition(NamedTuple):
         yield unpack(self.rows)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Connection:
-    """One of the connections, which may take up to `most` messages, and has taken `count`."""
+    """One of the connections, which may take up to `most` messages, and has taken `count` of `size` bytes."""
 
     client: Client
     topic: str
@@ -61,13 +60,23 @@ class _Connection:
     most: int = 0
     ready: int = 0
     count: int = 0
+    size: int = 0
     frames: list[Frames] = field(default_factory=list)
     ids: bytes = b""  # of the messages in hand, one behind the other, once they are rows
 
-    def set_ready(self, count: int) -> None:
-        if self.ready != count:
-            self.client.ready(count)
-            self.ready = count
+    def allow(self, more: int) -> None:
+        """Lets up to that many more messages come, within `most`."""
+        ready = min(self.most, self.count + more) if more else 0
+        if self.ready != ready:
+            self.client.ready(ready)
+            self.ready = ready
+
+    def read(self) -> None:
+        """Takes what has come."""
+        frames = self.client.receive_frames(0.0)
+        self.frames += frames
+        self.count += sum(map(len, frames))
+        self.size += sum(each.body_bytes for each in frames)
 
 
 class Batch:
@@ -110,15 +119,13 @@ class Batch:
             self._connections.append(_Connection(client, topic, nsqd.name))
             try:
                 client.subscribe(topic, self._settings.channel)
-            except ConnectionLost as error:
-                self._miss(nsqd, error)
+            except (ConnectionLost, Refused) as error:
                 self._connections.pop().client.close()
-                break
-            except Refused:  # perhaps because of a limit to the consumers of the channel
-                if needed == 1:
+                if isinstance(error, ConnectionLost):
+                    self._miss(nsqd, error)
+                elif needed == 1:
                     raise
-                self._connections.pop().client.close()
-                break
+                break  # if refused, perhaps because of a limit to the consumers of the channel
             needed = -(-quota // client.max_rdy_count)
         connections = self._connections[first:]
         for number, one in enumerate(connections):
@@ -135,35 +142,28 @@ class Batch:
         """Takes what comes, until the quotas or the limit of bytes are reached, or no more comes."""
         limit = min(self._settings.max_bytes_per_trigger or _BYTES, _MOST_BYTES)
         end = time.monotonic() + min((one.client.msg_timeout for one in self._connections), default=0) / _PART
-        size = 0
-        while self._connections and size < limit and (left := end - time.monotonic()) > 0:
-            count = sum(one.count for one in self._connections)
-            if count == sum(one.most for one in self._connections):
+        came = True
+        while came and self._connections and (left := end - time.monotonic()) > 0:
+            count, size = self._received()
+            if size >= limit or count == sum(one.most for one in self._connections):
                 break
             # No more is sent than is allowed, as far as the messages so far show how large they are.
             room = (limit - size) // (max(size // count, 1) if count else _MESSAGE_BYTES) // len(self._connections)
-            for one in list(self._connections):
-                with self._giving_up(one):
-                    one.set_ready(min(one.most, one.count + max(room, 1)))
-            came = self._read()
+            self._each(partial(_Connection.allow, more=max(room, 1)))
+            self._each(_Connection.read)
             # What came may be a part of a message.
-            if not came and not wait([one.client for one in self._connections], min(_QUIET, left)):
-                break
-            size += came
-        for one in list(self._connections):
-            with self._giving_up(one):
-                one.set_ready(0)
+            came = self._received() != (count, size) or self._wait(min(_QUIET, left))
+        self._each(partial(_Connection.allow, more=0))
 
-    def _read(self) -> int:
-        """Takes what has come; returns the bytes of its bodies."""
-        size = 0
-        for one in list(self._connections):
-            with self._giving_up(one):
-                frames = one.client.receive_frames(0.0)
-                one.frames += frames
-                one.count += sum(map(len, frames))
-                size += sum(each.body_bytes for each in frames)
-        return size
+    def _received(self) -> tuple[int, int]:
+        return sum(one.count for one in self._connections), sum(one.size for one in self._connections)
+
+    def _wait(self, timeout: float) -> bool:
+        """Waits up to `timeout` seconds until something comes; returns False if nothing does."""
+        poll = select.poll()
+        for one in self._connections:
+            poll.register(one.client, select.POLLIN)
+        return bool(poll.poll(timeout * 1000))
 
     def _take(self) -> list[pa.RecordBatch]:
         batches = []
@@ -196,17 +196,16 @@ class Batch:
 
     def _keep(self) -> None:
         timeout = min((one.client.msg_timeout for one in self._connections), default=60.0)
-        touch_at = time.monotonic() + timeout / _PART
-        while not self._over.wait(min(timeout / _PART / 2, 1.0)):
-            is_due = time.monotonic() >= touch_at
-            if is_due:
-                touch_at = time.monotonic() + timeout / _PART
+        pause = timeout / _PART
+        touch_at = time.monotonic() + pause
+        while not self._over.wait(min(pause / 2, 1.0)):
             with self._lock:
-                for one in list(self._connections):
-                    with self._giving_up(one):
-                        one.client.poll()
-                        if is_due:
-                            one.client.touch_joined(one.ids)
+                if self._over.is_set():
+                    break
+                self._each(lambda one: one.client.listen())
+                if time.monotonic() >= touch_at:
+                    touch_at = time.monotonic() + pause
+                    self._each(lambda one: one.client.touch_joined(one.ids, pause / 2))
 
     def finish(self) -> None:
         """Sends FIN for all messages, and closes when nsqd has processed that."""
@@ -218,16 +217,10 @@ class Batch:
 
     def _end(self, command: Callable[[_Connection], None]) -> None:
         self._over.set()
-        late = 0
         with self._lock:
-            for one in list(self._connections):
-                with self._giving_up(one):
-                    command(one)
-            end = time.monotonic() + self._settings.read_timeout
-            for one in list(self._connections):
-                with self._giving_up(one):  # an nsqd that hangs is waited for once, not for each of its connections
-                    late += len(one.client.finish_confirmed(within=max(_CONFIRM, end - time.monotonic())))
-        if late:
+            self._each(command)
+            self._each(lambda one: one.client.finish_confirmed())
+        if late := sum(len(one.client.unfinished) for one in self._connections):
             _log.warning("%d messages timed out before Spark had committed their batch: they come again", late)
 
     def close(self) -> None:
@@ -236,20 +229,15 @@ class Batch:
         for one in self._connections:
             one.client.close()
 
-    @contextmanager
-    def _giving_up(self, one: _Connection) -> Iterator[None]:
-        """Closes a connection that breaks in the block."""
-        try:
-            yield
-        except NsqSourceError as error:
-            _log.warning("%s: what was in flight to this stream comes again", error)
-            one.client.close()
-            self._connections.remove(one)
-
-
-def wait(clients: list[Client], timeout: float) -> bool:
-    """Waits up to `timeout` seconds until one of them can receive; returns False if none can."""
-    poll = select.poll()
-    for client in clients:
-        poll.register(client, select.POLLIN)
-    return bool(poll.poll(timeout * 1000))
+    def _each(self, do: Callable[[_Connection], object]) -> None:
+        """Does that, and closes a connection that breaks; of an nsqd that hangs all: it is waited for once."""
+        for one in list(self._connections):
+            if one in self._connections:
+                try:
+                    do(one)
+                except NsqSourceError as error:
+                    _log.warning("%s: what was in flight to this stream comes again", error)
+                    for other in list(self._connections):
+                        if other is one or (one.client.hangs and other.nsqd == one.nsqd):
+                            other.client.close()
+                            self._connections.remove(other)

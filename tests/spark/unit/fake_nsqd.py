@@ -117,6 +117,7 @@ class FakeClient:
         self.max_rdy_count = fake.max_rdy_count
         self.msg_timeout = fake.msg_timeout
         self.unfinished: set[bytes] = set()
+        self.hangs = False
         self._run = fake.start_time
         self._ready = 0
         self._arrived: list[PushedMessage] = []
@@ -169,11 +170,10 @@ class FakeClient:
         messages, self._arrived = self._arrived[:piece], self._arrived[piece:]
         return [frames_of(messages)] if messages else []
 
-    def poll(self) -> bool:
+    def listen(self) -> None:
         self._alive()
-        return False
 
-    def touch_joined(self, ids: bytes) -> None:
+    def touch_joined(self, ids: bytes, within: float) -> None:
         self._alive().touched.update(split_ids(ids))
 
     def finish_joined(self, ids: bytes) -> None:
@@ -190,7 +190,7 @@ class FakeClient:
                 fake.finished.append(message)
         self._push()
 
-    def finish_confirmed(self, *, within: float) -> set[bytes]:
+    def finish_confirmed(self) -> set[bytes]:
         self._ready = 0
         self.requeue([message.id for message in self._arrived])
         self.close()
@@ -240,7 +240,7 @@ def patch(monkeypatch: pytest.MonkeyPatch, nsqds: Sequence[FakeNsqd]) -> None:
     for module in (backlog, stream):
         monkeypatch.setattr(module, "depths", depths)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    monkeypatch.setattr(batch, "wait", lambda clients, timeout: None)
+    monkeypatch.setattr(batch.Batch, "_wait", lambda self, timeout: False)
     monkeypatch.setattr(nodes, "find_nsqds", find_nsqds)
     monkeypatch.setattr(backlog, "_SCAN", -60.0)
 

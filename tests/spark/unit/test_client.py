@@ -421,6 +421,14 @@ def test_silence_where_an_answer_is_due_is_reported(timeout: float) -> None:
             again_and_again(lambda: client.receive(timeout))
 
 
+def test_a_daemon_that_reads_nothing_is_reported() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs, Client(ours, "peer", 1e6) as client:
+        with pytest.raises(ConnectionLost, match="nsqd peer does not read what it is sent"):
+            client.touch_joined(bytes(16 << 20), within=0.1)
+        assert client.hangs
+
+
 def test_an_answer_that_is_none_is_reported(pair: tuple[Client, socket.socket]) -> None:
     client, peer = pair
     peer.sendall(frame(nsq_client.RESPONSE, b"CLOSE_WAIT"))
