@@ -203,8 +203,8 @@ class Client:
         self._send_joined(_FIN, ids)
 
     def touch_joined(self, ids: bytes, within: float) -> None:
-        """Sends TOUCH for ids that are one behind the other: they time out as if they had just come. The daemon has to
-        read on within so many seconds."""
+        """Sends TOUCH for ids that are one behind the other: they time out as if they had just come. `within` is
+        how many seconds the daemon may read nothing."""
         self._send_joined(_TOUCH, ids, within)
 
     def _send_joined(self, command: bytes, ids: bytes, within: float | None = None) -> None:

@@ -33,7 +33,7 @@ _STREAM, _BATCH = "pyspark_nsq.deliveries.stream", "pyspark_nsq.deliveries.batch
 
 # Points of a stream of deliveries, in the order of a message's way.
 POINTS = {
-    "receiving": Point(_BATCH, "Batch._read", "after"),
+    "receiving": Point(_BATCH, "_Connection.read", "after"),
     "messages in hand": Point(_BATCH, "Batch._cut", "after"),
     "planned": Point(_STREAM, "DeliveryStream.tasks", "after"),
     "handing out rows": Point(_BATCH, "DeliveryPartition.read", "before"),
