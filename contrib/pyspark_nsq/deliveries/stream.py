@@ -49,8 +49,7 @@ class DeliveryStream:
             waiting = (self._drain or self._backlog).look(is_new=number == 0)
             most = self._settings.max_in_flight
             quotas = share(waiting, most if limit is None else min(limit, most))
-            count = sum(quotas.values())
-            if not count or not (self._drain or self._backlog.pace.is_enough(count)):
+            if not any(quotas.values()) or not (self._drain or self._backlog.pace.is_enough(sum(waiting.values()))):
                 self.report = self._backlog.report({})
                 return start
             batch = Batch(self._settings, quotas, self._backlog.nodes.known)

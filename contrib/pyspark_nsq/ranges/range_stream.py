@@ -39,6 +39,7 @@ class RangeStream:
             self._target = self._planner.latest()
         ends = self._planner.next(positions, self._target)
         count = sum(end.number - begin_of(positions, end) for end in ends.values())
+        count += sum(sum(nodes.values()) for nodes in self._planner.unread(ends).values())  # beyond the limits
         if ends != positions and not (self._is_draining or self._pace.is_enough(count)):
             ends = positions
         self.report = {"unread": self._planner.unread(ends)}

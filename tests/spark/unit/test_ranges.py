@@ -252,6 +252,9 @@ def test_limits_of_a_trigger_are_shared(durable: Factory) -> None:
     assert stream.next() == []
     stream = Stream(first, second, startingOffsets="earliest", maxBytesPerTrigger="1k")
     assert 0 < len(stream.next()) < 50
+    least = {"minMessagesPerTrigger": "200", "maxTriggerDelay": "1h"}
+    stream = Stream(first, second, startingOffsets="earliest", maxBytesPerTrigger="1k", **least)
+    assert [0 < len(stream.next()) < 50 for _ in range(2)] == [True, True], "200 wait, though a batch has fewer"
 
 
 def test_tasks_are_parts_of_the_range(durable: Factory) -> None:
