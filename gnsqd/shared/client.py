@@ -198,16 +198,16 @@ class Client:
         """Sends FIN for all of them, in one send."""
         self._send(b"".join([b"FIN %b\n" % id for id in ids]))
 
-    def finish_joined(self, ids: bytes) -> None:
-        """Sends FIN for ids that are one behind the other."""
-        self._send_joined(_FIN, ids)
+    def finish_joined(self, ids: bytes, within: float) -> None:
+        """Sends FIN for ids that are one behind the other. The daemon has to read on within so many seconds."""
+        self._send_joined(_FIN, ids, within)
 
     def touch_joined(self, ids: bytes, within: float) -> None:
         """Sends TOUCH for ids that are one behind the other: they time out as if they had just come. `within` is
         how many seconds the daemon may read nothing."""
         self._send_joined(_TOUCH, ids, within)
 
-    def _send_joined(self, command: bytes, ids: bytes, within: float | None = None) -> None:
+    def _send_joined(self, command: bytes, ids: bytes, within: float) -> None:
         """Sends a command whose last bytes before the newline stand for an id, for each of the ids."""
         commands = bytearray(command * (len(ids) // 16))
         for place in range(16):

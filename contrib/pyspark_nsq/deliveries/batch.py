@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from gnsqd.shared.client import Frames
 from pyspark_nsq.client import Client
-from pyspark_nsq.columns import ID_LENGTH, Messages, pack, rows_of, split_ids, unpack
+from pyspark_nsq.columns import Messages, pack, rows_of, split_ids, unpack
 from pyspark_nsq.discovery import Nsqd
 from pyspark_nsq.errors import ConnectionLost, NsqSourceError, Refused
 from pyspark_nsq.nodes import Key
@@ -62,7 +62,7 @@ class _Connection:
     count: int = 0
     size: int = 0
     frames: list[Frames] = field(default_factory=list)
-    ids: bytes = b""  # of the messages in hand, one behind the other, once they are rows
+    ids: bytes = b""  # of the messages in hand, one behind the other, once all have come
 
     def allow(self, more: int) -> None:
         """Lets up to that many more messages come, within `most`."""
@@ -78,6 +78,13 @@ class _Connection:
         self.count += sum(map(len, frames))
         self.size += sum(each.body_bytes for each in frames)
 
+    def give_back(self) -> None:
+        """Requeues what was on its way when enough had come. An nsqd that cannot send does not heed TOUCH."""
+        self.client.listen()
+        while self.client.poll():
+            pass
+        self.client.requeue([id for frames in self.client.receive_frames(0.0) for id in frames.ids()])
+
 
 class Batch:
     """Owns the connections and the messages in hand: `counts` of them by topic and nsqd, and `tasks` with their rows.
@@ -91,21 +98,24 @@ class Batch:
         self._connections: list[_Connection] = []
         self._lock = threading.Lock()
         self._over = threading.Event()
+        self._touch_at = 0.0  # (monotonic)
         self.missed: dict[str, str] = {}  # nsqds that cannot be reached, and why
         try:
             for (topic, name), quota in quotas.items():
                 if quota and name not in self.missed:
                     self._connect(nsqds[name], topic, quota)
             self._receive()
-            self.tasks = self._cut(self._take())
+            held = list(self._connections)  # of which `_keep` removes what breaks
+            self.counts: dict[Key, int] = {}
+            for one in held:
+                one.ids = b"".join([id for frames in one.frames for id in frames.ids()])
+                key = one.topic, one.nsqd
+                self.counts[key] = self.counts.get(key, 0) + one.count
+            threading.Thread(target=self._keep, name="messages in flight", daemon=True).start()
+            self.tasks = self._cut(self._take(held))  # which takes seconds for 1 GiB
         except BaseException:
             self.close()
             raise
-        self.counts: dict[Key, int] = {}
-        for one in self._connections:
-            key = one.topic, one.nsqd
-            self.counts[key] = self.counts.get(key, 0) + len(one.ids) // ID_LENGTH
-        threading.Thread(target=self._keep, name="messages in flight", daemon=True).start()
 
     def _connect(self, nsqd: Nsqd, topic: str, quota: int) -> None:
         """Opens as many connections as that many messages in flight need; none if nobody listens there."""
@@ -141,7 +151,7 @@ class Batch:
     def _receive(self) -> None:
         """Takes what comes, until the quotas or the limit of bytes are reached, or no more comes."""
         limit = min(self._settings.max_bytes_per_trigger or _BYTES, _MOST_BYTES)
-        end = time.monotonic() + min((one.client.msg_timeout for one in self._connections), default=0) / _PART
+        self._touch_at = end = time.monotonic() + self._pause()
         came = True
         while came and self._connections and (left := end - time.monotonic()) > 0:
             count, size = self._received()
@@ -165,12 +175,12 @@ class Batch:
             poll.register(one.client, select.POLLIN)
         return bool(poll.poll(timeout * 1000))
 
-    def _take(self) -> list[pa.RecordBatch]:
+    def _take(self, held: list[_Connection]) -> list[pa.RecordBatch]:
         batches = []
-        for one in self._connections:
+        for one in held:
             if one.frames:
                 messages = Messages.of(one.frames)
-                one.ids, one.frames = messages.ids, []
+                one.frames = []
                 batches.append(rows_of(messages, topic=one.topic, channel=self._settings.channel, nsqd=one.nsqd))
         return batches
 
@@ -194,22 +204,24 @@ class Batch:
 
     # In flight
 
+    def _pause(self) -> float:
+        return min((one.client.msg_timeout for one in self._connections), default=60.0) / _PART
+
     def _keep(self) -> None:
-        timeout = min((one.client.msg_timeout for one in self._connections), default=60.0)
-        pause = timeout / _PART
-        touch_at = time.monotonic() + pause
+        pause = self._pause()
         while not self._over.wait(min(pause / 2, 1.0)):
             with self._lock:
                 if self._over.is_set():
                     break
-                self._each(lambda one: one.client.listen())
-                if time.monotonic() >= touch_at:
-                    touch_at = time.monotonic() + pause
+                self._each(_Connection.give_back)
+                if time.monotonic() >= self._touch_at:
+                    self._touch_at = time.monotonic() + pause
                     self._each(lambda one: one.client.touch_joined(one.ids, pause / 2))
 
     def finish(self) -> None:
         """Sends FIN for all messages, and closes when nsqd has processed that."""
-        self._end(lambda one: one.client.finish_joined(one.ids))
+        within = self._pause() / 2  # as long as others' messages can wait for their FIN
+        self._end(lambda one: one.client.finish_joined(one.ids, within))
 
     def release(self) -> None:
         """Gives all messages back, and closes."""
@@ -226,8 +238,9 @@ class Batch:
     def close(self) -> None:
         """Closes at once; messages in flight go to other consumers when they have timed out."""
         self._over.set()
-        for one in self._connections:
-            one.client.close()
+        with self._lock:
+            for one in self._connections:
+                one.client.close()
 
     def _each(self, do: Callable[[_Connection], object]) -> None:
         """Does that, and closes a connection that breaks; of an nsqd that hangs all: it is waited for once."""

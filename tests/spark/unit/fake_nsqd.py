@@ -52,6 +52,7 @@ class FakeNsqd:
         self.nsqd = Nsqd(f"{host}:{port}", (host, port), (host, port + 1))
         self.max_rdy_count = max_rdy_count
         self.msg_timeout = 60.0
+        self.sending = 0  # pieces that are on their way; a real one does not heed TOUCH until they are read
         self.touched: Counter[bytes] = Counter()
         self.piece = piece  # the most messages that arrive at once
         self.queue: deque[PushedMessage] = deque()  # with the attempts so far
@@ -173,10 +174,17 @@ class FakeClient:
     def listen(self) -> None:
         self._alive()
 
-    def touch_joined(self, ids: bytes, within: float) -> None:
-        self._alive().touched.update(split_ids(ids))
+    def poll(self) -> bool:
+        """True as long as nsqd sends."""
+        fake = self._alive()
+        fake.sending = max(0, fake.sending - 1)
+        return fake.sending > 0
 
-    def finish_joined(self, ids: bytes) -> None:
+    def touch_joined(self, ids: bytes, within: float) -> None:
+        if not self._alive().sending:
+            self.fake.touched.update(split_ids(ids))
+
+    def finish_joined(self, ids: bytes, within: float) -> None:
         self.finish(split_ids(ids))
 
     def finish(self, ids: Iterable[bytes]) -> None:

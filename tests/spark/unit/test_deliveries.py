@@ -161,6 +161,18 @@ def test_batch_waits_for_enough_messages_but_not_for_ever(
     assert found == [1, 0, 5, 0, 1]
 
 
+def test_enough_are_the_messages_that_wait_though_a_batch_may_have_fewer(
+    settings: Settings, nsqds: list[FakeNsqd]
+) -> None:
+    reader = NsqStreamReader(replace(settings, min_messages_per_trigger=20, max_in_flight=10))
+    end, found = reader.initialOffset(), []
+    nsqds[0].publish(40)
+    for _ in range(4):
+        start, end = end, reader.latestOffset(end, ALL)
+        found.append(len(rows_of(reader, start, end)))
+    assert found == [10, 10, 10, 0], "10 are not enough"
+
+
 def test_when_nothing_waits_the_offset_is_the_same_to_the_byte(settings: Settings, nsqds: list[FakeNsqd]) -> None:
     """Spark compares the JSON."""
     nsqds[0].publish(1)
@@ -244,12 +256,32 @@ def test_messages_are_finished_when_spark_has_committed_their_batch(settings: Se
 def test_messages_are_touched_before_they_time_out(
     settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nsqds[0].msg_timeout = 0.2
+    nsqds[0].msg_timeout, nsqds[0].sending = 0.2, 10_000
     nsqds[0].publish(5)
     reader = NsqStreamReader(settings)
     end = reader.latestOffset(reader.initialOffset(), ALL)
     eventually(lambda: min(nsqds[0].touched.values(), default=0) >= 2)
     assert nsqds[0].touched.keys() == nsqds[0].in_flight.keys()
+    reader.commit(end)
+    assert len(nsqds[0].finished) == 5
+
+
+def test_messages_are_touched_while_a_large_batch_is_cut_into_tasks(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = batch.Batch._take
+
+    def take_slowly(self: batch.Batch, held: Any) -> Any:
+        eventually(lambda: len(nsqds[0].touched) == 5)
+        return take(self, held)
+
+    monkeypatch.setattr(batch.Batch, "_take", take_slowly)
+    nsqds[0].msg_timeout = 0.2
+    nsqds[0].publish(5)
+    reader = NsqStreamReader(settings)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    assert values(rows_of(reader, start, end)) == sorted(bodies(nsqds))
     reader.commit(end)
     assert len(nsqds[0].finished) == 5
 
