@@ -42,7 +42,7 @@ def _name(text: str) -> str:
 
 def _channel(text: str) -> str:
     if is_ephemeral(text):
-        raise ValueError("expected a channel that outlives its consumers: tasks come and go, an ephemeral one goes too")
+        raise ValueError("expected a channel that outlives its consumers: an ephemeral one goes with the last of them")
     return _name(text)
 
 

@@ -73,8 +73,8 @@ class Settings:
     max_messages_per_trigger: int | None = option("maxMessagesPerTrigger", kind.NUMBER, (READ_STREAM,),
         "maximum number of messages of a batch, for all topics and nsqds together; default: all unread messages")
     min_messages_per_trigger: int | None = option("minMessagesPerTrigger", kind.NUMBER, (READ_STREAM,),
-        "minimum number of messages of a batch, for which a trigger waits up to `maxTriggerDelay`; without effect with "
-        "availableNow")
+        "number of unread messages for which a trigger waits up to `maxTriggerDelay`, though a batch may have fewer; "
+        "without effect with availableNow")
     max_trigger_delay: float = option("maxTriggerDelay", kind.TIMEOUT, (READ_STREAM,),
         "maximum time from one batch to the next, if messages are there, whatever `minMessagesPerTrigger` is", "15m")
     max_records_per_partition: int | None = option("maxRecordsPerPartition", kind.NUMBER, READERS,
