@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
@@ -211,22 +211,6 @@ def _can_drain() -> bool:
     return find_spec("pyspark.sql.streaming.datasource") is not None
 
 
-def settle_mode(settings: Settings, offset: Mapping[str, Any] | None) -> tuple[str, str]:
-    """Returns "ranges", or "deliveries" and why: the mode of a stream that continues after `offset`, or of a new one.
-
-    DiscoveryError if a new stream has to know what the nsqds offer, and one does not answer.
-    """
-    if settings.mode != "auto":
-        return settings.mode, "-o mode=deliveries" if settings.mode == "deliveries" else ""
-    from pyspark_nsq.ranges.planning import without_ranges
-    from pyspark_nsq.ranges.positions import is_ours
-
-    if offset is not None:
-        return ("ranges", "") if is_ours(offset) else ("deliveries", "the checkpoint is one of deliveries")
-    nsqd = without_ranges(settings)
-    return ("ranges", "") if nsqd is None else ("deliveries", f"nsqd {nsqd} has no log")
-
-
 def run_stream(
     name: str, given: SimpleNamespace, transform: Callable[["DataFrame"], "DataFrame"], partitions: tuple[str, ...] = ()
 ) -> None:
@@ -248,7 +232,10 @@ def run_stream(
         spark, stop = stack.enter_context(spark_session(given))
         if table_format != "iceberg":
             check_writable(spark, output, table_format)
-        source["mode"], reason_of_deliveries = settle_mode(settings, last_offset(spark, checkpoint))
+        from pyspark_nsq.ranges.planning import why_deliveries
+
+        reason_of_deliveries = why_deliveries(settings, last_offset(spark, checkpoint))
+        source["mode"] = "deliveries" if reason_of_deliveries else "ranges"
         if reason_of_deliveries:
             if not given.continuous and not _can_drain():
                 raise UsageError(

@@ -17,8 +17,7 @@ from pyspark_nsq.deliveries.stream import DeliveryStream
 from pyspark_nsq.errors import OptionError, plain_errors
 from pyspark_nsq.options import Settings
 from pyspark_nsq.partitions import read_rows
-from pyspark_nsq.ranges.planning import without_ranges
-from pyspark_nsq.ranges.positions import is_ours
+from pyspark_nsq.ranges.planning import why_deliveries
 from pyspark_nsq.ranges.range_stream import RangeStream
 
 try:
@@ -65,10 +64,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"channel {channel!r}: expected that, or another checkpointLocation"
             )
         if self._chosen is None:
-            reads_ranges = settings.mode == "ranges"
-            if settings.mode == "auto":
-                reads_ranges = is_ours(offset) if offset is not None else without_ranges(settings) is None
-            self._chosen = (RangeStream if reads_ranges else DeliveryStream)(settings, self._is_draining)
+            kind = DeliveryStream if why_deliveries(settings, offset) else RangeStream
+            self._chosen = kind(settings, self._is_draining)
         return self._chosen
 
     @plain_errors()

@@ -131,7 +131,7 @@ def test_a_run_of_deliveries_reports_first_that_rows_may_come_twice(run: Run, ns
     for output, words, why in (
         ("output", sources(nsqd), f"nsqd {name(nsqd)} has no log"),
         ("output", silent, "the checkpoint is one of deliveries"),
-        ("other", [*silent, "-o", "mode=deliveries"], "-o mode=deliveries"),
+        ("other", [*silent, "-o", "mode=deliveries"], "mode=deliveries"),
     ):
         ended = run("archive", "--topic", "orders", "--channel", "a", *words, tmp_path / output)
         assert ended.stderr.splitlines()[0] == f"{why}: {what}"

@@ -8,14 +8,14 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark_nsq.discovery import Nsqd, depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.nodes import Nodes, share
 from pyspark_nsq.options import EARLIEST, LATEST, Moments, Offsets, Settings
 from pyspark_nsq.ranges.node import Extent, Node, NoRanges
-from pyspark_nsq.ranges.positions import Log, Position, Positions, begin_of, pieces, positions_of
+from pyspark_nsq.ranges.positions import Log, Position, Positions, begin_of, is_ours, pieces, positions_of
 from pyspark_nsq.ranges.reading import RangePartition
 
 _SPECIAL = {-2: EARLIEST, -1: LATEST}  # numbers that Kafka's source has for these
@@ -343,9 +343,15 @@ def _subscribed(settings: Settings) -> str:
     return f"a topic that matches {pattern!r}" if pattern else f"one of the topics {', '.join(settings.topics)}"
 
 
-def without_ranges(settings: Settings) -> str | None:
-    """Returns the name of an nsqd that does not offer ranges, None if all do; DiscoveryError, also if there is no nsqd
-    yet."""
+def why_deliveries(settings: Settings, offset: Mapping[str, Any] | None) -> str:
+    """Returns why a stream that continues after `offset`, or a new one, reads deliveries; empty if it reads ranges.
+
+    DiscoveryError if a new stream has to know what the nsqds offer, and one does not answer, or there is none yet.
+    """
+    if settings.mode != "auto":
+        return "" if settings.mode == "ranges" else "mode=deliveries"
+    if offset is not None:
+        return "" if is_ours(offset) else "the checkpoint is one of deliveries"
     planner = Planner(settings)
     try:
         planner.look_at_all()
@@ -356,8 +362,8 @@ def without_ranges(settings: Settings) -> str | None:
             )
     except NoRanges as error:
         _log.info("%s", error)
-        return error.nsqd
-    return None
+        return f"nsqd {error.nsqd} has no log"
+    return ""
 
 
 def _number(offsets: Offsets, place: Place, otherwise: int) -> int:

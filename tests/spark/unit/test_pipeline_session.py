@@ -22,11 +22,12 @@ from pyspark.sql import SparkSession
 from gnsq_pipeline import running
 from gnsq_pipeline.errors import UsageError, reason
 from gnsq_pipeline.options import ADDRESS, DURATION, INSTALL, MOMENT, POSITION, SETTING, checkpoint_of, nsq_options
-from gnsq_pipeline.running import Stop, _filtered_stderr, settle_mode, spark_session
+from gnsq_pipeline.running import Stop, _filtered_stderr, spark_session
 from kit.daemons import Daemon
 from kit.spark_topics import daemon_options, name
 from kit.traffic import DaemonFactory, publish
 from pyspark_nsq.options import parse
+from pyspark_nsq.ranges.planning import why_deliveries
 
 SOURCE_ERROR = """\
 [STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] \
@@ -192,20 +193,20 @@ def test_a_new_stream_reads_ranges_if_every_nsqd_has_them(gnsqd_factory: DaemonF
         publish(daemon, "orders", b"1")
     subscription = {"subscribe": "orders", "channel": "c"}
 
-    def settled(*daemons: Daemon, **given: str) -> tuple[str, str]:
-        return settle_mode(parse(daemon_options(*daemons) | subscription | given, "readStream"), None)
+    def why(*daemons: Daemon, **given: str) -> str:
+        return why_deliveries(parse(daemon_options(*daemons) | subscription | given, "readStream"), None)
 
-    assert settled(logs) == settled(logs, mode="ranges") == ("ranges", "")
-    assert settled(logs, other) == ("deliveries", f"nsqd {name(other)} has no log")
-    assert settled(logs, mode="deliveries") == ("deliveries", "-o mode=deliveries")
+    assert why(logs) == why(logs, mode="ranges") == ""
+    assert why(logs, other) == f"nsqd {name(other)} has no log"
+    assert why(logs, mode="deliveries") == "mode=deliveries"
 
 
 def test_a_stream_that_continues_reads_as_its_checkpoint_does_and_asks_no_nsqd() -> None:
     given = {"subscribe": "orders", "channel": "c", "nsq.nsqd.tcp.addresses": "nowhere.invalid:1"}
     settings = parse(given, "readStream")
-    assert settle_mode(settings, {"version": 1, "channel": "c", "positions": []}) == ("ranges", "")
+    assert why_deliveries(settings, {"version": 1, "channel": "c", "positions": []}) == ""
     deliveries = {"version": 3, "channel": "c", "batch": 7}
-    assert settle_mode(settings, deliveries) == ("deliveries", "the checkpoint is one of deliveries")
+    assert why_deliveries(settings, deliveries) == "the checkpoint is one of deliveries"
 
 
 def run(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
