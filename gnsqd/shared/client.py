@@ -198,7 +198,7 @@ class Client:
         """Sends FIN for all of them, in one send."""
         self._send(b"".join([b"FIN %b\n" % id for id in ids]))
 
-    def finish_joined(self, ids: bytes, within: float) -> None:
+    def finish_joined(self, ids: bytes, *, within: float) -> None:
         """Sends FIN for ids that are one behind the other. The daemon has to read on within so many seconds."""
         self._send_joined(_FIN, ids, within)
 

@@ -221,7 +221,7 @@ class Batch:
     def finish(self) -> None:
         """Sends FIN for all messages, and closes when nsqd has processed that."""
         within = self._pause() / 2  # as long as others' messages can wait for their FIN
-        self._end(lambda one: one.client.finish_joined(one.ids, within))
+        self._end(lambda one: one.client.finish_joined(one.ids, within=within))
 
     def release(self) -> None:
         """Gives all messages back, and closes."""

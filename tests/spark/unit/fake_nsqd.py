@@ -184,7 +184,7 @@ class FakeClient:
         if not self._alive().sending:
             self.fake.touched.update(split_ids(ids))
 
-    def finish_joined(self, ids: bytes, within: float) -> None:
+    def finish_joined(self, ids: bytes, *, within: float) -> None:
         self.finish(split_ids(ids))
 
     def finish(self, ids: Iterable[bytes]) -> None:
