@@ -3,9 +3,9 @@
 import os
 import select
 import stat
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
 
-def read_rows(partition: "InputPartition | None") -> Generator[pa.RecordBatch, None, None]:
-    """Yields what `partition.value.read()` does; nothing for what Spark makes of no partitions, 4.1 None.
+def read_rows(
+    partition: "InputPartition | None", read: Callable[[Any], Iterator[pa.RecordBatch]] = lambda task: task.read()
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yields the rows that `read` makes of `partition.value`; nothing for what Spark makes of no partitions, 4.1 None.
 
     Spark drops the iterator before its end when it has enough rows (show, limit).
     """
@@ -24,7 +26,7 @@ def read_rows(partition: "InputPartition | None") -> Generator[pa.RecordBatch, N
         return
     try:
         with plain_errors():
-            yield from partition.value.read()
+            yield from read(partition.value)
     except GeneratorExit:
         mute_broken_sockets()
         raise

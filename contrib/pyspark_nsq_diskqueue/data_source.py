@@ -9,8 +9,9 @@ from pyspark.sql.types import StructType
 
 from pyspark_nsq.catalog_table import is_table, own_options, schema_of, schema_with, table_options
 from pyspark_nsq.errors import OptionError, plain_errors
+from pyspark_nsq.partitions import read_rows
 from pyspark_nsq_diskqueue.options import ALL, DiskqueueSettings, parse
-from pyspark_nsq_diskqueue.planning import plan
+from pyspark_nsq_diskqueue.planning import FileTask, plan
 from pyspark_nsq_diskqueue.reading import DDL, read_task
 
 
@@ -51,11 +52,11 @@ class DiskqueueReader(DataSourceReader):
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition is None or partition.value is None:  # what Spark makes of no partitions, 4.1 the former
-            return
-        with plain_errors():
-            for batch in read_task(partition.value, self._settings.corruption, self._settings.max_msg_size):
-                yield batch.select(self._columns)
+        return read_rows(partition, self._read)
+
+    def _read(self, task: FileTask) -> Iterator[pa.RecordBatch]:
+        for batch in read_task(task, self._settings.corruption, self._settings.max_msg_size):
+            yield batch.select(self._columns)
 
 
 def _columns(schema: StructType) -> list[str]:

@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 import os
+import socket
 import struct
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from cli.gnsqadmin import gnsqadmin
 from gnsqd.shared.disk_format import data_file_name, frame_records
 from kit.account import drain
 from kit.traffic import DaemonFactory
+from pyspark_nsq.catalog_table import schema_of
 from pyspark_nsq_diskqueue import reading
+from pyspark_nsq_diskqueue.data_source import DiskqueueDataSource
 from pyspark_nsq_diskqueue.planning import plan
-from pyspark_nsq_diskqueue.reading import CorruptionError
+from pyspark_nsq_diskqueue.reading import DDL, CorruptionError
 from spark.data_directories import MAX_MSG_SIZE, QUEUE, RECORD, payload, read, values, write_file, write_meta
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -65,6 +68,19 @@ def test_unread_messages_are_the_ones_that_the_real_nsqd_delivers_and_all_are_wh
             if row["queue"] == queue
         ]
         assert found == content, queue
+
+
+def test_a_task_whose_rows_are_enough_prints_no_traceback() -> None:
+    """When Spark has rows enough, it closes the socket of the worker, which flushes it once more."""
+    source = DiskqueueDataSource({"path": str(GOLDEN / "rolled" / "data")})
+    reader = source.reader(schema_of(DDL))
+    rows = reader.read(reader.partitions()[0])
+    assert next(rows).num_rows
+    broken, closed = socket.socketpair()
+    closed.close()
+    with broken:
+        rows.close()  # type: ignore[attr-defined]
+        os.write(broken.fileno(), b"nowhere")
 
 
 def test_a_row_says_where_its_message_stands() -> None:
