@@ -198,8 +198,8 @@ def missing_topics(settings: Settings) -> list[str]:
     missing = []
     for topic in settings.topics or ("",):
         try:
-            answers = [depths(settings, nsqd, [topic] if topic else ()) for nsqd in find_nsqds(settings, topic)]
-            if not any(there.topic_exists for answer in answers for there in answer.values()):
+            answers = [depths(settings, nsqd) for nsqd in find_nsqds(settings, topic)]
+            if not any(at.topic_exists for each in answers for name, at in each.items() if topic in ("", name)):
                 missing.append(topic or settings.topic_pattern)
         except DiscoveryError as error:
             _log.info("%s", error)

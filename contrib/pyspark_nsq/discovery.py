@@ -5,7 +5,7 @@ does: nsqds register with all of them.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -88,10 +88,10 @@ def _producers(lookupd: Address, topic: str, settings: Settings) -> list[Nsqd]:
         raise DiscoveryError(f"{who} does not answer as nsqlookupd does; is that its HTTP address?") from None
 
 
-def depths(settings: Settings, nsqd: Nsqd, topics: Sequence[str] = ()) -> dict[str, Depth]:
-    """Returns the queued messages of each topic, by default of those to read, by one request; zeros if the nsqd does
-    not have the topic or channel. DiscoveryError when it doesn't answer."""
-    topics = topics or settings.topics
+def depths(settings: Settings, nsqd: Nsqd) -> dict[str, Depth]:
+    """Returns the queued messages of each topic to read, by one request; zeros if the nsqd does not have the topic or
+    channel. DiscoveryError when it doesn't answer."""
+    topics = settings.topics
     # If also asked for a channel, nsqd leaves out topics without it, and their queued messages.
     query = {"format": "json", "include_clients": "false", "include_mem": "false"}
     if len(topics) == 1:
@@ -103,8 +103,9 @@ def depths(settings: Settings, nsqd: Nsqd, topics: Sequence[str] = ()) -> dict[s
         raise (NsqSourceError if hint else DiscoveryError)(text + hint)  # only the latter is tried again
     try:
         found = {one["topic_name"]: one for one in answer["topics"] or ()}
-        topics = topics or list(filter(settings.matches, found))
-        return {topic: _depth(found.get(topic), settings.channel) for topic in topics}
+        return {
+            topic: _depth(found.get(topic), settings.channel) for topic in topics or filter(settings.matches, found)
+        }
     except (LookupError, TypeError, ValueError):
         raise DiscoveryError(f"{who} does not answer as nsqd does at HTTP address {name_of(nsqd.http)}") from None
 

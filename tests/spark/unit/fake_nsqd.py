@@ -235,10 +235,9 @@ def patch(monkeypatch: pytest.MonkeyPatch, nsqds: Sequence[FakeNsqd]) -> None:
         def connect(cls, address: Address, settings: Settings) -> FakeClient:
             return FakeClient(*by_address[address])
 
-    def depths(settings: Settings, nsqd: Nsqd, topics: Sequence[str] = ()) -> dict[str, Depth]:
+    def depths(settings: Settings, nsqd: Nsqd) -> dict[str, Depth]:
         found = {fake.topic: fake.depth() for fake in by_address[nsqd.tcp]}
-        topics = topics or settings.topics or list(filter(settings.matches, found))
-        return {topic: found.get(topic) or Depth() for topic in topics}
+        return {topic: found.get(topic) or Depth() for topic in settings.topics or filter(settings.matches, found)}
 
     def find_nsqds(settings: Settings, topic: str = "") -> list[Nsqd]:
         return sorted({fake.nsqd for fake in nsqds})

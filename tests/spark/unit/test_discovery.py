@@ -149,7 +149,7 @@ def test_configured_nsqds_have_http_one_above_tcp_unless_given(more: dict[str, s
 
 
 def waits(nsqd: Daemon, channel: str = "c") -> Depth:
-    return depths(Settings(channel=channel, discovery_timeout=30.0), shown(nsqd), ["t"])["t"]
+    return depths(Settings(topics=("t",), channel=channel, discovery_timeout=30.0), shown(nsqd))["t"]
 
 
 def test_depth_has_queued_in_flight_and_deferred_messages(nsqd: Daemon) -> None:
@@ -169,7 +169,7 @@ def test_depth_has_queued_in_flight_and_deferred_messages(nsqd: Daemon) -> None:
         publish(nsqd, "u", b"x")
         source = Settings(channel="c", discovery_timeout=30.0)
         u = Depth(topic=1, topic_exists=True)
-        all_three = depths(source, shown(nsqd), ["t", "u", "v"])
+        all_three = depths(replace(source, topics=("t", "u", "v")), shown(nsqd))
         assert all_three == {"t": there, "u": u, "v": Depth()}
         assert depths(replace(source, topic_pattern="[u-z]"), shown(nsqd)) == {"u": u}
 
@@ -200,4 +200,4 @@ def test_an_answer_that_is_not_of_nsqd_is_reported(answer: bytes, text: str) -> 
     with AuthServer(answer) as server:
         here = Nsqd("n", ("127.0.0.1", 1), address(server.address))
         with pytest.raises(NsqSourceError, match=f"^nsqd n {text.format(server.address)}"):
-            depths(Settings(channel="c"), here, ["t"])
+            depths(Settings(topics=("t",), channel="c"), here)
