@@ -454,6 +454,7 @@ def tls_context(ca: str | None, certificate: str | None, key: str | None, is_ver
     files = ca
     try:
         context = ssl.create_default_context(cafile=ca or None)
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # of Python 3.13: openssl makes authorities without key usage
         files = " and ".join(file for file in (certificate, key) if file)  # Python does not report which of them it is
         if certificate:
             context.load_cert_chain(certificate, key or None, password="")  # an encrypted key must not ask

@@ -3,13 +3,13 @@
 import http.client
 import json
 import re
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from behaviour.test_https import https_address
+from gnsqd.shared.client import tls_context
 from gnsqd.web.routes import ROUTES
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command, run_to_end
@@ -234,7 +234,7 @@ def test_a_certificate_is_as_good_as_a_token(gnsqd_factory: DaemonFactory, flags
         "--http-auth-common-name=read:dashboard",
         "--http-auth-common-name=full:operator",
     )
-    context = ssl.create_default_context(cafile=authority_file)
+    context = tls_context(authority_file, None, None, True)
 
     def codes(name: str, token: str = "") -> list[int]:
         context.load_cert_chain(*issue(name, authority).write(tmp_path / name))

@@ -3,7 +3,6 @@ none."""
 
 import http.client
 import json
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from behaviour.test_http_auth import ANYBODY, CHANNEL, FULL, FULL_TOKEN, READ, TOPIC, status
 from behaviour.test_https import https_address
+from gnsqd.shared.client import tls_context
 from kit.auth_server import AuthServer, grant, query, response
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command, run_to_end
@@ -211,7 +211,7 @@ def test_roles_of_a_certificate(gnsqd_factory: DaemonFactory, tmp_path: Path) ->
         "--tls-client-auth-policy=require-verify",
         f"--http-auth-token-file=read:{file}",
     )
-    context = ssl.create_default_context(cafile=authority_file)
+    context = tls_context(authority_file, None, None, True)
 
     def codes(name: str, token: str = "") -> list[int]:
         context.load_cert_chain(*issue(name, authority).write(tmp_path / name))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
+from gnsqd.shared.client import tls_context
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, open_socket
 from kit.http_api import JSON, V1, exchange, head, message, read_all, split_responses, topic_stats
@@ -55,7 +56,7 @@ def https_address(nsqd: Daemon) -> tuple[str, int]:
 
 
 def client_context(files: Files, identity: KeyPair | None = None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=files.authority)
+    context = tls_context(files.authority, None, None, True)
     if identity is not None:
         context.load_cert_chain(*identity)
     return context

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa, x25519
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 from OpenSSL import SSL
 
+from gnsqd.shared.client import tls_context
 from kit.auth_server import EVERYTHING, AuthServer, grant, query
 from kit.certificates import Identity, issue
 from kit.daemons import Daemon, eventually, run_to_end
@@ -218,8 +219,7 @@ def test_chain_behind_the_certificate_is_sent(
     assert (sum(len(link.certificate.tbs_certificate_bytes) for link in chain) > 16384) == (length > 1)
     issue("server", chain[0]).write(tmp_path / "chain", *chain)
     nsqd = module_factory(*tls_flags(tmp_path, "chain.crt", "chain.key"))
-    context = ssl.create_default_context(cadata=authority.cert_pem.decode())
-    shake_hands(nsqd, context).close()
+    shake_hands(nsqd, tls_context(authority.write(tmp_path / "authority")[0], None, None, True)).close()
 
 
 def test_sessions_are_kept_by_clients_alone(nsqd: Daemon) -> None:
