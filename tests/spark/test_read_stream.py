@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 NEEDS_LIMITS = pytest.mark.skipif(not ADMISSION_CONTROL, reason="needs Spark 4.2, which limits batches")
-QUICK = {"msgTimeoutMs": "1000"}  # until messages of a query that failed, or with Spark 4.1 ended, come again
+QUICK = {"msgTimeoutMs": "4000"}  # until messages of a query that failed, or with Spark 4.1 ended, come again
 
 
 @pytest.fixture

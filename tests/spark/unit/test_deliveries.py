@@ -594,7 +594,7 @@ def test_messages_that_come_in_many_parts_are_one_batch(nsqd: Daemon, settings: 
 
 def test_a_daemon_is_read_to_the_last_message_wherever_a_driver_dies(nsqd: Daemon, settings: Settings) -> None:
     """The same as with the fake one, which believes it to behave like this one."""
-    settings = replace(addressed(settings, nsqd), max_in_flight=40, msg_timeout_ms=1000, topics=("t",))
+    settings = replace(addressed(settings, nsqd), max_in_flight=40, msg_timeout_ms=3000, topics=("t",))
     publish(nsqd, "t", *numbered(100))
     query = MicroBatches(settings)
     query.plan()
