@@ -199,12 +199,12 @@ class Client:
         self._send(b"".join([b"FIN %b\n" % id for id in ids]))
 
     def finish_joined(self, ids: bytes, *, within: float) -> None:
-        """Sends FIN for ids that are one behind the other. The daemon has to read on within so many seconds."""
+        """Sends FIN for ids that are one behind the other. `within` is how many seconds the daemon may read nothing."""
         self._send_joined(_FIN, ids, within)
 
     def touch_joined(self, ids: bytes, within: float) -> None:
-        """Sends TOUCH for ids that are one behind the other: they time out as if they had just come. `within` is
-        how many seconds the daemon may read nothing."""
+        """Sends TOUCH for ids that are one behind the other: they time out as if they had just come. `within` as
+        for FIN."""
         self._send_joined(_TOUCH, ids, within)
 
     def _send_joined(self, command: bytes, ids: bytes, within: float) -> None:
