@@ -16,7 +16,7 @@ from spark.bench.rows import ROWS, SIZE, Cost, run_once
 
 WARM_UP = 20_000  # messages
 _HEADER = """\
-| rows per second | daemon | median | range | of the ceiling | CPU of Python | more than the ceiling | CPU of daemons |
+| rows per second | daemon | median | range | of the ceiling | CPU of Spark | of its Python | of daemons |
 |---|---|---:|---:|---:|---:|---:|---:|"""
 
 
@@ -27,9 +27,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
 
-    commands: dict[str, list[str]] = {"ceiling": [], "gnsqd": own_command()}
-    if (PEERS / "nsqd").exists():
-        commands["nsqd"] = [str(PEERS / "nsqd")]
+    commands = {"ceiling": [], "text files": [], "gnsqd": own_command(), "nsqd": [str(PEERS / "nsqd")]}
+    sources = {"ceiling": "nsq_ceiling", "text files": "text"}
     top = Path(tempfile.mkdtemp(prefix="nsq-bench-"))
     spark = start_session(top / "spark", conf={name: value for name, value in CONF.items() if value != QUICK_JAVA})
     from spark.bench.ceiling import CeilingSource
@@ -39,18 +38,17 @@ def main() -> None:
     for row in ROWS:
         if arguments.rows and row.key not in arguments.rows:
             continue
-        costs: dict[str, list[Cost]] = {name: [] for name in commands if name != "nsqd" or row.for_nsqd}
+        costs: dict[str, list[Cost]] = {name: [] for name in row.of}
         for run in range(-1, arguments.runs):
             for name, found in costs.items():
                 directory = Path(tempfile.mkdtemp(dir=top))
                 messages = WARM_UP if run < 0 else arguments.messages
-                cost = run_once(row, spark, commands[name], directory, messages)
+                cost = run_once(row, spark, sources.get(name, "nsq"), commands[name], directory, messages)
                 shutil.rmtree(directory)
                 if run >= 0:
                     found.append(cost)
-        ceiling = costs.pop("ceiling")
         for name, found in costs.items():
-            print(_line(row.name, name, found, ceiling), flush=True)
+            print(_line(row.name, name, found, costs["ceiling"]), flush=True)
     print(
         "\nThe ceiling is a source that yields the same batches, or a sink that drops them, without NSQ.\n"
         "CPU time is in seconds per million messages.\n"
@@ -63,12 +61,12 @@ def main() -> None:
 
 
 def _line(row: str, daemon: str, costs: Sequence[Cost], ceiling: Sequence[Cost]) -> str:
-    """Returns a line of the table: figures are medians, and differences and ratios those of medians."""
+    """Returns a line of the table: figures are medians, and ratios those of medians."""
     cost, least = (Cost(*map(statistics.median, zip(*each, strict=True))) for each in (costs, ceiling))
     rates = sorted(1 / each.seconds for each in costs)
     parts = [row, daemon, f"{1 / cost.seconds:,.0f}", f"{rates[0]:,.0f}-{rates[-1]:,.0f}"]
-    parts += [f"{least.seconds / cost.seconds:.0%}", f"{cost.python * 1e6:.2f}"]
-    parts += [f"{(cost.python - least.python) * 1e6:.2f}", f"{cost.daemons * 1e6:.2f}" if cost.daemons else ""]
+    parts.append(f"{least.seconds / cost.seconds:.0%}")
+    parts += [f"{each * 1e6:.2f}" if each else "" for each in (cost.spark, cost.python, cost.daemons)]
     return f"| {' | '.join(parts)} |"
 
 

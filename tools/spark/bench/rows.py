@@ -22,40 +22,44 @@ from kit.spark_topics import daemon_options, sink_options
 from kit.traffic import create, wait_for
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SIZE = 200  # bytes of a body
 TOPIC, CHANNEL = "bench", "spark"
 
 
 class Cost(NamedTuple):
-    """Seconds of one run: its time, and the CPU time of Spark's Python processes and of the daemons."""
+    """Seconds of one run: its time, and the CPU time of Spark, of its Python processes alone, and of the daemons."""
 
     seconds: float
+    spark: float
     python: float
     daemons: float
 
 
-def children_cpu(pid: int) -> float:
-    """Returns the CPU time, in seconds, of all processes below `pid`, running or not."""
-    ticks, children = {pid: 0}, defaultdict(list)
+def spark_cpu(jvm: int) -> tuple[float, float]:
+    """Returns the CPU time, in seconds, of the JVM and all processes below it, running or not, and without the JVM."""
+    ticks, children = {jvm: 0}, defaultdict(list)
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):
             fields = path.read_text().rpartition(") ")[2].split()
             child = int(path.parent.name)
             children[int(fields[1])].append(child)
-            ticks[child] = sum(map(int, fields[13:15] if child == pid else fields[11:15]))
+            ticks[child] = sum(map(int, fields[11:15]))
+            if child == jvm:
+                own = sum(map(int, fields[11:13]))
 
     def total(process: int) -> int:
         return ticks[process] + sum(map(total, children[process]))
 
-    return total(pid) / os.sysconf("SC_CLK_TCK")
+    ticks_per_second = os.sysconf("SC_CLK_TCK")
+    return total(jvm) / ticks_per_second, (total(jvm) - own) / ticks_per_second
 
 
 @dataclass(frozen=True)
 class Bench:
-    """One run: a fresh directory, and how many messages there are in all, in running daemons with fresh data; or none
-    of both, for the source and sink `nsq_ceiling`."""
+    """One run: a fresh directory, and how many messages there are in all, in running daemons with fresh data; or no
+    daemons, for the source and sink `nsq_ceiling`, and for Spark's source of text files."""
 
     spark: "SparkSession"
     source: str
@@ -65,7 +69,10 @@ class Bench:
     messages: int
 
     def fill(self, *channels: str) -> None:
-        """Publishes the messages, to all daemons alike. When this returns, these channels have them all."""
+        """Publishes the messages, to all daemons alike, or writes them to files. When this returns, these channels have
+        them all."""
+        if self.source == "text":
+            bodies(self).write.text(self.options["path"])
         count = 1000
         batch = [b"%0*d" % (SIZE, number) for number in range(count)]
         for daemon in self.daemons:
@@ -86,7 +93,7 @@ class Bench:
     def _spent(self) -> Cost:
         jvm = self.spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
         daemons = sum(cpu_seconds(daemon) for daemon in self.daemons if daemon.running)
-        return Cost(time.perf_counter(), children_cpu(jvm), daemons)
+        return Cost(time.perf_counter(), *spark_cpu(jvm), daemons)
 
 
 def stream(bench: Bench, **options: str) -> Cost:
@@ -112,9 +119,12 @@ def batch(bench: Bench, **options: str) -> Cost:
     return bench.cost(lambda: frame.write.format("noop").mode("append").save())
 
 
+def bodies(bench: Bench) -> "DataFrame":
+    return bench.spark.range(0, bench.messages, 1, 2).selectExpr(f"lpad(CAST(id AS STRING), {SIZE}, '0') AS value")
+
+
 def write(bench: Bench) -> Cost:
-    values = f"CAST(lpad(CAST(id AS STRING), {SIZE}, '0') AS BINARY) AS value"
-    frame = bench.spark.range(0, bench.messages, 1, 2).selectExpr(values)
+    frame = bodies(bench).selectExpr("CAST(value AS BINARY)")
     writer = frame.write.format(bench.source).options(**sink_options(*bench.daemons), topic=TOPIC).mode("append")
     cost = bench.cost(writer.save)
     taken = sum(topic["message_count"] for daemon in bench.daemons for topic in daemon.stats(TOPIC)["topics"])
@@ -139,25 +149,25 @@ def diskqueue(bench: Bench, *, parquet: bool = False) -> Cost:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """`for_nsqd` is False if only gnsqd can do it."""
+    """`of` names what is measured: keys of the commands of run_once()."""
 
     key: str
     name: str
     run: Callable[[Bench], Cost]
     nsqds: int = 1
     flags: tuple[str, ...] = ("--mem-queue-size=10000000",)
-    for_nsqd: bool = True
+    of: tuple[str, ...] = ("ceiling", "gnsqd", "nsqd")
 
 
 def by_ranges(key: str, name: str, run: Callable[..., Cost], nsqds: int = 1) -> BenchRow:
     run = partial(run, mode="ranges", startingOffsets="earliest")
-    return BenchRow(key, name, run, nsqds, ("--durability=process",), for_nsqd=False)
+    return BenchRow(key, name, run, nsqds, ("--durability=process",), ("ceiling", "gnsqd"))
 
 
 ON_DISK = ("--mem-queue-size=0", "--sync-every=100000")
 
 ROWS = (
-    BenchRow("stream", "stream of deliveries", stream),
+    BenchRow("stream", "stream of deliveries", stream, of=("ceiling", "text files", "gnsqd", "nsqd")),
     BenchRow("stream-2", "the same from 2 nsqd", stream, 2),
     by_ranges("stream-ranges", "stream by ranges", stream),
     by_ranges("stream-ranges-2", "the same from 2 gnsqd", stream, 2),
@@ -171,7 +181,9 @@ ROWS = (
 )
 
 
-def run_once(row: BenchRow, spark: "SparkSession", command: Sequence[str], directory: Path, messages: int) -> Cost:
+def run_once(
+    row: BenchRow, spark: "SparkSession", source: str, command: Sequence[str], directory: Path, messages: int
+) -> Cost:
     """Returns the cost of a message in one run with fresh daemons; without NSQ if there is no command."""
     with ExitStack() as stack:
         daemons = [
@@ -182,6 +194,6 @@ def run_once(row: BenchRow, spark: "SparkSession", command: Sequence[str], direc
             options = daemon_options(*daemons) | {"subscribe": TOPIC, "channel": CHANNEL}
         else:
             options = {"rows": str(messages), "size": str(SIZE), "tasks": str(row.nsqds)}
-        source = "nsq" if command else "nsq_ceiling"
+            options["path"] = str(directory / "files")
         cost = row.run(Bench(spark, source, options, daemons, directory, messages))
         return Cost(*(figure / messages for figure in cost))
