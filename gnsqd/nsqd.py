@@ -227,8 +227,8 @@ class NSQD(Daemon):
         options, lookupd = self._options, "" if self._embedded is None else self._embedded.registered_at
         http_address = self._listeners["HTTP"].address if "HTTP" in self._listeners else ""
         broadcast = (options.broadcast_address if options.broadcast_address_given else "", options.broadcast_http_port)
-        rights = (options.http_auth_token_files, options.admin_read_only)
-        return PageProcess(options.admin_http_address, http_address, broadcast, lookupd, *rights, self._log)
+        tokens = options.http_auth_token_files
+        return PageProcess(options.admin_http_address, http_address, broadcast, lookupd, tokens, self._log)
 
     def _new_topic(self, name: str) -> Topic | None:
         """Returns the topic that a consumer looks for, None if it cannot be created now. May yield."""

@@ -305,8 +305,6 @@ class Options(Record):
         help="what is done to an idle channel: pause, empty, delete, or none (only --overflow-policy=drop-idle)",
     )
     metrics_clients: bool = _own(False, "add series for every client to /metrics")
-    metrics_exclude_ephemeral: bool = _own(False, "leave out ephemeral topics and channels on /metrics")
-    metrics_compat: bool = _own(False, "add the names of lovoo's nsq_exporter and Grafana's nsq-mixin to /metrics")
     sigterm: str = _own(
         "exit",
         choices=("exit", "drain"),
@@ -361,7 +359,6 @@ class Options(Record):
     admin_http_address: str = _own(
         "", "<addr>:<port> where the page of gnsqadmin web shows this nsqd and nsqlookupd in this process"
     )
-    admin_read_only: bool = _own(False, "refuse all changes on the page of --admin-http-address")
     lookup_creates_topics: bool = _own(
         False, "create a topic when a consumer looks it up at nsqlookupd in this process, and no nsqd has it"
     )

@@ -1,21 +1,11 @@
-"""The /metrics page: all of STAT_FIELDS, build information, and prometheus-client's process metrics.
+"""The /metrics page: STAT_FIELDS, build information, and prometheus-client's process metrics; contrib/docs/metrics.md
+lists all names.
 
 Nothing is counted for Prometheus. A scrape lists the topics, channels and clients, reads the plain counters of the
 broker while the page is written, and yields to other greenlets meanwhile.
-
-Ours are called gnsqd_*, in base units; contrib/docs/metrics.md lists them. --metrics-compat adds what dashboards made
-for others ask for, under their names, labels and units:
-
-    nsq_exporter   https://github.com/lovoo/nsq_exporter, collector/stats_{topic,channel,client}.go
-                   nsq_topic_*, nsq_channel_* and nsq_client_*, named after the keys of /stats
-    nsq-mixin      https://github.com/grafana/jsonnet-libs, nsq-mixin/README.md: its mapping for the statsd_exporter
-                   nsq_topic_*, nsq_topic_channel_* and nsq_mem_*, named after what nsqd pushes to statsd
-
-Figures of topics that both have come once, with the name of nsq_exporter. Counters do not end in _total there, so their
-type is unknown in the formats.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from platform import python_version
@@ -35,10 +25,9 @@ from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import Turns, yield_turn
 from gnsqd.log import Logger
 from gnsqd.observe.memory import MemoryStats
-from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, StatField, e2e_latency, metric_fields
+from gnsqd.observe.stats import CLIENT_FIELDS, StatField, e2e_latency, metric_fields
 from gnsqd.options import SECOND, Options
 from gnsqd.quantile import Result
-from gnsqd.shared.names import is_ephemeral
 from gnsqd.shared.statistics import StatKind
 from gnsqd.shared.version import NSQD_VERSION, VERSION, lane
 
@@ -155,8 +144,8 @@ class Metrics(Collector):
             points = [({"policy": policy}, count) for policy, count in self.registry.idle_actions.items()]
             yield "gnsqd_idle_channels", "counter", help, points
         percentiles = self.options.e2e_processing_latency_percentiles
-        topics = [topic for topic in self.registry.topics.values() if self._shows(topic.name)]
-        channels = [it for topic in topics for it in topic.channels.values() if self._shows(it.name)]
+        topics = list(self.registry.topics.values())
+        channels = [it for topic in topics for it in topic.channels.values()]
         if self.options.metrics_clients:
             clients = list(self._consumers(channels, turns))
             producers = list(self._producers(turns))
@@ -173,20 +162,6 @@ class Metrics(Collector):
             for field in CLIENT_FIELDS:
                 yield _family(f"gnsqd_client_{field.metric}", field, clients)
             yield "gnsqd_producer_messages", "counter", "Messages published by the client.", producers
-        if self.options.metrics_compat:
-            for key, value in self.memory.row().items():
-                name, kind = ("gc_runs", "unknown") if key == "gc_total_runs" else (key, "gauge")
-                yield _gauge(f"nsq_mem_{name}", f"The {key} of /stats.", value, kind)
-            for field in STAT_FIELDS["channel"]:
-                if field.statsd:
-                    yield _family(f"nsq_topic_channel_{field.statsd}", field, things["channel"], "unknown")
-            yield from _latencies_of_mixin(things, percentiles)
-            yield from _topics_and_channels_of_exporter(things, percentiles, turns)
-            if self.options.metrics_clients:
-                yield from _clients_of_exporter(clients, turns)
-
-    def _shows(self, name: str) -> bool:
-        return not (self.options.metrics_exclude_ephemeral and is_ephemeral(name))
 
     def _consumers(self, channels: list[Channel], turns: Turns) -> Iterator[_Thing]:
         subscribed = [(channel, client) for channel in channels for client in channel.clients.values()]
@@ -199,8 +174,7 @@ class Metrics(Collector):
             if client.pub_counts:
                 labels = _client_labels(client.id, client.stats())
                 for topic_name, count in client.pub_counts.items():
-                    if self._shows(topic_name):
-                        yield {"topic": topic_name} | labels, count
+                    yield {"topic": topic_name} | labels, count
 
 
 def _channel_labels(channel: Channel) -> Labels:
@@ -222,64 +196,17 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-# Names of others
-
-
-def _latencies_of_mixin(things: dict[str, list[_Thing]], percentiles: Sequence[float]) -> Iterator[Family]:
-    names = {f"{_LATENCY}_{percentile * 100:.0f}": index for index, percentile in enumerate(percentiles)}
-    for level, prefix in (("topic", "nsq_topic"), ("channel", "nsq_topic_channel")):
-        for name, index in names.items():
-            points = [(thing.labels, float(_nanoseconds(thing, index))) for thing in things[level] if thing.latency]
-            yield f"{prefix}_{name}", "gauge", "From publishing to FIN, in nanoseconds.", points
-
-
-def _topics_and_channels_of_exporter(
-    things: dict[str, list[_Thing]], percentiles: Sequence[float], turns: Turns
-) -> Iterator[Family]:
-    for level, latency_name in (("topic", "e2e_latency_{}_percentile"), ("channel", "e2e_latency_{}p")):
-        paused = [(thing, str(thing.it.paused).lower()) for thing in turns.over(things[level])]
-        labelled = [thing._replace(labels=thing.labels | {"paused": text}) for thing, text in paused]
-        for field in STAT_FIELDS[level]:
-            if field.statsd:
-                yield _family(f"nsq_{level}_{field.name}", field, labelled, "unknown")
-        if level == "topic":
-            counts = [(thing.labels, len(thing.it.channels)) for thing in labelled]
-            yield "nsq_topic_channel_count", "gauge", "Channels of the topic.", counts
-        for percent in (99, 95):
-            # nsq_exporter shows the first two of --e2e-processing-latency-percentile, whatever they are.
-            index = percentiles.index(percent / 100) if percent / 100 in percentiles else None
-            points = [(thing.labels, _nanoseconds(thing, index)) for thing in labelled]
-            name = f"nsq_{level}_{latency_name.format(percent)}"
-            yield name, "gauge", "From publishing to FIN, in nanoseconds; 0 if unknown.", points
-
-
-def _clients_of_exporter(clients: list[_Thing], turns: Turns) -> Iterator[Family]:
-    labelled = {}
-    for thing in turns.over(clients):
-        labels = {name: value for name, value in thing.labels.items() if name != "id"}
-        labels["version"] = _printable(thing.it.version)
-        for name in ("deflate", "snappy", "tls"):
-            labels[name] = str(getattr(thing.it, name)).lower()
-        labelled[tuple(labels.values())] = thing._replace(labels=labels)  # one of several with the same labels
-    for field in CLIENT_FIELDS:
-        yield _family(f"nsq_client_{field.name}", field, list(labelled.values()), "unknown")
-
-
-def _nanoseconds(thing: _Thing, index: int | None) -> int:
-    return thing.latency.percentiles[index][1] if thing.latency is not None and index is not None else 0
-
-
 # Families
 
 
-def _gauge(name: str, help: str, value: float, kind: str = "gauge") -> Family:
-    return name, kind, help, [({}, value)]
+def _gauge(name: str, help: str, value: float) -> Family:
+    return name, "gauge", help, [({}, value)]
 
 
-def _family(name: str, field: StatField, things: list[_Thing], counter: str = "counter") -> Family:
-    """Returns a statistic of `things`; counters have the type `counter`, which needs names that end in _total."""
+def _family(name: str, field: StatField, things: list[_Thing]) -> Family:
+    """Returns a statistic of `things`."""
     points = ((thing.labels, field.getter(thing.it)) for thing in things)
-    return name, "gauge" if field.kind is StatKind.GAUGE else counter, field.help, points
+    return name, "gauge" if field.kind is StatKind.GAUGE else "counter", field.help, points
 
 
 def _latencies(name: str, things: list[_Thing]) -> Family:

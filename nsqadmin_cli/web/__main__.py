@@ -52,9 +52,7 @@ def main() -> int:
     gevent.signal_handler(signal.SIGTERM, end.set)
     supervisor.spawn("controlLoop", control_loop)
     try:
-        security = Security(
-            settings["token_files"], log, loopback=is_loopback(listener), read_only=settings["read_only"]
-        )
+        security = Security(settings["token_files"], log, loopback=is_loopback(listener))
     except StartError as error:
         log.error("ADMIN: %s", error)
         return 1

@@ -45,7 +45,6 @@ class PageProcess:
         listed: tuple[str, int],
         lookupd_http_address: str,
         token_files: Sequence[str],
-        read_only: bool,
         log: Logger,
     ) -> None:
         self._listener = Listener(address, tcp_only=True)
@@ -59,13 +58,12 @@ class PageProcess:
             "listed": listed,
             "nsqlookupd": reachable(lookupd_http_address),
             "token_files": list(token_files),
-            "read_only": read_only,
             "log_prefix": log.prefix,
             "log_format": log.format,
             "idle_seconds": _IDLE_SECONDS,
         }
         log.follow(lambda level: self._send({"log_level": level}))
-        warn_unless(bool(read_only or token_files), self._listener, log)
+        warn_unless(bool(token_files), self._listener, log)
 
     @property
     def url(self) -> str:

@@ -110,7 +110,7 @@ def test_odd_values_show_as_in_nsqd(real: Path, keys: list[str], tmp_path: Path,
 
 def test_options_of_gnsqd_alone_are_shown(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory("--drain-timeout=2s", "--metrics-clients")
-    expected = {"drain_timeout": "2000000000", "sigterm": "exit", "metrics_clients": "true", "metrics_compat": "false"}
+    expected = {"drain_timeout": "2000000000", "sigterm": "exit", "metrics_clients": "true"}
     assert {key: ask(nsqd, f"GET /config/{key}")[1] for key in expected} == expected
 
 

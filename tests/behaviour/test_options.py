@@ -81,7 +81,7 @@ test_longest_time_is_that_of_nsqd_unless_set: max-defer-time
 test_packets_are_those_of_nsqd: statsd-address statsd-mem-stats statsd-udp-packet-size
 test_packets_are_spread_over_interval_but_its_last_second: statsd-interval
 test_prefix_names_the_daemon: statsd-prefix
-test_ephemeral_topics_and_channels_can_be_left_out: statsd-exclude-ephemeral metrics-exclude-ephemeral
+test_ephemeral_topics_and_channels_can_be_left_out: statsd-exclude-ephemeral
 test_key_pair_that_is_refused_at_start: tls-cert tls-key
 test_what_exceeds_memory_goes_to_disk_and_all_is_delivered: mem-queue-size
 test_who_is_near_gets_messages_first: topology-region topology-zone enable-experiment
@@ -95,8 +95,7 @@ test_daemon_describes_itself: broadcast-address broadcast-tcp-port broadcast-htt
 test_what_is_created_is_registered_until_it_is_deleted: lookupd-tcp-address
 test_workers_are_started_as_they_are_needed_up_to_the_maximum: queue-scan-worker-pool-max
 test_clients_show_only_where_asked_for: metrics-clients
-test_compat_has_the_values_of_stats: metrics-compat
-test_the_daemon_has_a_page_of_itself_that_can_be_read_only: admin-http-address admin-read-only
+test_the_daemon_has_a_page_of_itself: admin-http-address
 """.strip()
 
 

@@ -180,13 +180,9 @@ def running(pid: int) -> bool:
         return False
 
 
-def test_the_daemon_has_a_page_of_itself_that_can_be_read_only(gnsqd_factory: DaemonFactory) -> None:
+def test_the_daemon_has_a_page_of_itself(gnsqd_factory: DaemonFactory) -> None:
     """In a process that it starts when somebody looks."""
-    daemon = gnsqd_factory(OWN_PAGE, "--admin-read-only")
-    assert ask(admin_of(daemon), "POST", "/api/topics", '{"topic": "orders"}')[0] == 403
-    assert daemon.stats()["topics"] == []
-    assert "read-only" in shown(ask(admin_of(daemon), "GET", "/")[1])
-    daemon.restart(OWN_PAGE)
+    daemon = gnsqd_factory(OWN_PAGE)
     create(daemon, "orders")
     assert "orders" in shown(ask(admin_of(daemon), "GET", "/")[1])
     stream = Stream(admin_of(daemon))
@@ -203,7 +199,6 @@ def test_the_daemon_warns_of_a_page_for_all_that_needs_no_token(gnsqd_factory: D
     for flags, warned in (
         (["--admin-http-address=0.0.0.0:0"], True),
         (["--admin-http-address=127.0.0.1:0"], False),
-        (["--admin-http-address=0.0.0.0:0", "--admin-read-only"], False),
         (["--admin-http-address=0.0.0.0:0", f"--http-auth-token-file=full:{tmp_path / 'tokens'}"], False),
     ):
         assert ("everybody who reaches http://127.0.0.1:" in gnsqd_factory(*flags).log()) is warned, flags

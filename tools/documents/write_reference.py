@@ -12,7 +12,6 @@ from gnsqd.broker.environment import ClientStats
 from gnsqd.observe.memory import MemoryStats
 from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, StatField, metric_fields
 from gnsqd.options import Options
-from gnsqd.shared.statistics import StatKind
 from gnsqd.web.routes import GENERAL_ERRORS, ROUTES
 from gnsqd.wire.codec import UNKNOWN, CommandSpec
 from gnsqd.wire.commands import command_table
@@ -105,26 +104,17 @@ def _statistics(level: str) -> Callable[[Words], str]:
     return written
 
 
-def _series(
-    name: Callable[[str, StatField], str], labels: dict[str, str], *, of: Options | None = None, typed: bool = True
-) -> Callable[[Words], str]:
-    """Writes a table of the series of each level that `labels` has: those of /stats, or all that a daemon with the
-    options `of` has. Other rows of the table stay where they are. Without `typed`, counters have no type."""
-
-    def written(words: Words) -> str:
-        rows, place = list(words.values()), 0
-        for level, names in labels.items():
-            pushed = [field for field in STAT_FIELDS[level] if field.statsd]
-            for field in pushed if of is None else metric_fields(level, of):
-                kind = field.kind.value if typed or field.kind is StatKind.GAUGE else "unknown"
-                row = [f"`{name(level, field)}`", kind, names, field.help]
-                known = [index for index, other in enumerate(rows) if other[0] == row[0]]
-                place = known[0] if known else place
-                rows[place : place + len(known)] = [row]
-                place += 1
-        return table(["name", "type", "labels", "meaning"], rows)
-
-    return written
+def _series(words: Words) -> str:
+    """Writes the series of topics and channels; other rows of the table stay where they are."""
+    rows, place = list(words.values()), 0
+    for level, names in _LABELS.items():
+        for field in metric_fields(level, Options(max_attempts=1)):
+            row = [f"`{metric(level, field)}`", field.kind.value, names, field.help]
+            known = [index for index, other in enumerate(rows) if other[0] == row[0]]
+            place = known[0] if known else place
+            rows[place : place + len(known)] = [row]
+            place += 1
+    return table(["name", "type", "labels", "meaning"], rows)
 
 
 def metric(level: str, field: StatField) -> str:
@@ -138,7 +128,6 @@ def _keys(names: Iterable[str]) -> Callable[[Words], str]:
 
 
 _LABELS = {"topic": "topic", "channel": "topic, channel"}
-_PAUSED = {level: f"{labels}, paused" for level, labels in _LABELS.items()}
 TABLES: dict[str, dict[str, Callable[[Words], str]]] = {
     "http.md": {"routes": _endpoints, "errors": _http_errors},
     "tcp.md": {"commands": _commands, "settings": _settings, "errors": _wire_errors},
@@ -149,8 +138,6 @@ TABLES: dict[str, dict[str, Callable[[Words], str]]] = {
         "memory": _keys(MemoryStats().row()),
     },
     "metrics.md": {
-        "series": _series(metric, _LABELS, of=Options(max_attempts=1)),
-        "exporter": _series(lambda level, field: f"nsq_{level}_{field.name}", _PAUSED, typed=False),
-        "mixin": _series(lambda _, its: f"nsq_topic_channel_{its.statsd}", {"channel": "topic, channel"}, typed=False),
+        "series": _series,
     },
 }

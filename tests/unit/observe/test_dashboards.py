@@ -101,7 +101,7 @@ def _page(registry: Registry, options: Options, accept: str = "") -> list[Any]:
 def exported(registry: Registry, options: Options) -> Named:
     """Every series with its labels that there can be, from a page with everything on it."""
     options.max_channel_depth = options.min_free_disk = options.max_attempts = 1
-    options.metrics_clients = options.metrics_compat = True
+    options.metrics_clients = True
     registry.idle_actions = {"delete": 1}
     options.e2e_processing_latency_percentiles = [0.99, 0.95]
     return _labels(_page(registry, options)) | {"up": set()}

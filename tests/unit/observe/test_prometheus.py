@@ -118,7 +118,7 @@ def test_format_is_negotiated(metrics: Metrics) -> None:
 
 
 def test_openmetrics_says_the_same(registry: Registry, metrics: Metrics, options: Options) -> None:
-    options.metrics_clients = options.metrics_compat = True
+    options.metrics_clients = True
     channel = registry.get_topic("t#ephemeral").get_channel("c")
     channel.pause()
     channel.add_client(ShownClient(1))
@@ -186,7 +186,7 @@ def test_clients_show_only_where_asked_for(
 def test_whatever_clients_call_themselves_the_page_can_be_read(
     registry: Registry, options: Options, metrics: Metrics, accept: str
 ) -> None:
-    options.metrics_clients = options.metrics_compat = True
+    options.metrics_clients = True
     channel = registry.get_topic("t").get_channel("c")
     names = ['"\\', "a\nb", "é\u2028\r", "\ud800\udcff", "\x00", "}"]
     for number, name in enumerate(names):
@@ -198,74 +198,12 @@ def test_whatever_clients_call_themselves_the_page_can_be_read(
     ]
 
 
-def test_ephemeral_topics_and_channels_can_be_left_out(
-    registry: Registry, options: Options, metrics: Metrics, clients: list[ShownClient]
-) -> None:
-    options.metrics_clients = options.metrics_compat = True
-    clients.append(ShownClient(9, pub_counts={"t": 1, "t#ephemeral": 1}))
-    for topic in ("t", "t#ephemeral"):
-        for channel in ("c", "c#ephemeral"):
-            registry.get_topic(topic).get_channel(channel).add_client(ShownClient(len(clients)))
-    assert [key for key in scrape(metrics) if "#ephemeral" in str(key)]
-    options.metrics_exclude_ephemeral = True
-    found = scrape(metrics)
-    assert not [key for key in found if "#ephemeral" in str(key)]
-    assert ("gnsqd_channel_depth", labels(topic="t", channel="c")) in found
-    assert [name for name, _ in found if name == "gnsqd_producer_messages_total"] == ["gnsqd_producer_messages_total"]
-
-
-# Names of others
-
-
-def test_compat_has_the_values_of_stats(registry: Registry, options: Options, metrics: Metrics) -> None:
-    assert not names_with(scrape(metrics), "nsq_")
-    options.metrics_compat = options.metrics_clients = True
-    options.e2e_processing_latency_percentiles = [1.0, 0.99]
-    topic = registry.get_topic("t")
-    channel = topic.get_channel("c")
-    for number in (1, 2):  # they look alike, and are one for others
-        channel.add_client(ShownClient(number))
-    channel.pause()
-    topic.publish([b"abc", b"de"])
-    gevent.sleep(0)
-    assert channel.latencies is not None
-    channel.latencies.insert(5000)
-    found = scrape(metrics)
-    expected = {
-        labels(topic="t"): {"topic_e2e_processing_latency_99": 5000},
-        labels(topic="t", paused="false"): {
-            "topic_message_count": 2,
-            "topic_message_bytes": 5,
-            "topic_channel_count": 1,
-            "topic_e2e_latency_99_percentile": 5000,
-        },
-        labels(topic="t", channel="c"): {
-            "topic_channel_message_count": 2,
-            "topic_channel_clients": 2,
-            "topic_channel_e2e_processing_latency_100": 5000,
-        },
-        labels(topic="t", channel="c", paused="true"): {
-            "channel_depth": 2,
-            "channel_client_count": 2,
-            "channel_e2e_latency_99p": 5000,
-            "channel_e2e_latency_95p": 0,
-        },
-    }
-    for its, values in expected.items():
-        assert {name: found.get((f"nsq_{name}", its)) for name in values} == values
-    assert found["nsq_mem_heap_in_use_bytes", ()] > 1 << 20
-    (client,) = [(dict(its), value) for (name, its), value in found.items() if name == "nsq_client_finish_count"]
-    who = {"client_id": "me", "hostname": "host", "version": "V2", "remote_address": "1.2.3.4:5"}
-    assert client == ({"topic": "t", "channel": "c", "deflate": "false", "snappy": "true", "tls": "false", **who}, 20)
-    assert len([name for name, _ in found if name == "gnsqd_client_state"]) == 2
-
-
 # Beside others
 
 
 @EACH_FORMAT
 def test_topics_and_clients_may_come_and_go_during_a_scrape(registry: Registry, options: Options, accept: str) -> None:
-    options.metrics_compat = options.metrics_clients = True
+    options.metrics_clients = True
     options.e2e_processing_latency_percentiles = [0.99]
     clients = {number: ShownClient(number, pub_counts={"t": 1}) for number in range(300)}
     for number in range(100):
