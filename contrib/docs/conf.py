@@ -6,6 +6,7 @@ index.md lists. Nothing is loaded from elsewhere when the site is looked at.
 """
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,20 @@ def _add_menu(app: Any, docname: str, source: list[str]) -> None:
             source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{pages}\n```\n"
 
 
+def _add_reference(app: Any, docname: str, source: list[str]) -> None:
+    """All commands of gnsqadmin with their options stand on the site alone."""
+    if docname == "contrib/docs/gnsqadmin":
+        sys.path.append(str(Path(app.srcdir) / "tools"))
+        from documents.write_gnsqadmin import reference
+
+        source[0] += f"\n{reference()}"
+
+
 def _write_start(app: Any, exception: Exception | None) -> None:
     (Path(app.outdir) / "index.html").write_text(_START, "utf-8")
 
 
 def setup(app: Any) -> None:
     app.connect("source-read", _add_menu)
+    app.connect("source-read", _add_reference)
     app.connect("build-finished", _write_start)

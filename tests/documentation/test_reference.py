@@ -88,8 +88,9 @@ def test_commands_of_gnsqadmin_that_pages_type_can_be_run() -> None:
 
 def test_options_that_texts_name_exist() -> None:
     """In the pages about the daemon: what is written `--like-this` is a flag of gnsqd or of gnsqadmin."""
-    words = re.findall(r"`(--[a-z0-9-]+)", (DOCS / "gnsqadmin.md").read_text("utf-8"))
-    known = {f"--{flag}" for flag in FLAGS | LOOKUPD_FLAGS} | set(words) | set(WORDS_OF_OTHERS)
+    commands = load_writer("write_gnsqadmin").all_commands().values()
+    known = {word for command in commands for param in command.params for word in param.opts}
+    known |= {f"--{flag}" for flag in FLAGS | LOOKUPD_FLAGS} | set(WORDS_OF_OTHERS)
     for page in ABOUT_DAEMON:
         reported = set(re.findall(r"`(--[a-z0-9-]+)", (DOCS / page).read_text("utf-8")))
         assert reported <= known, f"{page}: {reported - known}"

@@ -10,6 +10,7 @@ import pytest
 
 from conftest import missing
 from documentation.markdown import DOCS, PAGES, ROOT
+from documentation.writers import load_writer
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,14 @@ def test_every_page_is_in_the_site_and_its_menu(site: Path) -> None:
         assert html_of(site, page)
         path = page.relative_to(ROOT).with_suffix(".html")
         assert page == DOCS / "index.md" or {path.name, f"../../{path}"} & set(menu), page
+
+
+def test_the_page_of_gnsqadmin_has_all_commands(site: Path) -> None:
+    text = html_of(site, DOCS / "gnsqadmin.md")
+    for words, command in load_writer("write_gnsqadmin").all_commands().items():
+        section = text.partition(f'<section id="gnsqadmin-{words.replace(" ", "-")}">')[2].partition("</section>")[0]
+        for option in command.params:
+            assert getattr(option, "section", "") != "Options" or option.opts[0] in section, (words, option.opts)
 
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:

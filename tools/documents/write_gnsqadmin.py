@@ -1,5 +1,5 @@
-"""Generates the commands in the reference page of gnsqadmin, contrib/docs/gnsqadmin.md, from the program itself. The
-rest of the page is written by hand. `make options` runs it; a test compares."""
+"""Generates the list of commands in contrib/docs/gnsqadmin.md from the program itself, and the reference of all of them
+for the site. The rest of the page is written by hand. `make options` runs it; a test compares."""
 
 import inspect
 from collections.abc import Iterator
@@ -16,8 +16,14 @@ PAGE = DOCS / "gnsqadmin.md"
 
 
 def page(text: str) -> str:
-    """The page with updated commands."""
-    return replaced(text, "commands", "\n".join(_commands()) + "\n")
+    """The page with an updated list of commands."""
+    rows = [[f"`{entry.words}`", escaped(entry.summary)] for entries in SECTIONS.values() for entry in entries]
+    return replaced(text, "commands", table(["Command", ""], rows))
+
+
+def reference() -> str:
+    """Every command with its options, examples and keys of JSON, as Markdown."""
+    return "\n".join(_commands()) + "\n"
 
 
 def pages() -> dict[Path, str]:
