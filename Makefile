@@ -18,7 +18,7 @@ WORKERS := 3
 PYTEST = $(CACHING) GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest -n $(WORKERS) --dist=worksteal
 
 .PHONY: help run check test test-all test-plain test-spark test-old-spark peers bench bench-memory bench-scale spark-faults
-.PHONY: spark-bench spark-example faults attacks differential soak cluster fuzz mutants docs options screens release-check lint types format clean
+.PHONY: spark-bench spark-example faults attacks differential soak cluster fuzz docs options screens release-check lint types format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -30,8 +30,9 @@ run: ## serve on ports 4150 and 4151, with the data in ./data
 
 check: VENV := .venv
 check: MARKS := not slow and not peer and not spark
-check: ## the unit tests, on the source tree as it is: nothing is built
+check: ## the budget of lines, and the unit tests on the source tree as it is: nothing is built
 	@.ci/install --dependencies $(VENV) dev
+	@$(VENV)/bin/python tools/weight.py
 	@$(CACHING) PYTHONPATH=.:contrib $(VENV)/bin/pytest -n $(WORKERS) --dist=worksteal -m "$(MARKS)" $(or $(TESTS),tests/unit)
 
 # The installed package is tested, compiled where there is a C compiler.
@@ -133,11 +134,6 @@ cluster: ## an hour of a cluster with changing DNS, idle channels, blocked logs 
 fuzz: ## broken input and failing calls for the native sockets, under AddressSanitizer
 	@.ci/install .venv dev
 	@.ci/fuzz .venv/bin/python $(FLAGS)
-
-# Breaks the daemon in one place after the other, and lists which tests notice: FLAGS="--count=300 --seed=1".
-mutants: $(PEERS) ## which tests notice a broken line: an hour or two
-	@.ci/install .venv dev
-	@PYTHONPATH=tests:tools .venv/bin/python -m mutants $(FLAGS)
 
 # What kills and restarts cost a Spark stream: the tables of contrib/docs/spark.md, in half an hour.
 spark-faults: ## kills and restarts beside a Spark stream
