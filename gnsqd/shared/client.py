@@ -202,7 +202,7 @@ class Client:
         """Sends FIN for ids that are one behind the other. `within` is how many seconds the daemon may read nothing."""
         self._send_joined(_FIN, ids, within)
 
-    def touch_joined(self, ids: bytes, within: float) -> None:
+    def touch_joined(self, ids: bytes, *, within: float) -> None:
         """Sends TOUCH for ids that are one behind the other: they time out as if they had just come. `within` as
         for FIN."""
         self._send_joined(_TOUCH, ids, within)

@@ -216,7 +216,7 @@ class Batch:
                 self._each(_Connection.give_back)
                 if time.monotonic() >= self._touch_at:
                     self._touch_at = time.monotonic() + pause
-                    self._each(lambda one: one.client.touch_joined(one.ids, pause / 2))
+                    self._each(lambda one: one.client.touch_joined(one.ids, within=pause / 2))
 
     def finish(self) -> None:
         """Sends FIN for all messages, and closes when nsqd has processed that."""

@@ -38,11 +38,11 @@ class RangeStream:
         if self._is_draining and self._target is None:
             self._target = self._planner.latest()
         ends = self._planner.next(positions, self._target)
-        count = sum(end.number - begin_of(positions, end) for end in ends.values())
-        count += sum(sum(nodes.values()) for nodes in self._planner.unread(ends).values())  # beyond the limits
+        count, unread = sum(end.number - begin_of(positions, end) for end in ends.values()), self._planner.unread(ends)
+        count += sum(sum(nodes.values()) for nodes in unread.values())  # beyond the limits
         if ends != positions and not (self._is_draining or self._pace.is_enough(count)):
-            ends = positions
-        self.report = {"unread": self._planner.unread(ends)}
+            ends, unread = positions, self._planner.unread(positions)
+        self.report = {"unread": unread}
         if ends == positions:
             if self._target is not None:
                 self._planner.check_drained(ends, self._target)

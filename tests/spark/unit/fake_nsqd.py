@@ -180,7 +180,7 @@ class FakeClient:
         fake.sending = max(0, fake.sending - 1)
         return fake.sending > 0
 
-    def touch_joined(self, ids: bytes, within: float) -> None:
+    def touch_joined(self, ids: bytes, *, within: float) -> None:
         if not self._alive().sending:
             self.fake.touched.update(split_ids(ids))
 

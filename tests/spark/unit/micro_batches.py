@@ -57,6 +57,12 @@ class MicroBatches:
         while self.plan():
             self.execute()
 
+    def drain_again(self, settings: Settings) -> None:
+        """A new driver with these settings drains."""
+        self.settings = settings
+        self.restart()
+        self.drain()
+
 
 def rows_of(reader: NsqStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Rows:
     """The rows of all tasks of a batch."""

@@ -546,13 +546,9 @@ def test_available_now_fails_if_messages_of_an_nsqd_cannot_be_had(settings: Sett
     with pytest.raises(DiscoveryError, match="nsqd closed the connection .'failOnDataLoss' = 'false' reads only"):
         batches.drain()
     assert len(batches.sink) == 4, "the other one is read first"
-    batches.settings = replace(settings, fail_on_data_loss=False)
-    batches.restart()
-    batches.drain()
+    batches.drain_again(replace(settings, fail_on_data_loss=False))
     nsqds[0].is_cutting = False
-    batches.settings = settings
-    batches.restart()
-    batches.drain()
+    batches.drain_again(settings)
     assert values(batches.sink) == sorted(bodies(nsqds))
 
 
@@ -570,13 +566,9 @@ def test_available_now_fails_if_an_nsqd_does_not_answer(settings: Settings, nsqd
     batches.restart()
     with pytest.raises(DiscoveryError, match=away):
         batches.drain()
-    batches.settings = replace(settings, fail_on_data_loss=False)
-    batches.restart()
-    batches.drain()
+    batches.drain_again(replace(settings, fail_on_data_loss=False))
     nsqds[1].up = True
-    batches.settings = settings
-    batches.restart()
-    batches.drain()
+    batches.drain_again(settings)
     assert sorted(row["value"] for row in batches.sink) == sorted(bodies(nsqds))
 
 
