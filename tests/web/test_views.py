@@ -399,7 +399,8 @@ def test_sums_without_a_node_are_marked_and_what_only_it_has_is_as_it_was_last_k
         page = app.page(target)
         assert re.search(rf"last known \d+s ago, as {fakes[1].address} did not answer", page)
         assert re.search("depth last known [56]", page)
-        assert ": unknown now, " in app.get(target).text or "unknown" not in app.get(target).text
+        text = app.get(target).text  # one page, as a later one may have the chart that this one does not have yet
+        assert ": unknown now, " in text or "unknown" not in text
     for target, what in (("/topics/none", "the topic none"), ("/topics/shared/none", "the channel none")):
         answer = app.get(target)
         assert answer.status == 502  # it may have it
