@@ -32,7 +32,7 @@ from gnsqd.net.stream import TLS
 from gnsqd.observe.memory import MemoryStats
 from gnsqd.options import TLS_REQUIRED, LookupdOptions, Options, early_checks, expand_prefix, late_checks, refuse
 from gnsqd.queues.data_path import DataPath
-from gnsqd.queues.guid import GuidFactory
+from gnsqd.queues.message import GuidFactory
 from gnsqd.shared.errors import BrokerError, StartError, StorageError
 from gnsqd.shared.names import check_limit
 from gnsqd.shared.version import VERSION, lane, version_string

@@ -145,7 +145,7 @@ class Channel:
         a disk queue that forgets them when this returns. The channel must not be `exiting`."""
         self.message_count += len(messages) + len(deferred)
         if messages:
-            self.queue.put_all(messages, len(self._waiting.line))
+            self.queue.put(messages, len(self._waiting.line), keep=True)
             self._wake(len(messages))
         if deferred:
             defer = self.deferred.defer_read if settle else self.deferred.defer

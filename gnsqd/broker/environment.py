@@ -7,7 +7,7 @@ from gnsqd.broker.rules import RuleBook
 from gnsqd.hub.cooperative import Spawn
 from gnsqd.log import Logger
 from gnsqd.options import Options
-from gnsqd.queues.guid import GuidFactory
+from gnsqd.queues.message import GuidFactory
 from gnsqd.queues.store import Store
 from gnsqd.shared.record import Record
 from gnsqd.storage.directory import FreeDisk

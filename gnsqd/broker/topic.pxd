@@ -3,16 +3,14 @@ cimport cython
 from gnsqd.broker.channel cimport Channel
 from gnsqd.hub.doorbell cimport Doorbell
 from gnsqd.net.native cimport monotonic, time_ns
-from gnsqd.queues.guid cimport GuidFactory
-from gnsqd.queues.message cimport Message, new_messages
+from gnsqd.queues.message cimport GuidFactory, Message, new_messages
 from gnsqd.queues.queue cimport Queue
 
 cdef Py_ssize_t BODY_AT, MAX_BATCH, MAX_PUT, MAX_PUT_BYTES
 cdef list _NONE
 
-cpdef bint is_large(Py_ssize_t count, Py_ssize_t size) except -1
 @cython.locals(body=bytes, size=Py_ssize_t)
-cdef Py_ssize_t _size_of(list bodies) except -1
+cdef bint _is_large(list bodies) except -1
 
 cdef class Topic:
     cdef public str name
@@ -29,19 +27,17 @@ cdef class Topic:
     @cython.locals(now=cython.longlong)
     cpdef list new_messages(self, list bodies, long long deferred=*)
     cpdef bint commits_at_once(self) except -1
-    @cython.locals(large=cython.bint)
     cpdef bint publishes_at_once(self, list bodies) except -1
     cpdef commit(self)
     @cython.locals(messages=list, channel=Channel)
     cpdef write(self)
     cpdef wait_synced(self)
     @cython.locals(large=cython.bint)
-    cpdef publish(self, list bodies, long long deferred=*)
+    cpdef publish(self, list bodies, long long deferred=*, bint may_yield=*)
     @cython.locals(first=Py_ssize_t, last=Py_ssize_t, size=Py_ssize_t, part=list)
     cdef _publish_in_parts(self, list bodies, long long deferred)
-    @cython.locals(channel=Channel, queue=Queue)
-    cdef bint _may_skip_pump(self, Py_ssize_t count) except -1
     cdef bint _flowing(self) except -1
+    @cython.locals(queue=Queue, flowing=cython.bint, skips_pump=cython.bint, count=Py_ssize_t, channel=Channel)
     cpdef put_messages(self, list messages)
     @cython.locals(message=Message, size=cython.longlong)
     cdef _count(self, list messages, int sign)

@@ -12,7 +12,7 @@ from gnsqd.broker.bounds import Bounds
 from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.rules import Rules
-from gnsqd.hub.cooperative import stand_in_line, yield_turn
+from gnsqd.hub.cooperative import WouldYield, stand_in_line, yield_turn
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.queues.backend import Left
 from gnsqd.queues.message import BODY_AT, Message, new_messages
@@ -37,16 +37,12 @@ class Draining(BrokerError):
     """Publishers are refused, for now at least: the daemon drains."""
 
 
-def is_large(count: int, size: int) -> bool:
-    """True if these are more messages, or bytes, than are put at once."""
-    return count > MAX_PUT or size > MAX_PUT_BYTES
-
-
-def _size_of(bodies: list[bytes]) -> int:
+def _is_large(bodies: list[bytes]) -> bool:
+    """Returns True if these are more messages, or bytes, than are put in one step."""
     size = 0
     for body in bodies:
         size += len(body)
-    return size
+    return size > MAX_PUT_BYTES or len(bodies) > MAX_PUT
 
 
 class Topic:
@@ -100,12 +96,22 @@ class Topic:
         if self.write_ahead is not None:
             self.write_ahead.append(messages)
         self._count(messages, 1)
-        if self._may_skip_pump(len(messages)):
-            self._hand_over(messages)
-            return
+        queue = self.queue
+        flowing = self._flowing()
+        # The pump would only add its turn to the latency. It is needed where messages wait here, which go first, and
+        # where a channel has to write to the disk: that takes longer than a publisher's turn.
+        count = len(messages)
+        skips_pump = flowing and not queue.memory and not queue.backend.count
+        if skips_pump and count * len(self.channels) <= MAX_BATCH:
+            for channel in self.channels.values():
+                if not channel.queue.has_room(count):
+                    break
+            else:
+                self._hand_over(messages)
+                return
         try:
             self._doorbell.ring()
-            self.queue.put(messages, len(messages) if self._flowing() else 0)
+            queue.put(messages, count if flowing else 0)
         except StorageError as error:
             self._log.error("TOPIC(%s) ERROR: failed to write message to backend - %s", self.name, error)
             self._count(messages[error.written :], -1)
@@ -118,21 +124,14 @@ class Topic:
         self.message_count += sign * len(messages)
         self.message_bytes += sign * (size - BODY_AT * len(messages))
 
-    def _may_skip_pump(self, count: int) -> bool:
-        """True if `count` messages may skip the pump: none is queued here, and the channels have room in memory."""
-        queue = self.queue
-        if queue.memory or queue.backend.count or count * len(self.channels) > MAX_BATCH or not self._flowing():
-            return False
-        for channel in self.channels.values():  # noqa: SIM110 (compiled methods have no generators)
-            if not channel.queue.has_room(count):
-                return False
-        return True
-
-    def publish(self, bodies: list[bytes], deferred: int = 0) -> None:
-        """Puts new messages; errors as `put_messages`, and Draining or OutOfBounds: nothing is put. May yield if they
-        are a large batch."""
-        large = is_large(len(bodies), _size_of(bodies))
+    def publish(self, bodies: list[bytes], deferred: int = 0, may_yield: bool = True) -> None:
+        """Puts new messages, in parts with yields in between if they are a large batch. Nothing is put if it raises
+        WouldYield, as such a batch came without `may_yield`, Draining or OutOfBounds; other errors as `put_messages`.
+        """
+        large = _is_large(bodies)
         if large:
+            if not may_yield:
+                raise WouldYield
             stand_in_line()
         if self.draining:
             raise Draining("draining")
@@ -173,8 +172,7 @@ class Topic:
     def publishes_at_once(self, bodies: list[bytes]) -> bool:
         """True if `publish` and `commit` have nothing to wait for with these messages."""
         # What the bounds drop from the disk is to be committed.
-        large = is_large(len(bodies), _size_of(bodies))
-        if large or self.bounds is not None or not self.commits_at_once():
+        if self.bounds is not None or not self.commits_at_once() or _is_large(bodies):
             return False
         return self.queue.has_room(len(bodies))
 

@@ -1,6 +1,6 @@
 cimport cython
 
-from gnsqd.net.endpoint cimport Endpoint
+from gnsqd.net.plain cimport Endpoint
 from gnsqd.net.native cimport monotonic
 
 

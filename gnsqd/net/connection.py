@@ -28,7 +28,7 @@ from greenlet import getcurrent, greenlet
 
 from gnsqd.hub.cooperative import yield_turn
 from gnsqd.net.addresses import format_address
-from gnsqd.net.endpoint import Endpoint
+from gnsqd.net.plain import Endpoint
 from gnsqd.net.stream import TLS, Layer, Stack, StreamError, TLSError
 from gnsqd.shared.errors import reason_of
 

@@ -11,7 +11,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
-from gnsqd.net.endpoint cimport Endpoint
+from gnsqd.net.plain cimport Endpoint
 from gnsqd.shared import protocol
 
 cdef extern from "arpa/inet.h":

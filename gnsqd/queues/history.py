@@ -16,9 +16,8 @@ from time import monotonic_ns, time_ns
 
 from gnsqd.hub.cooperative import Turns
 from gnsqd.options import SECOND
-from gnsqd.queues.guid import time_of
 from gnsqd.queues.journaled import JournalDeferred, backend_of, deferred_of
-from gnsqd.queues.message import Message
+from gnsqd.queues.message import Message, time_of
 from gnsqd.queues.moment import MessageNotFound, parse_moment
 from gnsqd.queues.ordering import arrange
 from gnsqd.queues.queue import Queue

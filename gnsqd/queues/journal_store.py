@@ -345,7 +345,7 @@ def _receive(queue: Queue, messages: list[Message]) -> None:
     if queue.deferred is not None:
         ready = [message for message in messages if not message.deferred]
         queue.deferred.defer([message for message in messages if message.deferred])
-    queue.put_all(ready)
+    queue.put(ready, keep=True)
     queue.on_more(len(ready), False)
 
 

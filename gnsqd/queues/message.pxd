@@ -2,7 +2,7 @@ cimport cython
 
 from gnsqd.net.native cimport new_frames
 
-cdef long long _MAX_ATTEMPTS
+cdef long long _EPOCH, _MAX_ATTEMPTS, NODE_ID_BITS, SEQUENCE_BITS
 
 cdef class Message:
     cdef public bytes frame
@@ -13,6 +13,12 @@ cdef class Message:
     @cython.locals(attempts=cython.longlong)
     cpdef bytes next_delivery(self)
     cpdef bytes payload(self)
+
+cdef class GuidFactory:
+    cdef long long _node_id, _tick, _sequence
+
+    @cython.locals(tick=cython.longlong, first=cython.longlong)
+    cpdef long long reserve(self, long long now, Py_ssize_t count) except -1
 
 @cython.locals(message=Message, messages=list, frame=bytes, position=Py_ssize_t)
 cpdef list new_messages(long long id, long long timestamp, list bodies, long long deferred=*)

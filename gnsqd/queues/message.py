@@ -1,4 +1,4 @@
-"""A message as one channel sees it, and its bytes.
+"""A message as one channel sees it, its bytes, and its id.
 
 The bytes are the frame that a consumer gets (NSQD-COMPAT section 2.1), built once and shared by all channels:
 
@@ -6,6 +6,10 @@ The bytes are the frame that a consumer gets (NSQD-COMPAT section 2.1), built on
 
 It is stored with attempts 1, the usual case; only a redelivery builds another. What a disk queue keeps is the same
 bytes from the timestamp on.
+
+An id is 64 bits (NSQD-COMPAT section 2.7): 42 of a clock that ticks every 2**20 ns, 10 of the node id, 12 of a sequence
+within the tick, written as 16 lower-case hex characters. The clock follows the wall clock but never goes back, and
+advances when a tick has not as many ids left as are needed at once. So ids are unique, and nobody waits for one.
 """
 
 from struct import Struct
@@ -15,6 +19,9 @@ from typing import Any
 from gnsqd.net.plain import new_frames
 from gnsqd.shared.protocol import FRAME_TYPE_MESSAGE
 
+NODE_ID_BITS = 10
+SEQUENCE_BITS = 12
+_EPOCH = 1288834974288
 _MAX_ATTEMPTS = 0xFFFF
 
 _SIZE_AND_TYPE = Struct(">ii")
@@ -88,6 +95,26 @@ class Message:
         return self.frame[_PAYLOAD_AT:_ATTEMPTS_AT] + _ATTEMPTS.pack(self.attempts) + self.frame[ID_AT:]
 
 
+class GuidFactory:
+    """Owns the daemon's id sequence; `node_id` is 0..1023."""
+
+    def __init__(self, node_id: int) -> None:
+        self._node_id = node_id
+        self._tick = -1
+        self._sequence = 0
+
+    def reserve(self, now: int, count: int) -> int:
+        """Returns the first of the next `count` ids, at most 4096, which are consecutive numbers of one tick. `now` is
+        the wall clock in ns."""
+        tick = (now >> 20) - _EPOCH
+        if tick > self._tick or self._sequence + count > 1 << SEQUENCE_BITS:
+            self._tick = max(tick, self._tick + 1)
+            self._sequence = 0
+        first = (self._tick << NODE_ID_BITS | self._node_id) << SEQUENCE_BITS | self._sequence
+        self._sequence += count
+        return first
+
+
 def new_messages(id: int, timestamp: int, bodies: list[bytes], deferred: int = 0) -> list[Message]:
     """Returns new messages, whose ids are consecutive from `id` on, a result of `GuidFactory.reserve`; `timestamp`
     (wall clock) and `deferred` are in ns."""
@@ -106,3 +133,10 @@ def message_from_payload(payload: bytes) -> Message:
     attempts: int = _ATTEMPTS.unpack_from(payload, 8)[0]
     head = _SIZE_AND_TYPE.pack(4 + len(payload), FRAME_TYPE_MESSAGE)
     return Message(b"".join((head, payload[:8], b"\x00\x01", payload[10:])), attempts, 0)
+
+
+def time_of(id: str) -> int:
+    """Returns the beginning of an id's tick, wall clock in ns; raises ValueError if it is not 16 hex characters."""
+    if len(id) != 16:
+        raise ValueError("not an id")
+    return ((int(id, 16) >> (NODE_ID_BITS + SEQUENCE_BITS)) + _EPOCH) << 20

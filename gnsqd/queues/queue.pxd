@@ -17,8 +17,7 @@ cdef class Queue:
     cpdef Py_ssize_t count(self) except -1
     cpdef bint has_room(self, Py_ssize_t count) except -1
     @cython.locals(room=Py_ssize_t, backend=Backend)
-    cpdef put(self, list messages, Py_ssize_t takers=*)
-    cpdef put_all(self, list messages, Py_ssize_t takers=*)
+    cpdef put(self, list messages, Py_ssize_t takers=*, bint keep=*)
     @cython.locals(backend=Backend, message=Message, messages=list, size=Py_ssize_t, position=Py_ssize_t)
     cpdef list take(self, Py_ssize_t limit, Py_ssize_t max_bytes)
     @cython.locals(message=Message)

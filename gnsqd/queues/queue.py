@@ -106,10 +106,11 @@ class Queue:
             return False
         return count <= self.capacity - len(self.memory) and not self.blocked
 
-    def put(self, messages: list[Message], takers: int = 0) -> None:
-        """Queues messages; StorageError if the backend refuses some: the first `error.written` are queued nevertheless.
+    def put(self, messages: list[Message], takers: int = 0, keep: bool = False) -> None:
+        """Queues messages. If the backend refuses some, the first `written` of the StorageError that is raised are
+        queued nevertheless; with `keep`, all are: the others stay in memory, `blocked` until they are gone.
 
-        `takers` is how many messages could be taken at once: an ephemeral queue has room for these."""
+        `takers` is how many messages consumers could take now: an ephemeral queue has room for these."""
         memory, backend = self.memory, self.backend
         room = self.capacity - len(memory)
         if not backend.keeps:
@@ -121,36 +122,31 @@ class Queue:
                 self._append(messages[0])
             else:
                 memory.extend(messages)
-            return
-        memory.extend(messages[:room])
-        if not backend.keeps:
+        elif not backend.keeps:
+            memory.extend(messages[:room])
             self.dropped += len(messages) - room
-            return
-        try:
-            backend.put(messages[room:])
-        except StorageError as error:
-            error.written += room
-            raise
-
-    def put_all(self, messages: list[Message], takers: int = 0) -> None:
-        """Queues messages as `put`; if the backend refuses some, they stay in memory, `blocked` until they are gone."""
-        try:
-            self.put(messages, takers)
-        except StorageError as error:
-            self.memory.extend(messages[error.written :])
-            text = f"{self.label}: failed to write message to backend - %s"
-            self.log.error(text, self.name.rpartition(":")[2], error)
-            if not self.blocked:
-                self.blocked = True
-                self.on_refused()
         else:
-            if self.blocked:
-                self.blocked = len(self.memory) > self.capacity
+            memory.extend(messages[:room])
+            try:
+                backend.put(messages[room:])
+            except StorageError as error:
+                error.written += room
+                if not keep:
+                    raise
+                memory.extend(messages[error.written :])
+                text = f"{self.label}: failed to write message to backend - %s"
+                self.log.error(text, self.name.rpartition(":")[2], error)
+                if not self.blocked:
+                    self.blocked = True
+                    self.on_refused()
+                return
+        if self.blocked:
+            self.blocked = len(memory) > self.capacity
 
     def put_again(self, messages: list[Message], takers: int = 0) -> None:
-        """Queues messages that were delivered before, as `put_all`; in an ordered queue they come before newer ones."""
+        """Queues messages that were delivered before, and keeps all; in an ordered queue they come before newer ones."""
         if not self.ordered:
-            self.put_all(messages, takers)
+            self.put(messages, takers, keep=True)
         elif messages:
             memory, again, key = self.memory, messages[:], sort_key(self.backend)
             last = max(map(key, messages))
@@ -162,7 +158,7 @@ class Queue:
         """Tries again to store the messages that the backend refused."""
         excess = [self.memory.pop() for _ in range(len(self.memory) - self.capacity)]
         if excess:
-            self.put_all(excess[::-1])
+            self.put(excess[::-1], keep=True)
         else:
             self.blocked = False
 
@@ -177,7 +173,7 @@ class Queue:
             if self.ordered:
                 self.put_again([message for message in due if message.attempts], takers)
                 others = [message for message in due if not message.attempts]
-            self.put_all(others, takers)
+            self.put(others, takers, keep=True)
             deferred.released(due)
         return count + len(due)
 

@@ -1,7 +1,7 @@
 cimport cython
 
 from gnsqd.broker.channel cimport Channel
-from gnsqd.broker.topic cimport Topic, is_large
+from gnsqd.broker.topic cimport Topic
 from gnsqd.wire.client_v2 cimport ClientV2, PubCount
 from gnsqd.wire.codec cimport Command, CommandSpec
 
@@ -13,7 +13,6 @@ cdef class Commands:
 
     @cython.locals(spec=CommandSpec)
     cpdef check(self, ClientV2 client, Command command)
-    cpdef bytes execute(self, ClientV2 client, Command command)
     cdef _authorize(self, ClientV2 client, Command command, str topic_name, str channel_name=*)
     @cython.locals(params=list, topic_name=str)
     cpdef check_publish(self, ClientV2 client, Command command)

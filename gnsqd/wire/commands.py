@@ -12,7 +12,7 @@ from gevent import sleep
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
-from gnsqd.broker.topic import Draining, Topic, is_large
+from gnsqd.broker.topic import Draining, Topic
 from gnsqd.gotext import dumps, quote
 from gnsqd.hub.cooperative import WouldYield
 from gnsqd.log import Level, Logger
@@ -73,13 +73,6 @@ class Commands:
             spec.check(self, client, command)
         elif spec.publishes:  # compiled, this calls from C to C
             self.check_publish(client, command)
-
-    def execute(self, client: ClientV2, command: Command) -> bytes | None:
-        """Executes a command that is complete; returns the answer, if there is one."""
-        handler = command.spec.handler
-        if handler is None:
-            return self.publish(client, command)
-        return handler(self, client, command)
 
     def check_identify(self, client: ClientV2, command: Command) -> None:
         _require_state(client, "IDENTIFY", STATE_INIT)
@@ -293,10 +286,8 @@ class Commands:
         if topic is None:
             topic = self._new_topic(command)
         bodies = command.bodies
-        if not command.may_yield and is_large(len(bodies), command.size):
-            raise WouldYield
         try:
-            topic.publish(bodies, command.deferred)
+            topic.publish(bodies, command.deferred, command.may_yield)
         except (BrokerError, StorageError) as error:
             raise _publish_failed(command, error) from error
         counter = command.counter

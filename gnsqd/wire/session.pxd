@@ -18,10 +18,9 @@ cdef class Session:
     cdef list _replies
     cdef dict _uncommitted
 
-    @cython.locals(decoder=Decoder, channel=Channel, command=Command, topic=Topic, debugging=cython.bint, executed=Py_ssize_t)
+    @cython.locals(decoder=Decoder, channel=Channel, command=Command, topic=Topic, debugging=cython.bint, executed=Py_ssize_t,
+                   ids=list, count=Py_ssize_t, answer=bytes)
     cpdef bint execute(self) except -1
-    @cython.locals(ids=list, count=Py_ssize_t)
-    cdef _finish_run(self, Channel channel)
     cdef bint _is_turn_over(self) except -1
     @cython.locals(replies=list)
     cpdef bint take(self, bytes data) except -1

@@ -6,7 +6,6 @@ client's channel, and sends heartbeats. What a command does is in `commands`.
 
 from time import monotonic
 
-from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import RETRY_SECONDS, Topic
 from gnsqd.hub.cooperative import Spawn, WouldYield, yield_turn
 from gnsqd.log import Logger
@@ -54,7 +53,15 @@ class Session:
             command = self._command
             if command is None:
                 if channel is not None and not self._uncommitted:
-                    self._finish_run(channel)
+                    # The FINs that come next are executed in one go, up to one that is refused.
+                    ids = decoder.finished_ids()
+                    if ids:
+                        count = channel.finish_run(self.client.id, ids)
+                        self.client.finish_count += count
+                        self.client.left_flight(count)
+                        if count < len(ids):
+                            decoder.take_back(len(ids) - count)
+                        self._has_executed = self._has_executed or count > 0
                 command = self._command = decoder.next_command()
                 if command is None:
                     return True
@@ -69,7 +76,11 @@ class Session:
                     command.checked = True
                 if not decoder.complete(command):
                     return True
-                answer = self._commands.execute(self.client, command)
+                handler = command.spec.handler
+                if handler is None:  # compiled, this calls from C to C
+                    answer = self._commands.publish(self.client, command)
+                else:
+                    answer = handler(self._commands, self.client, command)
             except WouldYield:
                 return False
             except ClientError as error:
@@ -90,17 +101,6 @@ class Session:
             executed += 1
             if not executed & 63 and self._is_turn_over():
                 return False
-
-    def _finish_run(self, channel: Channel) -> None:
-        """Executes the FINs that come next, up to one that is refused."""
-        ids = self.decoder.finished_ids()
-        if ids:
-            count = channel.finish_run(self.client.id, ids)
-            self.client.finish_count += count
-            self.client.left_flight(count)
-            if count < len(ids):
-                self.decoder.take_back(len(ids) - count)
-            self._has_executed = self._has_executed or count > 0
 
     def _answer_refusal(self, refusal: ClientError) -> None:
         """Logs and answers a refused command."""

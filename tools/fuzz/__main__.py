@@ -37,10 +37,10 @@ from gnsqd.broker.registry import Registry
 from gnsqd.broker.rules import RuleBook
 from gnsqd.log import Level, Logger
 from gnsqd.net import connection, tls
-from gnsqd.net.endpoint import Endpoint
+from gnsqd.net.plain import Endpoint
 from gnsqd.options import Options
 from gnsqd.queues.data_path import DataPath
-from gnsqd.queues.guid import GuidFactory
+from gnsqd.queues.message import GuidFactory
 from gnsqd.shared.errors import BrokerError
 from gnsqd.storage.syncer import Syncer
 from gnsqd.wire import session

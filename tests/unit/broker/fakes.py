@@ -22,8 +22,7 @@ from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.queues.data_path import DataPath
 from gnsqd.queues.disk import DiskBackend
-from gnsqd.queues.guid import GuidFactory
-from gnsqd.queues.message import Message, new_messages
+from gnsqd.queues.message import GuidFactory, Message, new_messages
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.syncer import Syncer
 

@@ -15,7 +15,7 @@ from gevent import sleep, spawn
 
 import gnsqd.net.connection
 from gnsqd.net.connection import Connection
-from gnsqd.net.endpoint import Endpoint
+from gnsqd.net.plain import Endpoint
 from gnsqd.net.stream import DeflateLayer, StreamError
 
 Ends = tuple[Connection, socket.socket]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gnsqd.queues.guid import GuidFactory
+from gnsqd.queues.message import GuidFactory
 
 TICK = 1 << 20  # ns
 NOW = 1_800_000_000_000_000_000 // TICK * TICK
